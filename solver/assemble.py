@@ -1,0 +1,82 @@
+"""From groups of responses to a ``Plan``: placement, admission order, exact times.
+
+Knows the cluster and ``evaluate``; nothing of how groups are found. Every planner and every scheduling policy makes its plan
+here, so that their numbers are comparable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from solver.cluster import Cluster
+from solver.errors import PlanningError
+from solver.evaluate import admission_of, evaluate
+from solver.latency import LatencyModel
+from solver.objective import StepRest
+from solver.plan import ActorPlan, Plan
+from solver.workload import Workload
+
+
+def check_fits(workload: Workload, cluster: Cluster, latency: LatencyModel) -> None:
+    """Refuse what no plan can do: an actor of another size, or a response that no actor's KV memory can hold.
+
+    Raises:
+        PlanningError: naming the limit to blame and by how much it is missed.
+    """
+    if cluster.gpus_per_actor != latency.gpus_per_actor:
+        raise PlanningError(
+            f"the cluster gives {cluster.gpus_per_actor} GPUs to an actor, but latency profile {latency.name!r} is for "
+            f"{latency.gpus_per_actor}; use gpus_per_actor={latency.gpus_per_actor} or a profile of that size"
+        )
+    most = workload.reserved_tokens
+    worst = int(np.argmax(most))
+    if most[worst] > latency.kv_capacity_tokens:
+        prompt = int(workload.prompt_tokens[workload.prompt_of[worst]])
+        raise PlanningError(
+            f"response {worst} can reach {most[worst]} KV tokens (prompt {prompt} + limit {workload.response_limit}), but an "
+            f"actor of {latency.name!r} holds {latency.kv_capacity_tokens}; lower the response limit by "
+            f"{most[worst] - latency.kv_capacity_tokens} tokens or use larger actors"
+        )
+
+
+def assemble(
+    policy: str,
+    groups: Sequence[ArrayLike],
+    workload: Workload,
+    cluster: Cluster,
+    latency: LatencyModel,
+    rest: StepRest = StepRest(),  # noqa: B008 (frozen)
+    *,
+    max_batch: int | None = None,
+    release: str = "done",
+    admission: str = "reserve",
+) -> Plan:
+    """A plan with one actor per group, in the given admission order, timed by the planning model.
+
+    Actors are placed in the order of the groups, nodes filled one after the other.
+    """
+    if len(groups) > cluster.max_actors:
+        raise PlanningError(
+            f"{len(groups)} actors of {cluster.gpus_per_actor} GPUs are wanted, but {cluster.nodes} nodes of "
+            f"{cluster.gpus_per_node} GPUs hold {cluster.max_actors}"
+        )
+    slots = admission_of(latency, max_batch).max_batch
+    actors = []
+    for i, group in enumerate(groups):
+        node, gpu_ids = cluster.place(i)
+        responses = np.asarray(group, dtype=np.int64)
+        prompts = dict.fromkeys(workload.prompt_of[responses].tolist())
+        actors.append(ActorPlan(cluster.kind, gpu_ids, node, tuple(responses.tolist()), tuple(prompts), slots, release=release))
+    plan = Plan(tuple(actors), policy, 0.0, 0.0, 0.0)
+    taken = evaluate(plan, workload, latency, rest, admission=admission)
+    return replace(
+        plan,
+        actors=tuple(replace(a, predicted_s=float(t)) for a, t in zip(actors, taken.done_s, strict=True)),
+        makespan_s=taken.makespan_s,
+        gpu_seconds=taken.gpu_seconds,
+        cost_usd=taken.gpu_seconds * cluster.usd_per_gpu_s,
+    )

@@ -1,0 +1,184 @@
+"""Continuous batching on one actor, in whole decode iterations: who is in the batch when, and how long each iteration takes.
+
+Knows admission and a latency model; nothing of plans, clusters or clocks. The planner's ``evaluate`` and the simulated
+engine both use it, so what is planned is what is simulated.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solver.admission import Admission
+from solver.latency import LatencyModel
+from solver.workload import FloatArray, IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Residency:
+    """Stretches in which responses are in the batch; one per response unless it was evicted and came back.
+
+    Attributes:
+        response: (V,) index of the response in the arrays given to ``schedule``.
+        first: (V,) iteration in which it joins. last: (V,) iteration at whose start it is gone (half-open).
+        context: (V,) KV tokens that it holds at ``first``.
+        prefill: (V,) prompt and generated tokens computed when it joins (0 when its KV cache came along).
+    """
+
+    response: IntArray
+    first: IntArray
+    last: IntArray
+    context: IntArray
+    prefill: IntArray
+
+
+def schedule(
+    remaining: IntArray, context: IntArray, most_tokens: IntArray, has_kv: NDArray[np.bool_], admission: Admission
+) -> Residency:
+    """Run continuous batching for responses queued in the given order, all available from iteration 0.
+
+    Args:
+        remaining: (n,) iterations each response needs; context: (n,) KV tokens at its next iteration.
+        most_tokens: (n,) the most KV tokens it can reach (what ``reserve`` sets aside).
+        has_kv: (n,) whether its KV cache is there already, so that joining needs no prefill.
+    """
+    n = len(remaining)
+    horizon = int(remaining.max(initial=0))
+    prefill = np.where(has_kv, 0, context)
+    if n <= admission.max_batch and _fits_at_once(remaining, context, most_tokens, admission, horizon):
+        return Residency(np.arange(n), np.zeros(n, np.int64), remaining.astype(np.int64), context, prefill)
+    return _schedule_with_refill(remaining, context, most_tokens, prefill, admission)
+
+
+def _fits_at_once(remaining: IntArray, context: IntArray, most_tokens: IntArray, admission: Admission, horizon: int) -> bool:
+    if admission.rule == "reserve":
+        return int(most_tokens.sum()) <= admission.kv_capacity_tokens
+    if int((context + remaining).sum()) <= admission.kv_capacity_tokens:
+        return True
+    everyone = Residency(np.arange(len(remaining)), np.zeros_like(remaining), remaining, context, context)
+    kv = _batch_and_kv(everyone, horizon)[1]
+    return int(kv.max(initial=0)) <= admission.kv_capacity_tokens
+
+
+def _schedule_with_refill(
+    remaining: IntArray, context: IntArray, most_tokens: IntArray, prefill: IntArray, admission: Admission
+) -> Residency:
+    """The general case, jumping from event to event (completion or eviction) in whole iterations."""
+    preempt = admission.rule == "preempt"
+    left, ctx = remaining.tolist(), context.tolist()
+    held = most_tokens.tolist()
+    to_compute = prefill.tolist()
+    queue = [i for i in range(len(left) - 1, -1, -1) if left[i] > 0]  # the front of the queue is the end of the list
+    rows: list[tuple[int, int, int, int, int]] = [(i, 0, 0, ctx[i], to_compute[i]) for i in range(len(left)) if left[i] == 0]
+    finishing: list[tuple[int, int]] = []  # heap of (last iteration, response)
+    joined: dict[int, int] = {}  # response -> iteration in which it joined, in order of admission
+    now = used = 0  # used: KV tokens counted by the admission rule, for `preempt` as of iteration `now`
+
+    def leave(i: int) -> None:
+        nonlocal used
+        first = joined.pop(i)
+        done = now - first
+        rows.append((i, first, now, ctx[i], to_compute[i]))
+        used -= ctx[i] + done if preempt else held[i]
+        ctx[i] += done
+        left[i] -= done
+
+    while queue or joined:
+        while finishing and (finishing[0][0] <= now or finishing[0][1] not in joined):
+            i = heapq.heappop(finishing)[1]
+            if i in joined and joined[i] + left[i] <= now:
+                leave(i)
+        evicted = False
+        while admission.overflows(len(joined), used):
+            youngest = next(reversed(joined))
+            leave(youngest)
+            to_compute[youngest] = ctx[youngest]  # its KV cache is gone: recompute on return
+            queue.append(youngest)
+            evicted = True
+        while queue and not evicted:
+            i = queue[-1]
+            newcomer = admission.held_tokens(ctx[i], held[i])
+            if joined and not admission.admits(len(joined), used, newcomer):
+                break
+            queue.pop()
+            joined[i] = now
+            used += newcomer
+            heapq.heappush(finishing, (now + left[i], i))
+        if not joined:
+            continue
+        while finishing[0][1] not in joined or finishing[0][0] != joined[finishing[0][1]] + left[finishing[0][1]]:
+            heapq.heappop(finishing)  # an entry of a response that was evicted since
+        step = finishing[0][0] - now
+        if preempt:
+            if len(joined) > 1:
+                step = min(step, max(1, (admission.kv_capacity_tokens - used) // len(joined) + 1))
+            used += step * len(joined)
+        now += step
+    table = np.array(rows, dtype=np.int64).reshape(-1, 5)
+    return Residency(table[:, 0], table[:, 1], table[:, 2], table[:, 3], table[:, 4])
+
+
+def _batch_and_kv(residency: Residency, horizon: int) -> tuple[IntArray, IntArray]:
+    """(horizon,) responses in the batch and KV tokens they hold, per iteration."""
+    batch = np.zeros(horizon + 1, np.int64)
+    offset = np.zeros(horizon + 1, np.int64)
+    np.add.at(batch, residency.first, 1)
+    np.add.at(batch, residency.last, -1)
+    start = residency.context - residency.first
+    np.add.at(offset, residency.first, start)
+    np.add.at(offset, residency.last, -start)
+    batch = np.cumsum(batch)[:horizon]
+    return batch, np.cumsum(offset)[:horizon] + np.arange(horizon) * batch
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """An actor's iterations with their times, counted from when it is ready.
+
+    Attributes:
+        residency: who is in the batch when.
+        boundary_s: (I+1,) boundaries between iterations; iteration t lies between entries t and t+1.
+        prefill_s: (I,) part of each iteration spent on prefill, at its start.
+        prefill_tokens: (I,) tokens computed in it.
+        batch, kv_tokens: (I,) responses in the batch and KV tokens they hold.
+        end_s: (n,) completion time of each response.
+    """
+
+    residency: Residency
+    boundary_s: FloatArray
+    prefill_s: FloatArray
+    prefill_tokens: IntArray
+    batch: IntArray
+    kv_tokens: IntArray
+    end_s: FloatArray
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds until the last response is complete."""
+        return float(self.boundary_s[-1])
+
+
+def timeline(
+    remaining: IntArray,
+    context: IntArray,
+    most_tokens: IntArray,
+    has_kv: NDArray[np.bool_],
+    latency: LatencyModel,
+    admission: Admission,
+) -> Timeline:
+    """Schedule the responses and charge every iteration: newcomers are prefilled in one call, then all decode one token."""
+    residency = schedule(remaining, context, most_tokens, has_kv, admission)
+    horizon = int(residency.last.max(initial=0))
+    batch, kv = _batch_and_kv(residency, horizon)
+    tokens = np.zeros(horizon + 1, np.int64)
+    stays = residency.last > residency.first
+    np.add.at(tokens, residency.first[stays], residency.prefill[stays])
+    tokens = tokens[:horizon]
+    prefill_s = np.where(tokens > 0, latency.prefill_s(tokens), 0.0)
+    boundary_s = np.concatenate([[0.0], np.cumsum(latency.step_s(batch, kv) + prefill_s)])
+    last = np.zeros(len(remaining), np.int64)
+    np.maximum.at(last, residency.response, residency.last)
+    return Timeline(residency, boundary_s, prefill_s, tokens, batch, kv, boundary_s[last])

@@ -1,0 +1,143 @@
+"""How long an actor takes for one decode iteration, a prefill, a start, a weight sync and a KV transfer.
+
+Knows one actor of one GPU kind and size; nothing of workloads, plans or files (profiles are read by rlhfless.latency).
+A decode iteration of a batch of B responses that hold K KV tokens together takes ``step_s(B, K)``: from a measured table
+where there is one, else from the affine fit ``base_s + per_response_s * B + per_kv_token_s * K``. The planner works with
+the affine fit (its bounds are proved for it); what is executed is charged by the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from solver.errors import PlanningError
+from solver.workload import FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class StepTable:
+    """Measured decode iterations on a grid, read by bilinear interpolation.
+
+    Args:
+        batch: (B,) increasing numbers of responses in the batch.
+        context_tokens: (X,) increasing mean KV tokens per response.
+        step_s: (B, X) seconds of one iteration.
+
+    Outside the grid the nearest cell is continued linearly and never falls under the smallest measured time.
+    """
+
+    batch: FloatArray
+    context_tokens: FloatArray
+    step_s: FloatArray
+
+    def __post_init__(self) -> None:
+        batch, context, step = (np.asarray(v, dtype=float) for v in (self.batch, self.context_tokens, self.step_s))
+        if len(batch) < 2 or len(context) < 2 or step.shape != (len(batch), len(context)):
+            raise PlanningError(
+                f"a step table needs at least 2 x 2 points with step_s of shape (batch, context); got batch {batch.shape}, "
+                f"context {context.shape}, step_s {step.shape}"
+            )
+        if np.any(np.diff(batch) <= 0) or np.any(np.diff(context) <= 0):
+            raise PlanningError("batch and context_tokens of a step table must increase")
+        if not np.all(np.isfinite(step)) or step.min() <= 0:
+            raise PlanningError("step_s of a step table must be finite and above 0 seconds")
+        for name, value in (("batch", batch), ("context_tokens", context), ("step_s", step)):
+            object.__setattr__(self, name, value)
+
+    def __call__(self, batch: ArrayLike, kv_tokens: ArrayLike) -> FloatArray:
+        """Seconds of an iteration of ``batch`` responses with ``kv_tokens`` KV tokens in all; arrays broadcast."""
+        size = np.asarray(batch, dtype=float)
+        context = np.asarray(kv_tokens, dtype=float) / np.maximum(size, 1.0)
+        i = np.clip(np.searchsorted(self.batch, size, side="right") - 1, 0, len(self.batch) - 2)
+        j = np.clip(np.searchsorted(self.context_tokens, context, side="right") - 1, 0, len(self.context_tokens) - 2)
+        u = (size - self.batch[i]) / (self.batch[i + 1] - self.batch[i])
+        v = (context - self.context_tokens[j]) / (self.context_tokens[j + 1] - self.context_tokens[j])
+        t = self.step_s
+        value = (1 - u) * ((1 - v) * t[i, j] + v * t[i, j + 1]) + u * ((1 - v) * t[i + 1, j] + v * t[i + 1, j + 1])
+        return np.asarray(np.maximum(value, t.min()))
+
+
+@dataclass(frozen=True, eq=False)
+class LatencyModel:
+    """Times of one actor (``gpus_per_actor`` GPUs of one kind) with one language model.
+
+    Attributes:
+        base_s, per_response_s, per_kv_token_s: the affine fit of a decode iteration (a, b and c of the theory).
+        table: the measured table, or None when only the fit is known.
+        prefill_base_s, prefill_per_token_s: a prefill call of n tokens takes base + n * per_token.
+        start_s: cold start of an actor; sync_s: taking over new weights.
+        transfer_base_s, transfer_per_kv_token_s: moving the KV cache of one response to another actor.
+        max_batch: most responses in a batch; kv_capacity_tokens: most KV tokens in memory.
+        fit_mean_error, fit_max_error: relative errors of the affine fit against the table (0 without a table).
+    """
+
+    name: str
+    gpus_per_actor: int
+    base_s: float
+    per_response_s: float
+    per_kv_token_s: float = 0.0
+    table: StepTable | None = None
+    prefill_base_s: float = 0.0
+    prefill_per_token_s: float = 0.0
+    start_s: float = 0.0
+    sync_s: float = 0.0
+    transfer_base_s: float = 0.0
+    transfer_per_kv_token_s: float = 0.0
+    max_batch: int = 256
+    kv_capacity_tokens: int = 1 << 40
+    kind: str = "gpu"
+    fit_mean_error: float = 0.0
+    fit_max_error: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.gpus_per_actor < 1 or self.max_batch < 1 or self.kv_capacity_tokens < 1:
+            raise PlanningError(
+                f"latency model {self.name!r}: gpus_per_actor ({self.gpus_per_actor}), max_batch ({self.max_batch}) and "
+                f"kv_capacity_tokens ({self.kv_capacity_tokens}) must be at least 1"
+            )
+        for name in (
+            "base_s", "per_response_s", "per_kv_token_s", "prefill_base_s", "prefill_per_token_s", "start_s", "sync_s",
+            "transfer_base_s", "transfer_per_kv_token_s",
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if not (np.isfinite(value) and value >= 0):
+                raise PlanningError(f"latency model {self.name!r}: {name} is {value}; a time of 0 s or more is needed")
+        if self.base_s + self.per_response_s <= 0:
+            raise PlanningError(f"latency model {self.name!r}: a decode iteration takes no time; base_s must be above 0")
+
+    @property
+    def affine(self) -> LatencyModel:
+        """The same actor with the affine fit only: the planning model."""
+        return replace(self, table=None)
+
+    def step_s(self, batch: ArrayLike, kv_tokens: ArrayLike) -> FloatArray:
+        """Seconds of one decode iteration; 0 for an empty batch. Arrays broadcast."""
+        size = np.asarray(batch, dtype=float)
+        if self.table is not None:
+            value = self.table(size, kv_tokens)
+        else:
+            value = self.base_s + self.per_response_s * size + self.per_kv_token_s * np.asarray(kv_tokens, dtype=float)
+        return np.where(size > 0, value, 0.0)
+
+    def prefill_s(self, tokens: ArrayLike, calls: ArrayLike = 1) -> FloatArray:
+        """Seconds to prefill ``tokens`` prompt tokens in ``calls`` calls. Arrays broadcast."""
+        return np.asarray(self.prefill_base_s * np.asarray(calls) + self.prefill_per_token_s * np.asarray(tokens))
+
+    def transfer_s(self, kv_tokens: float) -> float:
+        """Seconds to move the KV cache of one response of ``kv_tokens`` tokens to another actor."""
+        return self.transfer_base_s + self.transfer_per_kv_token_s * kv_tokens
+
+    def recompute_s(self, kv_tokens: float) -> float:
+        """Seconds to recompute the KV cache of one response of ``kv_tokens`` tokens by prefill."""
+        return float(self.prefill_s(kv_tokens))
+
+    def __repr__(self) -> str:
+        table = "table and fit" if self.table is not None else "affine fit"
+        return (
+            f"LatencyModel({self.name!r}, {self.gpus_per_actor} x {self.kind}, {table}: {self.base_s * 1e3:.3g} ms "
+            f"+ {self.per_response_s * 1e6:.3g} us/response + {self.per_kv_token_s * 1e9:.3g} ns/KV token, "
+            f"{self.max_batch} slots, {self.kv_capacity_tokens:,} KV tokens)"
+        )

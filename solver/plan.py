@@ -1,0 +1,179 @@
+"""A plan: which actors to start and which responses each generates, with what the planner promises about it.
+
+Knows nothing of how a plan is made or run.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from solver.rules import RuntimeRule
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RELEASE = ("done", "generation", "step")
+
+
+@dataclass(frozen=True)
+class ActorPlan:
+    """One actor of a plan.
+
+    Attributes:
+        kind: GPU kind; gpu_ids: its GPUs, all in ``node``.
+        responses: indices into the workload, in admission order; prompts: the prompts they belong to, each once.
+        max_batch: slots.
+        start_s: when its GPUs are taken, from the start of the step.
+        prefixes: prompts whose KV cache it receives from the prefill actor instead of computing it.
+        release: GPUs are given back when it is ``done``, at the end of ``generation``, or of the ``step``.
+        predicted_s: when its last response is complete, from the start of the step.
+    """
+
+    kind: str
+    gpu_ids: tuple[int, ...]
+    node: int
+    responses: tuple[int, ...]
+    prompts: tuple[int, ...]
+    max_batch: int
+    start_s: float = 0.0
+    prefixes: tuple[int, ...] = ()
+    release: str = "done"
+    predicted_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The right-sized random split that the weighted objective is measured against."""
+
+    actors: int
+    time_s: float
+    gpu_s: float
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """One line of a plan's history: after ``at_s`` seconds ``solver`` reached ``value`` with the bound ``lower_bound``."""
+
+    solver: str
+    at_s: float
+    value: float
+    lower_bound: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A generation plan of one step.
+
+    Times and costs are those of the planning model (predicted lengths, affine latency); ``solver.evaluate`` gives the same
+    numbers. ``value`` and ``lower_bound`` are in units of the objective; the gap is ``(value - lower_bound) / value`` and
+    refers to the planning model, not to the future. A plan of a policy without a bound has ``lower_bound`` None.
+    """
+
+    actors: tuple[ActorPlan, ...]
+    policy: str
+    makespan_s: float
+    gpu_seconds: float
+    cost_usd: float
+    reference: Reference | None = None
+    value: float | None = None
+    lower_bound: float | None = None
+    status: str = "heuristic"
+    solve_s: float = 0.0
+    history: tuple[Improvement, ...] = ()
+    prefill: tuple[int, ...] = ()
+    rule: RuntimeRule | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> float | None:
+        """Share of the value that the bound leaves open; None without a bound."""
+        if self.value is None or self.lower_bound is None:
+            return None
+        return max(0.0, (self.value - self.lower_bound) / self.value) if self.value > 0 else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready object with every field."""
+        return {
+            "policy": self.policy,
+            "status": self.status,
+            "makespan_s": self.makespan_s,
+            "gpu_seconds": self.gpu_seconds,
+            "cost_usd": self.cost_usd,
+            "value": self.value,
+            "lower_bound": self.lower_bound,
+            "gap": self.gap,
+            "solve_s": self.solve_s,
+            "rule": self.rule.name if self.rule else None,
+            "reference": None if self.reference is None else vars(self.reference),
+            "history": [vars(line) for line in self.history],
+            "prefill": list(self.prefill),
+            "notes": dict(self.notes),
+            "actors": [vars(actor) for actor in self.actors],
+        }
+
+    def to_json(self) -> str:
+        """The plan as one JSON object."""
+        return json.dumps(self.to_dict(), default=list)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per actor (needs pandas)."""
+        import pandas as pd
+
+        rows = [
+            {
+                "actor": i,
+                "kind": a.kind,
+                "node": a.node,
+                "gpu_ids": list(a.gpu_ids),
+                "responses": len(a.responses),
+                "prompts": len(a.prompts),
+                "max_batch": a.max_batch,
+                "start_s": a.start_s,
+                "predicted_s": a.predicted_s,
+                "release": a.release,
+            }
+            for i, a in enumerate(self.actors)
+        ]
+        return pd.DataFrame(rows)
+
+    def _lines(self) -> list[str]:
+        gpus = sum(len(a.gpu_ids) for a in self.actors)
+        lines = [
+            f"Plan by {self.policy!r}: {len(self.actors)} actors on {gpus} GPUs, "
+            f"{sum(len(a.responses) for a in self.actors)} responses",
+            f"  makespan {self.makespan_s:.2f} s, {self.gpu_seconds:.1f} GPU-seconds, {self.cost_usd:.4f} USD (predicted)",
+        ]
+        if self.reference is not None:
+            ref = self.reference
+            lines.append(f"  right-sized random split: {ref.actors} actors, {ref.time_s:.2f} s, {ref.gpu_s:.1f} GPU-seconds")
+        if self.gap is not None:
+            lines.append(f"  {self.status}: value {self.value:.5f}, bound {self.lower_bound:.5f}, gap {self.gap:.2%}")
+        if self.rule is not None:
+            lines.append(f"  rule while the step runs: {self.rule.name}")
+        shown = self.actors[: max(0, 9 - len(lines))]
+        lines += [
+            f"  actor {i}: GPUs {','.join(map(str, a.gpu_ids))}, {len(a.responses)} responses, done at {a.predicted_s:.2f} s"
+            for i, a in enumerate(shown)
+        ]
+        if len(self.actors) > len(shown):
+            lines.append(f"  ... and {len(self.actors) - len(shown)} more actors")
+        return lines
+
+    def __repr__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _repr_html_(self) -> str:
+        head = "".join(
+            f"<div>{html.escape(line)}</div>" for line in self._lines()[: len(self._lines())] if " actor " not in line
+        )
+        rows = "".join(
+            f"<tr><td>{i}</td><td>{html.escape(a.kind)}</td><td>{','.join(map(str, a.gpu_ids))}</td>"
+            f"<td>{len(a.responses)}</td><td>{a.predicted_s:.2f}</td></tr>"
+            for i, a in enumerate(self.actors)
+        )
+        columns = "".join(f"<th>{name}</th>" for name in ("actor", "kind", "GPUs", "responses", "done at (s)"))
+        return f"<div>{head}<table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table></div>"

@@ -1,0 +1,102 @@
+"""The vocabulary of runtime rules: what a rule may see while a step runs, and what it may order.
+
+Knows nothing of engines, and nothing of how long responses will get: a rule sees only what is known at ``now_s``.
+The rules themselves (the published cuts, folding, re-planning) live in rlhfless.scheduling and solver.replan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from solver.workload import IntArray
+
+
+@dataclass(frozen=True)
+class ActorView:
+    """One running actor as known at the moment of a decision.
+
+    Attributes:
+        actor: its index in the plan.
+        gpus: GPUs that it holds.
+        assigned: responses given to it so far, those that moved away not counted.
+        completed: how many of these are complete.
+        running, waiting: unfinished responses in its batch and in its queue.
+        free_slots: places in its batch that neither running nor waiting nor arriving responses take.
+        arriving: responses on their way to it.
+    """
+
+    actor: int
+    gpus: int
+    assigned: int
+    completed: int
+    running: tuple[int, ...]
+    waiting: tuple[int, ...]
+    arriving: tuple[int, ...]
+    free_slots: int
+
+    @property
+    def unfinished(self) -> tuple[int, ...]:
+        """Responses that it still has to complete and that are with it now."""
+        return self.running + self.waiting
+
+
+@dataclass(frozen=True)
+class StepState:
+    """Everything known at ``now_s``: live actors, and tokens so far and completion of every response."""
+
+    now_s: float
+    actors: tuple[ActorView, ...]
+    generated_tokens: IntArray
+    complete: Sequence[bool]
+    prompt_tokens: IntArray
+
+    @property
+    def unfinished_count(self) -> int:
+        """Responses that are not complete."""
+        return len(self.complete) - sum(self.complete)
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """When a rule wants to be asked again about an actor: at its k-th completion, at a time, or both."""
+
+    completions: int | None = None
+    time_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Move:
+    """Take one response off its actor at the next iteration boundary and hand it to ``to_actor``."""
+
+    response: int
+    to_actor: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Stop an actor at its next iteration boundary: its unfinished responses go where ``moves`` says, then it is released."""
+
+    actor: int
+    moves: tuple[Move, ...]
+
+
+Decision = Move | Cut
+
+
+class RuntimeRule(Protocol):
+    """A rule on a plan. One instance serves one step, so it may keep what it has seen."""
+
+    @property
+    def name(self) -> str:
+        """The rule's name in traces and plots."""
+        ...
+
+    def next_trigger(self, view: ActorView) -> Trigger | None:
+        """When to ask ``decide`` because of this actor next; None for never."""
+        ...
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        """What to do at ``now_s``; an empty list changes nothing."""
+        ...
