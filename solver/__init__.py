@@ -4,6 +4,7 @@ Knows nothing of rlhfless. Importing it loads numpy only; OR-Tools and pandas ar
 """
 
 from solver.admission import Admission
+from solver.clairvoyant import ClairvoyantBound, clairvoyant_bound
 from solver.cluster import Cluster
 from solver.errors import PlanningError
 from solver.evaluate import Evaluation, evaluate
@@ -20,6 +21,7 @@ __all__ = [
     "ActorPlan",
     "ActorView",
     "Admission",
+    "ClairvoyantBound",
     "Cluster",
     "Cut",
     "Decision",
@@ -38,6 +40,7 @@ __all__ = [
     "StepTable",
     "Trigger",
     "Workload",
+    "clairvoyant_bound",
     "evaluate",
     "pareto_front",
     "plan_generation",

@@ -36,7 +36,12 @@ class Residency:
 
 
 def schedule(
-    remaining: IntArray, context: IntArray, most_tokens: IntArray, has_kv: NDArray[np.bool_], admission: Admission
+    remaining: IntArray,
+    context: IntArray,
+    most_tokens: IntArray,
+    has_kv: NDArray[np.bool_],
+    admission: Admission,
+    running: int = 0,
 ) -> Residency:
     """Run continuous batching for responses queued in the given order, all available from iteration 0.
 
@@ -44,13 +49,14 @@ def schedule(
         remaining: (n,) iterations each response needs; context: (n,) KV tokens at its next iteration.
         most_tokens: (n,) the most KV tokens it can reach (what ``reserve`` sets aside).
         has_kv: (n,) whether its KV cache is there already, so that joining needs no prefill.
+        running: the first ``running`` responses are in the batch already.
     """
     n = len(remaining)
     horizon = int(remaining.max(initial=0))
     prefill = np.where(has_kv, 0, context)
     if n <= admission.max_batch and _fits_at_once(remaining, context, most_tokens, admission, horizon):
         return Residency(np.arange(n), np.zeros(n, np.int64), remaining.astype(np.int64), context, prefill)
-    return _schedule_with_refill(remaining, context, most_tokens, prefill, admission)
+    return _schedule_with_refill(remaining, context, most_tokens, prefill, admission, running)
 
 
 def _fits_at_once(remaining: IntArray, context: IntArray, most_tokens: IntArray, admission: Admission, horizon: int) -> bool:
@@ -64,7 +70,12 @@ def _fits_at_once(remaining: IntArray, context: IntArray, most_tokens: IntArray,
 
 
 def _schedule_with_refill(
-    remaining: IntArray, context: IntArray, most_tokens: IntArray, prefill: IntArray, admission: Admission
+    remaining: IntArray,
+    context: IntArray,
+    most_tokens: IntArray,
+    prefill: IntArray,
+    admission: Admission,
+    running: int,
 ) -> Residency:
     """The general case, jumping from event to event (completion or eviction) in whole iterations."""
     preempt = admission.rule == "preempt"
@@ -77,6 +88,12 @@ def _schedule_with_refill(
     joined: dict[int, int] = {}  # response -> iteration in which it joined, in order of admission
     now = used = 0  # used: KV tokens counted by the admission rule, for `preempt` as of iteration `now`
 
+    def join(i: int) -> None:
+        nonlocal used
+        joined[i] = now
+        used += admission.held_tokens(ctx[i], held[i])
+        heapq.heappush(finishing, (now + left[i], i))
+
     def leave(i: int) -> None:
         nonlocal used
         first = joined.pop(i)
@@ -86,6 +103,10 @@ def _schedule_with_refill(
         ctx[i] += done
         left[i] -= done
 
+    for i in range(running):
+        if left[i] > 0:
+            queue.remove(i)
+            join(i)
     while queue or joined:
         while finishing and (finishing[0][0] <= now or finishing[0][1] not in joined):
             i = heapq.heappop(finishing)[1]
@@ -100,13 +121,10 @@ def _schedule_with_refill(
             evicted = True
         while queue and not evicted:
             i = queue[-1]
-            newcomer = admission.held_tokens(ctx[i], held[i])
-            if joined and not admission.admits(len(joined), used, newcomer):
+            if joined and not admission.admits(len(joined), used, admission.held_tokens(ctx[i], held[i])):
                 break
             queue.pop()
-            joined[i] = now
-            used += newcomer
-            heapq.heappush(finishing, (now + left[i], i))
+            join(i)
         if not joined:
             continue
         while finishing[0][1] not in joined or finishing[0][0] != joined[finishing[0][1]] + left[finishing[0][1]]:
@@ -168,9 +186,10 @@ def timeline(
     has_kv: NDArray[np.bool_],
     latency: LatencyModel,
     admission: Admission,
+    running: int = 0,
 ) -> Timeline:
     """Schedule the responses and charge every iteration: newcomers are prefilled in one call, then all decode one token."""
-    residency = schedule(remaining, context, most_tokens, has_kv, admission)
+    residency = schedule(remaining, context, most_tokens, has_kv, admission, running)
     horizon = int(residency.last.max(initial=0))
     batch, kv = _batch_and_kv(residency, horizon)
     tokens = np.zeros(horizon + 1, np.int64)

@@ -10,12 +10,14 @@ Variables, for actors j (in order of falling longest length) and classes k (resp
     busy[j]      its time from start to its last response
     makespan     the latest of them
 Times are integers of 0.1 microseconds, every coefficient rounded down and class lengths and loads at their least, so the
-model is a relaxation of the planning problem and its bound is a bound of the problem wherever the slots cannot bind. What
-it finds is rebuilt from whole responses and evaluated exactly by the planner.
+model is a relaxation of the planning problem and its bound is a bound of the problem wherever the slots cannot bind, over
+plans of at most the model's number of actors (the warm start's and one more). What it finds is rebuilt from whole responses
+and evaluated exactly by the planner.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass
 
@@ -34,11 +36,13 @@ WEIGHT = 10_000  # objective coefficients are integers of 1 / WEIGHT
 
 @dataclass(frozen=True)
 class Outcome:
-    """Groups of responses (None when nothing was found), a bound in units of the objective, and CP-SAT's status name."""
+    """Groups of responses (None when nothing was found), a bound in units of the objective below every plan of at most
+    ``actors`` actors, and CP-SAT's status name."""
 
     groups: list[IntArray] | None
     lower_bound: float
     status: str
+    actors: int = 0
 
 
 def _classes(work: SortedWork, most: int, edges: set[int]) -> list[tuple[int, int]]:
@@ -50,7 +54,7 @@ def _classes(work: SortedWork, most: int, edges: set[int]) -> list[tuple[int, in
     if len(cuts) - 1 > most:
         even = np.linspace(0, len(work.order), max(2, most - len(edges)) + 1).round().astype(int)
         cuts = sorted({0, len(work.order), *even.tolist(), *edges})
-    return list(zip(cuts[:-1], cuts[1:], strict=True))
+    return list(itertools.pairwise(cuts))
 
 
 def improve(
@@ -62,10 +66,11 @@ def improve(
     reference: tuple[float, float],
     time_limit_s: float,
 ) -> Outcome:
-    """Solve the model, hinted in every variable with ``warm``, within ``time_limit_s`` (model building included)."""
+    """Solve the model, hinted in every variable with ``warm``, within ``time_limit_s`` (loading OR-Tools and building the model
+    included)."""
+    began = time.perf_counter()
     from ortools.sat.python import cp_model
 
-    began = time.perf_counter()
     position = np.empty(len(work.order), dtype=np.int64)
     position[work.order] = np.arange(len(work.order))
     warm_groups = sorted((np.sort(position[list(a.responses)]) for a in warm.actors), key=lambda g: int(g[0]))
@@ -154,7 +159,7 @@ def improve(
     exact = len(work.order) <= slots  # slots cannot bind, so the model is a relaxation of the whole problem
     bound = scale * solver.best_objective_bound + constant if exact and status != cp_model.MODEL_INVALID else 0.0
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return Outcome(None, bound if status != cp_model.INFEASIBLE else 0.0, solver.status_name(status))
+        return Outcome(None, bound if status != cp_model.INFEASIBLE else 0.0, solver.status_name(status), actors)
     next_of = [a for a, _ in classes]
     groups: list[IntArray] = []
     for j in range(actors):
@@ -165,4 +170,4 @@ def improve(
             next_of[k] += count
         if chosen:
             groups.append(work.order[chosen])
-    return Outcome(groups, bound, solver.status_name(status))
+    return Outcome(groups, bound, solver.status_name(status), actors)

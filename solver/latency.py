@@ -49,6 +49,10 @@ class StepTable:
 
     def __call__(self, batch: ArrayLike, kv_tokens: ArrayLike) -> FloatArray:
         """Seconds of an iteration of ``batch`` responses with ``kv_tokens`` KV tokens in all; arrays broadcast."""
+        return np.asarray(np.maximum(self.continued(batch, kv_tokens), self.step_s.min()))
+
+    def continued(self, batch: ArrayLike, kv_tokens: ArrayLike) -> FloatArray:
+        """The same without the floor at the smallest measured time: bilinear on every cell, also outside the grid."""
         size = np.asarray(batch, dtype=float)
         context = np.asarray(kv_tokens, dtype=float) / np.maximum(size, 1.0)
         i = np.clip(np.searchsorted(self.batch, size, side="right") - 1, 0, len(self.batch) - 2)
@@ -56,8 +60,7 @@ class StepTable:
         u = (size - self.batch[i]) / (self.batch[i + 1] - self.batch[i])
         v = (context - self.context_tokens[j]) / (self.context_tokens[j + 1] - self.context_tokens[j])
         t = self.step_s
-        value = (1 - u) * ((1 - v) * t[i, j] + v * t[i, j + 1]) + u * ((1 - v) * t[i + 1, j] + v * t[i + 1, j + 1])
-        return np.asarray(np.maximum(value, t.min()))
+        return np.asarray((1 - u) * ((1 - v) * t[i, j] + v * t[i, j + 1]) + u * ((1 - v) * t[i + 1, j] + v * t[i + 1, j + 1]))
 
 
 @dataclass(frozen=True, eq=False)

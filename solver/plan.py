@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -96,7 +97,7 @@ class Plan:
         return max(0.0, (self.value - self.lower_bound) / self.value) if self.value > 0 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready object with every field."""
+        """A JSON-ready object with every field; a value in the history is None while no plan kept the limit."""
         return {
             "policy": self.policy,
             "status": self.status,
@@ -109,7 +110,7 @@ class Plan:
             "solve_s": self.solve_s,
             "rule": self.rule.name if self.rule else None,
             "reference": None if self.reference is None else vars(self.reference),
-            "history": [vars(line) for line in self.history],
+            "history": [{**vars(line), "value": line.value if math.isfinite(line.value) else None} for line in self.history],
             "prefill": list(self.prefill),
             "notes": dict(self.notes),
             "actors": [vars(actor) for actor in self.actors],

@@ -6,9 +6,10 @@ Knows the parts and their order; the mathematics lives in ``relaxation``, ``roun
 from __future__ import annotations
 
 import math
+import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
-
 
 from solver.assemble import assemble, check_fits
 from solver.cluster import Cluster
@@ -19,10 +20,12 @@ from solver.objective import Objective, StepRest
 from solver.plan import Improvement, Plan
 from solver.reference import random_split, reference_of
 from solver.relaxation import SortedWork
+from solver.rounding import next_fit
 from solver.search import Groups, MakespanSearch
 from solver.workload import IntArray, Workload
 
 SMALLEST_MODEL_S = 0.2  # a CP-SAT model alone takes 50 ms: below this time limit it is not worth building
+LOADING_S = 0.4  # the first model of a process also loads OR-Tools
 GOOD_GAP = 1e-3  # the search stops here; the model may go on
 PROVEN_GAP = 1e-6
 
@@ -43,7 +46,7 @@ def plan_generation(
     Args:
         workload: predicted lengths; cluster, latency: where and how fast; objective: what is best.
         rest: the step outside generation, which time, cost, deadline and budget include.
-        time_limit_s: seconds for everything; under 0.2 s no OR-Tools model is built.
+        time_limit_s: seconds for everything; under 0.2 s no OR-Tools model is built, under 0.5 s OR-Tools is not loaded.
         admission: ``reserve`` or ``preempt``, the rule that the engines will use.
         seed: of the random split that serves as reference.
 
@@ -86,15 +89,17 @@ def plan_generation(
     best = replace(split, policy="solver")
     best_value = value_of(best)
     note("random split", best_value, 0.0)
-    search = MakespanSearch(work, cluster.gpus_per_actor, objective, rest, norms, value_of_groups)
+    search = MakespanSearch(work, cluster.gpus_per_actor, objective, rest, norms, value_of_groups, best_value)
     search.run(GOOD_GAP, stop_at)
-    if search.best_groups is not None and search.best_value < best_value:
+    if search.best_groups is not None:
         best, best_value = plans[tuple(b for _, b in search.best_groups)], search.best_value
     bound = min(search.lower_bound, best_value)
     note("makespan search", best_value, bound)
 
     left_s = stop_at - time.perf_counter()
-    if time_limit_s >= SMALLEST_MODEL_S and left_s > 0.1 and best_value - bound > PROVEN_GAP * abs(best_value):
+    unproven = math.isinf(best_value) or best_value - bound > PROVEN_GAP * abs(best_value)
+    loading_s = 0.0 if "ortools.sat.python.cp_model" in sys.modules else LOADING_S
+    if time_limit_s >= SMALLEST_MODEL_S and left_s > 0.1 + loading_s and unproven and not math.isinf(bound):
         from solver.cpsat import improve
 
         outcome = improve(work, best, cluster, objective, rest, norms, left_s)
@@ -102,10 +107,13 @@ def plan_generation(
             candidate = assembled(outcome.groups)
             if value_of(candidate) < best_value:
                 best, best_value = candidate, value_of(candidate)
-        bound = min(max(bound, outcome.lower_bound), best_value)
+        if outcome.lower_bound > bound:
+            beyond = search.bound_beyond(outcome.actors, outcome.lower_bound)
+            bound = max(bound, min(outcome.lower_bound, beyond))
+        bound = min(bound, best_value)
         note("CP-SAT", best_value, bound)
     if math.isinf(best_value):
-        raise PlanningError(_blame(work, cluster, objective, rest, split))
+        raise PlanningError(_blame(work, cluster, objective, rest, [split, *plans.values()]))
     proven = best_value - bound <= PROVEN_GAP * max(abs(best_value), 1e-12)
     return replace(
         best,
@@ -119,28 +127,32 @@ def plan_generation(
     )
 
 
-def _blame(work: SortedWork, cluster: Cluster, objective: Objective, rest: StepRest, split: Plan) -> str:
-    """Which limit makes the problem infeasible, and by how much."""
+def _blame(work: SortedWork, cluster: Cluster, objective: Objective, rest: StepRest, plans: list[Plan]) -> str:
+    """Which limit makes the problem infeasible, and how far it is from the best plan known; ``plans`` are those found."""
+    low, high = work.shortest_makespan_s, work.longest_makespan_s
     if objective.deadline_s is not None:
-        fastest = _least_feasible(work)
-        return (
-            f"no plan found for the deadline of {objective.deadline_s:.3f} s: the step needs at least "
-            f"{rest.step_time_s(fastest):.3f} s on {cluster.max_actors} actors; raise it by "
-            f"{max(0.0, rest.step_time_s(fastest) - objective.deadline_s):.3f} s or add GPUs"
+        least = rest.step_time_s(_least(low, high, lambda m: work.relaxed(m) is not None))
+        found = rest.step_time_s(
+            min([_least(low, high, lambda m: next_fit(work, m) is not None), *(p.makespan_s for p in plans)])
         )
-    assert objective.budget_gpu_s is not None
-    relaxed = work.relaxed(work.longest_makespan_s)
-    least = rest.step_gpu_s(work.shortest_makespan_s, cluster.gpus_per_actor * (relaxed.actor_s if relaxed else 0.0))
+        limit, where, remedy = objective.deadline_s, f" on {cluster.max_actors} actors", " or add GPUs"
+        what, unit = "deadline", "s"
+    else:
+        assert objective.budget_gpu_s is not None
+        relaxed = work.relaxed(high)
+        least = rest.step_gpu_s(low, cluster.gpus_per_actor * (relaxed.actor_s if relaxed else 0.0))
+        found = min(rest.step_gpu_s(p.makespan_s, p.gpu_seconds) for p in plans)
+        limit, where, remedy = objective.budget_gpu_s, "", ""
+        what, unit = "budget", "GPU-seconds"
     return (
-        f"no plan found for the budget of {objective.budget_gpu_s:.3f} GPU-seconds: the step needs at least {least:.3f} "
-        f"({rest.step_gpu_s(split.makespan_s, split.gpu_seconds):.3f} by a random split)"
+        f"no plan found for the {what} of {limit:.3f} {unit}: the step needs at least {least:.3f} {unit}{where}, and the best "
+        f"plan found takes {found:.3f}; raise the {what} by {math.ceil((found - limit) * 1000) / 1000:.3f} {unit}{remedy}"
     )
 
 
-def _least_feasible(work: SortedWork) -> float:
-    """The shortest makespan that the relaxation allows on the actors there are."""
-    low, high = work.shortest_makespan_s, work.longest_makespan_s
+def _least(low: float, high: float, feasible: Callable[[float], bool]) -> float:
+    """The least feasible number between ``low`` and ``high`` by bisection; ``high`` when none below it is."""
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (low, middle) if work.relaxed(middle) is not None else (middle, high)
+        low, high = (low, middle) if feasible(middle) else (middle, high)
     return high

@@ -48,6 +48,7 @@ def random_split(
     *,
     seed: int = 0,
     actors: int | None = None,
+    release: str = "done",
     admission: str = "reserve",
 ) -> Plan:
     """The random split with the best number of actors for the objective, or with ``actors`` when given.
@@ -59,7 +60,8 @@ def random_split(
     counts = [actors] if actors is not None else [n for n in candidate_counts(cluster.max_actors) if n <= len(used)]
     best: tuple[tuple[float, float], Plan] | None = None
     for n in counts:
-        plan = assemble("random", deal_prompts(workload, order, n), workload, cluster, latency, rest, admission=admission)
+        groups = deal_prompts(workload, order, n)
+        plan = assemble("random", groups, workload, cluster, latency, rest, release=release, admission=admission)
         key = _key(plan, objective, rest)
         if best is None or key < best[0]:
             best = (key, plan)

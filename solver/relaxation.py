@@ -29,7 +29,10 @@ lengths. The GPU-seconds of any plan within M are therefore at least
 
     g * (N r + a * max(sum of longest, sum n / s, sum h / K) + sum w) ,
 
-and if the greedy needs more actors than the cluster has, no plan keeps M.
+and if the greedy needs more actors than the cluster has, no plan keeps M. A plan of at least A actors, none of them empty,
+costs at least the same with N raised to A and the A - N shortest lengths added to the sum of longest: its longest responses
+are distinct, so the last A - N of them are no shorter than the A - N shortest of all. (An actor of zero lengths only may
+need no first prefill call, but then the plan without it is no worse, and it has one actor less.)
 """
 
 from __future__ import annotations
@@ -135,14 +138,17 @@ class SortedWork:
         once = self.step_s * float(self.length[0])
         return self.ready_at_most_s + max(float(self.load[-1]) + once, float(self.refill_load[-1]) + once)
 
-    def relaxed(self, makespan_s: float) -> Relaxed | None:
-        """The relaxation at ``makespan_s``; None when no plan keeps it (see the module docstring for the proof)."""
+    def relaxed(self, makespan_s: float, least_actors: int = 1) -> Relaxed | None:
+        """The relaxation at ``makespan_s`` over plans of at least ``least_actors`` actors; None when none of them keeps it (see
+        the module docstring for the proof)."""
         room = makespan_s - self.ready_s
         tolerance = 1e-12 * max(1.0, float(self.load[-1]))
         if room + tolerance < self.step_s * float(self.length[0]) + float(self.load[1]):
             return None
         families = [self.load, self.slot_load, self.kv_load]
         total = len(self.order)
+        if least_actors > min(total, self.most_actors):
+            return None
         actors, longest, opened_at = 0, 0.0, 0
         while opened_at < total:
             actors += 1
@@ -155,6 +161,9 @@ class SortedWork:
                 int(np.searchsorted(family, capacity + tolerance, side="right")) - 1
                 for family, capacity in zip(families, capacities, strict=True)
             )
+        if actors < least_actors:
+            longest += float(self.length[total - (least_actors - actors) :].sum())
+            actors = least_actors
         iterations = max(
             self.step_s * longest,
             float(self.slot_load[-1] - self.load[-1]),

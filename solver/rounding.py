@@ -9,6 +9,8 @@ response, costs no more than the relaxation at M.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from solver.relaxation import SortedWork
@@ -43,4 +45,4 @@ def next_fit(work: SortedWork, makespan_s: float) -> list[tuple[int, int]] | Non
 def equal_counts(count: int, groups: int) -> list[tuple[int, int]]:
     """``groups`` half-open ranges over ``count`` positions whose sizes differ by at most one; none is empty."""
     edges: IntArray = np.linspace(0, count, min(groups, count) + 1).round().astype(np.int64)
-    return [(int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    return [(int(a), int(b)) for a, b in itertools.pairwise(edges)]

@@ -9,6 +9,7 @@ the least bound is halved until the bound meets the best plan.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import time
 from collections.abc import Callable
@@ -27,7 +28,8 @@ class MakespanSearch:
 
     Args:
         work: the sorted workload; gpus: GPUs of an actor.
-        value_of: exact value, makespan and GPU-seconds of groups (evaluation by the caller).
+        value_of: exact value of groups (evaluation by the caller).
+        best_value: of a plan that is known already; only better groups are kept.
     """
 
     work: SortedWork
@@ -42,19 +44,22 @@ class MakespanSearch:
     _tried: set[tuple[int, ...]] = field(default_factory=set)
 
     def run(self, gap: float, deadline: float, most_halvings: int = 60) -> None:
-        """Search until the relative gap is reached, the clock passes ``deadline`` (perf_counter) or halvings run out."""
-        low, high = self.work.shortest_makespan_s, self.work.longest_makespan_s * (1 + 1e-9)
-        if self.objective.deadline_s is not None:
-            high = min(high, self.objective.deadline_s - self.rest.seconds)
-            if high < low:
-                self.lower_bound = math.inf
-                return
+        """Search until the relative gap is reached, the clock passes ``deadline`` (perf_counter) or halvings run out.
+
+        While no plan is known at all, the clock does not stop the first pass over the grid.
+        """
+        low, high = self._range()
+        if high < low:
+            self.lower_bound = math.inf
+            return
         grid = [low * (high / low) ** (i / 12) for i in range(13)] if high > low > 0 else [low, high]
         grid[-1] = high
-        intervals = [(self._interval_bound(a, b), a, b) for a, b in zip(grid[:-1], grid[1:], strict=True)]
-        for makespan_s in grid:
+        intervals = [(self._interval_bound(a, b), a, b) for a, b in itertools.pairwise(grid)]
+        intervals.sort()  # which makes it a heap
+        for makespan_s in [*(b for _, _, b in intervals), low]:
             self._try(makespan_s)
-        heapq.heapify(intervals)
+            if self.best_value < math.inf and time.perf_counter() > deadline:
+                break
         for _ in range(most_halvings):
             bound, a, b = intervals[0]
             if bound >= self.best_value * (1 - gap) or b - a <= 1e-9 * b or time.perf_counter() > deadline:
@@ -66,9 +71,31 @@ class MakespanSearch:
                 heapq.heappush(intervals, (max(bound, self._interval_bound(x, y)), x, y))
         self.lower_bound = min(intervals[0][0], self.best_value)
 
-    def _interval_bound(self, low_s: float, high_s: float) -> float:
-        """No plan whose makespan lies in [low_s, high_s] has a smaller value; infinite when there is none."""
-        relaxed = self.work.relaxed(high_s)
+    def bound_beyond(self, actors: int, enough: float, most_halvings: int = 60) -> float:
+        """No plan of more than ``actors`` actors has a smaller value; the search for it ends at ``enough``."""
+        low, high = self._range()
+        intervals = [(self._interval_bound(low, high, actors + 1), low, high)] if low <= high else [(math.inf, low, high)]
+        for _ in range(most_halvings):
+            bound, a, b = intervals[0]
+            if bound >= enough or b - a <= 1e-9 * b:
+                break
+            heapq.heappop(intervals)
+            middle = (a + b) / 2
+            for x, y in ((a, middle), (middle, b)):
+                heapq.heappush(intervals, (max(bound, self._interval_bound(x, y, actors + 1)), x, y))
+        return intervals[0][0]
+
+    def _range(self) -> tuple[float, float]:
+        """The makespans between which the best plan lies; empty (low above high) when the deadline is too early."""
+        low, high = self.work.shortest_makespan_s, self.work.longest_makespan_s * (1 + 1e-9)
+        if self.objective.deadline_s is not None:
+            high = min(high, self.objective.deadline_s - self.rest.seconds)
+        return low, high
+
+    def _interval_bound(self, low_s: float, high_s: float, least_actors: int = 1) -> float:
+        """No plan (of ``least_actors`` or more) whose makespan lies in [low_s, high_s] has a smaller value; infinite when there
+        is none."""
+        relaxed = self.work.relaxed(high_s, least_actors)
         if relaxed is None:
             return math.inf
         gpu_s = self.rest.step_gpu_s(low_s, self.gpus * relaxed.actor_s)

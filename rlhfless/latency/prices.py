@@ -1,0 +1,39 @@
+"""What a GPU costs by the hour: a small table of public list prices (``data/prices.csv``), each with source and date.
+
+Knows the table only; which GPUs a cluster has, and for how long, is stated elsewhere.
+"""
+
+from __future__ import annotations
+
+import csv
+
+from rlhfless.latency.profile import data_folders
+
+
+class PriceError(ValueError):
+    """The price table has no such GPU kind or market; the message lists what it has."""
+
+
+def list_prices() -> list[dict[str, str]]:
+    """The rows of the price table: kind, usd_per_gpu_hour, market, source, date."""
+    for folder in data_folders():
+        if (folder / "prices.csv").is_file():
+            with open(folder / "prices.csv", newline="", encoding="utf-8") as file:
+                return list(csv.DictReader(file))
+    raise PriceError("prices.csv is missing from the installation; install rlhfless again")
+
+
+def usd_per_gpu_hour(kind: str, market: str = "on-demand") -> float:
+    """List price of one GPU of a kind for an hour.
+
+    Raises:
+        PriceError: the table has no such kind, or the kind not in this market.
+    """
+    prices = {(row["kind"], row["market"]): float(row["usd_per_gpu_hour"]) for row in list_prices()}
+    if (kind, market) in prices:
+        return prices[kind, market]
+    markets = sorted({of_market for of_kind, of_market in prices if of_kind == kind})
+    if markets:
+        raise PriceError(f"there is no {market!r} price for {kind!r}; its markets are: {', '.join(markets)}")
+    kinds = sorted({of_kind for of_kind, _ in prices})
+    raise PriceError(f"there is no price for the GPU kind {kind!r}; the kinds are: {', '.join(kinds)}")

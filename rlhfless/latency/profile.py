@@ -1,0 +1,297 @@
+"""Latency profiles: JSON files that say how long one actor takes, where the numbers come from and what is assumed.
+
+Knows files and numbers (json and numpy only); nothing of how a profile is measured. Shipped profiles lie in the source
+checkout's ``data/profiles``, or in ``rlhfless/_data/profiles`` of an installed package.
+
+A profile holds (times in seconds): ``name, model, kind, gpus_per_actor, precision``; ``table`` (``batch``,
+``context_tokens``, ``step_s``); ``fit`` of the table; ``prefill`` (``samples``, ``base_s``, ``per_token_s``);
+``start_s, sync_s, transfer_base_s, transfer_per_kv_token_s`` (= ``link.kv_bytes_per_token / link.bytes_per_s``);
+``max_batch, kv_capacity_tokens`` (``kv_capacity`` holds formula and inputs); and in words ``origin, command, date,
+licence`` and ``assumptions``, which names every number that is assumed rather than measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlhfless.latency.fit import fit_prefill, fit_table
+from solver.errors import PlanningError
+from solver.latency import LatencyModel, StepTable
+
+SCHEMA = "rlhfless-latency-profile"
+SCHEMA_VERSION = 1
+KV_CAPACITY_FORMULA = (
+    "gpus * (usable_fraction * memory_bytes_per_gpu - weight_bytes / gpus - reserve_bytes_per_gpu) / kv_bytes_per_token"
+)
+
+
+class ProfileError(ValueError):
+    """A profile does not exist or cannot be used; the message names file and field and says what is right."""
+
+
+def data_folders() -> tuple[Path, ...]:
+    """Where shipped data may lie: the source checkout's ``data`` (first), the installed package's ``_data``."""
+    package = Path(__file__).resolve().parents[1]
+    checkout = (package.parent / "data",) if (package.parent / "pyproject.toml").is_file() else ()
+    return *checkout, package / "_data"
+
+
+def _shipped() -> dict[str, Path]:
+    """Name to file of every shipped profile; the source checkout goes first."""
+    files = [file for folder in reversed(data_folders()) for file in sorted((folder / "profiles").glob("*.json"))]
+    return {file.stem: file for file in files}
+
+
+def list_profiles() -> list[str]:
+    """Names of the shipped profiles, sorted."""
+    return sorted(_shipped())
+
+
+def load_profile(name_or_path: str | os.PathLike[str]) -> LatencyModel:
+    """The latency model of a shipped profile (by name) or of a profile file (a path, or anything ending in .json).
+
+    Raises:
+        ProfileError: no such profile, or a file that is broken; one sentence.
+    """
+    path = _locate(name_or_path)
+    return _model_of(_read(path), path)
+
+
+def read_profile(name_or_path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The whole profile as a dict, checked: origin, command, licence, assumptions, prefill samples and all."""
+    path = _locate(name_or_path)
+    profile = _read(path)
+    _model_of(profile, path)
+    return profile
+
+
+def save_profile(path: str | os.PathLike[str], profile: Mapping[str, Any]) -> Path:
+    """Checks a profile (of ``compose_profile``) and writes it atomically, one table row per line."""
+    path = Path(path)
+    _model_of(profile, path)
+    text = json.dumps(profile, indent=2, ensure_ascii=False)
+    text = re.sub(r"\[[^\[\]{}\"]*\]", lambda match: re.sub(r"\s+", " ", match.group()).replace("[ ", "["), text)
+    text = text.replace(" ]", "]") + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)
+    return path
+
+
+def kv_capacity(
+    *,
+    gpus: int,
+    memory_bytes_per_gpu: float,
+    weight_bytes: float,
+    kv_bytes_per_token: float,
+    usable_fraction: float = 0.9,
+    reserve_bytes_per_gpu: float = 0.0,
+) -> dict[str, Any]:
+    """KV tokens that fit into an actor's memory, with formula and inputs as a profile's ``kv_capacity``."""
+    per_gpu = usable_fraction * memory_bytes_per_gpu - weight_bytes / gpus - reserve_bytes_per_gpu
+    return {
+        "formula": KV_CAPACITY_FORMULA,
+        "gpus": gpus,
+        "usable_fraction": usable_fraction,
+        "memory_bytes_per_gpu": memory_bytes_per_gpu,
+        "weight_bytes": weight_bytes,
+        "reserve_bytes_per_gpu": reserve_bytes_per_gpu,
+        "kv_bytes_per_token": kv_bytes_per_token,
+        "tokens": max(int(gpus * per_gpu / kv_bytes_per_token), 0),
+    }
+
+
+def compose_profile(
+    *,
+    name: str,
+    model: str,
+    kind: str,
+    gpus_per_actor: int,
+    precision: str,
+    table: StepTable,
+    prefill_samples: Sequence[tuple[int, int, float]],
+    start_s: float,
+    sync_s: float,
+    transfer_base_s: float,
+    link: str,
+    link_bytes_per_s: float,
+    capacity: Mapping[str, Any],
+    max_batch: int,
+    origin: str,
+    command: str,
+    date: str,
+    licence: str,
+    assumptions: Mapping[str, str],
+) -> dict[str, Any]:
+    """A profile from measured numbers: adds the fits, the transfer time per KV token and the schema.
+
+    Args:
+        prefill_samples: (prompts, tokens of each, seconds) of prefill calls.
+        capacity: of ``kv_capacity``.
+        link: what KV caches move over, in words; ``link_bytes_per_s`` its bandwidth.
+    """
+    table = StepTable(table.batch, table.context_tokens, np.round(table.step_s, 9))
+    samples = [(int(prompts), int(tokens), round(float(seconds), 9)) for prompts, tokens, seconds in prefill_samples]
+    fit = fit_table(table, max_batch, capacity["tokens"])
+    base_s, per_token_s, errors = fit_prefill(*(np.array(column, dtype=float) for column in zip(*samples, strict=True)))
+    return {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "name": name,
+        "model": model,
+        "kind": kind,
+        "gpus_per_actor": gpus_per_actor,
+        "precision": precision,
+        "origin": origin,
+        "command": command,
+        "date": date,
+        "licence": licence,
+        "assumptions": dict(assumptions),
+        "fit": {**asdict(fit), "over": "the table's points with batch <= max_batch and KV tokens <= kv_capacity_tokens"},
+        "prefill": {
+            "base_s": base_s,
+            "per_token_s": per_token_s,
+            "mean_relative_error": float(errors.mean()),
+            "max_relative_error": float(errors.max()),
+            "samples": {
+                "prompts": [sample[0] for sample in samples],
+                "tokens_each": [sample[1] for sample in samples],
+                "seconds": [sample[2] for sample in samples],
+            },
+        },
+        "start_s": float(start_s),
+        "sync_s": float(sync_s),
+        "transfer_base_s": float(transfer_base_s),
+        "transfer_per_kv_token_s": float(capacity["kv_bytes_per_token"] / link_bytes_per_s),
+        "link": {
+            "what": link,
+            "bytes_per_s": float(link_bytes_per_s),
+            "kv_bytes_per_token": capacity["kv_bytes_per_token"],
+        },
+        "max_batch": int(max_batch),
+        "kv_capacity_tokens": capacity["tokens"],
+        "kv_capacity": dict(capacity),
+        "table": {
+            "batch": [int(value) for value in table.batch],
+            "context_tokens": [int(value) for value in table.context_tokens],
+            "step_s": table.step_s.tolist(),
+        },
+    }
+
+
+def _locate(name_or_path: str | os.PathLike[str]) -> Path:
+    """The file of a profile given by name or path."""
+    text = os.fspath(name_or_path)
+    known = _shipped()
+    if text in known:
+        return known[text]
+    names = ", ".join(sorted(known)) or "none"
+    if isinstance(name_or_path, Path) or text.endswith(".json") or os.sep in text:
+        path = Path(text)
+        if path.is_file():
+            return path
+        raise ProfileError(f"there is no profile file {text}; give an existing .json file or one of these names: {names}")
+    raise ProfileError(f"there is no latency profile {text!r}; the names are: {names}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        profile = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ProfileError(f"{path}: line {error.lineno} is not JSON ({error.msg}); a profile is one JSON object") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProfileError(f"{path}: cannot be read ({error}); a profile is a JSON text file") from None
+    if not isinstance(profile, dict):
+        raise ProfileError(f"{path}: holds a {type(profile).__name__}; a profile is one JSON object")
+    return profile
+
+
+def _field(profile: Mapping[str, Any], path: Path, name: str) -> Any:
+    """The value at a dotted name."""
+    value: Any = profile
+    for key in name.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            raise ProfileError(f"{path}: the field {name} is missing; every profile has it")
+        value = value[key]
+    return value
+
+
+def _text(profile: Mapping[str, Any], path: Path, name: str) -> str:
+    value = _field(profile, path, name)
+    if not isinstance(value, str) or not value.strip():
+        raise ProfileError(f"{path}: the field {name} is {value!r}; a text is needed")
+    return value
+
+
+def _seconds(profile: Mapping[str, Any], path: Path, name: str) -> float:
+    value = _field(profile, path, name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value) or value < 0:
+        raise ProfileError(f"{path}: the field {name} is {value!r}; a number of 0 or more is needed")
+    return float(value)
+
+
+def _count(profile: Mapping[str, Any], path: Path, name: str) -> int:
+    value = _field(profile, path, name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ProfileError(f"{path}: the field {name} is {value!r}; a whole number of 1 or more is needed")
+    return value
+
+
+def _numbers(profile: Mapping[str, Any], path: Path, name: str) -> np.ndarray:
+    value = _field(profile, path, name)
+    try:
+        array = np.array(value, dtype=float)
+    except (TypeError, ValueError):
+        raise ProfileError(f"{path}: the field {name} is not a rectangle of numbers; lists of one length are needed") from None
+    if not np.all(np.isfinite(array)):
+        raise ProfileError(f"{path}: the field {name} holds a value that is not finite; numbers are needed")
+    return array
+
+
+def _model_of(profile: Mapping[str, Any], path: Path) -> LatencyModel:
+    """The latency model that a profile describes; every field is checked."""
+    if _text(profile, path, "schema") != SCHEMA:
+        raise ProfileError(f"{path}: the field schema is {profile['schema']!r}; {SCHEMA!r} is needed")
+    if _count(profile, path, "schema_version") != SCHEMA_VERSION:
+        raise ProfileError(
+            f"{path}: the field schema_version is {profile['schema_version']}; this version reads {SCHEMA_VERSION}"
+        )
+    for name in ("model", "precision", "origin", "command", "date", "licence"):
+        _text(profile, path, name)
+    if not isinstance(_field(profile, path, "assumptions"), Mapping):
+        raise ProfileError(f"{path}: the field assumptions must map the name of each assumed number to its reason")
+    try:
+        table = StepTable(*(_numbers(profile, path, f"table.{name}") for name in ("batch", "context_tokens", "step_s")))
+    except PlanningError as error:
+        raise ProfileError(f"{path}: the field table is wrong: {error}") from None
+    try:
+        return LatencyModel(
+            name=_text(profile, path, "name"),
+            kind=_text(profile, path, "kind"),
+            gpus_per_actor=_count(profile, path, "gpus_per_actor"),
+            base_s=_seconds(profile, path, "fit.base_s"),
+            per_response_s=_seconds(profile, path, "fit.per_response_s"),
+            per_kv_token_s=_seconds(profile, path, "fit.per_kv_token_s"),
+            fit_mean_error=_seconds(profile, path, "fit.mean_relative_error"),
+            fit_max_error=_seconds(profile, path, "fit.max_relative_error"),
+            table=table,
+            prefill_base_s=_seconds(profile, path, "prefill.base_s"),
+            prefill_per_token_s=_seconds(profile, path, "prefill.per_token_s"),
+            start_s=_seconds(profile, path, "start_s"),
+            sync_s=_seconds(profile, path, "sync_s"),
+            transfer_base_s=_seconds(profile, path, "transfer_base_s"),
+            transfer_per_kv_token_s=_seconds(profile, path, "transfer_per_kv_token_s"),
+            max_batch=_count(profile, path, "max_batch"),
+            kv_capacity_tokens=_count(profile, path, "kv_capacity_tokens"),
+        )
+    except PlanningError as error:
+        raise ProfileError(f"{path}: {error}") from None

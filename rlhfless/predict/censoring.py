@@ -1,0 +1,63 @@
+"""Lengths of which some are only lower bounds: the expected length of a response that was cut off.
+
+Knows lengths and whether they are complete; nothing of prompts or epochs.
+
+A response that ended by ``length`` or was aborted is right-censored: it would have been longer. The survival function of
+the whole history (Kaplan-Meier, so without a formula for the tail) says how much longer the complete responses became
+that got at least as far. Where nothing was ever seen to go on, nothing is added: the curve ends at the longest length of
+the history (Efron's convention), and a censored length then counts as the lower bound that it is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+def expected_tokens(tokens: ArrayLike, complete: ArrayLike, response_limit: float) -> FloatArray:
+    """What each response would be expected to take under a response limit.
+
+    A complete length x gives min(x, limit). A length c that is a lower bound gives E[min(X, limit) | X > c], with the
+    survival function S of all lengths together: ``c + integral of S(u) / S(c) du from c to limit``.
+
+    Args:
+        tokens: (R,) lengths.
+        complete: (R,) bool, False where the length is a lower bound.
+        response_limit: nothing gets longer.
+
+    Returns:
+        (R,) tokens, never below min(tokens, response_limit) and never above the limit.
+    """
+    length = np.asarray(tokens, dtype=float)
+    whole = np.asarray(complete, dtype=bool)
+    expected: FloatArray = np.minimum(length, response_limit)
+    if whole.all():
+        return expected
+    at, survival = kaplan_meier(length, whole)
+    # tail[j] = integral of S from at[j] to the limit; S is survival[j] on [at[j], at[j + 1])
+    edges = np.minimum(at, response_limit)
+    tail = np.concatenate([np.cumsum((survival[:-1] * np.diff(edges))[::-1])[::-1], [0.0]])
+    j = np.searchsorted(at, length[~whole])
+    open_ended = survival[j] > 0
+    residual = np.divide(tail[j], survival[j], out=np.zeros(len(j)), where=open_ended)
+    expected[~whole] = np.minimum(expected[~whole] + residual, response_limit)
+    return expected
+
+
+def kaplan_meier(tokens: FloatArray, complete: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
+    """The survival function of right-censored lengths.
+
+    Args:
+        tokens: (R,) lengths; complete: (R,) False where the length is a lower bound. A response censored at c is at risk
+            at c.
+
+    Returns:
+        The (J,) distinct lengths in order, and S just after each of them: the share of responses that are longer.
+    """
+    at, which = np.unique(tokens, return_inverse=True)
+    ended = np.bincount(which, weights=complete, minlength=len(at))
+    count = np.bincount(which, minlength=len(at))
+    at_risk = np.cumsum(count[::-1])[::-1]
+    return at, np.cumprod(1.0 - ended / at_risk, dtype=np.float64)

@@ -1,0 +1,7 @@
+"""The one exception of the predictors for wrong input. Every message is one sentence that says what would be right."""
+
+from __future__ import annotations
+
+
+class PredictionError(ValueError):
+    """Lengths cannot be predicted from what was given; the message says what would be right."""

@@ -1,0 +1,133 @@
+"""Predicts how long responses get from how long the same prompt's responses were in earlier epochs.
+
+Knows the rollouts of earlier steps; nothing of plans or GPUs. The paper's predictor: per prompt an exponentially weighted
+moving average over epochs, of which window 1 (the last epoch alone) is what the paper uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from rlhfless.predict.censoring import FloatArray, expected_tokens
+from rlhfless.predict.errors import PredictionError
+
+NEEDED = ("prompt_id", "epoch", "response_tokens")
+
+
+class EwmaPredictor:
+    """Per prompt, the moving average of its mean response length over the epochs that saw it.
+
+    With m_1, m_2, ... the prompt's mean lengths in its epochs, in order: e_1 = m_1 and
+    e_k = alpha m_k + (1 - alpha) e_(k-1), alpha = 2 / (window + 1). Every response of a prompt gets the same prediction.
+
+    Responses that ended by ``length`` or were aborted are lower bounds: they enter the mean with what they would be
+    expected to take under the response limit that is asked for (see censoring.py). With the limit that cut them off this
+    is their own length; it is more when the limit has grown or other responses went on beyond that point. An unknown
+    finish reason counts as complete.
+
+    A prompt without history gets, in this order: the length of its reference answer where it is given, the median of all
+    expected lengths of the history, half of the response limit. No prediction exceeds the response limit.
+
+    Args:
+        window: epochs that the average looks back on; 1 is the last epoch alone.
+
+    Raises:
+        PredictionError: the window is below 1.
+    """
+
+    def __init__(self, window: int = 1) -> None:
+        if window < 1:
+            raise PredictionError(f"the window is {window} epochs; at least 1 is needed")
+        self.window = window
+        self._history = pd.DataFrame({name: [] for name in NEEDED})
+        self._complete = np.zeros(0, dtype=bool)
+
+    @property
+    def alpha(self) -> float:
+        """Weight of a prompt's newest epoch."""
+        return 2.0 / (self.window + 1)
+
+    def fit(self, history: pd.DataFrame) -> EwmaPredictor:
+        """Learn from rollouts of earlier steps of one run, replacing what was learned before.
+
+        Args:
+            history: rollouts rows; ``prompt_id, epoch, response_tokens`` are needed, ``finish_reason`` is used. It may
+                have no rows.
+
+        Returns:
+            The predictor itself.
+
+        Raises:
+            PredictionError: a column is missing, or the rows are of several runs.
+        """
+        if len(history) == 0:
+            history = pd.DataFrame({name: [] for name in NEEDED})
+        for column in NEEDED:
+            if column not in history.columns:
+                raise PredictionError(f"the history has no column '{column}'; rollouts with {', '.join(NEEDED)} are needed")
+        if "run" in history.columns and history["run"].nunique() > 1:
+            runs = ", ".join(map(str, history["run"].unique()))
+            raise PredictionError(f"the history holds several runs ({runs}); the earlier steps of one run are needed")
+        self._history = history[list(NEEDED)].assign(prompt_id=history["prompt_id"].astype(str))
+        if "finish_reason" in history.columns:
+            self._complete = ~history["finish_reason"].isin(["length", "aborted"]).to_numpy(dtype=bool)
+        else:
+            self._complete = np.ones(len(history), dtype=bool)
+        return self
+
+    def predict(
+        self,
+        prompt_ids: Sequence[Any],
+        samples_per_prompt: ArrayLike = 1,
+        reference_answer_tokens: Mapping[str, int] | None = None,
+        *,
+        response_limit: int,
+    ) -> FloatArray:
+        """Predicted tokens of each response.
+
+        Args:
+            prompt_ids: (P,) the prompts of the step, or (R,) the prompt of each response.
+            samples_per_prompt: responses per prompt, one number or (P,); 1 when ``prompt_ids`` names one per response.
+            reference_answer_tokens: prompt id → length of its reference answer, for prompts without history.
+            response_limit: no response gets longer.
+
+        Returns:
+            (R,) tokens, prompt after prompt.
+
+        Raises:
+            PredictionError: the limit is below 1, or samples_per_prompt fits no prompts.
+        """
+        if response_limit < 1:
+            raise PredictionError(f"response_limit is {response_limit}; at least 1 token is needed")
+        samples = np.asarray(samples_per_prompt)
+        if samples.shape not in ((), (len(prompt_ids),)) or not np.issubdtype(samples.dtype, np.integer) or (samples < 0).any():
+            raise PredictionError(
+                f"samples_per_prompt is {samples_per_prompt!r}; one whole number of 0 or more, or one per prompt, is needed"
+            )
+        by_prompt, median = self._averages(response_limit)
+        fallback = response_limit / 2 if median is None else median
+        references = {str(name): float(tokens) for name, tokens in (reference_answer_tokens or {}).items()}
+        known = references | by_prompt
+        tokens = np.array([known.get(str(prompt_id), fallback) for prompt_id in prompt_ids], dtype=float)
+        return np.repeat(np.minimum(tokens, response_limit), samples)
+
+    def _averages(self, response_limit: int) -> tuple[dict[str, float], float | None]:
+        """Moving average of every prompt of the history, and the median of all expected lengths."""
+        if self._history.empty:
+            return {}, None
+        expected = expected_tokens(self._history["response_tokens"], self._complete, response_limit)
+        means = self._history.assign(expected=expected).groupby(["prompt_id", "epoch"], sort=True)["expected"].mean()
+        averages: dict[str, float] = {}
+        for (prompt_id, _), mean in means.items():
+            earlier = averages.get(prompt_id, mean)
+            averages[prompt_id] = self.alpha * mean + (1 - self.alpha) * earlier
+        return averages, float(np.median(expected))
+
+    def __repr__(self) -> str:
+        prompts = self._history["prompt_id"].nunique()
+        return f"EwmaPredictor(window={self.window}, {len(self._history):,} responses to {prompts:,} prompts)"

@@ -1,0 +1,55 @@
+"""How good predictions were, once the true lengths are known.
+
+Knows two arrays of lengths; nothing of predictors.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rlhfless.predict.censoring import FloatArray
+from rlhfless.predict.errors import PredictionError
+
+CLOSE_TOKENS = 100
+
+
+class HistoryQuality(NamedTuple):
+    """Quality of predictions: mean absolute error, rank correlation (NaN when either side is constant), close share."""
+
+    mean_abs_error_tokens: float
+    rank_correlation: float
+    share_within_100_tokens: float
+
+
+def history_quality(predicted: ArrayLike, actual: ArrayLike) -> HistoryQuality:
+    """Compare predicted with actual lengths.
+
+    Args:
+        predicted, actual: (R,) tokens.
+
+    Raises:
+        PredictionError: the shapes differ or there is nothing to compare.
+    """
+    guess, truth = np.asarray(predicted, dtype=float), np.asarray(actual, dtype=float)
+    if guess.ndim != 1 or guess.shape != truth.shape or not len(guess):
+        raise PredictionError(
+            f"predicted has shape {guess.shape} and actual {truth.shape}; one of each per response, and at least one, is needed"
+        )
+    error = np.abs(guess - truth)
+    return HistoryQuality(float(error.mean()), _spearman(guess, truth), float((error <= CLOSE_TOKENS).mean()))
+
+
+def _spearman(x: FloatArray, y: FloatArray) -> float:
+    """Correlation of the ranks of x and y; equal values share their mean rank."""
+    a, b = _ranks(x), _ranks(y)
+    a, b = a - a.mean(), b - b.mean()
+    scale = np.sqrt((a @ a) * (b @ b))
+    return float(np.clip((a @ b) / scale, -1.0, 1.0)) if scale > 0 else float("nan")
+
+
+def _ranks(values: FloatArray) -> FloatArray:
+    _, which, count = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(count) - (count - 1) / 2.0)[which]

@@ -1,0 +1,87 @@
+"""Policies that decide without lengths: static, random, least-loaded.
+
+Knows nothing of predictions beyond what right-sizing the random split needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlhfless.scheduling.policy import PlanningInput
+from solver.assemble import assemble, check_fits
+from solver.plan import Plan
+from solver.reference import deal_prompts, random_split
+
+
+@dataclass(frozen=True)
+class Static:
+    """A fixed number of actors; prompts in the given order in equal chunks; GPUs held until the last response.
+
+    Args:
+        actors: how many (all that fit when None; 3 in the RLHFless paper's figures).
+        hold: GPUs are held until the end of ``generation`` or of the ``step``.
+    """
+
+    actors: int | None = None
+    hold: str = "generation"
+    name: str = "static"
+    clairvoyant: bool = False
+
+    def plan(self, given: PlanningInput) -> Plan:
+        """See ``SchedulingPolicy``."""
+        check_fits(given.workload, given.cluster, given.latency)
+        prompts = np.unique(given.workload.prompt_of)
+        count = given.cluster.max_actors if self.actors is None else self.actors
+        groups = deal_prompts(given.workload, prompts, count)
+        return assemble(
+            self.name, groups, given.workload, given.cluster, given.latency, given.rest,
+            release=self.hold, admission=given.admission,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Random:
+    """The right-sized random split: random prompts, the number of actors that is best for the objective on predictions.
+
+    Args:
+        release: GPUs are given back when an actor is ``done``, or held until the end of ``generation`` or of the ``step``.
+    """
+
+    release: str = "done"
+    name: str = "random"
+    clairvoyant: bool = False
+
+    def plan(self, given: PlanningInput) -> Plan:
+        """See ``SchedulingPolicy``."""
+        check_fits(given.workload, given.cluster, given.latency)
+        plan = random_split(
+            given.workload, given.cluster, given.latency, given.objective, given.rest,
+            seed=given.seed, release=self.release, admission=given.admission,
+        )  # fmt: skip
+        return replace(plan, policy=self.name)
+
+
+@dataclass(frozen=True)
+class LeastLoaded:
+    """verl's dispatch: the next prompt goes to the actor with the fewest responses in flight; all actors are started."""
+
+    name: str = "least-loaded"
+    clairvoyant: bool = False
+
+    def plan(self, given: PlanningInput) -> Plan:
+        """See ``SchedulingPolicy``."""
+        check_fits(given.workload, given.cluster, given.latency)
+        owner = given.workload.prompt_of
+        in_flight = [0] * given.cluster.max_actors
+        groups: list[list[int]] = [[] for _ in in_flight]
+        by_prompt = np.argsort(owner, kind="stable")
+        ends = np.cumsum(np.bincount(owner, minlength=len(given.workload.prompt_tokens)))
+        for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+            if end > start:
+                actor = min(range(len(groups)), key=in_flight.__getitem__)
+                groups[actor].extend(by_prompt[start:end].tolist())
+                in_flight[actor] += end - start
+        used = [g for g in groups if g]
+        return assemble(self.name, used, given.workload, given.cluster, given.latency, given.rest, admission=given.admission)

@@ -1,0 +1,92 @@
+"""Square-root folding: start as the right-sized random split, fold thin actors together while the step runs.
+
+With k actors and n unfinished responses an iteration takes ``a + b n / k`` and costs ``g (k a + b n)`` GPU-seconds. At
+weights w and 1 - w relative to T_ref and C_ref the best k solves ``k^2 = nu b n / a`` with
+``nu = w C_ref / ((1 - w) g T_ref)`` (set the derivative of ``w (a + b n / k) / T_ref + (1 - w) g (k a + b n) / C_ref`` to 0).
+b stands for one response's whole share of an iteration: its KV tokens included. No prediction is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from rlhfless.scheduling.fixed import Random
+from rlhfless.scheduling.handover import hand_over
+from rlhfless.scheduling.policy import PlanningInput, SchedulingPolicy
+from solver.latency import LatencyModel
+from solver.plan import Plan
+from solver.rules import ActorView, Decision, StepState, Trigger
+
+
+@dataclass
+class SquareRootFold:
+    """Keep ``sqrt(nu * b * n / a)`` actors for n unfinished responses; fold the thinnest into the others."""
+
+    nu: float
+    latency: LatencyModel
+    total: int
+    actors: int
+    name: str = "square-root fold"
+    _wait: int = field(default=0, repr=False)
+
+    def __post_init__(self) -> None:
+        self._wait = self._completions_until_fold(self.total, self.actors, self.latency.per_response_s)
+
+    def next_trigger(self, view: ActorView) -> Trigger | None:
+        """When this actor's share of the completions that the next fold needs has come in."""
+        if self.actors < 2:
+            return None
+        return Trigger(completions=view.completed + max(1, math.ceil(self._wait / self.actors)))
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        """Fold as many actors as the square root says, the one with the fewest unfinished responses first."""
+        unfinished = np.flatnonzero(~np.asarray(state.complete))
+        share = self._share(state, unfinished)
+        wanted = max(1, math.ceil(math.sqrt(self.nu * share * len(unfinished) / self.latency.base_s) - 1e-9))
+        going_on = sorted(state.actors, key=lambda a: (len(a.unfinished) + len(a.arriving), a.actor))
+        cuts: list[Decision] = []
+        taken: dict[int, int] = {}
+        while len(going_on) > wanted:
+            cut = hand_over(going_on[0], going_on[1:], taken) if going_on[0].actor not in taken else None
+            if cut is None:
+                break
+            cuts.append(cut)
+            going_on = going_on[1:]
+        self.actors = len(going_on)
+        self._wait = self._completions_until_fold(len(unfinished), self.actors, share)
+        return cuts
+
+    def _share(self, state: StepState, unfinished: np.ndarray) -> float:
+        """Seconds that one more response adds to an iteration, its mean KV tokens included."""
+        context = state.prompt_tokens[unfinished] + state.generated_tokens[unfinished]
+        return self.latency.per_response_s + self.latency.per_kv_token_s * float(context.mean() if len(context) else 0.0)
+
+    def _completions_until_fold(self, unfinished: int, actors: int, share: float) -> int:
+        """Completions after which one actor fewer is wanted, if ``share`` stays as it is."""
+        if self.nu * share <= 0:
+            return 1
+        fewer = (actors - 1) ** 2 * self.latency.base_s / (self.nu * share)
+        return max(1, math.ceil(unfinished - fewer))
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Another policy's plan (the right-sized random split by default) with square-root folding while the step runs."""
+
+    base: SchedulingPolicy = field(default_factory=Random)
+    name: str = "fold"
+    clairvoyant: bool = False
+
+    def plan(self, given: PlanningInput) -> Plan:
+        """See ``SchedulingPolicy``. A deadline or budget folds as the weight 0.7 would."""
+        split = self.base.plan(given)
+        w = given.objective.time_weight
+        if w >= 1.0 or len(split.actors) < 2:
+            return replace(split, policy=self.name)
+        gpus = given.cluster.gpus_per_actor
+        nu = w * split.gpu_seconds / ((1 - w) * gpus * split.makespan_s)
+        rule = SquareRootFold(nu, given.latency.affine, len(given.workload), len(split.actors))
+        return replace(split, policy=self.name, rule=rule)

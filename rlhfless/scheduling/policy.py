@@ -1,0 +1,51 @@
+"""What a scheduling policy is: it turns a workload into a plan, with or without a runtime rule.
+
+Knows the solver's vocabulary; nothing of logs, engines or results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from solver.cluster import Cluster
+from solver.latency import LatencyModel
+from solver.objective import Objective, StepRest
+from solver.plan import Plan
+from solver.workload import Workload
+
+
+class PolicyError(ValueError):
+    """A policy is unknown, or its parameters are wrong; one sentence says what would be right."""
+
+
+@dataclass(frozen=True)
+class PlanningInput:
+    """Everything a policy plans with. ``workload`` holds predictions, or true lengths for clairvoyant policies."""
+
+    workload: Workload
+    cluster: Cluster
+    latency: LatencyModel
+    objective: Objective = field(default_factory=Objective)
+    rest: StepRest = field(default_factory=StepRest)
+    time_limit_s: float = 1.0
+    admission: str = "reserve"
+    seed: int = 0
+
+
+class SchedulingPolicy(Protocol):
+    """Turns a planning input into a plan."""
+
+    @property
+    def name(self) -> str:
+        """As on the command line."""
+        ...
+
+    @property
+    def clairvoyant(self) -> bool:
+        """Whether it is given true lengths."""
+        ...
+
+    def plan(self, given: PlanningInput) -> Plan:
+        """The plan of one step."""
+        ...

@@ -1,0 +1,29 @@
+"""Traces: what happened in a run, in four tables that every number and plot is read from."""
+
+from rlhfless.trace.checks import validate
+from rlhfless.trace.errors import TraceError
+from rlhfless.trace.importers import ImportSummary, import_table
+from rlhfless.trace.io import Trace, read_rollouts, read_trace
+from rlhfless.trace.metrics import allocation_metrics, interval_union_s, step_metrics
+from rlhfless.trace.schema import PHASES, ROLES, SCHEMA_VERSION, TABLES, Column, sorted_prompt_ids
+from rlhfless.trace.writer import TraceWriter
+
+__all__ = [
+    "PHASES",
+    "ROLES",
+    "SCHEMA_VERSION",
+    "TABLES",
+    "Column",
+    "ImportSummary",
+    "Trace",
+    "TraceError",
+    "TraceWriter",
+    "allocation_metrics",
+    "import_table",
+    "interval_union_s",
+    "read_rollouts",
+    "read_trace",
+    "sorted_prompt_ids",
+    "step_metrics",
+    "validate",
+]

@@ -1,0 +1,162 @@
+"""Cell by cell: turns one column of a frame into the type that the schema wants, or says which row cannot be.
+
+Knows one column at a time; nothing of tables, relations between columns or files.
+Text columns hold Python strings and None, whole numbers int64 (Int64 with NA where nullable), floats float64 and NaN.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.trace.errors import TraceError
+from rlhfless.trace.schema import Column
+
+LARGEST_WHOLE_NUMBER = 2**53
+
+
+def shown(value: Any) -> str:
+    """A value as an error message shows it: plain Python and short."""
+    text = repr(value.item() if isinstance(value, np.generic) else value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def row_number(index: pd.Index, position: int) -> int:
+    """Row of the file, counted from 1 without the header; a filtered frame keeps its rows' numbers in its index."""
+    label = index[position]
+    return int(label) + 1 if isinstance(label, (int, np.integer)) else position + 1
+
+
+def refuse(source: str, values: pd.Series, position: int, needed: str) -> NoReturn:
+    """Raise the one sentence about a cell."""
+    value = values.iloc[position]
+    found = "empty" if is_null(value) else shown(value)
+    row = row_number(values.index, position)
+    raise TraceError(f"{source}: row {row}, column '{values.name}' is {found}; {needed} is needed")
+
+
+def is_null(value: Any) -> bool:
+    """Whether a cell is unknown: None, NaN, NA, NaT or an empty text."""
+    return value is None or value is pd.NA or value is pd.NaT or value == "" or (isinstance(value, float) and value != value)
+
+
+def cast(column: Column, values: pd.Series, source: str) -> Any:
+    """The column's values in its own type.
+
+    Args:
+        column: what the schema wants.
+        values: (R,) cells as they were read.
+        source: the file, for messages.
+
+    Raises:
+        TraceError: one sentence about the first cell that is not what the column holds.
+    """
+    if column.default is not None:
+        values = values.astype(object).where(values.notna(), column.default)
+    if column.dtype in ("int", "float"):
+        return _numbers(column, values, source)
+    one = {"str": _text, "json": _json, "ints": _ints, "bool": _bool}[column.dtype]
+    cells: list[Any] = []
+    for position, value in enumerate(values):
+        null = not isinstance(value, (list, tuple, dict, np.ndarray)) and is_null(value)
+        cell = None if null else one(value)
+        refused = not column.nullable if null else cell is None or bool(column.allowed and cell not in column.allowed)
+        if refused:
+            refuse(source, values, position, _wanted(column))
+        cells.append(cell)
+    return pd.Series(cells, index=values.index, dtype=bool if column.dtype == "bool" else object)
+
+
+def _wanted(column: Column) -> str:
+    if column.allowed:
+        return "one of " + ", ".join(column.allowed)
+    if column.dtype in ("int", "float"):
+        kind = "a whole number" if column.dtype == "int" else "a finite number"
+        return kind if column.minimum is None else f"{kind} of {column.minimum:g} or more"
+    return {
+        "str": "a text or a whole number",
+        "json": "a JSON text",
+        "ints": "a list of at least one GPU id, each once",
+        "bool": "true or false",
+    }[column.dtype]
+
+
+def _numbers(column: Column, values: pd.Series, source: str) -> Any:
+    wanted = _wanted(column)
+    if pd.api.types.is_numeric_dtype(values.dtype):
+        numbers = values.to_numpy(dtype=float, na_value=np.nan)
+    else:
+        numbers = np.empty(len(values))
+        for position, value in enumerate(values):
+            try:
+                numbers[position] = np.nan if is_null(value) else float(value)
+            except (TypeError, ValueError):
+                refuse(source, values, position, wanted)
+    null = np.isnan(numbers)
+    wrong = np.isinf(numbers) | (null & (not column.nullable))
+    if column.minimum is not None:
+        wrong |= numbers < column.minimum
+    if column.dtype == "int":
+        wrong |= ~null & ((numbers != np.round(numbers)) | (np.abs(numbers) > LARGEST_WHOLE_NUMBER))
+    if wrong.any():
+        refuse(source, values, int(np.argmax(wrong)), wanted)
+    if column.dtype == "float":
+        return pd.Series(numbers, index=values.index)
+    whole = np.where(null, 0, numbers).astype(np.int64)
+    if column.nullable:
+        return pd.Series(pd.arrays.IntegerArray(whole, null), index=values.index)
+    return pd.Series(whole, index=values.index)
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (float, np.floating)):
+        return str(int(value)) if float(value).is_integer() else None
+    return str(int(value)) if isinstance(value, (int, np.integer)) and not isinstance(value, bool) else None
+
+
+def _json(value: Any) -> str | None:
+    if not isinstance(value, str):
+        return json.dumps(jsonable(value), sort_keys=True)
+    try:
+        json.loads(value)
+    except ValueError:
+        return None
+    return value
+
+
+def _ints(value: Any) -> tuple[int, ...] | None:
+    if not isinstance(value, (list, tuple, np.ndarray)):
+        return None
+    ids = [v for v in value if isinstance(v, (int, np.integer)) and not isinstance(v, bool) and v >= 0]
+    return tuple(int(v) for v in ids) if 0 < len(ids) == len(set(ids)) == len(value) else None
+
+
+def _bool(value: Any) -> bool | None:
+    if isinstance(value, str):
+        return {"true": True, "false": False, "1": True, "0": False}.get(value.lower())
+    return bool(value) if isinstance(value, (bool, np.bool_)) or value in (0, 1) else None
+
+
+def jsonable(value: Any) -> Any:
+    """``value`` in plain JSON types: dataclasses become objects, arrays lists, and NaN or infinity null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: jsonable(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return jsonable(value.tolist())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [jsonable(item) for item in value]
+    if isinstance(value, np.generic):
+        return jsonable(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)

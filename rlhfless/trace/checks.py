@@ -1,0 +1,154 @@
+"""Table by table: applies the schema to a frame, and refuses what cannot be true of a trace.
+
+Knows what relates the columns and rows of one table; single cells are the business of casts.py, files that of storage.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.trace.casts import cast, row_number
+from rlhfless.trace.errors import TraceError
+from rlhfless.trace.schema import TABLES
+
+OVERLAP_TOLERANCE_S = 1e-9
+KEY = ["run", "step", "prompt_id", "sample"]
+
+
+def validate(table: str, rows: pd.DataFrame | Sequence[Mapping[str, Any]] | None, source: object = None) -> pd.DataFrame:
+    """The frame with the table's columns, in the schema's types and order.
+
+    Rows keep their order. Columns of ``rollouts`` that the schema does not know are kept behind the others; in other
+    tables they are refused. A missing ``epoch`` is derived (``derive_epoch``); other columns that may be missing are
+    filled with their default or with null, optional ones stay away.
+
+    Args:
+        table: ``rollouts``, ``allocations``, ``spans`` or ``events``.
+        rows: the rows as they were read, or a list of dicts; None for no rows. Integer index labels plus 1 are the row
+            numbers of messages.
+        source: the file to name in messages; by default the table.
+
+    Returns:
+        A new frame with an index of its own.
+
+    Raises:
+        TraceError: one sentence: file, row, column, value, and what would be right.
+    """
+    name = str(source) if source is not None else table
+    frame = as_frame(rows)
+    columns = TABLES[table]
+    known = [column.name for column in columns]
+    if table == "rollouts" and frame.empty:
+        raise TraceError(f"{name}: the log has no rows; at least one response is needed")
+    _refuse_columns(table, frame, name)
+    cells: dict[str, Any] = {}
+    for column in columns:
+        if column.name in frame.columns:
+            cells[column.name] = cast(column, frame[column.name], name)
+        elif column.name != "epoch" and not column.optional:
+            absent = pd.Series(column.default, index=frame.index, name=column.name, dtype=object)
+            cells[column.name] = cast(column, absent, name)
+    if table == "rollouts" and "epoch" not in cells:
+        cells["epoch"] = derive_epoch(pd.DataFrame({key: cells[key] for key in ("run", "prompt_id", "step")}))
+    extras = [column for column in frame.columns if column not in known]
+    ordered = {key: cells[key] for key in known if key in cells} | {key: frame[key] for key in extras}
+    result = pd.DataFrame(ordered, index=frame.index)
+    _refuse_disorder(result, name)
+    if table == "rollouts":
+        _refuse_duplicates(result, name)
+    if table == "allocations":
+        refuse_overlaps(result, name)
+    if table == "spans":
+        _refuse_overfull(result, name)
+    return result.reset_index(drop=True)
+
+
+def as_frame(rows: pd.DataFrame | Sequence[Mapping[str, Any]] | None) -> pd.DataFrame:
+    """A frame of rows that were given as a frame, as dicts, or not at all."""
+    return rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(list(rows or ()))
+
+
+def derive_epoch(rollouts: pd.DataFrame) -> pd.Series:
+    """(R,) epoch of each response: how many smaller steps of its run had its prompt.
+
+    Args:
+        rollouts: at least the columns run, prompt_id and step.
+    """
+    groups = rollouts.groupby(["run", "prompt_id"], sort=False)["step"]
+    return groups.rank(method="dense").astype(np.int64) - 1
+
+
+def refuse_overlaps(allocations: pd.DataFrame, source: str) -> None:
+    """Refuse two allocations of one run that hold the same GPU at the same time."""
+    held = allocations[["run", "gpu_ids", "start_s", "end_s"]].assign(position=np.arange(len(allocations)))
+    held = held[held.end_s > held.start_s].explode("gpu_ids").sort_values(["run", "gpu_ids", "start_s", "position"])
+    earlier, later = held.iloc[:-1], held.iloc[1:]
+    same = (earlier.run.to_numpy() == later.run.to_numpy()) & (earlier.gpu_ids.to_numpy() == later.gpu_ids.to_numpy())
+    overlap = same & (later.start_s.to_numpy() < earlier.end_s.to_numpy() - OVERLAP_TOLERANCE_S)
+    if overlap.any():
+        first, second = earlier.iloc[int(np.argmax(overlap))], later.iloc[int(np.argmax(overlap))]
+        rows = [row_number(allocations.index, int(one.position)) for one in (first, second)]
+        holder = allocations["holder"].iloc[int(first.position)]
+        raise TraceError(
+            f"{source}: row {rows[1]}, column 'gpu_ids' takes GPU {second.gpu_ids} at {second.start_s:g} s, but row "
+            f"{rows[0]} ({holder!r}) holds it until {first.end_s:g} s; a GPU can have only one holder at a time"
+        )
+
+
+def _refuse_columns(table: str, frame: pd.DataFrame, source: str) -> None:
+    known = [column.name for column in TABLES[table]]
+    present = ", ".join(str(column) for column in frame.columns) or "no columns"
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice):
+        raise TraceError(f"{source}: column '{twice[0]}' is there twice; every column is needed once")
+    for column in TABLES[table]:
+        if column.required and column.name not in frame.columns and len(frame):
+            hint = "; import it with --map OURS=THEIRS where it has another name" if table == "rollouts" else ""
+            raise TraceError(f"{source}: column '{column.name}' ({column.doc}) is missing among {present}{hint}")
+    extras = [column for column in frame.columns if column not in known]
+    if table != "rollouts" and extras:
+        raise TraceError(
+            f"{source}: column '{extras[0]}' is not one of the {table} table's columns ({', '.join(known)}); "
+            "such things go into the column 'detail' of spans and events"
+        )
+
+
+def _refuse_disorder(frame: pd.DataFrame, source: str) -> None:
+    pairs = (("start_s", "first_token_s"), ("first_token_s", "end_s"), ("start_s", "end_s"))
+    for start, end in pairs:
+        if start in frame.columns and end in frame.columns:
+            wrong = (frame[end] < frame[start]).to_numpy()
+            if wrong.any():
+                at = int(np.argmax(wrong))
+                raise TraceError(
+                    f"{source}: row {row_number(frame.index, at)}, column '{end}' is {frame[end].iloc[at]:g}, before "
+                    f"'{start}', which is {frame[start].iloc[at]:g}; a time at or after it is needed"
+                )
+
+
+def _refuse_duplicates(rollouts: pd.DataFrame, source: str) -> None:
+    twice = rollouts.duplicated(KEY).to_numpy()
+    if twice.any():
+        at = int(np.argmax(twice))
+        key = rollouts[KEY].iloc[at]
+        first = int(np.argmax((rollouts[KEY] == key).all(axis=1).to_numpy()))
+        raise TraceError(
+            f"{source}: row {row_number(rollouts.index, at)} repeats row {row_number(rollouts.index, first)} in the columns "
+            f"run, step, prompt_id, sample ({key.run!r}, {key.step}, {key.prompt_id!r}, {key['sample']}); one row per "
+            "response is needed"
+        )
+
+
+def _refuse_overfull(spans: pd.DataFrame, source: str) -> None:
+    slots = spans["slots"].to_numpy(dtype=float, na_value=np.nan)
+    wrong = spans["batch_mean"].to_numpy() > slots * (1 + 1e-9)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise TraceError(
+            f"{source}: row {row_number(spans.index, at)}, column 'batch_mean' is {spans['batch_mean'].iloc[at]:g}, above "
+            f"'slots', which is {slots[at]:g}; a batch within its slots is needed"
+        )

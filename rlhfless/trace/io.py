@@ -1,0 +1,207 @@
+"""A trace in memory, and reading it from a folder or a rollout log.
+
+Knows the files of a trace folder and how to read them; appending while a run goes on is the business of writer.py.
+A reader sees the steps that ``meta.json`` calls complete and nothing of a step that was being written.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from rlhfless import __version__
+from rlhfless.trace import storage
+from rlhfless.trace.casts import jsonable
+from rlhfless.trace.checks import validate
+from rlhfless.trace.errors import TraceError
+from rlhfless.trace.schema import META_KEYS, SCHEMA_VERSION, TABLES, text_columns
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Trace:
+    """Everything that happened in a run, or what a log tells of it. Valid by construction.
+
+    Attributes:
+        rollouts: one row per response; alone it is a *logged* trace.
+        allocations: what is billed. spans: what the allocations did. events: instants.
+        plans: one dict per step, with the key ``step``.
+        meta: seeds, cluster, profile, policy, clock, charging and device of the run.
+        source: where it was read from, for messages.
+
+    Raises:
+        TraceError: a table is not what the schema says.
+    """
+
+    rollouts: pd.DataFrame
+    allocations: pd.DataFrame = field(default_factory=pd.DataFrame)
+    spans: pd.DataFrame = field(default_factory=pd.DataFrame)
+    events: pd.DataFrame = field(default_factory=pd.DataFrame)
+    plans: list[dict[str, Any]] = field(default_factory=list)
+    meta: dict[str, Any] = field(default_factory=dict)
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for table in TABLES:
+            name = str(Path(self.source) / f"{table}.parquet") if self.source else table
+            object.__setattr__(self, table, validate(table, getattr(self, table), name))
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps, in order."""
+        return sorted({int(step) for table in TABLES for step in getattr(self, table)["step"].unique()})
+
+    @property
+    def runs(self) -> list[str]:
+        """Names of the runs, in order of appearance."""
+        return list(dict.fromkeys(run for table in TABLES for run in getattr(self, table)["run"].unique()))
+
+    @property
+    def run(self) -> str:
+        """Name of the one run.
+
+        Raises:
+            TraceError: there are several.
+        """
+        if len(self.runs) > 1:
+            raise TraceError(
+                f"{self.source or 'the trace'}: holds {len(self.runs)} runs ({', '.join(self.runs)}); select the rows of "
+                "one of them by the column 'run'"
+            )
+        return self.runs[0]
+
+    def save(self, path: str | Path, overwrite: bool = False) -> Path:
+        """Write the trace into a folder; tables first, ``meta.json`` last, so that a half-written one is no trace.
+
+        Raises:
+            TraceError: the folder holds a trace already and ``overwrite`` is false, or cannot be written.
+        """
+        folder = new_folder(path, overwrite)
+        tables = {table: storage.to_arrow(table, getattr(self, table)) for table in TABLES}
+        write_folder(folder, tables, self.plans, complete_meta(self.meta, self.steps))
+        return folder
+
+    def _facts(self) -> list[tuple[str, str]]:
+        rollouts = self.rollouts
+        facts = [
+            ("runs", ", ".join(self.runs)),
+            ("steps", f"{len(self.steps)} ({self.steps[0]} to {self.steps[-1]})"),
+            ("responses", f"{len(rollouts):,} to {rollouts['prompt_id'].nunique():,} prompts"),
+            ("response tokens", f"{rollouts['response_tokens'].sum():,}, longest {rollouts['response_tokens'].max():,}"),
+            ("recorded", ", ".join(f"{len(getattr(self, t)):,} {t}" for t in ("allocations", "spans", "events"))),
+        ]
+        return facts + [(key, str(self.meta[key])) for key in ("policy", "clock") if self.meta.get(key)]
+
+    def __repr__(self) -> str:
+        return "Trace\n" + "\n".join(f"  {name:16s}{value}" for name, value in self._facts())
+
+    def _repr_html_(self) -> str:
+        cells = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in self._facts())
+        return "<table><caption>Trace</caption>" + "".join(cells) + "</table>"
+
+
+def read_trace(folder: str | Path) -> Trace:
+    """The completed steps of a trace folder.
+
+    Raises:
+        TraceError: it is no trace folder, has another schema version or no completed step, or a table is wrong.
+    """
+    folder = Path(folder)
+    meta, frames, plans = load(folder)
+    if not meta["steps"]:
+        raise TraceError(f"{folder / 'meta.json'}: names no completed step yet; at least one is needed")
+    return Trace(**frames, plans=plans, meta=meta, source=str(folder))
+
+
+def read_rollouts(path: str | Path) -> pd.DataFrame:
+    """The rollouts of a trace folder, or of a parquet, csv or jsonl file (``.gz`` too) with the rollout columns.
+
+    A plain file may lack ``run`` (then ``log``), ``epoch`` (then derived: how many smaller steps of the run had the
+    prompt) and what may be unknown (then null). ``step``, ``prompt_id``, ``sample`` and ``response_tokens`` are required.
+
+    Raises:
+        TraceError: one sentence: file, row, column, value, and what would be right.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return read_trace(path).rollouts
+    return validate("rollouts", storage.read_frame(path, text_columns("rollouts")), path)
+
+
+def load(folder: Path) -> tuple[dict[str, Any], dict[str, pd.DataFrame], list[dict[str, Any]]]:
+    """meta.json, the tables and the plans of a trace folder, completed steps only, not yet validated."""
+    meta_path = folder / "meta.json"
+    if not meta_path.is_file():
+        hint = f"to read its {'rollouts.parquet'!r} alone, name that file" if (folder / "rollouts.parquet").exists() else ""
+        raise TraceError(f"{folder}: is no complete trace, it has no meta.json; {hint or 'a trace folder is needed'}")
+    meta = storage.read_json(meta_path)  # first: a writer at work writes it last
+    version, steps = meta.get("schema_version"), meta.get("steps")
+    if version != SCHEMA_VERSION:
+        raise TraceError(
+            f"{meta_path}: schema_version is {version!r}, but this version of rlhfless ({__version__}) reads traces of "
+            f"version {SCHEMA_VERSION}; write the trace again, or read it with the rlhfless that wrote it"
+        )
+    if not isinstance(steps, list) or not all(isinstance(step, int) for step in steps):
+        raise TraceError(f"{meta_path}: steps is {steps!r}; the list of completed steps is needed")
+    frames = {table: _completed(folder / f"{table}.parquet", steps) for table in TABLES}
+    return meta, frames, _plans(folder / "plans.jsonl", steps)
+
+
+def _completed(path: Path, steps: list[int]) -> pd.DataFrame:
+    """Rows of completed steps; the index keeps their place in the file. Only rollouts must be there."""
+    if not steps or (not path.exists() and path.name != "rollouts.parquet"):
+        return pd.DataFrame()
+    frame = storage.read_frame(path)
+    return frame[frame["step"].isin(steps)] if "step" in frame.columns else frame
+
+
+def _plans(path: Path, steps: list[int]) -> list[dict[str, Any]]:
+    plans = []
+    for number, line in enumerate(path.read_text("utf-8").splitlines() if path.exists() else [], start=1):
+        try:
+            plan = json.loads(line)
+            if plan["step"] in steps:
+                plans.append(plan)
+        except (ValueError, TypeError, KeyError) as error:
+            raise TraceError(f"{path}: line {number} is no plan; a JSON object with the key 'step' is needed") from error
+    return plans
+
+
+def new_folder(path: str | Path, overwrite: bool = False) -> Path:
+    """A folder for a new trace; with ``overwrite`` a trace in it stops being one.
+
+    Raises:
+        TraceError: it holds a trace already, or cannot be made.
+    """
+    folder = Path(path)
+    meta_path = folder / "meta.json"
+    if meta_path.exists() and not overwrite:
+        raise TraceError(f"{folder}: holds a trace already; resume it, overwrite it, or name another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        meta_path.unlink(missing_ok=True)
+        storage.remove_leftovers(folder)
+    except OSError as error:
+        raise TraceError(f"{folder}: cannot be made ({error.strerror}); a writable folder is needed") from error
+    return folder
+
+
+def complete_meta(meta: dict[str, Any], steps: list[int]) -> dict[str, Any]:
+    """``meta`` with the versions, the completed steps, and null for what the run did not say."""
+    fixed = {"schema_version": SCHEMA_VERSION, "project_version": __version__}
+    kept = {key: value for key, value in meta.items() if key not in fixed}
+    meta = {**fixed, **dict.fromkeys(META_KEYS), **kept, "steps": list(steps)}
+    return {key: jsonable(value) for key, value in meta.items()}
+
+
+def write_folder(folder: Path, tables: dict[str, Any], plans: list[dict[str, Any]], meta: dict[str, Any]) -> None:
+    """Write every file of a trace: the tables, the plans, and last the ``meta.json`` that makes their steps count."""
+    for table, rows in tables.items():
+        storage.write_parquet(folder / f"{table}.parquet", rows)
+    lines = "".join(json.dumps(jsonable(plan), sort_keys=True) + "\n" for plan in plans)
+    storage.write_text(folder / "plans.jsonl", lines)
+    storage.write_text(folder / "meta.json", json.dumps(meta, indent=2) + "\n")

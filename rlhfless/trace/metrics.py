@@ -1,0 +1,105 @@
+"""What a trace says of each step: time, GPU-seconds, idle GPU-seconds, dollars, tokens, rewards.
+
+Knows how allocations and spans add up; nothing of plans, profiles or policies. Money and GPU-seconds come from
+allocations only, idleness from allocations and their spans. A logged trace has neither: its numbers are NaN, not 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from rlhfless.trace.io import Trace
+
+SUMS = ["gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]
+
+
+def interval_union_s(starts: ArrayLike, ends: ArrayLike) -> float:
+    """Seconds covered by at least one of the intervals.
+
+    Args:
+        starts, ends: (N,) seconds, in any order; an interval that ends before it starts covers nothing.
+    """
+    start, end = np.asarray(starts, dtype=float), np.asarray(ends, dtype=float)
+    if not len(start):
+        return 0.0
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    covered_until = np.concatenate([[-np.inf], np.maximum.accumulate(end)[:-1]])
+    return float(np.maximum(end - np.maximum(start, covered_until), 0.0).sum())
+
+
+def allocation_metrics(trace: Trace) -> pd.DataFrame:
+    """The allocations with ``gpus``, ``duration_s``, GPU-seconds, idleness and dollars, one row per allocation.
+
+    A span belongs to the allocations of its run, step and holder, clipped to their time.
+    ``idle_gpu_seconds``: gpus x (duration - union of the foreground spans).
+    ``slot_idle_gpu_seconds``: gpus x sum over decode spans of duration x (1 - batch_mean / slots); it is no part of the
+    idle GPU-seconds and is never added to them; NaN where a decode span does not tell its batch or slots.
+    """
+    table = trace.allocations.copy()
+    spans = trace.spans
+    at = spans.groupby(["run", "step", "holder"], sort=False).indices if len(spans) else {}
+    start, end = spans["start_s"].to_numpy(), spans["end_s"].to_numpy()
+    foreground = ~spans["background"].to_numpy(dtype=bool)
+    decode = (spans["phase"] == "decode").to_numpy(dtype=bool)
+    empty_share = 1.0 - spans["batch_mean"].to_numpy() / spans["slots"].to_numpy(dtype=float, na_value=np.nan)
+    table["gpus"] = np.array([len(ids) for ids in table["gpu_ids"]], dtype=np.int64)
+    table["duration_s"] = table["end_s"] - table["start_s"]
+    busy_s, empty_slot_s = np.zeros(len(table)), np.zeros(len(table))
+    for row, one in enumerate(table.itertuples()):
+        own = at.get((one.run, one.step, one.holder), np.zeros(0, dtype=np.int64))
+        begin, until = np.maximum(start[own], one.start_s), np.minimum(end[own], one.end_s)
+        busy_s[row] = interval_union_s(begin[foreground[own]], until[foreground[own]])
+        decoding = decode[own] & (until > begin)
+        empty_slot_s[row] = float(((until - begin) * empty_share[own])[decoding].sum())
+    table["gpu_seconds"] = table["gpus"] * table["duration_s"]
+    table["idle_gpu_seconds"] = table["gpus"] * np.maximum(table["duration_s"] - busy_s, 0.0)
+    table["slot_idle_gpu_seconds"] = table["gpus"] * empty_slot_s
+    table["cost_usd"] = table["gpu_seconds"] * table["usd_per_gpu_s"]
+    return table
+
+
+def step_metrics(trace: Trace) -> pd.DataFrame:
+    """One row per run and step.
+
+    Returns:
+        A frame with ``run, step``; ``time_s`` (last end minus first start of the allocations), ``gpu_seconds``,
+        ``idle_gpu_seconds``, ``slot_idle_gpu_seconds``, ``cost_usd`` (sums over the allocations), ``actors`` (holders
+        with the role decode); ``responses, response_tokens, mean_response_tokens, mean_reward`` (of the responses with a
+        reward) and ``truncated_share`` (ended by ``length``, of those whose finish reason is known). What the trace does
+        not tell is NaN or NA.
+    """
+    keys = ["run", "step"]
+    return (
+        _billed(trace)
+        .merge(_generated(trace), on=keys, how="outer")
+        .sort_values(keys, kind="stable", ignore_index=True)
+        .astype({"actors": "Int64", "responses": "Int64", "response_tokens": "Int64"})
+    )
+
+
+def _billed(trace: Trace) -> pd.DataFrame:
+    table = allocation_metrics(trace)
+    table["actor"] = table["holder"].where(table["role"] == "decode")
+    groups = table.groupby(["run", "step"], sort=False)
+    sums = {name: groups[name].agg(lambda values: values.sum(skipna=False)) for name in SUMS}
+    time_s = groups["end_s"].max() - groups["start_s"].min()
+    return pd.DataFrame({"time_s": time_s, **sums, "actors": groups["actor"].nunique()}).reset_index()
+
+
+def _generated(trace: Trace) -> pd.DataFrame:
+    table = trace.rollouts[["run", "step", "response_tokens", "reward"]].copy()
+    reasons = trace.rollouts["finish_reason"]
+    table["truncated"] = (reasons == "length").astype(float).where(reasons.notna())
+    groups = table.groupby(["run", "step"], sort=False)
+    return pd.DataFrame(
+        {
+            "responses": groups.size(),
+            "response_tokens": groups["response_tokens"].sum(),
+            "mean_response_tokens": groups["response_tokens"].mean(),
+            "mean_reward": groups["reward"].mean(),
+            "truncated_share": groups["truncated"].mean(),
+        }
+    ).reset_index()

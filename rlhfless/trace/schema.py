@@ -1,0 +1,148 @@
+"""The tables of a trace: every column with its type, its unit and its meaning.
+
+Knows what a trace holds; nothing of files or frames (checks.py applies this schema, storage.py stores it).
+A null means *unknown*: a log that does not say something leaves it null, and nobody fills it with a guess.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+SCHEMA_VERSION = 1
+"""Version of the tables below; a reader refuses every other version."""
+
+FINISH_REASONS = ("stop", "length", "aborted")
+PHASES = ("start", "sync", "prefill", "transfer", "decode", "migrate", "prepare", "learn")
+ROLES = ("prefill", "decode", "prepare", "learner", "reference", "reward", "critic")
+
+META_KEYS = ("seeds", "cluster", "profile", "policy", "clock", "charging", "device")
+"""What meta.json says about a run besides ``schema_version``, ``project_version`` and the completed ``steps``."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        name: the column's name, with its unit where it has one.
+        dtype: ``str``, ``int``, ``float``, ``bool``, ``json`` (text that parses as JSON) or ``ints`` (a list of int).
+        doc: what it means, in one line.
+        unit: its unit, or the empty string.
+        required: a table without this column is refused.
+        nullable: a cell may be null, which means unknown.
+        optional: when the table lacks the column it stays away; other columns that are not required are filled in.
+        default: what fills the column, or a null cell, where it is not given; None fills nothing but null.
+        minimum: smallest value, or None.
+        allowed: the only values, or empty for any.
+    """
+
+    name: str
+    dtype: str
+    doc: str
+    unit: str = ""
+    required: bool = False
+    nullable: bool = False
+    optional: bool = False
+    default: Any = None
+    minimum: float | None = None
+    allowed: tuple[str, ...] = ()
+
+
+def _needed(name: str, dtype: str, doc: str, **more: Any) -> Column:
+    return Column(name, dtype, doc, required=True, **more)
+
+
+def _maybe(name: str, dtype: str, doc: str, **more: Any) -> Column:
+    return Column(name, dtype, doc, nullable=True, **more)
+
+
+def _seconds(name: str, doc: str, **more: Any) -> Column:
+    return Column(name, "float", doc + ", since the run's start", unit="s", minimum=0, **more)
+
+
+_RUN = Column("run", "str", "name of the run", default="log")
+_STEP = _needed("step", "int", "step of the run", minimum=0)
+_DETAIL = _maybe("detail", "json", "anything else, as a JSON text")
+
+ROLLOUTS = (
+    _RUN,
+    _STEP,
+    Column("epoch", "int", "earlier steps of the run that had this prompt; derived where the log does not say", minimum=0),
+    _needed("prompt_id", "str", "name of the prompt; whole numbers are written as text"),
+    _needed("sample", "int", "index of the response within its prompt's group", minimum=0),
+    _maybe("prompt_tokens", "int", "length of the prompt", unit="tokens", minimum=0),
+    _needed("response_tokens", "int", "length of the response; a lower bound unless it stopped", unit="tokens", minimum=0),
+    _maybe("finish_reason", "str", "why the response ended", allowed=FINISH_REASONS),
+    _maybe("reward", "float", "reward of the response"),
+    _maybe("weights_version", "int", "version of the weights that generated it", minimum=0),
+    _maybe("predicted_tokens", "float", "length predicted before the step", unit="tokens", minimum=0, optional=True),
+    _maybe("prefill_tokens_computed", "int", "prompt tokens computed for it alone", unit="tokens", minimum=0, optional=True),
+    _maybe("actor", "str", "holder that generated its last token", optional=True),
+    _seconds("start_s", "when its generation began", nullable=True, optional=True),
+    _seconds("first_token_s", "when its first token was there", nullable=True, optional=True),
+    _seconds("end_s", "when its last token was there", nullable=True, optional=True),
+)  # fmt: skip
+
+ALLOCATIONS = (
+    _RUN,
+    _STEP,
+    _needed("holder", "str", "who holds the GPUs: the name of an actor, a learner, ..."),
+    _needed("role", "str", "what the holder is", allowed=ROLES),
+    _maybe("node", "int", "node of the GPUs", minimum=0),
+    _needed("gpu_ids", "ints", "the GPUs, counted through the nodes"),
+    _needed("kind", "str", "kind of GPU"),
+    Column("market", "str", "how the GPUs are bought", default="on-demand"),
+    _needed("usd_per_gpu_s", "float", "price of one GPU-second", unit="usd", minimum=0),
+    _seconds("start_s", "when billing began", required=True),
+    _seconds("end_s", "when billing ended", required=True),
+)
+
+SPANS = (
+    _RUN,
+    _STEP,
+    _needed("holder", "str", "the allocation's holder that did it"),
+    _needed("phase", "str", "what it did", allowed=PHASES),
+    _maybe("call", "str", "which call of the phase, where there are several"),
+    _seconds("start_s", "when it began", required=True),
+    _seconds("end_s", "when it ended", required=True),
+    _maybe("batch_mean", "float", "responses in the batch, mean over time", minimum=0),
+    _maybe("slots", "int", "responses that the batch could hold", minimum=1),
+    _maybe("tokens", "int", "tokens processed", unit="tokens", minimum=0),
+    _maybe("kv_tokens", "int", "tokens of KV cache moved or held at the end", unit="tokens", minimum=0),
+    _maybe("bytes", "int", "bytes moved", unit="bytes", minimum=0),
+    _maybe("from_actor", "str", "the holder that a transfer or migration came from"),
+    Column("background", "bool", "it ran behind a foreground span and does not keep the GPUs busy", default=False),
+    _DETAIL,
+)
+
+EVENTS = (
+    _RUN,
+    _STEP,
+    _seconds("time_s", "when it happened", required=True),
+    _needed("name", "str", "what happened: cut, kill, decision, prewarm, retry, ..."),
+    _maybe("holder", "str", "whom it happened to"),
+    _DETAIL,
+)
+
+TABLES: dict[str, tuple[Column, ...]] = {
+    "rollouts": ROLLOUTS,
+    "allocations": ALLOCATIONS,
+    "spans": SPANS,
+    "events": EVENTS,
+}
+
+
+def text_columns(table: str) -> tuple[str, ...]:
+    """Names of the columns of ``table`` that hold text, so that a reader keeps ``007`` as it is."""
+    return tuple(column.name for column in TABLES[table] if column.dtype == "str")
+
+
+def sorted_prompt_ids(prompt_ids: Iterable[str]) -> list[str]:
+    """The distinct prompt ids in order: by number where every id is a whole number, else by text."""
+    distinct = {str(prompt_id) for prompt_id in prompt_ids}
+    if all(re.fullmatch(r"-?[0-9]+", prompt_id) for prompt_id in distinct):
+        return sorted(distinct, key=lambda prompt_id: (int(prompt_id), prompt_id))
+    return sorted(distinct)

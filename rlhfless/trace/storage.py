@@ -1,0 +1,183 @@
+"""Files: reads a table file of any format, turns frames into Arrow tables, replaces a file atomically.
+
+Knows formats and the file system; nothing of what a trace is. No exception of pandas, pyarrow or the operating system
+gets out of here: whatever a file does wrong is one sentence.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rlhfless.trace.casts import is_null, jsonable
+from rlhfless.trace.errors import TraceError
+from rlhfless.trace.schema import TABLES
+
+ARROW_TYPES = {
+    "str": pa.string(),
+    "json": pa.string(),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.bool_(),
+    "ints": pa.list_(pa.int64()),
+}
+FORMATS = ".parquet, .csv or .jsonl, each also with .gz"
+
+
+def read_frame(path: str | Path, text_columns: Iterable[str] = ()) -> pd.DataFrame:
+    """The rows of a parquet, csv or jsonl file (``.gz`` too), one frame row per file row, numbered from 0.
+
+    Args:
+        path: the file; its name says the format.
+        text_columns: csv columns to read as text, so that ``007`` stays ``007``.
+
+    Raises:
+        TraceError: there is no such file, or it is not what its name says.
+    """
+    path = Path(path)
+    packed = path.name.lower().endswith(".gz")
+    suffix = Path(path.stem if packed else path.name).suffix.lower()
+    readers: dict[str, Callable[[IO[bytes]], pd.DataFrame]] = {
+        ".parquet": _read_parquet,
+        ".csv": lambda stream: _read_csv(stream, text_columns),
+        ".jsonl": _read_jsonl,
+    }
+    if not path.exists():
+        raise TraceError(f"{path}: there is no such file; a file {FORMATS} is needed")
+    if path.is_dir() or suffix not in readers:
+        raise TraceError(f"{path}: cannot tell the format from the name; a file {FORMATS} is needed")
+    try:
+        with gzip.open(path, "rb") if packed else open(path, "rb") as stream:
+            frame = readers[suffix](stream)  # type: ignore[arg-type]
+    except Exception as error:  # whatever the readers raise is about the file
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise TraceError(f"{path}: cannot be read as {suffix[1:]} ({reason}); an intact file is needed") from error
+    frame.columns = [str(column) for column in frame.columns]
+    return frame
+
+
+def _read_parquet(stream: IO[bytes]) -> pd.DataFrame:
+    frame = pq.ParquetFile(stream).read().to_pandas(ignore_metadata=True)
+    return frame[[column for column in frame.columns if not str(column).startswith("__index_level_")]]
+
+
+def _read_csv(stream: IO[bytes], text_columns: Iterable[str]) -> pd.DataFrame:
+    dtype = dict.fromkeys(text_columns, str)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # pandas only warns where it drops cells
+        try:
+            return pd.read_csv(stream, dtype=dtype, index_col=False, low_memory=False, encoding="utf-8-sig")
+        except pd.errors.ParserWarning as error:
+            raise ValueError("its rows have more cells than its header has names") from error
+
+
+def _read_jsonl(stream: IO[bytes]) -> pd.DataFrame:
+    rows: dict[int, dict[str, Any]] = {}
+    for number, line in enumerate(stream):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"line {number + 1} is not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise ValueError(f"line {number + 1} is not a JSON object")
+        rows[number] = row
+    return pd.DataFrame(list(rows.values()), index=pd.Index(list(rows), dtype="int64"))
+
+
+def to_arrow(table: str, frame: pd.DataFrame) -> pa.Table:
+    """A validated frame as an Arrow table; every field carries its unit and meaning as metadata.
+
+    Columns that the schema does not know get the type that Arrow finds; mixed or nested ones become JSON text.
+    """
+    known = {column.name: column for column in TABLES[table]}
+    arrays, fields = [], []
+    for name in frame.columns:
+        if column := known.get(name):
+            array = pa.array(frame[name], ARROW_TYPES[column.dtype], from_pandas=True)
+            metadata = {"doc": column.doc, "unit": column.unit}
+        else:
+            array, metadata = _extra(frame[name]), None
+        arrays.append(array)
+        fields.append(pa.field(name, array.type, metadata=metadata))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _extra(values: pd.Series) -> pa.Array:
+    try:
+        array = pa.array(values, from_pandas=True)
+        if not pa.types.is_nested(array.type):
+            return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    except (pa.ArrowException, OverflowError):
+        pass
+    return pa.array([None if is_null(value) else _as_text(value) for value in values], pa.string())
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(jsonable(value), sort_keys=True)
+
+
+def write_parquet(path: Path, table: pa.Table) -> None:
+    """Replace ``path`` by the table, atomically."""
+    replace_file(path, lambda stream: pq.write_table(table, stream))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace ``path`` by the text, atomically."""
+    replace_file(path, lambda stream: stream.write(text.encode("utf-8")))
+
+
+def replace_file(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+    """Write a file so that every reader, and a reader after a crash, finds the old content or the new one.
+
+    The content goes to a temporary file in the same folder, then to the disk, then takes the old file's place.
+
+    Raises:
+        TraceError: the folder cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as stream:
+            write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise TraceError(f"{path}: cannot be written ({error.strerror or error}); a writable folder is needed") from error
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files that a killed process left in a trace folder."""
+    for leftover in folder.glob(".*.tmp"):
+        leftover.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        TraceError: it is not one.
+    """
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise TraceError(f"{path}: cannot be read as JSON ({error}); an intact file is needed") from error
+    if not isinstance(value, dict):
+        raise TraceError(f"{path}: holds a JSON {type(value).__name__}; a JSON object is needed")
+    return value

@@ -1,0 +1,47 @@
+"""Training on real responses: the shipped task, its tiny model, the warm-up and the GRPO update.
+
+Importing this package loads nothing heavy; torch and transformers are loaded with the first name that needs them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_MODULE_OF = {
+    "ArithmeticTask": "arithmetic",
+    "Problem": "arithmetic",
+    "CharTokenizer": "tokenizer",
+    "tiny_qwen2": "model",
+    "save_model": "model",
+    "load_model": "model",
+    "WarmUp": "warmup",
+    "warm_up": "warmup",
+    "token_logprobs": "logprobs",
+    "response_logprobs": "logprobs",
+    "GrpoBatch": "grpo",
+    "group_advantages": "grpo",
+    "grpo_loss": "grpo",
+    "learn": "grpo",
+}
+
+__all__ = sorted(_MODULE_OF)
+
+
+def missing_torch(error: ImportError) -> ImportError:
+    """The one sentence said when torch or transformers is not installed."""
+    return ImportError(
+        f"rlhfless.training needs the package {error.name!r}, which is not installed; "
+        "get it with `pip install 'rlhfless[torch]'`",
+        name=error.name,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,69 @@
+"""Log-probabilities of given tokens under a model, for padded batches.
+
+Padding never changes a number: right padding lies behind the causal mask, left padding is masked and positions are counted
+from the first real token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlhfless.training import missing_torch
+
+try:
+    import torch
+    from torch import Tensor
+except ImportError as error:
+    raise missing_torch(error) from None
+
+from rlhfless.training.batching import micro_batches, right_padded
+
+
+def token_logprobs(
+    model: Any, input_ids: Tensor, attention_mask: Tensor | None = None, *, temperature: float = 1.0
+) -> Tensor:
+    """Log-probability of every token given the tokens before it.
+
+    Args:
+        model: a causal language model of transformers.
+        input_ids: (B, T) tokens.
+        attention_mask: (B, T), 1 on real tokens and 0 on padding, which may lie left or right; None says that padding, if
+            any, lies right.
+        temperature: the logits are divided by it, as in sampling.
+
+    Returns:
+        (B, T - 1): entry t belongs to token t + 1. Entries of padding, and of the token that follows left padding, mean nothing.
+    """
+    if attention_mask is None:
+        logits = model(input_ids=input_ids, use_cache=False).logits
+    else:
+        positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
+        logits = model(
+            input_ids=input_ids, attention_mask=attention_mask, position_ids=positions, use_cache=False
+        ).logits
+    logits = logits[:, :-1].float()
+    if temperature != 1.0:
+        logits = logits / temperature
+    return -torch.nn.functional.cross_entropy(logits.transpose(1, 2), input_ids[:, 1:], reduction="none")
+
+
+@torch.no_grad()
+def response_logprobs(
+    model: Any,
+    prompt_ids: Sequence[Sequence[int]],
+    response_ids: Sequence[Sequence[int]],
+    *,
+    temperature: float = 1.0,
+    token_budget: int = 8192,
+) -> list[np.ndarray]:
+    """Log-probabilities of the tokens of each response after its prompt, one float32 array per response."""
+    result: list[np.ndarray] = [np.zeros(0, np.float32)] * len(response_ids)
+    for rows in micro_batches([len(p) + len(r) for p, r in zip(prompt_ids, response_ids, strict=True)], token_budget):
+        input_ids, mask = right_padded([prompt_ids[i] for i in rows], [response_ids[i] for i in rows])
+        values = token_logprobs(model, input_ids.to(model.device), temperature=temperature).cpu()
+        for row, value, row_mask in zip(rows, values, mask, strict=True):
+            result[row] = value[row_mask].numpy()
+    return result

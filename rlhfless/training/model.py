@@ -1,0 +1,77 @@
+"""A language model small enough to train from scratch on two CPU cores, and its file format.
+
+The folder that ``save_model`` writes holds ``config.json``, ``model.safetensors`` and the character
+tokenizer; transformers and vLLM read the first two as any Qwen2 model.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlhfless.training import missing_torch
+
+try:
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+except ImportError as error:
+    raise missing_torch(error) from None
+
+from rlhfless.training.tokenizer import CharTokenizer
+
+TOKENIZER_FILE = "char_tokenizer.json"
+
+
+def tiny_qwen2(
+    tokenizer: CharTokenizer,
+    seed: int = 0,
+    *,
+    hidden: int = 128,
+    layers: int = 3,
+    heads: int = 4,
+    kv_heads: int = 2,
+    intermediate: int = 512,
+    max_tokens: int = 1024,
+) -> Qwen2ForCausalLM:
+    """A random Qwen2 model in float32, a function of ``seed``; about 0.7 million parameters by default.
+
+    Does not touch torch's global random state.
+    """
+    config = Qwen2Config(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        intermediate_size=intermediate,
+        max_position_embeddings=max_tokens,
+        tie_word_embeddings=True,
+        initializer_range=hidden**-0.5,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        attention_dropout=0.0,
+        dtype="float32",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen2ForCausalLM(config)
+    return model.float().eval()
+
+
+def save_model(model: Qwen2ForCausalLM, tokenizer: CharTokenizer, folder: str | Path) -> None:
+    """Write model and tokenizer into ``folder``."""
+    model.save_pretrained(folder, safe_serialization=True)
+    tokenizer.save(Path(folder) / TOKENIZER_FILE)
+
+
+def load_model(folder: str | Path) -> tuple[Qwen2ForCausalLM, CharTokenizer]:
+    """Read what ``save_model`` wrote; nothing is ever looked up on a network.
+
+    Raises:
+        FileNotFoundError: ``folder`` lacks the tokenizer or the model.
+    """
+    for name in (TOKENIZER_FILE, "config.json", "model.safetensors"):
+        if not (Path(folder) / name).is_file():
+            raise FileNotFoundError(f"{folder} has no {name}; expected a folder that save_model wrote")
+    model = Qwen2ForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+    return model.eval(), CharTokenizer.load(Path(folder) / TOKENIZER_FILE)

@@ -1,0 +1,161 @@
+"""What no policy can beat: GPU-seconds at a given time for the true lengths, whatever is refilled, moved or released.
+
+Knows true lengths and a latency model; nothing of plans. Assumptions: every pass of an actor yields at most one token per
+response; an iteration of batch B with K KV tokens takes at least ``a + b B + c K`` (an affine minorant of the table, found
+by a linear programme on its grid: table and minorant are bilinear in batch and mean context on every cell, so a minorant at
+the corners is one inside); an actor is ready r seconds after its GPUs are taken; each prompt is prefilled at least once.
+
+**Bound.** Let X = T - r be the time that is left to decode when generation takes T. Token j of response i with context k_j has
+the load u_j = b + c k_j. Charge it u_j and a share of a; the shares of an iteration's tokens add up to at most 1. The tokens
+of a response lie in different iterations, so ``sum_j tau_j <= X`` and ``sum_j (tau_j - a) <= X - a L_i``. Two ways to share a:
+
+- by load: token j gets ``u_j / (sum of loads)``. The loads sum to at most tau_j - a, and to at most s u_max with s slots
+  and u_max the largest load of any token. With Cauchy-Schwarz, ``sum_j u_j / (tau_j - a) >= S_i^2 / (X - a L_i)``, S_i the
+  sum of sqrt(u_j), so response i pays at least ``W_i + a max(S_i^2 / (X - a L_i), W_i / (s u_max))`` with W_i = sum u_j.
+- by head: token j gets 1 / B. B is at most s and at most (tau_j - a) / u_min, u_min the least load of any token, so response i
+  pays at least ``W_i + a max(L_i / s, u_min L_i^2 / (X - a L_i))``.
+
+    work(T) >= max over the two ways of (sum over responses) + prefill ,     infinite for X <= a * longest.
+
+An actor works at most X of the time that it is held, so it holds its GPUs for r seconds on top at least work / X times:
+``C(T) >= g * work(T) * (1 + r / X)``. At most K actors exist, so no T with C(T) > g K T can be reached. Every minorant gives
+such a bound; the largest holds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.cluster import Cluster
+from solver.evaluate import ready_s
+from solver.latency import LatencyModel
+from solver.workload import FloatArray, Workload
+
+
+def affine_minorants(latency: LatencyModel, most_context: int) -> list[tuple[float, float, float]]:
+    """(a, b, c) with ``a + b B + c K <= step_s(B, K)`` for all batches up to the slots and contexts up to ``most_context``.
+
+    Without a table it is the fit itself. With one, a linear programme per batch region makes the minorant tight there.
+    """
+    if latency.table is None:
+        return [(latency.base_s, latency.per_response_s, latency.per_kv_token_s)]
+    from ortools.linear_solver import pywraplp
+
+    table = latency.table
+    batches = np.unique(np.append(table.batch[table.batch < latency.max_batch], [1.0, latency.max_batch]))
+    contexts = np.unique(np.append(table.context_tokens[table.context_tokens < most_context], [0.0, most_context]))
+    size, context = (x.ravel() for x in np.meshgrid(batches, contexts, indexing="ij"))
+    limit = table.continued(size, size * context)
+    minorants = []
+    for centre in (1, 4, 16, 64, latency.max_batch):
+        weight = np.exp(-(np.log2(size / centre) ** 2) / 2) / np.maximum(limit, 1e-9)
+        lp = pywraplp.Solver.CreateSolver("GLOP")
+        a, b, c = (lp.NumVar(0.0, lp.infinity(), name) for name in "abc")
+        unit = float(limit.mean())  # scaled to numbers around 1
+        for n, x, t in zip(size, context, limit, strict=True):
+            lp.Add(a + b * (n / latency.max_batch) + c * (n * x / (latency.max_batch * most_context)) <= t / unit)
+        share = weight / weight.sum()
+        lp.Maximize(
+            a
+            + b * float(share @ size) / latency.max_batch
+            + c * float(share @ (size * context)) / (latency.max_batch * most_context)
+        )
+        if lp.Solve() != pywraplp.Solver.OPTIMAL:
+            continue
+        shrink = unit * (1 - 1e-9)  # against the programme's own tolerance
+        minorants.append(
+            (
+                a.solution_value() * shrink,
+                b.solution_value() * shrink / latency.max_batch,
+                c.solution_value() * shrink / (latency.max_batch * most_context),
+            )
+        )
+    return minorants
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """What one minorant contributes: a, (R,) W_i and S_i^2, and the least and largest load of a token."""
+
+    base_s: float
+    load: FloatArray
+    root_squared: FloatArray
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, eq=False)
+class ClairvoyantBound:
+    """The bound curve of one workload: least GPU-seconds at a given generation time.
+
+    Attributes:
+        ready_s: r; gpus: g; most_actors: K; slots: s; prefill_s: prefill of every prompt once.
+        length: (R,) L_i. shares: what is needed of every minorant.
+    """
+
+    ready_s: float
+    gpus: int
+    most_actors: int
+    slots: int
+    prefill_s: float
+    length: FloatArray
+    shares: tuple[Share, ...]
+
+    def gpu_seconds(self, time_s: float) -> float:
+        """No policy that completes the workload within ``time_s`` takes fewer GPU-seconds; infinite when none can."""
+        left = time_s - self.ready_s
+        if left <= 0:
+            return math.inf
+        work, length = 0.0, self.length
+        for share in self.shares:
+            room = left - share.base_s * length
+            if room.min() <= 0:
+                return math.inf
+            by_load = np.maximum(share.root_squared / room, share.load / (self.slots * share.most))
+            by_head = np.maximum(length / self.slots, share.least * length**2 / room)
+            of_base = share.base_s * max(float(by_load.sum()), float(by_head.sum()))
+            work = max(work, float(share.load.sum()) + of_base)
+        total = self.gpus * (work + self.prefill_s) * (1 + self.ready_s / left)
+        return math.inf if total > self.gpus * self.most_actors * time_s * (1 + 1e-12) else total
+
+    def shortest_s(self) -> float:
+        """No policy is faster than this on the actors there are."""
+        low = high = max(self.ready_s, 1e-9)
+        while math.isinf(self.gpu_seconds(high)):
+            low, high = high, high * 2
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if math.isinf(self.gpu_seconds(middle)) else (low, middle)
+        return low
+
+
+def clairvoyant_bound(workload: Workload, cluster: Cluster, latency: LatencyModel) -> ClairvoyantBound:
+    """The bound for ``workload`` with its true lengths, charged by ``latency`` with its table if it has one."""
+    length = workload.remaining_tokens.astype(float)
+    context = workload.context_tokens.astype(float)
+    most_context = int(max(2, (workload.context_tokens + workload.remaining_tokens).max()))
+    least_context = float(context[length > 0].min()) if np.any(length > 0) else 0.0
+    shares = []
+    for a, b, c in affine_minorants(latency, most_context):
+        load = b * length + c * (context * length + length * (length - 1) / 2)
+        root_squared = _root_sum(b, c, context, length) ** 2
+        shares.append(Share(a, load, root_squared, b + c * least_context, max(b + c * most_context, 1e-300)))
+    works = np.unique(workload.prompt_of[workload.remaining_tokens > 0])
+    prefill_s = latency.prefill_per_token_s * float(workload.prompt_tokens[works].sum())
+    return ClairvoyantBound(
+        ready_s(latency), cluster.gpus_per_actor, cluster.max_actors, latency.max_batch, prefill_s, length, tuple(shares)
+    )
+
+
+def _root_sum(b: float, c: float, context: FloatArray, length: FloatArray) -> FloatArray:
+    """At most ``sum sqrt(b + c * k)`` over k = p .. p + L - 1: the root rises, so each term is at least its integral from
+    k - 1 to k; the term k = 0 of an empty context is taken as it is."""
+    if c <= 0:
+        return math.sqrt(b) * length
+    first = np.where((context < 1) & (length > 0), math.sqrt(b), 0.0)
+    start = np.maximum(context - 1, 0.0)
+    steps = np.where(context < 1, np.maximum(length - 1, 0.0), length)
+    return np.asarray(first + ((b + c * (start + steps)) ** 1.5 - (b + c * start) ** 1.5) / (1.5 * c))

@@ -1,0 +1,162 @@
+"""Bit by bit: no row sees the others, prefill is decoding, and a response depends on weights, prompt and seed only."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from torch_models import EOS, VOCAB, tiny_model  # noqa: E402
+
+from rlhfless.engine.kv_cache import BLOCK  # noqa: E402
+from rlhfless.engine.protocol import Request  # noqa: E402
+from rlhfless.engine.sampling import uniform_stream  # noqa: E402
+from rlhfless.engine.torch_engine import TorchEngine  # noqa: E402
+from rlhfless.engine.torch_forward import RowModel, one_thread  # noqa: E402
+from solver.admission import Admission  # noqa: E402
+from solver.latency import LatencyModel  # noqa: E402
+
+LATENCY = LatencyModel("test", 1, base_s=1.0, per_response_s=0.1, prefill_per_token_s=0.01)
+RESPONSES = 10
+
+
+@pytest.fixture(scope="module")
+def model():
+    return RowModel(tiny_model(hidden=128, layers=4))
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_forward_equals_transformers(kind, tied):
+    hf = tiny_model(kind, seed=3, tie_word_embeddings=tied)
+    model, tokens = RowModel(hf), torch.arange(300) * 7 % VOCAB
+    cache = model.new_cache()
+    cache.reserve_rows(2)
+    with torch.inference_mode(), one_thread(hf.device):
+        expected = hf(tokens[None]).logits[0]
+        prefilled = model.logits(model.feed(cache, tokens, torch.arange(300), slice(1, 2), 300))
+        model.prefill(cache, 0, tokens[:299])
+        row = model.feed(cache, tokens[[299, 299]], torch.tensor([299, 299]), slice(0, 2), 300)
+        decoded = model.logits(row)
+    torch.testing.assert_close(prefilled, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(decoded, expected[[-1, -1]], atol=1e-5, rtol=1e-5)
+
+
+@torch.inference_mode()
+def test_logits_of_a_row_are_the_same_bits_in_every_batch(model):
+    """Batch sizes 1 to 64, rows at other places, other neighbours, longer neighbours."""
+    assert 1 <= model.stable_rows <= 16
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 200, 64)
+    contexts = [torch.from_numpy(rng.integers(1, VOCAB, n)) for n in lengths]
+
+    def logits(chosen, width=0):
+        cache, rows = model.new_cache(), model.padded(len(chosen), 64)
+        cache.reserve_rows(rows)
+        tokens, positions = torch.zeros(rows, dtype=torch.int64), torch.full((rows,), cache.spare)
+        for row, c in enumerate(chosen):
+            model.prefill(cache, row, contexts[c][:-1])
+            tokens[row], positions[row] = contexts[c][-1], lengths[c] - 1
+        width = max(width, max(lengths[c] for c in chosen))
+        return model.logits(model.feed(cache, tokens, positions, slice(0, rows), int(width)))[: len(chosen)]
+
+    with one_thread(model.device):
+        expected = logits(range(64))
+        for size in [*range(1, 18), 23, 31, 32, 33, 48, 63]:
+            chosen = rng.permutation(64)[:size]
+            assert torch.equal(logits(chosen), expected[chosen]), size
+        for width in range(BLOCK, 513, BLOCK):
+            assert torch.equal(logits([3, 4, 5], width), expected[3:6]), width
+
+
+@torch.inference_mode()
+def test_prefill_is_decoding_token_by_token(model):
+    tokens = torch.arange(90) * 5 % VOCAB
+    cache = model.new_cache()
+    cache.reserve_rows(model.padded(2, 64))
+    with one_thread(model.device):
+        model.prefill(cache, 1, tokens)
+        rows = model.padded(1, 64)
+        for i in range(90):
+            fed, at = torch.zeros(rows, dtype=torch.int64), torch.full((rows,), cache.spare)
+            fed[0], at[0] = tokens[i], i
+            model.feed(cache, fed, at, slice(0, rows), i + 1)
+    assert torch.equal(cache.take(0, 90), cache.take(1, 90))
+
+
+@pytest.fixture(scope="module")
+def requests():
+    rng = np.random.default_rng(1)
+    return [
+        Request(i, n, 60, prompt_ids=rng.integers(1, VOCAB, n), seed=77 * i, target_tokens=None if i % 3 else 40 + i)
+        for i, n in enumerate(rng.integers(1, 50, RESPONSES).tolist())
+    ]
+
+
+@pytest.fixture(scope="module")
+def expected(model, requests):
+    """Ids and log-probabilities of every response from an engine of its own."""
+    return [run([engine(model, Admission(1, 10**6))], [[r]])[r.response] for r in requests]
+
+
+def engine(model, admission):
+    return TorchEngine(model, admission, LATENCY, eos_id=EOS)
+
+
+def run(engines, queues):
+    for e, queue in zip(engines, queues, strict=True):
+        e.add(queue)
+    done = [c for e in engines for c in e.advance(math.inf).completions]
+    return {c.response: (c.token_ids.tolist(), c.logprobs.tolist()) for c in done}
+
+
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_tokens_depend_on_weights_prompt_and_seed_only(model, requests, expected, data):
+    """Any assignment and order, any admission, any cut, KV moved or recomputed: the same ids and log-probabilities."""
+    actors = data.draw(st.integers(1, 3), label="actors")
+    admission = data.draw(
+        st.sampled_from([Admission(4, 10**6), Admission(10, 10**6), Admission(10, 130, "preempt"), Admission(1, 120)])
+    )
+    engines = [engine(model, admission) for _ in range(actors)]
+    order = data.draw(st.permutations(requests))
+    queues = [order[a::actors] for a in range(actors)]
+    for e, queue in zip(engines, queues, strict=True):
+        e.add(queue)
+    found = {}
+
+    def keep(progress):
+        found.update({c.response: (c.token_ids.tolist(), c.logprobs.tolist()) for c in progress.completions})
+
+    for _ in range(data.draw(st.integers(0, 3), label="cuts")):
+        source, target = (engines[data.draw(st.integers(0, actors - 1))] for _ in range(2))
+        some = data.draw(st.none() | st.lists(st.integers(0, RESPONSES - 1), max_size=4))
+        taken, progress = source.cut(source.clock_s + data.draw(st.floats(0, 40)), some)
+        keep(progress)
+        moved = data.draw(st.booleans(), label="KV moved")
+        target.add([r if moved else replace(r, kv=None) for r in taken])
+    for e in engines:
+        keep(e.advance(math.inf))
+    assert [found[i] for i in range(RESPONSES)] == expected
+
+
+def test_the_number_of_threads_changes_nothing(model, requests, expected):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        found = run([engine(model, Admission(10, 10**6))], [requests])
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert [found[i] for i in range(RESPONSES)] == expected
+
+
+def test_uniform_numbers_belong_to_seed_and_index():
+    np.testing.assert_array_equal(uniform_stream(5, 100)[:17], uniform_stream(5, 17))
+    assert uniform_stream(5, 8).tolist() != uniform_stream(6, 8).tolist()
+    assert 0 <= uniform_stream(7, 10**5).min() < 1e-3 < 1 - 1e-3 < uniform_stream(7, 10**5).max() < 1

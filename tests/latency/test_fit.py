@@ -1,0 +1,69 @@
+"""The affine fits: exact on affine data, never negative, optimal among non-negative coefficients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlhfless.latency.fit import fit_nonnegative, fit_prefill, fit_table
+from solver.latency import StepTable
+
+BATCH, CONTEXT = np.array([1.0, 4, 16, 64, 256]), np.array([64.0, 512, 4096])
+
+
+def affine_table(base_s: float, per_response_s: float, per_kv_token_s: float) -> StepTable:
+    size = BATCH[:, None]
+    return StepTable(BATCH, CONTEXT, base_s + per_response_s * size + per_kv_token_s * size * CONTEXT[None, :])
+
+
+@given(st.floats(1e-4, 1e-1), st.floats(0, 1e-3), st.floats(0, 1e-6))
+@settings(max_examples=50, deadline=None)
+def test_an_affine_table_is_recovered(base_s: float, per_response_s: float, per_kv_token_s: float) -> None:
+    fit = fit_table(affine_table(base_s, per_response_s, per_kv_token_s), max_batch=256, kv_capacity_tokens=1 << 40)
+    assert (fit.base_s, fit.per_response_s, fit.per_kv_token_s) == pytest.approx(
+        (base_s, per_response_s, per_kv_token_s), rel=1e-6, abs=1e-10
+    )
+    assert fit.max_relative_error < 1e-6
+    assert fit.points == 15
+
+
+@given(st.lists(st.floats(1e-3, 1.0), min_size=6, max_size=6))
+@settings(max_examples=50, deadline=None)
+def test_no_other_nonnegative_coefficients_fit_better(seconds: list[float]) -> None:
+    """The optimality conditions: at the optimum no coefficient can be moved within its bound to gain anything."""
+    times = np.array(seconds)
+    size = np.array([1.0, 2, 4, 8, 16, 32])
+    columns = np.stack([np.ones(6), size, size**2], axis=1)
+    coefficients, errors = fit_nonnegative(columns, times)
+    relative = columns / times[:, None]
+    gradient = relative.T @ (relative @ coefficients - 1.0) / np.linalg.norm(relative, axis=0)
+    assert coefficients.min() >= 0
+    assert gradient.min() > -1e-6
+    assert np.abs(gradient[coefficients > 0]).max(initial=0.0) < 1e-6
+    np.testing.assert_allclose(errors, np.abs(columns @ coefficients / times - 1.0), atol=1e-9)
+
+
+def test_only_points_that_an_actor_can_hold_count() -> None:
+    table = affine_table(5e-3, 2e-5, 2e-8)
+    spoilt = table.step_s.copy()
+    spoilt[-1] *= 3.0
+    fit = fit_table(StepTable(BATCH, CONTEXT, spoilt), max_batch=64, kv_capacity_tokens=1 << 40)
+    assert (fit.points, fit.base_s) == (12, pytest.approx(5e-3))
+    assert fit_table(table, max_batch=256, kv_capacity_tokens=64 * 512).points == 11
+
+
+def test_falling_times_get_a_constant() -> None:
+    """A negative time per response would break the bounds; the best constant is what remains."""
+    table = StepTable(BATCH, CONTEXT, np.linspace(2e-2, 1e-2, 15).reshape(5, 3))
+    fit = fit_table(table, max_batch=256, kv_capacity_tokens=1 << 40)
+    assert (fit.per_response_s, fit.per_kv_token_s) == (0.0, 0.0)
+    assert 1e-2 < fit.base_s < 2e-2
+
+
+def test_prefill_is_recovered() -> None:
+    prompts, tokens = np.array([1.0, 4, 16]), np.array([16.0, 64, 128])
+    base_s, per_token_s, errors = fit_prefill(prompts, tokens, 2e-3 + 3e-5 * prompts * tokens)
+    assert (base_s, per_token_s) == pytest.approx((2e-3, 3e-5))
+    assert errors.max() < 1e-9

@@ -1,0 +1,34 @@
+"""Generating profiles: the public model numbers; and where the operator database is installed, the shipped files again."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import pytest
+
+from rlhfless.latency import ProfileError, generate, read_profile
+
+
+def test_the_models_have_their_published_sizes() -> None:
+    assert generate.QWEN_3B.parameters == 3_085_938_688
+    assert generate.QWEN_7B.parameters == 7_615_616_512
+    assert (generate.QWEN_3B.kv_bytes_per_token, generate.QWEN_7B.kv_bytes_per_token) == (36_864, 57_344)
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ProfileError, match=r"no profile 'x' to generate; the names are: h100-qwen2\.5-3b-tp1"):
+        generate.generate_profile("x", "2026-01-01")
+
+
+def test_without_the_database_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiconfigurator_core", None)
+    with pytest.raises(ProfileError, match=r"aiconfigurator-core; install it with: pip install 'rlhfless\[profiles\]'"):
+        generate.generate_profile("l40s-qwen2.5-3b-tp2", "2026-01-01")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("aiconfigurator_core") is None, reason="needs rlhfless[profiles]")
+@pytest.mark.parametrize("name", list(generate.TARGETS))
+def test_the_shipped_profile_is_what_the_database_gives(name: str) -> None:
+    shipped = read_profile(name)
+    assert generate.generate_profile(name, shipped["date"]) == shipped

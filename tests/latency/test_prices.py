@@ -1,0 +1,36 @@
+"""The price table: every row has a source and a date, and a wrong question lists what there is."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from rlhfless.latency import PriceError, list_prices, list_profiles, load_profile, usd_per_gpu_hour
+
+
+def test_every_price_has_source_and_date() -> None:
+    rows = list_prices()
+    assert {"l40s", "h100", "a100-80g", "cpu"} <= {row["kind"] for row in rows}
+    assert len({(row["kind"], row["market"]) for row in rows}) == len(rows)
+    for row in rows:
+        assert row["source"].strip()
+        datetime.date.fromisoformat(row["date"])
+        assert float(row["usd_per_gpu_hour"]) >= 0
+
+
+def test_prices_are_looked_up_by_kind_and_market() -> None:
+    assert usd_per_gpu_hour("cpu") == 0
+    assert usd_per_gpu_hour("h100") > usd_per_gpu_hour("l40s", market="on-demand") > 1
+
+
+def test_every_shipped_profile_has_a_price() -> None:
+    for name in list_profiles():
+        assert usd_per_gpu_hour(load_profile(name).kind) >= 0
+
+
+def test_unknown_kinds_and_markets_are_refused() -> None:
+    with pytest.raises(PriceError, match=r"no price for the GPU kind 'tpu'; the kinds are: a100-80g, cpu, h100, l40s"):
+        usd_per_gpu_hour("tpu")
+    with pytest.raises(PriceError, match=r"no 'spot' price for 'h100'; its markets are: on-demand"):
+        usd_per_gpu_hour("h100", "spot")

@@ -1,0 +1,243 @@
+"""Profiles: what is shipped, what a model reads from it, and every refusal."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhfless.latency import ProfileError, list_profiles, load_profile, read_profile, save_profile
+from rlhfless.latency.fit import fit_prefill, fit_table, held_points
+from rlhfless.latency.profile import data_folders, kv_capacity
+from solver.latency import LatencyModel
+
+ROOT = Path(__file__).parents[2]
+SHARED = ROOT.parent / "shared"
+GPU_PROFILES = ("h100-qwen2.5-3b-tp1", "h100-qwen2.5-3b-tp2", "l40s-qwen2.5-3b-tp2", "l40s-qwen2.5-7b-tp4")
+NAMES = (*GPU_PROFILES, "cpu-tiny-qwen2")
+
+needs_shared = pytest.mark.skipif(
+    not (SHARED / "data").is_dir(), reason="the independent measurements lie outside the repository"
+)
+
+
+def test_the_shipped_profiles_are_known() -> None:
+    assert set(NAMES) <= set(list_profiles())
+    assert list_profiles() == sorted(list_profiles())
+
+
+@pytest.mark.parametrize("name", list_profiles())
+def test_a_shipped_profile_says_what_and_where_from(name: str) -> None:
+    profile, model = read_profile(name), load_profile(name)
+    assert isinstance(model, LatencyModel)
+    assert model.name == name == profile["name"]
+    assert model.table is not None
+    assert (model.kind, model.gpus_per_actor) == (profile["kind"], profile["gpus_per_actor"])
+    for field in ("origin", "command", "date", "licence", "precision", "model"):
+        assert profile[field].strip()
+    assert profile["command"].startswith("python -m rlhfless.latency.")
+    assert profile["assumptions"]
+    assert model.affine.table is None
+
+
+@pytest.mark.parametrize("name", list_profiles())
+def test_the_table_is_read_exactly_at_its_grid_points(name: str) -> None:
+    profile, model = read_profile(name), load_profile(name)
+    batch = np.array(profile["table"]["batch"], dtype=float)[:, None]
+    context = np.array(profile["table"]["context_tokens"], dtype=float)[None, :]
+    np.testing.assert_allclose(model.step_s(batch, batch * context), profile["table"]["step_s"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", list_profiles())
+def test_the_stored_fits_are_those_of_the_stored_numbers(name: str) -> None:
+    profile, model = read_profile(name), load_profile(name)
+    assert model.table is not None
+    fit = fit_table(model.table, model.max_batch, model.kv_capacity_tokens)
+    stored = profile["fit"]
+    for field in ("base_s", "per_response_s", "per_kv_token_s", "mean_relative_error", "max_relative_error", "points"):
+        assert stored[field] == pytest.approx(getattr(fit, field), rel=1e-9)
+    # The residuals by the model itself: affine against table.
+    batch, context = np.broadcast_arrays(model.table.batch[:, None], model.table.context_tokens[None, :])
+    held = held_points(model.table, model.max_batch, model.kv_capacity_tokens)
+    errors = np.abs(model.affine.step_s(batch, batch * context) / model.table.step_s - 1.0)[held]
+    assert stored["mean_relative_error"] == pytest.approx(errors.mean(), rel=1e-9)
+    assert stored["max_relative_error"] == pytest.approx(errors.max(), rel=1e-9)
+    assert stored["points"] == held.sum()
+    samples = profile["prefill"]["samples"]
+    base_s, per_token_s, prefill_errors = fit_prefill(*(np.array(samples[key], dtype=float) for key in samples))
+    assert profile["prefill"]["base_s"] == pytest.approx(base_s, rel=1e-9)
+    assert profile["prefill"]["per_token_s"] == pytest.approx(per_token_s, rel=1e-9)
+    assert profile["prefill"]["max_relative_error"] == pytest.approx(prefill_errors.max(), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", list_profiles())
+def test_derived_numbers_follow_from_their_stated_inputs(name: str) -> None:
+    profile = read_profile(name)
+    link, stated = profile["link"], profile["kv_capacity"]
+    assert profile["transfer_per_kv_token_s"] == pytest.approx(link["kv_bytes_per_token"] / link["bytes_per_s"])
+    inputs = {key: value for key, value in stated.items() if key not in ("formula", "tokens")}
+    assert kv_capacity(**inputs) == stated
+    assert eval(stated["formula"], {}, dict(inputs)) == pytest.approx(stated["tokens"], abs=1.0)
+    assert profile["kv_capacity_tokens"] == stated["tokens"]
+
+
+@pytest.mark.parametrize("name", list_profiles())
+def test_an_iteration_never_gets_faster_with_more_work(name: str) -> None:
+    """Up to measurement noise: operator times of a database wobble by 4 %, one CPU by more."""
+    model = load_profile(name)
+    assert model.table is not None
+    noise = 0.25 if model.kind == "cpu" else 0.04
+    step_s = model.table.step_s
+    for axis in (0, 1):
+        best_so_far = np.maximum.accumulate(step_s, axis=axis)
+        assert np.all(step_s >= (1.0 - noise) * best_so_far)
+    assert step_s[-1, -1] > step_s[0, 0]
+    assert model.per_response_s > 0
+    assert model.per_kv_token_s > 0
+
+
+def test_l40s_agrees_with_the_known_constants() -> None:
+    """a, b and c of Qwen2.5-3B on two L40S (milliseconds), and single iterations of the same database."""
+    model = load_profile("l40s-qwen2.5-3b-tp2")
+    known = (5.59, 0.0223, 2.49e-5)
+    assert np.array([model.base_s, model.per_response_s, model.per_kv_token_s]) * 1e3 == pytest.approx(known, rel=0.05)
+    assert model.fit_mean_error == pytest.approx(0.027, abs=0.005)
+    table = {1: (5.5, 5.6, 5.6), 64: (7.4, 7.8, 9.9), 128: (8.8, 9.8, 15.4), 256: (12.4, 14.6, 25.2), 512: (21.2, 27.2, 46.3)}
+    for batch, times_ms in table.items():
+        for context, ms in zip((128, 512, 2048), times_ms, strict=True):
+            assert float(model.step_s(batch, batch * context)) * 1e3 == pytest.approx(ms, abs=0.051)
+
+
+@pytest.mark.parametrize("name", GPU_PROFILES)
+def test_no_iteration_is_faster_than_reading_the_weights(name: str) -> None:
+    profile = read_profile(name)
+    bytes_per_s = {"l40s": 864e9, "h100": 3350e9}[profile["kind"]]  # GPU memory bandwidth by data sheet
+    least_s = profile["kv_capacity"]["weight_bytes"] / profile["gpus_per_actor"] / bytes_per_s
+    assert least_s < profile["fit"]["base_s"] < 5 * least_s
+    assert profile["max_batch"] == 256
+    assert profile["start_s"] < 0.2
+    assert profile["sync_s"] <= profile["start_s"]
+
+
+@needs_shared
+def test_h100_lies_below_measured_runs_of_a_bigger_model() -> None:
+    """Llama-3.1-8B on one H100, measured end to end with prefills in between: 2.6 times the weights of Qwen2.5-3B."""
+    with open(SHARED / "data/aiconfigurator-measured/silicon_llama_h100_h200.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if "8B" in row["model_path"] and row["system"] == "h100_sxm"]
+    model, checked = load_profile("h100-qwen2.5-3b-tp1"), 0
+    for row in rows:
+        batch, prompt, response = (int(float(row[key])) for key in ("batch_size", "isl", "osl"))
+        if float(row["tp_size"]) == 1 and batch <= 64 and response >= 512:
+            ours_ms = float(model.step_s(batch, batch * (prompt + response / 2))) * 1e3
+            assert 1.5 < float(row["silicon_tpot_ms"]) / ours_ms < 5.0
+            checked += 1
+    assert checked >= 6
+
+
+def test_loading_needs_numpy_only() -> None:
+    code = (
+        "import sys\n"
+        "from rlhfless.latency import load_profile, usd_per_gpu_hour\n"
+        "load_profile('l40s-qwen2.5-3b-tp2'), usd_per_gpu_hour('l40s')\n"
+        "heavy = {'pandas', 'torch', 'transformers', 'ortools', 'plotly', 'pyarrow', 'scipy', 'aiconfigurator_core'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_profile_is_written_and_read_back(tmp_path: Path) -> None:
+    profile = read_profile("l40s-qwen2.5-3b-tp2")
+    path = save_profile(tmp_path / "new" / "mine.json", profile)
+    assert read_profile(path) == read_profile(str(path)) == profile
+    assert [file.name for file in path.parent.iterdir()] == ["mine.json"]
+    assert load_profile(path).step_s(64, 64 * 512) == load_profile("l40s-qwen2.5-3b-tp2").step_s(64, 64 * 512)
+    original = (ROOT / "data/profiles/l40s-qwen2.5-3b-tp2.json").read_text(encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == original
+
+
+def test_data_lies_in_the_checkout_or_the_package() -> None:
+    folders = data_folders()
+    assert folders[0] == ROOT / "data"
+    assert folders[-1] == ROOT / "rlhfless" / "_data"
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ProfileError, match=r"no latency profile 'l40s'; the names are: .*l40s-qwen2\.5-3b-tp2"):
+        load_profile("l40s")
+    with pytest.raises(ProfileError, match=r"no profile file .*absent\.json.*names: .*l40s-qwen2\.5-3b-tp2"):
+        load_profile("absent.json")
+    assert issubclass(ProfileError, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("schema", "other", r"the field schema is 'other'; 'rlhfless-latency-profile' is needed"),
+        ("schema_version", 99, r"the field schema_version is 99; this version reads 1"),
+        ("name", "", r"the field name is ''; a text is needed"),
+        ("origin", None, r"the field origin is None; a text is needed"),
+        ("licence", ..., r"the field licence is missing"),
+        ("assumptions", [], r"the field assumptions must map"),
+        ("gpus_per_actor", 0, r"the field gpus_per_actor is 0; a whole number of 1 or more"),
+        ("gpus_per_actor", True, r"the field gpus_per_actor is True; a whole number"),
+        ("max_batch", 1.5, r"the field max_batch is 1\.5; a whole number"),
+        ("kv_capacity_tokens", -4, r"the field kv_capacity_tokens is -4; a whole number"),
+        ("start_s", -1, r"the field start_s is -1; a number of 0 or more"),
+        ("sync_s", float("nan"), r"the field sync_s is nan; a number of 0 or more"),
+        ("transfer_base_s", "5 ms", r"the field transfer_base_s is '5 ms'; a number of 0 or more"),
+        ("transfer_per_kv_token_s", ..., r"the field transfer_per_kv_token_s is missing"),
+        ("fit.per_kv_token_s", -1e-9, r"the field fit\.per_kv_token_s is -1e-09; a number of 0 or more"),
+        ("fit", 3, r"the field fit\.\w+ is missing"),
+        ("fit", {"base_s": 0, "per_response_s": 0, "per_kv_token_s": 0, "mean_relative_error": 0, "max_relative_error": 0},
+         r"a decode iteration takes no time"),
+        ("prefill.base_s", [], r"the field prefill\.base_s is \[\]; a number of 0 or more"),
+        ("table.batch", [1, 2, 2], r"the field table is wrong: a step table needs"),
+        ("table.step_s", [[1, 2], [3]], r"the field table\.step_s is not a rectangle of numbers"),
+        ("table.context_tokens", ["a", "b"], r"the field table\.context_tokens is not a rectangle of numbers"),
+        ("table.step_s", [[float("inf")]], r"the field table\.step_s holds a value that is not finite"),
+        ("table", ..., r"the field table\.batch is missing"),
+    ],
+)  # fmt: skip
+def test_a_broken_profile_is_refused_by_file_and_field(tmp_path: Path, field: str, value: Any, message: str) -> None:
+    profile = deepcopy(read_profile("l40s-qwen2.5-3b-tp2"))
+    *parents, last = field.split(".")
+    holder = profile
+    for parent in parents:
+        holder = holder[parent]
+    if value is ...:
+        del holder[last]
+    else:
+        holder[last] = value
+    path = tmp_path / "broken.json"
+    path.write_text(json.dumps(profile))
+    with pytest.raises(ProfileError, match=message) as caught:
+        load_profile(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ProfileError, match=message):
+        save_profile(tmp_path / "copy.json", profile)
+    assert not (tmp_path / "copy.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"{\n  'name': 1}", r"broken\.json: line 2 is not JSON"),
+        (b"[1, 2]", r"broken\.json: holds a list; a profile is one JSON object"),
+        (b"\xff\xfe", r"broken\.json: cannot be read"),
+        (b"{}", r"broken\.json: the field schema is missing"),
+    ],
+)
+def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, text: bytes, message: str) -> None:
+    path = tmp_path / "broken.json"
+    path.write_bytes(text)
+    with pytest.raises(ProfileError, match=message):
+        load_profile(path)

@@ -1,0 +1,99 @@
+"""EwmaPredictor: averages over epochs, fallbacks, lower bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlhfless.predict import EwmaPredictor, PredictionError
+
+
+def history(*rows: tuple[Any, ...]) -> pd.DataFrame:
+    """Rollouts of (prompt, epoch, tokens) or (prompt, epoch, tokens, finish reason)."""
+    full = [(*row, "stop")[:4] for row in rows]
+    return pd.DataFrame(full, columns=["prompt_id", "epoch", "response_tokens", "finish_reason"])
+
+
+TWO_EPOCHS = history(("a", 0, 10), ("a", 0, 30), ("b", 0, 7), ("a", 1, 50), ("a", 1, 70))
+
+
+def test_window_one_is_the_mean_of_the_last_epoch() -> None:
+    assert EwmaPredictor().fit(TWO_EPOCHS).predict(["a", "b"], response_limit=100).tolist() == [60, 7]
+
+
+def test_a_wider_window_remembers_earlier_epochs() -> None:
+    """alpha = 2/3: 2/3 of 60 and 1/3 of 20."""
+    predictor = EwmaPredictor(window=2).fit(TWO_EPOCHS.iloc[::-1])
+    assert predictor.predict(["a"], response_limit=100) == pytest.approx([2 / 3 * 60 + 1 / 3 * 20])
+
+
+def test_every_response_gets_its_prompts_prediction() -> None:
+    predictor = EwmaPredictor().fit(TWO_EPOCHS)
+    assert predictor.predict(["a", "b"], 2, response_limit=100).tolist() == [60, 60, 7, 7]
+    assert predictor.predict(["a", "b"], [1, 3], response_limit=100).tolist() == [60, 7, 7, 7]
+    assert predictor.predict(["b", "a", "b"], response_limit=100).tolist() == [7, 60, 7]
+    assert predictor.predict([], response_limit=100).shape == (0,)
+
+
+def test_an_unseen_prompt_gets_its_reference_answer_then_the_median_then_half_the_limit() -> None:
+    predictor = EwmaPredictor().fit(TWO_EPOCHS)
+    assert predictor.predict(["new", "a"], 1, {"new": 12, "a": 1}, response_limit=100).tolist() == [12, 60]
+    assert predictor.predict(["new"], response_limit=100).tolist() == [30]
+    assert EwmaPredictor().predict(["new"], response_limit=100).tolist() == [50]
+    assert EwmaPredictor().fit(history()).predict([3], 1, {"3": 500}, response_limit=100).tolist() == [100]
+
+
+def test_numbers_and_texts_name_the_same_prompt() -> None:
+    assert EwmaPredictor().fit(history((3, 0, 9))).predict(["3"], response_limit=100).tolist() == [9]
+
+
+def test_fit_replaces_what_was_learned() -> None:
+    predictor = EwmaPredictor().fit(TWO_EPOCHS).fit(history(("a", 0, 1)))
+    assert predictor.predict(["a", "b"], response_limit=100).tolist() == [1, 1]
+    assert "1 responses to 1 prompts" in repr(predictor)
+
+
+def test_a_truncated_or_aborted_length_is_a_lower_bound_and_an_unknown_end_is_complete() -> None:
+    rows = [("a", 0, 10), ("b", 0, 20, "stop"), ("b", 0, 40, "stop")]
+    for reason, expected in (("length", 30), ("aborted", 30), ("stop", 10), (None, 10)):
+        predictor = EwmaPredictor().fit(history((*rows[0], reason), *rows[1:]))
+        assert predictor.predict(["a"], response_limit=100) == pytest.approx([expected])
+    without = history(*rows).drop(columns="finish_reason")
+    assert EwmaPredictor().fit(without).predict(["a"], response_limit=100).tolist() == [10]
+
+
+reasons = st.sampled_from(["stop", "length", "aborted", None])
+logs = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 60), reasons), max_size=20)
+
+
+@settings(deadline=None, max_examples=60)
+@given(log=logs, limit=st.integers(1, 100), window=st.integers(1, 4))
+def test_lower_bounds_raise_predictions_and_the_limit_holds(log: list, limit: int, window: int) -> None:
+    rows = history(*log)
+    prompts = [str(prompt) for prompt in range(6)]
+    censored = EwmaPredictor(window).fit(rows).predict(prompts, response_limit=limit)
+    plain = EwmaPredictor(window).fit(rows.assign(finish_reason=None)).predict(prompts, response_limit=limit)
+    assert np.all(censored >= plain - 1e-9)
+    assert np.all((censored >= 0) & (censored <= limit))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (lambda: EwmaPredictor(0), "the window is 0 epochs; at least 1 is needed"),
+        (lambda: EwmaPredictor().fit(TWO_EPOCHS.drop(columns="epoch")), "the history has no column 'epoch'; rollouts with"),
+        (lambda: EwmaPredictor().fit(TWO_EPOCHS.assign(run=list("aaabb"))), r"holds several runs \(a, b\); the earlier steps"),
+        (lambda: EwmaPredictor().predict(["a"], response_limit=0), "response_limit is 0; at least 1 token is needed"),
+        (lambda: EwmaPredictor().predict(["a"], [1, 2], response_limit=9), r"samples_per_prompt is \[1, 2\]; one whole number"),
+        (lambda: EwmaPredictor().predict(["a"], -1, response_limit=9), "samples_per_prompt is -1; one whole number"),
+        (lambda: EwmaPredictor().predict(["a"], 1.5, response_limit=9), "samples_per_prompt is 1.5; one whole number"),
+    ],
+)
+def test_wrong_input_is_refused_in_one_sentence(wrong: Any, sentence: str) -> None:
+    with pytest.raises(PredictionError, match=sentence):
+        wrong()

@@ -1,0 +1,131 @@
+"""``solver.batching`` says of every random queue what a plain simulation, one iteration after the other, says."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from solver_reference import simulate
+from solver_strategies import latencies
+
+import solver
+from solver.batching import _schedule_with_refill, schedule, timeline
+
+
+class Queue(NamedTuple):
+    """Arguments of ``schedule``."""
+
+    remaining: np.ndarray
+    context: np.ndarray
+    most: np.ndarray
+    has_kv: np.ndarray
+
+
+@st.composite
+def queues(draw: st.DrawFn) -> Queue:
+    count = draw(st.integers(1, 12))
+    columns = [
+        draw(st.lists(element, min_size=count, max_size=count))
+        for element in (st.integers(0, 20), st.integers(0, 15), st.integers(0, 8), st.booleans())
+    ]
+    remaining, context, spare = (np.array(column, dtype=np.int64) for column in columns[:3])
+    return Queue(remaining, context, context + remaining + spare, np.array(columns[3], dtype=bool))
+
+
+@st.composite
+def admissions(draw: st.DrawFn, queue: Queue) -> solver.Admission:
+    """Slots and memory from 'one at a time' to 'everyone at once'; every response fits alone."""
+    alone, together = int(queue.most.max()), int(queue.most.sum())
+    memory = draw(st.integers(max(1, alone), max(1, together)))
+    return solver.Admission(draw(st.integers(1, 13)), memory, draw(st.sampled_from(["reserve", "preempt"])))
+
+
+@given(st.data(), queues(), latencies())
+@settings(max_examples=300, deadline=None)
+def test_residencies_and_times_are_those_of_the_plain_simulation(data, queue, latency):
+    admission = data.draw(admissions(queue))
+    run = timeline(*queue, latency, admission)
+    visits, end_s = simulate(*(column.tolist() for column in queue), latency, admission)
+    stays = run.residency
+    columns = (stays.response, stays.first, stays.last, stays.context, stays.prefill)
+    assert sorted(zip(*(column.tolist() for column in columns), strict=True)) == visits
+    np.testing.assert_allclose(run.end_s, end_s, rtol=1e-9, atol=1e-12)
+    assert run.busy_s == pytest.approx(max(end_s))
+
+
+@given(st.data(), queues(), latencies())
+@settings(max_examples=150, deadline=None)
+def test_a_batch_that_runs_already_goes_on_as_in_the_plain_simulation(data, queue, latency):
+    """Under ``preempt`` it may hold too much already (responses have arrived with their KV cache): the youngest leave."""
+    admission = data.draw(admissions(queue))
+    room = admission.max_batch
+    if admission.rule == "reserve":
+        room = min(room, int(np.searchsorted(np.cumsum(queue.most), admission.kv_capacity_tokens, side="right")))
+    running = data.draw(st.integers(0, min(room, len(queue.remaining))))
+    queue.has_kv[:running] = True
+    run = timeline(*queue, latency, admission, running)
+    visits, end_s = simulate(*(column.tolist() for column in queue), latency, admission, running)
+    stays = run.residency
+    columns = (stays.response, stays.first, stays.last, stays.context, stays.prefill)
+    assert sorted(zip(*(column.tolist() for column in columns), strict=True)) == visits
+    np.testing.assert_allclose(run.end_s, end_s, rtol=1e-9, atol=1e-12)
+
+
+@given(st.data(), queues(), latencies())
+@settings(max_examples=150, deadline=None)
+def test_slots_and_memory_are_never_exceeded(data, queue, latency):
+    admission = data.draw(admissions(queue))
+    run = timeline(*queue, latency, admission)
+    stays = run.residency
+    counted = np.zeros(len(run.batch), dtype=np.int64)
+    for response, first, last in zip(stays.response, stays.first, stays.last, strict=True):
+        counted[first:last] += queue.most[response]
+    assert run.batch.max(initial=0) <= admission.max_batch
+    assert run.kv_tokens.max(initial=0) <= admission.kv_capacity_tokens
+    assert admission.rule == "preempt" or counted.max(initial=0) <= admission.kv_capacity_tokens
+
+
+@given(st.data(), queues())
+@settings(max_examples=150, deadline=None)
+def test_every_response_gets_all_its_iterations_and_only_preempt_splits_them(data, queue):
+    admission = data.draw(admissions(queue))
+    stays = schedule(*queue, admission)
+    decoded = np.bincount(stays.response, weights=stays.last - stays.first, minlength=len(queue.remaining))
+    assert decoded.tolist() == queue.remaining.tolist()
+    if admission.rule == "reserve":
+        assert sorted(stays.response.tolist()) == list(range(len(queue.remaining)))
+
+
+@given(st.data(), queues())
+@settings(max_examples=150, deadline=None)
+def test_the_fast_path_is_the_general_path(data, queue):
+    admission = data.draw(admissions(queue))
+    stays = schedule(*queue, admission)
+    general = _schedule_with_refill(
+        queue.remaining, queue.context, queue.most, np.where(queue.has_kv, 0, queue.context), admission, 0
+    )
+    for name in ("first", "last", "context", "prefill"):
+        assert sorted(zip(stays.response.tolist(), getattr(stays, name).tolist(), strict=True)) == sorted(
+            zip(general.response.tolist(), getattr(general, name).tolist(), strict=True)
+        )
+
+
+def test_an_eviction_by_hand():
+    """Two responses of context 4 and 5 tokens to go in 12 tokens of memory: both join, after two iterations they hold 12,
+    after the third they would hold 14; the younger leaves with 7 tokens, waits two iterations and recomputes them."""
+    five = np.array([5, 5])
+    stays = schedule(five, np.array([4, 4]), np.array([9, 9]), np.zeros(2, bool), solver.Admission(8, 12, "preempt"))
+    rows = zip(stays.response, stays.first, stays.last, stays.context, stays.prefill, strict=True)
+    assert sorted(tuple(map(int, row)) for row in rows) == [(0, 0, 5, 4, 4), (1, 0, 3, 4, 4), (1, 5, 7, 7, 7)]
+
+
+def test_zero_lengths_are_complete_at_once_and_take_no_slot():
+    none = np.zeros(3, dtype=np.int64)
+    run = timeline(
+        np.array([0, 4, 0]), none, none + 4, np.zeros(3, bool), solver.LatencyModel("x", 1, 0.5, 0.0), solver.Admission(1, 4)
+    )
+    assert run.end_s.tolist() == [0.0, 2.0, 0.0]
+    assert run.batch.tolist() == [1, 1, 1, 1]

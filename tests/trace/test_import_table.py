@@ -1,0 +1,119 @@
+"""import_table: other names for our columns, what a log lacks, and a real log as it was published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from trace_samples import AREAL_MAP, GSM8K_LENGTHS, needs_gsm8k_lengths, rollouts
+
+from rlhfless.trace import Trace, TraceError, import_table, read_trace
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A csv log with other names, one row of which is there twice."""
+    frame = pd.DataFrame(rollouts()).rename(columns={"prompt_id": "uid", "response_tokens": "len"})
+    frame = frame.drop(columns=["prompt_tokens", "finish_reason"]).assign(epoch=4, note="x")
+    path = tmp_path / "log.csv"
+    pd.concat([frame, frame.iloc[[2]]]).to_csv(path, index=False)
+    return path
+
+
+def test_a_mapped_column_replaces_ours_and_the_rest_is_kept(log: Path) -> None:
+    frame, summary = import_table(log, {"prompt_id": "uid", "response_tokens": "len", "step": "epoch"})
+    assert frame["step"].unique().tolist() == [4]
+    assert frame["source_step"].unique().tolist() == [0]
+    assert frame["epoch"].unique().tolist() == [4]
+    assert frame["note"].unique().tolist() == ["x"]
+    assert "len" not in frame.columns
+    assert (summary.rows, summary.prompts, summary.steps, summary.epochs) == (6, 3, 1, 1)
+    assert summary.duplicates_dropped == 1
+    assert "step: taken from 'epoch'; the file's own column is kept as 'source_step'" in summary.notes
+
+
+def test_the_summary_says_what_is_missing_and_what_that_disables(log: Path) -> None:
+    _, summary = import_table(log, {"prompt_id": "uid", "response_tokens": "len"})
+    assert list(summary.missing) == ["prompt_tokens", "finish_reason", "end_s"]
+    assert summary.truncation_rate is None
+    text = str(summary)
+    assert "prompt_tokens: not in the log; planning counts 0 prompt tokens, so prefill and prompt KV are left out" in text
+    assert "finish_reason: not in the log; truncation is unknown" in text
+    assert "6 responses to 3 prompts in 1 steps and 1 epochs, truncation unknown" in text
+    assert "duplicate rows dropped: 1" in text
+
+
+def test_what_is_missing_in_some_rows_is_counted(tmp_path: Path) -> None:
+    rows = rollouts()
+    rows[0]["prompt_tokens"] = None
+    pd.DataFrame(rows).to_json(tmp_path / "log.jsonl", orient="records", lines=True)
+    _, summary = import_table(tmp_path / "log.jsonl")
+    assert summary.missing["prompt_tokens"].startswith("unknown in 1 of 6 rows; for those planning counts 0 prompt tokens")
+    assert any(note.startswith("epoch: derived") for note in summary.notes)
+
+
+def test_a_response_limit_tells_why_responses_ended(log: Path) -> None:
+    frame, summary = import_table(log, {"prompt_id": "uid", "response_tokens": "len"}, response_limit=15)
+    assert frame["finish_reason"].tolist() == ["stop"] * 5 + ["length"]
+    assert summary.truncation_rate == pytest.approx(1 / 6)
+    assert "finish_reason" not in summary.missing
+    assert "finish_reason: length at 15 tokens and stop below, where the log does not say it" in str(summary)
+
+
+def test_the_log_knows_better_than_the_response_limit(tmp_path: Path) -> None:
+    pd.DataFrame(rollouts(finish_reason="aborted")).to_parquet(tmp_path / "log.parquet")
+    frame, _ = import_table(tmp_path / "log.parquet", response_limit=15)
+    assert frame["finish_reason"].unique().tolist() == ["aborted"]
+
+
+@pytest.mark.parametrize(
+    ("mapping", "limit", "sentence"),
+    [
+        ({"prompt": "uid"}, None, "--map prompt=uid: 'prompt' is no rollout column; one of run, step, epoch, prompt_id"),
+        ({"prompt_id": "id"}, None, r"log\.csv: --map prompt_id=id names no column of the file; one of step, uid, sample"),
+        ({"prompt_id": "uid"}, None, "column 'response_tokens' .* is missing among .*; import it with --map OURS=THEIRS"),
+        (
+            {"prompt_id": "uid", "response_tokens": "len"},
+            12,
+            "row 4, column 'response_tokens' is 13, above the response limit of 12; a limit of at least 15 is needed",
+        ),
+        (
+            {"prompt_id": "note", "response_tokens": "len"},
+            None,
+            "row 3 repeats row 1 in the columns run, step, prompt_id, sample",
+        ),
+    ],
+)
+def test_a_wrong_mapping_is_refused(log: Path, mapping: dict[str, str], limit: int | None, sentence: str) -> None:
+    with pytest.raises(TraceError, match=sentence):
+        import_table(log, mapping, limit)
+
+
+def test_a_column_that_cannot_step_aside_is_refused(tmp_path: Path) -> None:
+    pd.DataFrame(rollouts()).assign(source_step=1, visit=2).to_csv(tmp_path / "log.csv", index=False)
+    with pytest.raises(TraceError, match="has both 'step' and 'source_step', so --map cannot move 'step'; rename one"):
+        import_table(tmp_path / "log.csv", {"step": "visit"})
+
+
+@needs_gsm8k_lengths
+def test_a_published_log_is_imported_as_it_is(tmp_path: Path) -> None:
+    before = GSM8K_LENGTHS.read_bytes()
+    frame, summary = import_table(GSM8K_LENGTHS, AREAL_MAP)
+    assert GSM8K_LENGTHS.read_bytes() == before
+    assert (summary.rows, summary.prompts, summary.steps, summary.epochs) == (5120, 512, 2, 2)
+    assert summary.duplicates_dropped == 0
+    assert summary.missing["prompt_tokens"] == (
+        "not in the log; planning counts 0 prompt tokens, so prefill and prompt KV are left out"
+    )
+    assert frame["source_step"].nunique() == 40
+    assert (frame["epoch"] == frame["step"]).all()
+    again = read_trace(Trace(frame).save(tmp_path / "trace")).rollouts
+    pd.testing.assert_frame_equal(again, frame, check_dtype=False)
+
+
+@needs_gsm8k_lengths
+def test_the_limit_of_a_published_log_agrees_with_its_own_flag() -> None:
+    frame, summary = import_table(GSM8K_LENGTHS, AREAL_MAP, response_limit=512)
+    assert ((frame["finish_reason"] == "length") == (frame["hit_cap"] == 1)).all()
+    assert summary.truncation_rate == pytest.approx(0.1707, abs=1e-4)

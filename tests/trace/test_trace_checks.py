@@ -1,0 +1,192 @@
+"""validate: what a table becomes, and the sentence of every refusal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trace_samples import rollouts, step
+
+from rlhfless.trace import TABLES, TraceError, sorted_prompt_ids, validate
+
+
+def changed(row: int, **cells: Any) -> list[dict[str, Any]]:
+    """Valid rollouts with some cells of one row (counted from 1) replaced."""
+    rows = rollouts()
+    rows[row - 1] |= cells
+    return rows
+
+
+def test_columns_come_in_order_with_their_types_and_extras_behind() -> None:
+    frame = validate("rollouts", [dict(reversed(row.items())) | {"text": "hi"} for row in rollouts()])
+    names = [column.name for column in TABLES["rollouts"] if not column.optional]
+    assert list(frame.columns) == [*names, "text"]
+    assert frame["prompt_id"].tolist() == ["0", "0", "1", "1", "2", "2"]
+    assert frame["run"].unique().tolist() == ["log"]
+    assert frame["response_tokens"].dtype == np.int64
+    assert str(frame["prompt_tokens"].dtype) == "Int64"
+
+
+def test_what_a_log_does_not_say_is_null() -> None:
+    few = [{"step": 0, "prompt_id": "a", "sample": 0, "response_tokens": "7"}]
+    frame = validate("rollouts", few)
+    assert frame[["prompt_tokens", "finish_reason", "reward", "weights_version"]].isna().all(axis=None)
+    assert "predicted_tokens" not in frame.columns
+    assert frame["response_tokens"].tolist() == [7]
+
+
+def test_rows_keep_their_order_and_ids_order_by_number_where_they_are_numbers() -> None:
+    frame = validate("rollouts", rollouts(prompts=12)[::-1])
+    assert frame["prompt_id"].iloc[0] == "11"
+    assert sorted_prompt_ids(frame["prompt_id"])[-2:] == ["10", "11"]
+    assert sorted_prompt_ids(["10", "9", "x"]) == ["10", "9", "x"]
+
+
+@pytest.mark.parametrize("ids", [[1, 2], [1.0, 2.0], np.array([1, 2], dtype=np.uint8), ["1", "2"]])
+def test_prompt_ids_become_text(ids: Any) -> None:
+    frame = pd.DataFrame({"step": 0, "prompt_id": ids, "sample": 0, "response_tokens": 1})
+    assert validate("rollouts", frame)["prompt_id"].tolist() == ["1", "2"]
+
+
+def test_a_missing_epoch_counts_the_smaller_steps_that_had_the_prompt() -> None:
+    rows = rollouts(step=7) + rollouts(step=3, prompts=1) + rollouts(step=7, run="other")
+    frame = validate("rollouts", rows)
+    assert frame["epoch"].tolist() == [1, 1, 0, 0, 0, 0] + [0, 0] + [0] * 6
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([], "log: the log has no rows; at least one response is needed"),
+        (
+            changed(3, response_tokens=-1),
+            "log: row 3, column 'response_tokens' is -1; a whole number of 0 or more is needed",
+        ),
+        (changed(2, response_tokens=float("nan")), "row 2, column 'response_tokens' is empty; a whole number of 0 or more"),
+        (changed(2, response_tokens=float("inf")), "row 2, column 'response_tokens' is inf; a whole number of 0 or more"),
+        (changed(2, response_tokens=1.5), "row 2, column 'response_tokens' is 1.5; a whole number of 0 or more is needed"),
+        (changed(2, response_tokens="many"), "row 2, column 'response_tokens' is 'many'; a whole number of 0 or more"),
+        (changed(2, response_tokens=[1]), r"row 2, column 'response_tokens' is \[1\]; a whole number of 0 or more"),
+        (changed(2, response_tokens=1e300), r"row 2, column 'response_tokens' is 1e\+300; a whole number"),
+        (changed(6, prompt_tokens=-4), "row 6, column 'prompt_tokens' is -4; a whole number of 0 or more is needed"),
+        (changed(1, step=None), "row 1, column 'step' is empty; a whole number of 0 or more is needed"),
+        (changed(1, prompt_id=None), "row 1, column 'prompt_id' is empty; a text or a whole number is needed"),
+        (changed(1, prompt_id=0.5), "row 1, column 'prompt_id' is 0.5; a text or a whole number is needed"),
+        (changed(1, prompt_id=[1, 2]), r"row 1, column 'prompt_id' is \[1, 2\]; a text or a whole number is needed"),
+        (changed(4, finish_reason="eos"), "row 4, column 'finish_reason' is 'eos'; one of stop, length, aborted is needed"),
+        (changed(4, reward=float("-inf")), "row 4, column 'reward' is -inf; a finite number is needed"),
+        (
+            changed(2, sample=0),
+            r"row 2 repeats row 1 in the columns run, step, prompt_id, sample \('log', 0, '0', 0\); one row per response",
+        ),
+        ([row | {"start_s": 2, "end_s": 1} for row in rollouts()], "row 1, column 'end_s' is 1, before 'start_s', which is 2"),
+        (
+            [{"step": 0, "prompt_id": 1, "response_tokens": 4}],
+            "column 'sample' .* is missing among step, prompt_id, response_tokens; import it with --map",
+        ),
+    ],
+)
+def test_wrong_rollouts_are_refused_in_one_sentence(rows: Any, sentence: str) -> None:
+    with pytest.raises(TraceError, match=sentence) as refusal:
+        validate("rollouts", rows, "log")
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_long_value_is_shortened_in_the_sentence() -> None:
+    with pytest.raises(TraceError, match=r"'x{10,60}\.\.\.; one of stop"):
+        validate("rollouts", changed(1, finish_reason="x" * 500))
+
+
+def test_a_filtered_frame_keeps_the_row_numbers_of_its_file() -> None:
+    frame = pd.DataFrame(changed(5, response_tokens=-1))
+    with pytest.raises(TraceError, match="row 5,"):
+        validate("rollouts", frame[frame["prompt_id"] > 0])
+
+
+def test_a_column_that_is_there_twice_is_refused() -> None:
+    frame = pd.DataFrame(rollouts())
+    with pytest.raises(TraceError, match="column 'step' is there twice"):
+        validate("rollouts", pd.concat([frame, frame[["step"]]], axis=1))
+
+
+def with_cell(table: str, row: int, **cells: Any) -> list[dict[str, Any]]:
+    rows = step()[table]
+    rows[row - 1] |= cells
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "cells", "sentence"),
+    [
+        ("allocations", 2, {"end_s": -1.0}, "row 2, column 'end_s' is -1.0; a finite number of 0 or more is needed"),
+        ("allocations", 3, {"end_s": 3.0}, "row 3, column 'end_s' is 3, before 'start_s', which is 4; a time at or after it"),
+        ("allocations", 2, {"gpu_ids": []}, r"row 2, column 'gpu_ids' is \[\]; a list of at least one GPU id, each once"),
+        ("allocations", 2, {"gpu_ids": [1, 1]}, r"row 2, column 'gpu_ids' is \[1, 1\]; a list"),
+        ("allocations", 2, {"gpu_ids": [0.5]}, r"row 2, column 'gpu_ids' is \[0.5\]; a list"),
+        ("allocations", 2, {"gpu_ids": "2,3"}, "row 2, column 'gpu_ids' is '2,3'; a list"),
+        ("allocations", 1, {"role": "actor"}, "row 1, column 'role' is 'actor'; one of prefill, decode, .* is needed"),
+        ("allocations", 1, {"usd_per_gpu_s": None}, "row 1, column 'usd_per_gpu_s' is empty; a finite number of 0 or more"),
+        (
+            "allocations",
+            2,
+            {"gpu_ids": [1, 2]},
+            r"row 2, column 'gpu_ids' takes GPU 1 at 0 s, but row 1 \('decode-0'\) holds it until 4 s; a GPU can have only one",
+        ),
+        ("allocations", 1, {"idle": 1}, "column 'idle' is not one of the allocations table's columns"),
+        ("spans", 1, {"phase": "wait"}, "row 1, column 'phase' is 'wait'; one of start, sync, .* is needed"),
+        ("spans", 2, {"batch_mean": 5.0}, "row 2, column 'batch_mean' is 5, above 'slots', which is 4; a batch within"),
+        ("spans", 2, {"background": "perhaps"}, "row 2, column 'background' is 'perhaps'; true or false is needed"),
+        ("spans", 2, {"detail": "{oops"}, "row 2, column 'detail' is '{oops'; a JSON text is needed"),
+        ("spans", 2, {"end_s": 0.5}, "row 2, column 'end_s' is 0.5, before 'start_s', which is 1"),
+        ("events", 1, {"time_s": None}, "row 1, column 'time_s' is empty; a finite number of 0 or more is needed"),
+        ("events", 1, {"name": ""}, "row 1, column 'name' is empty; a text or a whole number is needed"),
+    ],
+)
+def test_wrong_records_are_refused_in_one_sentence(table: str, row: int, cells: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(TraceError, match=sentence):
+        validate(table, with_cell(table, row, **cells))
+
+
+def test_a_missing_column_of_a_record_is_refused() -> None:
+    with pytest.raises(TraceError, match=r"spans: column 'end_s' \(when it ended, since the run's start\) is missing among"):
+        validate("spans", pd.DataFrame(step()["spans"]).drop(columns="end_s"))
+
+
+def test_gpus_may_change_hands_at_one_moment_and_belong_to_each_run() -> None:
+    one = {"step": 0, "role": "decode", "gpu_ids": [0], "kind": "l40s", "usd_per_gpu_s": 0}
+    times = [("a", 0, 0.1 + 0.2, "r"), ("b", 0.3, 1, "r"), ("c", 0, 1, "s"), ("d", 0.5, 0.5, "r")]
+    rows = [one | {"holder": who, "start_s": start, "end_s": end, "run": run} for who, start, end, run in times]
+    assert len(validate("allocations", rows)) == 4
+
+
+def test_empty_tables_have_their_columns() -> None:
+    for table in ("allocations", "spans", "events"):
+        frame = validate(table, None)
+        assert list(frame.columns) == [column.name for column in TABLES[table]]
+        assert len(frame) == 0
+
+
+cells = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.text(max_size=2), st.integers(), max_size=1),
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    table=st.sampled_from(sorted(TABLES)),
+    data=st.data(),
+)
+def test_any_cell_is_taken_or_refused_with_a_trace_error(table: str, data: st.DataObject) -> None:
+    column = data.draw(st.sampled_from([column.name for column in TABLES[table]]))
+    rows = with_cell(table, 1, **{column: data.draw(cells)})
+    try:
+        frame = validate(table, rows)
+    except TraceError:
+        return
+    assert len(frame) == len(rows)
+    pd.testing.assert_frame_equal(validate(table, frame), frame)

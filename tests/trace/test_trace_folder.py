@@ -1,0 +1,205 @@
+"""A trace in memory and on disk: round trips, logs in every format, and what is no trace."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trace_samples import rollouts
+
+from rlhfless.trace import TABLES, Trace, TraceError, read_rollouts, read_trace
+
+
+def assert_same(one: Trace, other: Trace) -> None:
+    for table in TABLES:
+        pd.testing.assert_frame_equal(getattr(one, table), getattr(other, table))
+
+
+def test_a_saved_trace_reads_back(trace: Trace, tmp_path: Path) -> None:
+    again = read_trace(trace.save(tmp_path / "a" / "b"))
+    assert_same(trace, again)
+    assert again.steps == [0, 1]
+    assert again.run == "log"
+    assert again.meta["policy"] == "static"
+    assert again.meta["clock"] is None
+
+
+def test_what_was_appended_is_what_was_made_in_memory(trace: Trace, folder: Path) -> None:
+    assert_same(read_trace(folder), trace)
+    plans = read_trace(folder).plans
+    assert plans == [{"actors": 2, "gap": 0.25, "bound": None, "step": n} for n in (0, 1)]
+
+
+def test_the_files_carry_units_and_lists(folder: Path) -> None:
+    schema = pq.read_schema(folder / "allocations.parquet")
+    assert schema.field("start_s").metadata[b"unit"] == b"s"
+    assert str(schema.field("gpu_ids").type).startswith("list<")
+    assert pq.read_table(folder / "allocations.parquet")["gpu_ids"].to_pylist()[0] == [0, 1]
+    assert json.loads(pq.read_table(folder / "spans.parquet")["detail"][0].as_py()) == {"note": "prefill"}
+
+
+def test_nested_and_mixed_extra_columns_are_kept_as_json_text(tmp_path: Path) -> None:
+    rows = [row | {"tags": [1, {"a": 2}], "mixed": 1} for row in rollouts()]
+    rows[1]["mixed"] = "one"
+    again = read_trace(Trace(rows).save(tmp_path / "trace")).rollouts
+    assert json.loads(again["tags"][0]) == [1, {"a": 2}]
+    assert again["mixed"].tolist()[:3] == ["1", "one", "1"]
+
+
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    keys=st.lists(st.tuples(names, st.integers(0, 3), names, st.integers(0, 9)), min_size=1, max_size=8, unique=True),
+    data=st.data(),
+)
+def test_any_valid_rollouts_survive_the_round_trip(
+    tmp_path_factory: pytest.TempPathFactory, keys: list, data: st.DataObject
+) -> None:
+    frame = pd.DataFrame(keys, columns=["run", "step", "prompt_id", "sample"]).assign(
+        response_tokens=[data.draw(st.integers(0, 2**53)) for _ in keys],
+        prompt_tokens=[data.draw(st.none() | st.integers(0, 2**53)) for _ in keys],
+        finish_reason=[data.draw(st.sampled_from(["stop", "length", "aborted", None])) for _ in keys],
+        reward=[data.draw(st.floats(allow_infinity=False)) for _ in keys],
+    )
+    trace = Trace(frame)
+    assert_same(trace, read_trace(trace.save(tmp_path_factory.mktemp("round") / "trace")))
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.csv.gz", "log.jsonl", "log.jsonl.gz", "log.parquet", "log.parquet.gz"])
+def test_a_log_reads_the_same_in_every_format(tmp_path: Path, name: str) -> None:
+    frame = pd.DataFrame(rollouts()).assign(prompt_id=["007", "007", "07", "07", "b", "b"], actor=["1", None] * 3)
+    frame.loc[1, "prompt_tokens"] = np.nan
+    path = tmp_path / name.removesuffix(".gz")
+    {"csv": lambda: frame.to_csv(path, index=False), "parquet": lambda: frame.to_parquet(path)}.get(
+        path.suffix[1:], lambda: frame.to_json(path, orient="records", lines=True)
+    )()
+    if name.endswith(".gz"):
+        (tmp_path / name).write_bytes(gzip.compress(path.read_bytes()))
+    read = read_rollouts(tmp_path / name)
+    assert read["prompt_id"].tolist() == ["007", "007", "07", "07", "b", "b"]
+    assert read["prompt_tokens"].isna().tolist() == [False, True] + [False] * 4
+    assert read["actor"].tolist() == ["1", None] * 3
+    assert read["response_tokens"].tolist() == [10, 11, 12, 13, 14, 15]
+
+
+def test_a_trace_folder_is_a_log_too(folder: Path, trace: Trace) -> None:
+    pd.testing.assert_frame_equal(read_rollouts(folder), trace.rollouts)
+    pd.testing.assert_frame_equal(read_rollouts(folder / "rollouts.parquet"), trace.rollouts)
+
+
+def test_a_row_number_of_a_jsonl_log_is_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    good, bad = rollouts()[:2]
+    path.write_text(json.dumps(good) + "\n\n" + json.dumps(bad | {"response_tokens": -1}) + "\n")
+    with pytest.raises(TraceError, match=r"log\.jsonl: row 3, column 'response_tokens' is -1"):
+        read_rollouts(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("absent.csv", None, r"absent\.csv: there is no such file; a file \.parquet, \.csv or \.jsonl"),
+        ("log.txt", b"hello", r"log\.txt: cannot tell the format from the name; a file \.parquet"),
+        ("log.csv", b"", r"log\.csv: cannot be read as csv \(No columns to parse from file\); an intact file is needed"),
+        ("log.csv", b"a,b\n1,2,3\n4,5,6\n", "cannot be read as csv .its rows have more cells than its header"),
+        ("log.csv", b"\xff\xfe\x00\x01", "cannot be read as csv"),
+        ("log.csv", b"step,prompt_id\n", "the log has no rows; at least one response is needed"),
+        ("log.parquet", b"no parquet at all", "cannot be read as parquet"),
+        ("log.csv.gz", b"not packed", "cannot be read as csv .Not a gzipped file"),
+        ("log.jsonl", b'{"step": 1}\n{"step": \n', "cannot be read as jsonl .line 2 is not JSON"),
+        ("log.jsonl", b"[1, 2]\n", "cannot be read as jsonl .line 1 is not a JSON object"),
+        ("log.jsonl", b"", "the log has no rows; at least one response is needed"),
+    ],
+)
+def test_what_is_no_log_is_refused_in_one_sentence(tmp_path: Path, name: str, content: bytes | None, sentence: str) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(TraceError, match=sentence) as refusal:
+        read_rollouts(path)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "sentence"),
+    [
+        ("meta.json", "{", "meta.json: cannot be read as JSON"),
+        ("meta.json", "[]", "meta.json: holds a JSON list; a JSON object is needed"),
+        (
+            "meta.json",
+            '{"schema_version": 9}',
+            "schema_version is 9, but this version of rlhfless .* version 1; write the trace",
+        ),
+        ("meta.json", '{"schema_version": 1}', "steps is None; the list of completed steps is needed"),
+        ("meta.json", '{"schema_version": 1, "steps": []}', "names no completed step yet; at least one is needed"),
+        ("plans.jsonl", '{"actors": 2}\n', "plans.jsonl: line 1 is no plan; a JSON object with the key 'step' is needed"),
+        ("plans.jsonl", "[1]\n", "plans.jsonl: line 1 is no plan"),
+        ("spans.parquet", "broken", "spans.parquet: cannot be read as parquet"),
+    ],
+)
+def test_a_broken_trace_folder_is_refused_in_one_sentence(folder: Path, file: str, content: str, sentence: str) -> None:
+    (folder / file).write_text(content)
+    with pytest.raises(TraceError, match=sentence):
+        read_trace(folder)
+
+
+def test_what_is_no_trace_folder_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"is no complete trace, it has no meta\.json; a trace folder is needed"):
+        read_trace(tmp_path / "nothing")
+    (folder / "meta.json").unlink()
+    with pytest.raises(TraceError, match=r"no meta\.json; to read its 'rollouts\.parquet' alone, name that file"):
+        read_trace(folder)
+
+
+def test_a_wrong_row_of_a_trace_is_named_with_its_file(folder: Path) -> None:
+    path = folder / "rollouts.parquet"
+    frame = pd.read_parquet(path)
+    frame.loc[8, "response_tokens"] = -3
+    frame.to_parquet(path)
+    with pytest.raises(TraceError, match=r"trace/rollouts\.parquet: row 9, column 'response_tokens' is -3; a whole number"):
+        read_trace(folder)
+
+
+def test_a_logged_trace_needs_only_rollouts_and_meta(folder: Path) -> None:
+    for table in ("allocations", "spans", "events"):
+        (folder / f"{table}.parquet").unlink()
+    (folder / "plans.jsonl").unlink()
+    assert len(read_trace(folder).rollouts) == 12
+
+
+def test_save_does_not_replace_a_trace_unasked(trace: Trace, folder: Path) -> None:
+    with pytest.raises(TraceError, match="holds a trace already; resume it, overwrite it, or name another folder"):
+        trace.save(folder)
+    trace.save(folder, overwrite=True)
+    assert_same(read_trace(folder), trace)
+
+
+def test_a_folder_that_cannot_be_made_is_refused(trace: Trace, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TraceError, match=r"cannot be made .*; a writable folder is needed"):
+        trace.save(tmp_path / "file" / "trace")
+
+
+def test_several_runs_have_no_single_name() -> None:
+    trace = Trace(rollouts(run="a") + rollouts(run="b"))
+    assert trace.runs == ["a", "b"]
+    with pytest.raises(TraceError, match=r"the trace: holds 2 runs \(a, b\); select the rows of one of them"):
+        _ = trace.run
+
+
+def test_a_trace_prints_itself_short_and_escaped() -> None:
+    trace = Trace(rollouts(run="<script>"), meta={"policy": "<b>"})
+    assert 3 < len(repr(trace).splitlines()) <= 10
+    assert "6 to 3 prompts" in repr(trace)
+    assert "<script>" not in trace._repr_html_()
+    assert "&lt;script&gt;" in trace._repr_html_()
+    assert "&lt;b&gt;" in trace._repr_html_()

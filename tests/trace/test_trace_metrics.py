@@ -1,0 +1,100 @@
+"""Metrics: what a small trace adds up to, what is unknown, and what holds of every trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trace_samples import rollouts, step
+
+from rlhfless.trace import Trace, allocation_metrics, interval_union_s, step_metrics
+
+times = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)), max_size=12)
+
+
+def test_a_step_adds_up(trace: Trace) -> None:
+    first, second = step_metrics(trace).to_dict("records")
+    assert first == {
+        "run": "log",
+        "step": 0,
+        "time_s": 5.0,
+        "gpu_seconds": 16.0,
+        "idle_gpu_seconds": 6.0,
+        "slot_idle_gpu_seconds": 2.0,
+        "cost_usd": pytest.approx(0.016),
+        "actors": 2,
+        "responses": 6,
+        "response_tokens": 75,
+        "mean_response_tokens": 12.5,
+        "mean_reward": 0.5,
+        "truncated_share": 0.0,
+    }
+    assert second == first | {"step": 1, "cost_usd": pytest.approx(0.016)}
+
+
+def test_a_logged_trace_has_no_times_and_no_dollars() -> None:
+    rows = rollouts(finish_reason=None, reward=None)
+    rows[0] |= {"finish_reason": "length"}
+    rows[1] |= {"finish_reason": "stop", "reward": 3.0}
+    (metrics,) = step_metrics(Trace(rows)).to_dict("records")
+    unknown = ["time_s", "gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd", "actors"]
+    assert all(pd.isna(metrics[name]) for name in unknown)
+    assert (metrics["truncated_share"], metrics["mean_reward"]) == (0.5, 3.0)
+
+
+def test_a_decode_span_without_a_batch_leaves_the_empty_slots_unknown() -> None:
+    rows = step()
+    rows["spans"][1]["batch_mean"] = None
+    del rows["plan"]
+    (metrics,) = step_metrics(Trace(**rows)).to_dict("records")
+    assert np.isnan(metrics["slot_idle_gpu_seconds"])
+    assert metrics["idle_gpu_seconds"] == 6.0
+
+
+def test_every_run_has_rows_of_its_own() -> None:
+    rows = {name: [row | {"run": run} for run in "ab" for row in step()[name]] for name in ("rollouts", "allocations", "spans")}
+    metrics = step_metrics(Trace(**rows))
+    assert metrics[["run", "step", "idle_gpu_seconds"]].to_numpy().tolist() == [["a", 0, 6.0], ["b", 0, 6.0]]
+
+
+def test_a_holder_that_comes_back_is_one_actor_with_two_bills() -> None:
+    rows: dict[str, Any] = step()
+    del rows["plan"]
+    rows["allocations"].append(rows["allocations"][1] | {"start_s": 6, "end_s": 9})
+    rows["spans"].append(rows["spans"][3] | {"start_s": 5, "end_s": 7})
+    trace = Trace(**rows)
+    assert allocation_metrics(trace)["idle_gpu_seconds"].tolist() == [2.0, 0.0, 4.0, 4.0]
+    assert step_metrics(trace).loc[0, "actors"] == 2
+
+
+@given(times)
+def test_the_union_counts_every_moment_once(spans: list[tuple[int, int]]) -> None:
+    starts, ends = [s for s, _ in spans], [s + d for s, d in spans]
+    moments = {m for start, end in zip(starts, ends, strict=True) for m in range(start, end)}
+    assert interval_union_s(starts, ends) == len(moments)
+
+
+def test_intervals_that_end_before_they_start_cover_nothing() -> None:
+    assert interval_union_s([3, 0], [1, 1]) == 1.0
+    assert interval_union_s([], []) == 0.0
+
+
+@settings(max_examples=50, deadline=None)
+@given(spans=times, background=st.booleans(), duration=st.integers(0, 20))
+def test_idleness_lies_between_nothing_and_everything(spans: list, background: bool, duration: int) -> None:
+    held = {"step": 0, "holder": "a", "role": "decode", "gpu_ids": [3, 4, 5], "kind": "x", "usd_per_gpu_s": 2}
+    did = [
+        {"step": 0, "holder": "a", "phase": "decode", "start_s": s, "end_s": s + d, "batch_mean": 1, "slots": 2}
+        | {"background": background}
+        for s, d in spans
+    ]
+    trace = Trace(rollouts(), [held | {"start_s": 0, "end_s": duration}], did)
+    (metrics,) = step_metrics(trace).to_dict("records")
+    assert 0 <= metrics["idle_gpu_seconds"] <= metrics["gpu_seconds"] == 3 * duration
+    assert metrics["cost_usd"] == 2 * metrics["gpu_seconds"]
+    if background:
+        assert metrics["idle_gpu_seconds"] == metrics["gpu_seconds"]
