@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from rlhfless import __version__
-from rlhfless.errors import InputError, MissingExtra, user_errors
+from rlhfless.errors import InputError, user_errors
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -234,16 +234,35 @@ def import_(framework: str, path: Path, out: Path, maps: tuple[str, ...], respon
 
 
 @main.command()
+@click.option("--task", type=click.Choice(["arithmetic"]), default="arithmetic", show_default=True)
+@click.option("--algorithm", type=click.Choice(["grpo"]), default="grpo", show_default=True)
+@click.option("--steps", type=int, default=60, show_default=True, help="Steps of the whole run.")
+@click.option("--gpus", type=int, default=16, show_default=True, help="Emulated GPUs.")
+@click.option("--profile", default="cpu-tiny-qwen2", show_default=True, help="What an emulated GPU takes for an iteration.")
+@click.option("--policy", default="solver", show_default=True, help="Scheduling policy.")
+@click.option("--time-weight", type=float, default=0.7, show_default=True)
+@click.option("--charging", type=click.Choice(["profile", "measured"]), default="profile", show_default=True)
+@click.option("--engine", type=click.Choice(["torch"]), default="torch", show_default=True)
+@click.option("--pool", type=click.Choice(["local"]), default="local", show_default=True)
+@click.option("--prompts-per-step", type=int, default=32, show_default=True)
+@click.option("--samples", type=int, default=8, show_default=True, help="Responses per prompt.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--model", type=click.Path(path_type=Path), help="Start from this folder instead of a new warm-up.")
+@click.option("--resume", is_flag=True, help="Continue the run in OUT after its last completed step.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder of trace and checkpoint.")
+def train(out: Path, resume: bool, model: Path | None, engine: str, pool: str, **options: Any) -> None:
+    """Train the shipped task on emulated GPUs: predict, plan, execute, reward, learn, trace, step after step."""
+    from rlhfless.training.config import TrainConfig
+    from rlhfless.training.loop import train as run_training
+
+    trace = run_training(TrainConfig(**options), out, resume=resume, model=model)
+    click.echo(repr(trace))
+    click.echo(f"wrote {out}")
+
+
+@main.command()
 def doctor() -> None:
     """What is installed, which device, and what will not work."""
     from rlhfless.doctor import format_report
 
     click.echo(format_report())
-
-
-def require_plots() -> None:
-    """Refuse with one sentence when plotly is not installed."""
-    try:
-        import plotly  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("plots need plotly, which is not installed: pip install 'rlhfless[notebook]'") from error

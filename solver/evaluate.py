@@ -82,14 +82,18 @@ def evaluate(
         admission: ``reserve`` or ``preempt``.
 
     Raises:
-        PlanningError: a response is missing or planned twice.
+        PlanningError: a response is missing, planned twice or not in the workload.
     """
-    planned = np.concatenate([np.asarray(a.responses, dtype=np.int64) for a in plan.actors])
-    counts = np.bincount(planned, minlength=len(workload))
-    if len(counts) != len(workload) or np.any(counts != 1):
-        wrong = int(np.flatnonzero(counts != 1)[0]) if np.any(counts != 1) else len(workload)
+    planned = np.array([i for a in plan.actors for i in a.responses], dtype=np.int64)
+    if unknown := planned[(planned < 0) | (planned >= len(workload))].tolist():
         raise PlanningError(
-            f"response {wrong} is in the plan {counts[wrong] if wrong < len(counts) else 0} times; "
+            f"the plan holds response {unknown[0]}, but the workload has responses 0 to {len(workload) - 1} only"
+        )
+    counts = np.bincount(planned, minlength=len(workload))
+    if np.any(counts != 1):
+        wrong = int(np.flatnonzero(counts != 1)[0])
+        raise PlanningError(
+            f"response {wrong} is in the plan {counts[wrong]} times; "
             f"each of the {len(workload)} responses must be in it exactly once"
         )
     model = latency if table else latency.affine

@@ -76,7 +76,8 @@ def pareto_front(
     check_fits(workload, cluster, latency)
     model = latency.affine
     work = SortedWork.of(workload, model, admission_of(model, None, admission), ready_s(model), cluster.max_actors)
-    grid = np.geomspace(work.shortest_makespan_s, work.longest_makespan_s * (1 + 1e-9), points)
+    fastest_s = max(work.shortest_makespan_s, 1e-12)  # 0 when every response is complete already
+    grid = np.geomspace(fastest_s, max(fastest_s, work.longest_makespan_s) * (1 + 1e-9), points)
     relaxed = [work.relaxed(float(m)) for m in grid]
     bound = np.array([np.inf if r is None else cluster.gpus_per_actor * r.actor_s for r in relaxed])
     seen: dict[tuple[int, ...], Plan] = {}

@@ -141,7 +141,8 @@ class Plan:
         ]
         return pd.DataFrame(rows)
 
-    def _lines(self) -> list[str]:
+    def _head(self) -> list[str]:
+        """What the plan is and promises, without its actors."""
         gpus = sum(len(a.gpu_ids) for a in self.actors)
         lines = [
             f"Plan by {self.policy!r}: {len(self.actors)} actors on {gpus} GPUs, "
@@ -155,6 +156,10 @@ class Plan:
             lines.append(f"  {self.status}: value {self.value:.5f}, bound {self.lower_bound:.5f}, gap {self.gap:.2%}")
         if self.rule is not None:
             lines.append(f"  rule while the step runs: {self.rule.name}")
+        return lines
+
+    def __repr__(self) -> str:
+        lines = self._head()
         shown = self.actors[: max(0, 9 - len(lines))]
         lines += [
             f"  actor {i}: GPUs {','.join(map(str, a.gpu_ids))}, {len(a.responses)} responses, done at {a.predicted_s:.2f} s"
@@ -162,15 +167,10 @@ class Plan:
         ]
         if len(self.actors) > len(shown):
             lines.append(f"  ... and {len(self.actors) - len(shown)} more actors")
-        return lines
-
-    def __repr__(self) -> str:
-        return "\n".join(self._lines())
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        head = "".join(
-            f"<div>{html.escape(line)}</div>" for line in self._lines()[: len(self._lines())] if " actor " not in line
-        )
+        head = "".join(f"<div>{html.escape(line)}</div>" for line in self._head())
         rows = "".join(
             f"<tr><td>{i}</td><td>{html.escape(a.kind)}</td><td>{','.join(map(str, a.gpu_ids))}</td>"
             f"<td>{len(a.responses)}</td><td>{a.predicted_s:.2f}</td></tr>"

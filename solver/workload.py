@@ -35,7 +35,7 @@ def _whole_numbers(name: str, values: ArrayLike) -> IntArray:
     return rounded
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Workload:
     """The responses of one generation step.
 
@@ -107,7 +107,8 @@ class Workload:
     @property
     def remaining_tokens(self) -> IntArray:
         """(R,) decode iterations each response still needs."""
-        return np.maximum(self.response_tokens - self.generated_tokens, 0)
+        remaining: IntArray = np.maximum(self.response_tokens - self.generated_tokens, 0)
+        return remaining
 
     @property
     def context_tokens(self) -> IntArray:

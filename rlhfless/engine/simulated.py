@@ -72,7 +72,7 @@ class SimulatedEngine:
     def peek_next_event_s(self, completions: int = 1) -> float:
         """See the protocol."""
         limit = self._next_arrival_index()
-        ahead = self._finish[self._finish > self._done]
+        ahead = self._finish[np.count_nonzero(self._reported) :]
         if len(ahead) >= completions:
             index = int(ahead[completions - 1])
             if limit is None or index <= limit:

@@ -21,6 +21,7 @@ import numpy as np
 
 from rlhfless.engine.protocol import Completion, Progress, Request
 from rlhfless.engine.spans import SpanAccumulator
+from rlhfless.errors import missing_extra
 from solver.admission import Admission
 from solver.latency import LatencyModel
 
@@ -32,7 +33,7 @@ try:
 except ImportError as error:
     if error.name != "torch":
         raise
-    raise ImportError("the torch engine needs PyTorch; install it with: pip install 'rlhfless[torch]'") from None
+    raise missing_extra("the torch engine", error.name, "torch") from None
 
 MEASURED = "measured"
 
@@ -113,7 +114,7 @@ class TorchEngine:
         model: the weights; may be shared with other engines on its device.
         admission: slots and KV memory, and who joins and leaves the batch.
         charge: a latency model, whose seconds an iteration takes, or ``"measured"``: the seconds that it took here.
-        eos_id: the token that ends a response.
+        eos_id: the token that ends a response; never drawn where a length is forced.
         start_s: where the clock starts.
 
     Raises:
@@ -278,7 +279,7 @@ class TorchEngine:
     def _run(self, iteration: _Iteration) -> tuple[float, float]:
         """Compute the iteration's tokens; returns the seconds of its prefill and its decoding.
 
-        Touches only rows behind the committed ones, and in those only the cell that the next token goes to.
+        Writes no cell of the cache that a committed token owns, so the iteration may still be forgotten.
         """
         for sequence in iteration.evicted:  # out of the batch, but whole until this iteration is committed
             row, last = self._rows.index(sequence), len(self._rows) - 1 - iteration.evicted.index(sequence)

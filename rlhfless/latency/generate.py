@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from rlhfless.errors import missing_extra
 from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity, load_profile, save_profile
 from solver.latency import StepTable
 
@@ -207,9 +208,7 @@ def _compile(model: ModelConfig, gpu: GpuKind, gpus: int) -> tuple[Any, str]:
         engines = importlib.import_module("aiconfigurator_core.sdk.engine")
         versions = importlib.import_module("aiconfigurator_core.sdk.perf_database")
     except ImportError:
-        raise ProfileError(
-            f"generating profiles needs the package {SOURCE}; install it with: pip install 'rlhfless[profiles]'"
-        ) from None
+        raise missing_extra("generating profiles", SOURCE, "profiles") from None
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         Path(folder, "config.json").write_text(json.dumps(model.huggingface()), encoding="utf-8")
         engine = engines.EngineHandle.compile(folder, gpu.system, "vllm", tp_size=gpus)

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from rlhfless.errors import missing_extra
 from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity, load_profile, save_profile
 from solver.latency import StepTable
 
@@ -250,9 +251,7 @@ def _require(package: str) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError:
-        raise ProfileError(
-            f"measuring a profile needs the package {package}; install it with: pip install 'rlhfless[torch]'"
-        ) from None
+        raise missing_extra("measuring a profile", package, "torch") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

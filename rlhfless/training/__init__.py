@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from rlhfless.errors import missing_extra
+
 _MODULE_OF = {
     "ArithmeticTask": "arithmetic",
     "Problem": "arithmetic",
@@ -30,11 +32,7 @@ __all__ = sorted(_MODULE_OF)
 
 def missing_torch(error: ImportError) -> ImportError:
     """The one sentence said when torch or transformers is not installed."""
-    return ImportError(
-        f"rlhfless.training needs the package {error.name!r}, which is not installed; "
-        "get it with `pip install 'rlhfless[torch]'`",
-        name=error.name,
-    )
+    return missing_extra("rlhfless.training", error.name, "torch")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,8 @@
 """The torch engine: what it decodes, and what the clock, the spans and the batch look like meanwhile."""
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -321,3 +323,10 @@ def test_refusals_are_one_sentence_each(hf, model):
             RowModel(hf)
     finally:
         hf.config.hidden_act = act
+
+
+def test_without_torch_the_message_names_the_extra():
+    blocked = "import sys; sys.modules['torch'] = None; import rlhfless.engine.protocol, rlhfless.engine.spans; "
+    run = [sys.executable, "-c", blocked + "import rlhfless.engine.torch_engine"]
+    error = subprocess.run(run, capture_output=True, text=True).stderr
+    assert error.endswith("the torch engine needs torch, which is not installed: pip install 'rlhfless[torch]'\n")

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from rlhfless.errors import MissingExtra
 from rlhfless.latency import ProfileError, generate, read_profile
 
 
@@ -23,7 +24,9 @@ def test_unknown_names_are_refused() -> None:
 
 def test_without_the_database_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiconfigurator_core", None)
-    with pytest.raises(ProfileError, match=r"aiconfigurator-core; install it with: pip install 'rlhfless\[profiles\]'"):
+    with pytest.raises(
+        MissingExtra, match=r"needs aiconfigurator-core, which is not installed: pip install 'rlhfless\[profiles\]'"
+    ):
         generate.generate_profile("l40s-qwen2.5-3b-tp2", "2026-01-01")
 
 

@@ -1,0 +1,95 @@
+"""What a training run is: task, algorithm, cluster, schedule, all with defaults that reproduce the shipped trace.
+
+Knows numbers and names only; needs no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+TASKS = ("arithmetic",)
+ALGORITHMS = ("grpo",)
+CHARGING = ("profile", "measured")
+
+
+class TrainError(ValueError):
+    """A training option is wrong, or a run cannot be resumed; one sentence says what would be right."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One run.
+
+    Attributes:
+        steps: steps of the whole run, a resumed one included.
+        pool: training prompts; an epoch visits each once. prompts_per_step, samples: the batch of a step.
+        response_limit: no response gets longer.
+        learning_rate, updates, clip_low, clip_high, token_budget: of the GRPO update.
+        temperature: of sampling.
+        gpus, gpus_per_node, profile: the emulated cluster; ``profile`` also says how many GPUs an actor takes.
+        charging: virtual seconds of generation by the ``profile``, or ``measured``: each actor's own iterations here.
+        policy, time_weight, time_limit_s, tau: how steps are planned.
+        window: epochs that the length predictor looks back on.
+        seed: of the task, the model, the warm-up, the order of prompts and every response.
+    """
+
+    task: str = "arithmetic"
+    algorithm: str = "grpo"
+    steps: int = 60
+    pool: int = 128
+    prompts_per_step: int = 32
+    samples: int = 8
+    response_limit: int = 320
+    learning_rate: float = 3e-4
+    updates: int = 1
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    token_budget: int = 8192
+    temperature: float = 1.0
+    gpus: int = 16
+    gpus_per_node: int = 8
+    profile: str = "cpu-tiny-qwen2"
+    charging: str = "profile"
+    policy: str = "solver"
+    time_weight: float = 0.7
+    time_limit_s: float = 0.3
+    tau: float = 0.7
+    window: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, known in (("task", TASKS), ("algorithm", ALGORITHMS), ("charging", CHARGING)):
+            if getattr(self, name) not in known:
+                raise TrainError(f"{name} {getattr(self, name)!r} is unknown; choose from {', '.join(known)}")
+        for name in ("steps", "pool", "prompts_per_step", "samples", "response_limit", "updates", "gpus", "gpus_per_node"):
+            if getattr(self, name) < 1:
+                raise TrainError(f"{name} is {getattr(self, name)}; at least 1 is needed")
+        if self.pool % self.prompts_per_step:
+            raise TrainError(
+                f"prompts_per_step is {self.prompts_per_step}, which does not divide the pool of {self.pool} prompts; an epoch "
+                "must be a whole number of steps"
+            )
+        if self.gpus % min(self.gpus, self.gpus_per_node):
+            raise TrainError(f"gpus is {self.gpus}, no multiple of the {self.gpus_per_node} GPUs of a node; give whole nodes")
+        if self.temperature <= 0 or self.learning_rate <= 0:
+            raise TrainError(f"temperature ({self.temperature}) and learning_rate ({self.learning_rate}) must be above 0")
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in which every prompt of the pool is visited once."""
+        return self.pool // self.prompts_per_step
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, JSON-ready."""
+        return asdict(self)
+
+    def check_resume(self, earlier: dict[str, Any]) -> None:
+        """Refuse to continue a run that was started with other options; only ``steps`` may differ.
+
+        Raises:
+            TrainError: naming the option and both values.
+        """
+        for name, value in self.to_dict().items():
+            if name != "steps" and earlier.get(name, value) != value:
+                raise TrainError(f"the run was started with {name} {earlier[name]!r}, not {value!r}; resume it with that value")

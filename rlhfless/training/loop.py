@@ -1,0 +1,319 @@
+"""The RLHF loop: predict, plan, execute, reward, learn, trace; one step at a time, resumable after each.
+
+Knows all stations and their order; the stations know nothing of each other. Generation runs on emulated actors (virtual
+clock); preparation and learning are measured on this device and charged to the learner, which takes its GPUs when
+generation ends.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.training import missing_torch
+
+try:
+    import torch
+    from tqdm.auto import tqdm
+except ImportError as error:
+    raise missing_torch(error) from None
+
+from rlhfless.engine.protocol import Request
+from rlhfless.engine.sampling import Sampling
+from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.engine.torch_forward import RowModel
+from rlhfless.executor import StepRecord, run_step
+from rlhfless.latency import load_profile, usd_per_gpu_hour
+from rlhfless.predict import EwmaPredictor
+from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.trace import Trace, TraceWriter
+from rlhfless.training.arithmetic import ArithmeticTask, Problem
+from rlhfless.training.checkpoint import keep_only, load_checkpoint, save_checkpoint
+from rlhfless.training.config import TrainConfig, TrainError
+from rlhfless.training.grpo import GrpoBatch, learn
+from rlhfless.training.model import load_model, save_model, tiny_qwen2
+from rlhfless.training.tokenizer import CharTokenizer
+from rlhfless.training.warmup import warm_up
+from solver.cluster import Cluster
+from solver.objective import Objective, StepRest
+from solver.plan import Plan
+from solver.workload import Workload
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedStep:
+    """What one step gave: its plan and record, the texts, their rewards, and the learner's numbers."""
+
+    step: int
+    plan: Plan
+    record: StepRecord
+    rollouts: pd.DataFrame
+    learning: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def mean_reward(self) -> float:
+        """Mean reward of the step's responses."""
+        return float(self.rollouts["reward"].mean())
+
+
+def make_model(seed: int, progress: bool = True) -> tuple[Any, CharTokenizer]:
+    """The tiny model, warmed up from scratch on worked solutions (about a minute on two cores)."""
+    tokenizer = CharTokenizer()
+    task = ArithmeticTask(seed)
+    return warm_up(tiny_qwen2(tokenizer, seed), tokenizer, task.worked_solutions(seed), seed=seed, progress=progress), tokenizer
+
+
+class Trainer:
+    """Runs steps of one training run.
+
+    Args:
+        config: what to run.
+        folder: where trace and checkpoints go; None keeps nothing (notebooks).
+        model: a folder written by ``save_model``; None warms up a new model.
+        resume: continue the run in ``folder``.
+
+    Raises:
+        TrainError: the options do not fit, or the folder holds nothing to resume.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: str | Path | None = None,
+        *,
+        model: str | Path | None = None,
+        resume: bool = False,
+        progress: bool = True,
+    ) -> None:
+        self.config, self.progress = config, progress
+        self.folder = None if folder is None else Path(folder)
+        self.latency = load_profile(config.profile)
+        per_node = min(config.gpus, config.gpus_per_node)
+        price = usd_per_gpu_hour(self.latency.kind)
+        self.cluster = Cluster(config.gpus // per_node, per_node, self.latency.gpus_per_actor, self.latency.kind, price)
+        self.policy = make_policy(config.policy, tau=config.tau)
+        if self.policy.clairvoyant:
+            raise TrainError(f"policy {config.policy!r} needs the true lengths, which nobody has before generating")
+        self.task = ArithmeticTask(config.seed, config.pool)
+        self.predictor = EwmaPredictor(config.window)
+        self.writer: TraceWriter | None = None
+        self.history = pd.DataFrame()
+        self.clock_s, self.next_step, self.rest = 0.0, 0, StepRest()
+        self._open(model, resume)
+
+    def _open(self, model: str | Path | None, resume: bool) -> None:
+        """Load or make the model, and start or continue trace and checkpoints."""
+        if resume:
+            if self.folder is None:
+                raise TrainError("nothing to resume: no folder was given")
+            self.writer = TraceWriter.resume(self.folder)
+            self.config.check_resume(self.writer.meta.get("config", {}))
+            self.model, self.tokenizer = load_model(self.folder / "warm")
+        elif model is not None:
+            self.model, self.tokenizer = load_model(model)
+        else:
+            self.model, self.tokenizer = make_model(self.config.seed, self.progress)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.config.learning_rate, weight_decay=0.0)
+        if self.folder is not None and self.writer is None:
+            self.writer = TraceWriter(self.folder, self._meta())
+            save_model(self.model, self.tokenizer, self.folder / "warm")
+            save_checkpoint(self._checkpoints, 0, self.model, self.optimizer)
+        if resume and self.writer is not None:
+            self.next_step = self.writer.next_step
+            load_checkpoint(self._checkpoints, self.next_step, self.model, self.optimizer)
+            if self.next_step:
+                trace = self.writer.trace
+                self.history, self.clock_s = trace.rollouts, self.writer.end_s
+                self.rest = StepRest(**trace.meta["rest"])
+        longest_prompt = max(len(self.tokenizer.encode(p.prompt)) for p in self.task.problems)
+        self.rows = RowModel(self.model, longest_prompt + self.config.response_limit)
+        charge = "measured" if self.config.charging == "measured" else self.latency
+        sampling = Sampling(temperature=self.config.temperature)
+        self.engines = TorchEngineFactory(self.rows, charge, self.tokenizer.eos_token_id, sampling)
+
+    @property
+    def _checkpoints(self) -> Path:
+        assert self.folder is not None
+        return self.folder / "checkpoints"
+
+    # --- one step -----------------------------------------------------------------------------------------------------
+
+    def problems_of(self, step: int) -> list[Problem]:
+        """The prompts of a step: the pool in a new random order every epoch, dealt out in steps."""
+        epoch, part = divmod(step, self.config.steps_per_epoch)
+        order = np.random.default_rng([self.config.seed, epoch]).permutation(self.config.pool)
+        size = self.config.prompts_per_step
+        return [self.task.problems[i] for i in order[part * size : (part + 1) * size]]
+
+    def predict(self, problems: Sequence[Problem]) -> Workload:
+        """The workload of a step with predicted lengths: last epoch's, or the reference answer's in the first epoch."""
+        samples, limit = self.config.samples, self.config.response_limit
+        predicted = self.predictor.fit(self.history).predict(
+            [p.prompt_id for p in problems],
+            samples,
+            {p.prompt_id: p.reference_answer_tokens for p in problems},
+            response_limit=limit,
+        )
+        prompt_tokens = [len(self.tokenizer.encode(p.prompt)) for p in problems]
+        return Workload.grid(prompt_tokens, predicted.reshape(-1, samples), response_limit=limit)
+
+    def plan(self, workload: Workload) -> Plan:
+        """The plan of the run's policy for a workload, with the last step's preparation and learning as the rest."""
+        c = self.config
+        given = PlanningInput(
+            workload,
+            self.cluster,
+            self.latency,
+            Objective(c.time_weight),
+            self.rest,
+            c.time_limit_s,
+            seed=c.seed + self.next_step,
+        )
+        return self.policy.plan(given)
+
+    def requests(self, problems: Sequence[Problem], step: int) -> list[Request]:
+        """One request per response; its random stream depends on (seed, step, prompt, sample) only."""
+        requests = []
+        for p, problem in enumerate(problems):
+            ids = np.array(self.tokenizer.encode(problem.prompt), dtype=np.int64)
+            prompt_seed = int.from_bytes(problem.prompt_id.encode()[-8:], "little")
+            for sample in range(self.config.samples):
+                entropy = [self.config.seed, step, prompt_seed, sample]
+                seed = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])
+                index = p * self.config.samples + sample
+                requests.append(Request(index, len(ids), self.config.response_limit, prompt_ids=ids, seed=seed))
+        return requests
+
+    def generate(self, plan: Plan, problems: Sequence[Problem], step: int) -> StepRecord:
+        """Run the plan on real engines, on the virtual clock."""
+        self.rows.load(self.model)
+        return run_step(
+            plan, self.requests(problems, step), self.engines, self.latency, self.cluster,
+            run=self.config.task, step=step, start_s=self.clock_s,
+        )  # fmt: skip
+
+    def step(self) -> TrainedStep:
+        """One whole step: predict, plan, execute, reward, learn, trace."""
+        step = self.next_step
+        problems = self.problems_of(step)
+        workload = self.predict(problems)
+        plan = self.plan(workload)
+        record = self.generate(plan, problems, step)
+        began = time.perf_counter()
+        rollouts = self._rollouts(problems, workload, record, step)
+        prepare_s = time.perf_counter() - began
+        learning = self._learn(problems, rollouts, record)
+        self._record_learning(record, prepare_s, learning["seconds"])
+        self.rest = StepRest(prepare_s, learning["seconds"])
+        self._commit(rollouts, record, step)
+        return TrainedStep(step, plan, record, rollouts, learning)
+
+    def run(self, on_step: Callable[[TrainedStep], None] | None = None) -> Trace | None:
+        """All steps that are left; interrupting it keeps every completed step. Returns the trace if one is kept."""
+        bar = tqdm(range(self.next_step, self.config.steps), desc="train", unit="step", disable=not self.progress)
+        for _ in bar:
+            done = self.step()
+            tokens = done.rollouts["response_tokens"].mean()
+            bar.set_postfix(reward=f"{done.mean_reward:.2f}", tokens=f"{tokens:.0f}", actors=len(done.plan.actors))
+            if on_step is not None:
+                on_step(done)
+        return None if self.writer is None else self.writer.trace
+
+    # --- parts of a step ----------------------------------------------------------------------------------------------
+
+    def _rollouts(self, problems: Sequence[Problem], workload: Workload, record: StepRecord, step: int) -> pd.DataFrame:
+        """Decode and reward the responses."""
+        rows = []
+        for i in range(len(workload)):
+            problem = problems[i // self.config.samples]
+            ids = record.completions[i].token_ids
+            assert ids is not None
+            text = self.tokenizer.decode(ids.tolist())
+            rows.append(
+                {
+                    "run": record.run,
+                    "step": step,
+                    "epoch": step // self.config.steps_per_epoch,
+                    "prompt_id": problem.prompt_id,
+                    "sample": i % self.config.samples,
+                    "prompt_tokens": int(workload.prompt_tokens[workload.prompt_of[i]]),
+                    "reward": self.task.reward(problem, text),
+                    "weights_version": step,
+                    "predicted_tokens": float(workload.response_tokens[i]),
+                    "prompt": problem.prompt,
+                    "response": text,
+                    **record.rollout_times(i),
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def _learn(self, problems: Sequence[Problem], rollouts: pd.DataFrame, record: StepRecord) -> dict[str, float]:
+        """One GRPO update on the step's responses."""
+        c = self.config
+        prompts = [self.tokenizer.encode(p.prompt) for p in problems for _ in range(c.samples)]
+        completions = [record.completions[i] for i in range(len(rollouts))]
+        batch = GrpoBatch(
+            prompts,
+            [done.token_ids.tolist() for done in completions if done.token_ids is not None],
+            rollouts["reward"].to_numpy(),
+            np.repeat(np.arange(len(problems)), c.samples),
+            [done.logprobs for done in completions if done.logprobs is not None] if c.temperature == 1.0 else None,
+        )
+        self.model.train()
+        learning = learn(
+            self.model, self.optimizer, batch, updates=c.updates, clip_low=c.clip_low, clip_high=c.clip_high,
+            temperature=c.temperature, token_budget=c.token_budget,
+        )  # fmt: skip
+        self.model.eval()
+        return learning
+
+    def _record_learning(self, record: StepRecord, prepare_s: float, learn_s: float) -> None:
+        """The learner takes one actor's GPUs when generation ends; what it does there was measured on this device."""
+        start, prepared = record.end_s, record.end_s + prepare_s
+        node, gpu_ids = self.cluster.place(0)
+        record.allocate(
+            "learner", "learner", node, gpu_ids, self.cluster.kind, self.cluster.market, self.cluster.usd_per_gpu_s,
+            start, prepared + learn_s,
+        )  # fmt: skip
+        record.span("learner", "prepare", start, prepared, clock="measured")
+        record.span("learner", "learn", prepared, prepared + learn_s, clock="measured")
+        record.close(prepared + learn_s)
+
+    def _commit(self, rollouts: pd.DataFrame, record: StepRecord, step: int) -> None:
+        """Checkpoint first, trace second: the trace's meta.json decides which steps count."""
+        self.next_step = step + 1
+        self.clock_s = record.end_s
+        if self.writer is not None:
+            save_checkpoint(self._checkpoints, self.next_step, self.model, self.optimizer)
+            self.writer.meta["rest"] = {"prepare_s": self.rest.prepare_s, "learn_s": self.rest.learn_s}
+            self.writer.append_step(rollouts, record.allocations, record.spans, record.events, record.plan.to_dict())
+            keep_only(self._checkpoints, self.next_step)
+        self.history = pd.concat([self.history, rollouts], ignore_index=True)
+
+    def _meta(self) -> dict[str, Any]:
+        return {
+            "seeds": {"run": self.config.seed},
+            "cluster": vars(self.cluster),
+            "profile": self.config.profile,
+            "policy": self.config.policy,
+            "clock": "virtual",
+            "charging": self.config.charging,
+            "engine": "torch",
+            "device": f"{platform.machine()} CPU, torch {torch.__version__}",
+            "config": self.config.to_dict(),
+            "rest": {"prepare_s": 0.0, "learn_s": 0.0},
+        }
+
+
+def train(config: TrainConfig, folder: str | Path, *, resume: bool = False, model: str | Path | None = None) -> Trace:
+    """Run (or resume) a training run and keep its trace and last checkpoint in ``folder``."""
+    trace = Trainer(config, folder, resume=resume, model=model).run()
+    assert trace is not None
+    return trace

@@ -1,0 +1,423 @@
+"""The simulated engine does what a plain engine does that computes one iteration after the other.
+
+``PlainEngine`` is written from the protocol and the admission rule; it shares the latency model with the engine, no more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
+from rlhfless.engine.simulated import MOVED_KV, SimulatedEngine
+from solver import Admission, LatencyModel, Workload
+from solver.evaluate import actor_timeline
+
+LIMIT = 20
+ODD_S = math.pi * 1e-3  # moments that never fall on an iteration boundary
+
+
+@dataclass
+class Held:
+    """A response in the plain engine."""
+
+    request: Request
+    tokens: int
+    kv: bool
+    start_s: float | None
+    first_token_s: float | None
+    prefill: int
+
+    @property
+    def context(self) -> int:
+        return self.request.prompt_tokens + self.tokens
+
+    @property
+    def counted(self) -> int:
+        return self.request.prompt_tokens + self.request.limit_tokens
+
+    @property
+    def left(self) -> int:
+        assert self.request.target_tokens is not None
+        return self.request.target_tokens - self.tokens
+
+
+@dataclass
+class PlainEngine:
+    """One iteration after the other."""
+
+    latency: LatencyModel
+    admission: Admission
+    clock_s: float = 0.0
+    batch: list[Held] = field(default_factory=list)
+    queue: list[Held] = field(default_factory=list)
+    arriving: list[Held] = field(default_factory=list)
+    done: list[Completion] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=lambda: {"prefill": 0.0, "decode": 0.0})
+    tokens: dict[str, int] = field(default_factory=lambda: {"prefill": 0, "decode": 0})
+
+    def add(self, requests: Iterable[Request]) -> None:
+        for r in requests:
+            new = Held(r, r.generated_tokens, r.kv is not None, r.start_s, r.first_token_s, r.prefill_tokens_computed)
+            self.arriving.append(new)
+        self.arriving.sort(key=lambda h: h.request.available_s)
+        self._take_in()
+
+    def advance(self, to_s: float) -> None:
+        while True:
+            self._take_in()
+            if not self.batch and not self.queue:
+                if not self.arriving or self.arriving[0].request.available_s > to_s:
+                    return
+                self.clock_s = self.arriving[0].request.available_s
+                continue
+            if not self._iterate(to_s):
+                return
+
+    def cut(self, at_s: float, responses: Sequence[int] | None = None) -> list[Request]:
+        self.advance(at_s)
+        if self.clock_s < at_s and (self.batch or self.queue):
+            self._iterate(math.inf)
+        taken = []
+        for place in (self.batch, self.queue, self.arriving):
+            for h in [h for h in place if responses is None or h.request.response in responses]:
+                place.remove(h)
+                taken.append(
+                    replace(
+                        h.request, generated_tokens=h.tokens, kv=MOVED_KV if h.kv else None, start_s=h.start_s,
+                        first_token_s=h.first_token_s, prefill_tokens_computed=h.prefill,
+                    )
+                )  # fmt: skip
+        return taken
+
+    def _take_in(self) -> None:
+        while self.arriving and self.arriving[0].request.available_s <= self.clock_s:
+            self.queue.append(self.arriving.pop(0))
+        for h in [h for h in self.queue if h.left <= 0]:
+            self.queue.remove(h)
+            self._complete(h)
+
+    def _complete(self, h: Held) -> None:
+        start = self.clock_s if h.start_s is None else h.start_s
+        first = self.clock_s if h.first_token_s is None else h.first_token_s
+        tokens = h.request.target_tokens
+        assert tokens is not None
+        done = Completion(h.request.response, self.clock_s, tokens, h.request.target_finish, first, start, h.prefill)
+        self.done.append(done)
+
+    def _counted(self, held: Iterable[Held]) -> int:
+        return sum(h.counted if self.admission.rule == "reserve" else h.context for h in held)
+
+    def _iterate(self, to_s: float) -> bool:
+        """One iteration if it ends by ``to_s``; evictions belong to the boundary at its end."""
+        joining: list[Held] = []
+        for h in self.queue:
+            inside = [*self.batch, *joining]
+            fits = self._counted([*inside, h]) <= self.admission.kv_capacity_tokens
+            if len(inside) >= self.admission.max_batch or (inside and not fits):
+                break
+            joining.append(h)
+        batch = [*self.batch, *joining]
+        new = sum(h.context for h in joining if not h.kv)
+        prefill_s = float(self.latency.prefill_s(new)) if new else 0.0
+        decode_s = float(self.latency.step_s(len(batch), sum(h.context for h in batch)))
+        if self.clock_s + prefill_s + decode_s > to_s:
+            return False
+        for h in joining:
+            self.queue.remove(h)
+            h.start_s = self.clock_s if h.start_s is None else h.start_s
+            h.prefill += 0 if h.kv else h.context
+            h.kv = True
+        assert len(batch) <= self.admission.max_batch
+        assert len(batch) == 1 or self._counted(batch) <= self.admission.kv_capacity_tokens
+        self.clock_s += prefill_s + decode_s
+        for h in batch:
+            h.tokens += 1
+            h.first_token_s = self.clock_s if h.first_token_s is None else h.first_token_s
+            if h.left == 0:
+                self._complete(h)
+        self.seconds["prefill"] += prefill_s
+        self.seconds["decode"] += decode_s
+        self.tokens["prefill"] += new
+        self.tokens["decode"] += len(batch)
+        self.batch = [h for h in batch if h.left > 0]
+        while self.admission.rule == "preempt" and len(self.batch) > 1:
+            if self._counted(self.batch) <= self.admission.kv_capacity_tokens:
+                break
+            self.batch[-1].kv = False
+            self.queue.insert(0, self.batch.pop())
+        return True
+
+    def generated_tokens(self) -> dict[int, int]:
+        return {h.request.response: h.tokens for h in [*self.batch, *self.queue, *self.arriving]}
+
+
+# --- random engines and scripts --------------------------------------------------------------------------------------
+
+
+@st.composite
+def latencies(draw: st.DrawFn) -> LatencyModel:
+    """Affine models in which every term can be absent or large."""
+
+    def one_of(*values: float) -> float:
+        return draw(st.sampled_from(values))
+
+    return LatencyModel(
+        "small", 1, one_of(1e-3, 8e-3), one_of(0.0, 1e-4, 3e-3), one_of(0.0, 1e-5, 2e-4),
+        prefill_base_s=one_of(0.0, 4e-3), prefill_per_token_s=one_of(0.0, 2e-4),
+    )  # fmt: skip
+
+
+@st.composite
+def requests(draw: st.DrawFn, first: int, most: int = 6, now_s: float | None = None) -> list[Request]:
+    """New responses: zero lengths, empty prompts; available at once, or at odd moments from ``now_s`` on."""
+    made = []
+    for response in range(first, first + draw(st.integers(1, most))):
+        length = draw(st.integers(0, LIMIT))
+        at_s = 0.0 if now_s is None or draw(st.booleans()) else now_s + draw(st.integers(0, 60)) * ODD_S
+        finish = "length" if length == LIMIT else "stop"
+        made.append(Request(response, draw(st.integers(0, 12)), LIMIT, at_s, target_tokens=length, target_finish=finish))
+    return made
+
+
+@st.composite
+def admissions(draw: st.DrawFn) -> Admission:
+    """From 'one at a time' to 'everyone at once'; every response fits alone."""
+    return Admission(draw(st.integers(1, 8)), draw(st.sampled_from([32, 40, 70, 1 << 40])), draw(st.sampled_from(RULES)))
+
+
+RULES = ["reserve", "preempt"]
+
+
+def key(c: Completion) -> tuple[float, int]:
+    return round(c.time_s, 9), c.response
+
+
+def assert_same_completions(mine: Sequence[Completion], other: Sequence[Completion]) -> None:
+    assert [c.response for c in sorted(mine, key=key)] == [c.response for c in sorted(other, key=key)]
+    for a, b in zip(sorted(mine, key=key), sorted(other, key=key), strict=True):
+        assert (a.response_tokens, a.finish_reason, a.prefill_tokens_computed) == (
+            b.response_tokens, b.finish_reason, b.prefill_tokens_computed,
+        )  # fmt: skip
+        for name in ("time_s", "start_s", "first_token_s"):
+            assert getattr(a, name) == pytest.approx(getattr(b, name), rel=1e-9, abs=1e-12)
+
+
+def assert_tiled(spans: Sequence[EngineSpan], idle_until: Sequence[float] = ()) -> None:
+    """Spans follow on each other; gaps end only at ``idle_until``, when something arrived at an idle engine."""
+    for a, b in itertools.pairwise([s for s in spans if s.end_s > s.start_s]):
+        gap = b.start_s - a.end_s
+        assert abs(gap) < 1e-9 or (gap > 0 and any(abs(b.start_s - t) < 1e-9 for t in idle_until))
+
+
+@given(st.data(), latencies(), admissions())
+@settings(max_examples=1500, deadline=None)
+def test_random_scripts_of_arrivals_hops_and_cuts(data, latency, admission):
+    """Whatever is added, cut, moved elsewhere and back: state and record are those of the plain engine at every stop."""
+    engine, plain = SimulatedEngine(latency, admission), PlainEngine(latency, admission)
+    progress = Progress([], [])
+    now_s, first, arrivals = 0.0, 0, [0.0]
+
+    def note(step: Progress, until_s: float) -> None:
+        # zero lengths apart, nothing is committed that ends after the stop
+        assert all(c.time_s <= until_s or c.response_tokens == 0 for c in step.completions)
+        assert [c.time_s for c in step.completions] == sorted(c.time_s for c in step.completions)
+        progress.completions.extend(step.completions)
+        progress.spans.extend(step.spans)
+
+    for action in data.draw(st.lists(st.sampled_from(["add", "hop", "hop", "cut", "cut some"]), min_size=1, max_size=10)):
+        if action == "add":
+            new = data.draw(requests(first, 5, now_s))
+            first += len(new)
+            engine.add(new)
+            plain.add(new)
+            arrivals.extend(r.available_s for r in new)
+        elif action == "hop":
+            now_s += data.draw(st.integers(1, 40)) * ODD_S
+            note(engine.advance(now_s), now_s)
+            plain.advance(now_s)
+        else:
+            chosen = None
+            if action == "cut some" and plain.generated_tokens():
+                chosen = data.draw(st.lists(st.sampled_from(sorted(plain.generated_tokens())), unique=True))
+            taken, step = engine.cut(now_s, chosen)
+            other = plain.cut(now_s, chosen)
+            note(step, math.inf)
+            for a, b in zip(taken, other, strict=True):
+                assert (a.response, a.generated_tokens, a.kv, a.prefill_tokens_computed) == (
+                    b.response, b.generated_tokens, b.kv, b.prefill_tokens_computed,
+                )  # fmt: skip
+            # some come back, with their KV cache or without it
+            back = [r for r in taken if data.draw(st.booleans())]
+            delays = [data.draw(st.integers(0, 20)) * ODD_S for _ in back]
+            lost_kv = [data.draw(st.booleans()) for _ in back]
+            for one in (engine, plain):  # the sums of times of the two differ by rounding
+                boundary_s = max(now_s, one.clock_s)
+                moved = [
+                    replace(r, available_s=boundary_s + d, kv=None if lost else r.kv)
+                    for r, d, lost in zip(back, delays, lost_kv, strict=True)
+                ]
+                one.add(moved)
+            arrivals.extend(r.available_s for r in moved)
+        if action == "hop":  # an addition may be taken in at once or when time goes on: only then it must show
+            assert engine.clock_s == pytest.approx(plain.clock_s, rel=1e-9, abs=1e-12)
+            assert engine.running() == tuple(h.request.response for h in plain.batch)
+            assert engine.waiting() == tuple(h.request.response for h in [*plain.queue, *plain.arriving])
+            assert engine.generated_tokens() == plain.generated_tokens()
+    note(engine.advance(math.inf), math.inf)
+    plain.advance(math.inf)
+    assert_same_completions(progress.completions, plain.done)
+    assert engine.generated_tokens() == {}
+    assert_tiled(progress.spans, arrivals)
+    for phase in ("prefill", "decode"):
+        own = [s for s in progress.spans if s.phase == phase]
+        assert sum(s.tokens for s in own) == plain.tokens[phase]
+        assert sum(s.end_s - s.start_s for s in own) == pytest.approx(plain.seconds[phase], rel=1e-9, abs=1e-12)
+    assert all(s.batch_mean <= engine.slots * (1 + 1e-9) for s in progress.spans)
+
+
+@given(st.data(), latencies(), admissions())
+@settings(max_examples=80, deadline=None)
+def test_undisturbed_it_is_the_timeline_of_evaluate(data, latency, admission):
+    new = data.draw(requests(0, 10))
+    work = Workload(
+        [r.prompt_tokens for r in new], range(len(new)), [r.target_tokens for r in new], response_limit=LIMIT
+    )
+    run = actor_timeline(work, range(len(new)), latency, admission)
+    engine = SimulatedEngine(latency, admission, 3.0)
+    engine.add(new)
+    progress = engine.advance(math.inf)
+    times = {c.response: c.time_s for c in progress.completions}
+    np.testing.assert_allclose([times[i] for i in range(len(new))], 3.0 + run.end_s, rtol=1e-12)
+    assert engine.clock_s == pytest.approx(3.0 + run.busy_s, rel=1e-12)
+    spans = [s for s in progress.spans if s.end_s > s.start_s]
+    assert_tiled(spans)
+    assert sum(s.end_s - s.start_s for s in spans) == pytest.approx(run.busy_s, rel=1e-9, abs=1e-12)
+    if spans:
+        assert (spans[0].start_s, spans[-1].end_s) == (pytest.approx(3.0), pytest.approx(engine.clock_s))
+    decode = [s for s in progress.spans if s.phase == "decode"]
+    assert sum(s.tokens for s in decode) == work.response_tokens.sum()
+
+
+@given(st.data(), latencies(), admissions())
+@settings(max_examples=80, deadline=None)
+def test_many_hops_are_one_long_way(data, latency, admission):
+    new = data.draw(requests(0, 8, 0.0))
+    hop_s = data.draw(st.sampled_from([1.0, 7.3, 31.0])) * 1e-3
+    one, many = SimulatedEngine(latency, admission), SimulatedEngine(latency, admission)
+    one.add(new)
+    many.add(new)
+    far = one.advance(math.inf)
+    completions, spans = [], []
+    for k in range(1, math.ceil(one.clock_s / hop_s) + 2):
+        step = many.advance(k * hop_s)
+        completions += step.completions
+        spans += step.spans
+    assert_same_completions(completions, far.completions)
+    for phase in ("prefill", "decode"):
+        mine, other = ([s for s in some if s.phase == phase] for some in (spans, far.spans))
+        assert sum(s.tokens for s in mine) == sum(s.tokens for s in other)
+        for weight in ("batch_mean", "kv_tokens"):
+            area = [sum(getattr(s, weight) * (s.end_s - s.start_s) for s in some) for some in (mine, other)]
+            assert area[0] == pytest.approx(area[1], rel=1e-9, abs=1e-12)
+
+
+def facts(engine: SimulatedEngine) -> tuple[object, ...]:
+    return engine.clock_s, engine.generated_tokens(), engine.running(), engine.waiting()
+
+
+@given(st.data(), latencies(), admissions(), st.integers(1, 4))
+@settings(max_examples=100, deadline=None)
+def test_peek_commits_nothing_and_no_completion_comes_before_it(data, latency, admission, completions):
+    engine = SimulatedEngine(latency, admission)
+    new = data.draw(requests(0, 8, 0.0))
+    engine.add(new)
+    left = len(new)
+    for _ in range(10 * len(new) + 10):
+        before = facts(engine)
+        peeked = engine.peek_next_event_s(completions)
+        assert facts(engine) == before
+        if math.isinf(peeked):
+            break
+        ahead = SimulatedEngine(latency, admission)  # what would come before it, tried on another engine
+        ahead.add(new)
+        early = [c for c in ahead.advance(np.nextafter(peeked, -math.inf)).completions if c.time_s < peeked]
+        assert len(early) < len(new) - left + completions
+        left -= len(engine.advance(peeked).completions)
+    else:
+        pytest.fail("peek never becomes infinite")
+    assert left < completions  # it is infinite only when there are not that many
+    assert len(engine.advance(math.inf).completions) == left
+
+
+# --- by hand -------------------------------------------------------------------------------------------------------------
+
+TENTH = LatencyModel("tenth", 1, 0.1, 0.0, prefill_per_token_s=0.01)
+
+
+def test_only_iterations_that_end_by_then_are_committed():
+    engine = SimulatedEngine(TENTH, Admission(4, 1000))
+    engine.add([Request(0, 0, 10, target_tokens=3)])
+    assert engine.advance(0.0999).spans == []
+    assert engine.generated_tokens() == {0: 0}
+    engine.advance(0.1999)
+    assert (engine.clock_s, engine.generated_tokens()) == (0.1, {0: 1})
+    assert engine.running() == (0,)
+
+
+def test_an_idle_engine_jumps_and_a_busy_one_admits_at_the_next_boundary():
+    engine = SimulatedEngine(TENTH, Admission(4, 1000))
+    engine.add([Request(0, 0, 10, 1.03, target_tokens=2)])
+    assert engine.advance(1.0).spans == []
+    assert engine.clock_s <= 1.0
+    engine.add([Request(1, 0, 10, 1.05, target_tokens=2)])
+    ends = {c.response: c for c in engine.advance(math.inf).completions}
+    assert (ends[0].start_s, ends[0].time_s) == (pytest.approx(1.03), pytest.approx(1.23))
+    assert (ends[1].start_s, ends[1].first_token_s) == (pytest.approx(1.13), pytest.approx(1.23))
+
+
+def test_a_cut_lets_the_iteration_under_way_finish():
+    engine = SimulatedEngine(TENTH, Admission(1, 1000))
+    engine.add([Request(0, 10, 10, target_tokens=2), Request(1, 10, 10, target_tokens=5), Request(2, 3, 10, 9.0, target_tokens=1)])
+    taken, progress = engine.cut(0.25)  # prefill 0.1 and two iterations: response 0 completes at 0.3
+    assert [c.response for c in progress.completions] == [0]
+    assert engine.clock_s == pytest.approx(0.3)
+    assert [(r.response, r.generated_tokens, r.kv) for r in taken] == [(1, 0, None), (2, 0, None)]
+    assert engine.peek_next_event_s() == math.inf
+    assert engine.cut(0.3)[0] == []
+
+
+@pytest.mark.parametrize(("kept", "prefill_s"), [(True, 0.0), (False, 0.12)])
+def test_a_moved_response_is_prefilled_only_without_its_kv_cache(kept, prefill_s):
+    sender, receiver = SimulatedEngine(TENTH, Admission(4, 1000)), SimulatedEngine(TENTH, Admission(4, 1000), 1.0)
+    sender.add([Request(0, 10, 10, target_tokens=5)])
+    (moved,), _ = sender.cut(0.25)
+    assert (moved.generated_tokens, moved.kv, moved.prefill_tokens_computed) == (2, MOVED_KV, 10)
+    receiver.add([replace(moved, available_s=2.0, kv=moved.kv if kept else None)])
+    progress = receiver.advance(math.inf)
+    (done,) = progress.completions
+    assert done.time_s == pytest.approx(2.0 + prefill_s + 0.3)
+    assert (done.start_s, done.first_token_s) == (0.0, pytest.approx(0.2))
+    assert done.prefill_tokens_computed == 10 + (0 if kept else 12)
+    assert sum(s.tokens for s in progress.spans if s.phase == "decode") == 3
+
+
+def test_zero_lengths_complete_at_once_and_peek_knows_it():
+    engine = SimulatedEngine(TENTH, Admission(1, 1000), 2.0)
+    engine.add([Request(0, 4, 10, target_tokens=4), Request(1, 4, 10, target_tokens=0)])
+    assert engine.peek_next_event_s() == 2.0
+    (done,) = engine.advance(2.0).completions
+    assert (done.response, done.time_s, done.start_s, done.first_token_s, done.prefill_tokens_computed) == (1, 2.0, 2.0, 2.0, 0)
+    assert [c.response for c in engine.advance(math.inf).completions] == [0]
+
+
+def test_a_request_without_its_true_length_is_refused():
+    with pytest.raises(ValueError, match="response 7 has no target_tokens"):
+        SimulatedEngine(TENTH, Admission(1, 100)).add([Request(7, 1, 10)])
