@@ -260,6 +260,29 @@ def train(out: Path, resume: bool, model: Path | None, engine: str, pool: str, *
     click.echo(f"wrote {out}")
 
 
+@main.command(name="run-notebook")
+@click.argument("notebook", type=click.Path(path_type=Path))
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="The page that the notebook writes.")
+def run_notebook(notebook: Path, out: Path) -> None:
+    """Execute NOTEBOOK without a browser and say where its page is."""
+    from rlhfless.notebook import run_notebook as execute
+
+    executed = execute(notebook, out)
+    click.echo(f"executed notebook: {executed}")
+    click.echo(f"interactive page:  {out.resolve()}")
+
+
+@main.command()
+@click.option("--model", default="tiny-qwen2", show_default=True, help="Folder of a transformers model, or the shipped one.")
+@click.option("--device", default="cpu", show_default=True)
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="JSON file of the profile.")
+def profile(model: str, device: str, out: Path) -> None:
+    """Measure the latency profile of a model on this machine."""
+    from rlhfless.latency.measure import main as measure
+
+    measure(["--model", model, "--device", device, "-o", str(out)])
+
+
 @main.command()
 def doctor() -> None:
     """What is installed, which device, and what will not work."""

@@ -1,8 +1,8 @@
-"""The shipped task: a chain of additions and subtractions, worked out step by step.
+"""The shipped task: a chain of additions and subtractions, worked out line by line.
 
-A prompt such as ``37+58-12?`` is answered by steps and the final answer, ``37+58=95;95-12=83;#83.``. The number of operands
-differs between prompts, so the length of an answer does; and each problem can be solved in several styles (see ``STYLES``),
-so the responses to *one* prompt differ in length too. Knows nothing of tokens, models or torch.
+The prompt ``47+8-3+9?`` is answered by writing what remains after each operation, and the answer: ``55-3+9;52+9;61;#61.``.
+The number of operands differs between prompts, so the length of an answer does; and a problem can be solved in several
+styles (see ``STYLES``), so the responses to *one* prompt differ in length too. Knows nothing of tokens, models or torch.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-STYLES = ("terse", "steps", "columns", "checked")
-"""How a solution is written, from short to long; the four solutions of ``37+58-12?``:
+STYLES = ("plain", "noted", "columns", "checked")
+"""How a solution is written, from short to long. All write a line with what remains; they differ in the notes before it.
+The first line of the four solutions of ``47+8-3+9?``:
 
-- terse: the running total only, ``95;83;#83.``
-- steps: one equation per operation, ``37+58=95;95-12=83;#83.``
-- columns: every operation digit by digit, ones first, ``37+58:7+8=15,3+5+1=9=95;95-12:5-2=3,9-1=8=83;#83.``
-- checked: as columns, and each operation is undone once, ``...=95(95-58=37);...``
+- plain: no note, ``55-3+9;``
+- noted: the operation, ``(47+8=55)55-3+9;``
+- columns: the operation digit by digit, ones first, ``(47+8:7+8=15,4+1=5)55-3+9;``
+- checked: as columns, and the operation is undone once, ``(47+8:7+8=15,4+1=5)(55-8=47)55-3+9;``
 """
 
 STYLE_WEIGHTS = (0.25, 0.35, 0.25, 0.15)
@@ -32,7 +33,7 @@ _ANSWER = re.compile(r"#(\d+)\.$")
 
 @dataclass(frozen=True)
 class Problem:
-    """One prompt with its answer and a reference solution in the style ``steps``."""
+    """One prompt with its answer and a reference solution in the style ``noted``."""
 
     prompt_id: str
     prompt: str
@@ -100,52 +101,49 @@ def solution(prompt: str, style: str) -> str:
     if style not in STYLES:
         raise ValueError(f"style is {style!r}; it must be one of {', '.join(STYLES)}")
     first, *operations = re.findall(r"[+-]?\d+", prompt)
-    total, text = int(first), []
-    for operation in operations:
-        sign, operand = operation[0], int(operation[1:])
+    total, lines = int(first), []
+    for i, operation in enumerate(operations, start=1):
         before, total = total, total + int(operation)
-        text.append(_STEP[style](before, sign, operand, total))
-    return "".join(text) + f"#{total}."
+        lines.append(f"{_note(style, before, operation, total)}{total}{''.join(operations[i:])};")
+    return "".join(lines) + f"#{total}."
 
 
-def _columns(before: int, sign: str, operand: int, total: int) -> str:
-    """One operation digit by digit, ones first; a carry or a borrowed one is the third term."""
-    columns, carry, places = [], 0, max(len(str(before)), len(str(operand)))
-    for place in range(places):
-        a, b = before // 10**place % 10, operand // 10**place % 10
-        carried = f"{sign}1" if carry else ""
-        if sign == "+":
-            digit = a + b + carry
-            carry = digit // 10
-        else:
-            digit = a - b - carry
-            carry = int(digit < 0)
-            a, digit = a + 10 * carry, digit + 10 * carry
-        columns.append(f"{a}{sign}{b}{carried}={digit}")
-    return f"{before}{sign}{operand}:{','.join(columns)}={total}"
+def _note(style: str, before: int, operation: str, total: int) -> str:
+    """What is written before the line that follows from ``before`` and ``operation``, such as 47 and ``+8``."""
+    if style == "plain":
+        return ""
+    if style == "noted":
+        return f"({before}{operation}={total})"
+    columns = f"({before}{operation}:{_columns(before, operation)})"
+    if style == "columns":
+        return columns
+    inverse = ("-" if operation[0] == "+" else "+") + operation[1:]
+    return f"{columns}({total}{inverse}={before})"
 
 
-_STEP = {
-    "terse": lambda before, sign, operand, total: f"{total};",
-    "steps": lambda before, sign, operand, total: f"{before}{sign}{operand}={total};",
-    "columns": lambda before, sign, operand, total: _columns(before, sign, operand, total) + ";",
-    "checked": lambda before, sign, operand, total: (
-        _columns(before, sign, operand, total) + f"({total}{'-' if sign == '+' else '+'}{operand}={before});"
-    ),
-}
+def _columns(before: int, operation: str) -> str:
+    """The operation digit by digit, ones first: ``7+8=15,4+1=5`` with a carry, ``12-7=5,4-1=3`` with a borrowed ten."""
+    tens, ones = divmod(before, 10)
+    borrowed = 10 if operation[0] == "-" and ones < int(operation[1:]) else 0
+    result = ones + borrowed + int(operation)
+    text = f"{ones + borrowed}{operation}={result}"
+    if borrowed:
+        return f"{text},{tens}-1={tens - 1}"
+    return f"{text},{tens}+1={tens + 1}" if result > 9 else text
 
 
 def _draw(rng: random.Random, *, held_out: bool) -> Problem:
+    """A number of two digits and a few of one digit, added or subtracted so that every total lies in 0 ... 99."""
     while True:
         operands = rng.randint(*OPERANDS)
-        total = rng.randint(1, MAX_TOTAL)
+        total = rng.randint(10, MAX_TOTAL)
         prompt = str(total)
         for _ in range(operands - 1):
-            # Either sign may appear as often as the room above and below the running total allows.
-            operand = rng.randint(-total, MAX_TOTAL - total) or 1
-            operand = operand if 0 <= total + operand <= MAX_TOTAL else -operand
+            operand = rng.randint(1, 9) * rng.choice((-1, 1))
+            if not 0 <= total + operand <= MAX_TOTAL:
+                operand = -operand
             total += operand
             prompt += f"{operand:+d}"
         prompt += "?"
         if is_held_out(prompt) == held_out:
-            return Problem(f"arithmetic-{prompt[:-1]}", prompt, total, solution(prompt, "steps"), operands)
+            return Problem(f"arithmetic-{prompt[:-1]}", prompt, total, solution(prompt, "noted"), operands)

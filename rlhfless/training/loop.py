@@ -57,6 +57,12 @@ class TrainedStep:
     rollouts: pd.DataFrame
     learning: dict[str, float] = field(default_factory=dict)
 
+    def trace(self, meta: dict[str, Any] | None = None) -> Trace:
+        """The step as a trace of its own, for plots."""
+        plan = {"step": self.step, **self.plan.to_dict()}
+        record = self.record
+        return Trace(self.rollouts, record.allocations, record.spans, record.events, [plan], meta or {})
+
     @property
     def mean_reward(self) -> float:
         """Mean reward of the step's responses."""
@@ -108,6 +114,26 @@ class Trainer:
         self.clock_s, self.next_step, self.rest = 0.0, 0, StepRest()
         self._open(model, resume)
 
+    @classmethod
+    def continue_from(cls, trace: Trace, model: str | Path, *, progress: bool = True, **changes: Any) -> Trainer:
+        """A trainer that goes on after the last step of a trace, in memory: nothing of the trace or the model is changed.
+
+        Args:
+            trace: of a run of this loop; its lengths are the history that predictions come from.
+            model: the weights after its last step, a folder written by ``save_model``.
+            changes: options that differ from the run's own.
+
+        Raises:
+            TrainError: the trace does not say how it was made.
+        """
+        if "config" not in trace.meta:
+            raise TrainError("the trace was not recorded by `rlhfless train`; only such a run can be continued")
+        trainer = cls(TrainConfig(**{**trace.meta["config"], **changes}), model=model, progress=progress)
+        trainer.history = trace.rollouts
+        trainer.next_step = trace.steps[-1] + 1
+        trainer.rest = StepRest(**trace.meta["rest"])
+        return trainer
+
     def _open(self, model: str | Path | None, resume: bool) -> None:
         """Load or make the model, and start or continue trace and checkpoints."""
         if resume:
@@ -122,7 +148,7 @@ class Trainer:
             self.model, self.tokenizer = make_model(self.config.seed, self.progress)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.config.learning_rate, weight_decay=0.0)
         if self.folder is not None and self.writer is None:
-            self.writer = TraceWriter(self.folder, self._meta())
+            self.writer = TraceWriter(self.folder, self.meta())
             save_model(self.model, self.tokenizer, self.folder / "warm")
             save_checkpoint(self._checkpoints, 0, self.model, self.optimizer)
         if resume and self.writer is not None:
@@ -297,7 +323,8 @@ class Trainer:
             keep_only(self._checkpoints, self.next_step)
         self.history = pd.concat([self.history, rollouts], ignore_index=True)
 
-    def _meta(self) -> dict[str, Any]:
+    def meta(self) -> dict[str, Any]:
+        """What ``meta.json`` says of the run."""
         return {
             "seeds": {"run": self.config.seed},
             "cluster": vars(self.cluster),

@@ -30,11 +30,11 @@ from rlhfless.training.tokenizer import CharTokenizer
 class WarmUp:
     """How long and how fast the warm-up learns; the defaults take about a minute on two CPU cores."""
 
-    steps: int = 600
-    batch_tokens: int = 2048
-    learning_rate: float = 3e-3
-    warmup_share: float = 0.1
-    weight_decay: float = 0.05
+    steps: int = 1500
+    batch_tokens: int = 1024
+    learning_rate: float = 5e-3
+    matrix_learning_rate: float = 0.02
+    warmup_share: float = 0.05
     max_grad_norm: float = 1.0
     pool: int = 1024  # solutions drawn at a time; a batch takes neighbours in length from one pool
 
@@ -54,27 +54,41 @@ def warm_up(
     The loss is the mean cross entropy of the solution's tokens, its end token included. A function of the model, the
     pairs and ``seed`` alone (on one machine with one number of threads). ``on_step(step, loss)`` is called after every step.
     """
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=config.weight_decay
-    )
+    optimizers = _optimizers(model, config)
     batches = _batches(tokenizer, pairs, config, seed)
     model.train()
     bar = tqdm(range(config.steps), desc="warm-up", unit="step", disable=not progress)
     for step in bar:
-        for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate * _schedule(step, config)
+        for optimizer, rate in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate * _schedule(step, config)
+            optimizer.zero_grad(set_to_none=True)
         input_ids, mask = right_padded(*next(batches))
         input_ids, mask = input_ids.to(model.device), mask.to(model.device)
         loss = -token_logprobs(model, input_ids)[mask].mean()
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
-        optimizer.step()
+        for optimizer, _ in optimizers:
+            optimizer.step()
         if on_step is not None:
             on_step(step, float(loss.detach()))
         if step % 20 == 0:
             bar.set_postfix(loss=f"{float(loss.detach()):.3f}")
     return model.eval()
+
+
+def _optimizers(model: Any, config: WarmUp) -> list[tuple[Any, float]]:
+    """Muon for the weight matrices, AdamW for embeddings, norms and biases; each with its peak learning rate.
+
+    Muon (Jordan et al. 2024) learns to copy from the prompt in about half of the steps that AdamW alone needs here.
+    """
+    matrices, others = [], []
+    for name, parameter in model.named_parameters():
+        (matrices if parameter.ndim == 2 and "embed" not in name else others).append(parameter)
+    return [
+        (torch.optim.Muon(matrices, lr=config.matrix_learning_rate, weight_decay=0.0), config.matrix_learning_rate),
+        (torch.optim.AdamW(others, lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=0.0), config.learning_rate),
+    ]
 
 
 def _schedule(step: int, config: WarmUp) -> float:

@@ -120,13 +120,9 @@ class EveryPlan:
 
     def optimum(self, objective: solver.Objective, rest: solver.StepRest, reference: tuple[float, float]) -> float:
         """The least value of any plan; infinite when none keeps the limit."""
-        return min(
-            objective.value(rest.step_time_s(t), rest.step_gpu_s(t, gpu_s), reference) for _, t, gpu_s in self.plans
-        )
+        return min(objective.value(rest.step_time_s(t), rest.step_gpu_s(t, gpu_s), reference) for _, t, gpu_s in self.plans)
 
-    def contiguous_optimum(
-        self, objective: solver.Objective, rest: solver.StepRest, reference: tuple[float, float]
-    ) -> float:
+    def contiguous_optimum(self, objective: solver.Objective, rest: solver.StepRest, reference: tuple[float, float]) -> float:
         """The least value of plans whose groups are contiguous in the order of falling length."""
         rank = sorted(range(len(self.workload)), key=lambda i: -int(self.workload.remaining_tokens[i]))
         place = {response: position for position, response in enumerate(rank)}

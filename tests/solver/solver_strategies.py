@@ -32,8 +32,8 @@ def latencies(draw: st.DrawFn, *, max_batch: int = 64, kv_capacity_tokens: int =
         "small",
         gpus_per_actor=draw(st.integers(1, 2)),
         base_s=seconds(1e-3, 5e-3, 2e-2),
-        per_response_s=seconds(0.0, 1e-4, 3e-3),
-        per_kv_token_s=seconds(0.0, 1e-6, 1e-4),
+        per_response_s=seconds(3e-3, 1e-4, 0.0),
+        per_kv_token_s=seconds(1e-4, 1e-6, 0.0),
         prefill_base_s=seconds(0.0, 4e-3),
         prefill_per_token_s=seconds(0.0, 2e-4),
         start_s=seconds(0.0, 0.05),
@@ -46,7 +46,7 @@ def latencies(draw: st.DrawFn, *, max_batch: int = 64, kv_capacity_tokens: int =
 @st.composite
 def workloads(draw: st.DrawFn, most: int = 6) -> solver.Workload:
     """Up to ``most`` responses to up to three prompts, zero lengths, zero prompts and half-generated ones included."""
-    count = draw(st.integers(1, most))
+    count = draw(st.sampled_from([most, *range(1, most)]))
     prompts = draw(st.lists(st.integers(0, 12), min_size=1, max_size=3))
     return solver.Workload(
         prompts,
@@ -65,7 +65,7 @@ def instances(draw: st.DrawFn, *, refill: bool) -> Instance:
     slots = draw(st.integers(1, 3)) if refill else 64
     memory = draw(st.sampled_from([tightest, 2 * tightest, 1 << 40])) if refill else 1 << 40
     latency = draw(latencies(max_batch=slots, kv_capacity_tokens=memory))
-    nodes = draw(st.integers(1, 3))
+    nodes = draw(st.sampled_from([3, 2, 1]))
     cluster = solver.Cluster(nodes, latency.gpus_per_actor, latency.gpus_per_actor)
     return Instance(work, cluster, latency, draw(st.sampled_from(["reserve", "preempt"])) if refill else "reserve")
 

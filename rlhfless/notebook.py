@@ -1,0 +1,45 @@
+"""Executes a notebook without a browser, as ``make run`` does.
+
+Knows files and kernels; nothing of what the notebook computes. The notebook writes its page to the path in ``RLHFLESS_PAGE``.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rlhfless.errors import InputError, missing_extra
+
+
+def run_notebook(notebook: str | Path, page: str | Path, timeout_s: int = 900) -> Path:
+    """Execute ``notebook`` in its own folder; returns the executed copy, which lies beside ``page``.
+
+    Raises:
+        InputError: there is no such notebook, a cell failed, or no page was written.
+        MissingExtra: nbclient is not installed.
+    """
+    try:
+        import nbformat
+        from nbclient import NotebookClient
+        from nbclient.exceptions import CellExecutionError, CellTimeoutError
+    except ImportError as error:
+        raise missing_extra("running a notebook", error.name, "notebook") from None
+    source, target = Path(notebook), Path(page).resolve()
+    if not source.is_file():
+        raise InputError(f"{source}: is no file; give a notebook, notebooks/01_one_step.ipynb for example")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    executed = target.with_suffix(".ipynb")
+    cells = nbformat.read(source, as_version=4)
+    client = NotebookClient(cells, timeout=timeout_s, kernel_name="python3", resources={"metadata": {"path": source.parent}})
+    os.environ["RLHFLESS_PAGE"] = str(target)
+    try:
+        client.execute()
+    except (CellExecutionError, CellTimeoutError) as error:
+        last = str(error).strip().splitlines()[-1]
+        raise InputError(f"{source}: a cell failed ({last}); the notebook as far as it ran is {executed}") from None
+    finally:
+        nbformat.write(cells, executed)
+    if not target.is_file():
+        raise InputError(f"{source}: ran, but wrote no page to RLHFLESS_PAGE ({target}); its last cell has to")
+    return executed

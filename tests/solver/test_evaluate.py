@@ -1,0 +1,119 @@
+"""``evaluate`` is the one function that says what a plan takes, and the plan's own numbers are its."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from solver_strategies import instances, l40s, lognormal_workload
+
+import solver
+from solver.assemble import assemble
+
+# One iteration takes 1 s + 0.1 s per response + 0.01 s per KV token, an actor is ready after 2 s + 1 s.
+LATENCY = solver.LatencyModel("hand", 2, 1.0, 0.1, 0.01, start_s=2.0, sync_s=1.0)
+WORKLOAD = solver.Workload([10, 20], [0, 0, 1], [2, 1, 3])
+CLUSTER = solver.Cluster(1, 4, 2)
+# Actor 0 (responses 0, 1): 1 + 0.2 + 0.2, then 1 + 0.1 + 0.11. Actor 1 (response 2): three iterations of 20, 21, 22 tokens.
+DONE_S = [3 + 1.4 + 1.21, 3 + 3.3 + 0.63]
+
+
+@given(st.booleans().flatmap(lambda refill: instances(refill=refill)))
+@settings(max_examples=40, deadline=None)
+def test_a_plan_says_what_evaluate_says(instance):
+    workload, cluster, latency, admission = instance
+    plan = solver.plan_generation(workload, cluster, latency, admission=admission, time_limit_s=0.1)
+    taken = solver.evaluate(plan, workload, latency, admission=admission)
+    assert (plan.makespan_s, plan.gpu_seconds) == (taken.makespan_s, taken.gpu_seconds)
+    assert [a.predicted_s for a in plan.actors] == taken.done_s.tolist()
+    reference = (plan.reference.time_s, plan.reference.gpu_s)
+    assert plan.value == pytest.approx(solver.Objective().value(taken.makespan_s, taken.gpu_seconds, reference))
+
+
+@pytest.mark.parametrize(
+    ("release", "gpu_s"),
+    [
+        ("done", 2 * (DONE_S[0] + DONE_S[1])),
+        ("generation", 2 * (DONE_S[1] + DONE_S[1])),
+        ("step", 2 * (DONE_S[1] + DONE_S[1] + 2 * (5 + 7))),
+    ],
+)
+def test_time_and_gpu_seconds_by_hand(release, gpu_s):
+    rest = solver.StepRest(prepare_s=5, learn_s=7, learner_gpus=100)  # learner GPUs are the step's, not the actors'
+    plan = assemble("hand", [[0, 1], [2]], WORKLOAD, CLUSTER, LATENCY, rest, release=release)
+    assert [a.predicted_s for a in plan.actors] == pytest.approx(DONE_S)
+    assert plan.makespan_s == pytest.approx(DONE_S[1])
+    assert plan.gpu_seconds == pytest.approx(gpu_s)
+
+
+def test_a_later_start_shifts_the_end_but_not_what_is_held():
+    plan = assemble("hand", [[0, 1], [2]], WORKLOAD, CLUSTER, LATENCY)
+    late = replace(plan, actors=(plan.actors[0], replace(plan.actors[1], start_s=10.0)))
+    taken = solver.evaluate(late, WORKLOAD, LATENCY)
+    assert taken.makespan_s == pytest.approx(10 + DONE_S[1])
+    assert taken.gpu_seconds == pytest.approx(plan.gpu_seconds)
+
+
+def test_the_price_gives_dollars():
+    cluster = replace(CLUSTER, usd_per_gpu_hour=3.6)
+    plan = assemble("hand", [[0, 1], [2]], WORKLOAD, cluster, LATENCY)
+    assert plan.cost_usd == pytest.approx(plan.gpu_seconds * 1e-3)
+
+
+def test_prefill_is_one_call_of_all_tokens_that_join_together():
+    latency = replace(LATENCY, prefill_base_s=0.5, prefill_per_token_s=0.01)
+    plan = assemble("hand", [[0, 1], [2]], WORKLOAD, CLUSTER, latency)
+    assert [a.predicted_s for a in plan.actors] == pytest.approx([DONE_S[0] + 0.5 + 0.2, DONE_S[1] + 0.5 + 0.2])
+
+
+def test_fewer_slots_than_responses_are_refilled():
+    plan = assemble("hand", [[0, 1, 2]], WORKLOAD, CLUSTER, LATENCY, max_batch=2)
+    iterations = [1 + 0.2 + 0.20, 1 + 0.2 + 0.31, 1 + 0.1 + 0.21, 1 + 0.1 + 0.22]  # 0 and 1, then 0 and 2, then 2 alone
+    assert plan.makespan_s == pytest.approx(3 + sum(iterations))
+
+
+def test_the_table_is_used_when_asked_for_and_only_then():
+    table = solver.StepTable([1, 2], [0, 100], np.full((2, 2), 7.0))
+    measured = replace(LATENCY, table=table)
+    plan = assemble("hand", [[0, 1], [2]], WORKLOAD, CLUSTER, LATENCY)
+    assert solver.evaluate(plan, WORKLOAD, measured).done_s == pytest.approx(DONE_S)
+    assert solver.evaluate(plan, WORKLOAD, measured, table=True).done_s == pytest.approx([3 + 2 * 7, 3 + 3 * 7])
+    planned = solver.plan_generation(WORKLOAD, CLUSTER, measured, time_limit_s=0.1)
+    assert planned.makespan_s == solver.evaluate(planned, WORKLOAD, LATENCY).makespan_s
+
+
+def test_true_lengths_are_evaluated_with_the_same_plan():
+    plan = assemble("hand", [[0, 1], [2]], WORKLOAD, CLUSTER, LATENCY)
+    taken = solver.evaluate(plan, WORKLOAD.with_response_tokens([2, 1, 1]), LATENCY)
+    assert taken.done_s == pytest.approx([DONE_S[0], 3 + 1.1 + 0.2])
+
+
+@pytest.mark.parametrize(
+    ("responses", "sentence"),
+    [
+        (((0, 1), (1, 2)), "response 1 is in the plan 2 times; each of the 3 responses must be in it exactly once"),
+        (((0,), (2,)), "response 1 is in the plan 0 times"),
+        (((0, 1), (2, 7)), "the plan holds response 7, but the workload has responses 0 to 2 only"),
+        (((0, 1), (2, -1)), "the plan holds response -1, but the workload has responses 0 to 2 only"),
+        ((), "response 0 is in the plan 0 times"),
+    ],
+)
+def test_a_missing_doubled_or_unknown_response_is_refused(responses, sentence):
+    plan = assemble("hand", [[0, 1], [2]], WORKLOAD, CLUSTER, LATENCY)
+    actors = tuple(replace(a, responses=r) for a, r in zip(plan.actors, responses, strict=False))
+    with pytest.raises(solver.PlanningError, match=sentence):
+        solver.evaluate(replace(plan, actors=actors), WORKLOAD, LATENCY)
+
+
+def test_every_policy_of_the_same_workload_is_measured_alike():
+    """The random split of the reference has the numbers that ``evaluate`` gives it."""
+    workload, cluster = lognormal_workload(32, 4), solver.Cluster(2, 8, 2)
+    split = solver.random_split(workload, cluster, l40s(), actors=5)
+    taken = solver.evaluate(split, workload, l40s())
+    assert (split.makespan_s, split.gpu_seconds) == (taken.makespan_s, taken.gpu_seconds)
+    assert len(split.actors) == 5
+    owners = [set(a.prompts) for a in split.actors]
+    assert sum(map(len, owners)) == len(set.union(*owners)) == 32  # whole prompts
