@@ -3,8 +3,8 @@
 Knows ``SortedWork`` only. Groups fill up in order of length, longest first, each until its time would exceed the makespan.
 An actor that takes its whole group at once needs exactly ``ready + a * longest + sum of loads``. One that refills its slots
 needs at most ``ready + a * (sum n / s + longest) + sum of loads`` plus one prefill call per response: list scheduling ends
-by (sum n) / s + (1 - 1/s) * longest iterations (Graham 1969); that holds under ``reserve``, where nothing is recomputed. Next-fit at M + w_max, w_max the largest load of a
-response, costs no more than the relaxation at M.
+by (sum n) / s + (1 - 1/s) * longest iterations (Graham 1969); under ``preempt`` recomputed responses may add to that. Where
+slots and memory do not bind, next-fit at M + w_max, w_max the largest load, costs no more than the relaxation at M.
 """
 
 from __future__ import annotations
