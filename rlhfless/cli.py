@@ -273,14 +273,21 @@ def run_notebook(notebook: Path, out: Path) -> None:
 
 
 @main.command()
-@click.option("--model", default="tiny-qwen2", show_default=True, help="Folder of a transformers model, or the shipped one.")
-@click.option("--device", default="cpu", show_default=True)
+@click.option("--model", default="tiny-qwen2", show_default=True, help="Folder of a transformers model, or a built-in name.")
+@click.option("--device", default="cpu", show_default=True, help="Torch device.")
+@click.option("--threads", type=int, default=1, show_default=True, help="CPU threads of torch.")
+@click.option("--rounds", type=int, default=15, show_default=True, help="Times the grid is measured; the median is kept.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="JSON file of the profile.")
-def profile(model: str, device: str, out: Path) -> None:
-    """Measure the latency profile of a model on this machine."""
-    from rlhfless.latency.measure import main as measure
+def profile(model: str, device: str, threads: int, rounds: int, out: Path) -> None:
+    """Measure what the torch engine takes for a model on this machine. Run it where nothing else runs."""
+    from rlhfless.engine.torch_profile import engine_timers
+    from rlhfless.latency import load_profile, save_profile
+    from rlhfless.latency.measure import measure_profile
 
-    measure(["--model", model, "--device", device, "-o", str(out)])
+    command = f"rlhfless profile --model {model} --device {device} --threads {threads} --rounds {rounds} -o {out}"
+    measured = measure_profile(engine_timers, model, out.stem, device=device, threads=threads, rounds=rounds, command=command)
+    path = save_profile(out, measured)
+    click.echo(f"{path}: {load_profile(path)!r}, fit error {measured['fit']['mean_relative_error']:.1%}")
 
 
 @main.command()

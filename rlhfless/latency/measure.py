@@ -1,21 +1,17 @@
-"""Measures a latency profile of a transformers causal LM on this machine: ``python -m rlhfless.latency.measure``.
+"""Measures a latency profile of a transformers causal LM on this machine.
 
-Knows torch and transformers (imported inside functions only); what is timed stands behind two callables,
-``decode_iteration(batch, context)`` and ``prefill_call(prompts, tokens)``, so that an engine can be measured in place of
-a bare forward pass. One decode iteration feeds one token of each response to a static KV cache that holds exactly
-``context`` tokens per response and samples the next token. The whole grid is gone through in rounds, each in an order of
-its own, and the median over the rounds is kept: a slow phase of the machine hits all points alike. A point where a
-bigger batch or a longer context came out faster stays as measured. Measure where nothing else runs.
+Knows torch and transformers (imported inside functions only); what is timed comes from outside as two callables,
+``decode_iteration(batch, context)`` and ``prefill_call(prompts, tokens)``: those of the engine that will run
+(``rlhfless.engine.torch_profile``). The whole grid is gone through in rounds, each in an order of its own, and the median
+over the rounds is kept: a slow phase of the machine hits all points alike. A point where a bigger batch or a longer context
+came out faster stays as measured. Measure where nothing else runs.
 """
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import importlib
 import platform
-import shlex
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.errors import missing_extra
-from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity, load_profile, save_profile
+from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity
 from solver.latency import StepTable
 
 TINY = "tiny-qwen2"
@@ -47,10 +43,11 @@ WARM_UP_CALLS = 3
 KV_MEMORY_BYTES = 1 << 30
 
 Timed = Callable[[int, int], None]
+Timers = Callable[[Any, int], tuple[Timed, Timed]]
 
 
 class CausalLM:
-    """One replica of a transformers causal LM with the three things that are timed: iteration, prefill, weights.
+    """One replica of a transformers causal LM: its sizes, and what starting it and taking over weights take.
 
     Args:
         model: a local folder with a model's ``config.json``, or ``tiny-qwen2`` (one million parameters). The weights are
@@ -73,41 +70,16 @@ class CausalLM:
         self._config = config or transformers.AutoConfig.from_pretrained(model, local_files_only=True)
         dtype = torch.float32 if device == "cpu" else torch.bfloat16
         self.precision = str(dtype).removeprefix("torch.")
-        self._model = transformers.AutoModelForCausalLM.from_config(self._config, dtype=dtype).to(self.device).eval()
-        self._caches: dict[tuple[int, int], Any] = {}
-        self.weight_bytes = sum(weight.numel() * weight.element_size() for weight in self._model.parameters())
+        self.model = transformers.AutoModelForCausalLM.from_config(self._config, dtype=dtype).to(self.device).eval()
+        self.weight_bytes = sum(weight.numel() * weight.element_size() for weight in self.model.parameters())
         heads = getattr(self._config, "num_key_value_heads", None) or self._config.num_attention_heads
         width = getattr(self._config, "head_dim", None) or self._config.hidden_size // self._config.num_attention_heads
-        self._kv_shape = (heads, width)
         self.kv_bytes_per_token = 2 * self._config.num_hidden_layers * heads * width * dtype.itemsize
 
     @property
     def max_context(self) -> int:
         """Longest context of the model."""
         return int(self._config.max_position_embeddings)
-
-    def decode_iteration(self, batch: int, context: int) -> None:
-        """One token of each of ``batch`` responses, whose KV cache then holds ``context`` tokens each."""
-        torch = self._torch
-        with torch.inference_mode():
-            cache = self._cache(batch, context)
-            for layer in cache.layers:
-                layer.cumulative_length.fill_(context - 1)
-            ids = torch.zeros((batch, 1), dtype=torch.long, device=self.device)
-            logits = self._model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
-            torch.multinomial(torch.softmax(logits.float(), dim=-1), 1)
-        self._wait()
-
-    def prefill_call(self, prompts: int, tokens: int) -> None:
-        """The KV cache of ``prompts`` prompts of ``tokens`` tokens each, in one call."""
-        torch = self._torch
-        with torch.inference_mode():
-            cache = self._cache(prompts, tokens)
-            for layer in cache.layers:
-                layer.cumulative_length.fill_(0)
-            ids = torch.zeros((prompts, tokens), dtype=torch.long, device=self.device)
-            self._model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        self._wait()
 
     def build(self) -> None:
         """A second replica from its configuration: what a start adds to taking over the weights."""
@@ -116,8 +88,8 @@ class CausalLM:
 
     def sync(self) -> None:
         """Takes over a full set of weights from memory."""
-        weights = {name: value.clone() for name, value in self._model.state_dict().items()}
-        self._model.load_state_dict(weights)
+        weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.model.load_state_dict(weights)
         self._wait()
 
     def copy_s_per_byte(self, rounds: int) -> float:
@@ -130,26 +102,13 @@ class CausalLM:
 
         return _median(copy, rounds) / int(state.numel())
 
-    def _cache(self, batch: int, length: int) -> Any:
-        """A static cache of random contents; kept only until another size is asked for."""
-        if (batch, length) not in self._caches:
-            torch = self._torch
-            cache = self._transformers.StaticCache(config=self._config, max_cache_len=length)
-            heads, width = self._kv_shape
-            state = torch.randn((batch, heads, 1, width), dtype=self._model.dtype, device=self.device)
-            for layer in cache.layers:
-                layer.lazy_initialization(state, state)
-                layer.keys.normal_()
-                layer.values.normal_()
-            self._caches = {(batch, length): cache}
-        return self._caches[batch, length]
-
     def _wait(self) -> None:
         if self.device.type == "cuda":
             self._torch.cuda.synchronize()
 
 
 def measure_profile(
+    timers: Timers,
     model: str = TINY,
     name: str = "cpu-tiny-qwen2",
     batches: Sequence[int] = BATCHES,
@@ -162,19 +121,17 @@ def measure_profile(
     max_batch: int | None = None,
     kv_memory_bytes: int = KV_MEMORY_BYTES,
     command: str = "rlhfless.latency.measure.measure_profile(...)",
-    decode_iteration: Timed | None = None,
-    prefill_call: Timed | None = None,
 ) -> dict[str, Any]:
     """Measures a profile of a model on one device of this machine; ``save_profile`` writes it.
 
     Args:
+        timers: makes (decode_iteration, prefill_call) from the loaded model and the longest context.
         model: a local folder with a model's ``config.json``, or ``tiny-qwen2``.
         batches, contexts: the grid, KV tokens per response; both increasing, contexts up to the model's longest.
         prefills: (prompts, tokens of each) of the prefill calls to time.
         rounds: times the grid is gone through; the median is kept.
         max_batch: slots of an actor; the largest measured batch by default.
         kv_memory_bytes: memory set aside for KV caches.
-        decode_iteration, prefill_call: what to time in place of the model's own (see the module's docstring).
 
     Raises:
         ProfileError: torch is missing, the model or device cannot be used, or the grid does not fit the model.
@@ -185,7 +142,7 @@ def measure_profile(
     longest = max(max(contexts), *(tokens for _, tokens in prefills))
     if longest > lm.max_context:
         raise ProfileError(f"{lm.name} holds {lm.max_context} tokens of context; {longest} cannot be measured")
-    decode, prefill = decode_iteration or lm.decode_iteration, prefill_call or lm.prefill_call
+    decode, prefill = timers(lm.model, longest)
     step_s = _medians(decode, [(batch, context) for batch in batches for context in contexts], rounds)
     prefill_s = _medians(prefill, list(prefills), rounds)
     sync_s = _median(lm.sync, rounds)
@@ -216,7 +173,7 @@ def measure_profile(
         capacity=capacity,
         max_batch=max_batch or max(batches),
         origin=f"measured on {where} with torch {torch.__version__}, transformers {transformers.__version__}: "
-        f"median of {rounds} rounds, sampling included",
+        f"median of {rounds} rounds, sampling and bookkeeping included",
         command=command,
         date=datetime.date.today().isoformat(),
         licence="Apache-2.0 (measured by this project)",
@@ -252,33 +209,3 @@ def _require(package: str) -> Any:
         return importlib.import_module(package)
     except ImportError:
         raise missing_extra("measuring a profile", package, "torch") from None
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measures a profile, writes it and prints its fit."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(prog="python -m rlhfless.latency.measure", description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default=TINY, help=f"local folder with a config.json, or {TINY} (the default)")
-    parser.add_argument("--device", default="cpu", help="torch device (cpu)")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch (1)")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"times the grid is measured ({ROUNDS})")
-    parser.add_argument("--name", help="name of the profile (the output file's name)")
-    parser.add_argument("-o", "--output", type=Path, default=Path("data/profiles/cpu-tiny-qwen2.json"))
-    options = parser.parse_args(arguments)
-    try:
-        profile = measure_profile(
-            options.model,
-            options.name or options.output.stem,
-            device=options.device,
-            rounds=options.rounds,
-            threads=options.threads,
-            command=shlex.join(["python", "-m", "rlhfless.latency.measure", *arguments]),
-        )
-        path = save_profile(options.output, profile)
-    except ProfileError as error:
-        parser.exit(2, f"{error}\n")
-    print(f"{path}: {load_profile(path)!r}, fit error {profile['fit']['mean_relative_error']:.1%}")
-
-
-if __name__ == "__main__":
-    main()

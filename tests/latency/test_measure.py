@@ -9,17 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlhfless.engine.torch_profile import EngineTimer, engine_timers
 from rlhfless.errors import MissingExtra
 from rlhfless.latency import ProfileError, load_profile, measure, save_profile
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
 
 SMALL = {"batches": (1, 8), "contexts": (16, 64), "prefills": ((1, 16), (4, 32)), "rounds": 1}
 
 
 def test_a_tiny_model_is_measured_and_loads(tmp_path: Path) -> None:
-    profile = measure.measure_profile(name="here", **SMALL)
+    profile = measure.measure_profile(engine_timers, name="here", **SMALL)
     model = load_profile(save_profile(tmp_path / "here.json", profile))
     assert (model.name, model.kind, model.gpus_per_actor, model.max_batch) == ("here", "cpu", 1, 8)
     assert model.table is not None
@@ -31,46 +29,40 @@ def test_a_tiny_model_is_measured_and_loads(tmp_path: Path) -> None:
     assert model.kv_capacity_tokens == (1 << 30) // profile["link"]["kv_bytes_per_token"]
 
 
-def test_an_iteration_reads_exactly_the_context() -> None:
-    """The cache holds ``context`` tokens after the iteration, time and again, and its contents matter."""
-    lm = measure.CausalLM(measure.TINY)
-    for _ in range(2):
-        lm.decode_iteration(2, 16)
-        (cache,) = lm._caches.values()
-        assert {int(layer.cumulative_length) for layer in cache.layers} == {16}
-        assert cache.layers[0].keys.shape == (2, 4, 16, 32)
-    lm.prefill_call(3, 8)
-    (cache,) = lm._caches.values()
-    assert {int(layer.cumulative_length) for layer in cache.layers} == {8}
+def test_an_iteration_holds_the_context_that_is_asked_for() -> None:
+    """The engine that is timed holds ``context`` tokens per response when it is set up, and one more after every call."""
+    model = measure.CausalLM(measure.TINY).model
+    timer = EngineTimer(model, 64)
+    for calls in (1, 2, 3):
+        timer.decode_iteration(2, 16)
+        assert timer._engine is not None
+        assert timer._engine.generated_tokens() == {0: calls, 1: calls}
+    timer.decode_iteration(3, 16)
+    assert timer._engine.generated_tokens() == {0: 1, 1: 1, 2: 1}
+    timer.prefill_call(3, 8)
 
 
 def test_the_times_are_those_of_the_callables() -> None:
     """Sleeping stands for work: 10 ms + 2 ms per response, so the fit must find about that."""
-    profile = measure.measure_profile(
-        name="pretended",
-        decode_iteration=lambda batch, context: time.sleep(10e-3 + 2e-3 * batch),
-        prefill_call=lambda prompts, tokens: time.sleep(1e-3),
-        **(SMALL | {"rounds": 3}),
-    )
+
+    def timers(model: object, longest: int) -> tuple[measure.Timed, measure.Timed]:
+        return lambda batch, context: time.sleep(10e-3 + 2e-3 * batch), lambda prompts, tokens: time.sleep(1e-3)
+
+    profile = measure.measure_profile(timers, name="pretended", **(SMALL | {"rounds": 3}))
     step_s = np.array(profile["table"]["step_s"])
     assert np.all(step_s >= np.array([[12e-3], [26e-3]]))
     assert profile["fit"]["base_s"] == pytest.approx(10e-3, rel=0.5)
     assert profile["fit"]["per_response_s"] == pytest.approx(2e-3, rel=0.5)
 
 
-def test_a_local_folder_is_a_model_and_the_command_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, output = tmp_path / "narrow", tmp_path / "out.json"
+def test_a_local_folder_is_a_model_and_the_command_is_recorded(tmp_path: Path) -> None:
+    folder = tmp_path / "narrow"
     folder.mkdir()
     config = measure.TINY_CONFIG | {"model_type": "qwen2", "num_hidden_layers": 1, "hidden_size": 64}
     (folder / "config.json").write_text(json.dumps(config))
-    defaults = (measure.TINY, "cpu-tiny-qwen2", (1, 2), (16, 32))  # a smaller grid
-    monkeypatch.setattr(measure.measure_profile, "__defaults__", defaults)
-    measure.main(["--model", str(folder), "--rounds", "1", "-o", str(output)])
-    profile = json.loads(output.read_text())
-    assert profile["model"] == "narrow"
-    assert profile["name"] == "out"
-    assert profile["table"]["batch"] == [1, 2]
-    assert profile["command"] == f"python -m rlhfless.latency.measure --model {folder} --rounds 1 -o {output}"
+    profile = measure.measure_profile(engine_timers, str(folder), "out", command="how it was called", **SMALL)
+    assert (profile["model"], profile["name"], profile["command"]) == ("narrow", "out", "how it was called")
+    assert profile["table"]["batch"] == [1, 8]
 
 
 @pytest.mark.parametrize(
@@ -85,10 +77,10 @@ def test_a_local_folder_is_a_model_and_the_command_is_recorded(tmp_path: Path, m
 )
 def test_wrong_requests_are_refused(arguments: dict, message: str) -> None:
     with pytest.raises(ProfileError, match=message):
-        measure.measure_profile(**(SMALL | arguments))
+        measure.measure_profile(engine_timers, **(SMALL | arguments))
 
 
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(MissingExtra, match=r"needs torch, which is not installed: pip install 'rlhfless\[torch\]'"):
-        measure.measure_profile(**SMALL)
+        measure.measure_profile(engine_timers, **SMALL)
