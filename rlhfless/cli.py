@@ -14,9 +14,22 @@ from typing import Any, TypeVar
 import click
 
 from rlhfless import __version__
-from rlhfless.errors import InputError, user_errors
+from rlhfless.errors import InputError, MissingExtra
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def user_errors() -> tuple[type[Exception], ...]:
+    """The exceptions whose message is one sentence for people."""
+    from rlhfless.latency import PriceError, ProfileError
+    from rlhfless.predict import PredictionError
+    from rlhfless.scheduling import PolicyError
+    from rlhfless.trace import TraceError
+    from rlhfless.training.config import TrainError
+    from solver.errors import PlanningError
+
+    ours = (PlanningError, TraceError, ProfileError, PriceError, PredictionError, PolicyError, TrainError)
+    return (*ours, MissingExtra, InputError)
 
 
 class OneLineGroup(click.Group):
@@ -46,18 +59,25 @@ class OneLineGroup(click.Group):
         sys.exit(2)
 
 
-@click.group(cls=OneLineGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=OneLineGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    invoke_without_command=True,
+)
 @click.version_option(__version__, prog_name="rlhfless")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Plan RLHF generation with OR-Tools, run the plan, see time, cost and idle GPUs."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 def cluster_options(command: F) -> F:
     """--gpus, --gpus-per-node, --gpus-per-actor, --profile, --usd-per-gpu-hour, --time-weight and --response-limit."""
     for option in reversed(
         [
-            click.option("--gpus", type=int, required=True, help="GPUs in all."),
-            click.option("--gpus-per-node", type=int, help="GPUs of a node.  [default: 8, or --gpus if fewer]"),
+            click.option("--gpus", type=click.IntRange(1), required=True, help="GPUs in all."),
+            click.option("--gpus-per-node", type=click.IntRange(1), help="GPUs of a node.  [default: 8, or --gpus if fewer]"),
             click.option("--gpus-per-actor", type=int, help="GPUs of an actor.  [default: the profile's]"),
             click.option("--profile", required=True, help="Latency profile: a shipped name or a JSON file."),
             click.option("--usd-per-gpu-hour", type=float, help="Price.  [default: list price of the profile's GPU kind]"),
@@ -80,7 +100,7 @@ def _cluster(profile: str, gpus: int, gpus_per_node: int | None, gpus_per_actor:
 
     latency = load_profile(profile)
     per_node = min(8, gpus) if gpus_per_node is None else gpus_per_node
-    if gpus < 1 or per_node < 1 or gpus % per_node:
+    if gpus % per_node:
         raise InputError(f"--gpus {gpus} is no multiple of --gpus-per-node {per_node}; give whole nodes")
     price = usd_per_gpu_hour(latency.kind) if usd is None else usd
     per_actor = latency.gpus_per_actor if gpus_per_actor is None else gpus_per_actor
@@ -124,7 +144,7 @@ def plan(
     wanted = known[-1] if step is None else step
     if wanted not in known:
         raise InputError(f"{rollouts}: has no step {wanted}; its steps are {known[0]} to {known[-1]}")
-    logged = next(s for s in logged_steps(table[table["step"] <= wanted], response_limit=response_limit) if s.step == wanted)
+    logged = next(logged_steps(table, response_limit=response_limit, steps=[wanted]))
     result = plan_generation(logged.predicted, cluster, latency, objective, time_limit_s=time_limit_s, admission=admission)
     if form == "json":
         click.echo(json.dumps({"step": wanted, "profile": latency.name, **json.loads(result.to_json())}))
@@ -145,7 +165,7 @@ def plan(
 @click.option("--learner-gpus", type=int, default=0, help="GPUs of the learner beside the actors'.")
 @click.option("--migration", type=click.Choice(["cheaper", "move", "recompute"]), default="cheaper", show_default=True)
 @click.option("--time-limit", "time_limit_s", type=float, default=0.3, show_default=True, help="Seconds to solve a step.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Write the trace of every policy to OUT/POLICY.")
 @format_option
 def simulate(
@@ -258,6 +278,37 @@ def train(out: Path, resume: bool, model: Path | None, engine: str, pool: str, *
     trace = run_training(TrainConfig(**options), out, resume=resume, model=model)
     click.echo(repr(trace))
     click.echo(f"wrote {out}")
+
+
+@main.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="The HTML page.")
+@click.option("--gpus", type=int, default=16, show_default=True, help="GPUs of the simulated schedules.")
+@click.option("--gpus-per-node", type=int, help="GPUs of a node.  [default: 8, or --gpus if fewer]")
+@click.option("--gpus-per-actor", type=int, help="GPUs of an actor.  [default: the profile's]")
+@click.option("--profile", default="l40s-qwen2.5-3b-tp2", show_default=True, help="Latency profile: a name or a JSON file.")
+@click.option("--usd-per-gpu-hour", type=float, help="Price.  [default: list price of the profile's GPU kind]")
+@click.option("--time-weight", type=float, default=0.7, show_default=True)
+@click.option("--steps", "max_steps", type=int, default=8, show_default=True, help="At most so many steps are simulated.")
+def report(
+    path: Path,
+    out: Path,
+    gpus: int,
+    gpus_per_node: int | None,
+    gpus_per_actor: int | None,
+    profile: str,
+    usd_per_gpu_hour: float | None,
+    time_weight: float,
+    max_steps: int,
+) -> None:
+    """Write one interactive page about PATH (a trace, or a table of response lengths)."""
+    from rlhfless.report import write_report
+    from rlhfless.simulate import Setting
+    from solver.objective import Objective
+
+    cluster, latency = _cluster(profile, gpus, gpus_per_node, gpus_per_actor, usd_per_gpu_hour)
+    write_report(path, out, Setting(cluster, latency, Objective(time_weight)), max_steps=max_steps)
+    click.echo(f"wrote {out.resolve()}")
 
 
 @main.command(name="run-notebook")

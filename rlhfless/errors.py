@@ -1,6 +1,6 @@
-"""Which exceptions are messages for people: each is one sentence, and the command line ends with it and exit code 2.
+"""Exceptions of no package in particular whose message is meant for people: one sentence.
 
-Knows the error classes of all packages; nothing else.
+The packages' own (``PlanningError``, ``TraceError``, ...) live with them; ``rlhfless.cli`` knows them all.
 """
 
 from __future__ import annotations
@@ -17,25 +17,3 @@ def missing_extra(what: str, package: str | None, extra: str) -> MissingExtra:
 
 class InputError(ValueError):
     """A wrong option or file that no package below the command line knows of."""
-
-
-def user_errors() -> tuple[type[Exception], ...]:
-    """The classes whose message is meant for people."""
-    from rlhfless.latency import PriceError, ProfileError
-    from rlhfless.predict import PredictionError
-    from rlhfless.scheduling import PolicyError
-    from rlhfless.trace import TraceError
-    from rlhfless.training.config import TrainError
-    from solver.errors import PlanningError
-
-    return (
-        PlanningError,
-        TraceError,
-        ProfileError,
-        PriceError,
-        PredictionError,
-        PolicyError,
-        TrainError,
-        MissingExtra,
-        InputError,
-    )

@@ -7,7 +7,7 @@ predictions (clairvoyant ones the true lengths), runs on the same cluster and la
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,21 +94,27 @@ def logged_steps(
     predictor: EwmaPredictor | None = None,
     response_limit: int | None = None,
     reference_answer_tokens: Mapping[str, int] | None = None,
+    steps: Collection[int] | None = None,
 ) -> Iterator[LoggedStep]:
-    """The steps of one run in order, each predicted from the steps before it.
+    """The steps of one run in order, each predicted from all steps before it.
+
+    Args:
+        steps: only these; all when None. Steps that are left out are history all the same.
 
     Raises:
-        TraceError: the log holds several runs.
+        TraceError: the log holds several runs, or a response above the limit.
     """
     runs = rollouts["run"].unique()
     if len(runs) > 1:
         raise TraceError(f"the log holds {len(runs)} runs ({', '.join(map(str, runs))}); select one by its column 'run'")
     predictor = predictor or EwmaPredictor()
-    limit = int(response_limit or max(1, rollouts["response_tokens"].max()))
-    longest = rollouts["response_tokens"].max()
+    longest = int(rollouts["response_tokens"].max())
+    limit = max(1, longest) if response_limit is None else int(response_limit)
     if longest > limit:
         raise TraceError(f"the log holds a response of {longest} tokens, above the response limit of {limit}; raise the limit")
     for step, rows in rollouts.groupby("step", sort=True):
+        if steps is not None and step not in steps:
+            continue
         history = rollouts[rollouts["step"] < step]
         prompt_ids = rows["prompt_id"].astype(str)
         known = set(history["prompt_id"].astype(str))
@@ -173,8 +179,9 @@ def simulate(
     setting: Setting,
     policies: Sequence[str | SchedulingPolicy],
     predictor: EwmaPredictor | None = None,
+    steps: Collection[int] | None = None,
 ) -> Simulation:
-    """Plan and run every step of the log under every policy.
+    """Plan and run every step of the log (or only ``steps``) under every policy.
 
     Args:
         rollouts: the rows of one run (``rlhfless.trace.read_rollouts``).
@@ -193,7 +200,7 @@ def simulate(
     clock_s = dict.fromkeys(records, 0.0)
     facts: list[dict[str, Any]] = []
     limit, answers = setting.response_limit, setting.reference_answer_tokens
-    for logged in logged_steps(rollouts, predictor, limit, answers):
+    for logged in logged_steps(rollouts, predictor, limit, answers, steps):
         bound = clairvoyant_bound(logged.truth, setting.cluster, setting.latency)
         requests = logged.requests()
         for policy in chosen:

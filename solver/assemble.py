@@ -71,11 +71,23 @@ def assemble(
         responses = np.asarray(group, dtype=np.int64)
         prompts = dict.fromkeys(workload.prompt_of[responses].tolist())
         actors.append(ActorPlan(cluster.kind, gpu_ids, node, tuple(responses.tolist()), tuple(prompts), slots, release=release))
-    plan = Plan(tuple(actors), policy, 0.0, 0.0, 0.0)
+    return timed(Plan(tuple(actors), policy, 0.0, 0.0, 0.0), workload, cluster, latency, rest, admission=admission)
+
+
+def timed(
+    plan: Plan,
+    workload: Workload,
+    cluster: Cluster,
+    latency: LatencyModel,
+    rest: StepRest = StepRest(),  # noqa: B008 (frozen)
+    *,
+    admission: str = "reserve",
+) -> Plan:
+    """The plan with the times and costs that the planning model gives it on ``workload``."""
     taken = evaluate(plan, workload, latency, rest, admission=admission)
     return replace(
         plan,
-        actors=tuple(replace(a, predicted_s=float(t)) for a, t in zip(actors, taken.done_s, strict=True)),
+        actors=tuple(replace(a, predicted_s=float(t)) for a, t in zip(plan.actors, taken.done_s, strict=True)),
         makespan_s=taken.makespan_s,
         gpu_seconds=taken.gpu_seconds,
         cost_usd=taken.gpu_seconds * cluster.usd_per_gpu_s,

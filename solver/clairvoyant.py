@@ -38,10 +38,13 @@ from solver.workload import FloatArray, Workload
 def affine_minorants(latency: LatencyModel, most_context: int) -> list[tuple[float, float, float]]:
     """(a, b, c) with ``a + b B + c K <= step_s(B, K)`` for all batches up to the slots and contexts up to ``most_context``.
 
-    Without a table it is the fit itself. With one, a linear programme per batch region makes the minorant tight there.
+    Without a table it is the fit itself. With one it is the table's smallest time, and a linear programme per batch region
+    makes another minorant tight there (it has none where the table, continued, falls to nothing). All are a little less
+    than they could be, against rounding.
     """
+    shrink = 1 - 1e-9
     if latency.table is None:
-        return [(latency.base_s, latency.per_response_s, latency.per_kv_token_s)]
+        return [(latency.base_s * shrink, latency.per_response_s * shrink, latency.per_kv_token_s * shrink)]
     from ortools.linear_solver import pywraplp
 
     table = latency.table
@@ -49,12 +52,12 @@ def affine_minorants(latency: LatencyModel, most_context: int) -> list[tuple[flo
     contexts = np.unique(np.append(table.context_tokens[table.context_tokens < most_context], [0.0, most_context]))
     size, context = (x.ravel() for x in np.meshgrid(batches, contexts, indexing="ij"))
     limit = table.continued(size, size * context)
-    minorants = []
+    unit = float(table.step_s.mean())  # scaled to numbers around 1
+    minorants = [(float(table.step_s.min()) * shrink, 0.0, 0.0)]
     for centre in (1, 4, 16, 64, latency.max_batch):
         weight = np.exp(-(np.log2(size / centre) ** 2) / 2) / np.maximum(limit, 1e-9)
         lp = pywraplp.Solver.CreateSolver("GLOP")
         a, b, c = (lp.NumVar(0.0, lp.infinity(), name) for name in "abc")
-        unit = float(limit.mean())  # scaled to numbers around 1
         for n, x, t in zip(size, context, limit, strict=True):
             lp.Add(a + b * (n / latency.max_batch) + c * (n * x / (latency.max_batch * most_context)) <= t / unit)
         share = weight / weight.sum()
@@ -65,14 +68,8 @@ def affine_minorants(latency: LatencyModel, most_context: int) -> list[tuple[flo
         )
         if lp.Solve() != pywraplp.Solver.OPTIMAL:
             continue
-        shrink = unit * (1 - 1e-9)  # against the programme's own tolerance
-        minorants.append(
-            (
-                a.solution_value() * shrink,
-                b.solution_value() * shrink / latency.max_batch,
-                c.solution_value() * shrink / (latency.max_batch * most_context),
-            )
-        )
+        base, load, kv = (max(0.0, x.solution_value()) * unit * shrink for x in (a, b, c))
+        minorants.append((base, load / latency.max_batch, kv / (latency.max_batch * most_context)))
     return minorants
 
 
@@ -106,6 +103,8 @@ class ClairvoyantBound:
 
     def gpu_seconds(self, time_s: float) -> float:
         """No policy that completes the workload within ``time_s`` takes fewer GPU-seconds; infinite when none can."""
+        if not self.length.any():
+            return 0.0
         left = time_s - self.ready_s
         if left <= 0:
             return math.inf

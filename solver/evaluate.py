@@ -76,7 +76,8 @@ def evaluate(
 
     Args:
         plan: every response of the workload must be in it exactly once.
-        workload: the lengths to evaluate with (predicted ones reproduce the plan's own numbers).
+        workload: the lengths to evaluate with (predicted ones reproduce the plan's own numbers); with scenarios, every number
+            is the mean over them.
         latency: times of an actor.
         table: charge the measured table instead of the affine fit that planning uses.
         admission: ``reserve`` or ``preempt``.
@@ -97,6 +98,16 @@ def evaluate(
             f"each of the {len(workload)} responses must be in it exactly once"
         )
     model = latency if table else latency.affine
+    cases = [_evaluate_case(plan, case, model, rest, admission) for case in workload.cases()]
+    return Evaluation(
+        float(np.mean([case.makespan_s for case in cases])),
+        float(np.mean([case.gpu_seconds for case in cases])),
+        np.asarray(np.mean([case.done_s for case in cases], axis=0)),
+    )
+
+
+def _evaluate_case(plan: Plan, workload: Workload, model: LatencyModel, rest: StepRest, admission: str) -> Evaluation:
+    """``evaluate`` for one set of lengths."""
     done = np.array(
         [
             a.start_s

@@ -69,9 +69,10 @@ class Improvement:
 class Plan:
     """A generation plan of one step.
 
-    Times and costs are those of the planning model (predicted lengths, affine latency); ``solver.evaluate`` gives the same
-    numbers. ``value`` and ``lower_bound`` are in units of the objective; the gap is ``(value - lower_bound) / value`` and
-    refers to the planning model, not to the future. A plan of a policy without a bound has ``lower_bound`` None.
+    Times and costs are those of the planning model (predicted lengths or the mean over their scenarios, affine latency);
+    ``solver.evaluate`` gives the same numbers. ``value`` and ``lower_bound`` are in units of the objective, for the predicted
+    lengths; the gap is ``(value - lower_bound) / value`` and refers to the planning model, not to the future. A plan of a
+    policy without a bound has ``lower_bound`` None.
     """
 
     actors: tuple[ActorPlan, ...]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from solver.assemble import assemble, check_fits
+from solver.assemble import assemble, check_fits, timed
 from solver.cluster import Cluster
 from solver.errors import PlanningError
 from solver.evaluate import admission_of, ready_s
@@ -44,7 +44,8 @@ def plan_generation(
     """Choose the number of actors and the responses of each, with a bound.
 
     Args:
-        workload: predicted lengths; cluster, latency: where and how fast; objective: what is best.
+        workload: predicted lengths; cluster, latency: where and how fast; objective: what is best. With scenarios, search,
+            value, bound and limits are those of the predicted lengths; the plan's times and costs are means over the scenarios.
         rest: the step outside generation, which time, cost, deadline and budget include.
         time_limit_s: seconds for everything; under 0.2 s no OR-Tools model is built, under 0.5 s OR-Tools is not loaded.
         admission: ``reserve`` or ``preempt``, the rule that the engines will use.
@@ -61,6 +62,7 @@ def plan_generation(
     stop_at = began + time_limit_s
     check_fits(workload, cluster, latency)
     model = latency.affine
+    uncertain, workload = workload, workload.points
     split = random_split(workload, cluster, model, objective, rest, seed=seed, admission=admission)
     reference = reference_of(split, rest)
     norms = (reference.time_s, reference.gpu_s)
@@ -114,6 +116,8 @@ def plan_generation(
         note("CP-SAT", best_value, bound)
     if math.isinf(best_value):
         raise PlanningError(_blame(work, cluster, objective, rest, [split, *plans.values()]))
+    if uncertain.scenarios is not None:
+        best = timed(best, uncertain, cluster, model, rest, admission=admission)
     proven = best_value - bound <= PROVEN_GAP * max(abs(best_value), 1e-12)
     return replace(
         best,

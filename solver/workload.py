@@ -42,9 +42,11 @@ class Workload:
     Args:
         prompt_tokens: (P,) tokens of each prompt.
         prompt_of: (R,) index into ``prompt_tokens`` for each response; groups may be ragged.
-        response_tokens: (R,) predicted tokens of each response, fractions rounded up.
+        response_tokens: (R,) predicted tokens of each response, fractions rounded up; or (S, R) scenarios, whose mean it is.
         generated_tokens: (R,) tokens already generated (re-planning), or 0.
         response_limit: no response gets longer than this; predictions above it are cut to it.
+        scenarios: (S, R) jointly sampled lengths around the predicted ones. Plans are searched and bounded for
+            ``response_tokens``; what a plan takes (``solver.evaluate``) is the mean over the scenarios.
 
     Raises:
         PlanningError: shapes differ, a value is negative or not finite, or a prompt index does not exist.
@@ -55,6 +57,7 @@ class Workload:
     response_tokens: IntArray
     generated_tokens: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     response_limit: int = 2048
+    scenarios: IntArray | None = None
 
     def __init__(
         self,
@@ -63,7 +66,11 @@ class Workload:
         response_tokens: ArrayLike,
         generated_tokens: ArrayLike | int = 0,
         response_limit: int = 2048,
+        scenarios: ArrayLike | None = None,
     ) -> None:
+        if np.ndim(response_tokens) == 2:
+            scenarios = response_tokens
+            response_tokens = np.asarray(response_tokens, dtype=float).mean(axis=0) if np.size(response_tokens) else []
         prompts = _whole_numbers("prompt_tokens", prompt_tokens)
         owner = _whole_numbers("prompt_of", prompt_of)
         tokens = _whole_numbers("response_tokens", response_tokens)
@@ -82,12 +89,21 @@ class Workload:
             raise PlanningError(f"prompt_of[{index}] is {owner[index]}, but there are only {len(prompts)} prompts")
         if response_limit < 1:
             raise PlanningError(f"response_limit is {response_limit}; at least 1 token is needed")
+        sampled = None
+        if scenarios is not None:
+            if np.ndim(scenarios) != 2 or np.shape(scenarios)[1] != len(tokens) or np.shape(scenarios)[0] == 0:
+                raise PlanningError(
+                    f"scenarios have shape {np.shape(scenarios)}; (scenarios, {len(tokens)} responses) is needed"
+                )
+            sampled = _whole_numbers("scenarios", np.ravel(scenarios)).reshape(-1, len(tokens))
+            sampled = np.minimum(sampled, response_limit)
         for name, value in (
             ("prompt_tokens", prompts),
             ("prompt_of", owner),
             ("response_tokens", np.minimum(tokens, response_limit)),
             ("generated_tokens", generated),
             ("response_limit", int(response_limit)),
+            ("scenarios", sampled),
         ):
             object.__setattr__(self, name, value)
 
@@ -123,6 +139,17 @@ class Workload:
     def with_response_tokens(self, response_tokens: ArrayLike) -> Workload:
         """The same prompts and responses with other lengths (true ones instead of predicted ones, say)."""
         return Workload(self.prompt_tokens, self.prompt_of, response_tokens, self.generated_tokens, self.response_limit)
+
+    @property
+    def points(self) -> Workload:
+        """The same without scenarios: what plans are searched and bounded for."""
+        return self if self.scenarios is None else self.with_response_tokens(self.response_tokens)
+
+    def cases(self) -> tuple[Workload, ...]:
+        """One workload per scenario, or this one alone when it has none."""
+        if self.scenarios is None:
+            return (self,)
+        return tuple(self.with_response_tokens(lengths) for lengths in self.scenarios)
 
     def __repr__(self) -> str:
         tokens = self.response_tokens

@@ -19,6 +19,7 @@ from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
 from solver.admission import Admission
 from solver.batching import Timeline, timeline
 from solver.latency import LatencyModel
+from solver.workload import IntArray
 
 MOVED_KV = "kv"  # stands for the KV state of a simulated response: only its presence matters
 
@@ -85,8 +86,8 @@ class SimulatedEngine:
         while True:
             limit = self._next_arrival_index()
             last = int(np.searchsorted(self._boundary_s, to_s, side="right")) - 1
-            until = last if limit is None else min(last, limit)
-            self._commit(max(until, self._done), progress)
+            if last >= self._done:
+                self._commit(last if limit is None else min(last, limit), progress)
             if not self._take_in(to_s):
                 return progress
 
@@ -108,19 +109,19 @@ class SimulatedEngine:
 
     def generated_tokens(self) -> dict[int, int]:
         """See the protocol."""
-        tokens = zip(self._order, self._tokens_now(), self._reported.tolist(), strict=True)
-        known = {m.request.response: n for m, n, over in tokens if not over}
+        left = ~self._reported
+        known = dict(zip(self._response[left].tolist(), self._tokens_now()[left].tolist(), strict=True))
         return known | {m.request.response: m.generated_tokens for m in self._arriving}
 
     def running(self) -> tuple[int, ...]:
         """See the protocol."""
-        return tuple(self._order[i].request.response for i in self._in_batch())
+        return tuple(self._response[self._in_batch()].tolist())
 
     def waiting(self) -> tuple[int, ...]:
         """See the protocol."""
-        inside = set(self._in_batch())
-        queued = [m for i, m in enumerate(self._order) if i not in inside and not self._reported[i]]
-        return tuple(m.request.response for m in queued + self._arriving)
+        queued = ~self._reported
+        queued[self._in_batch()] = False
+        return (*self._response[queued].tolist(), *(m.request.response for m in self._arriving))
 
     def sync(self, weights: Any, weights_version: int) -> None:
         """Nothing to take over: lengths come from the log."""
@@ -138,6 +139,8 @@ class SimulatedEngine:
         most = np.array([m.request.prompt_tokens + m.request.limit_tokens for m in order], dtype=np.int64)
         has_kv = np.array([m.has_kv for m in order], dtype=bool)
         self._order = order
+        self._response = np.array([m.request.response for m in order], dtype=np.int64)
+        self._before = np.array([m.generated_tokens for m in order], dtype=np.int64)
         self._timeline: Timeline = timeline(
             np.maximum(remaining, 0), context, most, has_kv, self._latency, self._admission, len(self._running)
         )
@@ -182,26 +185,27 @@ class SimulatedEngine:
         order = np.lexsort((r.response[inside], r.first[inside]))
         return [int(i) for i in r.response[inside][order]] if self._done else list(range(len(self._running)))
 
-    def _tokens_now(self) -> list[int]:
+    def _tokens_now(self) -> IntArray:
         """Committed tokens of the responses of the current timeline."""
         r = self._timeline.residency
-        ran = np.zeros(len(self._order), np.int64)
-        np.add.at(ran, r.response, np.clip(np.minimum(r.last, self._done) - r.first, 0, None))
-        return [m.generated_tokens + int(t) for m, t in zip(self._order, ran, strict=True)]
+        tokens = self._before.copy()
+        np.add.at(tokens, r.response, np.clip(np.minimum(r.last, self._done) - r.first, 0, None))
+        return tokens
 
     def _materialise(self) -> None:
         """Write the committed state back into the members, so that a new timeline can start here."""
         inside = self._in_batch()
-        tokens = self._tokens_now()
+        batch = set(inside)
+        tokens = self._tokens_now().tolist()
         r = self._timeline.residency
         joined = np.zeros(len(self._order), dtype=bool)
         joined[r.response[(r.first < self._done) & (r.last > r.first)]] = True
         for i, m in enumerate(self._order):
             m.generated_tokens = tokens[i]
             if joined[i]:
-                m.has_kv = i in inside
+                m.has_kv = i in batch
         self._running = [self._order[i] for i in inside if not self._reported[i]]
-        rest = [i for i in range(len(self._order)) if i not in set(inside) and not self._reported[i]]
+        rest = [i for i in range(len(self._order)) if i not in batch and not self._reported[i]]
         # evicted responses went to the front of the queue, the last evicted first
         evicted = [i for i in rest if joined[i]]
         evicted.sort(key=lambda i: -int(r.last[(r.response == i) & (r.last <= self._done)].max()))

@@ -49,6 +49,8 @@ class _Live:
     asked_time_s: float = math.inf
     done_s: float = 0.0
     closing: bool = False  # it was cut: nothing may be given to it any more
+    running: tuple[int, ...] = ()  # what was known of its batch and queue when it was last looked at
+    waiting: tuple[int, ...] = ()
 
     @property
     def holder(self) -> str:
@@ -106,13 +108,15 @@ class VirtualStep:
                 for actor in list(self.live.values()):
                     self._take(actor, actor.engine.advance(horizon))
                 now_s = horizon
-                self._reveal(now_s)
-                if math.isfinite(now_s) and self._triggered(now_s):
-                    assert self.rule is not None
-                    decisions = self.rule.decide(now_s, self._state(now_s))
+                reached = self._reveal(now_s)
+                if self.rule is not None and math.isfinite(now_s) and (reached or self._timed(now_s)):
+                    state = self._state(now_s)
+                    decisions = self.rule.decide(now_s, state)
                     for decision in decisions:
                         self._apply(now_s, decision)
-                    self._ask_triggers(now_s)
+                    for actor in [a for a in self.live.values() if a.expecting == 0]:
+                        self._release(actor, actor.done_s)
+                    self._ask_triggers(now_s, None if decisions else state.actors)
         finally:
             for actor in self.live.values():
                 actor.engine.close()
@@ -138,8 +142,12 @@ class VirtualStep:
         for completion in progress.completions:
             heapq.heappush(self.hidden, (completion.time_s, next(self._order), actor, completion))
 
-    def _reveal(self, now_s: float) -> None:
-        """Make completions up to ``now_s`` known; actors with nothing left to expect are released."""
+    def _reveal(self, now_s: float) -> bool:
+        """Make completions up to ``now_s`` known; actors with nothing left to expect are released.
+
+        Returns whether an actor, released or not, has come to the completions at which the rule wants to be asked.
+        """
+        reached = False
         while self.hidden and self.hidden[0][0] <= now_s:
             time_s, _, actor, completion = heapq.heappop(self.hidden)
             assert not self.complete[completion.response], "a response completed twice"
@@ -150,19 +158,20 @@ class VirtualStep:
             actor.completed += 1
             actor.expecting -= 1
             actor.done_s = max(actor.done_s, time_s)
+            reached |= actor.asked_at is not None and actor.completed >= actor.asked_at
             if actor.expecting == 0 and actor.index in self.live:
                 self._release(actor, actor.done_s)
+        return reached
 
-    def _triggered(self, now_s: float) -> bool:
-        return any(
-            a.asked_time_s <= now_s or (a.asked_at is not None and a.completed >= a.asked_at) for a in self.live.values()
-        )
+    def _timed(self, now_s: float) -> bool:
+        return any(a.asked_time_s <= now_s for a in self.live.values())
 
-    def _ask_triggers(self, now_s: float) -> None:
+    def _ask_triggers(self, now_s: float, views: Sequence[ActorView] | None = None) -> None:
+        """Ask the rule about every actor that goes on, with ``views`` where they still hold."""
         if self.rule is None:
             return
-        for actor in (a for a in self.live.values() if not a.closing):
-            trigger = self.rule.next_trigger(self._view(actor, now_s))
+        for view in self._views(now_s) if views is None else views:
+            actor, trigger = self.live[view.actor], self.rule.next_trigger(view)
             actor.asked_at, actor.asked_time_s = None, math.inf
             if trigger is not None and trigger.completions is not None:
                 actor.asked_at = max(trigger.completions, actor.completed + 1)
@@ -172,25 +181,35 @@ class VirtualStep:
     # --- what a rule may see ------------------------------------------------------------------------------------------
 
     def _view(self, actor: _Live, now_s: float) -> ActorView:
+        """An actor that a move made finish the iteration under way is shown as it was before."""
         engine = actor.engine
-        hidden = tuple(c.response for _, _, owner, c in self.hidden if owner is actor)
-        queued = engine.waiting()
+        batch, queued = engine.running(), engine.waiting()
         arriving = tuple(r for r in queued if self.available_s.get(r, -math.inf) > now_s)
-        on_way = set(arriving)
-        running = engine.running() + hidden
-        waiting = tuple(r for r in queued if r not in on_way)
-        free = max(0, engine.slots - len(running) - len(queued))
+        if engine.clock_s <= now_s:
+            actor.running, actor.waiting = batch, queued
+        else:
+            known = {*actor.running, *actor.waiting}
+            actor.waiting += tuple(r for r in queued if r not in known)
+        here = {*batch, *queued, *(c.response for _, _, owner, c in self.hidden if owner is actor)} - {*arriving}
+        running = tuple(r for r in actor.running if r in here)
+        waiting = tuple(r for r in actor.waiting if r in here)
+        free = max(0, engine.slots - len(running) - len(waiting) - len(arriving))
         return ActorView(
             actor.index, len(actor.plan.gpu_ids), actor.assigned, actor.completed, running, waiting, arriving, free
         )
 
+    def _views(self, now_s: float) -> tuple[ActorView, ...]:
+        return tuple(self._view(a, now_s) for a in self.live.values() if not a.closing)
+
     def _state(self, now_s: float) -> StepState:
+        on_way = [r for r, arrives_s in self.available_s.items() if arrives_s > now_s]
+        before = self.known_tokens[on_way]
         for actor in self.live.values():
-            for response, tokens in actor.engine.generated_tokens().items():
-                if self.available_s.get(response, -math.inf) <= now_s:
-                    self.known_tokens[response] = tokens
-        views = tuple(self._view(a, now_s) for a in self.live.values() if not a.closing)
-        return StepState(now_s, views, self.known_tokens.copy(), tuple(self.complete), self.prompt_tokens)
+            if actor.engine.clock_s <= now_s:  # else a move made it finish the iteration under way, which is not known yet
+                tokens = actor.engine.generated_tokens()
+                self.known_tokens[list(tokens)] = list(tokens.values())
+        self.known_tokens[on_way] = before
+        return StepState(now_s, self._views(now_s), self.known_tokens.copy(), tuple(self.complete), self.prompt_tokens)
 
     # --- decisions ----------------------------------------------------------------------------------------------------
 
@@ -198,10 +217,13 @@ class VirtualStep:
         if isinstance(decision, Cut):
             actor, moves = self.live[decision.actor], decision.moves
             taken, progress = actor.engine.cut(now_s)
-            actor.closing = True
+            actor.closing, actor.asked_at, actor.asked_time_s = True, None, math.inf
         else:
             moves = (decision,)
-            actor = next(a for a in self.live.values() if decision.response in a.engine.generated_tokens())
+            owner = next((a for a in self.live.values() if decision.response in a.engine.generated_tokens()), None)
+            if owner is None:  # it completes in the iteration under way
+                return
+            actor = owner
             taken, progress = actor.engine.cut(now_s, [decision.response])
         self._take(actor, progress)
         boundary_s = max(actor.engine.clock_s, now_s)
@@ -214,8 +236,6 @@ class VirtualStep:
         actor.expecting -= len(taken)
         actor.assigned -= len(taken)
         actor.done_s = max(actor.done_s, free_s)
-        if actor.expecting == 0:
-            self._release(actor, actor.done_s)
 
     def _hand_over(self, actor: _Live, taken: list[Request], goes_to: dict[int, int], boundary_s: float) -> float:
         """Move or recompute the KV state of ``taken``; returns when the sender is free. Transfers follow one another."""

@@ -116,6 +116,46 @@ class EwmaPredictor:
         tokens = np.array([known.get(str(prompt_id), fallback) for prompt_id in prompt_ids], dtype=float)
         return np.repeat(np.minimum(tokens, response_limit), samples)
 
+    def sample(
+        self,
+        prompt_ids: Sequence[Any],
+        samples_per_prompt: ArrayLike = 1,
+        reference_answer_tokens: Mapping[str, int] | None = None,
+        *,
+        response_limit: int,
+        scenarios: int = 8,
+        seed: int = 0,
+    ) -> FloatArray:
+        """Scenarios of lengths around the prediction: (S, R) tokens, from 1 to the response limit.
+
+        Every response's prediction is multiplied by a ratio drawn from the newest visits of the history: there, the ratio of
+        a response's length to what its prompt's earlier visits predicted (to the visit's own mean on a first visit). The
+        ratios of all prompts are pooled and drawn independently. Without history every scenario is the prediction.
+
+        The arguments are those of ``predict``, and the number of scenarios and a seed.
+        """
+        predicted = self.predict(prompt_ids, samples_per_prompt, reference_answer_tokens, response_limit=response_limit)
+        drawn = np.random.default_rng(seed).choice(self._ratios(response_limit), size=(scenarios, len(predicted)))
+        return np.clip(np.ceil(predicted * drawn), 1, response_limit)
+
+    def _ratios(self, response_limit: int) -> FloatArray:
+        """Length over prediction of every response of the newest visit of each prompt; (1.0,) without history."""
+        if self._history.empty:
+            return np.ones(1)
+        expected = expected_tokens(self._history["response_tokens"], self._complete, response_limit)
+        table = self._history.assign(expected=expected)
+        means = table.groupby(["prompt_id", "epoch"], sort=True)["expected"].mean()
+        predicted: dict[tuple[str, int], float] = {}
+        average: dict[str, float] = {}
+        for (prompt_id, epoch), mean in means.items():
+            earlier = average.get(prompt_id, mean)
+            predicted[prompt_id, epoch] = earlier
+            average[prompt_id] = self.alpha * mean + (1 - self.alpha) * earlier
+        newest = table[table["epoch"] == table.groupby("prompt_id")["epoch"].transform("max")]
+        bases = np.array([predicted[key] for key in zip(newest["prompt_id"], newest["epoch"], strict=True)])
+        ratios: FloatArray = newest["expected"].to_numpy(dtype=float)[bases > 0] / bases[bases > 0]
+        return ratios if len(ratios) else np.ones(1)
+
     def _averages(self, response_limit: int) -> tuple[dict[str, float], float | None]:
         """Moving average of every prompt of the history, and the median of all expected lengths."""
         if self._history.empty:

@@ -21,8 +21,12 @@ def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None
     """The policy called ``name``.
 
     Raises:
-        PolicyError: the name is unknown; the message lists the known ones.
+        PolicyError: the name is unknown, or a parameter is out of its range; the message says what would be right.
     """
+    if not 0 < tau <= 1:
+        raise PolicyError(f"tau is {tau}; a share above 0 and up to 1 is needed (1 never cuts)")
+    if static_actors is not None and static_actors < 1:
+        raise PolicyError(f"static actors are {static_actors}; at least 1 is needed")
     makers: dict[str, Callable[[], SchedulingPolicy]] = {
         "static": lambda: Static(static_actors, hold),
         "random": Random,

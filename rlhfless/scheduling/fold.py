@@ -42,22 +42,17 @@ class SquareRootFold:
         return Trigger(completions=view.completed + max(1, math.ceil(self._wait / self.actors)))
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
-        """Fold as many actors as the square root says, the one with the fewest unfinished responses first."""
+        """Fold as many actors as the square root says, those with the fewest unfinished responses, into the others."""
         unfinished = np.flatnonzero(~np.asarray(state.complete))
         share = self._share(state, unfinished)
         wanted = max(1, math.ceil(math.sqrt(self.nu * share * len(unfinished) / self.latency.base_s) - 1e-9))
-        going_on = sorted(state.actors, key=lambda a: (len(a.unfinished) + len(a.arriving), a.actor))
-        cuts: list[Decision] = []
+        ranked = sorted(state.actors, key=lambda a: (len(a.unfinished) + len(a.arriving), a.actor))
+        leaving = max(0, len(ranked) - wanted)
         taken: dict[int, int] = {}
-        while len(going_on) > wanted:
-            cut = hand_over(going_on[0], going_on[1:], taken) if going_on[0].actor not in taken else None
-            if cut is None:
-                break
-            cuts.append(cut)
-            going_on = going_on[1:]
-        self.actors = len(going_on)
+        cuts = [cut for thin in ranked[:leaving] if (cut := hand_over(thin, ranked[leaving:], taken)) is not None]
+        self.actors = len(ranked) - len(cuts)
         self._wait = self._completions_until_fold(len(unfinished), self.actors, share)
-        return cuts
+        return list(cuts)
 
     def _share(self, state: StepState, unfinished: np.ndarray) -> float:
         """Seconds that one more response adds to an iteration, its mean KV tokens included."""
@@ -81,10 +76,10 @@ class Fold:
     clairvoyant: bool = False
 
     def plan(self, given: PlanningInput) -> Plan:
-        """See ``SchedulingPolicy``. A deadline or budget folds as the weight 0.7 would."""
+        """See ``SchedulingPolicy``. A deadline or budget folds as the weight 0.7 would; more actors that cost nothing stay."""
         split = self.base.plan(given)
         w = given.objective.time_weight
-        if w >= 1.0 or len(split.actors) < 2:
+        if w >= 1.0 or len(split.actors) < 2 or given.latency.base_s <= 0:
             return replace(split, policy=self.name)
         gpus = given.cluster.gpus_per_actor
         nu = w * split.gpu_seconds / ((1 - w) * gpus * split.makespan_s)

@@ -28,6 +28,8 @@ class LocalCut:
     tau: float
     name: str = "local cut"
     _assigned: dict[int, int] = field(default_factory=dict, repr=False)
+    _missing: int | None = field(default=None, repr=False)  # slots that actors which are due wait for, at least
+    _actors: int = field(default=1, repr=False)
 
     def _due(self, view: ActorView) -> int:
         """Completions at which this actor is to be cut: a share of what the plan assigned to it."""
@@ -35,10 +37,12 @@ class LocalCut:
         return max(1, math.ceil(self.tau * first))
 
     def next_trigger(self, view: ActorView) -> Trigger | None:
-        """At tau of its own responses; after that at every completion anywhere, since each frees a slot."""
-        return Trigger(completions=max(self._due(view), view.completed + 1) if not self._waiting else view.completed + 1)
-
-    _waiting: bool = field(default=False, repr=False)
+        """At tau of its own responses; while actors wait, at its share of the completions that must free slots first."""
+        due = self._due(view)
+        if self._missing is None:
+            return Trigger(completions=max(due, view.completed + 1))
+        later = view.completed + max(1, math.ceil(self._missing / self._actors))
+        return Trigger(completions=later if due <= view.completed else min(due, later))
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
         """Cut every actor that is due, the one with the fewest unfinished responses first."""
@@ -46,17 +50,20 @@ class LocalCut:
         cuts: list[Decision] = []
         taken: dict[int, int] = {}
         gone: set[int] = set()
+        missing: list[int] = []
         for leaving in sorted(due, key=lambda a: (len(a.unfinished), a.actor)):
             # an actor that receives goes on, and one that is due itself only receives if it is not cut
             receivers = [a for a in state.actors if a.actor != leaving.actor and a.actor not in gone]
             running = [a for a in receivers if a.unfinished or a.arriving]
-            if leaving.actor in taken or not running:
-                continue
-            cut = hand_over(leaving, running, taken)
+            cut = hand_over(leaving, running, taken) if running and leaving.actor not in taken else None
             if cut is not None:
                 cuts.append(cut)
                 gone.add(leaving.actor)
-        self._waiting = len(gone) < len(due)
+            else:
+                missing.append(len(leaving.unfinished) - sum(a.free_slots for a in receivers))
+        # a completion anywhere brings an actor that waits one slot nearer to being cut, never more
+        self._missing = min(missing, default=None)
+        self._actors = max(1, len(state.actors) - len(gone))
         return cuts
 
 

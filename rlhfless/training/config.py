@@ -30,7 +30,7 @@ class TrainConfig:
         gpus, gpus_per_node, profile: the emulated cluster; ``profile`` also says how many GPUs an actor takes.
         charging: virtual seconds of generation by the ``profile``, or ``measured``: each actor's own iterations here.
         policy, time_weight, time_limit_s, tau: how steps are planned.
-        window: epochs that the length predictor looks back on.
+        window: epochs that the length predictor looks back on; scenarios: samples of lengths that a plan is timed with.
         seed: of the task, the model, the warm-up, the order of prompts and every response.
     """
 
@@ -41,11 +41,11 @@ class TrainConfig:
     prompts_per_step: int = 32
     samples: int = 8
     response_limit: int = 320
-    learning_rate: float = 3e-4
+    learning_rate: float = 1.5e-4
     updates: int = 1
     clip_low: float = 0.2
     clip_high: float = 0.2
-    token_budget: int = 8192
+    token_budget: int = 4096
     temperature: float = 1.0
     gpus: int = 16
     gpus_per_node: int = 8
@@ -56,13 +56,24 @@ class TrainConfig:
     time_limit_s: float = 0.3
     tau: float = 0.7
     window: int = 1
+    scenarios: int = 8
     seed: int = 0
 
     def __post_init__(self) -> None:
         for name, known in (("task", TASKS), ("algorithm", ALGORITHMS), ("charging", CHARGING)):
             if getattr(self, name) not in known:
                 raise TrainError(f"{name} {getattr(self, name)!r} is unknown; choose from {', '.join(known)}")
-        for name in ("steps", "pool", "prompts_per_step", "samples", "response_limit", "updates", "gpus", "gpus_per_node"):
+        for name in (
+            "steps",
+            "pool",
+            "prompts_per_step",
+            "samples",
+            "scenarios",
+            "response_limit",
+            "updates",
+            "gpus",
+            "gpus_per_node",
+        ):
             if getattr(self, name) < 1:
                 raise TrainError(f"{name} is {getattr(self, name)}; at least 1 is needed")
         if self.pool % self.prompts_per_step:

@@ -38,31 +38,26 @@ class GrpoBatch:
     response_ids: Sequence[Sequence[int]]
     rewards: ArrayLike
     group_of: ArrayLike
-    old_logprobs: Sequence[ArrayLike] | None = None
+    old_logprobs: Sequence[Sequence[float] | np.ndarray] | None = None
 
     def __post_init__(self) -> None:
         responses = len(self.response_ids)
-        columns = {"prompt_ids": self.prompt_ids, "rewards": self.rewards, "group_of": self.group_of}
+        columns: dict[str, Any] = {"prompt_ids": self.prompt_ids, "rewards": self.rewards, "group_of": self.group_of}
         if self.old_logprobs is not None:
             columns["old_logprobs"] = self.old_logprobs
         for name, column in columns.items():
-            if len(column) != responses:  # type: ignore[arg-type]
-                raise ValueError(
-                    f"{name} has {len(column)} entries for {responses} responses; "  # type: ignore[arg-type]
-                    "it needs one entry per response"
-                )
+            if len(column) != responses:
+                raise ValueError(f"{name} has {len(column)} entries for {responses} responses; it needs one entry per response")
         for row, (prompt, response) in enumerate(zip(self.prompt_ids, self.response_ids, strict=True)):
             if len(prompt) == 0 or len(response) == 0:
                 raise ValueError(f"row {row} has an empty prompt or response; each needs at least 1 token")
-            if self.old_logprobs is not None and len(self.old_logprobs[row]) != len(response):  # type: ignore[arg-type]
+            if self.old_logprobs is not None and len(self.old_logprobs[row]) != len(response):
                 raise ValueError(
-                    f"row {row} has {len(self.old_logprobs[row])} old_logprobs for {len(response)} response tokens"  # type: ignore[arg-type]
+                    f"row {row} has {len(self.old_logprobs[row])} old_logprobs for {len(response)} response tokens"
                 )
 
 
-def group_advantages(
-    rewards: ArrayLike, group_of: ArrayLike, normalise_std: bool = True, eps: float = 1e-6
-) -> np.ndarray:
+def group_advantages(rewards: ArrayLike, group_of: ArrayLike, normalise_std: bool = True, eps: float = 1e-6) -> np.ndarray:
     """Advantage of each response relative to its group (section 4.1.2): (r - mean(r)) / std(r), the same for all its tokens.
 
     Args:
@@ -175,11 +170,9 @@ def learn(
             new = token_logprobs(model, input_ids, temperature=temperature)
             old_logprobs = new.detach() if old is None else _aligned([old[i] for i in rows], mask)
             advantage = torch.as_tensor(advantages[rows], dtype=new.dtype, device=new.device)
-            loss, counts = grpo_loss(
-                new, old_logprobs, advantage, mask, clip_low, clip_high, total_tokens=total_tokens
-            )
-            loss.backward()
-            sums["loss"] += float(loss)
+            loss, counts = grpo_loss(new, old_logprobs, advantage, mask, clip_low, clip_high, total_tokens=total_tokens)
+            loss.backward()  # type: ignore[no-untyped-call]
+            sums["loss"] += float(loss.detach())
             sums["clipped"] += counts["clipped"]
             sums["kl"] += counts["kl"]
         if parts:
@@ -195,7 +188,7 @@ def learn(
     }
 
 
-def _aligned(logprobs: Sequence[ArrayLike], mask: Tensor) -> Tensor:
+def _aligned(logprobs: Sequence[Sequence[float] | np.ndarray], mask: Tensor) -> Tensor:
     """Per-response arrays laid out where ``mask`` is True, row by row; zeros elsewhere."""
     values = torch.as_tensor(np.concatenate([np.asarray(value, dtype=np.float32) for value in logprobs]))
     return torch.zeros(mask.shape, device=mask.device).masked_scatter(mask, values.to(mask.device))

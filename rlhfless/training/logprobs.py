@@ -22,9 +22,7 @@ except ImportError as error:
 from rlhfless.training.batching import micro_batches, right_padded
 
 
-def token_logprobs(
-    model: Any, input_ids: Tensor, attention_mask: Tensor | None = None, *, temperature: float = 1.0
-) -> Tensor:
+def token_logprobs(model: Any, input_ids: Tensor, attention_mask: Tensor | None = None, *, temperature: float = 1.0) -> Tensor:
     """Log-probability of every token given the tokens before it.
 
     Args:
@@ -35,15 +33,13 @@ def token_logprobs(
         temperature: the logits are divided by it, as in sampling.
 
     Returns:
-        (B, T - 1): entry t belongs to token t + 1. Entries of padding, and of the token that follows left padding, mean nothing.
+        (B, T - 1): entry t belongs to token t + 1. Entries of padding, and of the token after left padding, mean nothing.
     """
     if attention_mask is None:
         logits = model(input_ids=input_ids, use_cache=False).logits
     else:
         positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
-        logits = model(
-            input_ids=input_ids, attention_mask=attention_mask, position_ids=positions, use_cache=False
-        ).logits
+        logits = model(input_ids=input_ids, attention_mask=attention_mask, position_ids=positions, use_cache=False).logits
     logits = logits[:, :-1].float()
     if temperature != 1.0:
         logits = logits / temperature

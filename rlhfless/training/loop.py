@@ -28,7 +28,7 @@ except ImportError as error:
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.sampling import Sampling
 from rlhfless.engine.torch_engine import TorchEngineFactory
-from rlhfless.engine.torch_forward import RowModel
+from rlhfless.engine.torch_forward import RowModel, one_thread
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor
@@ -42,7 +42,7 @@ from rlhfless.training.model import load_model, save_model, tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 from rlhfless.training.warmup import warm_up
 from solver.cluster import Cluster
-from solver.objective import Objective, StepRest
+from solver.objective import Objective
 from solver.plan import Plan
 from solver.workload import Workload
 
@@ -70,10 +70,16 @@ class TrainedStep:
 
 
 def make_model(seed: int, progress: bool = True) -> tuple[Any, CharTokenizer]:
-    """The tiny model, warmed up from scratch on worked solutions (about a minute on two cores)."""
-    tokenizer = CharTokenizer()
-    task = ArithmeticTask(seed)
-    return warm_up(tiny_qwen2(tokenizer, seed), tokenizer, task.worked_solutions(seed), seed=seed, progress=progress), tokenizer
+    """The tiny model, warmed up from scratch on worked solutions (less than two minutes).
+
+    One thread: the model is too small for a second one to help, and threads that wait for each other on a busy machine cost
+    more than they bring. It also makes the weights a function of the seed alone.
+    """
+    tokenizer, task = CharTokenizer(), ArithmeticTask(seed)
+    model = tiny_qwen2(tokenizer, seed)
+    with one_thread(model.device):
+        warm_up(model, tokenizer, task.worked_solutions(seed), seed=seed, progress=progress)
+    return model, tokenizer
 
 
 class Trainer:
@@ -111,7 +117,7 @@ class Trainer:
         self.predictor = EwmaPredictor(config.window)
         self.writer: TraceWriter | None = None
         self.history = pd.DataFrame()
-        self.clock_s, self.next_step, self.rest = 0.0, 0, StepRest()
+        self.clock_s, self.next_step = 0.0, 0
         self._open(model, resume)
 
     @classmethod
@@ -131,7 +137,6 @@ class Trainer:
         trainer = cls(TrainConfig(**{**trace.meta["config"], **changes}), model=model, progress=progress)
         trainer.history = trace.rollouts
         trainer.next_step = trace.steps[-1] + 1
-        trainer.rest = StepRest(**trace.meta["rest"])
         return trainer
 
     def _open(self, model: str | Path | None, resume: bool) -> None:
@@ -157,7 +162,6 @@ class Trainer:
             if self.next_step:
                 trace = self.writer.trace
                 self.history, self.clock_s = trace.rollouts, self.writer.end_s
-                self.rest = StepRest(**trace.meta["rest"])
         longest_prompt = max(len(self.tokenizer.encode(p.prompt)) for p in self.task.problems)
         self.rows = RowModel(self.model, longest_prompt + self.config.response_limit)
         charge = "measured" if self.config.charging == "measured" else self.latency
@@ -179,29 +183,24 @@ class Trainer:
         return [self.task.problems[i] for i in order[part * size : (part + 1) * size]]
 
     def predict(self, problems: Sequence[Problem]) -> Workload:
-        """The workload of a step with predicted lengths: last epoch's, or the reference answer's in the first epoch."""
-        samples, limit = self.config.samples, self.config.response_limit
-        predicted = self.predictor.fit(self.history).predict(
-            [p.prompt_id for p in problems],
-            samples,
-            {p.prompt_id: p.reference_answer_tokens for p in problems},
-            response_limit=limit,
-        )
+        """The workload of a step with predicted lengths (last epoch's, or the reference answer's in the first epoch) and
+        scenarios around them."""
+        c = self.config
+        names, answers = [p.prompt_id for p in problems], {p.prompt_id: p.reference_answer_tokens for p in problems}
+        predictor, limit = self.predictor.fit(self.history), c.response_limit
+        predicted = predictor.predict(names, c.samples, answers, response_limit=limit)
+        seed = c.seed + self.next_step
+        scenarios = predictor.sample(names, c.samples, answers, response_limit=limit, scenarios=c.scenarios, seed=seed)
         prompt_tokens = [len(self.tokenizer.encode(p.prompt)) for p in problems]
-        return Workload.grid(prompt_tokens, predicted.reshape(-1, samples), response_limit=limit)
+        owner = np.repeat(np.arange(len(problems)), c.samples)
+        return Workload(prompt_tokens, owner, predicted, response_limit=limit, scenarios=scenarios)
 
     def plan(self, workload: Workload) -> Plan:
-        """The plan of the run's policy for a workload, with the last step's preparation and learning as the rest."""
+        """The plan of the run's policy for a workload. It weighs generation alone: the learner takes over GPUs when generation
+        ends, so preparation and learning add the same to every plan."""
         c = self.config
-        given = PlanningInput(
-            workload,
-            self.cluster,
-            self.latency,
-            Objective(c.time_weight),
-            self.rest,
-            c.time_limit_s,
-            seed=c.seed + self.next_step,
-        )
+        objective, seed = Objective(c.time_weight), c.seed + self.next_step
+        given = PlanningInput(workload, self.cluster, self.latency, objective, time_limit_s=c.time_limit_s, seed=seed)
         return self.policy.plan(given)
 
     def requests(self, problems: Sequence[Problem], step: int) -> list[Request]:
@@ -237,7 +236,6 @@ class Trainer:
         prepare_s = time.perf_counter() - began
         learning = self._learn(problems, rollouts, record)
         self._record_learning(record, prepare_s, learning["seconds"])
-        self.rest = StepRest(prepare_s, learning["seconds"])
         self._commit(rollouts, record, step)
         return TrainedStep(step, plan, record, rollouts, learning)
 
@@ -293,10 +291,11 @@ class Trainer:
             [done.logprobs for done in completions if done.logprobs is not None] if c.temperature == 1.0 else None,
         )
         self.model.train()
-        learning = learn(
-            self.model, self.optimizer, batch, updates=c.updates, clip_low=c.clip_low, clip_high=c.clip_high,
-            temperature=c.temperature, token_budget=c.token_budget,
-        )  # fmt: skip
+        with one_thread(self.model.device):
+            learning = learn(
+                self.model, self.optimizer, batch, updates=c.updates, clip_low=c.clip_low, clip_high=c.clip_high,
+                temperature=c.temperature, token_budget=c.token_budget,
+            )  # fmt: skip
         self.model.eval()
         return learning
 
@@ -318,7 +317,6 @@ class Trainer:
         self.clock_s = record.end_s
         if self.writer is not None:
             save_checkpoint(self._checkpoints, self.next_step, self.model, self.optimizer)
-            self.writer.meta["rest"] = {"prepare_s": self.rest.prepare_s, "learn_s": self.rest.learn_s}
             self.writer.append_step(rollouts, record.allocations, record.spans, record.events, record.plan.to_dict())
             keep_only(self._checkpoints, self.next_step)
         self.history = pd.concat([self.history, rollouts], ignore_index=True)
@@ -335,12 +333,13 @@ class Trainer:
             "engine": "torch",
             "device": f"{platform.machine()} CPU, torch {torch.__version__}",
             "config": self.config.to_dict(),
-            "rest": {"prepare_s": 0.0, "learn_s": 0.0},
         }
 
 
 def train(config: TrainConfig, folder: str | Path, *, resume: bool = False, model: str | Path | None = None) -> Trace:
-    """Run (or resume) a training run and keep its trace and last checkpoint in ``folder``."""
-    trace = Trainer(config, folder, resume=resume, model=model).run()
+    """Run (or resume) a training run; ``folder`` keeps its trace, its last checkpoint, and the final weights in ``model/``."""
+    trainer = Trainer(config, folder, resume=resume, model=model)
+    trace = trainer.run()
     assert trace is not None
+    save_model(trainer.model, trainer.tokenizer, Path(folder) / "model")
     return trace

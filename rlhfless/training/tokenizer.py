@@ -69,7 +69,9 @@ class CharTokenizer:
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
         except json.JSONDecodeError as error:
-            raise ValueError(f"{path} is not JSON (line {error.lineno}); expected a file that CharTokenizer.save wrote") from None
+            raise ValueError(
+                f"{path} is not JSON (line {error.lineno}); expected a file that CharTokenizer.save wrote"
+            ) from None
         if not isinstance(content, dict) or content.get("type") != "char" or not isinstance(content.get("symbols"), str):
-            raise ValueError(f"{path} is not a character tokenizer: it needs \"type\": \"char\" and a string \"symbols\"")
+            raise ValueError(f'{path} is not a character tokenizer: it needs "type": "char" and a string "symbols"')
         return cls(content["symbols"])

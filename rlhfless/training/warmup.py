@@ -28,7 +28,7 @@ from rlhfless.training.tokenizer import CharTokenizer
 
 @dataclass(frozen=True)
 class WarmUp:
-    """How long and how fast the warm-up learns; the defaults take about a minute on two CPU cores."""
+    """How long and how fast the warm-up learns; the defaults take less than two minutes on one CPU core."""
 
     steps: int = 1500
     batch_tokens: int = 1024
@@ -82,7 +82,8 @@ def _optimizers(model: Any, config: WarmUp) -> list[tuple[Any, float]]:
 
     Muon (Jordan et al. 2024) learns to copy from the prompt in about half of the steps that AdamW alone needs here.
     """
-    matrices, others = [], []
+    matrices: list[Any] = []
+    others: list[Any] = []
     for name, parameter in model.named_parameters():
         (matrices if parameter.ndim == 2 and "embed" not in name else others).append(parameter)
     return [

@@ -73,6 +73,11 @@ class PlainEngine:
     def advance(self, to_s: float) -> None:
         while True:
             self._take_in()
+            if self.clock_s > to_s:
+                return
+            for h in [h for h in self.queue if h.left <= 0]:
+                self.queue.remove(h)
+                self._complete(h)
             if not self.batch and not self.queue:
                 if not self.arriving or self.arriving[0].request.available_s > to_s:
                     return
@@ -100,9 +105,6 @@ class PlainEngine:
     def _take_in(self) -> None:
         while self.arriving and self.arriving[0].request.available_s <= self.clock_s:
             self.queue.append(self.arriving.pop(0))
-        for h in [h for h in self.queue if h.left <= 0]:
-            self.queue.remove(h)
-            self._complete(h)
 
     def _complete(self, h: Held) -> None:
         start = self.clock_s if h.start_s is None else h.start_s
@@ -218,7 +220,7 @@ def assert_tiled(spans: Sequence[EngineSpan], idle_until: Sequence[float] = ()) 
 
 
 @given(st.data(), latencies(), admissions())
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_random_scripts_of_arrivals_hops_and_cuts(data, latency, admission):
     """Whatever is added, cut, moved elsewhere and back: state and record are those of the plain engine at every stop."""
     engine, plain = SimulatedEngine(latency, admission), PlainEngine(latency, admission)
@@ -226,8 +228,7 @@ def test_random_scripts_of_arrivals_hops_and_cuts(data, latency, admission):
     now_s, first, arrivals = 0.0, 0, [0.0]
 
     def note(step: Progress, until_s: float) -> None:
-        # zero lengths apart, nothing is committed that ends after the stop
-        assert all(c.time_s <= until_s or c.response_tokens == 0 for c in step.completions)
+        assert all(c.time_s <= until_s for c in step.completions)
         assert [c.time_s for c in step.completions] == sorted(c.time_s for c in step.completions)
         progress.completions.extend(step.completions)
         progress.spans.extend(step.spans)
@@ -287,9 +288,7 @@ def test_random_scripts_of_arrivals_hops_and_cuts(data, latency, admission):
 @settings(max_examples=80, deadline=None)
 def test_undisturbed_it_is_the_timeline_of_evaluate(data, latency, admission):
     new = data.draw(requests(0, 10))
-    work = Workload(
-        [r.prompt_tokens for r in new], range(len(new)), [r.target_tokens for r in new], response_limit=LIMIT
-    )
+    work = Workload([r.prompt_tokens for r in new], range(len(new)), [r.target_tokens for r in new], response_limit=LIMIT)
     run = actor_timeline(work, range(len(new)), latency, admission)
     engine = SimulatedEngine(latency, admission, 3.0)
     engine.add(new)
@@ -348,7 +347,7 @@ def test_peek_commits_nothing_and_no_completion_comes_before_it(data, latency, a
             break
         ahead = SimulatedEngine(latency, admission)  # what would come before it, tried on another engine
         ahead.add(new)
-        early = [c for c in ahead.advance(np.nextafter(peeked, -math.inf)).completions if c.time_s < peeked]
+        early = ahead.advance(np.nextafter(peeked, -math.inf)).completions
         assert len(early) < len(new) - left + completions
         left -= len(engine.advance(peeked).completions)
     else:
@@ -385,7 +384,9 @@ def test_an_idle_engine_jumps_and_a_busy_one_admits_at_the_next_boundary():
 
 def test_a_cut_lets_the_iteration_under_way_finish():
     engine = SimulatedEngine(TENTH, Admission(1, 1000))
-    engine.add([Request(0, 10, 10, target_tokens=2), Request(1, 10, 10, target_tokens=5), Request(2, 3, 10, 9.0, target_tokens=1)])
+    engine.add(
+        [Request(0, 10, 10, target_tokens=2), Request(1, 10, 10, target_tokens=5), Request(2, 3, 10, 9.0, target_tokens=1)]
+    )
     taken, progress = engine.cut(0.25)  # prefill 0.1 and two iterations: response 0 completes at 0.3
     assert [c.response for c in progress.completions] == [0]
     assert engine.clock_s == pytest.approx(0.3)
@@ -413,6 +414,7 @@ def test_zero_lengths_complete_at_once_and_peek_knows_it():
     engine = SimulatedEngine(TENTH, Admission(1, 1000), 2.0)
     engine.add([Request(0, 4, 10, target_tokens=4), Request(1, 4, 10, target_tokens=0)])
     assert engine.peek_next_event_s() == 2.0
+    assert engine.advance(1.9).completions == []
     (done,) = engine.advance(2.0).completions
     assert (done.response, done.time_s, done.start_s, done.first_token_s, done.prefill_tokens_computed) == (1, 2.0, 2.0, 2.0, 0)
     assert [c.response for c in engine.advance(math.inf).completions] == [0]

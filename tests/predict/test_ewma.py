@@ -97,3 +97,22 @@ def test_lower_bounds_raise_predictions_and_the_limit_holds(log: list, limit: in
 def test_wrong_input_is_refused_in_one_sentence(wrong: Any, sentence: str) -> None:
     with pytest.raises(PredictionError, match=sentence):
         wrong()
+
+
+def test_scenarios_spread_as_the_newest_visits_did():
+    """Two visits of every prompt; in the second one, half the responses were half and half were twice as long as predicted."""
+    rows = [{"prompt_id": p, "epoch": 0, "response_tokens": 100} for p in "abcd" for _ in range(4)]
+    rows += [{"prompt_id": p, "epoch": 1, "response_tokens": t} for p in "abcd" for t in (50, 200, 50, 200)]
+    predictor = EwmaPredictor().fit(pd.DataFrame(rows))
+    sampled = predictor.sample(["a", "b"], 50, response_limit=200, scenarios=40, seed=1)
+    assert sampled.shape == (40, 100)
+    assert set(np.unique(sampled)) == {63, 200}, "125 tokens predicted, times 1/2 or 2, cut at the limit"
+    assert np.mean(sampled == 200) == pytest.approx(0.5, abs=0.05)
+    again = predictor.sample(["a", "b"], 50, response_limit=200, scenarios=40, seed=1)
+    assert np.array_equal(sampled, again)
+
+
+def test_without_history_every_scenario_is_the_prediction():
+    predictor = EwmaPredictor().fit(pd.DataFrame())
+    sampled = predictor.sample(["a", "b"], 2, {"a": 30}, response_limit=100, scenarios=3)
+    assert sampled.tolist() == [[30, 30, 50, 50]] * 3

@@ -117,3 +117,34 @@ def test_every_policy_of_the_same_workload_is_measured_alike():
     assert len(split.actors) == 5
     owners = [set(a.prompts) for a in split.actors]
     assert sum(map(len, owners)) == len(set.union(*owners)) == 32  # whole prompts
+
+
+def test_scenarios_are_averaged_and_do_not_move_the_search():
+    """A plan is searched and bounded for the predicted lengths; its times and costs are means over the scenarios."""
+    rng = np.random.default_rng(3)
+    predicted = rng.integers(20, 200, size=12)
+    sampled = np.clip(predicted * rng.lognormal(0, 0.4, size=(5, 12)), 1, 400).astype(int)
+    prompts, owner, cluster = np.full(12, 30), np.arange(12), solver.Cluster(1, 4, 1)
+    latency = solver.LatencyModel("x", 1, 2e-3, 3e-5, 1e-7, start_s=0.05)
+    certain = solver.Workload(prompts, owner, predicted, response_limit=400)
+    uncertain = solver.Workload(prompts, owner, predicted, response_limit=400, scenarios=sampled)
+    one, other = (solver.plan_generation(w, cluster, latency, time_limit_s=0.15) for w in (certain, uncertain))
+    assert [a.responses for a in one.actors] == [a.responses for a in other.actors]
+    assert (one.value, one.lower_bound) == (other.value, other.lower_bound)
+    cases = [solver.evaluate(one, certain.with_response_tokens(lengths), latency) for lengths in sampled]
+    assert other.makespan_s == pytest.approx(np.mean([c.makespan_s for c in cases]))
+    assert other.gpu_seconds == pytest.approx(np.mean([c.gpu_seconds for c in cases]))
+    assert other.makespan_s > one.makespan_s
+    again = solver.evaluate(other, uncertain, latency)
+    assert (again.makespan_s, again.gpu_seconds) == (other.makespan_s, other.gpu_seconds)
+
+
+def test_two_dimensional_lengths_are_scenarios():
+    sampled = np.array([[10, 20], [20, 41]])
+    workload = solver.Workload([5], [0, 0], sampled, response_limit=40)
+    assert workload.response_tokens.tolist() == [15, 31]
+    assert workload.scenarios.tolist() == [[10, 20], [20, 40]]
+    assert [case.response_tokens.tolist() for case in workload.cases()] == [[10, 20], [20, 40]]
+    assert workload.points.scenarios is None
+    with pytest.raises(solver.PlanningError, match=r"scenarios have shape \(2, 3\); \(scenarios, 2 responses\) is needed"):
+        solver.Workload([5], [0, 0], [1, 2], scenarios=np.ones((2, 3)))

@@ -1,0 +1,42 @@
+"""The bound of several steps together: least GPU-seconds at a given total time.
+
+Knows functions of one number; nothing of workloads. With C_s the bound of step s, the least total cost at the total time T is
+the minimum of ``sum C_s(T_s)`` over all ways to share T among the steps. For any price p of a second,
+
+    min over T_s with sum T_s = T of  sum C_s(T_s)  >=  sum over s of  min over t of (C_s(t) + p t)  -  p T ,
+
+so the largest right-hand side over a grid of prices is a bound too. On a grid of times ``t_0 < t_1 < ...`` a falling C_s gives
+``C_s(t) + p t >= C_s(t_k+1) + p t_k`` between two of them, so the inner minimum is never taken too large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Bound = Callable[[float], float]
+"""GPU-seconds that nothing can undercut within a time; falls with the time, infinite where nothing is that fast."""
+
+TIMES, PRICES, FOREVER_S = 1200, 160, 1e12
+
+
+def bound_of_sum(bounds: Sequence[Bound], total_time_s: ArrayLike) -> NDArray[np.float64]:
+    """(T,) least GPU-seconds of all steps together at each total time; with one step its own bound."""
+    total = np.asarray(total_time_s, dtype=float)
+    if len(bounds) == 1:
+        return np.array([bounds[0](float(t)) for t in total])
+    longest = float(total.max(initial=1e-9))
+    grid = np.geomspace(longest * 1e-3, longest, TIMES)
+    at = np.array([[bound(float(t)) for t in [*grid[1:], FOREVER_S]] for bound in bounds])  # (S, T): the cost after grid[k]
+    first = np.array([bound(float(grid[0])) for bound in bounds])  # below grid[0], at time 0 at the earliest
+    cost, time_s = np.column_stack([first, at]), np.concatenate([[0.0], grid])
+    with np.errstate(invalid="ignore"):
+        slopes = (
+            -np.diff(cost, axis=1) / np.diff(time_s)
+        ).ravel()  # at the best shares of the time, all slopes equal the price
+    slopes = slopes[np.isfinite(slopes) & (slopes > 0)]
+    prices = np.concatenate([[0.0], np.quantile(slopes, np.linspace(0, 1, PRICES)) if len(slopes) else []])
+    least = sum((row[:, None] + np.outer(time_s, prices)).min(axis=0) for row in cost)  # (P,)
+    return np.asarray((least[None, :] - total[:, None] * prices[None, :]).max(axis=1))

@@ -1,0 +1,164 @@
+"""Policies in the time-cost plane, with the planning front and the bound below which no policy can be.
+
+Knows a table of results, a front and a bound; nothing of how they were computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from numpy.typing import ArrayLike
+
+from rlhfless.plots.palette import BOUND, ORANGE, policy_styles
+from rlhfless.plots.style import clean, hover, message_figure, number, styled
+
+if TYPE_CHECKING:
+    from solver.front import Front
+
+CURVE_POINTS = 200
+NEEDED = ("policy", "time_s", "gpu_seconds")
+
+
+class PlaneInfo(NamedTuple):
+    """What the plane shows.
+
+    Attributes:
+        points: one row per policy: ``policy, time_s, gpu_seconds, bound_gpu_seconds`` and ``cost_usd`` (NaN when unknown).
+        front: ``time_s, gpu_seconds, actors`` of the plans of the front.
+        bound: ``time_s, gpu_seconds`` of the bound curve, where it is finite.
+        missing: why there is nothing to show, or the empty text.
+    """
+
+    points: pd.DataFrame
+    front: pd.DataFrame
+    bound: pd.DataFrame
+    missing: str = ""
+
+
+def results_by_policy(results: pd.DataFrame) -> pd.DataFrame:
+    """Sums per policy, in order of appearance: ``policy, time_s, gpu_seconds, bound_gpu_seconds, cost_usd``.
+
+    Args:
+        results: rows of policies and steps, or of policies; ``bound_cost_at_time`` counts as ``bound_gpu_seconds``.
+
+    Raises:
+        ValueError: a column that is needed is missing.
+    """
+    absent = [name for name in NEEDED if name not in results.columns]
+    if absent:
+        raise ValueError(f"the results have no column {absent[0]!r}; {', '.join(NEEDED)} are needed")
+    table = results.rename(columns={"bound_cost_at_time": "bound_gpu_seconds"})
+    for name in ("bound_gpu_seconds", "cost_usd"):
+        table = table if name in table else table.assign(**{name: np.nan})
+    numbers = ["time_s", "gpu_seconds", "bound_gpu_seconds", "cost_usd"]
+    table = table[table[["time_s", "gpu_seconds"]].gt(0).all(axis=1)]
+    return table.groupby("policy", sort=False)[numbers].sum(min_count=1).astype(float).reset_index()
+
+
+def plane_info(
+    results: pd.DataFrame,
+    front: Front | None = None,
+    bound: Callable[[float], float] | tuple[ArrayLike, ArrayLike] | None = None,
+) -> PlaneInfo:
+    """What ``plot_plane`` shows; its arguments are described there."""
+    points = results_by_policy(results)
+    plans = pd.DataFrame(
+        [(p.makespan_s, p.gpu_seconds, len(p.actors)) for p in (front.plans if front else ())],
+        columns=["time_s", "gpu_seconds", "actors"],
+    )
+    curve = pd.DataFrame({"time_s": [], "gpu_seconds": []}, dtype=float)
+    if callable(bound) and len(points):
+        low, high = points["time_s"].min(), points["time_s"].max()
+        times = np.linspace(max(low - 1.5 * (high - low), low * 0.5), max(high + 0.6 * (high - low), high * 1.1), CURVE_POINTS)
+        curve = pd.DataFrame({"time_s": times, "gpu_seconds": [float(bound(float(t))) for t in times]})
+    elif bound is not None and not callable(bound):
+        times, costs = (np.asarray(values, dtype=float) for values in bound)
+        curve = pd.DataFrame({"time_s": times, "gpu_seconds": costs})
+    curve = curve[np.isfinite(curve["gpu_seconds"])].reset_index(drop=True)
+    return PlaneInfo(points, plans, curve, "" if len(points) else "There are no results: no policy has run a step.")
+
+
+def plot_plane(
+    results: pd.DataFrame,
+    front: Front | None = None,
+    bound: Callable[[float], float] | tuple[ArrayLike, ArrayLike] | None = None,
+    *,
+    title: str = "Policies in the time-cost plane",
+    note: str = "",
+    names: Mapping[str, str] | None = None,
+) -> go.Figure:
+    """Time and cost of every policy; further to the lower left is better.
+
+    Args:
+        results: ``policy, time_s, gpu_seconds`` and, where known, ``bound_gpu_seconds`` (the bound at the policy's own time)
+            and ``cost_usd``; several rows of a policy are added up.
+        front: plans that no other plan beats, by the planning model.
+        bound: least GPU-seconds at a time, as a function or as (times, GPU-seconds). Without it every policy gets a dash at
+            the bound for its own time.
+        title, note: clean text above the plot.
+        names: what the legend calls a policy.
+
+    Returns:
+        A figure; results without a row give one that says so.
+    """
+    info = plane_info(results, front, bound)
+    if info.missing:
+        return message_figure(title, info.missing)
+    fig = go.Figure()
+    if len(info.bound):
+        fig.add_scatter(
+            x=info.bound["time_s"], y=info.bound["gpu_seconds"], mode="lines", name="bound: no policy can be below",
+            line={"color": BOUND, "width": 2, "dash": "dash"}, fill="tozeroy", fillcolor="rgba(127,127,127,0.13)",
+            hovertemplate="<b>bound</b><br>time: %{x:.3g} s<br>at least %{y:,.4g} GPU-seconds<extra></extra>",
+        )  # fmt: skip
+    elif info.points["bound_gpu_seconds"].notna().any():
+        fig.add_scatter(
+            x=info.points["time_s"], y=info.points["bound_gpu_seconds"], mode="markers", name="bound at the policy's time",
+            marker={"symbol": "line-ew", "size": 16, "line": {"width": 2, "color": BOUND}},
+            hovertemplate="<b>bound</b><br>time: %{x:.3g} s<br>at least %{y:,.4g} GPU-seconds<extra></extra>",
+        )  # fmt: skip
+    if len(info.front):
+        fig.add_scatter(
+            x=info.front["time_s"], y=info.front["gpu_seconds"], mode="lines+markers", name="planning front (predicted)",
+            line={"color": ORANGE, "width": 1.5, "shape": "hv"}, marker={"symbol": "circle-open", "size": 6},
+            customdata=info.front["actors"],
+            hovertemplate="<b>plan with %{customdata} actors</b><br>predicted time: %{x:.3g} s<br>"
+            "predicted cost: %{y:,.4g} GPU-seconds<extra></extra>",
+        )  # fmt: skip
+    styles = policy_styles(info.points["policy"].tolist())
+    for one in info.points.itertuples():
+        style = styles[one.policy]
+        above = one.gpu_seconds / one.bound_gpu_seconds - 1 if one.bound_gpu_seconds > 0 else float("nan")
+        lines = [("time", number(one.time_s, "s")), ("cost", number(one.gpu_seconds, "GPU-seconds"))]
+        lines += [("cost", number(one.cost_usd, "USD"))] if one.cost_usd == one.cost_usd else []
+        lines += [("above the bound at this time", f"{above:.1%}")] if above == above else []
+        name = clean((names or {}).get(one.policy, one.policy), 40)
+        outline = {"width": 1.2, "color": "#444444"}
+        fig.add_scatter(
+            x=[one.time_s], y=[one.gpu_seconds], mode="markers", name=name, hovertext=[hover(lines, name)], hoverinfo="text",
+            marker={"color": style.colour, "symbol": style.symbol, "size": 14, "opacity": 0.9, "line": outline},
+        )  # fmt: skip
+    _set_ranges(fig, info)
+    fig.add_annotation(
+        xref="paper", yref="paper", x=0.885, y=0.86, ax=50, ay=-38, text="better", showarrow=True, arrowhead=2, arrowwidth=2,
+        arrowcolor=BOUND, font={"size": 13},
+    )  # fmt: skip
+    return styled(fig, title, note, height=460)
+
+
+def _set_ranges(fig: go.Figure, info: PlaneInfo) -> None:
+    """Show the policies, what of the front is near them, and the bound below them."""
+    time_s, cost = info.points["time_s"], info.points["gpu_seconds"]
+    wide = max(time_s.max() - time_s.min(), 0.08 * time_s.max())
+    left, right = max(0.0, time_s.min() - 0.25 * wide), time_s.max() + 0.15 * wide
+    below = info.bound["gpu_seconds"][info.bound["time_s"].between(left, right)]
+    near = info.front[info.front["time_s"].between(left, right)]["gpu_seconds"]
+    costs = pd.concat([cost, near, info.points["bound_gpu_seconds"].dropna(), below.nsmallest(1)])
+    high = max(cost.max(), near.max() if len(near) else 0.0)
+    tall = max(high - costs.min(), 0.08 * high)
+    fig.update_xaxes(title="time (s)", range=[left, right])
+    fig.update_yaxes(title="cost (GPU-seconds)", range=[max(0.0, costs.min() - 0.12 * tall), high + 0.1 * tall])

@@ -1,0 +1,104 @@
+"""What every step took: GPU-seconds busy and idle, time, actors.
+
+Knows ``step_metrics``; nothing of plans or policies.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from rlhfless.plots.palette import BUSY, GREEN, IDLE, ORANGE
+from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
+from rlhfless.trace import Trace, step_metrics
+
+TITLE = "Cost, time and actors of every step"
+
+
+class StepsInfo(NamedTuple):
+    """What the steps of one run took.
+
+    Attributes:
+        table: one row per step: ``step, time_s, gpu_seconds, busy_gpu_seconds, idle_gpu_seconds, slot_idle_gpu_seconds,
+            cost_usd, actors``.
+        missing: why there is nothing to show, or the empty text.
+    """
+
+    run: str
+    table: pd.DataFrame
+    missing: str = ""
+
+
+def steps_info(trace: Trace, run: str | None = None) -> StepsInfo:
+    """What ``plot_steps`` shows; ``run`` is the first one of the trace when None."""
+    run = (trace.runs or [""])[0] if run is None else run
+    metrics = step_metrics(trace)
+    metrics = metrics[(metrics["run"] == run) & metrics["gpu_seconds"].notna()]
+    table = pd.DataFrame(
+        {
+            "step": metrics["step"].astype(int),
+            "time_s": metrics["time_s"],
+            "gpu_seconds": metrics["gpu_seconds"],
+            "busy_gpu_seconds": metrics["gpu_seconds"] - metrics["idle_gpu_seconds"],
+            "idle_gpu_seconds": metrics["idle_gpu_seconds"],
+            "slot_idle_gpu_seconds": metrics["slot_idle_gpu_seconds"],
+            "cost_usd": metrics["cost_usd"],
+            "actors": metrics["actors"].astype(float),
+        }
+    ).reset_index(drop=True)
+    missing = "" if len(table) else "The trace has no allocations, so nothing is known of cost, idle time or actors."
+    return StepsInfo(run, table, missing)
+
+
+def plot_steps(trace: Trace, run: str | None = None) -> go.Figure:
+    """GPU-seconds (busy and idle), time and number of actors of every step.
+
+    Args:
+        trace: any trace. run: the first one of the trace when None.
+
+    Returns:
+        A figure; a trace without allocations gives one that says so.
+    """
+    info = steps_info(trace, run)
+    if info.missing:
+        return message_figure(TITLE, info.missing)
+    table, steps = info.table, info.table["step"]
+    fig = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.5, 0.27, 0.23])
+    texts = [
+        hover(
+            [
+                ("cost", f"{number(one.gpu_seconds, 'GPU-seconds')}, {number(one.cost_usd, 'USD')}"),
+                ("busy", number(one.busy_gpu_seconds, "GPU-seconds")),
+                ("idle", number(one.idle_gpu_seconds, "GPU-seconds")),
+                ("empty slots (counted apart)", number(one.slot_idle_gpu_seconds, "GPU-seconds")),
+                ("time", number(one.time_s, "s")),
+                ("actors", number(one.actors)),
+            ],
+            f"step {one.step}",
+        )
+        for one in table.itertuples()
+    ]
+    same = {"x": steps, "hovertext": texts, "hoverinfo": "text"}
+    fig.add_bar(y=table["busy_gpu_seconds"], name="busy", marker={"color": BUSY}, width=0.7, **same, row=1, col=1)
+    idle = {"color": IDLE, "line": {"color": "#A6A6A6", "width": 1}, "pattern": {"shape": "/", "fgcolor": "#8A8A8A", "size": 5}}
+    fig.add_bar(y=table["idle_gpu_seconds"], name="held, idle", marker=idle, width=0.7, **same, row=1, col=1)
+    marks = {"mode": "lines+markers" if len(table) <= 100 else "lines"}
+    fig.add_scatter(y=table["time_s"], name="time", line={"color": ORANGE}, marker={"size": 8}, **marks, **same, row=2, col=1)
+    actors = {"line": {"color": GREEN, "dash": "dot"}, "marker": {"symbol": "square", "size": 8}}
+    fig.add_scatter(y=table["actors"], name="actors", **actors, **marks, **same, row=3, col=1)
+    for row, title in enumerate(("GPU-seconds", "time (s)", "actors"), start=1):
+        fig.update_yaxes(title=title, rangemode="tozero", row=row, col=1)
+    middle, half = (steps.min() + steps.max()) / 2, max(2.5, (steps.max() - steps.min()) / 2 + 0.6)
+    ticks = {"tickvals": steps.tolist()} if len(steps) <= 24 else {"tickformat": "d"}
+    fig.update_xaxes(range=[middle - half, middle + half], **ticks)
+    fig.update_xaxes(title="step", row=3, col=1)
+    total = table[["gpu_seconds", "idle_gpu_seconds", "cost_usd", "time_s"]].sum()
+    share = total["idle_gpu_seconds"] / total["gpu_seconds"] if total["gpu_seconds"] > 0 else 0.0
+    note = (
+        f"run {clean(info.run)}, {counted(len(table), 'step')}: {number(total['time_s'], 's')}, "
+        f"{number(total['gpu_seconds'], 'GPU-seconds')} ({share:.1%} idle), {number(total['cost_usd'], 'USD')}"
+    )
+    return styled(fig, TITLE, note, height=520, barmode="stack")

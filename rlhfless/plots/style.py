@@ -1,0 +1,92 @@
+"""What all figures share: how text from logs is made safe, how titles and axes look, and the figure that has no data.
+
+Knows plotly's layout; nothing of traces. Backgrounds are transparent, so that a page decides how the paper looks.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import plotly.graph_objects as go
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+INK, GRID = "#333333", "rgba(127,127,127,0.22)"
+LONGEST_TEXT = 60
+MINUS = "\u2212"
+
+
+def clean(text: Any, longest: int = LONGEST_TEXT) -> str:
+    """Text of a log for titles, labels and hovers: one line, not too long, markup made harmless.
+
+    Only ``& < >`` are replaced: plotly reads these entities, and would show those of quotation marks as they are.
+    """
+    line = re.sub(r"[\x00-\x1f\x7f\s]+", " ", str(text)).strip()
+    if len(line) > longest:
+        line = line[: longest - 1] + "…"
+    return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def number(value: Any, unit: str = "", digits: int = 3) -> str:
+    """A number with about ``digits`` digits and its unit, or ``unknown``."""
+    try:
+        known = value is not None and math.isfinite(value)
+    except (TypeError, ValueError):
+        known = False
+    if not known:
+        return "unknown"
+    size = abs(float(value))
+    decimals = 0 if size == 0 or size >= 10 ** (digits - 1) else min(6, digits - 1 - math.floor(math.log10(size)))
+    return f"{float(value):,.{decimals}f}".replace("-", MINUS) + (f" {unit}" if unit else "")
+
+
+def signed_share(value: float) -> str:
+    """``+3.1%``; an empty text for what is not known."""
+    return f"{round(value, 3) + 0.0:+.1%}".replace("-", MINUS).replace("+0.0%", "0.0%") if math.isfinite(value) else ""
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 step``, ``2 steps``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def hover(lines: Iterable[tuple[str, str]], head: str = "") -> str:
+    """A hover text: a bold head and one ``name: value`` per line. Values must be clean."""
+    rows = [f"<b>{head}</b>"] if head else []
+    return "<br>".join(rows + [f"{name}: {value}" for name, value in lines])
+
+
+def styled(fig: go.Figure, title: str, subtitle: str = "", height: int = 420, **layout: Any) -> go.Figure:
+    """``fig`` with the common look; ``title`` and ``subtitle`` must be clean."""
+    below = f"<br><span style='font-size:12px;font-weight:normal'>{subtitle}</span>" if subtitle else ""
+    fig.update_layout(
+        template="plotly_white",
+        title={
+            "text": f"<b>{title}</b>{below}", "x": 0.0, "xanchor": "left", "xref": "container", "y": 1.0, "yanchor": "top",
+            "yref": "container", "pad": {"t": 20, "l": 14}, "font": {"size": 15},
+        },
+        font={"family": FONT, "size": 12, "color": INK},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        height=height,
+        margin={"l": 70, "r": 24, "t": (70 if subtitle else 54) + 15 * subtitle.count("<br>"), "b": 56},
+        legend={"x": 1.01, "xanchor": "left", "y": 1.0, "yanchor": "top", "traceorder": "normal"},
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": "rgba(127,127,127,0.55)", "activecolor": "#7F7F7F"},
+        hoverlabel={"align": "left", "font": {"family": FONT, "size": 12}},
+    )  # fmt: skip
+    fig.update_layout(**layout)
+    line = {"gridcolor": GRID, "zerolinecolor": GRID, "automargin": True}
+    fig.update_xaxes(**line)
+    fig.update_yaxes(**line, ticks="outside", ticklen=5, tickcolor="rgba(0,0,0,0)")
+    return fig
+
+
+def message_figure(title: str, missing: str) -> go.Figure:
+    """A figure without data that says what is missing."""
+    fig = go.Figure()
+    fig.add_annotation(text=missing, x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False, font={"size": 14})
+    fig.update_xaxes(visible=False)
+    fig.update_yaxes(visible=False)
+    return styled(fig, title, height=180)

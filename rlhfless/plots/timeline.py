@@ -1,0 +1,116 @@
+"""The GPU timeline of a step: who held GPUs when, what they did, and what the plan had promised.
+
+Knows what ``timeline_rows`` found in the trace; nothing of how it came about. One row per holder. The light bar is the
+allocation, that is what is billed; where no phase covers it, GPUs were held and idle. One plotly trace per phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from rlhfless.plots.busy import add_busy_heatmap
+from rlhfless.plots.palette import IDLE, PHASE_STYLES
+from rlhfless.plots.style import INK, clean, counted, message_figure, number, styled
+from rlhfless.plots.timeline_rows import MAX_SPANS, TimelineInfo, timeline_info
+from rlhfless.trace import PHASES, Trace
+
+MOST_LABELS = 32
+BAR, BEHIND, PLANNED = (-0.27, 0.54), (-0.42, 0.12), (0.30, 0.13)  # offset and width of the bars of a row
+EVENT_SYMBOLS = ("triangle-down", "diamond", "x", "star")
+
+
+def plot_timeline(trace: Trace, step: int | None = None, run: str | None = None, *, max_spans: int = MAX_SPANS) -> go.Figure:
+    """The GPU timeline of a step, coloured by phase, with the plan beside it and idle time as its own light colour.
+
+    Args:
+        trace: any trace.
+        step: the last one when None.
+        run: the first one of the trace when None.
+        max_spans: a step with more spans is drawn as a heatmap of the share of time that each holder is busy.
+
+    Returns:
+        A figure; a trace without allocations and spans gives one that says so.
+    """
+    info = timeline_info(trace, step, run, max_spans=max_spans)
+    if info.missing:
+        return message_figure(f"GPU timeline of step {info.step}", info.missing)
+    fig = go.Figure()
+    if len(info.spans) > max_spans:
+        add_busy_heatmap(fig, info.allocations, info.spans, info.labels)
+        note = f"{len(info.spans):,} spans: shown as the share of time that each holder is busy"
+    else:
+        note = _add_bars(fig, info)
+    _add_events(fig, info)
+    rows = len(info.holders)
+    shown = range(0, rows, -(-rows // MOST_LABELS))
+    fig.update_yaxes(
+        tickvals=list(shown),
+        ticktext=[info.labels[i] for i in shown],
+        range=[rows - 0.45, -0.55],
+        title="holder (its GPUs)",
+        zeroline=False,
+        showgrid=False,
+    )
+    fig.update_xaxes(title="time since the start of the step (s)", rangemode="tozero")
+    return styled(fig, _title(info), note, height=int(min(760, max(280, 175 + 34 * rows))), barmode="overlay")
+
+
+def _title(info: TimelineInfo) -> str:
+    actors = counted(len(info.holders), "actor" if info.only_actors else "holder")
+    if info.allocations.empty:
+        return f"GPU timeline of step {info.step}: {actors}, no allocations, so cost and idle time are unknown"
+    idle = info.idle_gpu_seconds / info.gpu_seconds if info.gpu_seconds > 0 else 0.0
+    return (
+        f"GPU timeline of step {info.step}: {actors}, {number(info.time_s, 's')}, {number(info.gpu_seconds, 'GPU-seconds')}, "
+        f"{idle:.1%} of them idle"
+    )
+
+
+def _add_bars(fig: go.Figure, info: TimelineInfo) -> str:
+    if len(info.allocations):
+        _bar(fig, info.allocations, BAR, "held, idle", {"color": IDLE, "line": {"color": "#A6A6A6", "width": 1}})
+    for phase in sorted(PHASES, key=lambda p: p not in ("decode", "learn", "prepare")):  # short phases on top of long ones
+        style = PHASE_STYLES[phase]
+        marker: dict[str, Any] = {"color": style.colour, "line": {"width": 0}}
+        if style.hatch:
+            marker["pattern"] = {"shape": style.hatch, "fgcolor": "rgba(255,255,255,0.65)", "size": 5, "solidity": 0.25}
+        own = info.spans[info.spans["phase"] == phase]
+        if len(own):
+            behind = own["background"].to_numpy(dtype=bool)
+            place = ([(BEHIND if b else BAR)[0] for b in behind], [(BEHIND if b else BAR)[1] for b in behind])
+            name = f"{phase} (behind decode)" if behind.all() else phase
+            _bar(fig, own, place, name, marker, legendrank=1 + PHASES.index(phase))
+    notes = []
+    if len(info.planned):
+        hatch = {"shape": "/", "fgcolor": "#8A8A8A", "bgcolor": "rgba(127,127,127,0.12)", "size": 4, "solidity": 0.35}
+        marker = {"color": "rgba(0,0,0,0)", "pattern": hatch, "line": {"color": "#8A8A8A", "width": 1}}
+        _bar(fig, info.planned, PLANNED, "planned", marker, legendrank=100)
+        notes.append("thick bar: what happened; hatched bar below it: what the plan predicted")
+    if len(info.spans) and info.spans["background"].any():
+        notes.append("thin bar above: transfers behind decode")
+    return "; ".join(notes)
+
+
+def _bar(
+    fig: go.Figure, bars: pd.DataFrame, place: tuple[Any, Any], name: str, marker: Mapping[str, Any], legendrank: int = 0
+) -> None:
+    fig.add_bar(
+        base=bars["start_s"].to_numpy(), x=(bars["end_s"] - bars["start_s"]).to_numpy(), y=bars["row"].to_numpy(),
+        offset=place[0], width=place[1], orientation="h", name=name, marker=marker, legendrank=legendrank,
+        hovertext=bars["hover"].tolist(), hoverinfo="text",
+    )  # fmt: skip
+
+
+def _add_events(fig: go.Figure, info: TimelineInfo) -> None:
+    for i, (name, own) in enumerate(info.events.groupby("name", sort=True)):
+        symbol = EVENT_SYMBOLS[i % len(EVENT_SYMBOLS)]
+        fig.add_scatter(
+            x=own["time_s"], y=own["row"] + (BAR[0] - 0.06), mode="markers", name=f"event: {clean(name, 24)}",
+            marker={"symbol": symbol, "size": 9, "color": INK, "line": {"width": 1, "color": "#FFFFFF"}},
+            legendrank=200 + i, showlegend=True,
+            hovertext=own["hover"].tolist(), hoverinfo="text",
+        )  # fmt: skip

@@ -1,0 +1,176 @@
+"""What the GPU timeline of a step shows: allocations, spans, events and the plan as rows with times since the step's start.
+
+Knows traces; nothing of figures. An actor i of a plan is the holder ``actor-i``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from rlhfless.plots.style import clean, hover, number
+from rlhfless.trace import Trace, allocation_metrics
+
+MAX_SPANS = 10_000
+"""A step with more spans is drawn as a heatmap: no browser draws that many bars well."""
+
+
+class TimelineInfo(NamedTuple):
+    """What the timeline of one step shows; times are seconds since the step's start.
+
+    Attributes:
+        run, step, start_s: of which step, and when it began in the run.
+        holders: rows from top to bottom. labels: a clean label per row. only_actors: all of them have the role decode.
+        allocations: ``row, start_s, end_s, gpu_seconds, idle_gpu_seconds, hover``.
+        spans: ``row, phase, start_s, end_s, background, hover``.
+        planned: ``row, start_s, end_s, hover``, from the step's plan.
+        events: ``row, name, time_s, hover``; events of no holder stand in the first row.
+        time_s, gpu_seconds, idle_gpu_seconds, cost_usd: of the step; NaN without allocations.
+        missing: why there is nothing to show, or the empty text.
+    """
+
+    run: str
+    step: int
+    start_s: float
+    holders: tuple[str, ...]
+    labels: tuple[str, ...]
+    allocations: pd.DataFrame
+    spans: pd.DataFrame
+    planned: pd.DataFrame
+    events: pd.DataFrame
+    time_s: float
+    gpu_seconds: float
+    idle_gpu_seconds: float
+    cost_usd: float
+    only_actors: bool = False
+    missing: str = ""
+
+
+def timeline_info(trace: Trace, step: int | None = None, run: str | None = None, *, max_spans: int = MAX_SPANS) -> TimelineInfo:
+    """What ``plot_timeline`` shows.
+
+    Args:
+        trace: any trace. step: the last one when None. run: the first one of the trace when None.
+        max_spans: if there are more spans, none of them gets a hover text, for they are not drawn one by one.
+    """
+    steps = trace.steps
+    run = (trace.runs or [""])[0] if run is None else run
+    step = (steps or [0])[-1] if step is None else step
+    held, spans, events = (
+        table[(table["run"] == run) & (table["step"] == step)]
+        for table in (allocation_metrics(trace), trace.spans, trace.events)
+    )
+    recorded = held if len(held) else spans
+    if recorded.empty:
+        missing = f"Step {step} has neither allocations nor spans: the log tells lengths, not what GPUs did."
+        if step not in steps:
+            missing = f"There is no step {step}; " + (
+                f"the steps are {steps[0]} to {steps[-1]}." if steps else "no step at all."
+            )
+        none, nan = pd.DataFrame(), float("nan")
+        return TimelineInfo(run, step, 0.0, (), (), none, none, none, none, nan, nan, nan, nan, missing=missing)
+    start_s = float(recorded["start_s"].min())
+    planned = _planned_actors(trace, run, step)
+    holders = list(dict.fromkeys([*held["holder"], *spans["holder"]]))
+    holders += [name for name in planned if name not in holders] if set(planned) & set(holders) else []
+    row_of = {name: row for row, name in enumerate(holders)}
+    sums = held[["gpu_seconds", "idle_gpu_seconds", "cost_usd"]].sum(min_count=1).astype(float)
+    return TimelineInfo(
+        run,
+        step,
+        start_s,
+        tuple(holders),
+        tuple(_labels(holders, held)),
+        _frame(_allocation_bars(held, row_of, start_s), "row start_s end_s gpu_seconds idle_gpu_seconds hover"),
+        _span_bars(spans, row_of, start_s, with_hover=len(spans) <= max_spans),
+        _frame(_planned_bars(planned, row_of, recorded, start_s), "row start_s end_s hover"),
+        _frame(_event_marks(events, row_of, start_s), "row name time_s hover"),
+        float(held["end_s"].max() - held["start_s"].min()),
+        sums["gpu_seconds"],
+        sums["idle_gpu_seconds"],
+        sums["cost_usd"],
+        only_actors=len(held) > 0 and bool((held["role"] == "decode").all()),
+    )
+
+
+def _frame(rows: Iterator[dict[str, Any]], columns: str) -> pd.DataFrame:
+    return pd.DataFrame(list(rows), columns=columns.split())
+
+
+def _labels(holders: list[str], held: pd.DataFrame) -> Iterator[str]:
+    """``actor-0 (0, 1)``: the holder and its GPUs, or how many they are."""
+    gpus = held.drop_duplicates("holder").set_index("holder")["gpu_ids"].to_dict()
+    for name in holders:
+        ids = tuple(gpus.get(name, ()))
+        few = ", ".join(map(str, ids)) if len(ids) <= 4 else f"{len(ids)} GPUs"
+        yield clean(name, 22) + (f" ({few})" if ids else "")
+
+
+def _allocation_bars(held: pd.DataFrame, row_of: Mapping[str, int], start_s: float) -> Iterator[dict[str, Any]]:
+    for one in held.itertuples():
+        begin, end = one.start_s - start_s, one.end_s - start_s
+        text = [
+            ("role", clean(one.role)),
+            ("GPUs", clean(f"{', '.join(map(str, one.gpu_ids)) or 'none'} ({one.kind}, {one.market})")),
+            ("held", f"{number(begin, 's')} to {number(end, 's')}"),
+            ("cost", f"{number(one.gpu_seconds, 'GPU-seconds')}, {number(one.cost_usd, 'USD')}"),
+            ("idle", number(one.idle_gpu_seconds, "GPU-seconds")),
+            ("empty slots (counted apart)", number(one.slot_idle_gpu_seconds, "GPU-seconds")),
+        ]
+        yield {
+            "row": row_of[one.holder], "start_s": begin, "end_s": end, "gpu_seconds": one.gpu_seconds,
+            "idle_gpu_seconds": one.idle_gpu_seconds, "hover": hover(text, f"{clean(one.holder)}: held"),
+        }  # fmt: skip
+
+
+def _span_bars(spans: pd.DataFrame, row_of: Mapping[str, int], start_s: float, with_hover: bool) -> pd.DataFrame:
+    bars = spans[["phase", "start_s", "end_s", "background"]].reset_index(drop=True)
+    bars[["start_s", "end_s"]] -= start_s
+    bars.insert(0, "row", [row_of[name] for name in spans["holder"]])
+    return bars.assign(hover=list(_span_hovers(spans, start_s)) if with_hover else "")
+
+
+def _span_hovers(spans: pd.DataFrame, start_s: float) -> Iterator[str]:
+    optional = {"batch_mean": "mean batch", "slots": "slots", "tokens": "tokens", "kv_tokens": "KV tokens", "bytes": "bytes"}
+    known = {name: spans[name].astype(float).tolist() for name in optional}
+    for i, one in enumerate(spans.itertuples()):
+        begin, end = one.start_s - start_s, one.end_s - start_s
+        text = [("time", f"{number(begin, 's')} to {number(end, 's')}"), ("took", number(end - begin, "s"))]
+        text += [(title, number(known[name][i])) for name, title in optional.items() if known[name][i] == known[name][i]]
+        text += [("from", clean(one.from_actor))] if isinstance(one.from_actor, str) else []
+        yield hover(text, f"{clean(one.holder)}: {one.phase}" + (" (behind decode)" if one.background else ""))
+
+
+def _planned_actors(trace: Trace, run: str, step: int) -> dict[str, Mapping[str, Any]]:
+    """Holder name to planned actor; actor i of a plan runs as ``actor-i``."""
+    plans = [p for p in trace.plans if p.get("step") == step and p.get("run", run) == run]
+    actors = plans[0].get("actors") if plans else None
+    if not isinstance(actors, list | tuple):
+        return {}
+    return {f"actor-{i}": a for i, a in enumerate(actors) if isinstance(a, Mapping) and a.get("predicted_s") is not None}
+
+
+def _planned_bars(
+    planned: Mapping[str, Mapping[str, Any]], row_of: Mapping[str, int], recorded: pd.DataFrame, start_s: float
+) -> Iterator[dict[str, Any]]:
+    ended = recorded.groupby("holder")["end_s"].max()
+    for name, actor in planned.items():
+        if name not in row_of:
+            continue
+        begin, end = float(actor.get("start_s") or 0.0), float(actor["predicted_s"])
+        text = [("responses", f"{len(actor.get('responses') or ()):,}"), ("complete at", number(end, "s"))]
+        if name in ended:
+            late = float(ended[name]) - start_s - end
+            text.append(("released", f"{number(abs(late), 's')} {'later' if late > 0 else 'earlier'} than that"))
+        yield {"row": row_of[name], "start_s": begin, "end_s": end, "hover": hover(text, f"{clean(name)}: planned")}
+
+
+def _event_marks(events: pd.DataFrame, row_of: Mapping[str, int], start_s: float) -> Iterator[dict[str, Any]]:
+    for one in events.itertuples():
+        holder = one.holder if isinstance(one.holder, str) else ""
+        text = [("time", number(one.time_s - start_s, "s"))]
+        text += [("detail", clean(one.detail, 120))] if isinstance(one.detail, str) else []
+        head = f"{clean(holder)}: {clean(one.name)}" if holder else clean(one.name)
+        yield {"row": row_of.get(holder, 0), "name": one.name, "time_s": one.time_s - start_s, "hover": hover(text, head)}

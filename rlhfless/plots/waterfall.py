@@ -1,0 +1,149 @@
+"""What each idea contributes between the static schedule and the oracle, and how far the oracle is from the bound.
+
+Knows a table of results of policies that each add one idea to the one before; nothing of policies. A contribution is the
+difference of two measured sums: it can be negative, and it depends on the order of the ideas.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from rlhfless.plots.palette import BOUND, GREEN, IDLE, SKY, VERMILLION
+from rlhfless.plots.plane import results_by_policy
+from rlhfless.plots.style import clean, hover, message_figure, number, signed_share, styled
+
+LABELS = {
+    "static": "static",
+    "right-sizing": "right-sizing:<br>fewer actors",
+    "release": "release GPUs<br>when done",
+    "grouping": "grouping by<br>prediction",
+    "folding": "folding<br>thin actors",
+    "oracle": "true lengths<br>(no folding)",
+}
+TITLE = "What each idea contributes"
+KINDS = {
+    "total": (SKY, "", "total of a schedule"),
+    "saves": (GREEN, "/", "saves, against the one before"),
+    "costs": (VERMILLION, "x", "costs more than the one before"),
+    "left": (IDLE, ".", "oracle above the bound at its time"),
+    "bound": (BOUND, "", "bound: no policy can be below"),
+}
+
+
+class Rung(NamedTuple):
+    """One bar of the waterfall; it reaches from ``start`` to ``end``.
+
+    Attributes:
+        label: clean text under it. kind: ``total``, ``saves``, ``costs``, ``left`` (to the bound) or ``bound``.
+    """
+
+    label: str
+    kind: str
+    start: float
+    end: float
+
+    @property
+    def change(self) -> float:
+        """End minus start."""
+        return self.end - self.start
+
+
+class WaterfallInfo(NamedTuple):
+    """The bars in GPU-seconds and in seconds; both lists have the same labels, except for the bound.
+
+    Attributes:
+        missing: why there is nothing to show, or the empty text.
+    """
+
+    gpu_seconds: tuple[Rung, ...]
+    time_s: tuple[Rung, ...]
+    missing: str = ""
+
+
+def waterfall_info(results: pd.DataFrame) -> WaterfallInfo:
+    """What ``plot_waterfall`` shows."""
+    table = results_by_policy(results)
+    if len(table) < 2:
+        return WaterfallInfo((), (), "There are fewer than two schedules to compare.")
+    names = [LABELS.get(policy, clean(policy, 24)) for policy in table["policy"]]
+    last = clean(table["policy"].iloc[-1], 24)
+
+    def rungs(values: list[float]) -> list[Rung]:
+        steps = zip(names[1:], values[:-1], values[1:], strict=True)
+        changes = [Rung(name, "saves" if after <= before else "costs", before, after) for name, before, after in steps]
+        return [Rung(names[0], "total", 0.0, values[0]), *changes, Rung(f"<b>{last}</b>", "total", 0.0, values[-1])]
+
+    cost = rungs(table["gpu_seconds"].tolist())
+    bound = float(table["bound_gpu_seconds"].iloc[-1])
+    if bound == bound:
+        cost += [Rung("left to<br>the bound", "left", cost[-1].end, bound), Rung("<b>bound</b>", "bound", 0.0, bound)]
+    return WaterfallInfo(tuple(cost), tuple(rungs(table["time_s"].tolist())))
+
+
+def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "") -> go.Figure:
+    """From the first schedule to the last one, one idea at a time, in GPU-seconds and in time.
+
+    Args:
+        results: one row per schedule, or per schedule and step, in the order of the ideas: ``policy, time_s, gpu_seconds`` and
+            ``bound_gpu_seconds`` or ``bound_cost_at_time``; several rows of a policy are added up.
+        title, note: clean text above the plot.
+
+    Returns:
+        A figure; fewer than two schedules give one that says so.
+    """
+    info = waterfall_info(results)
+    if info.missing:
+        return message_figure(title, info.missing)
+    fig = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.07, row_heights=[0.62, 0.38])
+    shown: set[str] = set()
+    for row, (rungs, unit) in enumerate(((info.gpu_seconds, "GPU-seconds"), (info.time_s, "s")), start=1):
+        first = rungs[0].end
+        for kind, (colour, hatch, name) in KINDS.items():
+            own = [rung for rung in rungs if rung.kind == kind]
+            if not own:
+                continue
+            marker = {"color": colour, "pattern": {"shape": hatch, "fgcolor": "rgba(255,255,255,0.6)", "size": 6}}
+            fig.add_bar(
+                x=[r.label for r in own], base=[min(r.start, r.end) for r in own], y=[abs(r.change) for r in own], name=name,
+                marker=marker, legendgroup=kind, legendrank=1 + list(KINDS).index(kind),
+                showlegend=kind not in shown, width=0.62, cliponaxis=False,
+                text=[_text(r, first) for r in own], textposition="outside", constraintext="none",
+                hovertext=[_hover(r, unit, first) for r in own], hoverinfo="text", row=row, col=1,
+            )  # fmt: skip
+            shown.add(kind)
+        steps = [(r.label, r.end) for r in rungs]
+        for (left, level), (right, _) in pairwise(steps):
+            fig.add_scatter(
+                x=[left, right], y=[level, level], mode="lines", line={"color": BOUND, "width": 1, "dash": "dot"},
+                hoverinfo="skip", showlegend=False, row=row, col=1,
+            )  # fmt: skip
+        top = max(max(r.start, r.end) for r in rungs)
+        fig.update_yaxes(title="cost (GPU-seconds)" if row == 1 else "time (s)", range=[0, top * 1.18], row=row, col=1)
+    order = [r.label for r in info.gpu_seconds]
+    fig.update_xaxes(categoryorder="array", categoryarray=order, tickangle=0, showgrid=False)
+    fig.update_xaxes(
+        title="one idea after the other; each bar starts where the one before ended; shares are of the first total",
+        row=2,
+        col=1,
+    )
+    return styled(fig, title, note, height=600, barmode="overlay", uniformtext={"minsize": 10, "mode": "show"})
+
+
+def _text(rung: Rung, first: float) -> str:
+    if rung.kind in ("total", "bound"):
+        return number(rung.end)
+    sign = "+" if rung.change > 0 else ""
+    return f"{sign}{number(rung.change)}<br>({signed_share(rung.change / first)})"
+
+
+def _hover(rung: Rung, unit: str, first: float) -> str:
+    head = rung.label.replace("<br>", " ").replace("<b>", "").replace("</b>", "")
+    if rung.kind in ("total", "bound"):
+        return hover([("total", number(rung.end, unit))], head)
+    lines = [("change", number(rung.change, unit)), ("of the first total", signed_share(rung.change / first))]
+    return hover([*lines, ("from", number(rung.start, unit)), ("to", number(rung.end, unit))], head)

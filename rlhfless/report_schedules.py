@@ -1,0 +1,106 @@
+"""What the report simulates: the ladder of ideas and the published policies, on some steps of a log.
+
+Knows logs and ``simulate``; nothing of pages or figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.plots.bound_curve import Bound
+from rlhfless.scheduling import SchedulingPolicy, ladder
+from rlhfless.simulate import LoggedStep, Setting, Simulation, logged_steps, simulate
+from rlhfless.trace import Trace
+from solver.clairvoyant import ClairvoyantBound, clairvoyant_bound
+from solver.objective import StepRest
+
+SHOWN = {
+    "static": ("static", "all actors, prompts in the given order in equal chunks, GPUs held until the last response"),
+    "least-loaded": ("least-loaded", "all actors, the next prompt goes to the actor with the fewest responses in flight"),
+    "rlhfuse": ("rlhfuse", "as static; when few responses are left, they are moved together (global cut)"),
+    "rlhfless": ("rlhfless", "sorted predictions in groups of equal count; an actor's last responses move on (local cut)"),
+    "release": ("random", "right-sized number of actors, random prompts, GPUs released when an actor is done"),
+    "fold": ("fold", "as random; thin actors are folded together while the step runs"),
+    "grouping": ("solver", "number of actors and groups from plan_generation on predicted lengths"),
+    "folding": ("solver+fold", "as solver; thin actors are folded together while the step runs"),
+    "oracle": ("oracle", "as solver, but planned with the true lengths, which nobody knows beforehand"),
+}
+"""Policies of the simulated section: what the ladder calls them → what the page calls them, and what they do."""
+
+MAX_RESPONSES = 10_000
+"""About a minute of simulation, since hand-overs take time that grows with the responses of a step."""
+
+LADDER = tuple(policy.name for policy in ladder())
+
+
+def evenly(values: Sequence[int], most: int) -> list[int]:
+    """At most ``most`` of the values, evenly chosen, the last and the first among them."""
+    if len(values) <= most:
+        return list(values)
+    return [values[i] for i in np.unique(np.linspace(len(values) - 1, 0, max(1, most)).round().astype(int))]
+
+
+@dataclass(frozen=True, eq=False)
+class Schedules:
+    """Simulated schedules of some steps of a log.
+
+    Attributes:
+        simulation: the results under the names of ``SHOWN`` and the ladder.
+        logged: the chosen steps. bounds: the bound of each of them.
+        all_steps: how many the log has. rest: the step outside generation.
+    """
+
+    simulation: Simulation
+    logged: tuple[LoggedStep, ...]
+    bounds: tuple[ClairvoyantBound, ...]
+    all_steps: int
+    rest: StepRest
+
+    @property
+    def shown(self) -> tuple[LoggedStep, ...]:
+        """The steps that figures add up: those with history, or all when there is none."""
+        return tuple(one for one in self.logged if one.has_history == self.has_history)
+
+    def bound_of(self, logged: LoggedStep) -> Bound:
+        """Least GPU-seconds of a whole chosen step at a given time of the step."""
+        of_generation = self.bounds[self.logged.index(logged)]
+
+        def bound(time_s: float) -> float:
+            generation_s = time_s - (self.rest.seconds if self.rest.learner_gpus else 0.0)  # else no GPU is held in the rest
+            return self.rest.step_gpu_s(generation_s, of_generation.gpu_seconds(generation_s))
+
+        return bound
+
+    @property
+    def has_history(self) -> bool:
+        """Whether any chosen step could be predicted from history."""
+        return any(one.has_history for one in self.logged)
+
+    def results(self, policies: Sequence[str], step: int | None = None) -> pd.DataFrame:
+        """Rows of the policies, in this order, of the steps that figures show, or of one step."""
+        rows = self.simulation.steps
+        rows = rows[rows["has_history"] == self.has_history] if step is None else rows[rows["step"] == step]
+        return pd.concat([rows[rows["policy"] == policy] for policy in policies], ignore_index=True)
+
+
+def simulate_schedules(trace: Trace, setting: Setting, max_steps: int, max_responses: int = MAX_RESPONSES) -> Schedules:
+    """Simulate the ladder and the published policies on some steps, evenly chosen.
+
+    Args:
+        trace: of one run. setting: where and how fast.
+        max_steps, max_responses: at most so many steps, with about so many responses in all; the last step always.
+    """
+    rollouts = trace.rollouts
+    all_steps = sorted(int(step) for step in rollouts["step"].unique())
+    steps = evenly(all_steps, min(max_steps, max(1, max_responses * len(all_steps) // len(rollouts))))
+    setting = replace(setting, response_limit=setting.response_limit or max(1, int(rollouts["response_tokens"].max())))
+    policies: list[str | SchedulingPolicy] = [*ladder(), "least-loaded", "rlhfuse", "rlhfless", "fold"]
+    answers = setting.reference_answer_tokens
+    logged = list(logged_steps(rollouts, None, setting.response_limit, answers, steps))
+    result = simulate(rollouts, setting, policies, steps=steps)
+    bounds = [clairvoyant_bound(one.truth, setting.cluster, setting.latency) for one in logged]
+    return Schedules(result, tuple(logged), tuple(bounds), len(all_steps), setting.rest)

@@ -1,0 +1,303 @@
+"""The command line: plan, simulate and import as documented, and one line with exit code 2 for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+
+from rlhfless.cli import main
+from rlhfless.latency import list_profiles
+from rlhfless.latency.profile import data_folders
+from rlhfless.trace import allocation_metrics, read_rollouts, read_trace
+
+GSM8K = Path(__file__).parents[2].parent / "shared" / "data" / "grpo-gsm8k-lengths" / "areal_s0_lengths.csv"
+PROFILE = "l40s-qwen2.5-3b-tp2"
+ON = ["--gpus", "8", "--gpus-per-actor", "2", "--profile", PROFILE]
+SIMULATE_FIELDS = [
+    "policy", "steps", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "speedup_vs_static",
+    "cost_reduction_vs_static", "bound_cost_at_time",
+]  # fmt: skip
+PLAN_FIELDS = [
+    "step", "profile", "policy", "status", "makespan_s", "gpu_seconds", "cost_usd", "value", "lower_bound", "gap", "solve_s",
+    "rule", "reference", "history", "prefill", "notes", "actors",
+]  # fmt: skip
+
+
+def rlhfless(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def rows(visits: int = 2, prompts: int = 6, samples: int = 2) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        [
+            {
+                "step": visit,
+                "prompt_id": f"q{p}",
+                "sample": s,
+                "prompt_tokens": 30 + p,
+                "response_tokens": int(rng.integers(5, 300)),
+            }
+            for visit in range(visits)
+            for p in range(prompts)
+            for s in range(samples)
+        ]
+    )
+
+
+def written(folder: Path, table: pd.DataFrame, name: str = "log.csv") -> Path:
+    table.to_csv(folder / name, index=False)
+    return folder / name
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return written(tmp_path, rows())
+
+
+# --- what it does ----------------------------------------------------------------------------------------------------
+
+
+def test_plan_prints_the_documented_fields(log):
+    result = rlhfless("plan", log, *ON, "--format", "json", "--time-limit", 0.1)
+    assert result.exit_code == 0, result.stderr
+    shown = json.loads(result.stdout)
+    assert list(shown) == PLAN_FIELDS
+    assert (shown["step"], shown["profile"], shown["policy"]) == (1, PROFILE, "solver")
+    responses = sorted(r for a in shown["actors"] for r in a["responses"])
+    assert responses == list(range(12))
+    assert shown["lower_bound"] <= shown["value"]
+    table = rlhfless("plan", log, *ON, "--step", 0, "--time-limit", 0.1).stdout
+    assert table.startswith(f"step 0 of {log}: Workload(12 responses to 6 prompts")
+
+
+def test_simulate_prints_the_documented_fields_and_writes_traces(log, tmp_path):
+    out = tmp_path / "out"
+    result = rlhfless(
+        "simulate", log, *ON, "--policies", "static,rlhfless,oracle", "-o", out, "--format", "json", "--time-limit", 0.1
+    )
+    assert result.exit_code == 0, result.stderr
+    shown = json.loads(result.stdout)
+    assert list(shown) == ["policies", "without_history"]
+    for part in shown.values():
+        assert [list(row) for row in part] == [SIMULATE_FIELDS] * 3
+        assert [row["policy"] for row in part] == ["static", "rlhfless", "oracle"]
+        assert all(row["steps"] == 1 for row in part)
+    for name in ("static", "rlhfless", "oracle"):
+        trace = read_trace(out / name)
+        billed = allocation_metrics(trace)
+        billed = float(billed.loc[billed["step"] == 1, "gpu_seconds"].sum())
+        assert billed == pytest.approx(next(r["gpu_seconds"] for r in shown["policies"] if r["policy"] == name))
+        assert trace.meta["profile"] == PROFILE
+    assert len(list(out.iterdir())) == 3
+    again = rlhfless("simulate", out / "static", *ON, "--policies", "static", "--format", "json")
+    assert again.exit_code == 0, again.stderr  # a trace is a log
+
+
+def test_simulate_prints_a_table_for_people(log):
+    shown = rlhfless("simulate", log, *ON, "--policies", "static,random").stdout
+    assert shown.count("static") >= 2
+    assert "steps with history" in shown
+    assert "steps without history" in shown
+
+
+def test_import_and_simulate_the_public_log(tmp_path):
+    if not GSM8K.exists():
+        pytest.skip(f"public data absent: {GSM8K.name}")
+    maps = ["prompt_id=prompt_index", "sample=rollout", "step=visit"]
+    result = rlhfless(
+        "import", "csv", GSM8K, "-o", tmp_path / "t", *(x for m in maps for x in ("--map", m)), "--response-limit", 512
+    )
+    assert result.exit_code == 0, result.stderr
+    rollouts = read_rollouts(tmp_path / "t")
+    assert len(rollouts) == len(pd.read_csv(GSM8K))
+    kept = rollouts[rollouts["step"] < 2]
+    kept.to_csv(tmp_path / "two.csv", index=False)
+    result = rlhfless(
+        "simulate", tmp_path / "two.csv", "--gpus", 24, "--gpus-per-node", 8, "--profile", PROFILE, "--response-limit", 512,
+        "--policies", "static,random,fold,oracle", "--time-limit", 0.1, "--format", "json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    shown = {row["policy"]: row for row in json.loads(result.stdout)["policies"]}
+    assert shown["static"]["speedup_vs_static"] == 1.0
+    assert shown["oracle"]["gpu_seconds"] < shown["random"]["gpu_seconds"]
+    assert all(row["bound_cost_at_time"] < row["gpu_seconds"] for row in shown.values())
+
+
+def test_without_a_command_it_says_what_it_can_do():
+    result = rlhfless()
+    assert result.exit_code == 0
+    assert "simulate" in result.stdout
+    assert result.stdout.count("\n") > 5
+
+
+# --- what it refuses ---------------------------------------------------------------------------------------------------
+
+
+def refused(result: Result, *says: str) -> None:
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("rlhfless: ")
+    for part in says:
+        assert part in line, f"{part!r} is not said in {line!r}"
+
+
+def changed(**cells: object) -> pd.DataFrame:
+    """The log with other cells in its fourth row."""
+    table = rows().astype(object)
+    for name, value in cells.items():
+        table.loc[3, name] = value
+    return table
+
+
+BAD_LOGS = [
+    (rows().drop(columns="response_tokens"), ["column 'response_tokens'", "is missing", "--map OURS=THEIRS"]),
+    (rows().rename(columns={"prompt_id": "uid"}), ["column 'prompt_id'", "is missing among step, uid"]),
+    (changed(response_tokens=-5), ["row 4", "column 'response_tokens'", "-5", "0"]),
+    (changed(response_tokens=float("nan")), ["row 4", "column 'response_tokens'"]),
+    (changed(response_tokens="many"), ["row 4", "column 'response_tokens'", "many"]),
+    (changed(response_tokens=2.5), ["row 4", "column 'response_tokens'", "2.5"]),
+    (changed(step=-1), ["row 4", "column 'step'", "-1"]),
+    (changed(prompt_id="q0", sample=0), ["row 4 repeats row 1", "one row per response is needed"]),
+    (rows().iloc[:0], ["the log has no rows", "at least one response is needed"]),
+]
+
+
+@pytest.mark.parametrize(("table", "says"), BAD_LOGS, ids=[says[0] for _, says in BAD_LOGS])
+@pytest.mark.parametrize("command", ["plan", "simulate"])
+def test_bad_logs(command, table, says, tmp_path):
+    log = written(tmp_path, table)
+    out = ["-o", tmp_path / "out"] if command == "simulate" else []
+    refused(rlhfless(command, log, *ON, *out), str(log), *says)
+    assert not (tmp_path / "out").exists()
+
+
+BAD_OPTIONS = [
+    (["--profile", "h900"], ["h900", PROFILE]),
+    (["--policies", "static,greedy"], ["policy 'greedy' is unknown", "static, random, least-loaded"]),
+    (["--policies", "static,static"], ["--policies", "give each once"]),
+    (["--policies", ""], ["--policies"]),
+    (["--gpus-per-node", "1"], ["an actor wants 2 GPUs but a node has only 1", "at most 1"]),
+    (["--gpus-per-actor", "4"], ["the cluster gives 4 GPUs to an actor", "gpus_per_actor=2"]),
+    (["--gpus", "12"], ["--gpus 12 is no multiple of --gpus-per-node 8", "whole nodes"]),
+    (["--gpus", "0"], ["--gpus", "0", "x>=1"]),
+    (["--time-weight", "2"], ["time_weight is 2.0", "0 (cost only) to 1 (time only)"]),
+    (["--tau", "1.5"], ["tau is 1.5", "up to 1"]),
+    (["--static-actors", "0"], ["static actors are 0", "at least 1"]),
+    (["--static-actors", "5"], ["5 actors of 2 GPUs are wanted", "hold 4"]),
+    (["--response-limit", "10"], ["above the response limit of 10", "raise the limit"]),
+    (["--response-limit", "0"], ["response limit of 0"]),
+    (["--response-limit", "5000000"], ["KV tokens", "lower the response limit by"]),
+    (["--prepare-s", "-1"], ["prepare_s is -1.0", "0 or more"]),
+    (["--seed", "-1"], ["--seed", "-1", "x>=0"]),
+    (["--usd-per-gpu-hour", "nan"], ["usd_per_gpu_hour is nan", "0 or more"]),
+    (["--migration", "teleport"], ["teleport", "cheaper", "recompute"]),
+    (["--speed", "9"], ["--speed"]),
+    (["--gpus", "many"], ["--gpus", "many", "integer"]),
+]
+
+
+@pytest.mark.parametrize(("options", "says"), BAD_OPTIONS, ids=[" ".join(o) for o, _ in BAD_OPTIONS])
+def test_bad_options(options, says, log, tmp_path):
+    refused(rlhfless("simulate", log, *ON, *options, "-o", tmp_path / "out"), *says)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_response_that_no_actor_can_hold(log, tmp_path):
+    shipped = next(folder / "profiles" / f"{PROFILE}.json" for folder in data_folders() if (folder / "profiles").is_dir())
+    profile = json.loads(shipped.read_text())
+    profile["kv_capacity_tokens"] = 200
+    profile.pop("kv_capacity", None)
+    small = tmp_path / "small.json"
+    small.write_text(json.dumps(profile))
+    longest = rows()["response_tokens"].max()
+    for command in ("plan", "simulate"):
+        refused(
+            rlhfless(command, log, "--gpus", 8, "--profile", small),
+            f"response 10 can reach {35 + longest} KV tokens (prompt 35 + limit {longest})", "holds 200",
+            f"lower the response limit by {35 + longest - 200} tokens",
+        )  # fmt: skip
+
+
+def test_unknown_steps_commands_and_missing_options(log):
+    refused(rlhfless("plan", log, *ON, "--step", 7), str(log), "has no step 7", "its steps are 0 to 1")
+    refused(rlhfless("generate"), "generate")
+    refused(rlhfless("plan", log), "--gpus")
+    refused(rlhfless("plan", log, *ON, "--deadline-s", 1, "--budget-gpu-s", 1), "choose one")
+    refused(rlhfless("plan", log, *ON, "--deadline-s", 1e-6), "no plan found for the deadline", "raise the deadline by")
+
+
+def test_files_that_are_no_logs(tmp_path):
+    refused(rlhfless("simulate", tmp_path / "none.csv", *ON), "none.csv", "there is no such file", ".parquet, .csv or .jsonl")
+    (tmp_path / "notes.txt").write_text("hello")
+    refused(rlhfless("simulate", tmp_path / "notes.txt", *ON), "notes.txt", "cannot tell the format")
+    (tmp_path / "bad.parquet").write_text("hello")
+    refused(rlhfless("simulate", tmp_path / "bad.parquet", *ON), "bad.parquet", "cannot be read as parquet")
+    (tmp_path / "bad.jsonl").write_text('{"step": 0}\n{"step": \n')
+    refused(rlhfless("simulate", tmp_path / "bad.jsonl", *ON), "bad.jsonl", "line 2")
+    (tmp_path / "empty").mkdir()
+    refused(rlhfless("simulate", tmp_path / "empty", *ON), "is no complete trace, it has no meta.json")
+    (tmp_path / "empty.csv").write_text("")
+    refused(rlhfless("simulate", tmp_path / "empty.csv", *ON), "empty.csv", "cannot be read as csv")
+
+
+def test_traces_of_other_versions(log, tmp_path):
+    assert rlhfless("import", "csv", log, "-o", tmp_path / "t").exit_code == 0
+    meta = json.loads((tmp_path / "t" / "meta.json").read_text())
+    (tmp_path / "t" / "meta.json").write_text(json.dumps({**meta, "schema_version": 99}))
+    refused(rlhfless("simulate", tmp_path / "t", *ON), "meta.json", "schema_version is 99", "reads traces of version 1")
+
+
+def test_logs_of_several_runs(tmp_path):
+    both = pd.concat([rows().assign(run="a"), rows().assign(run="b")])
+    refused(rlhfless("simulate", written(tmp_path, both), *ON), "holds 2 runs (a, b)", "select one")
+
+
+def test_bad_profiles(log, tmp_path):
+    refused(rlhfless("plan", log, "--gpus", 8, "--profile", tmp_path / "none.json"), "none.json")
+    (tmp_path / "broken.json").write_text("{")
+    refused(rlhfless("plan", log, "--gpus", 8, "--profile", tmp_path / "broken.json"), "broken.json")
+    (tmp_path / "other.json").write_text("{}")
+    refused(rlhfless("plan", log, "--gpus", 8, "--profile", tmp_path / "other.json"), "other.json")
+    assert PROFILE in list_profiles()
+
+
+@pytest.mark.parametrize(
+    ("maps", "says"),
+    [
+        (["prompt_id"], ["--map prompt_id", "OURS=THEIRS"]),
+        (["=uid"], ["--map =uid", "OURS=THEIRS"]),
+        (["prompt_id=nowhere"], ["nowhere", "step"]),
+        (["colour=step"], ["colour"]),
+    ],
+)
+def test_bad_maps(maps, says, log, tmp_path):
+    refused(rlhfless("import", "csv", log, "-o", tmp_path / "t", *(x for m in maps for x in ("--map", m))), *says)
+    assert not (tmp_path / "t").exists()
+
+
+def test_output_that_is_there_already(log, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("")
+    refused(rlhfless("simulate", log, *ON, "-o", tmp_path / "out"), "exists and is not empty", "choose a new folder")
+    refused(rlhfless("simulate", log, *ON, "--policies", "static", "-o", log / "out"), str(log))
+    assert rlhfless("import", "csv", log, "-o", tmp_path / "t").exit_code == 0
+    refused(rlhfless("import", "csv", log, "-o", tmp_path / "t"), "t")
+
+
+def test_a_real_process_ends_the_same_way(log, tmp_path):
+    command = [sys.executable, "-m", "rlhfless", "simulate", str(log), *ON, "--policies", "greedy", "-o", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert "policy 'greedy' is unknown" in done.stderr
+    assert not (tmp_path / "out").exists()

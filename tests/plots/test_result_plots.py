@@ -1,0 +1,154 @@
+"""Plane, waterfall, slider and the bound of several steps: what they show of results that a reader adds up by hand."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from plot_samples import EVIL
+
+import solver
+from rlhfless.plots import (
+    bound_of_sum,
+    plane_info,
+    plot_plane,
+    plot_time_weight,
+    plot_waterfall,
+    time_weight_info,
+    waterfall_info,
+)
+
+CLUSTER = solver.Cluster(nodes=1, gpus_per_node=8, gpus_per_actor=2)
+LATENCY = solver.LatencyModel("made up", gpus_per_actor=2, base_s=0.01, per_response_s=0.0005, start_s=0.1, max_batch=64)
+WORKLOAD = solver.Workload.grid(np.full(16, 20), np.random.default_rng(0).integers(20, 400, (16, 4)), response_limit=400)
+
+
+@pytest.fixture(scope="module")
+def front():
+    return solver.pareto_front(WORKLOAD, CLUSTER, LATENCY, points=15)
+
+
+@pytest.fixture(scope="module")
+def plans():
+    return {
+        w: solver.plan_generation(WORKLOAD, CLUSTER, LATENCY, solver.Objective(w), time_limit_s=0.1) for w in (0.0, 0.5, 1.0)
+    }
+
+
+def results(**columns):
+    table = {"policy": ["static", "fold", "oracle"], "time_s": [10.0, 11.0, 9.0], "gpu_seconds": [100.0, 70.0, 60.0]}
+    return pd.DataFrame({**table, **columns})
+
+
+def test_plane_adds_up_the_steps_of_a_policy(front):
+    twice = pd.concat([results(), results()])
+    info = plane_info(twice, front, lambda time_s: 400.0 / time_s if time_s > 15 else math.inf)
+    assert info.points["policy"].tolist() == ["static", "fold", "oracle"]
+    assert info.points["gpu_seconds"].tolist() == [200.0, 140.0, 120.0]
+    assert len(info.front) == len(front.plans)
+    assert (info.bound["gpu_seconds"] == 400.0 / info.bound["time_s"]).all()
+    assert info.bound["time_s"].min() > 15
+
+
+def test_plane_has_a_marker_per_policy_the_front_the_bound_and_which_way_is_better(front):
+    fig = plot_plane(results(cost_usd=[1.0, 0.7, 0.6]), front, ([8.0, 12.0], [50.0, 40.0]))
+    names = [one.name for one in fig.data]
+    assert names == ["bound: no policy can be below", "planning front (predicted)", "static", "fold", "oracle"]
+    assert [a.text for a in fig.layout.annotations] == ["better"]
+    assert len({one.marker.symbol for one in fig.data[2:]}) == 3
+    assert fig.layout.xaxis.title.text == "time (s)"
+
+
+def test_plane_without_a_curve_shows_the_bound_at_each_policys_time():
+    fig = plot_plane(results(bound_cost_at_time=[50.0, 48.0, 52.0]))
+    assert fig.data[0].name == "bound at the policy's time"
+    assert np.asarray(fig.data[0].y).tolist() == [50.0, 48.0, 52.0]
+    assert "100.0%" in fig.data[1].hovertext[0]
+
+
+def test_plane_of_strange_results():
+    assert "no policy has run" in plane_info(results().iloc[:0]).missing
+    assert plot_plane(results().iloc[:0]).layout.annotations
+    assert plot_plane(results().iloc[:1], bound=lambda time_s: math.inf).data
+    assert "\\u003cscript" not in plot_plane(results(policy=["static", EVIL, "oracle"])).to_json()
+    with pytest.raises(ValueError, match="no column 'gpu_seconds'"):
+        plane_info(results().drop(columns="gpu_seconds"))
+
+
+def test_waterfall_adds_up_from_the_first_schedule_to_the_bound():
+    info = waterfall_info(results(bound_gpu_seconds=[50.0, 48.0, 52.0]))
+    assert [(r.kind, r.start, r.end) for r in info.gpu_seconds] == [
+        ("total", 0, 100), ("saves", 100, 70), ("saves", 70, 60), ("total", 0, 60), ("left", 60, 52), ("bound", 0, 52),
+    ]  # fmt: skip
+    assert [(r.kind, r.change) for r in info.time_s] == [("total", 10), ("costs", 1), ("saves", -2), ("total", 9)]
+    assert sum(r.change for r in info.gpu_seconds[:3]) == info.gpu_seconds[3].end
+
+
+def test_waterfall_draws_both_panels_and_says_what_costs():
+    fig = plot_waterfall(results())
+    names = {one.name for one in fig.data if one.type == "bar"}
+    assert names == {"total of a schedule", "saves, against the one before", "costs more than the one before"}
+    costs = next(one for one in fig.data if one.name == "costs more than the one before")
+    assert costs.text[0] == "+1.00<br>(+10.0%)"
+    assert [axis.title.text for axis in fig.select_yaxes()] == ["cost (GPU-seconds)", "time (s)"]
+
+
+def test_waterfall_of_one_schedule_says_what_is_missing():
+    assert "fewer than two" in waterfall_info(results().iloc[:1]).missing
+    assert plot_waterfall(results().iloc[:1]).layout.annotations
+
+
+def test_slider_has_a_frame_per_weight(plans, front):
+    info = time_weight_info(plans, front)
+    assert info.table["time_weight"].tolist() == [0.0, 0.5, 1.0]
+    assert info.table["makespan_s"].tolist() == [plans[w].makespan_s for w in (0.0, 0.5, 1.0)]
+    assert [bars["responses"].sum() for bars in info.bars] == [64, 64, 64]
+    fig = plot_time_weight(plans, front, start=0.5)
+    assert [frame.name for frame in fig.frames] == ["0", "0.5", "1"]
+    assert [step.args[0][0] for step in fig.layout.sliders[0].steps] == ["0", "0.5", "1"]
+    assert fig.layout.sliders[0].active == 1
+    bars = {len(frame.data[0].y) for frame in fig.frames}
+    assert bars == {int(info.table["actors"].max())}  # as many in every frame, so that none of another frame stays
+
+
+def test_slider_without_plans_or_front(plans):
+    assert plot_time_weight({}).layout.annotations
+    assert len(plot_time_weight(plans).frames) == 3
+
+
+def inverse(scale, shortest):
+    return lambda time_s: math.inf if time_s <= shortest else scale / (time_s - shortest) + 1.0
+
+
+def test_the_bound_of_one_step_is_its_own():
+    assert bound_of_sum([inverse(3, 1)], [0.5, 4.0]).tolist() == [math.inf, 2.0]
+
+
+@pytest.mark.parametrize("curves", [[(3, 1), (3, 1)], [(10, 2), (1, 0.5), (4, 1)]])
+def test_the_bound_of_several_steps_is_below_every_way_to_share_the_time(curves):
+    bounds = [inverse(*curve) for curve in curves]
+    grid = np.linspace(0.6, 12, 40)
+    for shares in itertools.islice(itertools.product(grid, repeat=len(bounds)), 0, None, 7):
+        cost = sum(bound(t) for bound, t in zip(bounds, shares, strict=True))
+        if math.isfinite(cost):
+            assert cheapest(bounds, sum(shares)) <= cost + 1e-9
+
+
+CACHE: dict[tuple[int, float], float] = {}
+
+
+def cheapest(bounds, total_s):
+    key = (len(bounds), round(total_s, 6))
+    if key not in CACHE:
+        CACHE[key] = float(bound_of_sum(bounds, [total_s])[0])
+    return CACHE[key]
+
+
+def test_the_bound_of_equal_steps_is_nearly_that_of_equal_shares():
+    bounds = [inverse(3, 1)] * 3
+    for total_s in (6.0, 9.0, 15.0):
+        equal = 3 * bounds[0](total_s / 3)
+        assert 0.97 * equal <= bound_of_sum(bounds, [total_s])[0] <= equal

@@ -1,0 +1,207 @@
+"""Timeline, steps and lengths: what they show of a trace that a reader adds up by hand, and no exception for any trace."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from plot_samples import EVIL, busy_trace, degenerate_traces, rollouts, sample_trace
+
+from rlhfless.plots import lengths_info, plot_lengths, plot_steps, plot_timeline, steps_info, timeline_info
+from rlhfless.plots.busy import busy_share, covered_s
+from rlhfless.plots.palette import IDLE, PHASE_STYLES, POLICY_STYLES, policy_styles
+from rlhfless.plots.style import clean, number, signed_share
+from rlhfless.trace import PHASES, Trace
+
+TRACES = degenerate_traces()
+
+
+def by_name(fig):
+    """The figure's traces by the name in the legend."""
+    return {str(one.name): one for one in fig.data}
+
+
+def annotations(fig):
+    return " ".join(str(a.text) for a in fig.layout.annotations)
+
+
+def test_timeline_info_adds_up():
+    info = timeline_info(sample_trace(), step=1)
+    assert (info.step, info.start_s, info.holders, info.only_actors) == (1, 10.0, ("actor-0", "actor-1"), True)
+    assert info.labels == ("actor-0 (0, 1)", "actor-1 (2, 3)")
+    assert (info.time_s, info.gpu_seconds, info.idle_gpu_seconds) == (4.0, 12.0, 2.0)
+    assert info.cost_usd == pytest.approx(0.012)
+    assert info.allocations[["row", "start_s", "end_s", "idle_gpu_seconds"]].to_numpy().tolist() == [[0, 0, 4, 2], [1, 0, 2, 0]]
+    assert info.spans["phase"].tolist() == ["prefill", "decode", "transfer", "decode"]
+    assert info.spans["background"].tolist() == [False, False, True, False]
+    assert info.planned[["row", "end_s"]].to_numpy().tolist() == [[0, 3.0], [1, 2.5]]
+    assert "1.00 s later" in info.planned["hover"][0]
+    assert "0.500 s earlier" in info.planned["hover"][1]
+    assert info.events[["row", "name", "time_s"]].to_numpy().tolist() == [[1, "cut", 2.0]]
+
+
+def test_timeline_shows_the_last_step_unless_asked():
+    assert timeline_info(sample_trace(3)).step == 2
+
+
+def test_timeline_has_one_trace_per_phase_and_idle_behind_them():
+    fig = plot_timeline(sample_trace(1))
+    traces = by_name(fig)
+    assert set(traces) == {"held, idle", "prefill", "decode", "transfer (behind decode)", "planned", "event: cut"}
+    assert fig.data[0].name == "held, idle"
+    assert fig.data[0].marker.color == IDLE
+    decode = traces["decode"]
+    assert np.asarray(decode.base).tolist() == [1.0, 0.0]
+    assert np.asarray(decode.x).tolist() == [2.0, 2.0]
+    assert decode.orientation == "h"
+    assert "16.7% of them idle" in fig.layout.title.text
+
+
+def test_timeline_of_a_step_that_is_not_there_says_so():
+    info = timeline_info(sample_trace(2), step=7)
+    assert info.missing == "There is no step 7; the steps are 0 to 1."
+    assert "no step 7" in annotations(plot_timeline(sample_trace(2), step=7))
+
+
+def test_a_logged_trace_says_that_nothing_is_known_of_gpus():
+    assert "neither allocations nor spans" in timeline_info(Trace(rollouts())).missing
+    assert "no allocations" in steps_info(Trace(rollouts())).missing
+
+
+def test_an_actor_that_was_planned_but_never_started_has_a_row():
+    info = timeline_info(TRACES["plan of more actors"])
+    assert info.holders == tuple(f"actor-{i}" for i in range(5))
+    assert timeline_info(TRACES["other names"]).planned.empty
+
+
+def test_many_spans_become_a_heatmap():
+    fig = plot_timeline(busy_trace(12_000))
+    assert [one.type for one in fig.data] == ["heatmap"]
+    assert np.nanmean(np.asarray(fig.data[0].z, dtype=float)) == pytest.approx(0.5, abs=0.01)
+    assert [one.type for one in plot_timeline(busy_trace(100)).data] == ["bar", "bar"]
+
+
+def test_covered_seconds_count_overlaps_once():
+    edges = np.array([0.0, 1.0, 2.0, 3.0, 4.0])
+    assert covered_s([0.5, 0.0, 2.5], [1.5, 1.0, 3.0], edges).tolist() == [1.0, 0.5, 0.5, 0.0]
+    assert covered_s([], [], edges).tolist() == [0.0] * 4
+    assert covered_s([1.0], [1.0], edges).tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_covered_seconds_agree_with_counting(seed):
+    rng = np.random.default_rng(seed)
+    start = rng.integers(0, 1000, 30)
+    end = start + rng.integers(0, 60, 30)
+    ticks = np.zeros(1100, bool)
+    for a, b in zip(start, end, strict=True):
+        ticks[a:b] = True
+    edges = np.arange(0, 1101, 100)
+    assert covered_s(start, end, edges) == pytest.approx(ticks.reshape(-1, 100).sum(axis=1))
+
+
+def test_busy_share_is_of_the_held_time():
+    info = timeline_info(sample_trace(1))
+    shares = busy_share(info.allocations, info.spans, 2, np.array([0.0, 2.0, 4.0]))
+    np.testing.assert_allclose(shares, [[1.0, 0.5], [1.0, np.nan]])
+
+
+def test_steps_info_adds_up():
+    table = steps_info(sample_trace(2)).table
+    assert table["step"].tolist() == [0, 1]
+    for name, value in {
+        "time_s": 4.0,
+        "gpu_seconds": 12.0,
+        "busy_gpu_seconds": 10.0,
+        "idle_gpu_seconds": 2.0,
+        "actors": 2.0,
+    }.items():
+        assert table[name].tolist() == [value, value]
+    traces = by_name(plot_steps(sample_trace(2)))
+    assert set(traces) == {"busy", "held, idle", "time", "actors"}
+    assert np.asarray(traces["held, idle"].y).tolist() == [2.0, 2.0]
+    assert "0.0120 USD" in traces["busy"].hovertext[0]
+
+
+def test_lengths_info_leaves_cut_off_responses_out_of_the_errors():
+    info = lengths_info(Trace(rollouts()))
+    assert (len(info.points), info.censored) == (6, 1)
+    assert info.mean_abs_error_tokens == pytest.approx((10 + 0 + 0 + 10 + 0) / 5)
+    assert info.mean_error_tokens == pytest.approx((-10 + 0 + 0 + 10 + 0) / 5)
+    ranks, predicted = [1, 2, 3, 4, 5], [1.5, 1.5, 3.5, 3.5, 5]
+    assert info.rank_correlation == pytest.approx(np.corrcoef(ranks, predicted)[0, 1])
+
+
+def test_lengths_plot_marks_cut_off_and_unknown_responses():
+    fig = plot_lengths(Trace(rollouts()))
+    assert [one.name for one in fig.data] == ["predicted = actual", "complete response (5)", "cut off: at least this long (1)"]
+    assert "mean absolute error 4.00 tokens" in fig.layout.title.text
+    unknown = plot_lengths(Trace(rollouts(finish_reason=None)))
+    assert unknown.data[1].name == "response, finish reason unknown (6)"
+
+
+def test_lengths_without_variation_or_predictions():
+    assert math.isnan(lengths_info(Trace(rollouts(predicted_tokens=7.0))).rank_correlation)
+    assert "not defined" in plot_lengths(Trace(rollouts(predicted_tokens=7.0))).layout.title.text
+    assert lengths_info(TRACES["one bare logged response"]).missing == "The trace has no predicted lengths."
+    assert lengths_info(sample_trace(1), step=5).missing == "Step 5 has no responses."
+
+
+def test_many_lengths_are_drawn_with_webgl():
+    many = [{**row, "sample": i} for i in range(600) for row in rollouts()[:4:2]] + [
+        {**rollouts()[1], "sample": 1000 + i} for i in range(600)
+    ]
+    fig = plot_lengths(Trace([{**row, "prompt_id": i} for i, row in enumerate(many)]))
+    assert fig.data[1].type == "scattergl"
+
+
+@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize("plot", [plot_timeline, plot_steps, plot_lengths], ids=lambda plot: plot.__name__)
+def test_every_plot_survives_every_trace(plot, name):
+    fig = plot(TRACES[name])
+    assert fig.layout.title.text
+    text = fig.to_json()
+    assert "<script>" not in text
+    assert "\\u003cscript" not in text
+    if fig.data:
+        assert all(axis.title.text for axis in [*fig.select_xaxes()][-1:])
+        assert all(axis.title.text for axis in fig.select_yaxes())
+
+
+def test_text_of_logs_is_made_harmless():
+    assert clean(EVIL) == "&lt;script&gt;alert('x')&lt;/script&gt;"
+    assert clean("a\n\tb\x00  c") == "a b c"
+    assert len(clean("x" * 500)) == 60
+    assert EVIL not in "".join(timeline_info(TRACES["markup in names"]).labels)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (1234.5, "1,234"),
+        (12.345, "12.3"),
+        (0.001234, "0.00123"),
+        (-1.5, "\u22121.50"),
+        (None, "unknown"),
+        (math.nan, "unknown"),
+    ],
+)
+def test_numbers(value, text):
+    assert number(value) == text
+
+
+def test_numbers_keep_the_unit_and_shares_their_sign():
+    assert number(2.0, "GPU-seconds") == "2.00 GPU-seconds"
+    assert [signed_share(v) for v in (0.0312, -0.5, -0.0001, math.nan)] == ["+3.1%", "\u221250.0%", "0.0%", ""]
+
+
+def test_every_phase_and_policy_can_be_told_apart():
+    assert set(PHASE_STYLES) == set(PHASES)
+    assert len({style.colour for style in PHASE_STYLES.values()}) == len(PHASES)
+    assert len({style.hatch for style in PHASE_STYLES.values()}) == len(PHASES)
+    shown = ["static", "random", "least-loaded", "rlhfuse", "rlhfless", "fold", "solver", "solver+fold", "oracle"]
+    assert len({POLICY_STYLES[name].symbol for name in shown}) == len(shown)
+    own = policy_styles(["static", "mine", "yours"])
+    assert len(set(own.values())) == 3

@@ -1,0 +1,211 @@
+"""The bound beside every result: nothing that can be executed lies below it, and it says when nothing can be executed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from solver_strategies import latencies, lognormal_workload
+
+import solver
+from rlhfless.engine.protocol import Request
+from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.executor import run_step
+from rlhfless.latency import list_profiles, load_profile
+from rlhfless.scheduling import POLICIES, PlanningInput, make_policy
+from solver.clairvoyant import affine_minorants, clairvoyant_bound
+from solver.latency import StepTable
+
+EXACT = 1 - 2e-9  # the bound's own margin, and sums of times of a simulation against closed forms
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> StepTable:
+    """Any positive numbers at all, rising or not, on grids that start at 1 or later."""
+    batch = sorted(draw(st.sets(st.integers(1, 48), min_size=2, max_size=4)))
+    context = sorted(draw(st.sets(st.integers(0, 60), min_size=2, max_size=3)))
+    cells = [[draw(st.floats(1e-3, 5e-2)) for _ in context] for _ in batch]
+    return StepTable(np.array(batch, float), np.array(context, float), np.array(cells))
+
+
+@st.composite
+def instances(draw: st.DrawFn) -> tuple[solver.Workload, solver.Cluster, solver.LatencyModel]:
+    latency = draw(latencies(max_batch=draw(st.sampled_from([1, 3, 32]))))
+    if draw(st.booleans()):
+        latency = replace(latency, table=draw(tables()))
+    prompts = draw(st.integers(1, 5))
+    lengths = draw(st.lists(st.integers(0, 30), min_size=2 * prompts, max_size=2 * prompts))
+    tokens = draw(st.lists(st.integers(0, 20), min_size=prompts, max_size=prompts))
+    work = solver.Workload.grid(tokens, np.reshape(lengths, (prompts, 2)), response_limit=30)
+    return work, solver.Cluster(draw(st.integers(1, 3)), latency.gpus_per_actor, latency.gpus_per_actor), latency
+
+
+def executed(work: solver.Workload, plan: solver.Plan, cluster: solver.Cluster, latency: solver.LatencyModel):
+    """Makespan and GPU-seconds."""
+    prompts = work.prompt_tokens[work.prompt_of].tolist()
+    requests = [
+        Request(i, p, work.response_limit, target_tokens=n)
+        for i, (p, n) in enumerate(zip(prompts, work.response_tokens.tolist(), strict=True))
+    ]
+    record = run_step(plan, requests, lambda a, at: SimulatedEngine(latency, a, at), latency, cluster)
+    return record.makespan_s, sum(len(a["gpu_ids"]) * (a["end_s"] - a["start_s"]) for a in record.allocations)
+
+
+@given(instances(), st.sampled_from(POLICIES), st.sampled_from([0.2, 0.9]))
+@settings(max_examples=100, deadline=None)
+def test_no_policy_beats_it(instance, name, weight):
+    work, cluster, latency = instance
+    given_ = PlanningInput(work, cluster, latency, solver.Objective(weight), time_limit_s=0.05)
+    time_s, gpu_s = executed(work, make_policy(name).plan(given_), cluster, latency)
+    assert clairvoyant_bound(work, cluster, latency).gpu_seconds(time_s) * EXACT <= gpu_s
+
+
+@pytest.mark.parametrize("profile", list_profiles())
+def test_no_policy_beats_it_on_shipped_profiles(profile):
+    latency = load_profile(profile)
+    work = lognormal_workload(48, 4, limit=800, mean_log=5.0)
+    cluster = solver.Cluster(2, 8, latency.gpus_per_actor)
+    bound = clairvoyant_bound(work, cluster, latency)
+    ratios = []
+    for name in POLICIES:
+        plan = make_policy(name).plan(PlanningInput(work, cluster, latency, time_limit_s=0.05))
+        time_s, gpu_s = executed(work, plan, cluster, latency)
+        ratios.append(gpu_s / bound.gpu_seconds(time_s))
+    assert min(ratios) >= EXACT
+
+
+def schedules(work: solver.Workload, latency: solver.LatencyModel, cluster: solver.Cluster, actors: int, most: int):
+    """(makespan, GPU-seconds) of every schedule of whole iterations: any batch of free responses on the actor that is
+    earliest, waiting for the other, or release; migration costs nothing, a prompt is prefilled once, for all."""
+    ready = latency.start_s + latency.sync_s
+    remaining, prompt_of = work.remaining_tokens.tolist(), work.prompt_of.tolist()
+    context = work.context_tokens.tolist()
+    count = len(remaining)
+    seen: set[object] = set()
+    ends: set[tuple[float, float]] = set()
+    # state: clock of every actor (None: released), tokens done, moment at which each response is free, prompts prefilled
+    stack = [
+        ((ready,) * k + (None,) * (actors - k), (0,) * count, (0.0,) * count, frozenset(), 0.0) for k in range(1, actors + 1)
+    ]
+    while stack and len(seen) < most:
+        state = stack.pop()
+        if state in seen:
+            continue
+        seen.add(state)
+        clocks, done, free, prefilled, held = state
+        running = [k for k in range(actors) if clocks[k] is not None]
+        if all(d >= n for d, n in zip(done, remaining, strict=True)):
+            last = max(f for f, n in zip(free, remaining, strict=True) if n > 0)
+            ends.add((last, cluster.gpus_per_actor * (held + sum(clocks[k] for k in running))))
+            continue
+        if not running:
+            continue
+        k = min(running, key=lambda j: clocks[j])
+        now = clocks[k]
+
+        def then(clock, done=done, free=free, prefilled=prefilled, held=held, k=k, clocks=clocks):
+            return ((*clocks[:k], clock, *clocks[k + 1 :]), done, free, prefilled, held)
+
+        stack.append(then(None, held=held + now))
+        later = [f for i, f in enumerate(free) if f > now and done[i] < remaining[i]]
+        if later:
+            stack.append(then(min(later)))
+        open_ = [i for i in range(count) if done[i] < remaining[i] and free[i] <= now]
+        for size in range(1, min(len(open_), latency.max_batch) + 1):
+            for batch in itertools.combinations(open_, size):
+                new = {prompt_of[i] for i in batch} - prefilled
+                took = float(latency.step_s(size, sum(context[i] + done[i] for i in batch)))
+                took += latency.prefill_per_token_s * sum(int(work.prompt_tokens[p]) for p in new)
+                end = round(now + took, 12)
+                stack.append(
+                    then(
+                        end,
+                        done=tuple(d + (i in batch) for i, d in enumerate(done)),
+                        free=tuple(end if i in batch else f for i, f in enumerate(free)),
+                        prefilled=prefilled | new,
+                    )
+                )
+    return ends
+
+
+@given(
+    latencies(max_batch=4),
+    st.lists(st.integers(0, 3), min_size=1, max_size=3),
+    st.booleans(),
+    st.integers(1, 2),
+    st.integers(1, 4),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_schedule_of_a_tiny_workload_beats_it(latency, lengths, one_prompt, actors, slots):
+    assume(max(lengths) > 0)
+    latency = replace(latency, max_batch=slots)
+    owner = [0] * len(lengths) if one_prompt else list(range(len(lengths)))
+    work = solver.Workload([3] * (max(owner) + 1), owner, lengths, response_limit=3)
+    cluster = solver.Cluster(actors, latency.gpus_per_actor, latency.gpus_per_actor)
+    bound = clairvoyant_bound(work, cluster, latency)
+    found = schedules(work, latency, cluster, actors, 6000)
+    assert found
+    for time_s, gpu_s in found:
+        assert bound.gpu_seconds(time_s * (1 + 1e-9)) * EXACT <= gpu_s
+
+
+@given(instances())
+@settings(max_examples=60, deadline=None)
+def test_it_falls_with_time_and_is_infinite_where_the_longest_response_does_not_fit(instance):
+    work, cluster, latency = instance
+    bound = clairvoyant_bound(work, cluster, latency)
+    shortest = bound.shortest_s()
+    times = np.linspace(0.2, 3, 60) * max(shortest, 0.01)
+    values = [bound.gpu_seconds(t) for t in times]
+    assert all(later <= earlier * (1 + 1e-12) for earlier, later in itertools.pairwise(values))
+    if latency.table is None:
+        longest_s = bound.ready_s + latency.base_s * work.response_tokens.max()
+        assert shortest >= longest_s * EXACT
+        if longest_s > 0:
+            assert math.isinf(bound.gpu_seconds(longest_s * 0.999))
+    assert bound.gpu_seconds(shortest * (1 + 1e-6) + 1e-9) <= cluster.gpus * (shortest * (1 + 1e-6) + 1e-9) * (1 + 1e-9)
+
+
+def test_responses_without_tokens_need_nothing():
+    work = solver.Workload([5, 5], [0, 1], [0, 0])
+    for start_s in (0.0, 2.0):
+        latency = solver.LatencyModel("x", 1, 0.1, 0.01, start_s=start_s)
+        assert clairvoyant_bound(work, solver.Cluster(1, 2, 1), latency).gpu_seconds(start_s) == 0.0
+
+
+def test_a_batch_that_costs_nothing_is_bounded_by_its_longest_response():
+    """tau = a: one actor that decodes all at once takes a * longest, and so says the bound."""
+    work = solver.Workload([0, 0, 0], [0, 1, 2], [7, 3, 1])
+    bound = clairvoyant_bound(work, solver.Cluster(1, 1, 1), solver.LatencyModel("x", 1, 0.1, 0.0))
+    assert 0 < bound.gpu_seconds(0.7) <= 0.7
+    assert math.isinf(bound.gpu_seconds(0.69))
+
+
+@given(tables(), st.integers(2, 80), st.sampled_from([1, 2, 8, 48, 64]))
+@settings(max_examples=60, deadline=None)
+def test_minorants_lie_below_the_table(table, most_context, slots):
+    latency = solver.LatencyModel("t", 1, 1e-3, 0.0, table=table, max_batch=slots)
+    size, context = (x.ravel() for x in np.meshgrid(np.arange(1, slots + 1), np.linspace(0, most_context, 97)))
+    minorants = affine_minorants(latency, most_context)
+    assert minorants
+    for a, b, c in minorants:
+        assert min(a, b, c) >= 0
+        assert np.all(a + b * size + c * size * context <= latency.step_s(size, size * context) * (1 + 1e-9))
+
+
+@pytest.mark.parametrize("profile", list_profiles())
+def test_minorants_lie_below_shipped_tables_and_touch_them(profile):
+    latency = load_profile(profile)
+    size, context = (x.ravel() for x in np.meshgrid(np.arange(1, latency.max_batch + 1), np.linspace(0, 4096, 65)))
+    measured = latency.step_s(size, size * context)
+    best = np.zeros_like(measured)
+    for a, b, c in affine_minorants(latency, 4096):
+        line = a + b * size + c * size * context
+        assert np.all(line <= measured * (1 + 1e-9))
+        best = np.maximum(best, line / measured)
+    assert best.max() > 0.999

@@ -1,0 +1,219 @@
+"""The report page: what it says of hand-made traces, that it needs no network, and that no text of a log becomes markup."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhfless.predict import EwmaPredictor
+from rlhfless.report import default_setting, report_html, write_report
+from rlhfless.report_page import Page
+from rlhfless.report_schedules import LADDER, SHOWN, evenly, simulate_schedules
+from rlhfless.simulate import logged_steps
+from rlhfless.trace import Trace, TraceError
+
+EVIL = "</script><script>alert('x')</script>"
+
+
+def rollouts(steps: int = 2, prompts: int = 4, **same: Any) -> list[dict[str, Any]]:
+    """The same prompts in every step, two responses each, of lengths that differ from prompt to prompt."""
+    rng = np.random.default_rng(0)
+    return [
+        {
+            "run": "run", "step": step, "prompt_id": f"p{prompt}", "sample": sample, "prompt_tokens": 5,
+            "response_tokens": 20 * (prompt + 1) + int(rng.integers(0, 9)), "finish_reason": "stop", **same,
+        }
+        for step in range(steps) for prompt in range(prompts) for sample in range(2)
+    ]  # fmt: skip
+
+
+def executed(second_ends_s: float = 4.0, **changed: Any) -> Trace:
+    """One step of two actors with 2 GPUs each: 8 GPU-seconds and twice ``second_ends_s``."""
+    same = {"run": "run", "step": 0, "role": "decode", "kind": "l40s", "usd_per_gpu_s": 0.01, "start_s": 0.0}
+    held = [
+        {"holder": "actor-0", "gpu_ids": [0, 1], "end_s": 4.0, **same},
+        {"holder": "actor-1", "gpu_ids": [2, 3], "end_s": second_ends_s, **same},
+    ]
+    spans = [{"run": "run", "step": 0, "holder": f"actor-{i}", "phase": "decode", "start_s": 0.0, "end_s": 3.0} for i in (0, 1)]
+    tables = {"rollouts": rollouts(1), "allocations": held, "spans": spans}
+    return Trace(**{**tables, "meta": {"clock": "wall", "device": "a device"}, **changed})
+
+
+def without_library(page: str) -> str:
+    """The page without plotly.js."""
+    return page[: page.index("<script>")] + page[page.rindex("<script>") :]
+
+
+def cards(page: str) -> dict[str, str]:
+    """The numbers that stand out, by their name."""
+    return {name: value for value, name in re.findall(r'<div class="card"><b>(.*?)</b><span>(.*?)</span>', page)}
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return report_html(executed())
+
+
+def test_numbers_are_those_of_the_trace(page):
+    assert cards(page) == {
+        "time, all steps": "4.0000 s", "GPU-seconds billed": "16.000", "of them idle": "4.0000 (25.0%)", "cost": "0.160 USD",
+    }  # fmt: skip
+
+
+def test_a_trace_that_is_edited_by_one_second_changes_the_report(page):
+    edited = report_html(executed(5.0))
+    assert cards(edited) == {
+        "time, all steps": "5.0000 s", "GPU-seconds billed": "18.000", "of them idle": "6.0000 (33.3%)", "cost": "0.180 USD",
+    }  # fmt: skip
+    assert "2 actors, 4.00 s, 16.0 GPU-seconds, 25.0% of them idle" in page
+    assert "2 actors, 5.00 s, 18.0 GPU-seconds, 33.3% of them idle" in edited
+
+
+def test_the_page_says_what_was_measured_and_what_is_modelled(page):
+    assert "<b>Measured:</b> all times, on a device." in page
+    assert "by latency profile l40s-qwen2.5-3b-tp2 (modelled from operator times measured on l40s" in page
+    modelled = report_html(executed(meta={"clock": "virtual", "charging": "profile", "profile": "mine", "engine": "simulated"}))
+    assert "<b>Modelled:</b> all times, by latency profile mine on a virtual clock; no model was run." in modelled
+    assert "does not say which clock" in report_html(executed(meta={}))
+
+
+def test_the_page_loads_nothing(page):
+    ours = without_library(page)
+    assert page.count("Plotly.newPlot(div") == 1
+    assert page.count("<script>") == page.count("</script>") == 2
+    assert not re.search(r"https?://", ours)
+    tags = re.findall(r"<[a-z]+[^>]*\s(?:src|href)=[\"']?([^\"' >]+)", ours)
+    assert all(target.startswith("#") for target in tags)
+    assert not re.search(r"<(?:link|img|iframe)\b|@import|url\(", ours)
+
+
+def test_every_section_has_its_figures(page):
+    titles = re.findall(r"<h2 id=\"[^\"]+\">(.*?)</h2>", page)
+    assert titles == ["What was executed", "What better schedules would have done", "Time against cost"]
+    for title in (
+        "GPU timeline of step 0",
+        "Cost, time and actors",
+        "Time and cost",
+        "What each idea contributes",
+        "weight of time",
+    ):
+        assert title in page
+    ids = re.findall(r'<div id="(figure-\d+)"></div>', page)
+    assert all(f'"{name}":{{"0":{{"data":' in page for name in ids)
+
+
+def test_text_of_logs_never_becomes_markup():
+    same = {"step": 0, "holder": EVIL, "run": EVIL}
+    trace = Trace(
+        rollouts(1, prompt_id=EVIL, run=EVIL)[:1],
+        allocations=[
+            {**same, "role": "decode", "gpu_ids": [0], "kind": EVIL, "usd_per_gpu_s": 1.0, "start_s": 0.0, "end_s": 1.0}
+        ],
+        spans=[{**same, "phase": "decode", "start_s": 0.0, "end_s": 1.0}],
+        events=[{**same, "time_s": 0.5, "name": EVIL}],
+        meta={"policy": EVIL, "device": EVIL, "clock": "wall", "cluster": {EVIL: EVIL}},
+        source=EVIL,
+    )
+    text = report_html(trace)
+    assert text.count("<script>") == text.count("</script>") == 2
+    assert "alert('x')</script>" not in text
+    assert EVIL not in text
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert" in text
+
+
+def test_a_log_of_lengths_alone_is_simulated(tmp_path: Path):
+    log = tmp_path / "log.csv"
+    pd.DataFrame(rollouts(3)).to_csv(log, index=False)
+    out = write_report(log, tmp_path / "report.html")
+    text = out.read_text("utf-8")
+    assert "What was executed" not in text
+    assert "RLHFless report: log.csv" in text
+    assert "Sums over steps with history (the same prompts were seen before): 2 steps" in text
+    assert "Sums over steps without history (lengths can only be guessed): 1 step" in text
+    assert all(f'<td class="text">{shown}</td>' in text for shown, _ in SHOWN.values())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv", "report.html"]
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        Trace([{"step": 0, "prompt_id": 1, "sample": 0, "response_tokens": 7}]),
+        executed(rollouts=rollouts(1)[:1], spans=[]),
+        executed(allocations=[], spans=[]),
+    ],
+    ids=["one bare response", "no spans", "nothing recorded"],
+)
+def test_degenerate_traces_have_a_report(trace):
+    assert "What better schedules would have done" in report_html(trace)
+
+
+def test_what_cannot_be_planned_is_said_and_the_rest_is_shown():
+    setting = default_setting()
+    too_long = rollouts(1, response_tokens=10_000_000)
+    text = report_html(executed(rollouts=too_long), setting)
+    assert "What was executed" in text
+    assert "This cannot be planned on 16 GPUs with profile l40s-qwen2.5-3b-tp2: " in text
+    with pytest.raises(ValueError, match="10000005 KV tokens"):
+        report_html(Trace(too_long), setting)
+
+
+def test_bad_input_is_one_sentence(tmp_path: Path):
+    with pytest.raises(TraceError, match="there is no such file"):
+        write_report(tmp_path / "nothing.csv", tmp_path / "out.html")
+    with pytest.raises(TraceError, match="holds 2 runs"):
+        report_html(Trace(rollouts(1) + rollouts(1, run="other")))
+    with pytest.raises(TraceError, match="cannot be written"):
+        write_report(executed(), tmp_path / "no" / "such" / "folder" / "out.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_chosen_steps_are_predicted_from_all_earlier_ones():
+    trace, setting = Trace(rollouts(9)), default_setting()
+    schedules = simulate_schedules(trace, setting, 3)
+    assert [one.step for one in schedules.logged] == [0, 4, 8]
+    assert [one.has_history for one in schedules.logged] == [False, True, True]
+    assert schedules.all_steps == 9
+    limit = int(trace.rollouts["response_tokens"].max())
+    whole = {one.step: one for one in logged_steps(trace.rollouts, EwmaPredictor(), limit)}
+    for one in schedules.logged:
+        assert one.predicted.response_tokens.tolist() == whole[one.step].predicted.response_tokens.tolist()
+    ran = schedules.simulation.traces["grouping"].rollouts
+    assert ran[ran["step"] == 4]["predicted_tokens"].tolist() == whole[4].predicted.response_tokens.tolist()
+    assert schedules.results(LADDER)["step"].unique().tolist() == [4, 8]
+
+
+def test_no_policy_is_below_the_bound_of_its_step():
+    schedules = simulate_schedules(Trace(rollouts(3)), default_setting(), 3)
+    for one in schedules.logged:
+        bound = schedules.bound_of(one)
+        for row in schedules.results(list(SHOWN), one.step).itertuples():
+            assert row.gpu_seconds >= bound(row.time_s) - 1e-9
+
+
+def test_big_steps_are_simulated_in_smaller_number():
+    schedules = simulate_schedules(Trace(rollouts(9)), default_setting(), 5, max_responses=16)
+    assert [one.step for one in schedules.logged] == [0, 8]
+    assert [one.step for one in simulate_schedules(Trace(rollouts(4)), default_setting(), 5, max_responses=1).logged] == [3]
+
+
+@pytest.mark.parametrize(("count", "most", "chosen"), [(3, 5, [0, 1, 2]), (9, 3, [0, 4, 8]), (9, 1, [8]), (100, 2, [0, 99])])
+def test_steps_are_evenly_chosen(count, most, chosen):
+    assert evenly(range(count), most) == chosen
+
+
+def test_the_page_escapes_what_it_is_given():
+    page = Page("<b>", "<i>")
+    page.section("<u>")
+    page.text("<p>")
+    page.table("<c>", ["<h>"], [["<d>"]])
+    page.facts([("<k>", "<v>")])
+    page.basis([("<m>", "<n>")])
+    text = without_library(page.render("<f>"))
+    assert all(f"&lt;{mark}&gt;" in text for mark in "biupchdkvmnf")
+    assert not any(f"><{mark}></" in text for mark in "biupchdkvmnf")

@@ -1,0 +1,190 @@
+"""Simulating a log under several policies: sums and ratios of sums, history kept apart, and no look at the truth."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.simulate import Setting, logged_steps, simulate
+from rlhfless.trace import TraceError, allocation_metrics, read_trace, validate
+from solver import Cluster, LatencyModel, Plan, PlanningError, StepRest
+
+LATENCY = LatencyModel("small", 1, 5e-3, 2e-4, 1e-7, prefill_per_token_s=1e-5, start_s=0.3, transfer_base_s=1e-3, max_batch=32)
+SETTING = Setting(Cluster(1, 4, 1, usd_per_gpu_hour=36.0), LATENCY, response_limit=600, time_limit_s=0.05)
+FIELDS = [
+    "policy", "steps", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "speedup_vs_static",
+    "cost_reduction_vs_static", "bound_cost_at_time",
+]  # fmt: skip
+
+
+def log(visits: int = 3, prompts: int = 12, samples: int = 3, seed: int = 0, **columns: object) -> pd.DataFrame:
+    """Two steps of half of the prompts per visit; the first visit has no history."""
+    rng = np.random.default_rng(seed)
+    mean = rng.normal(4.5, 0.8, prompts)
+    rows = [
+        {
+            "step": 2 * visit + prompt * 2 // prompts,
+            "prompt_id": f"p{prompt}",
+            "sample": sample,
+            "prompt_tokens": 20 + prompt,
+            "response_tokens": int(np.clip(np.exp(mean[prompt] + rng.normal(0, 0.3)), 1, 600)),
+            "finish_reason": "stop",
+        }
+        for visit in range(visits)
+        for prompt in range(prompts)
+        for sample in range(samples)
+    ]
+    return validate("rollouts", pd.DataFrame(rows).assign(**columns))
+
+
+@pytest.fixture(scope="module")
+def result():
+    return simulate(log(), SETTING, ["static", "random", "rlhfuse", "rlhfless", "fold", "solver", "oracle"])
+
+
+def test_a_summary_is_sums_and_ratios_of_sums(result):
+    table = result.summary().set_index("policy")
+    assert list(result.summary().columns) == FIELDS
+    rows = result.steps[result.steps["has_history"]]
+    for policy, own in rows.groupby("policy"):
+        assert table.loc[policy, "steps"] == len(own) == 4
+        for name in ("time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd"):
+            assert table.loc[policy, name] == pytest.approx(own[name].sum())
+        assert table.loc[policy, "speedup_vs_static"] == pytest.approx(table.loc["static", "time_s"] / own["time_s"].sum())
+        cheaper = 1 - own["gpu_seconds"].sum() / table.loc["static", "gpu_seconds"]
+        assert table.loc[policy, "cost_reduction_vs_static"] == pytest.approx(cheaper)
+        assert table.loc[policy, "bound_cost_at_time"] == pytest.approx(own["bound_gpu_seconds"].sum())
+    assert table.loc["static", "speedup_vs_static"] == 1.0
+    assert np.all(table["bound_cost_at_time"] <= table["gpu_seconds"])
+    assert np.all(result.steps["bound_gpu_seconds"] <= result.steps["gpu_seconds"])
+    assert table.loc["oracle", "gpu_seconds"] < table.loc["static", "gpu_seconds"]
+    np.testing.assert_allclose(table["cost_usd"], table["gpu_seconds"] * 0.01)
+
+
+def test_steps_without_history_stand_in_rows_of_their_own(result):
+    assert result.steps.groupby("step")["has_history"].first().tolist() == [False, False, True, True, True, True]
+    assert result.summary(False)["steps"].unique().tolist() == [2]
+    both = result.to_dict()
+    assert list(both) == ["policies", "without_history"]
+    assert [list(row) for row in both["policies"]] == [FIELDS] * 7
+    assert {row["steps"] for row in both["without_history"]} == {2}
+
+
+def test_what_is_not_known_is_none_and_never_a_number():
+    both = simulate(log(visits=1), SETTING, ["random"]).to_dict()
+    assert both["policies"] == []
+    (row,) = both["without_history"]
+    assert row["speedup_vs_static"] is None
+    assert row["cost_reduction_vs_static"] is None
+    json.dumps(both, allow_nan=False)
+
+
+def test_numbers_come_from_the_traces(result, tmp_path):
+    for policy, trace in result.traces.items():
+        own = result.steps[result.steps["policy"] == policy]
+        assert allocation_metrics(trace)["gpu_seconds"].sum() == pytest.approx(own["gpu_seconds"].sum())
+        again = read_trace(trace.save(tmp_path / policy))
+        assert allocation_metrics(again)["cost_usd"].sum() == pytest.approx(own["cost_usd"].sum())
+        assert again.meta["policy"] == policy
+        assert [p["step"] for p in again.plans] == [0, 1, 2, 3, 4, 5]
+        ends = again.rollouts.groupby("step")["end_s"].max()
+        starts = again.allocations.groupby("step")["start_s"].min()
+        assert np.all(starts.to_numpy()[1:] >= ends.to_numpy()[:-1])  # steps follow one another
+
+
+def test_a_trace_keeps_the_logs_rows(result):
+    rollouts = log()
+    for trace in result.traces.values():
+        for name in ("step", "prompt_id", "sample", "prompt_tokens", "response_tokens", "finish_reason"):
+            assert trace.rollouts[name].tolist() == rollouts[name].tolist()
+        assert trace.rollouts["predicted_tokens"].notna().all()
+
+
+def test_the_rest_of_the_step_and_the_learner_are_billed():
+    rest = StepRest(1.0, 2.0, 2)
+    alone, beside = (simulate(log(), replace(SETTING, rest=r, hold="step"), ["static"]) for r in (StepRest(), rest))
+    a, b = alone.steps, beside.steps
+    np.testing.assert_allclose(b["time_s"], a["time_s"] + 3.0)
+    np.testing.assert_allclose(b["gpu_seconds"], a["gpu_seconds"] + 4 * 3.0 + 2 * b["time_s"])
+    assert np.all(b["bound_gpu_seconds"] <= b["gpu_seconds"])
+
+
+@pytest.mark.parametrize("policy", ["static", "random", "least-loaded", "rlhfuse", "rlhfless", "fold", "solver"])
+def test_a_policy_plans_the_same_whatever_the_truth(policy):
+    """Other lengths in the last step and the plan of that step stays; the oracle's does not."""
+    one, other = log(), log()
+    last = (other["step"] == 5).to_numpy()
+    other.loc[last, "response_tokens"] = np.random.default_rng(1).integers(1, 600, last.sum())
+    for name, differs in ((policy, False), ("oracle", True)):
+        plans = []
+        for rollouts in (one, other):
+            logged = list(logged_steps(rollouts, response_limit=600))[-1]
+            chosen = make_policy(name)
+            plans.append(chosen.plan(logged.given(SETTING, chosen.clairvoyant)))
+        same = [[(a.responses, a.predicted_s) for a in p.actors] for p in plans]
+        assert (same[0] != same[1]) is differs
+
+
+@dataclass
+class Spy:
+    """A policy that notes what it is given."""
+
+    clairvoyant: bool
+    name: str
+    given: list[PlanningInput] = field(default_factory=list)
+
+    def plan(self, given: PlanningInput) -> Plan:
+        self.given.append(given)
+        return make_policy("static").plan(given)
+
+
+def test_only_clairvoyant_policies_are_given_true_lengths():
+    blind, seer = Spy(False, "blind"), Spy(True, "seer")
+    rollouts = log()
+    simulate(rollouts, SETTING, [blind, seer])
+    for step, (guess, truth) in enumerate(zip(blind.given, seer.given, strict=True)):
+        actual = rollouts.loc[rollouts["step"] == step, "response_tokens"].tolist()
+        assert truth.workload.response_tokens.tolist() == actual
+        assert guess.workload.response_tokens.tolist() != actual
+        before = rollouts[(rollouts["step"] < step)]
+        if step >= 2:  # window 1: the mean of the last visit, the same for all samples
+            mean = before[before["step"] == step - 2].groupby("prompt_id", sort=False)["response_tokens"].mean()
+            assert guess.workload.response_tokens.tolist() == [math.ceil(m) for m in mean for _ in range(3)]
+
+
+def test_prompts_count_in_order_of_appearance_however_rows_are_ordered():
+    rollouts = log(visits=1).sample(frac=1, random_state=3)
+    for logged in logged_steps(rollouts):
+        ids = logged.rows["prompt_id"].tolist()
+        names = list(dict.fromkeys(ids))
+        assert [names[k] for k in logged.truth.prompt_of] == ids
+        tokens = logged.truth.prompt_tokens[logged.truth.prompt_of]
+        assert tokens.tolist() == logged.rows["prompt_tokens"].tolist()
+
+
+def test_empty_responses_are_simulated_too():
+    rollouts = log(visits=2)
+    rollouts.loc[rollouts["step"] == 3, "response_tokens"] = 0
+    rollouts.loc[rollouts.index[:3], "response_tokens"] = 0
+    result = simulate(rollouts, SETTING, ["static", "rlhfless", "fold", "oracle"])
+    assert np.all(result.steps["bound_gpu_seconds"] <= result.steps["gpu_seconds"])
+    assert result.traces["fold"].rollouts["end_s"].notna().all()
+
+
+def test_several_runs_and_lengths_above_the_limit_are_refused():
+    with pytest.raises(TraceError, match=r"the log holds 2 runs \(a, b\); select one by its column 'run'"):
+        simulate(pd.concat([log(run="a"), log(run="b")]), SETTING, ["static"])
+    with pytest.raises(TraceError, match=r"above the response limit of 10; raise the limit"):
+        simulate(log(), replace(SETTING, response_limit=10), ["static"])
+
+
+@pytest.mark.parametrize("limit", [0, -3])
+def test_a_response_limit_below_one_is_refused(limit):
+    with pytest.raises((TraceError, PlanningError), match=f"response.limit .*{limit}"):
+        simulate(log(), replace(SETTING, response_limit=limit), ["static"])

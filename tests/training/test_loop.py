@@ -1,0 +1,157 @@
+"""The loop: every station is passed, what is traced is what happened, and a killed run goes on exactly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlhfless.trace import read_trace, step_metrics
+from rlhfless.training.config import TrainConfig, TrainError
+from rlhfless.training.loop import Trainer, train
+from rlhfless.training.model import save_model, tiny_qwen2
+from rlhfless.training.tokenizer import CharTokenizer
+
+SMALL = {"steps": 3, "pool": 8, "prompts_per_step": 4, "samples": 3, "response_limit": 24, "time_limit_s": 0.05}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained model: what it writes is noise, but it is generated, rewarded and learned from all the same."""
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = CharTokenizer()
+    save_model(tiny_qwen2(tokenizer, seed=1, hidden=32, layers=1, intermediate=64), tokenizer, folder)
+    return folder
+
+
+def config(**changes: object) -> TrainConfig:
+    return TrainConfig(**{**SMALL, **changes})  # type: ignore[arg-type]
+
+
+def texts(folder: Path) -> list[tuple[str, int, str]]:
+    rollouts = read_trace(folder).rollouts
+    return list(zip(rollouts["prompt_id"], rollouts["sample"], rollouts["response"], strict=True))
+
+
+def test_a_run_is_traced(tmp_path: Path, model: Path) -> None:
+    trace = train(config(steps=5), tmp_path / "run", model=model)
+    assert trace.steps == [0, 1, 2, 3, 4]
+    rollouts = trace.rollouts
+    assert (rollouts.groupby("step").size() == 12).all()
+    assert rollouts["epoch"].tolist() == [step // 2 for step in rollouts["step"]]
+    assert set(rollouts["weights_version"]) == {0, 1, 2, 3, 4}
+    assert rollouts.groupby(["step", "prompt_id", "sample"]).size().max() == 1
+    assert (rollouts["response_tokens"] <= 24).all()
+    assert (rollouts.loc[rollouts["finish_reason"] == "length", "response_tokens"] == 24).all()
+    assert len(trace.plans) == 5
+    assert set(trace.spans["phase"]) >= {"start", "sync", "prefill", "decode", "prepare", "learn"}
+    metrics = step_metrics(trace)
+    assert (metrics["gpu_seconds"] > 0).all()
+    first = rollouts[rollouts["step"] == 2].groupby("prompt_id")["predicted_tokens"].first()
+    seen = rollouts[rollouts["epoch"] == 0].groupby("prompt_id")["response_tokens"].mean()
+    assert np.allclose(np.ceil(seen[first.index]), first), "from the second epoch on, lengths are the last epoch's"
+
+
+def test_the_first_epoch_is_predicted_from_reference_answers(tmp_path: Path, model: Path) -> None:
+    trainer = Trainer(config(response_limit=200), model=model, progress=False)
+    problems = trainer.problems_of(0)
+    workload = trainer.predict(problems)
+    expected = np.repeat([p.reference_answer_tokens for p in problems], 3)
+    assert workload.response_tokens.tolist() == expected.tolist()
+
+
+def test_responses_depend_on_nothing_but_the_seed(tmp_path: Path, model: Path) -> None:
+    """Other policies, GPUs and prices of time: the same tokens, and so the same training."""
+    train(config(), tmp_path / "solver", model=model)
+    for name, changes in {"cut": {"policy": "rlhfless", "tau": 0.3}, "fold": {"policy": "fold", "gpus": 8}}.items():
+        train(config(**changes), tmp_path / name, model=model)
+        assert texts(tmp_path / name) == texts(tmp_path / "solver")
+    train(config(seed=1), tmp_path / "seed", model=model)
+    assert texts(tmp_path / "seed") != texts(tmp_path / "solver")
+
+
+def test_a_resumed_run_is_the_run_that_was_never_stopped(tmp_path: Path, model: Path) -> None:
+    train(config(steps=4), tmp_path / "whole", model=model)
+    train(config(steps=2), tmp_path / "parts", model=model)
+    train(config(steps=4), tmp_path / "parts", resume=True)
+    assert texts(tmp_path / "parts") == texts(tmp_path / "whole")
+    assert [p.name for p in (tmp_path / "parts" / "checkpoints").iterdir()] == ["after-000004"]
+
+
+def test_a_killed_run_goes_on(tmp_path: Path, model: Path) -> None:
+    """SIGKILL somewhere in the run: the trace holds whole steps, and resuming gives the texts of an undisturbed run."""
+    out = tmp_path / "killed"
+    program = textwrap.dedent(f"""
+        from rlhfless.training.config import TrainConfig
+        from rlhfless.training.loop import train
+        train(TrainConfig(**{ {**SMALL, "steps": 40}!r}), {str(out)!r}, model={str(model)!r})
+    """)
+    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        meta = out / "meta.json"
+        if meta.is_file() and len(json.loads(meta.read_text())["steps"]) >= 2:
+            break
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = read_trace(out).steps
+    assert kept == list(range(len(kept)))
+    assert len(kept) >= 2
+    steps = len(kept) + 1
+    train(config(steps=steps), out, resume=True)
+    train(config(steps=steps), tmp_path / "whole", model=model)
+    assert texts(out) == texts(tmp_path / "whole")
+
+
+def test_a_trace_can_be_continued_in_memory(tmp_path: Path, model: Path) -> None:
+    out = tmp_path / "run"
+    trace = train(config(steps=2), out, model=model)
+    before = (out / "meta.json").read_bytes()
+    trainer = Trainer.continue_from(trace, out / "warm", progress=False, gpus=8)
+    step = trainer.step()
+    assert step.step == 2
+    assert step.trace(trainer.meta()).steps == [2]
+    assert (out / "meta.json").read_bytes() == before
+
+
+def test_measured_charging_takes_this_machines_time(tmp_path: Path, model: Path) -> None:
+    by_profile = Trainer(config(), model=model, progress=False).step()
+    measured = Trainer(config(charging="measured"), model=model, progress=False).step()
+    assert measured.rollouts["response"].tolist() == by_profile.rollouts["response"].tolist()
+    assert measured.record.makespan_s != by_profile.record.makespan_s
+    assert measured.record.makespan_s > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task": "chess"}, "task 'chess' is unknown; choose from arithmetic"),
+        ({"steps": 0}, "steps is 0; at least 1 is needed"),
+        ({"prompts_per_step": 3}, "prompts_per_step is 3, which does not divide the pool of 8 prompts"),
+        ({"gpus": 12}, "gpus is 12, no multiple of the 8 GPUs of a node"),
+        ({"temperature": 0.0}, "must be above 0"),
+    ],
+)
+def test_wrong_options_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(TrainError, match=message):
+        config(**changes)
+
+
+def test_a_clairvoyant_policy_cannot_train(model: Path) -> None:
+    with pytest.raises(TrainError, match="'oracle' needs the true lengths"):
+        Trainer(config(policy="oracle"), model=model)
+
+
+def test_other_options_cannot_resume(tmp_path: Path, model: Path) -> None:
+    train(config(steps=1), tmp_path / "run", model=model)
+    with pytest.raises(TrainError, match="started with samples 3, not 4"):
+        train(config(samples=4), tmp_path / "run", resume=True)
