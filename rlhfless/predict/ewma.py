@@ -136,7 +136,7 @@ class EwmaPredictor:
         """
         predicted = self.predict(prompt_ids, samples_per_prompt, reference_answer_tokens, response_limit=response_limit)
         drawn = np.random.default_rng(seed).choice(self._ratios(response_limit), size=(scenarios, len(predicted)))
-        return np.clip(np.ceil(predicted * drawn), 1, response_limit)
+        return np.asarray(np.clip(np.ceil(predicted * drawn), 1, response_limit), dtype=float)
 
     def _ratios(self, response_limit: int) -> FloatArray:
         """Length over prediction of every response of the newest visit of each prompt; (1.0,) without history."""

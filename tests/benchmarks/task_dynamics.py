@@ -95,9 +95,8 @@ def main() -> None:
         print(f"warm-up took {time.perf_counter() - began:.0f} s")
         answers = accuracy(model, tokenizer, seed=options.seed)
         value = float(answers["reward"].mean())
-        print(
-            f"warm-up accuracy on {len(answers)} held-out problems {value:.3f} {'ok' if holds('warm-up accuracy', value) else 'NOT MET'}"
-        )
+        verdict = "ok" if holds("warm-up accuracy", value) else "NOT MET"
+        print(f"warm-up accuracy on {len(answers)} held-out problems {value:.3f} {verdict}")
 
 
 if __name__ == "__main__":

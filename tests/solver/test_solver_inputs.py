@@ -24,7 +24,7 @@ REFUSED = {
     "negative prompt": (lambda: solver.Workload([-1], [0], [1]), r"prompt_tokens\[0\] is -1; tokens cannot be negative"),
     "nan": (lambda: solver.Workload([1], [0, 0], [1, math.nan]), r"response_tokens\[1\] is nan; a finite number"),
     "text": (lambda: solver.Workload([1], [0], ["many"]), "response_tokens holds <U4 values; numbers of tokens"),
-    "dimensions": (lambda: solver.Workload([1], [0], [[1]]), r"response_tokens has shape \(1, 1\); one number per entry"),
+    "dimensions": (lambda: solver.Workload([1], [0], [[[1]]]), r"response_tokens has shape \(1, 1, 1\); one number per entry"),
     "limit": (lambda: solver.Workload([1], [0], [1], response_limit=0), "response_limit is 0; at least 1 token"),
     "generated": (lambda: solver.Workload([1], [0], [1], -1), r"generated_tokens\[0\] is -1; tokens cannot be negative"),
     "flat grid": (lambda: solver.Workload.grid([1], [1, 2]), r"has shape \(2,\); \(prompts, samples\) is needed"),
