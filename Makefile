@@ -5,7 +5,7 @@ PY        := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 EXTRAS    := notebook,torch,dev
 
-.PHONY: help run lab test test-full lint prove-constraints clean
+.PHONY: help run lab test test-full lint record prove-constraints clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -36,6 +36,14 @@ test: lint  ## set up, lint, types, tests (minutes)
 
 test-full: $(INSTALLED)  ## the long tests
 	$(PY) -m pytest -m full --durations=10 --timeout=1800
+
+record: $(INSTALLED)  ## train the shipped run anew and replace data/traces and data/models (minutes)
+	rm -rf out/arithmetic-grpo
+	$(PY) -m rlhfless train --task arithmetic --algorithm grpo --steps 60 --gpus 16 -o out/arithmetic-grpo
+	rm -rf data/traces/arithmetic-grpo data/models/arithmetic-grpo
+	mkdir -p data/traces/arithmetic-grpo data/models
+	cp out/arithmetic-grpo/*.parquet out/arithmetic-grpo/plans.jsonl out/arithmetic-grpo/meta.json data/traces/arithmetic-grpo/
+	cp -r out/arithmetic-grpo/model data/models/arithmetic-grpo
 
 prove-constraints:  ## install every dependency of every part, vLLM's CPU build included, under the one constraints file
 	$(PYTHON) -m venv .venv-all

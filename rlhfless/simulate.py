@@ -136,7 +136,7 @@ class Simulation:
     """Results of several policies on one log.
 
     Attributes:
-        steps: one row per policy and step: ``policy, step, has_history, actors, time_s, gpu_seconds, idle_gpu_seconds,
+        steps: one row per policy and step (``time_s`` is the whole step's, its rest included): ``policy, step, has_history, actors, time_s, gpu_seconds, idle_gpu_seconds,
             slot_idle_gpu_seconds, cost_usd, bound_gpu_seconds, predicted_makespan_s, planning_s, moves``.
         traces: the trace of every policy.
     """
@@ -228,6 +228,7 @@ def simulate(
                     "step": logged.step,
                     "has_history": logged.has_history,
                     "bound_gpu_seconds": bound.gpu_seconds(record.makespan_s) + setting.rest.step_gpu_s(record.makespan_s, 0.0),
+                    "time_s": record.end_s - record.start_s,
                     "predicted_makespan_s": plan.makespan_s,
                     "planning_s": planning_s,
                     "moves": record.moves,
@@ -235,7 +236,7 @@ def simulate(
             )
     traces = {p.name: trace_of(records[p.name], setting, p.name) for p in chosen}
     measured = pd.concat([step_metrics(trace).assign(policy=name) for name, trace in traces.items()], ignore_index=True)
-    columns = ["policy", "step", "actors", "time_s", "gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]
+    columns = ["policy", "step", "actors", "gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]
     return Simulation(pd.DataFrame(facts).merge(measured[columns], on=["policy", "step"]), traces)
 
 

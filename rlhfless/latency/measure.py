@@ -24,14 +24,14 @@ from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity
 from solver.latency import StepTable
 
 TINY = "tiny-qwen2"
-TINY_CONFIG = {
+TINY_CONFIG = {  # the model of rlhfless.training.model
     "hidden_size": 128,
     "intermediate_size": 512,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 2,
     "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "vocab_size": 32,
-    "max_position_embeddings": 512,
+    "num_key_value_heads": 2,
+    "vocab_size": 37,
+    "max_position_embeddings": 1024,
     "tie_word_embeddings": True,
     "use_sliding_window": False,
 }
@@ -50,7 +50,7 @@ class CausalLM:
     """One replica of a transformers causal LM: its sizes, and what starting it and taking over weights take.
 
     Args:
-        model: a local folder with a model's ``config.json``, or ``tiny-qwen2`` (one million parameters). The weights are
+        model: a local folder with a model's ``config.json``, or ``tiny-qwen2`` (the shipped one, 0.5 million parameters). The weights are
             random: times do not depend on them.
         device: torch device, ``cpu`` or ``cuda``.
         threads: CPU threads that torch may use.

@@ -25,7 +25,7 @@ def test_a_tiny_model_is_measured_and_loads(tmp_path: Path) -> None:
     assert 0 < float(model.step_s(8, 8 * 64)) < 10
     assert model.start_s > model.sync_s > 0
     assert profile["precision"] == "float32"
-    assert profile["kv_capacity"]["weight_bytes"] == 4 * 1_055_360
+    assert profile["kv_capacity"]["weight_bytes"] == 4 * 497_408
     assert model.kv_capacity_tokens == (1 << 30) // profile["link"]["kv_bytes_per_token"]
 
 
@@ -70,7 +70,7 @@ def test_a_local_folder_is_a_model_and_the_command_is_recorded(tmp_path: Path) -
     [
         ({"model": "no/such/folder"}, "'no/such/folder' is no model: give a local folder with a config.json"),
         ({"device": "abacus"}, "the device 'abacus' cannot be used here"),
-        ({"contexts": (16, 1024)}, "tiny-qwen2 holds 512 tokens of context; 1024 cannot be measured"),
+        ({"contexts": (16, 2048)}, "tiny-qwen2 holds 1024 tokens of context; 2048 cannot be measured"),
         ({"batches": (1,)}, "2 or more batches and contexts"),
         ({"rounds": 0}, "1 round or more"),
     ],

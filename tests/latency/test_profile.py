@@ -42,7 +42,7 @@ def test_a_shipped_profile_says_what_and_where_from(name: str) -> None:
     assert (model.kind, model.gpus_per_actor) == (profile["kind"], profile["gpus_per_actor"])
     for field in ("origin", "command", "date", "licence", "precision", "model"):
         assert profile[field].strip()
-    assert profile["command"].startswith("python -m rlhfless.latency.")
+    assert profile["command"].startswith(("python -m rlhfless.latency.", "rlhfless profile "))
     assert profile["assumptions"]
     assert model.affine.table is None
 
