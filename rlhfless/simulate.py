@@ -26,6 +26,7 @@ from solver.latency import LatencyModel
 from solver.objective import Objective, StepRest
 from solver.workload import Workload
 
+SCENARIOS = 8  # samples of lengths, around the predictions, that plans are timed with
 MOST_NEW_PROMPTS = 0.5  # a step with a larger share of prompts that were never seen has no history
 
 
@@ -122,13 +123,17 @@ def logged_steps(
         first = np.unique(owner, return_index=True)[1]
         order = np.argsort(np.argsort(first))  # prompts count in their order of appearance
         prompt_tokens = rows["prompt_tokens"].fillna(0).to_numpy(dtype=np.int64)[np.sort(first)]
-        predicted = predictor.fit(history).predict(
-            prompt_ids.tolist(), reference_answer_tokens=reference_answer_tokens, response_limit=limit
+        asked, answers = prompt_ids.tolist(), reference_answer_tokens
+        fitted = predictor.fit(history)
+        point = fitted.predict(asked, reference_answer_tokens=answers, response_limit=limit)
+        scenarios = fitted.sample(
+            asked, reference_answer_tokens=answers, response_limit=limit, scenarios=SCENARIOS, seed=int(step)
         )
         lengths = rows["response_tokens"].to_numpy(dtype=np.int64)
         truth = Workload(prompt_tokens, order[owner], lengths, response_limit=limit)
         new = sum(name not in known for name in names) / len(names)
-        yield LoggedStep(int(step), rows, truth.with_response_tokens(predicted), truth, new <= MOST_NEW_PROMPTS)
+        predicted = Workload(prompt_tokens, order[owner], point, response_limit=limit, scenarios=scenarios)
+        yield LoggedStep(int(step), rows, predicted, truth, new <= MOST_NEW_PROMPTS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,8 +141,9 @@ class Simulation:
     """Results of several policies on one log.
 
     Attributes:
-        steps: one row per policy and step (``time_s`` is the whole step's, its rest included): ``policy, step, has_history, actors, time_s, gpu_seconds, idle_gpu_seconds,
-            slot_idle_gpu_seconds, cost_usd, bound_gpu_seconds, predicted_makespan_s, planning_s, moves``.
+        steps: one row per policy and step: ``policy, step, has_history, actors, time_s`` (the whole step, its rest included),
+            ``gpu_seconds, idle_gpu_seconds, slot_idle_gpu_seconds, cost_usd, bound_gpu_seconds, predicted_makespan_s,
+            planning_s, moves``.
         traces: the trace of every policy.
     """
 

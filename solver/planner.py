@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from solver.assemble import assemble, check_fits, timed
@@ -17,7 +17,7 @@ from solver.errors import PlanningError
 from solver.evaluate import admission_of, ready_s
 from solver.latency import LatencyModel
 from solver.objective import Objective, StepRest
-from solver.plan import Improvement, Plan
+from solver.plan import Improvement, Plan, Reference
 from solver.reference import random_split, reference_of
 from solver.relaxation import SortedWork
 from solver.rounding import next_fit
@@ -44,8 +44,10 @@ def plan_generation(
     """Choose the number of actors and the responses of each, with a bound.
 
     Args:
-        workload: predicted lengths; cluster, latency: where and how fast; objective: what is best. With scenarios, search,
-            value, bound and limits are those of the predicted lengths; the plan's times and costs are means over the scenarios.
+        workload: predicted lengths; cluster, latency: where and how fast; objective: what is best. With scenarios, plans are
+            searched and bounded for the predicted lengths (``value``, ``lower_bound``); of the best plan for every number of
+            actors and the random split, the one with the best mean over the scenarios is taken, and times, costs and
+            reference are such means.
         rest: the step outside generation, which time, cost, deadline and budget include.
         time_limit_s: seconds for everything; under 0.2 s no OR-Tools model is built, under 0.5 s OR-Tools is not loaded.
         admission: ``reserve`` or ``preempt``, the rule that the engines will use.
@@ -99,6 +101,8 @@ def plan_generation(
     note("makespan search", best_value, bound)
 
     left_s = stop_at - time.perf_counter()
+    if uncertain.scenarios is not None:
+        left_s /= 2  # the other half is for choosing under uncertainty
     unproven = math.isinf(best_value) or best_value - bound > PROVEN_GAP * abs(best_value)
     loading_s = 0.0 if "ortools.sat.python.cp_model" in sys.modules else LOADING_S
     if time_limit_s >= SMALLEST_MODEL_S and left_s > 0.1 + loading_s and unproven and not math.isinf(bound):
@@ -117,7 +121,13 @@ def plan_generation(
     if math.isinf(best_value):
         raise PlanningError(_blame(work, cluster, objective, rest, [split, *plans.values()]))
     if uncertain.scenarios is not None:
-        best = timed(best, uncertain, cluster, model, rest, admission=admission)
+        candidates = [best, split, *_best_per_count(plans.values(), value_of)]
+        split = timed(split, uncertain, cluster, model, rest, admission=admission)
+        reference = reference_of(split, rest)
+        best, best_value = _choose(
+            candidates, uncertain, cluster, model, objective, rest, reference, value_of, admission, stop_at
+        )
+        note("scenarios", best_value, bound)
     proven = best_value - bound <= PROVEN_GAP * max(abs(best_value), 1e-12)
     return replace(
         best,
@@ -129,6 +139,47 @@ def plan_generation(
         history=tuple(history),
         solve_s=time.perf_counter() - began,
     )
+
+
+def _best_per_count(plans: Iterable[Plan], value_of: Callable[[Plan], float]) -> list[Plan]:
+    """The best plan for every number of actors, best first."""
+    best: dict[int, tuple[float, Plan]] = {}
+    for plan in plans:
+        value, count = value_of(plan), len(plan.actors)
+        if count not in best or value < best[count][0]:
+            best[count] = (value, plan)
+    return [plan for _, plan in sorted(best.values(), key=lambda pair: pair[0])]
+
+
+def _choose(
+    candidates: list[Plan],
+    uncertain: Workload,
+    cluster: Cluster,
+    model: LatencyModel,
+    objective: Objective,
+    rest: StepRest,
+    reference: Reference,
+    value_of: Callable[[Plan], float],
+    admission: str,
+    stop_at: float,
+) -> tuple[Plan, float]:
+    """The candidate with the best mean over the scenarios, timed by it, and its value for the predicted lengths.
+
+    The first two candidates are always looked at, the others while there is time. Grouping by predicted length only pays
+    where predictions tell responses apart, and this is where that is found out.
+    """
+    norms = (reference.time_s, reference.gpu_s)
+    chosen: tuple[float, Plan, float] | None = None
+    for i, candidate in enumerate(candidates):
+        if i > 1 and time.perf_counter() > stop_at:
+            break
+        plan = timed(candidate, uncertain, cluster, model, rest, admission=admission)
+        gpu_s = rest.step_gpu_s(plan.makespan_s, plan.gpu_seconds)
+        mean = objective.value(rest.step_time_s(plan.makespan_s), gpu_s, norms)
+        if chosen is None or mean < chosen[0]:
+            chosen = (mean, plan, value_of(candidate))
+    assert chosen is not None
+    return chosen[1], chosen[2]
 
 
 def _blame(work: SortedWork, cluster: Cluster, objective: Objective, rest: StepRest, plans: list[Plan]) -> str:

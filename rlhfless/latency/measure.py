@@ -50,7 +50,7 @@ class CausalLM:
     """One replica of a transformers causal LM: its sizes, and what starting it and taking over weights take.
 
     Args:
-        model: a local folder with a model's ``config.json``, or ``tiny-qwen2`` (the shipped one, 0.5 million parameters). The weights are
+        model: a local folder with a model's ``config.json``, or ``tiny-qwen2`` (the shipped one). The weights are
             random: times do not depend on them.
         device: torch device, ``cpu`` or ``cuda``.
         threads: CPU threads that torch may use.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +57,13 @@ class TrainedStep:
     rollouts: pd.DataFrame
     learning: dict[str, float] = field(default_factory=dict)
 
-    def trace(self, meta: dict[str, Any] | None = None) -> Trace:
-        """The step as a trace of its own, for plots."""
-        plan = {"step": self.step, **self.plan.to_dict()}
-        record = self.record
-        return Trace(self.rollouts, record.allocations, record.spans, record.events, [plan], meta or {})
+    def appended_to(self, trace: Trace) -> Trace:
+        """The trace with this step after its last one, in memory."""
+        record, plan = self.record, {"step": self.step, **self.plan.to_dict()}
+        rows = {"allocations": record.allocations, "spans": record.spans, "events": record.events}
+        tables = {name: pd.concat([getattr(trace, name), pd.DataFrame(new)]) for name, new in rows.items() if new}
+        rollouts = pd.concat([trace.rollouts, self.rollouts], ignore_index=True)
+        return replace(trace, rollouts=rollouts, **tables, plans=[*trace.plans, plan])
 
     @property
     def mean_reward(self) -> float:
@@ -137,6 +139,7 @@ class Trainer:
         trainer = cls(TrainConfig(**{**trace.meta["config"], **changes}), model=model, progress=progress)
         trainer.history = trace.rollouts
         trainer.next_step = trace.steps[-1] + 1
+        trainer.clock_s = float(trace.allocations["end_s"].max())
         return trainer
 
     def _open(self, model: str | Path | None, resume: bool) -> None:

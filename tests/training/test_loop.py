@@ -119,7 +119,10 @@ def test_a_trace_can_be_continued_in_memory(tmp_path: Path, model: Path) -> None
     trainer = Trainer.continue_from(trace, out / "warm", progress=False, gpus=8)
     step = trainer.step()
     assert step.step == 2
-    assert step.trace(trainer.meta()).steps == [2]
+    longer = step.appended_to(trace)
+    assert longer.steps == [0, 1, 2]
+    assert len(longer.plans) == 3
+    assert longer.allocations.groupby("step")["start_s"].min().is_monotonic_increasing
     assert (out / "meta.json").read_bytes() == before
 
 
