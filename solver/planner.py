@@ -46,8 +46,8 @@ def plan_generation(
     Args:
         workload: predicted lengths; cluster, latency: where and how fast; objective: what is best. With scenarios, plans are
             searched and bounded for the predicted lengths (``value``, ``lower_bound``); of the best plan for every number of
-            actors and the random split, the one with the best mean over the scenarios is taken, and times, costs and
-            reference are such means.
+            actors and the random split that is right-sized for the scenarios, the one with the best mean over them is taken,
+            and times, costs and reference are such means.
         rest: the step outside generation, which time, cost, deadline and budget include.
         time_limit_s: seconds for everything; under 0.2 s no OR-Tools model is built, under 0.5 s OR-Tools is not loaded.
         admission: ``reserve`` or ``preempt``, the rule that the engines will use.
@@ -121,9 +121,10 @@ def plan_generation(
     if math.isinf(best_value):
         raise PlanningError(_blame(work, cluster, objective, rest, [split, *plans.values()]))
     if uncertain.scenarios is not None:
-        candidates = [best, split, *_best_per_count(plans.values(), value_of)]
-        split = timed(split, uncertain, cluster, model, rest, admission=admission)
-        reference = reference_of(split, rest)
+        sized = random_split(uncertain, cluster, model, objective, rest, seed=seed, admission=admission)
+        reference = reference_of(sized, rest)
+        sized = timed(sized, workload, cluster, model, rest, admission=admission)
+        candidates = [best, sized, *_best_per_count(plans.values(), value_of)]
         best, best_value = _choose(
             candidates, uncertain, cluster, model, objective, rest, reference, value_of, admission, stop_at
         )
