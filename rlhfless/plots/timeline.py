@@ -6,7 +6,7 @@ allocation, that is what is billed; where no phase covers it, GPUs were held and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pandas as pd
@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from rlhfless.plots.busy import add_busy_heatmap
 from rlhfless.plots.palette import IDLE, PHASE_STYLES
 from rlhfless.plots.style import INK, clean, counted, message_figure, number, styled
-from rlhfless.plots.timeline_rows import MAX_SPANS, TimelineInfo, timeline_info
+from rlhfless.plots.timeline_rows import MAX_SPANS, TimelineInfo, of_roles, timeline_info
 from rlhfless.trace import PHASES, Trace
 
 MOST_LABELS = 32
@@ -23,19 +23,27 @@ BAR, BEHIND, PLANNED = (-0.27, 0.54), (-0.42, 0.12), (0.30, 0.13)  # offset and 
 EVENT_SYMBOLS = ("triangle-down", "diamond", "x", "star")
 
 
-def plot_timeline(trace: Trace, step: int | None = None, run: str | None = None, *, max_spans: int = MAX_SPANS) -> go.Figure:
+def plot_timeline(
+    trace: Trace,
+    step: int | None = None,
+    run: str | None = None,
+    *,
+    roles: Collection[str] | None = None,
+    max_spans: int = MAX_SPANS,
+) -> go.Figure:
     """The GPU timeline of a step, coloured by phase, with the plan beside it and idle time as its own light colour.
 
     Args:
         trace: any trace.
         step: the last one when None.
         run: the first one of the trace when None.
+        roles: only holders of these roles (``("decode",)`` leaves the learner out); all when None.
         max_spans: a step with more spans is drawn as a heatmap of the share of time that each holder is busy.
 
     Returns:
         A figure; a trace without allocations and spans gives one that says so.
     """
-    info = timeline_info(trace, step, run, max_spans=max_spans)
+    info = timeline_info(trace if roles is None else of_roles(trace, roles), step, run, max_spans=max_spans)
     if info.missing:
         return message_figure(f"GPU timeline of step {info.step}", info.missing)
     fig = go.Figure()

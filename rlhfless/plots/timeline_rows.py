@@ -5,7 +5,8 @@ Knows traces; nothing of figures. An actor i of a plan is the holder ``actor-i``
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -46,6 +47,17 @@ class TimelineInfo(NamedTuple):
     cost_usd: float
     only_actors: bool = False
     missing: str = ""
+
+
+def of_roles(trace: Trace, roles: Collection[str]) -> Trace:
+    """The trace with only the allocations of these roles, and the spans and events of their holders."""
+    held = trace.allocations[trace.allocations["role"].isin(list(roles))]
+    keys = pd.MultiIndex.from_frame(held[["run", "step", "holder"]])
+
+    def own(table: pd.DataFrame) -> pd.DataFrame:
+        return table[pd.MultiIndex.from_frame(table[["run", "step", "holder"]]).isin(keys)]
+
+    return replace(trace, allocations=held, spans=own(trace.spans), events=own(trace.events))
 
 
 def timeline_info(trace: Trace, step: int | None = None, run: str | None = None, *, max_spans: int = MAX_SPANS) -> TimelineInfo:

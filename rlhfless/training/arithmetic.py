@@ -7,6 +7,7 @@ styles (see ``STYLES``), so the responses to *one* prompt differ in length too. 
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import zlib
@@ -20,13 +21,15 @@ The first line of the four solutions of ``47+8-3+9?``:
 - plain: no note, ``55-3+9;``
 - noted: the operation, ``(47+8=55)55-3+9;``
 - columns: the operation digit by digit, ones first, ``(47+8:7+8=15,4+1=5)55-3+9;``
-- checked: as columns, and the operation is undone once, ``(47+8:7+8=15,4+1=5)(55-8=47)55-3+9;``
+- checked: as columns, then undone in the same way, ``(47+8:7+8=15,4+1=5)(55-8:15-8=7,5-1=4)55-3+9;``
 """
 
-STYLE_WEIGHTS = (0.25, 0.35, 0.25, 0.15)
-OPERANDS = (2, 8)
+STYLE_WEIGHTS = (0.25, 0.3, 0.25, 0.2)
+OPERANDS = (2, 3, 4, 5, 6, 7, 8)
+OPERAND_WEIGHTS = (1, 1, 2, 4, 4, 2, 1)
 MAX_TOTAL = 99
 HELD_OUT_SHARE = 1 / 8
+GROWING = 3_000
 
 _ANSWER = re.compile(r"#(\d+)\.$")
 
@@ -80,10 +83,13 @@ class ArithmeticTask:
         return float(match is not None and int(match[1]) == problem.answer)
 
     def worked_solutions(self, seed: int = 0) -> Iterator[tuple[str, str]]:
-        """Endless (prompt, solution) pairs for the warm-up, each in a style drawn by ``STYLE_WEIGHTS``."""
+        """Endless (prompt, solution) pairs for the warm-up, each in a style drawn by ``STYLE_WEIGHTS``.
+
+        Short problems come first: the number of operands grows over the first ``GROWING`` pairs.
+        """
         rng = random.Random(f"{self.seed}/worked/{seed}")
-        while True:
-            problem = _draw(rng, held_out=False)
+        for count in itertools.count():
+            problem = _draw(rng, held_out=False, most_operands=3 + count * max(OPERANDS) // GROWING)
             style = rng.choices(STYLES, STYLE_WEIGHTS)[0]
             yield problem.prompt, solution(problem.prompt, style)
 
@@ -114,11 +120,11 @@ def _note(style: str, before: int, operation: str, total: int) -> str:
         return ""
     if style == "noted":
         return f"({before}{operation}={total})"
-    columns = f"({before}{operation}:{_columns(before, operation)})"
+    note = f"({before}{operation}:{_columns(before, operation)})"
     if style == "columns":
-        return columns
+        return note
     inverse = ("-" if operation[0] == "+" else "+") + operation[1:]
-    return f"{columns}({total}{inverse}={before})"
+    return f"{note}({total}{inverse}:{_columns(total, inverse)})"
 
 
 def _columns(before: int, operation: str) -> str:
@@ -132,10 +138,10 @@ def _columns(before: int, operation: str) -> str:
     return f"{text},{tens}+1={tens + 1}" if result > 9 else text
 
 
-def _draw(rng: random.Random, *, held_out: bool) -> Problem:
+def _draw(rng: random.Random, *, held_out: bool, most_operands: int = max(OPERANDS)) -> Problem:
     """A number of two digits and a few of one digit, added or subtracted so that every total lies in 0 ... 99."""
     while True:
-        operands = rng.randint(*OPERANDS)
+        operands = min(rng.choices(OPERANDS, OPERAND_WEIGHTS)[0], most_operands)
         total = rng.randint(10, MAX_TOTAL)
         prompt = str(total)
         for _ in range(operands - 1):

@@ -41,7 +41,7 @@ class TrainConfig:
     prompts_per_step: int = 32
     samples: int = 8
     response_limit: int = 320
-    learning_rate: float = 1.5e-4
+    learning_rate: float = 6e-5
     updates: int = 1
     clip_low: float = 0.2
     clip_high: float = 0.2

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import platform
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -72,7 +73,7 @@ class TrainedStep:
 
 
 def make_model(seed: int, progress: bool = True) -> tuple[Any, CharTokenizer]:
-    """The tiny model, warmed up from scratch on worked solutions (less than two minutes).
+    """The tiny model, warmed up from scratch on worked solutions (about a minute).
 
     One thread: the model is too small for a second one to help, and threads that wait for each other on a busy machine cost
     more than they bring. It also makes the weights a function of the seed alone.
@@ -211,7 +212,7 @@ class Trainer:
         requests = []
         for p, problem in enumerate(problems):
             ids = np.array(self.tokenizer.encode(problem.prompt), dtype=np.int64)
-            prompt_seed = int.from_bytes(problem.prompt_id.encode()[-8:], "little")
+            prompt_seed = zlib.crc32(problem.prompt_id.encode())
             for sample in range(self.config.samples):
                 entropy = [self.config.seed, step, prompt_seed, sample]
                 seed = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])

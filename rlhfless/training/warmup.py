@@ -28,15 +28,15 @@ from rlhfless.training.tokenizer import CharTokenizer
 
 @dataclass(frozen=True)
 class WarmUp:
-    """How long and how fast the warm-up learns; the defaults take less than two minutes on one CPU core."""
+    """How long and how fast the warm-up learns; the defaults take about a minute on one CPU core."""
 
-    steps: int = 1500
+    steps: int = 700
     batch_tokens: int = 1024
     learning_rate: float = 5e-3
-    matrix_learning_rate: float = 0.02
+    matrix_learning_rate: float = 0.01
     warmup_share: float = 0.05
     max_grad_norm: float = 1.0
-    pool: int = 1024  # solutions drawn at a time; a batch takes neighbours in length from one pool
+    pool: int = 256  # solutions drawn at a time; a batch takes neighbours in length from one pool
 
 
 def warm_up(
@@ -93,11 +93,11 @@ def _optimizers(model: Any, config: WarmUp) -> list[tuple[Any, float]]:
 
 
 def _schedule(step: int, config: WarmUp) -> float:
-    """Linear rise, then half a cosine down to a tenth."""
+    """Linear rise, then half a cosine down to a fiftieth."""
     rise = max(1, round(config.warmup_share * config.steps))
     if step < rise:
         return (step + 1) / rise
-    return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - rise) / max(1, config.steps - rise)))
+    return 0.02 + 0.49 * (1 + math.cos(math.pi * (step - rise) / max(1, config.steps - rise)))
 
 
 def _batches(

@@ -59,7 +59,7 @@ def test_notes_carry_and_borrow():
     assert solution("47+8?", "noted") == "(47+8=55)55;#55."
     assert solution("47+8?", "columns") == "(47+8:7+8=15,4+1=5)55;#55."
     assert solution("42-7?", "columns") == "(42-7:12-7=5,4-1=3)35;#35."
-    assert solution("42-7?", "checked") == "(42-7:12-7=5,4-1=3)(35+7=42)35;#35."
+    assert solution("42-7?", "checked") == "(42-7:12-7=5,4-1=3)(35+7:5+7=12,3+1=4)35;#35."
     with pytest.raises(ValueError, match="it must be one of plain"):
         solution("4+7?", "fancy")
 
