@@ -5,7 +5,7 @@ PY        := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 EXTRAS    := notebook,torch,dev
 
-.PHONY: help run lab test test-full lint record prove-constraints clean
+.PHONY: help run lab test test-full lint record picture prove-constraints clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -44,6 +44,9 @@ record: $(INSTALLED)  ## train the shipped run anew and replace data/traces and 
 	mkdir -p data/traces/arithmetic-grpo data/models
 	cp out/arithmetic-grpo/*.parquet out/arithmetic-grpo/plans.jsonl out/arithmetic-grpo/meta.json data/traces/arithmetic-grpo/
 	cp -r out/arithmetic-grpo/model data/models/arithmetic-grpo
+
+picture: $(INSTALLED)  ## draw the README's picture from the shipped run (needs Chromium)
+	$(PY) docs/picture.py
 
 prove-constraints:  ## install every dependency of every part, vLLM's CPU build included, under the one constraints file
 	$(PYTHON) -m venv .venv-all

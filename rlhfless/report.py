@@ -134,8 +134,13 @@ def _executed(page: Page, trace: Trace) -> None:
     if len(shown) < len(steps):
         page.text(f"{len(shown)} of {len(steps):,} steps can be chosen, evenly spread.")
     most = MAX_SPANS // len(shown)
-    timelines = {f"step {step}": plots.plot_timeline(trace, step, max_spans=most) for step in shown}
+    roles = trace.allocations["role"]
+    generates = [role for role in roles.unique() if role in ("decode", "prefill")] or list(roles.unique())
+    timelines = {f"step {step}": plots.plot_timeline(trace, step, roles=generates, max_spans=most) for step in shown}
     page.choice("Step", timelines, f"step {shown[-1]}")
+    if set(roles) - set(generates):
+        others = ", ".join(sorted(set(roles) - set(generates)))
+        page.text(f"The timeline shows generation. Time and cost below are those of whole steps, GPUs of {others} included.")
     page.figure(plots.plot_steps(trace))
     if not plots.lengths_info(trace).missing:
         lengths = {f"step {steps[-1]}": plots.plot_lengths(trace, steps[-1]), "all steps": plots.plot_lengths(trace)}
@@ -152,7 +157,11 @@ def _basis_of_execution(trace: Trace) -> Iterator[tuple[str, str]]:
         yield "Measured", f"every actor's own iterations, on {device or 'a device that the trace does not name'}."
         yield "Modelled", "that the actors work side by side: they share one device and a virtual clock."
     elif meta.get("clock") == "virtual":
-        yield "Modelled", f"all times, by {by} on a virtual clock" + ("; no model was run." if simulated else ".")
+        learns = bool(set(trace.spans["phase"]) & {"prepare", "learn"}) and not simulated
+        what = "generation times" if learns else "all times"
+        yield "Modelled", f"{what}, by {by} on a virtual clock" + ("; no model was run." if simulated else ".")
+        if learns:
+            yield "Measured", "preparation and learning, on the device that ran them."
     else:
         yield "Unknown", "the trace does not say which clock its times come from."
     if simulated:
