@@ -22,6 +22,7 @@ def run_notebook(notebook: str | Path, page: str | Path, timeout_s: int = 900) -
         import nbformat
         from nbclient import NotebookClient
         from nbclient.exceptions import CellExecutionError, CellTimeoutError
+        from traitlets.config import Config
     except ImportError as error:
         raise missing_extra("running a notebook", error.name, "notebook") from None
     source, target = Path(notebook), Path(page).resolve()
@@ -31,13 +32,17 @@ def run_notebook(notebook: str | Path, page: str | Path, timeout_s: int = 900) -
     target.unlink(missing_ok=True)
     executed = target.with_suffix(".ipynb")
     cells = nbformat.read(source, as_version=4)
-    client = NotebookClient(cells, timeout=timeout_s, kernel_name="python3", resources={"metadata": {"path": source.parent}})
+    local = Config({"KernelManager": {"transport": "ipc"}})  # nobody else on this machine can listen in
+    where = {"metadata": {"path": source.parent}}
+    client = NotebookClient(cells, timeout=timeout_s, kernel_name="python3", resources=where, config=local)
     os.environ["RLHFLESS_PAGE"] = str(target)
     try:
         client.execute()
-    except (CellExecutionError, CellTimeoutError) as error:
-        last = str(error).strip().splitlines()[-1]
-        raise InputError(f"{source}: a cell failed ({last}); the notebook as far as it ran is {executed}") from None
+    except CellExecutionError as error:
+        what = f"{error.ename}: {error.evalue}"
+        raise InputError(f"{source}: a cell failed ({what}); the notebook as far as it ran is {executed}") from None
+    except CellTimeoutError:
+        raise InputError(f"{source}: a cell took more than {timeout_s} s; the notebook as far as it ran is {executed}") from None
     finally:
         nbformat.write(cells, executed)
     if not target.is_file():
