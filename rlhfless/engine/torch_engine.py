@@ -21,6 +21,7 @@ import numpy as np
 
 from rlhfless.engine.protocol import Completion, Progress, Request
 from rlhfless.engine.spans import SpanAccumulator
+from rlhfless.engine.torch_state import ActiveResponse, Iteration
 from rlhfless.errors import missing_extra
 from solver.admission import Admission
 from solver.latency import LatencyModel
@@ -36,75 +37,6 @@ except ImportError as error:
     raise missing_extra("the torch engine", error.name, "torch") from None
 
 MEASURED = "measured"
-
-
-@dataclass(eq=False)
-class _Sequence:
-    """A response that is with this engine."""
-
-    request: Request
-    ids: list[int]
-    logprobs: list[float]
-    kv: Any
-    uniforms: list[float]
-    queued_s: float  # its place in the queue: when it became available; evicted ones are first
-    start_s: float | None
-    first_token_s: float | None
-    prefill_tokens: int
-
-    @property
-    def context_tokens(self) -> int:
-        return self.request.prompt_tokens + len(self.ids)
-
-    @property
-    def stop_tokens(self) -> int:
-        target = self.request.target_tokens
-        return self.request.limit_tokens if target is None else min(target, self.request.limit_tokens)
-
-    @property
-    def last_token(self) -> int:
-        assert self.request.prompt_ids is not None
-        return self.ids[-1] if self.ids else int(self.request.prompt_ids[-1])
-
-    def finish_reason(self, eos_id: int) -> str | None:
-        """Why it ends with its last token; None when it goes on."""
-        request, length = self.request, len(self.ids)
-        if request.target_tokens is not None and length >= request.target_tokens:
-            return request.target_finish
-        if request.target_tokens is None and self.ids[-1] == eos_id:
-            return "stop"
-        return "length" if length >= request.limit_tokens else None
-
-
-@dataclass(eq=False)
-class _Iteration:
-    """A decode iteration, with the prefill before it: planned, perhaps run, not committed."""
-
-    start_s: float
-    batch: list[_Sequence]  # in admission order, newcomers last
-    newcomers: list[_Sequence]
-    evicted: list[_Sequence]  # youngest first
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
-    rows: list[_Sequence] = field(default_factory=list)  # the batch in order of cache rows, once run
-    ids: list[int] | None = None
-    logprobs: list[float] = field(default_factory=list)
-
-    @property
-    def recomputed(self) -> list[_Sequence]:
-        return [s for s in self.newcomers if s.kv is None]
-
-    @property
-    def kv_tokens(self) -> int:
-        return sum(s.context_tokens for s in self.batch)
-
-    @property
-    def decode_start_s(self) -> float:
-        return self.start_s + self.prefill_s
-
-    @property
-    def end_s(self) -> float:
-        return self.decode_start_s + self.decode_s
 
 
 class TorchEngine:
@@ -138,10 +70,10 @@ class TorchEngine:
         self.slots = admission.max_batch
         self.weights_version = 0
         self._clock_s = start_s
-        self._running: list[_Sequence] = []  # in admission order
-        self._rows: list[_Sequence] = []  # the same by cache row
-        self._waiting: list[_Sequence] = []  # in the order in which they became available
-        self._upcoming: _Iteration | None = None
+        self._running: list[ActiveResponse] = []  # in admission order
+        self._rows: list[ActiveResponse] = []  # the same by cache row
+        self._waiting: list[ActiveResponse] = []  # in the order in which they became available
+        self._upcoming: Iteration | None = None
         self._cache = model.new_cache()
         self._spans = SpanAccumulator(self.slots)
 
@@ -202,12 +134,12 @@ class TorchEngine:
 
     # Planning
 
-    def _sequence(self, request: Request) -> _Sequence:
+    def _sequence(self, request: Request) -> ActiveResponse:
         """A checked request with its random stream."""
         prompt, generated = request.prompt_ids, request.generated_tokens
         ids = [] if request.generated_ids is None else [int(i) for i in request.generated_ids]
         logprobs = [] if request.logprobs is None else [float(x) for x in request.logprobs]
-        sequence = _Sequence(
+        sequence = ActiveResponse(
             request, ids, logprobs, request.kv, [], max(request.available_s, self._clock_s),
             request.start_s, request.first_token_s, request.prefill_tokens_computed,
         )  # fmt: skip
@@ -230,7 +162,7 @@ class TorchEngine:
         sequence.uniforms = uniform_stream(request.seed, sequence.stop_tokens).tolist()
         return sequence
 
-    def _next(self) -> _Iteration | None:
+    def _next(self) -> Iteration | None:
         """The iteration after the last committed one, with its times known; None when nothing is left."""
         if self._upcoming is None:
             self._upcoming = self._plan()
@@ -238,7 +170,7 @@ class TorchEngine:
                 self._charge(self._upcoming)
         return self._upcoming
 
-    def _plan(self) -> _Iteration | None:
+    def _plan(self) -> Iteration | None:
         """Who decodes next, by the admission rule; changes nothing."""
         start_s, batch, admission = self._clock_s, list(self._running), self.admission
         if not batch:
@@ -246,11 +178,11 @@ class TorchEngine:
                 return None
             start_s = max(start_s, self._waiting[0].queued_s)
         held = sum(self._held(s) for s in batch)
-        evicted: list[_Sequence] = []
+        evicted: list[ActiveResponse] = []
         while admission.overflows(len(batch), held):
             evicted.append(batch.pop())
             held -= self._held(evicted[-1])
-        newcomers: list[_Sequence] = []
+        newcomers: list[ActiveResponse] = []
         if not evicted:
             for sequence in self._waiting:
                 if sequence.queued_s > start_s or not admission.admits(len(batch), held, self._held(sequence)):
@@ -258,13 +190,13 @@ class TorchEngine:
                 newcomers.append(sequence)
                 batch.append(sequence)
                 held += self._held(sequence)
-        return _Iteration(start_s, batch, newcomers, evicted)
+        return Iteration(start_s, batch, newcomers, evicted)
 
-    def _held(self, sequence: _Sequence) -> int:
+    def _held(self, sequence: ActiveResponse) -> int:
         request = sequence.request
         return self.admission.held_tokens(sequence.context_tokens, request.prompt_tokens + request.limit_tokens)
 
-    def _charge(self, iteration: _Iteration) -> None:
+    def _charge(self, iteration: Iteration) -> None:
         """Give the iteration its seconds; measured ones are known only by running it."""
         if isinstance(self.charge, LatencyModel):
             tokens = sum(s.context_tokens for s in iteration.recomputed)
@@ -276,7 +208,7 @@ class TorchEngine:
     # Running
 
     @torch.inference_mode()
-    def _run(self, iteration: _Iteration) -> tuple[float, float]:
+    def _run(self, iteration: Iteration) -> tuple[float, float]:
         """Compute the iteration's tokens; returns the seconds of its prefill and its decoding.
 
         Writes no cell of the cache that a committed token owns, so the iteration may still be forgotten.
@@ -303,7 +235,7 @@ class TorchEngine:
             end = time.perf_counter()
         return (decode - begin if iteration.recomputed else 0.0), end - decode
 
-    def _decode(self, rows: list[_Sequence]) -> tuple[list[int], list[float]]:
+    def _decode(self, rows: list[ActiveResponse]) -> tuple[list[int], list[float]]:
         """The next token of every row and its log-probability."""
         count, padded = len(rows), self.model.padded(len(rows), self.slots)
         tokens, positions = np.zeros(padded, np.int64), np.full(padded, self._cache.spare, np.int64)
@@ -326,13 +258,13 @@ class TorchEngine:
 
     # Committing
 
-    def _commit_while(self, wanted: Callable[[_Iteration], bool]) -> Progress:
+    def _commit_while(self, wanted: Callable[[Iteration], bool]) -> Progress:
         completions: list[Completion] = []
         while (iteration := self._next()) is not None and wanted(iteration):
             completions += self._commit(iteration)
         return Progress(completions, self._spans.drain())
 
-    def _commit(self, iteration: _Iteration) -> list[Completion]:
+    def _commit(self, iteration: Iteration) -> list[Completion]:
         """Make what the iteration computed part of the state; returns the responses that it finished."""
         if iteration.ids is None:
             self._run(iteration)
@@ -355,7 +287,7 @@ class TorchEngine:
                 sequence.first_token_s = self._clock_s
         return self._finish()
 
-    def _record_spans(self, iteration: _Iteration) -> None:
+    def _record_spans(self, iteration: Iteration) -> None:
         if recomputed := iteration.recomputed:
             tokens = sum(s.context_tokens for s in recomputed)
             self._spans.prefill(iteration.start_s, iteration.decode_start_s, tokens, len(recomputed), tokens)
@@ -370,7 +302,7 @@ class TorchEngine:
             self._free_row(sequence)
         return [self._completion(s, reason) for s, reason in reasons.items()]
 
-    def _completion(self, s: _Sequence, reason: str) -> Completion:
+    def _completion(self, s: ActiveResponse, reason: str) -> Completion:
         assert s.first_token_s is not None
         assert s.start_s is not None
         ids, logprobs = np.array(s.ids, dtype=np.int64), np.array(s.logprobs, dtype=np.float32)
@@ -378,7 +310,7 @@ class TorchEngine:
             s.request.response, self._clock_s, len(ids), reason, s.first_token_s, s.start_s, s.prefill_tokens, ids, logprobs
         )
 
-    def _free_row(self, sequence: _Sequence) -> None:
+    def _free_row(self, sequence: ActiveResponse) -> None:
         """Give a row back: the last row in use moves into its place."""
         row, last = self._rows.index(sequence), self._rows.pop()
         if last is not sequence:
@@ -386,7 +318,7 @@ class TorchEngine:
                 self._cache.move(len(self._rows), row, last.context_tokens)
             self._rows[row] = last
 
-    def _export(self, sequence: _Sequence) -> Request:
+    def _export(self, sequence: ActiveResponse) -> Request:
         """What another engine needs to go on, or this one later."""
         kv = sequence.kv
         if sequence in self._rows:
