@@ -45,6 +45,11 @@ class Outcome:
     actors: int = 0
 
 
+def load() -> None:
+    """Import OR-Tools, which takes a few tenths of a second the first time."""
+    import ortools.sat.python.cp_model  # noqa: F401
+
+
 def _classes(work: SortedWork, most: int, edges: set[int]) -> list[tuple[int, int]]:
     """Ranges of sorted positions: equal responses together if they are few, else about ``most`` ranges of equal count that
     respect ``edges`` (where the warm start's groups end)."""

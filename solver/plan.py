@@ -154,7 +154,9 @@ class Plan:
             ref = self.reference
             lines.append(f"  right-sized random split: {ref.actors} actors, {ref.time_s:.2f} s, {ref.gpu_s:.1f} GPU-seconds")
         if self.gap is not None:
-            lines.append(f"  {self.status}: value {self.value:.5f}, bound {self.lower_bound:.5f}, gap {self.gap:.2%}")
+            solvers = ", ".join(line.solver for line in self.history)
+            proof = f"value {self.value:.5f}, bound {self.lower_bound:.5f}, gap {self.gap:.2%} for the predicted lengths"
+            lines.append(f"  {self.status} ({solvers}): {proof}" if solvers else f"  {self.status}: {proof}")
         if self.rule is not None:
             lines.append(f"  rule while the step runs: {self.rule.name}")
         return lines

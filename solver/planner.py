@@ -6,7 +6,6 @@ Knows the parts and their order; the mathematics lives in ``relaxation``, ``roun
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -25,7 +24,7 @@ from solver.search import Groups, MakespanSearch
 from solver.workload import IntArray, Workload
 
 SMALLEST_MODEL_S = 0.2  # a CP-SAT model alone takes 50 ms: below this time limit it is not worth building
-LOADING_S = 0.4  # the first model of a process also loads OR-Tools
+LEAST_MODEL_S = 0.05  # what has to be left for the model
 GOOD_GAP = 1e-3  # the search stops here; the model may go on
 PROVEN_GAP = 1e-6
 
@@ -49,7 +48,7 @@ def plan_generation(
             actors and the random split that is right-sized for the scenarios, the one with the best mean over them is taken,
             and times, costs and reference are such means.
         rest: the step outside generation, which time, cost, deadline and budget include.
-        time_limit_s: seconds for everything; under 0.2 s no OR-Tools model is built, under 0.5 s OR-Tools is not loaded.
+        time_limit_s: seconds for everything but loading OR-Tools (once per process); under 0.2 s no model is built.
         admission: ``reserve`` or ``preempt``, the rule that the engines will use.
         seed: of the random split that serves as reference.
 
@@ -60,6 +59,10 @@ def plan_generation(
     Raises:
         PlanningError: no plan exists; the message names the limit to blame and by how much it is missed.
     """
+    if time_limit_s >= SMALLEST_MODEL_S:
+        from solver.cpsat import improve, load
+
+        load()  # once per process, before the clock starts
     began = time.perf_counter()
     stop_at = began + time_limit_s
     check_fits(workload, cluster, latency)
@@ -104,10 +107,7 @@ def plan_generation(
     if uncertain.scenarios is not None:
         left_s /= 2  # the other half is for choosing under uncertainty
     unproven = math.isinf(best_value) or best_value - bound > PROVEN_GAP * abs(best_value)
-    loading_s = 0.0 if "ortools.sat.python.cp_model" in sys.modules else LOADING_S
-    if time_limit_s >= SMALLEST_MODEL_S and left_s > 0.1 + loading_s and unproven and not math.isinf(bound):
-        from solver.cpsat import improve
-
+    if time_limit_s >= SMALLEST_MODEL_S and left_s > LEAST_MODEL_S and unproven and not math.isinf(bound):
         outcome = improve(work, best, cluster, objective, rest, norms, left_s)
         if outcome.groups is not None:
             candidate = assembled(outcome.groups)
@@ -136,7 +136,7 @@ def plan_generation(
         reference=reference,
         value=best_value,
         lower_bound=bound,
-        status="optimal" if proven else "feasible",
+        status="optimal" if proven and uncertain.scenarios is None else "feasible",
         history=tuple(history),
         solve_s=time.perf_counter() - began,
     )
@@ -171,15 +171,27 @@ def _choose(
     """
     norms = (reference.time_s, reference.gpu_s)
     chosen: tuple[float, Plan, float] | None = None
+    missed: list[tuple[float, float]] = []  # time and GPU-seconds of the whole step, of candidates that break the limit
     for i, candidate in enumerate(candidates):
         if i > 1 and time.perf_counter() > stop_at:
             break
         plan = timed(candidate, uncertain, cluster, model, rest, admission=admission)
         gpu_s = rest.step_gpu_s(plan.makespan_s, plan.gpu_seconds)
         mean = objective.value(rest.step_time_s(plan.makespan_s), gpu_s, norms)
-        if chosen is None or mean < chosen[0]:
+        if math.isinf(mean):
+            missed.append((rest.step_time_s(plan.makespan_s), gpu_s))
+        elif chosen is None or mean < chosen[0]:
             chosen = (mean, plan, value_of(candidate))
-    assert chosen is not None
+    if chosen is None:
+        what, unit, limit, found = (
+            ("deadline", "s", objective.deadline_s, min(time_s for time_s, _ in missed))
+            if objective.deadline_s is not None
+            else ("budget", "GPU-seconds", objective.budget_gpu_s, min(gpu_s for _, gpu_s in missed))
+        )
+        raise PlanningError(
+            f"no plan found keeps the {what} of {limit:.3f} {unit} in the mean over the scenarios of lengths, and the best one "
+            f"takes {found:.3f} {unit}; raise the {what} to {math.ceil(found * 1000) / 1000:.3f} {unit} or add GPUs"
+        )
     return chosen[1], chosen[2]
 
 

@@ -169,3 +169,33 @@ def test_two_dimensional_lengths_are_scenarios():
     assert workload.points.scenarios is None
     with pytest.raises(solver.PlanningError, match=r"scenarios have shape \(2, 3\); \(scenarios, 2 responses\) is needed"):
         solver.Workload([5], [0, 0], [1, 2], scenarios=np.ones((2, 3)))
+
+
+def test_a_limit_that_only_the_predicted_lengths_keep_is_refused():
+    """A deadline or budget holds in the mean over the scenarios, or the sentence says what would hold."""
+    rng = np.random.default_rng(3)
+    predicted = rng.integers(100, 120, size=12)
+    sampled = np.clip(predicted * rng.lognormal(0, 0.6, size=(5, 12)), 1, 400).astype(int)
+    workload = solver.Workload(np.zeros(12, int), np.arange(12), predicted, response_limit=400, scenarios=sampled)
+    latency, cluster = solver.LatencyModel("x", 1, 2e-3, 3e-5), solver.Cluster(1, 4, 1)
+    point = solver.plan_generation(workload.points, cluster, latency, solver.Objective(1.0), time_limit_s=0.15)
+    tight = solver.Objective(deadline_s=1.05 * point.makespan_s)
+    assert solver.plan_generation(workload.points, cluster, latency, tight, time_limit_s=0.15).makespan_s <= tight.deadline_s
+    with pytest.raises(solver.PlanningError, match=r"keeps the deadline .* in the mean over the scenarios") as refusal:
+        solver.plan_generation(workload, cluster, latency, tight, time_limit_s=0.15)
+    enough = float(str(refusal.value).split("raise the deadline to ")[1].split(" s")[0])
+    kept = solver.plan_generation(workload, cluster, latency, solver.Objective(deadline_s=enough), time_limit_s=0.15)
+    assert kept.makespan_s <= enough
+
+
+def test_the_model_runs_at_the_limits_that_are_used():
+    """With scenarios or without, CP-SAT is part of the history unless the search has proved its plan."""
+    rng = np.random.default_rng(0)
+    predicted = rng.integers(20, 400, size=256)
+    sampled = np.clip(predicted * rng.lognormal(0, 0.3, size=(8, 256)), 1, 400).astype(int)
+    workload = solver.Workload(np.full(32, 10), np.repeat(np.arange(32), 8), predicted, response_limit=400, scenarios=sampled)
+    latency = solver.LatencyModel("x", 1, 6e-4, 2.75e-5, 1e-7, start_s=0.01)
+    for asked in (workload, workload.points):
+        plan = solver.plan_generation(asked, solver.Cluster(2, 8, 1), latency, time_limit_s=1.0)
+        assert "CP-SAT" in [line.solver for line in plan.history] or plan.gap < 1e-6
+        assert plan.status == "feasible" or asked.scenarios is None
