@@ -113,7 +113,9 @@ def _cluster(profile: str, gpus: int, gpus_per_node: int | None, gpus_per_actor:
 @cluster_options
 @click.option("--deadline-s", type=float, help="Least cost within this time instead of the weighted objective.")
 @click.option("--budget-gpu-s", type=float, help="Least time within these GPU-seconds instead.")
-@click.option("--time-limit", "time_limit_s", type=float, default=1.0, show_default=True, help="Seconds to solve.")
+@click.option(
+    "--time-limit", "time_limit_s", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds to solve."
+)
 @format_option
 def plan(
     rollouts: Path,
@@ -164,7 +166,9 @@ def plan(
 @click.option("--learn-s", type=float, default=0.0, help="Seconds of learning after preparation.")
 @click.option("--learner-gpus", type=int, default=0, help="GPUs of the learner beside the actors'.")
 @click.option("--migration", type=click.Choice(["cheaper", "move", "recompute"]), default="cheaper", show_default=True)
-@click.option("--time-limit", "time_limit_s", type=float, default=0.3, show_default=True, help="Seconds to solve a step.")
+@click.option(
+    "--time-limit", "time_limit_s", type=click.FloatRange(0), default=0.3, show_default=True, help="Seconds to solve a step."
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Write the trace of every policy to OUT/POLICY.")
 @format_option
@@ -266,7 +270,7 @@ def import_(framework: str, path: Path, out: Path, maps: tuple[str, ...], respon
 @click.option("--pool", type=click.Choice(["local"]), default="local", show_default=True)
 @click.option("--prompts-per-step", type=int, default=32, show_default=True)
 @click.option("--samples", type=int, default=8, show_default=True, help="Responses per prompt.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--model", type=click.Path(path_type=Path), help="Start from this folder instead of a new warm-up.")
 @click.option("--resume", is_flag=True, help="Continue the run in OUT after its last completed step.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder of trace and checkpoint.")
@@ -283,31 +287,37 @@ def train(out: Path, resume: bool, model: Path | None, engine: str, pool: str, *
 @main.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="The HTML page.")
-@click.option("--gpus", type=int, default=16, show_default=True, help="GPUs of the simulated schedules.")
-@click.option("--gpus-per-node", type=int, help="GPUs of a node.  [default: 8, or --gpus if fewer]")
+@click.option("--gpus", type=click.IntRange(1), help="GPUs of the simulated schedules.  [default: the trace's own, or 16]")
+@click.option("--gpus-per-node", type=click.IntRange(1), help="GPUs of a node.  [default: 8, or --gpus if fewer]")
 @click.option("--gpus-per-actor", type=int, help="GPUs of an actor.  [default: the profile's]")
-@click.option("--profile", default="l40s-qwen2.5-3b-tp2", show_default=True, help="Latency profile: a name or a JSON file.")
+@click.option("--profile", help="Latency profile.  [default: the trace's own, or l40s-qwen2.5-3b-tp2]")
 @click.option("--usd-per-gpu-hour", type=float, help="Price.  [default: list price of the profile's GPU kind]")
 @click.option("--time-weight", type=float, default=0.7, show_default=True)
-@click.option("--steps", "max_steps", type=int, default=8, show_default=True, help="At most so many steps are simulated.")
+@click.option("--steps", "max_steps", type=click.IntRange(1), default=8, show_default=True, help="Most steps to simulate.")
 def report(
     path: Path,
     out: Path,
-    gpus: int,
+    gpus: int | None,
     gpus_per_node: int | None,
     gpus_per_actor: int | None,
-    profile: str,
+    profile: str | None,
     usd_per_gpu_hour: float | None,
     time_weight: float,
     max_steps: int,
 ) -> None:
     """Write one interactive page about PATH (a trace, or a table of response lengths)."""
-    from rlhfless.report import write_report
+    from rlhfless.report import read_source, write_report
     from rlhfless.simulate import Setting
     from solver.objective import Objective
 
-    cluster, latency = _cluster(profile, gpus, gpus_per_node, gpus_per_actor, usd_per_gpu_hour)
-    write_report(path, out, Setting(cluster, latency, Objective(time_weight)), max_steps=max_steps)
+    trace = read_source(path)
+    own = trace.meta.get("cluster") or {}
+    if gpus is None and "nodes" in own:
+        gpus, gpus_per_node = own["nodes"] * own["gpus_per_node"], gpus_per_node or own["gpus_per_node"]
+    named = profile or trace.meta.get("profile") or "l40s-qwen2.5-3b-tp2"
+    cluster, latency = _cluster(named, gpus or 16, gpus_per_node, gpus_per_actor, usd_per_gpu_hour)
+    limit = (trace.meta.get("config") or {}).get("response_limit")
+    write_report(trace, out, Setting(cluster, latency, Objective(time_weight), response_limit=limit), max_steps=max_steps)
     click.echo(f"wrote {out.resolve()}")
 
 
@@ -347,3 +357,7 @@ def doctor() -> None:
     from rlhfless.doctor import format_report
 
     click.echo(format_report())
+
+
+if __name__ == "__main__":
+    main()

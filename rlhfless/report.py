@@ -18,7 +18,7 @@ from rlhfless.plots.style import counted, number, signed_share
 from rlhfless.report_page import Page
 from rlhfless.report_schedules import LADDER, SHOWN, Schedules, evenly, simulate_schedules
 from rlhfless.simulate import Setting
-from rlhfless.trace import Trace, read_rollouts, read_trace, step_metrics
+from rlhfless.trace import Trace, TraceError, read_rollouts, read_trace, step_metrics
 from rlhfless.trace.storage import write_text
 from solver.cluster import Cluster
 from solver.errors import PlanningError
@@ -56,13 +56,20 @@ def write_report(
         PlanningError: the source holds lengths only, and they cannot be planned on the cluster.
     """
     out = Path(out)
-    write_text(out, report_html(source, setting, max_steps=max_steps))
+    if out.is_dir() or not out.name:
+        raise TraceError(f"{out}: is a folder; name the HTML file to write")
+    text = report_html(source, setting, max_steps=max_steps)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TraceError(f"{out.parent}: cannot be made ({error.strerror}); a writable folder is needed") from None
+    write_text(out, text)
     return out
 
 
 def report_html(source: Trace | str | Path, setting: Setting | None = None, *, max_steps: int = MAX_SIMULATED_STEPS) -> str:
     """The page of ``write_report`` as text; the same arguments and exceptions."""
-    trace = source if isinstance(source, Trace) else _read(Path(source))
+    trace = source if isinstance(source, Trace) else read_source(Path(source))
     setting = default_setting() if setting is None else setting
     executed = len(trace.allocations) > 0
     what = "What was executed, and " if executed else "A log of response lengths, and "
@@ -84,7 +91,8 @@ def report_html(source: Trace | str | Path, setting: Setting | None = None, *, m
     return page.render(f"Written by rlhfless {__version__}. plotly.js is part of this file; nothing is loaded from elsewhere.")
 
 
-def _read(path: Path) -> Trace:
+def read_source(path: Path) -> Trace:
+    """A trace folder, or a parquet, csv or jsonl file with the rollout columns, as a trace."""
     return read_trace(path) if path.is_dir() else Trace(read_rollouts(path), source=str(path))
 
 

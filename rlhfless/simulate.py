@@ -7,7 +7,7 @@ predictions (clairvoyant ones the true lengths), runs on the same cluster and la
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -186,12 +186,14 @@ def simulate(
     policies: Sequence[str | SchedulingPolicy],
     predictor: EwmaPredictor | None = None,
     steps: Collection[int] | None = None,
+    on_step: Callable[[int], object] | None = None,
 ) -> Simulation:
     """Plan and run every step of the log (or only ``steps``) under every policy.
 
     Args:
         rollouts: the rows of one run (``rlhfless.trace.read_rollouts``).
         policies: names or policy objects; a non-clairvoyant policy never sees the true lengths.
+        on_step: called with every step that is done under all policies (for progress bars).
 
     Raises:
         TraceError: the log holds several runs, or a response above the limit.
@@ -240,6 +242,8 @@ def simulate(
                     "moves": record.moves,
                 }
             )
+        if on_step is not None:
+            on_step(logged.step)
     traces = {p.name: trace_of(records[p.name], setting, p.name) for p in chosen}
     measured = pd.concat([step_metrics(trace).assign(policy=name) for name, trace in traces.items()], ignore_index=True)
     columns = ["policy", "step", "actors", "gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]

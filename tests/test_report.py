@@ -168,8 +168,8 @@ def test_bad_input_is_one_sentence(tmp_path: Path):
         write_report(tmp_path / "nothing.csv", tmp_path / "out.html")
     with pytest.raises(TraceError, match="holds 2 runs"):
         report_html(Trace(rollouts(1) + rollouts(1, run="other")))
-    with pytest.raises(TraceError, match="cannot be written"):
-        write_report(executed(), tmp_path / "no" / "such" / "folder" / "out.html")
+    with pytest.raises(TraceError, match="is a folder; name the HTML file to write"):
+        write_report(executed(), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -43,6 +43,8 @@ def refuse(source: str, values: pd.Series, position: int, needed: str) -> NoRetu
 
 def is_null(value: Any) -> bool:
     """Whether a cell is unknown: None, NaN, NA, NaT or an empty text."""
+    if isinstance(value, list | tuple | dict | np.ndarray):
+        return False
     return value is None or value is pd.NA or value is pd.NaT or value == "" or (isinstance(value, float) and value != value)
 
 

@@ -147,6 +147,10 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[str, pd.DataFrame], list[di
         )
     if not isinstance(steps, list) or not all(isinstance(step, int) for step in steps):
         raise TraceError(f"{meta_path}: steps is {steps!r}; the list of completed steps is needed")
+    executed = meta.get("clock") is not None and bool(steps)
+    for table in TABLES:
+        if executed and not (folder / f"{table}.parquet").exists():
+            raise TraceError(f"{folder}: has no {table}.parquet, though meta.json tells of an executed run; restore that file")
     frames = {table: _completed(folder / f"{table}.parquet", steps) for table in TABLES}
     return meta, frames, _plans(folder / "plans.jsonl", steps)
 
@@ -180,7 +184,7 @@ def new_folder(path: str | Path, overwrite: bool = False) -> Path:
     folder = Path(path)
     meta_path = folder / "meta.json"
     if meta_path.exists() and not overwrite:
-        raise TraceError(f"{folder}: holds a trace already; resume it, overwrite it, or name another folder")
+        raise TraceError(f"{folder}: holds a trace already; name another folder, or resume it if it is a training run")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         meta_path.unlink(missing_ok=True)

@@ -83,6 +83,11 @@ class TrainConfig:
             )
         if self.gpus % min(self.gpus, self.gpus_per_node):
             raise TrainError(f"gpus is {self.gpus}, no multiple of the {self.gpus_per_node} GPUs of a node; give whole nodes")
+        if not 0 <= self.time_weight <= 1 or not 0 < self.tau <= 1 or self.time_limit_s < 0 or self.seed < 0:
+            raise TrainError(
+                f"time_weight ({self.time_weight}) must lie in 0..1, tau ({self.tau}) above 0 and up to 1, time_limit_s "
+                f"({self.time_limit_s}) and seed ({self.seed}) at 0 or above"
+            )
         if self.temperature <= 0 or self.learning_rate <= 0:
             raise TrainError(f"temperature ({self.temperature}) and learning_rate ({self.learning_rate}) must be above 0")
 

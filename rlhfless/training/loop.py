@@ -116,6 +116,8 @@ class Trainer:
         self.policy = make_policy(config.policy, tau=config.tau)
         if self.policy.clairvoyant:
             raise TrainError(f"policy {config.policy!r} needs the true lengths, which nobody has before generating")
+        if self.folder is not None and not resume and (self.folder / "meta.json").exists():
+            raise TrainError(f"{self.folder}: holds a trace already; name another folder, or resume it")
         self.task = ArithmeticTask(config.seed, config.pool)
         self.predictor = EwmaPredictor(config.window)
         self.writer: TraceWriter | None = None

@@ -16,6 +16,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.training.config import TrainError
 from rlhfless.training.tokenizer import CharTokenizer
 
 TOKENIZER_FILE = "char_tokenizer.json"
@@ -70,10 +71,12 @@ def load_model(folder: str | Path) -> tuple[Qwen2ForCausalLM, CharTokenizer]:
     """Read what ``save_model`` wrote; nothing is ever looked up on a network.
 
     Raises:
-        FileNotFoundError: ``folder`` lacks the tokenizer or the model.
+        TrainError: ``folder`` lacks the tokenizer or the model.
     """
     for name in (TOKENIZER_FILE, "config.json", "model.safetensors"):
         if not (Path(folder) / name).is_file():
-            raise FileNotFoundError(f"{folder} has no {name}; expected a folder that save_model wrote")
+            raise TrainError(
+                f"{folder}: holds no model, {name} is missing; name a folder that `rlhfless train` wrote (OUT/model)"
+            )
     model = Qwen2ForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
     return model.eval(), CharTokenizer.load(Path(folder) / TOKENIZER_FILE)

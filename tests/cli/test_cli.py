@@ -301,3 +301,33 @@ def test_a_real_process_ends_the_same_way(log, tmp_path):
     assert len(done.stderr.splitlines()) == 1
     assert "policy 'greedy' is unknown" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_notebook_is_never_overwritten(tmp_path):
+    notebook = tmp_path / "a.ipynb"
+    notebook.write_text("{}")
+    for page in ("a.ipynb", "a.html"):
+        result = rlhfless("run-notebook", notebook, "-o", tmp_path / page)
+        assert result.exit_code == 2
+        assert "would be overwritten; give a page in another folder" in result.stderr
+    other = tmp_path / "log.csv"
+    other.write_text("step\n1\n")
+    result = rlhfless("run-notebook", other, "-o", tmp_path / "page.html")
+    assert (result.exit_code, "is no notebook" in result.stderr) == (2, True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.ipynb", "log.csv"]
+    assert notebook.read_text() == "{}"
+
+
+def test_wrong_training_options_write_nothing(tmp_path):
+    out = tmp_path / "run"
+    for options, sentence in {
+        ("--time-weight", 3): "time_weight (3.0) must lie in 0..1",
+        ("--seed", -1): "-1 is not in the range",
+        ("--policy", "none"): "policy 'none' is unknown",
+        ("--model", tmp_path / "nomodel"): "nomodel: holds no model",
+    }.items():
+        result = rlhfless("train", *options, "-o", out)
+        assert (result.exit_code, sentence in result.stderr, out.exists()) == (2, True, False), result.stderr
+    out.mkdir()
+    (out / "meta.json").write_text("{}")
+    assert "holds a trace already" in rlhfless("train", "-o", out).stderr

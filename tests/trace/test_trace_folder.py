@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -177,7 +178,7 @@ def test_a_logged_trace_needs_only_rollouts_and_meta(folder: Path) -> None:
 
 
 def test_save_does_not_replace_a_trace_unasked(trace: Trace, folder: Path) -> None:
-    with pytest.raises(TraceError, match="holds a trace already; resume it, overwrite it, or name another folder"):
+    with pytest.raises(TraceError, match="holds a trace already; name another folder, or resume it"):
         trace.save(folder)
     trace.save(folder, overwrite=True)
     assert_same(read_trace(folder), trace)
@@ -203,3 +204,12 @@ def test_a_trace_prints_itself_short_and_escaped() -> None:
     assert "<script>" not in trace._repr_html_()
     assert "&lt;script&gt;" in trace._repr_html_()
     assert "&lt;b&gt;" in trace._repr_html_()
+
+
+def test_an_executed_run_without_its_spans_is_refused(trace: Trace, tmp_path: Path) -> None:
+    """Without its spans every GPU would look idle; only a log of lengths may lack tables."""
+    for table in ("allocations", "spans"):
+        folder = replace(trace, meta={**trace.meta, "clock": "virtual"}).save(tmp_path / table)
+        (folder / f"{table}.parquet").unlink()
+        with pytest.raises(TraceError, match=f"has no {table}.parquet, though meta.json tells of an executed run"):
+            read_trace(folder)

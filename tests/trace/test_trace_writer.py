@@ -93,7 +93,7 @@ def test_a_wrong_step_is_refused_and_changes_nothing(tmp_path: Path, rows: dict[
 
 
 def test_a_trace_is_not_replaced_unasked(folder: Path) -> None:
-    with pytest.raises(TraceError, match="holds a trace already; resume it, overwrite it, or name another folder"):
+    with pytest.raises(TraceError, match="holds a trace already; name another folder, or resume it"):
         TraceWriter(folder)
     TraceWriter(folder, overwrite=True).append_step(rollouts(5))
     assert read_trace(folder).steps == [5]

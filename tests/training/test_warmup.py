@@ -11,6 +11,7 @@ pytest.importorskip("transformers")
 
 from rlhfless.engine.torch_forward import one_thread  # noqa: E402
 from rlhfless.training.arithmetic import ArithmeticTask  # noqa: E402
+from rlhfless.training.config import TrainError  # noqa: E402
 from rlhfless.training.model import load_model, save_model, tiny_qwen2  # noqa: E402
 from rlhfless.training.tokenizer import CharTokenizer  # noqa: E402
 from rlhfless.training.warmup import WarmUp, warm_up  # noqa: E402
@@ -58,7 +59,7 @@ def test_saved_model_gives_the_same_logits(tmp_path):
         assert torch.equal(model(ids).logits, loaded(ids).logits)
     assert tokenizer == TOKENIZER
     (tmp_path / "model" / "model.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match=r"no model\.safetensors"):
+    with pytest.raises(TrainError, match=r"holds no model, model\.safetensors is missing"):
         load_model(tmp_path / "model")
 
 
