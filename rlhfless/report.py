@@ -22,7 +22,7 @@ from rlhfless.trace import Trace, TraceError, read_rollouts, read_trace, step_me
 from rlhfless.trace.storage import write_text
 from solver.cluster import Cluster
 from solver.errors import PlanningError
-from solver.front import pareto_front
+from solver.front import Front, pareto_front
 from solver.objective import Objective
 from solver.planner import plan_generation
 
@@ -81,8 +81,10 @@ def report_html(source: Trace | str | Path, setting: Setting | None = None, *, m
         _executed(page, trace)
     try:
         schedules = simulate_schedules(trace, setting, max_steps)
-        _schedules(page, schedules, setting, lengths=not executed or bool(plots.lengths_info(trace).missing))
-        _weights(page, schedules, setting)
+        last = schedules.logged[-1].predicted
+        front = pareto_front(last, setting.cluster, setting.latency, setting.rest, admission=setting.admission)
+        _schedules(page, schedules, setting, front, lengths=not executed or bool(plots.lengths_info(trace).missing))
+        _weights(page, schedules, setting, front)
     except PlanningError as error:
         if not executed:
             raise
@@ -180,7 +182,7 @@ def _basis_of_execution(trace: Trace) -> Iterator[tuple[str, str]]:
 # --- what other schedules would have done ---------------------------------------------------------------------------------
 
 
-def _schedules(page: Page, schedules: Schedules, setting: Setting, lengths: bool) -> None:
+def _schedules(page: Page, schedules: Schedules, setting: Setting, front: Front, lengths: bool) -> None:
     page.section("What better schedules would have done")
     page.basis(_basis_of_simulation(schedules, setting))
     count, last = len(schedules.logged), schedules.logged[-1]
@@ -191,7 +193,6 @@ def _schedules(page: Page, schedules: Schedules, setting: Setting, lengths: bool
         page.text("Predictions use every earlier step of the log.")
     if not schedules.has_history:
         page.text("No step has history: its prompts were never seen before, so the predicted lengths are a guess.")
-    front = pareto_front(last.predicted, setting.cluster, setting.latency, setting.rest, admission=setting.admission)
     if len(schedules.shown) > 1:
         results = _named(schedules.results(list(SHOWN)))
         page.figure(plots.plot_plane(results, None, _bound(schedules, results), title=f"Time and cost: sum of {figures}"))
@@ -282,7 +283,7 @@ def _table(page: Page, schedules: Schedules, title: str, has_history: bool) -> N
     page.table(f"{title}: {counted(int(table['steps'].max()), 'step')}", head, rows)
 
 
-def _weights(page: Page, schedules: Schedules, setting: Setting) -> None:
+def _weights(page: Page, schedules: Schedules, setting: Setting, front: Front) -> None:
     last = schedules.logged[-1]
     page.section("Time against cost")
     page.basis(
@@ -302,5 +303,4 @@ def _weights(page: Page, schedules: Schedules, setting: Setting) -> None:
         )
         for weight in WEIGHTS
     }  # fmt: skip
-    front = pareto_front(last.predicted, setting.cluster, setting.latency, setting.rest, admission=setting.admission)
     page.figure(plots.plot_time_weight(found, front, round(setting.objective.time_weight, 1)))

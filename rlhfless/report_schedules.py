@@ -6,16 +6,15 @@ Knows logs and ``simulate``; nothing of pages or figures.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from rlhfless.plots.bound_curve import Bound
 from rlhfless.scheduling import SchedulingPolicy, ladder
-from rlhfless.simulate import LoggedStep, Setting, Simulation, logged_steps, simulate
+from rlhfless.simulate import LoggedStep, Setting, Simulation, simulate
 from rlhfless.trace import Trace
-from solver.clairvoyant import ClairvoyantBound, clairvoyant_bound
 from solver.objective import StepRest
 
 SHOWN = {
@@ -49,16 +48,18 @@ class Schedules:
     """Simulated schedules of some steps of a log.
 
     Attributes:
-        simulation: the results under the names of ``SHOWN`` and the ladder.
-        logged: the chosen steps. bounds: the bound of each of them.
-        all_steps: how many the log has. rest: the step outside generation.
+        simulation: the results under the names of ``SHOWN`` and the ladder, with the chosen steps and their bounds.
+        all_steps: how many steps the log has. rest: the step outside generation.
     """
 
     simulation: Simulation
-    logged: tuple[LoggedStep, ...]
-    bounds: tuple[ClairvoyantBound, ...]
     all_steps: int
     rest: StepRest
+
+    @property
+    def logged(self) -> tuple[LoggedStep, ...]:
+        """The chosen steps."""
+        return self.simulation.logged
 
     @property
     def shown(self) -> tuple[LoggedStep, ...]:
@@ -67,7 +68,7 @@ class Schedules:
 
     def bound_of(self, logged: LoggedStep) -> Bound:
         """Least GPU-seconds of a whole chosen step at a given time of the step."""
-        of_generation = self.bounds[self.logged.index(logged)]
+        of_generation = self.simulation.bounds[self.logged.index(logged)]
 
         def bound(time_s: float) -> float:
             generation_s = time_s - (self.rest.seconds if self.rest.learner_gpus else 0.0)  # else no GPU is held in the rest
@@ -97,10 +98,6 @@ def simulate_schedules(trace: Trace, setting: Setting, max_steps: int, max_respo
     rollouts = trace.rollouts
     all_steps = sorted(int(step) for step in rollouts["step"].unique())
     steps = evenly(all_steps, min(max_steps, max(1, max_responses * len(all_steps) // len(rollouts))))
-    setting = replace(setting, response_limit=setting.response_limit or max(1, int(rollouts["response_tokens"].max())))
     policies: list[str | SchedulingPolicy] = [*ladder(), "least-loaded", "rlhfuse", "rlhfless", "fold"]
-    answers = setting.reference_answer_tokens
-    logged = list(logged_steps(rollouts, None, setting.response_limit, answers, steps))
     result = simulate(rollouts, setting, policies, steps=steps)
-    bounds = [clairvoyant_bound(one.truth, setting.cluster, setting.latency) for one in logged]
-    return Schedules(result, tuple(logged), tuple(bounds), len(all_steps), setting.rest)
+    return Schedules(result, len(all_steps), setting.rest)

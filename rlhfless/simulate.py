@@ -20,7 +20,7 @@ from rlhfless.executor import StepRecord, run_step
 from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import PlanningInput, SchedulingPolicy, make_policy
 from rlhfless.trace import Trace, TraceError, step_metrics
-from solver.clairvoyant import clairvoyant_bound
+from solver.clairvoyant import ClairvoyantBound, clairvoyant_bound
 from solver.cluster import Cluster
 from solver.latency import LatencyModel
 from solver.objective import Objective, StepRest
@@ -145,10 +145,13 @@ class Simulation:
             ``gpu_seconds, idle_gpu_seconds, slot_idle_gpu_seconds, cost_usd, bound_gpu_seconds, predicted_makespan_s,
             planning_s, moves``.
         traces: the trace of every policy.
+        logged: the steps as planning saw them; bounds: the clairvoyant bound of each, on generation alone.
     """
 
     steps: pd.DataFrame
     traces: dict[str, Trace]
+    logged: tuple[LoggedStep, ...] = ()
+    bounds: tuple[ClairvoyantBound, ...] = ()
 
     def summary(self, has_history: bool = True) -> pd.DataFrame:
         """One row per policy over the steps with (or without) history: sums, and ratios of sums against ``static``."""
@@ -207,9 +210,11 @@ def simulate(
     records: dict[str, list[tuple[StepRecord, pd.DataFrame]]] = {p.name: [] for p in chosen}
     clock_s = dict.fromkeys(records, 0.0)
     facts: list[dict[str, Any]] = []
+    seen: list[tuple[LoggedStep, ClairvoyantBound]] = []
     limit, answers = setting.response_limit, setting.reference_answer_tokens
     for logged in logged_steps(rollouts, predictor, limit, answers, steps):
         bound = clairvoyant_bound(logged.truth, setting.cluster, setting.latency)
+        seen.append((logged, bound))
         requests = logged.requests()
         for policy in chosen:
             began = time.perf_counter()
@@ -247,7 +252,8 @@ def simulate(
     traces = {p.name: trace_of(records[p.name], setting, p.name) for p in chosen}
     measured = pd.concat([step_metrics(trace).assign(policy=name) for name, trace in traces.items()], ignore_index=True)
     columns = ["policy", "step", "actors", "gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]
-    return Simulation(pd.DataFrame(facts).merge(measured[columns], on=["policy", "step"]), traces)
+    table = pd.DataFrame(facts).merge(measured[columns], on=["policy", "step"])
+    return Simulation(table, traces, tuple(one for one, _ in seen), tuple(bound for _, bound in seen))
 
 
 def rollout_rows(record: StepRecord, logged: LoggedStep) -> pd.DataFrame:

@@ -1,7 +1,8 @@
 """The time-cost front of a workload: plans that no other plan found beats, and the bound curve below all of them.
 
 Knows the relaxation and next-fit. Every plan of the front is within the planning model; the curve is the relaxation, so no
-plan with makespan M has fewer GPU-seconds than the curve says at M.
+plan with makespan M has fewer GPU-seconds than the curve says at M. For a workload with scenarios the plans' times and costs
+are means over them, while the curve stays that of the predicted lengths.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from solver.evaluate import admission_of, ready_s
 from solver.latency import LatencyModel
 from solver.objective import Objective, StepRest
 from solver.plan import Improvement, Plan, Reference
-from solver.reference import random_split, reference_of
+from solver.reference import random_split, reference_of, step_of
 from solver.relaxation import SortedWork
 from solver.rounding import next_fit
 from solver.search import Groups, MakespanSearch
@@ -78,8 +78,7 @@ def plan_generation(
         return assemble("solver", groups, workload, cluster, model, rest, admission=admission)
 
     def value_of(plan: Plan) -> float:
-        gpu_s = rest.step_gpu_s(plan.makespan_s, plan.gpu_seconds)
-        return objective.value(rest.step_time_s(plan.makespan_s), gpu_s, norms)
+        return objective.value(*step_of(plan, rest), norms)
 
     plans: dict[tuple[int, ...], Plan] = {}
 
@@ -176,10 +175,10 @@ def _choose(
         if i > 1 and time.perf_counter() > stop_at:
             break
         plan = timed(candidate, uncertain, cluster, model, rest, admission=admission)
-        gpu_s = rest.step_gpu_s(plan.makespan_s, plan.gpu_seconds)
-        mean = objective.value(rest.step_time_s(plan.makespan_s), gpu_s, norms)
+        taken = step_of(plan, rest)
+        mean = objective.value(*taken, norms)
         if math.isinf(mean):
-            missed.append((rest.step_time_s(plan.makespan_s), gpu_s))
+            missed.append(taken)
         elif chosen is None or mean < chosen[0]:
             chosen = (mean, plan, value_of(candidate))
     if chosen is None:

@@ -69,9 +69,13 @@ def random_split(
     return best[1]
 
 
+def step_of(plan: Plan, rest: StepRest) -> tuple[float, float]:
+    """Time and GPU-seconds of the whole step under ``plan``."""
+    return rest.step_time_s(plan.makespan_s), rest.step_gpu_s(plan.makespan_s, plan.gpu_seconds)
+
+
 def _key(plan: Plan, objective: Objective, rest: StepRest) -> tuple[float, float]:
-    time_s = rest.step_time_s(plan.makespan_s)
-    gpu_s = rest.step_gpu_s(plan.makespan_s, plan.gpu_seconds)
+    time_s, gpu_s = step_of(plan, rest)
     if objective.deadline_s is not None:
         return (max(0.0, time_s - objective.deadline_s), gpu_s)
     if objective.budget_gpu_s is not None:
@@ -82,8 +86,5 @@ def _key(plan: Plan, objective: Objective, rest: StepRest) -> tuple[float, float
 
 def reference_of(plan: Plan, rest: StepRest) -> Reference:
     """Time and GPU-seconds of the whole step under ``plan``, for use as T_ref and C_ref."""
-    return Reference(
-        len(plan.actors),
-        max(rest.step_time_s(plan.makespan_s), 1e-12),
-        max(rest.step_gpu_s(plan.makespan_s, plan.gpu_seconds), 1e-12),
-    )
+    time_s, gpu_s = step_of(plan, rest)
+    return Reference(len(plan.actors), max(time_s, 1e-12), max(gpu_s, 1e-12))

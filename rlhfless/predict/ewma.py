@@ -7,7 +7,7 @@ moving average over epochs, of which window 1 (the last epoch alone) is what the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,15 @@ from rlhfless.predict.censoring import FloatArray, expected_tokens
 from rlhfless.predict.errors import PredictionError
 
 NEEDED = ("prompt_id", "epoch", "response_tokens")
+
+
+class _Visits(NamedTuple):
+    """A history under one response limit: (H,) expected tokens of its responses, what every visit (prompt, epoch) was
+    predicted to take (its own mean on a first visit), and the moving average of every prompt after its last visit."""
+
+    expected: FloatArray
+    predicted: dict[tuple[str, int], float]
+    averages: dict[str, float]
 
 
 class EwmaPredictor:
@@ -46,6 +55,7 @@ class EwmaPredictor:
         self.window = window
         self._history = pd.DataFrame({name: [] for name in NEEDED})
         self._complete = np.zeros(0, dtype=bool)
+        self._seen: dict[int, _Visits] = {}
 
     @property
     def alpha(self) -> float:
@@ -65,6 +75,7 @@ class EwmaPredictor:
         Raises:
             PredictionError: a column is missing, or the rows are of several runs.
         """
+        self._seen = {}
         if len(history) == 0:
             history = pd.DataFrame({name: [] for name in NEEDED})
         for column in NEEDED:
@@ -109,8 +120,11 @@ class EwmaPredictor:
             raise PredictionError(
                 f"samples_per_prompt is {samples_per_prompt!r}; one whole number of 0 or more, or one per prompt, is needed"
             )
-        by_prompt, median = self._averages(response_limit)
-        fallback = response_limit / 2 if median is None else median
+        by_prompt: dict[str, float] = {}
+        fallback = response_limit / 2
+        if not self._history.empty:
+            visits = self._visits(response_limit)
+            by_prompt, fallback = visits.averages, float(np.median(visits.expected))
         references = {str(name): float(tokens) for name, tokens in (reference_answer_tokens or {}).items()}
         known = references | by_prompt
         tokens = np.array([known.get(str(prompt_id), fallback) for prompt_id in prompt_ids], dtype=float)
@@ -142,31 +156,26 @@ class EwmaPredictor:
         """Length over prediction of every response of the newest visit of each prompt; (1.0,) without history."""
         if self._history.empty:
             return np.ones(1)
-        expected = expected_tokens(self._history["response_tokens"], self._complete, response_limit)
-        table = self._history.assign(expected=expected)
-        means = table.groupby(["prompt_id", "epoch"], sort=True)["expected"].mean()
-        predicted: dict[tuple[str, int], float] = {}
-        average: dict[str, float] = {}
-        for (prompt_id, epoch), mean in means.items():
-            earlier = average.get(prompt_id, mean)
-            predicted[prompt_id, epoch] = earlier
-            average[prompt_id] = self.alpha * mean + (1 - self.alpha) * earlier
+        visits = self._visits(response_limit)
+        table = self._history.assign(expected=visits.expected)
         newest = table[table["epoch"] == table.groupby("prompt_id")["epoch"].transform("max")]
-        bases = np.array([predicted[key] for key in zip(newest["prompt_id"], newest["epoch"], strict=True)])
+        bases = np.array([visits.predicted[key] for key in zip(newest["prompt_id"], newest["epoch"], strict=True)])
         ratios: FloatArray = newest["expected"].to_numpy(dtype=float)[bases > 0] / bases[bases > 0]
         return ratios if len(ratios) else np.ones(1)
 
-    def _averages(self, response_limit: int) -> tuple[dict[str, float], float | None]:
-        """Moving average of every prompt of the history, and the median of all expected lengths."""
-        if self._history.empty:
-            return {}, None
-        expected = expected_tokens(self._history["response_tokens"], self._complete, response_limit)
-        means = self._history.assign(expected=expected).groupby(["prompt_id", "epoch"], sort=True)["expected"].mean()
-        averages: dict[str, float] = {}
-        for (prompt_id, _), mean in means.items():
-            earlier = averages.get(prompt_id, mean)
-            averages[prompt_id] = self.alpha * mean + (1 - self.alpha) * earlier
-        return averages, float(np.median(expected))
+    def _visits(self, response_limit: int) -> _Visits:
+        """The moving average over the history, worked out once per response limit."""
+        if response_limit not in self._seen:
+            expected = expected_tokens(self._history["response_tokens"], self._complete, response_limit)
+            means = self._history.assign(expected=expected).groupby(["prompt_id", "epoch"], sort=True)["expected"].mean()
+            predicted: dict[tuple[str, int], float] = {}
+            averages: dict[str, float] = {}
+            for (prompt_id, epoch), mean in means.items():
+                earlier = averages.get(prompt_id, mean)
+                predicted[prompt_id, epoch] = earlier
+                averages[prompt_id] = self.alpha * mean + (1 - self.alpha) * earlier
+            self._seen[response_limit] = _Visits(expected, predicted, averages)
+        return self._seen[response_limit]
 
     def __repr__(self) -> str:
         prompts = self._history["prompt_id"].nunique()
