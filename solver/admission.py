@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from solver.errors import PlanningError
+from solver.errors import PlanningError, is_whole
 
 RULES = ("reserve", "preempt")
 
@@ -31,6 +31,9 @@ class Admission:
     def __post_init__(self) -> None:
         if self.rule not in RULES:
             raise PlanningError(f"admission rule {self.rule!r} is unknown; choose one of {', '.join(RULES)}")
+        for name in ("max_batch", "kv_capacity_tokens"):
+            if not is_whole(getattr(self, name), 1):
+                raise PlanningError(f"{name} is {getattr(self, name)}; a whole number of at least 1 is needed")
 
     def held_tokens(self, context_tokens: int, most_tokens: int) -> int:
         """KV tokens a response counts for: its context now, or the most it can reach (prompt and limit)."""

@@ -12,34 +12,31 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solver.cluster import Cluster
+from solver.cluster import Cluster, MixedCluster
 from solver.errors import PlanningError
-from solver.evaluate import admission_of, evaluate
+from solver.evaluate import Evaluation, admission_of, evaluate
 from solver.latency import LatencyModel
 from solver.objective import StepRest
+from solver.offers import Latencies, offers_of
 from solver.plan import ActorPlan, Plan
 from solver.workload import Workload
 
 
-def check_fits(workload: Workload, cluster: Cluster, latency: LatencyModel) -> None:
-    """Refuse what no plan can do: an actor of another size, or a response that no actor's KV memory can hold.
+def check_fits(workload: Workload, cluster: Cluster | MixedCluster, latency: Latencies) -> None:
+    """Refuse what no plan can do: no actor that fits the cluster, or a response that no actor's KV memory can hold.
 
     Raises:
         PlanningError: naming the limit to blame and by how much it is missed.
     """
-    if cluster.gpus_per_actor != latency.gpus_per_actor:
-        raise PlanningError(
-            f"the cluster gives {cluster.gpus_per_actor} GPUs to an actor, but latency profile {latency.name!r} is for "
-            f"{latency.gpus_per_actor}; use gpus_per_actor={latency.gpus_per_actor} or a profile of that size"
-        )
     most = workload.reserved_tokens
     worst = int(np.argmax(most))
-    if most[worst] > latency.kv_capacity_tokens:
+    roomiest = max((offer.latency for offer in offers_of(cluster, latency)), key=lambda model: model.kv_capacity_tokens)
+    if most[worst] > roomiest.kv_capacity_tokens:
         prompt = int(workload.prompt_tokens[workload.prompt_of[worst]])
         raise PlanningError(
             f"response {worst} can reach {most[worst]} KV tokens (prompt {prompt} + limit {workload.response_limit}), but an "
-            f"actor of {latency.name!r} holds {latency.kv_capacity_tokens}; lower the response limit by "
-            f"{most[worst] - latency.kv_capacity_tokens} tokens or use larger actors"
+            f"actor of {roomiest.name!r} holds {roomiest.kv_capacity_tokens}; lower the response limit by "
+            f"{most[worst] - roomiest.kv_capacity_tokens} tokens or use larger actors"
         )
 
 
@@ -54,10 +51,11 @@ def assemble(
     max_batch: int | None = None,
     release: str = "done",
     admission: str = "reserve",
+    shares_prompts: bool = False,
 ) -> Plan:
     """A plan with one actor per group, in the given admission order, timed by the planning model.
 
-    Actors are placed in the order of the groups, nodes filled one after the other.
+    Actors are placed in the order of the groups, nodes filled one after the other; the first ones are the prewarmed ones.
     """
     if len(groups) > cluster.max_actors:
         raise PlanningError(
@@ -70,25 +68,34 @@ def assemble(
         node, gpu_ids = cluster.place(i)
         responses = np.asarray(group, dtype=np.int64)
         prompts = dict.fromkeys(workload.prompt_of[responses].tolist())
-        actors.append(ActorPlan(cluster.kind, gpu_ids, node, tuple(responses.tolist()), tuple(prompts), slots, release=release))
-    return timed(Plan(tuple(actors), policy, 0.0, 0.0, 0.0), workload, cluster, latency, rest, admission=admission)
+        actors.append(
+            ActorPlan(
+                cluster.kind, gpu_ids, node, tuple(responses.tolist()), tuple(prompts), slots, release=release,
+                market=cluster.market, usd_per_gpu_s=cluster.usd_per_gpu_s, prewarmed=i < cluster.prewarmed,
+                shares_prompts=shares_prompts,
+            )
+        )  # fmt: skip
+    return timed(Plan(tuple(actors), policy, 0.0, 0.0, 0.0), workload, latency, rest, admission=admission)
 
 
 def timed(
     plan: Plan,
     workload: Workload,
-    cluster: Cluster,
-    latency: LatencyModel,
+    latency: Latencies,
     rest: StepRest = StepRest(),  # noqa: B008 (frozen)
     *,
     admission: str = "reserve",
 ) -> Plan:
     """The plan with the times and costs that the planning model gives it on ``workload``."""
-    taken = evaluate(plan, workload, latency, rest, admission=admission)
+    return with_times(plan, evaluate(plan, workload, latency, rest, admission=admission))
+
+
+def with_times(plan: Plan, taken: Evaluation) -> Plan:
+    """The plan with the times and costs of its evaluation."""
     return replace(
         plan,
         actors=tuple(replace(a, predicted_s=float(t)) for a, t in zip(plan.actors, taken.done_s, strict=True)),
         makespan_s=taken.makespan_s,
         gpu_seconds=taken.gpu_seconds,
-        cost_usd=taken.gpu_seconds * cluster.usd_per_gpu_s,
+        cost_usd=taken.cost_usd,
     )

@@ -10,7 +10,6 @@ import heapq
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solver.admission import Admission
 from solver.latency import LatencyModel
@@ -25,7 +24,7 @@ class Residency:
         response: (V,) index of the response in the arrays given to ``schedule``.
         first: (V,) iteration in which it joins. last: (V,) iteration at whose start it is gone (half-open).
         context: (V,) KV tokens that it holds at ``first``.
-        prefill: (V,) prompt and generated tokens computed when it joins (0 when its KV cache came along).
+        prefill: (V,) prompt and generated tokens computed when it joins: its context but for what is there already.
     """
 
     response: IntArray
@@ -39,7 +38,7 @@ def schedule(
     remaining: IntArray,
     context: IntArray,
     most_tokens: IntArray,
-    has_kv: NDArray[np.bool_],
+    there_tokens: IntArray,
     admission: Admission,
     running: int = 0,
 ) -> Residency:
@@ -48,15 +47,98 @@ def schedule(
     Args:
         remaining: (n,) iterations each response needs; context: (n,) KV tokens at its next iteration.
         most_tokens: (n,) the most KV tokens it can reach (what ``reserve`` sets aside).
-        has_kv: (n,) whether its KV cache is there already, so that joining needs no prefill.
+        there_tokens: (n,) KV tokens of its context, at most all of it, that are there when it joins and need no prefill: its
+            own cache came along, its prompt's was received in part or whole, or an earlier response computes it. Once
+            evicted, a response computes its whole context.
         running: the first ``running`` responses are in the batch already.
     """
     n = len(remaining)
     horizon = int(remaining.max(initial=0))
-    prefill = np.where(has_kv, 0, context)
+    prefill = context - there_tokens
     if n <= admission.max_batch and _fits_at_once(remaining, context, most_tokens, admission, horizon):
         return Residency(np.arange(n), np.zeros(n, np.int64), remaining.astype(np.int64), context, prefill)
+    if _only_slots_bind(most_tokens, admission):
+        return _schedule_slots(remaining, context, prefill, admission.max_batch)
+    if admission.rule == "reserve" and not running:
+        return _schedule_reserved(remaining, context, most_tokens, prefill, admission)
     return _schedule_with_refill(remaining, context, most_tokens, prefill, admission, running)
+
+
+def _only_slots_bind(most_tokens: IntArray, admission: Admission) -> bool:
+    """Whether any responses that fill the slots also fit into memory, so that memory never matters."""
+    if admission.rule != "reserve":
+        return False
+    slots = min(admission.max_batch, len(most_tokens))
+    return int(np.partition(most_tokens, -slots)[-slots:].sum()) <= admission.kv_capacity_tokens
+
+
+def _schedule_slots(remaining: IntArray, context: IntArray, prefill: IntArray, slots: int) -> Residency:
+    """Refill where only slots bind: every response, in order, joins when the first slot is free."""
+    works = remaining > 0
+    lengths = remaining[works]
+    runs = np.flatnonzero(np.diff(lengths, prepend=-1))
+    begin = np.zeros(len(remaining), dtype=np.int64)
+    begin[works] = _joins_by_run(lengths, runs, slots) if 2 * len(runs) < len(lengths) else _joins(lengths, slots)
+    return Residency(np.arange(len(remaining)), begin, begin + remaining, context, prefill)
+
+
+def _schedule_reserved(
+    remaining: IntArray, context: IntArray, most_tokens: IntArray, prefill: IntArray, admission: Admission
+) -> Residency:
+    """Refill where reserved memory binds as well: every response, in order, joins when enough has left."""
+    capacity, slots = admission.kv_capacity_tokens, admission.max_batch
+    unit = int(most_tokens.max()) + 1  # an entry of the heap is the iteration from which tokens are free, and how many
+    ends: list[int] = []
+    begin = np.zeros(len(remaining), dtype=np.int64)
+    works = remaining > 0
+    first = []
+    now = used = 0
+    for length, held in zip(remaining[works].tolist(), most_tokens[works].tolist(), strict=True):
+        while ends and (used + held > capacity or len(ends) >= slots):
+            end = heapq.heappop(ends)
+            now = end // unit
+            used -= end % unit
+        heapq.heappush(ends, (now + length) * unit + held)
+        used += held
+        first.append(now)
+    begin[works] = first
+    return Residency(np.arange(len(remaining)), begin, begin + remaining, context, prefill)
+
+
+def _joins(lengths: IntArray, slots: int) -> IntArray:
+    """(n,) iterations in which responses that last ``lengths`` join."""
+    at_once = min(slots, len(lengths))
+    free = sorted(lengths[:at_once].tolist())  # a heap, by the iteration from which each slot is free
+    first = [0] * at_once
+    for length in lengths[at_once:].tolist():
+        first.append(heapq.heapreplace(free, free[0] + length))
+    return np.array(first, dtype=np.int64)
+
+
+def _joins_by_run(lengths: IntArray, runs: IntArray, slots: int) -> IntArray:
+    """The same where neighbours of equal length, from each of ``runs`` to the next, can be taken together."""
+    free_at, free = [0], {0: slots}  # a heap of the iterations from which slots are free, and how many are
+    joins, together = [], []
+    for length, left in zip(lengths[runs].tolist(), np.diff(runs, append=len(lengths)).tolist(), strict=True):
+        while left:
+            now = free_at[0]
+            count = free[now]
+            if count > left:
+                free[now] = count - left
+                count = left
+            else:
+                heapq.heappop(free_at)
+                del free[now]
+            joins.append(now)
+            together.append(count)
+            left -= count
+            now += length
+            if now in free:
+                free[now] += count
+            else:
+                free[now] = count
+                heapq.heappush(free_at, now)
+    return np.repeat(np.array(joins, dtype=np.int64), together)
 
 
 def _fits_at_once(remaining: IntArray, context: IntArray, most_tokens: IntArray, admission: Admission, horizon: int) -> bool:
@@ -183,13 +265,14 @@ def timeline(
     remaining: IntArray,
     context: IntArray,
     most_tokens: IntArray,
-    has_kv: NDArray[np.bool_],
+    there_tokens: IntArray,
     latency: LatencyModel,
     admission: Admission,
     running: int = 0,
 ) -> Timeline:
-    """Schedule the responses and charge every iteration: newcomers are prefilled in one call, then all decode one token."""
-    residency = schedule(remaining, context, most_tokens, has_kv, admission, running)
+    """Schedule the responses and charge every iteration: what newcomers have to compute is prefilled in one call (none where
+    everything is there), then all decode one token. Arguments are those of ``schedule``."""
+    residency = schedule(remaining, context, most_tokens, there_tokens, admission, running)
     horizon = int(residency.last.max(initial=0))
     batch, kv = _batch_and_kv(residency, horizon)
     tokens = np.zeros(horizon + 1, np.int64)
@@ -201,3 +284,30 @@ def timeline(
     last = np.zeros(len(remaining), np.int64)
     np.maximum.at(last, residency.response, residency.last)
     return Timeline(residency, boundary_s, prefill_s, tokens, batch, kv, boundary_s[last])
+
+
+def busy_s(
+    remaining: IntArray,
+    context: IntArray,
+    most_tokens: IntArray,
+    there_tokens: IntArray,
+    latency: LatencyModel,
+    admission: Admission,
+) -> float:
+    """``timeline(...).busy_s``. An affine latency model needs no iteration one by one: an iteration's time is a sum over its
+    responses, so all of them together take base times their number plus the loads, whatever the order of admission."""
+    if latency.table is not None:
+        return timeline(remaining, context, most_tokens, there_tokens, latency, admission).busy_s
+    r = schedule(remaining, context, most_tokens, there_tokens, admission)
+    stay = (r.last - r.first).astype(float)
+    kv_steps = float(np.dot(stay, r.context) + (stay * (stay - 1)).sum() / 2)
+    seconds = (
+        latency.base_s * float(r.last.max(initial=0))
+        + latency.per_response_s * float(stay.sum())
+        + latency.per_kv_token_s * kv_steps
+    )
+    computed = (r.prefill > 0) & (stay > 0)
+    tokens = int(r.prefill[computed].sum())
+    if tokens == 0:
+        return seconds
+    return seconds + float(latency.prefill_s(tokens, len(np.unique(r.first[computed]))))

@@ -3,19 +3,31 @@
 Knows true lengths and a latency model; nothing of plans. Assumptions: every pass of an actor yields at most one token per
 response; an iteration of batch B with K KV tokens takes at least ``a + b B + c K`` (an affine minorant of the table, found
 by a linear programme on its grid: table and minorant are bilinear in batch and mean context on every cell, so a minorant at
-the corners is one inside); an actor is ready r seconds after its GPUs are taken; each prompt is prefilled at least once.
+the corners is one inside); an actor is ready r seconds after its GPUs are taken (without the cold start if any is
+prewarmed); each prompt is prefilled at least once.
 
 **Bound.** Let X = T - r be the time that is left to decode when generation takes T. Token j of response i with context k_j has
 the load u_j = b + c k_j. Charge it u_j and a share of a; the shares of an iteration's tokens add up to at most 1. The tokens
-of a response lie in different iterations, so ``sum_j tau_j <= X`` and ``sum_j (tau_j - a) <= X - a L_i``. Two ways to share a:
+of a response lie in different iterations, so ``sum_j tau_j <= X`` and ``sum_j (tau_j - a) <= X - a L_i``. Three ways to
+share a:
 
 - by load: token j gets ``u_j / (sum of loads)``. The loads sum to at most tau_j - a, and to at most s u_max with s slots
   and u_max the largest load of any token. With Cauchy-Schwarz, ``sum_j u_j / (tau_j - a) >= S_i^2 / (X - a L_i)``, S_i the
   sum of sqrt(u_j), so response i pays at least ``W_i + a max(S_i^2 / (X - a L_i), W_i / (s u_max))`` with W_i = sum u_j.
 - by head: token j gets 1 / B. B is at most s and at most (tau_j - a) / u_min, u_min the least load of any token, so response i
   pays at least ``W_i + a max(L_i / s, u_min L_i^2 / (X - a L_i))``.
+- by load up to s h, then by head, for any load h > 0: where the loads sum to at most s h token j gets ``u_j / (sum of loads)``,
+  elsewhere 1 / B >= 1 / s. With y = tau_j - a it gets at least u_j / y for y <= s h (the loads sum to at most y), and at least
+  ``min(u_j / h, 1) / s`` for y > s h. The y_j sum to at most X - a L_i, so for every lam >= 0 response i pays at least
+  ``W_i + a (sum_j m(u_j) - lam (X - a L_i))`` with m(u) the least of share plus lam y over y:
 
-    work(T) >= max over the two ways of (sum over responses) + prefill ,     infinite for X <= a * longest.
+      m(u) = min(A(u), 1 / s + lam s h) ,   A(u) = 2 sqrt(lam u) for u <= lam (s h)^2 ,  else u / (s h) + lam s h .
+
+  (For u <= h the part y > s h starts at ``u / (s h) + lam s h``, which is at least A(u) and at most the second term.) A is
+  concave, so m is, and n successive tokens have at least n times the mean of m at the first and the last. m rises with u, so
+  tokens may be counted with less context than they have. The first two ways are close to h = u_max and h = u_min.
+
+    work(T) >= max over the ways of (sum over responses) + prefill ,     infinite for X <= a * longest.
 
 An actor works at most X of the time that it is held, so it holds its GPUs for r seconds on top at least work / X times:
 ``C(T) >= g * work(T) * (1 + r / X)``. At most K actors exist, so no T with C(T) > g K T can be reached. Every minorant gives
@@ -30,9 +42,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.cluster import Cluster
+from solver.errors import PlanningError
 from solver.evaluate import ready_s
 from solver.latency import LatencyModel
 from solver.workload import FloatArray, Workload
+
+GROUPS = 48  # of responses that share one lam in the third way
+PARTS = 8  # parts of a response's tokens there
+REFERENCES = np.array([0.06, 0.12, 0.25, 0.45])  # where h lies between the least and the largest load of a token
+MULTIPLIERS = (1.0, 0.6, 0.3, 0.1, 0.0)  # lam, as multiples of what it is where slots do not bind
 
 
 def affine_minorants(latency: LatencyModel, most_context: int) -> list[tuple[float, float, float]]:
@@ -69,15 +87,71 @@ def affine_minorants(latency: LatencyModel, most_context: int) -> list[tuple[flo
         if lp.Solve() != pywraplp.Solver.OPTIMAL:
             continue
         base, load, kv = (max(0.0, x.solution_value()) * unit * shrink for x in (a, b, c))
-        minorants.append((base, load / latency.max_batch, kv / (latency.max_batch * most_context)))
+        load, kv = load / latency.max_batch, kv / (latency.max_batch * most_context)
+        above = float((base + load * size + kv * size * context - limit).max())  # the solver keeps limits to a tolerance only
+        minorants.append((max(0.0, base - max(0.0, above)), load, kv))
     return minorants
 
 
 @dataclass(frozen=True, eq=False)
+class Parts:
+    """The tokens of at most ``GROUPS`` groups of responses of like length, with no more context than they have.
+
+    A group shares one lam, and counts its responses with their least length and context; tokens beyond the least length have
+    at least the context of the last one within it.
+
+    Attributes:
+        count, length: (G,) responses of each group, and the sum of their lengths.
+        tokens, contexts: (G, 2 ``PARTS``) tokens that have at least each context.
+    """
+
+    count: FloatArray
+    length: FloatArray
+    tokens: FloatArray
+    contexts: FloatArray
+
+    @classmethod
+    def of(cls, length: FloatArray, context: FloatArray) -> Parts:
+        """The groups of (R,) lengths and contexts."""
+        order = np.lexsort((context, length))
+        weight = np.cumsum(length[order] ** 2 + 1e-9)  # long responses differ most in what they pay: smaller groups for them
+        starts = np.unique(np.searchsorted(weight, weight[-1] * np.arange(GROUPS) / GROUPS, side="right"))
+        count = np.diff(np.append(starts, len(order))).astype(float)
+        least, total = length[order][starts], np.add.reduceat(length[order], starts)
+        edges = np.floor(least[:, None] * np.arange(PARTS + 1) / PARTS)
+        first, last = edges[:, :-1], np.maximum(edges[:, 1:] - 1, edges[:, :-1])
+        half = count[:, None] * np.diff(edges) / 2
+        tokens = np.concatenate([half, half], axis=1)
+        tokens[:, -1] += total - count * least
+        contexts = np.minimum.reduceat(context[order], starts)[:, None] + np.concatenate([first, last], axis=1)
+        return cls(count, total, tokens, contexts)
+
+    def shares(self, b: float, c: float, slots: int, reference: float, room: FloatArray) -> float:
+        """Shares of a of all tokens, by load up to ``slots * reference`` and by head beyond.
+
+        Args:
+            b, c: a token with context k has the load b + c k. reference: h.
+            room: (G,) the sum of X - a L over each group.
+        """
+        load, most = b + c * self.contexts, slots * reference
+        free = ((self.tokens * np.sqrt(load)).sum(axis=1) / room) ** 2  # lam where slots do not bind
+        best = np.zeros(len(room))
+        for factor in MULTIPLIERS:
+            lam = factor * free
+            each = lam[:, None]
+            rising = np.where(load <= each * most**2, 2 * np.sqrt(each * load), load / most + each * most)
+            least = np.minimum(rising, 1 / slots + each * most)
+            np.maximum(best, (self.tokens * least).sum(axis=1) - lam * room, out=best)
+        return float(best.sum())
+
+
+@dataclass(frozen=True, eq=False)
 class Share:
-    """What one minorant contributes: a, (R,) W_i and S_i^2, and the least and largest load of a token."""
+    """What one minorant contributes: a, b, c, (R,) W_i and S_i^2, and the least and largest load of a token."""
 
     base_s: float
+    per_response_s: float
+    per_kv_token_s: float
     load: FloatArray
     root_squared: FloatArray
     least: float
@@ -90,7 +164,7 @@ class ClairvoyantBound:
 
     Attributes:
         ready_s: r; gpus: g; most_actors: K; slots: s; prefill_s: prefill of every prompt once.
-        length: (R,) L_i. shares: what is needed of every minorant.
+        length: (R,) L_i. parts: the responses for the third way. shares: what is needed of every minorant.
     """
 
     ready_s: float
@@ -99,6 +173,7 @@ class ClairvoyantBound:
     slots: int
     prefill_s: float
     length: FloatArray
+    parts: Parts
     shares: tuple[Share, ...]
 
     def gpu_seconds(self, time_s: float) -> float:
@@ -115,24 +190,57 @@ class ClairvoyantBound:
                 return math.inf
             by_load = np.maximum(share.root_squared / room, share.load / (self.slots * share.most))
             by_head = np.maximum(length / self.slots, share.least * length**2 / room)
-            of_base = share.base_s * max(float(by_load.sum()), float(by_head.sum()))
-            work = max(work, float(share.load.sum()) + of_base)
+            ways = [float(by_load.sum()), float(by_head.sum())]
+            if share.most > share.least:
+                b, c, parts = share.per_response_s, share.per_kv_token_s, self.parts
+                between = share.least + (share.most - share.least) * REFERENCES
+                rooms = parts.count * left - share.base_s * parts.length
+                ways += [parts.shares(b, c, self.slots, h, rooms) for h in between.tolist()]
+            work = max(work, float(share.load.sum()) + share.base_s * max(ways))
         total = self.gpus * (work + self.prefill_s) * (1 + self.ready_s / left)
         return math.inf if total > self.gpus * self.most_actors * time_s * (1 + 1e-12) else total
 
     def shortest_s(self) -> float:
         """No policy is faster than this on the actors there are."""
+        return self.least_time_s(math.inf)
+
+    def least_time_s(self, gpu_seconds: float) -> float:
+        """No policy that takes at most ``gpu_seconds`` completes the workload earlier; infinite when none takes so few.
+
+        What the best policy takes never rises with time: where the bound exceeds ``gpu_seconds``, no earlier time is in reach.
+        """
+
+        def too_early(time_s: float) -> bool:
+            least = self.gpu_seconds(time_s)
+            return math.isinf(least) or least > gpu_seconds
+
         low = high = max(self.ready_s, 1e-9)
-        while math.isinf(self.gpu_seconds(high)):
+        for _ in range(200):
+            if not too_early(high):
+                break
             low, high = high, high * 2
+        else:
+            return math.inf
         for _ in range(60):
             middle = (low + high) / 2
-            low, high = (middle, high) if math.isinf(self.gpu_seconds(middle)) else (low, middle)
+            low, high = (middle, high) if too_early(middle) else (low, middle)
         return low
 
 
-def clairvoyant_bound(workload: Workload, cluster: Cluster, latency: LatencyModel) -> ClairvoyantBound:
-    """The bound for ``workload`` with its true lengths, charged by ``latency`` with its table if it has one."""
+def clairvoyant_bound(
+    workload: Workload, cluster: Cluster, latency: LatencyModel, *, prefill_tokens: float | None = None
+) -> ClairvoyantBound:
+    """The bound for ``workload`` with its true lengths, charged by ``latency`` with its table if it has one.
+
+    Args:
+        prefill_tokens: tokens that actors have to prefill at least; every prompt once when None. Give fewer where prompts
+            share prefixes, and 0 where they are computed on GPUs that are paid for in any case.
+
+    Raises:
+        PlanningError: the cluster is a mixed one.
+    """
+    if not isinstance(cluster, Cluster):
+        raise PlanningError("clairvoyant_bound is for one kind of actors; use mixed_clairvoyant_bound for several")
     length = workload.remaining_tokens.astype(float)
     context = workload.context_tokens.astype(float)
     most_context = int(max(2, (workload.context_tokens + workload.remaining_tokens).max()))
@@ -141,11 +249,19 @@ def clairvoyant_bound(workload: Workload, cluster: Cluster, latency: LatencyMode
     for a, b, c in affine_minorants(latency, most_context):
         load = b * length + c * (context * length + length * (length - 1) / 2)
         root_squared = _root_sum(b, c, context, length) ** 2
-        shares.append(Share(a, load, root_squared, b + c * least_context, max(b + c * most_context, 1e-300)))
+        shares.append(Share(a, b, c, load, root_squared, b + c * least_context, max(b + c * most_context, 1e-300)))
     works = np.unique(workload.prompt_of[workload.remaining_tokens > 0])
-    prefill_s = latency.prefill_per_token_s * float(workload.prompt_tokens[works].sum())
+    tokens = float(workload.prompt_tokens[works].sum()) if prefill_tokens is None else float(prefill_tokens)
+    prefill_s = latency.prefill_per_token_s * tokens
     return ClairvoyantBound(
-        ready_s(latency), cluster.gpus_per_actor, cluster.max_actors, latency.max_batch, prefill_s, length, tuple(shares)
+        ready_s(latency, cluster.prewarmed > 0),
+        cluster.gpus_per_actor,
+        cluster.max_actors,
+        latency.max_batch,
+        prefill_s,
+        length,
+        Parts.of(length, context),
+        tuple(shares),
     )
 
 

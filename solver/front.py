@@ -1,26 +1,32 @@
 """The time-cost front of a workload: plans that no other plan found beats, and the bound curve below all of them.
 
-Knows the relaxation and next-fit. Every plan of the front is within the planning model; the curve is the relaxation, so no
-plan with makespan M has fewer GPU-seconds than the curve says at M. For a workload with scenarios the plans' times and costs
-are means over them, while the curve stays that of the predicted lengths.
+Knows the relaxation and the rounding. Every plan of the front is within the planning model; the curve is the relaxation, so no
+plan with makespan M costs less than the curve says at M. For a workload with scenarios the plans' times and costs are means
+over them, while the curve stays that of the predicted lengths.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from solver.assemble import assemble, check_fits
-from solver.cluster import Cluster
-from solver.evaluate import admission_of, ready_s
-from solver.latency import LatencyModel
-from solver.objective import StepRest
-from solver.plan import Plan
-from solver.relaxation import SortedWork
-from solver.rounding import next_fit
-from solver.workload import FloatArray, Workload
+from solver.cluster import Cluster, MixedCluster
+from solver.errors import PlanningError
+from solver.evaluate import admission_of
+from solver.mixed.front import mixed_front
+from solver.mixed.problem import MixedProblem
+from solver.objective import COSTS, Objective, StepRest
+from solver.offers import Latencies, check_options, offers_of, one_pool, several
+from solver.one_kind.filling import MOST_FILLED, fill
+from solver.one_kind.relaxation import relaxed
+from solver.one_kind.rounding import at_least, next_fit
+from solver.one_kind.sorted_work import SortedWork
+from solver.plan import Plan, check_release
+from solver.workload import FloatArray, IntArray, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,16 +34,39 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Front:
-    """Plans in order of rising makespan and falling GPU-seconds, and the bound curve on a grid of makespans.
+    """Plans in order of rising makespan and falling cost, and the bound curve on a grid of makespans.
 
     Attributes:
         plans: non-dominated plans.
-        bound_makespan_s, bound_gpu_seconds: (B,) the curve; the cost is infinite where no plan is that fast.
+        bound_makespan_s, bound_cost: (B,) the curve; the cost is infinite where no plan is that fast.
+        cost: what costs are counted in, ``gpu_s`` or ``usd``.
     """
 
     plans: tuple[Plan, ...]
     bound_makespan_s: FloatArray
-    bound_gpu_seconds: FloatArray
+    bound_cost: FloatArray
+    cost: str = "gpu_s"
+
+    def cost_of(self, plan: Plan) -> float:
+        """The plan's cost in the front's unit."""
+        return plan.gpu_seconds if self.cost == "gpu_s" else plan.cost_usd
+
+    @property
+    def epsilon(self) -> float:
+        """Every plan that is possible is beaten in time and cost by one of the front, up to this factor minus 1: the least e
+        such that for every makespan M of the curve some plan takes at most (1 + e) M and costs at most (1 + e) times the bound
+        there. Infinite for a curve that holds no plan."""
+        times = np.array([plan.makespan_s for plan in self.plans])
+        costs = np.array([self.cost_of(plan) for plan in self.plans])
+        possible = np.flatnonzero(np.isfinite(self.bound_cost) & (self.bound_cost > 0))
+        if not len(possible):
+            return 0.0 if len(self.plans) and costs.min() <= 0 else float("inf")
+        # plans with a makespan in [M_i, M_i+1] cost at least the bound at M_i+1
+        worst = 0.0
+        for i in possible:
+            time_s = self.bound_makespan_s[max(i - 1, 0)]
+            worst = max(worst, float(np.min(np.maximum(times / time_s, costs / self.bound_cost[i]))) - 1)
+        return worst
 
     def to_frame(self) -> pd.DataFrame:
         """One row per plan (needs pandas)."""
@@ -53,42 +82,106 @@ class Front:
         )
 
     def __repr__(self) -> str:
+        unit = "GPU-s" if self.cost == "gpu_s" else "USD"
         ends = [self.plans[0], self.plans[-1]]
         return (
             f"Front({len(self.plans)} plans, "
-            + " to ".join(f"{p.makespan_s:.2f} s / {p.gpu_seconds:.1f} GPU-s with {len(p.actors)} actors" for p in ends)
-            + ")"
+            + " to ".join(f"{p.makespan_s:.2f} s / {self.cost_of(p):.4g} {unit} with {len(p.actors)} actors" for p in ends)
+            + f", within {self.epsilon:.1%} of every possible plan)"
         )
 
 
 def pareto_front(
     workload: Workload,
-    cluster: Cluster,
-    latency: LatencyModel,
+    cluster: Cluster | MixedCluster,
+    latency: Latencies,
     rest: StepRest = StepRest(),  # noqa: B008 (frozen)
     *,
     points: int = 40,
+    cost: str = "gpu_s",
     admission: str = "reserve",
+    keep_together: bool = False,
+    share_prefill: bool = False,
+    least_actors: int = 1,
+    most_actors: int | None = None,
+    release: str = "done",
+    time_limit_s: float = 3.0,
 ) -> Front:
     """The front on ``points`` makespans between the fastest plan and one actor for everything.
 
-    ``rest`` only matters for plans that hold their GPUs beyond generation; front and curve speak of generation alone.
+    Args are those of ``plan_generation``; ``cost`` is the unit, ``gpu_s`` or ``usd``. ``rest`` only matters for plans that
+    hold their GPUs through the step; front and curve speak of generation alone. For several kinds or sizes the plans are
+    those of several weights, found within ``time_limit_s``; for one kind they take milliseconds.
+
+    Raises:
+        PlanningError: nothing can be planned, or ``cost`` is unknown.
     """
+    if cost not in COSTS:
+        raise PlanningError(f"cost {cost!r} is unknown; choose one of {', '.join(COSTS)}")
+    check_release(release)
+    if cost == "usd" and not any(pool.usd_per_gpu_hour > 0 for pool in cluster.pools):
+        raise PlanningError("cost is counted in USD, but usd_per_gpu_hour is 0; give a price or count GPU-seconds")
     check_fits(workload, cluster, latency)
-    model = latency.affine
-    work = SortedWork.of(workload, model, admission_of(model, None, admission), ready_s(model), cluster.max_actors)
+    offers = offers_of(cluster, latency)
+    check_options(workload, offers, least_actors, most_actors, keep_together)
+    if several(offers):
+        objective = Objective(cost=cost)
+        problem = MixedProblem(
+            workload, offers, cluster, objective, rest, admission, least_actors=least_actors, most_actors=most_actors,
+            release=release, keep_together=keep_together, share_prefill=share_prefill,
+        )  # fmt: skip
+        plans, makespans_s, least = mixed_front(problem, points, time_limit_s)
+        return Front(_undominated(plans, cost), makespans_s, least, cost)
+    cluster, model = one_pool(cluster, offers[0]), offers[0].latency.affine
+    work = SortedWork.of(
+        workload.points, model, admission_of(model, None, admission),
+        most_actors=min(cluster.max_actors, most_actors or cluster.max_actors), least_actors=least_actors,
+        prewarmed=cluster.prewarmed, keep_together=keep_together, share_prefill=share_prefill,
+    )  # fmt: skip
     fastest_s = max(work.shortest_makespan_s, 1e-12)  # 0 when every response is complete already
     grid = np.geomspace(fastest_s, max(fastest_s, work.longest_makespan_s) * (1 + 1e-9), points)
-    relaxed = [work.relaxed(float(m)) for m in grid]
-    bound = np.array([np.inf if r is None else cluster.gpus_per_actor * r.actor_s for r in relaxed])
-    seen: dict[tuple[int, ...], Plan] = {}
-    for makespan_s in grid:
-        groups = next_fit(work, float(makespan_s))
-        if groups is not None and (key := tuple(b for _, b in groups)) not in seen:
-            chosen = [work.order[a:b] for a, b in groups]
-            seen[key] = assemble("solver", chosen, workload, cluster, model, rest, admission=admission)
+    rate = cluster.gpus_per_actor * (1.0 if cost == "gpu_s" else cluster.usd_per_gpu_s)
+    bound = np.array([_bound(work, i, grid, release, rest) * rate for i in range(len(grid))])
+    seen: dict[bytes, Plan] = {}
+    for makespan_s in grid.tolist():
+        for groups in _roundings(work, makespan_s):
+            responses = [work.responses(group) for group in at_least(groups, least_actors)]
+            key = np.concatenate(responses).tobytes() + np.array([len(r) for r in responses]).tobytes()
+            if key not in seen:
+                seen[key] = assemble(
+                    "solver", responses, workload, cluster, model, rest, release=release, admission=admission,
+                    shares_prompts=share_prefill,
+                )  # fmt: skip
+    return Front(_undominated(list(seen.values()), cost), grid, bound, cost)
+
+
+def _undominated(found: list[Plan], cost: str) -> tuple[Plan, ...]:
+    """The plans that no other one beats in time and cost, faster ones first."""
+
+    def paid(plan: Plan) -> float:
+        return plan.gpu_seconds if cost == "gpu_s" else plan.cost_usd
+
     plans: list[Plan] = []
-    for plan in sorted(seen.values(), key=lambda p: (p.makespan_s, p.gpu_seconds)):
-        if not plans or plan.gpu_seconds < plans[-1].gpu_seconds:
+    for plan in sorted(found, key=lambda p: (p.makespan_s, paid(p))):
+        if not plans or paid(plan) < paid(plans[-1]):
             plans.append(plan)
-    return Front(tuple(plans), grid, bound)
+    return tuple(plans)
+
+
+def _bound(work: SortedWork, i: int, grid: FloatArray, release: str, rest: StepRest) -> float:
+    """Actor-seconds of any plan whose makespan lies in the i-th interval of the grid, up to ``grid[i]``."""
+    least = relaxed(work, float(grid[i]))
+    if least is None:
+        return float(np.inf)
+    if release == "done":
+        return least.actor_s
+    held = max(least.actor_s, least.actors * float(grid[max(i - 1, 0)]))
+    return held + (least.actors * rest.seconds if release == "step" else 0.0)
+
+
+def _roundings(work: SortedWork, makespan_s: float) -> list[list[IntArray]]:
+    """Groups of items that end by ``makespan_s``, as far as there are any."""
+    edges = next_fit(work, makespan_s)
+    found = [] if edges is None else [[np.arange(a, b) for a, b in itertools.pairwise(edges.tolist())]]
+    filled = fill(work, makespan_s) if len(work) <= MOST_FILLED else None
+    return found if filled is None else [*found, filled]

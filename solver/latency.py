@@ -13,8 +13,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solver.errors import PlanningError
-from solver.workload import FloatArray
+from solver.errors import PlanningError, is_number, is_whole
+from solver.workload import FloatArray, number_array
+
+TIMES = (
+    "base_s", "per_response_s", "per_kv_token_s", "prefill_base_s", "prefill_per_token_s", "start_s", "sync_s",
+    "transfer_base_s", "transfer_per_kv_token_s",
+)  # fmt: skip
+SIZES = ("kv_bytes_per_token", "weight_bytes")
+ERRORS = ("fit_mean_error", "fit_max_error")
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +41,17 @@ class StepTable:
     step_s: FloatArray
 
     def __post_init__(self) -> None:
-        batch, context, step = (np.asarray(v, dtype=float) for v in (self.batch, self.context_tokens, self.step_s))
-        if len(batch) < 2 or len(context) < 2 or step.shape != (len(batch), len(context)):
+        batch, context, step = (
+            number_array(name, getattr(self, name)).astype(float) for name in ("batch", "context_tokens", "step_s")
+        )
+        ends = (*batch.shape, *context.shape)
+        if len(ends) != 2 or batch.ndim != 1 or min(ends) < 2 or step.shape != ends:
             raise PlanningError(
                 f"a step table needs at least 2 x 2 points with step_s of shape (batch, context); got batch {batch.shape}, "
                 f"context {context.shape}, step_s {step.shape}"
             )
+        if not (np.all(np.isfinite(batch)) and np.all(np.isfinite(context)) and min(batch[0], context[0]) >= 0):
+            raise PlanningError("batch and context_tokens of a step table must be finite and 0 or more")
         if np.any(np.diff(batch) <= 0) or np.any(np.diff(context) <= 0):
             raise PlanningError("batch and context_tokens of a step table must increase")
         if not np.all(np.isfinite(step)) or step.min() <= 0:
@@ -75,6 +87,7 @@ class LatencyModel:
         transfer_base_s, transfer_per_kv_token_s: moving the KV cache of one response to another actor.
         max_batch: most responses in a batch; kv_capacity_tokens: most KV tokens in memory.
         fit_mean_error, fit_max_error: relative errors of the affine fit against the table (0 without a table).
+        kv_bytes_per_token, weight_bytes: of the language model, for transfers over a cluster's links; 0 when unknown.
     """
 
     name: str
@@ -94,20 +107,22 @@ class LatencyModel:
     kind: str = "gpu"
     fit_mean_error: float = 0.0
     fit_max_error: float = 0.0
+    kv_bytes_per_token: float = 0.0
+    weight_bytes: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.gpus_per_actor < 1 or self.max_batch < 1 or self.kv_capacity_tokens < 1:
-            raise PlanningError(
-                f"latency model {self.name!r}: gpus_per_actor ({self.gpus_per_actor}), max_batch ({self.max_batch}) and "
-                f"kv_capacity_tokens ({self.kv_capacity_tokens}) must be at least 1"
-            )
-        for name in (
-            "base_s", "per_response_s", "per_kv_token_s", "prefill_base_s", "prefill_per_token_s", "start_s", "sync_s",
-            "transfer_base_s", "transfer_per_kv_token_s",
-        ):  # fmt: skip
+        for name in ("gpus_per_actor", "max_batch", "kv_capacity_tokens"):
             value = getattr(self, name)
-            if not (np.isfinite(value) and value >= 0):
-                raise PlanningError(f"latency model {self.name!r}: {name} is {value}; a time of 0 s or more is needed")
+            if not is_whole(value, 1):
+                raise PlanningError(f"latency model {self.name!r}: {name} is {value}; a whole number of at least 1 is needed")
+            object.__setattr__(self, name, int(value))
+        if self.table is not None and not isinstance(self.table, StepTable):
+            raise PlanningError(f"latency model {self.name!r}: table is {self.table!r}; a StepTable or None is needed")
+        for names, what in ((TIMES, "time of 0 s"), (SIZES, "number of bytes of 0"), (ERRORS, "relative error of 0")):
+            for name in names:
+                if not is_number(getattr(self, name), 0):
+                    value = getattr(self, name)
+                    raise PlanningError(f"latency model {self.name!r}: {name} is {value}; a {what} or more is needed")
         if self.base_s + self.per_response_s <= 0:
             raise PlanningError(f"latency model {self.name!r}: a decode iteration takes no time; base_s must be above 0")
 

@@ -12,12 +12,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from solver.errors import PlanningError
 from solver.rules import RuntimeRule
 
 if TYPE_CHECKING:
     import pandas as pd
 
 RELEASE = ("done", "generation", "step")
+
+
+def check_release(release: str) -> None:
+    """Refuse a release that is not one of ``RELEASE`` (a PlanningError)."""
+    if release not in RELEASE:
+        raise PlanningError(f"release {release!r} is unknown; choose one of {', '.join(RELEASE)}")
 
 
 @dataclass(frozen=True)
@@ -29,9 +36,17 @@ class ActorPlan:
         responses: indices into the workload, in admission order; prompts: the prompts they belong to, each once.
         max_batch: slots.
         start_s: when its GPUs are taken, from the start of the step.
-        prefixes: prompts whose KV cache it receives from the prefill actor instead of computing it.
+        prefixes: prompts of which it receives KV cache from the prefill actor instead of computing it; prefix_tokens: how many
+            tokens of each of these, from its beginning (the whole prompt when equal to its length).
         release: GPUs are given back when it is ``done``, at the end of ``generation``, or of the ``step``.
         predicted_s: when its last response is complete, from the start of the step.
+        market, usd_per_gpu_s: how its GPUs are paid for.
+        prewarmed: it starts without the cold start.
+        receive_s: seconds that it waits, once started and synced, until its ``prefixes`` have arrived.
+        shares_prompts: samples of one prompt on this actor share one prefill.
+
+    Raises:
+        PlanningError: ``prefix_tokens`` has not one entry for each of ``prefixes``.
     """
 
     kind: str
@@ -42,17 +57,50 @@ class ActorPlan:
     max_batch: int
     start_s: float = 0.0
     prefixes: tuple[int, ...] = ()
+    prefix_tokens: tuple[int, ...] = ()
     release: str = "done"
     predicted_s: float = 0.0
+    market: str = "on-demand"
+    usd_per_gpu_s: float = 0.0
+    prewarmed: bool = False
+    receive_s: float = 0.0
+    shares_prompts: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.prefixes) != len(self.prefix_tokens):
+            raise PlanningError(
+                f"an actor has {len(self.prefixes)} prefixes and {len(self.prefix_tokens)} prefix_tokens; one of each is needed"
+            )
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """What a prefill actor, on GPUs of its own or on the learner's, computes once for all actors that receive it.
+
+    Attributes:
+        prompts: of which a prefix is computed; prefix_tokens: how many tokens of each of these, from its beginning.
+        computed_tokens: of all these prefixes together, what they share counted once.
+        done_s: when the last of them is computed, from the start of the step.
+    """
+
+    prompts: tuple[int, ...]
+    prefix_tokens: tuple[int, ...]
+    computed_tokens: int
+    done_s: float
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The right-sized random split that the weighted objective is measured against."""
+    """The right-sized random split that the weighted objective is measured against: time and cost of the whole step."""
 
     actors: int
     time_s: float
     gpu_s: float
+    usd: float = 0.0
+
+    def norms(self, cost: str) -> tuple[float, float]:
+        """T_ref and C_ref, the latter in the unit ``cost`` (``gpu_s`` or ``usd``)."""
+        return self.time_s, self.gpu_s if cost == "gpu_s" else self.usd
 
 
 @dataclass(frozen=True)
@@ -70,9 +118,10 @@ class Plan:
     """A generation plan of one step.
 
     Times and costs are those of the planning model (predicted lengths or the mean over their scenarios, affine latency);
-    ``solver.evaluate`` gives the same numbers. ``value`` and ``lower_bound`` are in units of the objective, for the predicted
-    lengths; the gap is ``(value - lower_bound) / value`` and refers to the planning model, not to the future. A plan of a
-    policy without a bound has ``lower_bound`` None.
+    ``solver.evaluate`` gives the same numbers. ``value`` and ``lower_bound`` are in units of the objective, for the same
+    lengths or scenarios; the gap is ``(value - lower_bound) / value`` and refers to the planning model, not to the future. A
+    plan of a policy without a bound has ``lower_bound`` None. ``prefill`` is None where every actor computes its own; the
+    actor without responses, if there is one then, is the prefill actor.
     """
 
     actors: tuple[ActorPlan, ...]
@@ -86,7 +135,7 @@ class Plan:
     status: str = "heuristic"
     solve_s: float = 0.0
     history: tuple[Improvement, ...] = ()
-    prefill: tuple[int, ...] = ()
+    prefill: Prefill | None = None
     rule: RuntimeRule | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -96,6 +145,13 @@ class Plan:
         if self.value is None or self.lower_bound is None:
             return None
         return max(0.0, (self.value - self.lower_bound) / self.value) if self.value > 0 else 0.0
+
+    @property
+    def prefill_actor(self) -> int | None:
+        """Index of the actor that computes ``prefill`` on GPUs of its own; None when there is none."""
+        if self.prefill is None:
+            return None
+        return next((i for i, actor in enumerate(self.actors) if not actor.responses), None)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready object with every field; a value in the history is None while no plan kept the limit."""
@@ -112,7 +168,7 @@ class Plan:
             "rule": self.rule.name if self.rule else None,
             "reference": None if self.reference is None else vars(self.reference),
             "history": [{**vars(line), "value": line.value if math.isfinite(line.value) else None} for line in self.history],
-            "prefill": list(self.prefill),
+            "prefill": None if self.prefill is None else vars(self.prefill),
             "notes": dict(self.notes),
             "actors": [vars(actor) for actor in self.actors],
         }
@@ -154,8 +210,8 @@ class Plan:
             ref = self.reference
             lines.append(f"  right-sized random split: {ref.actors} actors, {ref.time_s:.2f} s, {ref.gpu_s:.1f} GPU-seconds")
         if self.gap is not None:
-            solvers = ", ".join(line.solver for line in self.history)
-            proof = f"value {self.value:.5f}, bound {self.lower_bound:.5f}, gap {self.gap:.2%} for the predicted lengths"
+            solvers = ", ".join(dict.fromkeys(line.solver for line in self.history))
+            proof = f"value {self.value:.5f}, bound {self.lower_bound:.5f}, gap {self.gap:.2%} of the planning model"
             lines.append(f"  {self.status} ({solvers}): {proof}" if solvers else f"  {self.status}: {proof}")
         if self.rule is not None:
             lines.append(f"  rule while the step runs: {self.rule.name}")
@@ -164,8 +220,10 @@ class Plan:
     def __repr__(self) -> str:
         lines = self._head()
         shown = self.actors[: max(0, 9 - len(lines))]
+        mixed = len({(a.kind, a.market) for a in self.actors}) > 1
         lines += [
-            f"  actor {i}: GPUs {','.join(map(str, a.gpu_ids))}, {len(a.responses)} responses, done at {a.predicted_s:.2f} s"
+            f"  actor {i}: {f'{a.market} {a.kind} ' if mixed else ''}GPUs {','.join(map(str, a.gpu_ids))}, "
+            f"{len(a.responses)} responses, done at {a.predicted_s:.2f} s"
             for i, a in enumerate(shown)
         ]
         if len(self.actors) > len(shown):

@@ -7,28 +7,36 @@ N it ranks plans as the weighted objective with this split as reference does: bo
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 
 from solver.assemble import assemble
 from solver.cluster import Cluster
+from solver.errors import PlanningError
+from solver.evaluate import admission_of
+from solver.group_times import GroupTimes, Split
 from solver.latency import LatencyModel
 from solver.objective import Objective, StepRest
-from solver.plan import Plan, Reference
-from solver.rounding import equal_counts
-from solver.workload import IntArray, Workload
+from solver.offers import check_counts
+from solver.plan import Plan, check_release
+from solver.pricing import Pricing
+from solver.workload import FloatArray, IntArray, Workload
+
+EXACT_RESPONSES = 6000  # of larger workloads, groups that refill are timed exactly in the end only
+
+
+def equal_counts(count: int, groups: int) -> list[tuple[int, int]]:
+    """``groups`` half-open ranges over ``count`` positions whose sizes differ by at most one; none is empty."""
+    edges: IntArray = np.linspace(0, count, min(groups, count) + 1).round().astype(np.int64)
+    return [(int(a), int(b)) for a, b in itertools.pairwise(edges)]
 
 
 def deal_prompts(workload: Workload, prompts: IntArray, actors: int) -> list[IntArray]:
     """Deal whole prompts, in the given order, to ``actors`` actors in equal counts; a prompt's responses in their order."""
-    by_prompt = np.argsort(workload.prompt_of, kind="stable")
-    counts = np.bincount(workload.prompt_of, minlength=len(workload.prompt_tokens))
-    first = np.concatenate([[0], np.cumsum(counts)])
-    groups = []
-    for start, end in equal_counts(len(prompts), actors):
-        groups.append(np.concatenate([by_prompt[first[p] : first[p + 1]] for p in prompts[start:end]]))
-    return groups
+    order, first = _dealt(workload, prompts)
+    return [order[first[a] : first[b]] for a, b in equal_counts(len(prompts), actors)]
 
 
 def candidate_counts(most: int) -> list[int]:
@@ -37,6 +45,12 @@ def candidate_counts(most: int) -> list[int]:
     while counts[-1] < most:
         counts.append(min(most, math.ceil(counts[-1] * 1.07)))
     return counts
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a seed that is no whole number of 0 or more (a PlanningError)."""
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise PlanningError(f"seed is {seed}; a whole number of 0 or more is needed")
 
 
 def random_split(
@@ -48,43 +62,110 @@ def random_split(
     *,
     seed: int = 0,
     actors: int | None = None,
+    least_actors: int = 1,
+    most_actors: int | None = None,
     release: str = "done",
     admission: str = "reserve",
+    share_prefill: bool = False,
+    spread: bool = False,
 ) -> Plan:
     """The random split with the best number of actors for the objective, or with ``actors`` when given.
 
-    A deadline or budget that no split keeps is approached as closely as possible.
+    A deadline or budget that no split keeps is approached as closely as possible. There are never more actors than prompts,
+    and at least ``least_actors`` where there are that many prompts.
+
+    Args:
+        spread: deal single responses in turn instead of whole prompts, so that no actor gets all samples of a long one; then
+            there may be as many actors as responses.
+
+    Raises:
+        PlanningError: an option makes no sense.
+    """
+    check_release(release)
+    check_seed(seed)
+    check_counts(least_actors=least_actors, most_actors=most_actors, actors=actors)
+    split, _ = sized_split(
+        workload, cluster, latency, objective, rest, seed=seed, actors=actors, least_actors=least_actors,
+        most_actors=most_actors, release=release, admission=admission, share_prefill=share_prefill, spread=spread,
+    )  # fmt: skip
+    return assemble(
+        "random", split.groups(), workload, cluster, latency, rest, release=release, admission=admission,
+        shares_prompts=share_prefill,
+    )  # fmt: skip
+
+
+def sized_split(
+    workload: Workload,
+    cluster: Cluster,
+    latency: LatencyModel,
+    objective: Objective,
+    rest: StepRest,
+    *,
+    seed: int,
+    actors: int | None,
+    least_actors: int,
+    most_actors: int | None,
+    release: str,
+    admission: str,
+    share_prefill: bool,
+    spread: bool,
+) -> tuple[Split, FloatArray]:
+    """The groups of ``random_split``, and the (S, N) seconds that they are busy.
+
+    Groups that refill take long to time exactly: the most promising counts come first, and the search ends when the lower
+    bound of the next is no better than the best so far; of more than ``EXACT_RESPONSES`` only the most promising is timed.
     """
     used = np.unique(workload.prompt_of)
-    order = np.random.default_rng(seed).permutation(used)
-    counts = [actors] if actors is not None else [n for n in candidate_counts(cluster.max_actors) if n <= len(used)]
-    best: tuple[tuple[float, float], Plan] | None = None
-    for n in counts:
-        groups = deal_prompts(workload, order, n)
-        plan = assemble("random", groups, workload, cluster, latency, rest, release=release, admission=admission)
-        key = _key(plan, objective, rest)
+    order, first = _dealt(workload, np.random.default_rng(seed).permutation(used))
+    items = len(order) if spread else len(used)
+    most = min(cluster.max_actors, items, most_actors or items)
+    counts = [actors] if actors is not None else [n for n in candidate_counts(most) if n >= min(least_actors, most)]
+    rule = admission_of(latency, None, admission)
+    pricing = Pricing.of(cluster, latency, objective, rest, release)
+    of_prompts = GroupTimes.of(workload, latency, rule, order, share_prefill)
+
+    def split(n: int) -> tuple[GroupTimes, IntArray]:
+        if not spread:
+            return of_prompts, first[np.array([0, *(last for _, last in equal_counts(len(used), n))])]
+        dealt = [order[k::n] for k in range(n)]
+        times = GroupTimes.of(workload, latency, rule, np.concatenate(dealt), share_prefill)
+        return times, np.cumsum([0, *map(len, dealt)])
+
+    def least_key(n: int) -> tuple[float, float]:
+        times, edges = split(n)
+        return sizing_key(*pricing.step(times.busy_s(edges, "least")), objective)
+
+    least = [least_key(n) for n in counts if len(counts) > 1]
+    best: tuple[tuple[float, float], Split, FloatArray] | None = None
+    for i in sorted(range(len(least)), key=lambda i: least[i]) or [0]:
+        if best is not None and (least[i] >= best[0] or len(workload) > EXACT_RESPONSES):
+            break
+        times, edges = split(counts[i])
+        busy = times.busy_s(edges)
+        key = sizing_key(*pricing.step(busy), objective)
         if best is None or key < best[0]:
-            best = (key, plan)
+            best = key, Split(times.order, edges), busy
     assert best is not None
-    return best[1]
+    return best[1:]
 
 
-def step_of(plan: Plan, rest: StepRest) -> tuple[float, float]:
-    """Time and GPU-seconds of the whole step under ``plan``."""
-    return rest.step_time_s(plan.makespan_s), rest.step_gpu_s(plan.makespan_s, plan.gpu_seconds)
+def _dealt(workload: Workload, prompts: IntArray) -> tuple[IntArray, IntArray]:
+    """(R,) responses prompt after prompt, and (P+1,) where each prompt's responses begin among them."""
+    by_prompt = np.argsort(workload.prompt_of, kind="stable")
+    counts = np.bincount(workload.prompt_of, minlength=len(workload.prompt_tokens))
+    begin = np.concatenate([[0], np.cumsum(counts)])
+    size = counts[prompts]
+    first = np.concatenate([[0], np.cumsum(size)])
+    return by_prompt[np.repeat(begin[prompts] - first[:-1], size) + np.arange(first[-1])], first
 
 
-def _key(plan: Plan, objective: Objective, rest: StepRest) -> tuple[float, float]:
-    time_s, gpu_s = step_of(plan, rest)
+def sizing_key(time_s: FloatArray, cost: FloatArray, objective: Objective) -> tuple[float, float]:
+    """What right-sizing minimises, for (S,) times and costs of the whole step: how far a limit is missed, then the other
+    quantity; or the logarithm of ``T^w C^(1-w)``."""
+    time, paid = objective.risk(time_s), objective.risk(cost)
     if objective.deadline_s is not None:
-        return (max(0.0, time_s - objective.deadline_s), gpu_s)
-    if objective.budget_gpu_s is not None:
-        return (max(0.0, gpu_s - objective.budget_gpu_s), time_s)
+        return (max(0.0, time - objective.deadline_s), paid)
+    if objective.budget is not None:
+        return (max(0.0, paid - objective.budget), time)
     w = objective.time_weight
-    return (0.0, w * math.log(max(time_s, 1e-12)) + (1 - w) * math.log(max(gpu_s, 1e-12)))
-
-
-def reference_of(plan: Plan, rest: StepRest) -> Reference:
-    """Time and GPU-seconds of the whole step under ``plan``, for use as T_ref and C_ref."""
-    time_s, gpu_s = step_of(plan, rest)
-    return Reference(len(plan.actors), max(time_s, 1e-12), max(gpu_s, 1e-12))
+    return (0.0, w * math.log(max(time, 1e-12)) + (1 - w) * math.log(max(paid, 1e-12)))

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from solver.workload import IntArray
 
 
@@ -49,13 +52,13 @@ class StepState:
     now_s: float
     actors: tuple[ActorView, ...]
     generated_tokens: IntArray
-    complete: Sequence[bool]
+    complete: Sequence[bool] | NDArray[np.bool_]
     prompt_tokens: IntArray
 
     @property
     def unfinished_count(self) -> int:
         """Responses that are not complete."""
-        return len(self.complete) - sum(self.complete)
+        return len(self.complete) - int(np.count_nonzero(self.complete))
 
 
 @dataclass(frozen=True)

@@ -6,33 +6,54 @@ Knows nothing of GPUs, time or plans.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solver.errors import PlanningError
+from solver.errors import PlanningError, is_whole
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
-def _whole_numbers(name: str, values: ArrayLike) -> IntArray:
-    """A one-dimensional int64 copy; refuses NaN, negative and fractional-shape input with the first bad index."""
-    array = np.asarray(values)
+def number_array(name: str, values: ArrayLike) -> NDArray[np.generic]:
+    """Numbers as an array; refuses ragged lists and whatever are not numbers."""
+    try:
+        array: NDArray[np.generic] = np.asarray(values)
+    except (ValueError, OverflowError):
+        raise PlanningError(f"{name} has rows of different lengths; a rectangular array of numbers is needed") from None
+    if array.size and array.dtype.kind not in "iufb":
+        raise PlanningError(f"{name} holds {array.dtype} values; numbers are needed")
+    return array
+
+
+def _whole_numbers(name: str, values: ArrayLike, *, needed: str = "", rounds_up: bool = False) -> IntArray:
+    """A one-dimensional int64 copy; refuses what is not finite, negative or a fraction, with the first bad index.
+
+    Args:
+        needed: what would be right, if not numbers of tokens. rounds_up: fractions are rounded up instead.
+    """
+    array = number_array(name, values)
     if array.ndim != 1:
         raise PlanningError(f"{name} has shape {array.shape}; one number per entry (one dimension) is needed")
-    if array.size and not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
-        raise PlanningError(f"{name} holds {array.dtype} values; numbers of tokens are needed")
-    if array.size and not np.all(np.isfinite(array)):
-        index = int(np.flatnonzero(~np.isfinite(array))[0])
-        raise PlanningError(f"{name}[{index}] is {array[index]}; a finite number of tokens is needed")
-    rounded: IntArray = np.ceil(array).astype(np.int64)
-    if rounded.size and rounded.min() < 0:
-        index = int(np.argmin(rounded))
-        raise PlanningError(f"{name}[{index}] is {array[index]}; tokens cannot be negative")
-    rounded.setflags(write=False)
-    return rounded
+    if not array.size:
+        return np.zeros(0, dtype=np.int64)
+    numbers = array.astype(float)
+    rounded = np.ceil(numbers)
+    for wrong, why in (
+        (~np.isfinite(numbers), "a finite number of tokens is needed"),
+        (np.abs(numbers) > 1e15, "that many tokens make no sense"),
+        (rounded < 0, "tokens cannot be negative"),
+        ((rounded != numbers) & (not rounds_up), "a whole number of tokens is needed"),
+    ):
+        if wrong.any():
+            index = int(np.argmax(wrong))
+            raise PlanningError(f"{name}[{index}] is {array[index]}; {needed or why}")
+    whole: IntArray = rounded.astype(np.int64)
+    whole.setflags(write=False)
+    return whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +70,8 @@ class Workload:
             ``response_tokens``; what a plan takes (``solver.evaluate``) is the mean over the scenarios.
 
     Raises:
-        PlanningError: shapes differ, a value is negative or not finite, or a prompt index does not exist.
+        PlanningError: shapes differ, a value is negative, not finite or (but for predictions) a fraction, or a prompt index
+            does not exist.
     """
 
     prompt_tokens: IntArray
@@ -68,15 +90,15 @@ class Workload:
         response_limit: int = 2048,
         scenarios: ArrayLike | None = None,
     ) -> None:
-        if np.ndim(response_tokens) == 2:
-            scenarios = response_tokens
-            response_tokens = np.asarray(response_tokens, dtype=float).mean(axis=0) if np.size(response_tokens) else []
+        predicted = number_array("response_tokens", response_tokens)
+        if predicted.ndim == 2:
+            scenarios = predicted
+            predicted = predicted.astype(float).mean(axis=0) if predicted.size else np.zeros(0)
         prompts = _whole_numbers("prompt_tokens", prompt_tokens)
-        owner = _whole_numbers("prompt_of", prompt_of)
-        tokens = _whole_numbers("response_tokens", response_tokens)
-        if np.ndim(generated_tokens) == 0:
-            generated_tokens = np.full(len(tokens), generated_tokens)
-        generated = _whole_numbers("generated_tokens", generated_tokens)
+        owner = _whole_numbers("prompt_of", prompt_of, needed=f"an index into the {len(prompts)} prompts is needed")
+        tokens = _whole_numbers("response_tokens", predicted, rounds_up=True)
+        before = number_array("generated_tokens", generated_tokens)
+        generated = _whole_numbers("generated_tokens", np.full(len(tokens), before) if before.ndim == 0 else before)
         if not len(owner) == len(tokens) == len(generated):
             raise PlanningError(
                 f"prompt_of has {len(owner)}, response_tokens {len(tokens)} and generated_tokens {len(generated)} "
@@ -87,15 +109,14 @@ class Workload:
         if owner.max() >= len(prompts):
             index = int(np.argmax(owner))
             raise PlanningError(f"prompt_of[{index}] is {owner[index]}, but there are only {len(prompts)} prompts")
-        if response_limit < 1:
-            raise PlanningError(f"response_limit is {response_limit}; at least 1 token is needed")
+        if not is_whole(response_limit, 1):
+            raise PlanningError(f"response_limit is {response_limit}; a whole number of at least 1 token is needed")
         sampled = None
         if scenarios is not None:
-            if np.ndim(scenarios) != 2 or np.shape(scenarios)[1] != len(tokens) or np.shape(scenarios)[0] == 0:
-                raise PlanningError(
-                    f"scenarios have shape {np.shape(scenarios)}; (scenarios, {len(tokens)} responses) is needed"
-                )
-            sampled = _whole_numbers("scenarios", np.ravel(scenarios)).reshape(-1, len(tokens))
+            table = number_array("scenarios", scenarios)
+            if table.ndim != 2 or table.shape[1] != len(tokens) or table.shape[0] == 0:
+                raise PlanningError(f"scenarios have shape {table.shape}; (scenarios, {len(tokens)} responses) is needed")
+            sampled = _whole_numbers("scenarios", table.ravel(), rounds_up=True).reshape(-1, len(tokens))
             sampled = np.minimum(sampled, response_limit)
         for name, value in (
             ("prompt_tokens", prompts),
@@ -110,7 +131,7 @@ class Workload:
     @classmethod
     def grid(cls, prompt_tokens: ArrayLike, response_tokens_of_samples: ArrayLike, **options: Any) -> Workload:
         """A rectangular workload: (P,) prompt tokens and (P, G) response tokens of the G samples of each prompt."""
-        tokens = np.asarray(response_tokens_of_samples)
+        tokens = number_array("response_tokens_of_samples", response_tokens_of_samples)
         if tokens.ndim != 2:
             raise PlanningError(f"response_tokens_of_samples has shape {tokens.shape}; (prompts, samples) is needed")
         owner = np.repeat(np.arange(tokens.shape[0]), tokens.shape[1])
@@ -120,18 +141,18 @@ class Workload:
         """Number of responses R."""
         return len(self.response_tokens)
 
-    @property
+    @cached_property
     def remaining_tokens(self) -> IntArray:
         """(R,) decode iterations each response still needs."""
         remaining: IntArray = np.maximum(self.response_tokens - self.generated_tokens, 0)
         return remaining
 
-    @property
+    @cached_property
     def context_tokens(self) -> IntArray:
         """(R,) KV tokens each response holds at its next decode iteration: its prompt and what was generated."""
         return self.prompt_tokens[self.prompt_of] + self.generated_tokens
 
-    @property
+    @cached_property
     def reserved_tokens(self) -> IntArray:
         """(R,) KV tokens that admission by ``reserve`` sets aside: the prompt and the response limit."""
         return self.prompt_tokens[self.prompt_of] + self.response_limit
@@ -147,8 +168,12 @@ class Workload:
 
     def cases(self) -> tuple[Workload, ...]:
         """One workload per scenario, or this one alone when it has none."""
-        if self.scenarios is None:
-            return (self,)
+        return (self,) if self.scenarios is None else self._sampled
+
+    @cached_property
+    def _sampled(self) -> tuple[Workload, ...]:
+        """Made once: plans are timed over the scenarios dozens of times."""
+        assert self.scenarios is not None
         return tuple(self.with_response_tokens(lengths) for lengths in self.scenarios)
 
     def __repr__(self) -> str:

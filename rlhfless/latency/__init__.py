@@ -1,5 +1,6 @@
 """Latency profiles: shipped, fitted from measurement, generated from measured operator databases; and GPU prices."""
 
+from rlhfless.latency.pools import mixed_pools
 from rlhfless.latency.prices import PriceError, list_prices, usd_per_gpu_hour
 from rlhfless.latency.profile import ProfileError, list_profiles, load_profile, read_profile, save_profile
 
@@ -9,6 +10,7 @@ __all__ = [
     "list_prices",
     "list_profiles",
     "load_profile",
+    "mixed_pools",
     "read_profile",
     "save_profile",
     "usd_per_gpu_hour",

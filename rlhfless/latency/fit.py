@@ -25,8 +25,20 @@ class AffineFit:
     per_response_s: float
     per_kv_token_s: float
     mean_relative_error: float
+    median_relative_error: float
+    p90_relative_error: float
     max_relative_error: float
     points: int
+
+
+def residuals(errors: FloatArray) -> dict[str, float]:
+    """What a profile says of the (N,) relative errors of a fit."""
+    return {
+        "mean_relative_error": float(errors.mean()),
+        "median_relative_error": float(np.median(errors)),
+        "p90_relative_error": float(np.quantile(errors, 0.9)),
+        "max_relative_error": float(errors.max()),
+    }
 
 
 def fit_nonnegative(columns: FloatArray, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -61,9 +73,7 @@ def fit_table(table: StepTable, max_batch: int, kv_capacity_tokens: int) -> Affi
     batch, context = table.batch[rows], table.context_tokens[cols]
     columns = np.stack([np.ones(len(batch)), batch, batch * context], axis=1)
     (base, per_response, per_kv_token), errors = fit_nonnegative(columns, table.step_s[rows, cols])
-    return AffineFit(
-        float(base), float(per_response), float(per_kv_token), float(errors.mean()), float(errors.max()), len(batch)
-    )
+    return AffineFit(float(base), float(per_response), float(per_kv_token), **residuals(errors), points=len(batch))
 
 
 def fit_prefill(prompts: FloatArray, tokens_each: FloatArray, seconds: FloatArray) -> tuple[float, float, FloatArray]:

@@ -4,7 +4,7 @@ Knows torch and transformers (imported inside functions only); what is timed com
 ``decode_iteration(batch, context)`` and ``prefill_call(prompts, tokens)``: those of the engine that will run
 (``rlhfless.engine.torch_profile``). The whole grid is gone through in rounds, each in an order of its own, and the median
 over the rounds is kept: a slow phase of the machine hits all points alike. A point where a bigger batch or a longer context
-came out faster stays as measured. Measure where nothing else runs.
+came out faster stays as measured. The clock is that of ``rlhfless.latency.stopwatch``. Measure where nothing else runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import datetime
 import importlib
 import platform
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import numpy as np
 
 from rlhfless.errors import missing_extra
 from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity
+from rlhfless.latency.stopwatch import stopwatch
 from solver.latency import StepTable
 
 TINY = "tiny-qwen2"
@@ -39,7 +39,9 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CONTEXTS = (16, 64, 128, 256, 512)
 PREFILLS = ((1, 16), (1, 64), (1, 256), (4, 16), (4, 64), (16, 16), (16, 64), (64, 16), (64, 32))
 ROUNDS = 15
+FAST = {"batches": (1, 4, 16, 64), "contexts": (16, 128, 512), "prefills": ((1, 16), (1, 128), (4, 64), (16, 32)), "rounds": 5}
 WARM_UP_CALLS = 3
+TIMED_CALLS = 5  # of a visit: the first ones after another size are still slower
 KV_MEMORY_BYTES = 1 << 30
 
 Timed = Callable[[int, int], None]
@@ -66,11 +68,15 @@ class CausalLM:
             raise ProfileError(f"{model!r} is no model: give a local folder with a config.json, or the name {TINY}")
         self.device = torch.device(device)
         self.name = model if model == TINY else Path(model).resolve().name
-        config = transformers.Qwen2Config(**TINY_CONFIG) if model == TINY else None
-        self._config = config or transformers.AutoConfig.from_pretrained(model, local_files_only=True)
         dtype = torch.float32 if device == "cpu" else torch.bfloat16
         self.precision = str(dtype).removeprefix("torch.")
-        self.model = transformers.AutoModelForCausalLM.from_config(self._config, dtype=dtype).to(self.device).eval()
+        try:
+            config = transformers.Qwen2Config(**TINY_CONFIG) if model == TINY else None
+            self._config = config or transformers.AutoConfig.from_pretrained(model, local_files_only=True)
+            self.model = transformers.AutoModelForCausalLM.from_config(self._config, dtype=dtype).to(self.device).eval()
+        except (OSError, ValueError, KeyError) as error:
+            why = (str(error).strip() or "it is not complete").splitlines()[0].rstrip(".")
+            raise ProfileError(f"{model}: holds no causal language model of transformers: {why}") from None
         self.weight_bytes = sum(weight.numel() * weight.element_size() for weight in self.model.parameters())
         heads = getattr(self._config, "num_key_value_heads", None) or self._config.num_attention_heads
         width = getattr(self._config, "head_dim", None) or self._config.hidden_size // self._config.num_attention_heads
@@ -100,7 +106,11 @@ class CausalLM:
             state.clone()
             self._wait()
 
-        return _median(copy, rounds) / int(state.numel())
+        return self.median_s(copy, rounds) / int(state.numel())
+
+    def median_s(self, timed: Callable[[], None], rounds: int) -> float:
+        """Median seconds of a call on its device."""
+        return float(median_seconds(lambda *_: timed(), [(0, 0)], rounds, self.device.type)[0])
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
@@ -142,11 +152,14 @@ def measure_profile(
     longest = max(max(contexts), *(tokens for _, tokens in prefills))
     if longest > lm.max_context:
         raise ProfileError(f"{lm.name} holds {lm.max_context} tokens of context; {longest} cannot be measured")
-    decode, prefill = timers(lm.model, longest)
-    step_s = _medians(decode, [(batch, context) for batch in batches for context in contexts], rounds)
-    prefill_s = _medians(prefill, list(prefills), rounds)
-    sync_s = _median(lm.sync, rounds)
-    start_s = _median(lm.build, rounds) + sync_s
+    try:
+        decode, prefill = timers(lm.model, longest)
+    except ValueError as error:
+        raise ProfileError(f"{lm.name}: {error}") from None
+    step_s = median_seconds(decode, [(batch, context) for batch in batches for context in contexts], rounds, device)
+    prefill_s = median_seconds(prefill, list(prefills), rounds, device)
+    sync_s = lm.median_s(lm.sync, rounds)
+    start_s = lm.median_s(lm.build, rounds) + sync_s
     capacity = kv_capacity(
         gpus=1,
         memory_bytes_per_gpu=kv_memory_bytes + lm.weight_bytes,
@@ -185,22 +198,20 @@ def measure_profile(
     )
 
 
-def _medians(timed: Timed, sizes: list[tuple[int, int]], rounds: int) -> np.ndarray:
-    """(sizes,) median seconds; each visit of a size begins with calls that are not counted."""
-    seconds = np.zeros((rounds, len(sizes)))
+def median_seconds(timed: Timed, sizes: list[tuple[int, int]], rounds: int, device: str) -> np.ndarray:
+    """(sizes,) median seconds of ``timed``; each visit of a size begins with calls that are not counted."""
+    now_s = stopwatch(device)
+    seconds = np.zeros((rounds, len(sizes), TIMED_CALLS))
     for one_round in range(rounds):
         for i in np.random.default_rng(one_round).permutation(len(sizes)):
             size = sizes[i]
             for _ in range(WARM_UP_CALLS):
                 timed(*size)
-            start = time.perf_counter()
-            timed(*size)
-            seconds[one_round, i] = time.perf_counter() - start
-    return np.asarray(np.median(seconds, axis=0))
-
-
-def _median(timed: Callable[[], None], rounds: int) -> float:
-    return float(_medians(lambda *_: timed(), [(0, 0)], rounds)[0])
+            for call in range(TIMED_CALLS):
+                start = now_s()
+                timed(*size)
+                seconds[one_round, i, call] = now_s() - start
+    return np.asarray(np.median(seconds, axis=(0, 2)))
 
 
 def _require(package: str) -> Any:

@@ -4,7 +4,7 @@ Knows files and numbers (json and numpy only); nothing of how a profile is measu
 checkout's ``data/profiles``, or in ``rlhfless/_data/profiles`` of an installed package.
 
 A profile holds (times in seconds): ``name, model, kind, gpus_per_actor, precision``; ``table`` (``batch``,
-``context_tokens``, ``step_s``); ``fit`` of the table; ``prefill`` (``samples``, ``base_s``, ``per_token_s``);
+``context_tokens``, ``step_s``); ``fit`` of it and ``prefill`` (``samples``, ``base_s``, ``per_token_s``), both with residuals;
 ``start_s, sync_s, transfer_base_s, transfer_per_kv_token_s`` (= ``link.kv_bytes_per_token / link.bytes_per_s``);
 ``max_batch, kv_capacity_tokens`` (``kv_capacity`` holds formula and inputs); and in words ``origin, command, date,
 licence`` and ``assumptions``, which names every number that is assumed rather than measured.
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhfless.latency.fit import fit_prefill, fit_table
+from rlhfless.latency.fit import fit_prefill, fit_table, residuals
 from solver.errors import PlanningError
 from solver.latency import LatencyModel, StepTable
 
@@ -160,8 +160,7 @@ def compose_profile(
         "prefill": {
             "base_s": base_s,
             "per_token_s": per_token_s,
-            "mean_relative_error": float(errors.mean()),
-            "max_relative_error": float(errors.max()),
+            **residuals(errors),
             "samples": {
                 "prompts": [sample[0] for sample in samples],
                 "tokens_each": [sample[1] for sample in samples],
@@ -292,6 +291,7 @@ def _model_of(profile: Mapping[str, Any], path: Path) -> LatencyModel:
             transfer_per_kv_token_s=_seconds(profile, path, "transfer_per_kv_token_s"),
             max_batch=_count(profile, path, "max_batch"),
             kv_capacity_tokens=_count(profile, path, "kv_capacity_tokens"),
+            kv_bytes_per_token=_seconds(profile, path, "link.kv_bytes_per_token"),
         )
     except PlanningError as error:
         raise ProfileError(f"{path}: {error}") from None

@@ -13,6 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from solver.survival import kaplan_meier
+
 FloatArray = NDArray[np.float64]
 
 
@@ -35,7 +37,8 @@ def expected_tokens(tokens: ArrayLike, complete: ArrayLike, response_limit: floa
     expected: FloatArray = np.minimum(length, response_limit)
     if whole.all():
         return expected
-    at, survival = kaplan_meier(length, whole)
+    at = np.unique(length)
+    survival = kaplan_meier(length, whole, at)
     # tail[j] = integral of S from at[j] to the limit; S is survival[j] on [at[j], at[j + 1])
     edges = np.minimum(at, response_limit)
     tail = np.concatenate([np.cumsum((survival[:-1] * np.diff(edges))[::-1])[::-1], [0.0]])
@@ -44,20 +47,3 @@ def expected_tokens(tokens: ArrayLike, complete: ArrayLike, response_limit: floa
     residual = np.divide(tail[j], survival[j], out=np.zeros(len(j)), where=open_ended)
     expected[~whole] = np.minimum(expected[~whole] + residual, response_limit)
     return expected
-
-
-def kaplan_meier(tokens: FloatArray, complete: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
-    """The survival function of right-censored lengths.
-
-    Args:
-        tokens: (R,) lengths; complete: (R,) False where the length is a lower bound. A response censored at c is at risk
-            at c.
-
-    Returns:
-        The (J,) distinct lengths in order, and S just after each of them: the share of responses that are longer.
-    """
-    at, which = np.unique(tokens, return_inverse=True)
-    ended = np.bincount(which, weights=complete, minlength=len(at))
-    count = np.bincount(which, minlength=len(at))
-    at_risk = np.cumsum(count[::-1])[::-1]
-    return at, np.cumprod(1.0 - ended / at_risk, dtype=np.float64)

@@ -143,25 +143,43 @@ class EwmaPredictor:
         """Scenarios of lengths around the prediction: (S, R) tokens, from 1 to the response limit.
 
         Every response's prediction is multiplied by a ratio drawn from the newest visits of the history: there, the ratio of
-        a response's length to what its prompt's earlier visits predicted (to the visit's own mean on a first visit). The
-        ratios of all prompts are pooled and drawn independently. Without history every scenario is the prediction.
+        a response's length to what its prompt's earlier visits predicted (on a first visit, to the mean of the prompt's other
+        samples). In every scenario a prompt takes over the ratios of one prompt of the history, each of its responses one of
+        them: what moves all samples of a prompt together stays together. A history of first visits with one sample each says
+        nothing of how well it predicts: then every response draws from all lengths seen, whatever its prompt. Without history
+        every scenario is the prediction.
 
         The arguments are those of ``predict``, and the number of scenarios and a seed.
         """
         predicted = self.predict(prompt_ids, samples_per_prompt, reference_answer_tokens, response_limit=response_limit)
-        drawn = np.random.default_rng(seed).choice(self._ratios(response_limit), size=(scenarios, len(predicted)))
-        return np.asarray(np.clip(np.ceil(predicted * drawn), 1, response_limit), dtype=float)
-
-    def _ratios(self, response_limit: int) -> FloatArray:
-        """Length over prediction of every response of the newest visit of each prompt; (1.0,) without history."""
+        rng, shape = np.random.default_rng(seed), (scenarios, len(predicted))
         if self._history.empty:
-            return np.ones(1)
+            sampled = np.broadcast_to(predicted, shape)
+        elif len(of_prompts := self._ratios(response_limit)):
+            pool, size = np.concatenate(of_prompts), np.array([len(r) for r in of_prompts])
+            repeats = np.broadcast_to(np.asarray(samples_per_prompt, dtype=np.int64), (len(prompt_ids),))
+            asked = np.repeat(pd.factorize(np.array([str(p) for p in prompt_ids], dtype=object))[0], repeats)
+            source = rng.integers(len(size), size=(scenarios, int(asked.max(initial=-1)) + 1))[:, asked]
+            first = np.cumsum(size) - size
+            sampled = predicted * pool[first[source] + np.floor(rng.random(shape) * size[source]).astype(np.int64)]
+        else:
+            sampled = rng.choice(self._visits(response_limit).expected, size=shape)
+        return np.asarray(np.clip(np.ceil(sampled), 1, response_limit), dtype=float)
+
+    def _ratios(self, response_limit: int) -> list[FloatArray]:
+        """Length over prediction of the responses of every prompt's newest visit; prompts that were not predicted left out."""
         visits = self._visits(response_limit)
         table = self._history.assign(expected=visits.expected)
-        newest = table[table["epoch"] == table.groupby("prompt_id")["epoch"].transform("max")]
-        bases = np.array([visits.predicted[key] for key in zip(newest["prompt_id"], newest["epoch"], strict=True)])
-        ratios: FloatArray = newest["expected"].to_numpy(dtype=float)[bases > 0] / bases[bases > 0]
-        return ratios if len(ratios) else np.ones(1)
+        by_prompt = table.groupby("prompt_id")["epoch"]
+        newest = table[table["epoch"] == by_prompt.transform("max")]
+        first = (newest["epoch"] == by_prompt.transform("min")[newest.index]).to_numpy()
+        visit = newest.groupby("prompt_id")["expected"]
+        samples = visit.transform("size").to_numpy(dtype=float)
+        others = (visit.transform("sum") - newest["expected"]).to_numpy(dtype=float) / np.maximum(samples - 1, 1)
+        predicted = np.array([visits.predicted[key] for key in zip(newest["prompt_id"], newest["epoch"], strict=True)])
+        base = np.where(first, np.where(samples > 1, others, 0.0), predicted)
+        known = newest.assign(ratio=np.where(base > 0, newest["expected"] / np.where(base > 0, base, 1.0), np.nan)).dropna()
+        return [group.to_numpy(dtype=float) for _, group in known.groupby("prompt_id")["ratio"]]
 
     def _visits(self, response_limit: int) -> _Visits:
         """The moving average over the history, worked out once per response limit."""

@@ -43,10 +43,15 @@ def test_an_iteration_holds_the_context_that_is_asked_for() -> None:
 
 
 def test_the_times_are_those_of_the_callables() -> None:
-    """Sleeping stands for work: 10 ms + 2 ms per response, so the fit must find about that."""
+    """Work of 10 ms + 2 ms per response, so the fit must find about that."""
+
+    def work(seconds: float) -> None:
+        until = time.thread_time() + seconds
+        while time.thread_time() < until:
+            pass
 
     def timers(model: object, longest: int) -> tuple[measure.Timed, measure.Timed]:
-        return lambda batch, context: time.sleep(10e-3 + 2e-3 * batch), lambda prompts, tokens: time.sleep(1e-3)
+        return lambda batch, context: work(10e-3 + 2e-3 * batch), lambda prompts, tokens: work(1e-3)
 
     profile = measure.measure_profile(timers, name="pretended", **(SMALL | {"rounds": 3}))
     step_s = np.array(profile["table"]["step_s"])

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhfless.predict import expected_tokens
-from rlhfless.predict.censoring import kaplan_meier
 
 logs = st.lists(st.tuples(st.integers(0, 60), st.booleans()), min_size=1, max_size=25)
 
@@ -30,12 +29,6 @@ def test_a_response_cut_off_earlier_is_expected_to_go_on_like_the_others_that_go
 def test_nothing_is_added_where_nothing_was_seen_to_go_on() -> None:
     assert expected_tokens([5, 10, 10], [True, False, False], 1000).tolist() == [5, 10, 10]
     assert expected_tokens([7], [False], 1000).tolist() == [7]
-
-
-def test_kaplan_meier_by_hand() -> None:
-    at, survival = kaplan_meier(np.array([1.0, 2, 2, 3]), np.array([True, True, False, True]))
-    assert at.tolist() == [1, 2, 3]
-    assert survival == pytest.approx([3 / 4, 3 / 4 * 2 / 3, 0])
 
 
 @given(logs, st.integers(1, 80))

@@ -116,3 +116,30 @@ def test_without_history_every_scenario_is_the_prediction():
     predictor = EwmaPredictor().fit(pd.DataFrame())
     sampled = predictor.sample(["a", "b"], 2, {"a": 30}, response_limit=100, scenarios=3)
     assert sampled.tolist() == [[30, 30, 50, 50]] * 3
+
+
+def test_single_samples_of_a_first_visit_say_nothing_of_their_own_accuracy():
+    """One length per prompt seen once: a scenario draws from all of them, whatever the prompt."""
+    history = pd.DataFrame({"prompt_id": [f"p{i}" for i in range(40)], "epoch": 0, "response_tokens": [10] * 20 + [100] * 20})
+    sampled = EwmaPredictor().fit(history).sample(["p0"] * 200, response_limit=200, scenarios=4)
+    assert set(np.unique(sampled)) == {10.0, 100.0}
+    assert 0.4 < float((sampled == 100).mean()) < 0.6
+
+
+def test_samples_of_a_first_visit_are_measured_against_the_others():
+    """Two samples of 10 and 30: each is a third or three times of what the other one says."""
+    history = pd.DataFrame({"prompt_id": ["p", "p"], "epoch": 0, "response_tokens": [10, 30]})
+    sampled = EwmaPredictor().fit(history).sample(["p"] * 100, response_limit=200, scenarios=2)
+    assert set(np.unique(sampled)) == {np.ceil(20 / 3), 60.0}
+
+
+def test_what_moves_all_samples_of_a_prompt_stays_together():
+    """One prompt doubled, another halved: in a scenario all samples of a prompt double or all halve."""
+    rows = [("a", 0, 50), ("a", 0, 50), ("b", 0, 50), ("b", 0, 50), ("a", 1, 100), ("a", 1, 100), ("b", 1, 25), ("b", 1, 25)]
+    history = pd.DataFrame(rows, columns=["prompt_id", "epoch", "response_tokens"])
+    sampled = EwmaPredictor().fit(history).sample(["a", "b"], 4, response_limit=500, scenarios=50)
+    assert sampled.shape == (50, 8)
+    assert np.all(sampled[:, :4] == sampled[:, :1])
+    assert np.all(sampled[:, 4:] == sampled[:, 4:5])
+    assert set(np.unique(sampled[:, 0])) == {50.0, 200.0}
+    assert 0.2 < float((sampled[:, 0] > 100).mean()) < 0.8

@@ -17,17 +17,18 @@ def simulate(
     remaining: Sequence[int],
     context: Sequence[int],
     most: Sequence[int],
-    has_kv: Sequence[bool],
+    there_tokens: Sequence[int],
     latency: solver.LatencyModel,
     admission: solver.Admission,
     running: int = 0,
 ) -> tuple[list[tuple[int, int, int, int, int]], list[float]]:
     """Visits (response, first, last, context, prefill), sorted, and the completion time of every response.
 
-    The first ``running`` responses are in the batch before the first iteration.
+    ``there_tokens`` of each context need no prefill. The first ``running`` responses are in the batch before the first
+    iteration.
     """
     left, ctx = list(remaining), list(context)
-    to_compute = [0 if kept else tokens for kept, tokens in zip(has_kv, ctx, strict=True)]
+    to_compute = [tokens - there for there, tokens in zip(there_tokens, ctx, strict=True)]
     queue = deque(i for i in range(running, len(left)) if left[i] > 0)
     visits = [(i, 0, 0, ctx[i], to_compute[i]) for i in range(len(left)) if left[i] == 0]
     # (response, iteration in which it joined, context then), oldest first
@@ -116,7 +117,7 @@ class EveryPlan:
     def _run(self, order: tuple[int, ...]) -> float:
         work, chosen = self.workload, list(order)
         columns = (work.remaining_tokens[chosen], work.context_tokens[chosen], work.reserved_tokens[chosen])
-        return max(simulate(*(c.tolist() for c in columns), [False] * len(order), self.latency, self.admission)[1])
+        return max(simulate(*(c.tolist() for c in columns), [0] * len(order), self.latency, self.admission)[1])
 
     def optimum(self, objective: solver.Objective, rest: solver.StepRest, reference: tuple[float, float]) -> float:
         """The least value of any plan; infinite when none keeps the limit."""

@@ -12,7 +12,7 @@ from solver_reference import simulate
 from solver_strategies import latencies
 
 import solver
-from solver.batching import _schedule_with_refill, schedule, timeline
+from solver.batching import _joins, _joins_by_run, _schedule_with_refill, busy_s, schedule, timeline
 
 
 class Queue(NamedTuple):
@@ -21,7 +21,7 @@ class Queue(NamedTuple):
     remaining: np.ndarray
     context: np.ndarray
     most: np.ndarray
-    has_kv: np.ndarray
+    there: np.ndarray
 
 
 @st.composite
@@ -29,10 +29,10 @@ def queues(draw: st.DrawFn) -> Queue:
     count = draw(st.integers(1, 12))
     columns = [
         draw(st.lists(element, min_size=count, max_size=count))
-        for element in (st.integers(0, 20), st.integers(0, 15), st.integers(0, 8), st.booleans())
+        for element in (st.integers(0, 20), st.integers(0, 15), st.integers(0, 8), st.sampled_from([0, 1, 7, 15]))
     ]
-    remaining, context, spare = (np.array(column, dtype=np.int64) for column in columns[:3])
-    return Queue(remaining, context, context + remaining + spare, np.array(columns[3], dtype=bool))
+    remaining, context, spare, there = (np.array(column, dtype=np.int64) for column in columns)
+    return Queue(remaining, context, context + remaining + spare, np.minimum(there, context))  # none, a part or all of it
 
 
 @st.composite
@@ -65,7 +65,7 @@ def test_a_batch_that_runs_already_goes_on_as_in_the_plain_simulation(data, queu
     if admission.rule == "reserve":
         room = min(room, int(np.searchsorted(np.cumsum(queue.most), admission.kv_capacity_tokens, side="right")))
     running = data.draw(st.integers(0, min(room, len(queue.remaining))))
-    queue.has_kv[:running] = True
+    queue.there[:running] = queue.context[:running]
     run = timeline(*queue, latency, admission, running)
     visits, end_s = simulate(*(column.tolist() for column in queue), latency, admission, running)
     stays = run.residency
@@ -104,28 +104,66 @@ def test_every_response_gets_all_its_iterations_and_only_preempt_splits_them(dat
 def test_the_fast_path_is_the_general_path(data, queue):
     admission = data.draw(admissions(queue))
     stays = schedule(*queue, admission)
-    general = _schedule_with_refill(
-        queue.remaining, queue.context, queue.most, np.where(queue.has_kv, 0, queue.context), admission, 0
-    )
+    general = _schedule_with_refill(queue.remaining, queue.context, queue.most, queue.context - queue.there, admission, 0)
     for name in ("first", "last", "context", "prefill"):
         assert sorted(zip(stays.response.tolist(), getattr(stays, name).tolist(), strict=True)) == sorted(
             zip(general.response.tolist(), getattr(general, name).tolist(), strict=True)
         )
 
 
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 9)), min_size=1, max_size=12), st.integers(1, 30))
+@settings(max_examples=300, deadline=None)
+def test_neighbours_of_equal_length_join_as_they_would_one_by_one(runs, slots):
+    lengths = np.repeat(*np.array(runs).T)
+    slots = min(slots, len(lengths))
+    firsts = np.flatnonzero(np.diff(lengths, prepend=-1))
+    assert _joins_by_run(lengths, firsts, slots).tolist() == _joins(lengths, slots).tolist()
+
+
 def test_an_eviction_by_hand():
     """Two responses of context 4 and 5 tokens to go in 12 tokens of memory: both join, after two iterations they hold 12,
     after the third they would hold 14; the younger leaves with 7 tokens, waits two iterations and recomputes them."""
     five = np.array([5, 5])
-    stays = schedule(five, np.array([4, 4]), np.array([9, 9]), np.zeros(2, bool), solver.Admission(8, 12, "preempt"))
+    stays = schedule(five, np.array([4, 4]), np.array([9, 9]), np.zeros(2, int), solver.Admission(8, 12, "preempt"))
     rows = zip(stays.response, stays.first, stays.last, stays.context, stays.prefill, strict=True)
     assert sorted(tuple(map(int, row)) for row in rows) == [(0, 0, 5, 4, 4), (1, 0, 3, 4, 4), (1, 5, 7, 7, 7)]
 
 
+def test_a_part_that_is_there_shortens_the_prefill_and_a_whole_context_makes_none():
+    """Contexts of 10 with 10, 7 and 0 tokens there: one call for 3 + 10 tokens; then a slot is free and nothing is computed."""
+    three, there = np.array([1, 2, 2, 1]), np.array([10, 7, 0, 10])
+    latency = solver.LatencyModel("x", 1, 1.0, 0.0, prefill_base_s=0.5, prefill_per_token_s=0.1)
+    run = timeline(three, np.full(4, 10), np.full(4, 12), there, latency, solver.Admission(3, 99))
+    assert run.prefill_tokens.tolist() == [13, 0]
+    assert run.prefill_s.tolist() == pytest.approx([0.5 + 1.3, 0.0])
+    assert run.end_s.tolist() == pytest.approx([2.8, 3.8, 3.8, 3.8])
+    assert busy_s(three, np.full(4, 10), np.full(4, 12), there, latency, solver.Admission(3, 99)) == pytest.approx(3.8)
+
+
+def test_who_is_evicted_computes_all_of_its_context_again():
+    """As above by hand, but that both contexts were there at first."""
+    five, there = np.array([5, 5]), np.array([4, 4])
+    stays = schedule(five, np.array([4, 4]), np.array([9, 9]), there, solver.Admission(8, 12, "preempt"))
+    rows = zip(stays.response, stays.first, stays.prefill, strict=True)
+    assert sorted(tuple(map(int, row)) for row in rows) == [(0, 0, 0), (1, 0, 0), (1, 5, 7)]
+
+
 def test_zero_lengths_are_complete_at_once_and_take_no_slot():
     none = np.zeros(3, dtype=np.int64)
-    run = timeline(
-        np.array([0, 4, 0]), none, none + 4, np.zeros(3, bool), solver.LatencyModel("x", 1, 0.5, 0.0), solver.Admission(1, 4)
-    )
+    run = timeline(np.array([0, 4, 0]), none, none + 4, none, solver.LatencyModel("x", 1, 0.5, 0.0), solver.Admission(1, 4))
     assert run.end_s.tolist() == [0.0, 2.0, 0.0]
     assert run.batch.tolist() == [1, 1, 1, 1]
+
+
+@given(st.data(), st.sampled_from(["reserve", "preempt"]))
+@settings(max_examples=150, deadline=None)
+def test_busy_seconds_without_iterations_are_those_of_the_timeline(data, rule):
+    n = data.draw(st.integers(0, 12))
+    numbers = st.lists(st.integers(0, 30), min_size=n, max_size=n)
+    remaining, context = (np.array(data.draw(numbers), dtype=np.int64) for _ in range(2))
+    there = np.minimum(context, np.array(data.draw(numbers), dtype=np.int64))
+    most = context + 40
+    admission = solver.Admission(data.draw(st.integers(1, 6)), data.draw(st.integers(70, 300)), rule)
+    latency = solver.LatencyModel("x", 1, 2.0, 0.3, 0.01, prefill_base_s=0.7, prefill_per_token_s=0.05)
+    one_by_one = timeline(remaining, context, most, there, latency, admission).busy_s
+    assert busy_s(remaining, context, most, there, latency, admission) == pytest.approx(one_by_one, rel=1e-9, abs=1e-12)

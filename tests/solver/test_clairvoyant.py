@@ -18,8 +18,10 @@ from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.latency import list_profiles, load_profile
 from rlhfless.scheduling import POLICIES, PlanningInput, make_policy
+from solver import clairvoyant
 from solver.clairvoyant import affine_minorants, clairvoyant_bound
 from solver.latency import StepTable
+from solver.reference import random_split
 
 EXACT = 1 - 2e-9  # the bound's own margin, and sums of times of a simulation against closed forms
 
@@ -52,7 +54,7 @@ def executed(work: solver.Workload, plan: solver.Plan, cluster: solver.Cluster, 
         Request(i, p, work.response_limit, target_tokens=n)
         for i, (p, n) in enumerate(zip(prompts, work.response_tokens.tolist(), strict=True))
     ]
-    record = run_step(plan, requests, lambda a, at: SimulatedEngine(latency, a, at), latency, cluster)
+    record = run_step(plan, requests, SimulatedEngine, latency, cluster)
     return record.makespan_s, sum(len(a["gpu_ids"]) * (a["end_s"] - a["start_s"]) for a in record.allocations)
 
 
@@ -77,6 +79,50 @@ def test_no_policy_beats_it_on_shipped_profiles(profile):
         time_s, gpu_s = executed(work, plan, cluster, latency)
         ratios.append(gpu_s / bound.gpu_seconds(time_s))
     assert min(ratios) >= EXACT
+
+
+def test_slots_that_bind_for_short_responses_raise_it_and_no_policy_beats_it(monkeypatch):
+    """Unequal loads and slots that only short responses fill: charging by load up to a reference, by head beyond, is most."""
+    latency = replace(load_profile("l40s-qwen2.5-3b-tp2").affine, max_batch=128)
+    work = lognormal_workload(100, 4, limit=2000, mean_log=5.5)
+    cluster = solver.Cluster(10, 8, latency.gpus_per_actor)
+    bound = clairvoyant_bound(work, cluster, latency)
+    for name in ("random", "oracle", "oracle+replan"):
+        for weight in (0.3, 0.7, 0.95):
+            given_ = PlanningInput(work, cluster, latency, solver.Objective(weight), time_limit_s=0.05)
+            time_s, gpu_s = executed(work, make_policy(name).plan(given_), cluster, latency)
+            assert bound.gpu_seconds(time_s) * EXACT <= gpu_s
+    times = np.geomspace(1.05, 2.0, 8) * bound.shortest_s()
+    values = np.array([bound.gpu_seconds(t) for t in times])
+    monkeypatch.setattr(clairvoyant, "REFERENCES", np.array([]))
+    without = np.array([bound.gpu_seconds(t) for t in times])
+    assert np.all(values >= without)
+    assert np.max(values / without) > 1.02
+
+
+@pytest.mark.parametrize("groups", [1, 3, 100])
+def test_grouping_responses_for_the_bound_only_lowers_it(monkeypatch, groups):
+    """Against one lam, one group and all tokens of every response by itself."""
+    rng = np.random.default_rng(groups)
+    length, context = rng.integers(0, 60, 40).astype(float), rng.integers(0, 30, 40).astype(float)
+    a, b, c, slots, left = 5e-3, 1e-3, 1e-4, 6, 1.2
+    monkeypatch.setattr(clairvoyant, "GROUPS", groups)
+    parts = clairvoyant.Parts.of(length, context)
+    assert parts.tokens.sum() == pytest.approx(length.sum())
+    assert parts.count.sum() == len(length)
+    for reference in (1e-3, 3e-3, 8e-3):
+        got = parts.shares(b, c, slots, reference, parts.count * left - a * parts.length)
+        most = slots * reference
+        exact = 0.0
+        for tokens, start in zip(length, context, strict=True):
+            load = b + c * (start + np.arange(tokens))
+            values = [0.0]
+            for lam in np.geomspace(1e-4, 1e3, 2000):
+                rising = np.where(load <= lam * most**2, 2 * np.sqrt(lam * load), load / most + lam * most)
+                values.append(float(np.minimum(rising, 1 / slots + lam * most).sum()) - lam * (left - a * tokens))
+            values.append(float(np.minimum(load / most, 1 / slots).sum()))
+            exact += max(values)
+        assert 0 < got <= exact * (1 + 1e-9)
 
 
 def schedules(work: solver.Workload, latency: solver.LatencyModel, cluster: solver.Cluster, actors: int, most: int):
@@ -166,7 +212,7 @@ def test_it_falls_with_time_and_is_infinite_where_the_longest_response_does_not_
     if latency.table is None:
         longest_s = bound.ready_s + latency.base_s * work.response_tokens.max()
         assert shortest >= longest_s * EXACT
-        if longest_s > 0:
+        if work.response_tokens.max() > 0:
             assert math.isinf(bound.gpu_seconds(longest_s * 0.999))
     assert bound.gpu_seconds(shortest * (1 + 1e-6) + 1e-9) <= cluster.gpus * (shortest * (1 + 1e-6) + 1e-9) * (1 + 1e-9)
 
@@ -209,3 +255,29 @@ def test_minorants_lie_below_shipped_tables_and_touch_them(profile):
         assert np.all(line <= measured * (1 + 1e-9))
         best = np.maximum(best, line / measured)
     assert best.max() > 0.999
+
+
+@given(instances(), st.floats(1.0, 4.0))
+@settings(max_examples=60, deadline=None)
+def test_time_at_a_given_cost_is_the_inverse_of_cost_at_a_given_time(instance, slack):
+    workload, cluster, latency = instance
+    bound = clairvoyant_bound(workload, cluster, latency)
+    shortest = bound.shortest_s()
+    time_s = slack * max(shortest, 1e-6)
+    cost = bound.gpu_seconds(time_s)
+    assert bound.least_time_s(math.inf) == shortest
+    if math.isfinite(cost) and cost > 0:
+        assert bound.least_time_s(cost * (1 + 1e-9)) <= time_s * (1 + 1e-6)
+        assert bound.least_time_s(cost * 0.999) >= bound.least_time_s(cost) * (1 - 1e-9)
+    plan = random_split(workload, cluster, latency, actors=1)
+    taken = solver.evaluate(plan, workload, latency, table=True)
+    assert bound.least_time_s(taken.gpu_seconds) <= taken.makespan_s * (1 + 1e-9) + 1e-9
+
+
+def test_fewer_tokens_to_prefill_lower_the_bound():
+    workload, cluster = lognormal_workload(16, 4), solver.Cluster(2, 8, 2)
+    latency = load_profile("l40s-qwen2.5-3b-tp2")
+    every, none = (clairvoyant_bound(workload, cluster, latency, prefill_tokens=t) for t in (None, 0))
+    time_s = 2 * every.shortest_s()
+    saved = latency.prefill_per_token_s * float(workload.prompt_tokens.sum()) * latency.gpus_per_actor
+    assert every.gpu_seconds(time_s) - none.gpu_seconds(time_s) >= saved

@@ -58,7 +58,8 @@ def test_json_is_strict_and_holds_the_fields_of_a_plan(objective):
         "solve_s", "history", "value", "policy",
     } <= set(read)  # fmt: skip
     assert {
-        "kind", "gpu_ids", "node", "responses", "prompts", "max_batch", "start_s", "prefixes", "release", "predicted_s",
+        "kind", "gpu_ids", "node", "responses", "prompts", "max_batch", "start_s", "prefixes", "prefix_tokens", "release",
+        "predicted_s", "market", "usd_per_gpu_s", "prewarmed", "receive_s", "shares_prompts",
     } == set(read["actors"][0])  # fmt: skip
     assert [tuple(a["responses"]) for a in read["actors"]] == [a.responses for a in plan.actors]
     assert read["makespan_s"] == plan.makespan_s

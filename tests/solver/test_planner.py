@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from solver_strategies import instances, l40s, lognormal_workload
 
 import solver
-from solver.assemble import assemble
-from solver.evaluate import admission_of, ready_s
+from solver.evaluate import admission_of
+from solver.group_times import GroupTimes, Split
+from solver.one_kind.search import MakespanSearch
+from solver.one_kind.sorted_work import SortedWork
+from solver.pricing import Pricing
 from solver.reference import random_split
-from solver.relaxation import SortedWork
-from solver.search import MakespanSearch
 
 either = st.booleans().flatmap(lambda refill: instances(refill=refill))
 objectives = st.sampled_from([solver.Objective(w) for w in (0.0, 0.3, 0.7, 1.0)])
@@ -129,15 +130,15 @@ def test_more_gpus_never_raise_the_bound(objective, slots):
     workload, latency = lognormal_workload(64, 4), l40s(max_batch=slots)
 
     def search(actors: int) -> MakespanSearch:
-        work = SortedWork.of(workload, latency, admission_of(latency), ready_s(latency), actors)
-        cluster = solver.Cluster(actors, 2, 2)
+        rule = admission_of(latency)
+        work = SortedWork.of(workload, latency, rule, most_actors=actors)
+        pricing = Pricing.of(solver.Cluster(actors, 2, 2), latency, objective, solver.StepRest())
 
-        def value_of(groups: list[tuple[int, int]]) -> float:
-            plan = assemble("solver", [work.order[a:b] for a, b in groups], workload, cluster, latency)
-            return objective.value(plan.makespan_s, plan.gpu_seconds, (10.0, 100.0))
+        def busy_of(split: Split, how: str) -> np.ndarray:
+            return GroupTimes.of(workload, latency, rule, split.order).busy_s(split.edges, how)
 
-        state = MakespanSearch(work, 2, objective, solver.StepRest(), (10.0, 100.0), value_of)
-        state.run(1e-3, math.inf)
+        state = MakespanSearch(work, pricing, (10.0, 100.0), busy_of)
+        state.run(1e-3, math.inf, 60)
         return state
 
     runs = [search(actors) for actors in (1, 2, 4, 8, 16)]
@@ -200,8 +201,8 @@ def test_the_front_falls_and_lies_above_its_bound_curve(slots):
     for faster, cheaper in itertools.pairwise(front.plans):
         assert faster.makespan_s <= cheaper.makespan_s
         assert faster.gpu_seconds > cheaper.gpu_seconds
-    assert np.all(np.diff(front.bound_gpu_seconds[np.isfinite(front.bound_gpu_seconds)]) <= 1e-9)
+    assert np.all(np.diff(front.bound_cost[np.isfinite(front.bound_cost)]) <= 1e-9)
     for plan in front.plans:  # at the next grid point above its makespan the curve is no higher than at the makespan itself
         above = np.searchsorted(front.bound_makespan_s, plan.makespan_s)
-        assert above == len(front.bound_makespan_s) or front.bound_gpu_seconds[above] <= plan.gpu_seconds * (1 + 1e-9)
+        assert above == len(front.bound_makespan_s) or front.bound_cost[above] <= plan.gpu_seconds * (1 + 1e-9)
     assert len(front.to_frame()) == len(front.plans)

@@ -11,6 +11,7 @@ from solver_strategies import instances, l40s, lognormal_workload
 
 import solver
 from solver.assemble import assemble
+from solver.errors import shown, shown_above
 
 WORKLOAD = lognormal_workload(16, 4)
 CLUSTER = solver.Cluster(1, 8, 2)
@@ -66,6 +67,19 @@ def test_a_response_too_large_for_the_memory_names_response_limit_and_excess():
     solver.plan_generation(fits, CLUSTER, l40s(kv_capacity_tokens=100), time_limit_s=0.1)
 
 
+@pytest.mark.parametrize("ask", [solver.plan_generation, solver.pareto_front])
+def test_so_it_does_where_there_are_several_kinds(ask):
+    """The largest memory on offer counts."""
+    workload = solver.Workload([10, 90], [0, 1, 1], [5, 5, 5], response_limit=50)
+    cluster = solver.MixedCluster([solver.Pool("a", 1, 2), solver.Pool("b", 1, 2)])
+    models = {
+        (kind, 1): solver.LatencyModel(f"of {kind}", 1, 1e-3, 1e-4, kind=kind, kv_capacity_tokens=memory)
+        for kind, memory in (("a", 60), ("b", 130))
+    }
+    with pytest.raises(solver.PlanningError, match=r"response 1 can reach 140 KV .* 'of b' holds 130; .* by 10 tokens"):
+        ask(workload, cluster, models)
+
+
 def test_an_actor_larger_than_a_node_is_refused():
     with pytest.raises(solver.PlanningError, match=r"an actor wants 16 GPUs but a node has only 8: .* at most 8"):
         solver.Cluster(2, 8, 16)
@@ -79,3 +93,20 @@ def test_a_profile_of_another_actor_size_is_refused():
 def test_more_groups_than_actors_are_refused():
     with pytest.raises(solver.PlanningError, match=r"3 actors of 2 GPUs are wanted, but 1 nodes of 4 GPUs hold 2"):
         assemble("x", [[0], [1], [2]], solver.Workload([1], [0] * 3, [1] * 3), solver.Cluster(1, 4, 2), l40s())
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "above"),
+    [
+        (0.0, "0.000", "0.000"),
+        (12.34561, "12.346", "12.346"),
+        (12.34540, "12.345", "12.346"),
+        (0.00012341, "0.000123", "0.000124"),
+        (2e-9, "2e-09", "2.01e-09"),
+        (123456.7894, "123456.789", "123456.790"),
+    ],
+)
+def test_numbers_are_shown_in_one_way(value, text, above):
+    assert shown(value) == text
+    assert shown_above(value) == above
+    assert float(shown_above(value)) >= value

@@ -23,19 +23,19 @@ REFUSED = {
     "negative": (lambda: solver.Workload([1], [0, 0], [1, -4]), r"response_tokens\[1\] is -4; tokens cannot be negative"),
     "negative prompt": (lambda: solver.Workload([-1], [0], [1]), r"prompt_tokens\[0\] is -1; tokens cannot be negative"),
     "nan": (lambda: solver.Workload([1], [0, 0], [1, math.nan]), r"response_tokens\[1\] is nan; a finite number"),
-    "text": (lambda: solver.Workload([1], [0], ["many"]), "response_tokens holds <U4 values; numbers of tokens"),
+    "text": (lambda: solver.Workload([1], [0], ["many"]), "response_tokens holds <U4 values; numbers are needed"),
     "dimensions": (lambda: solver.Workload([1], [0], [[[1]]]), r"response_tokens has shape \(1, 1, 1\); one number per entry"),
-    "limit": (lambda: solver.Workload([1], [0], [1], response_limit=0), "response_limit is 0; at least 1 token"),
+    "limit": (lambda: solver.Workload([1], [0], [1], response_limit=0), "response_limit is 0; a whole number of at least 1"),
     "generated": (lambda: solver.Workload([1], [0], [1], -1), r"generated_tokens\[0\] is -1; tokens cannot be negative"),
     "flat grid": (lambda: solver.Workload.grid([1], [1, 2]), r"has shape \(2,\); \(prompts, samples\) is needed"),
-    "nodes": (lambda: solver.Cluster(0, 8, 1), "the cluster's nodes is 0; at least 1"),
-    "gpus": (lambda: solver.Cluster(1, 8, 0), "the cluster's gpus_per_actor is 0; at least 1"),
+    "nodes": (lambda: solver.Cluster(0, 8, 1), "the cluster's nodes is 0; a whole number of at least 1"),
+    "gpus": (lambda: solver.Cluster(1, 8, 0), "the cluster's gpus_per_actor is 0; a whole number of at least 1"),
     "actor size": (lambda: solver.Cluster(1, 4, 8), "an actor wants 8 GPUs but a node has only 4: .*at most 4"),
-    "price": (lambda: solver.Cluster(1, 1, 1, usd_per_gpu_hour=-1.0), "usd_per_gpu_hour is -1.0; a price of 0 or more"),
+    "price": (lambda: solver.Cluster(1, 1, 1, usd_per_gpu_hour=-1.0), "usd_per_gpu_hour is -1.0; a finite price of 0 or more"),
     "nan price": (lambda: solver.Cluster(1, 1, 1, usd_per_gpu_hour=math.nan), "usd_per_gpu_hour is nan"),
     "weight": (lambda: solver.Objective(1.5), "time_weight is 1.5; a number from 0"),
     "nan weight": (lambda: solver.Objective(math.nan), "time_weight is nan"),
-    "two limits": (lambda: solver.Objective(deadline_s=1, budget_gpu_s=1), "are both given; choose one"),
+    "two limits": (lambda: solver.Objective(deadline_s=1, budget_gpu_s=1), "are given together; choose one"),
     "deadline": (lambda: solver.Objective(deadline_s=0), "deadline_s is 0; a finite number above 0"),
     "budget": (lambda: solver.Objective(budget_gpu_s=math.inf), "budget_gpu_s is inf; a finite number above 0"),
     "rest": (lambda: solver.StepRest(learn_s=-1), "StepRest.learn_s is -1; a finite number of 0 or more"),
@@ -43,7 +43,7 @@ REFUSED = {
     "no time": (lambda: latency(base_s=0.0), "latency model 'x': a decode iteration takes no time"),
     "negative time": (lambda: latency(sync_s=-1.0), "latency model 'x': sync_s is -1.0; a time of 0 s or more"),
     "nan time": (lambda: latency(base_s=math.nan), "latency model 'x': base_s is nan"),
-    "no slots": (lambda: latency(max_batch=0), r"latency model 'x': .*max_batch \(0\).* must be at least 1"),
+    "no slots": (lambda: latency(max_batch=0), "latency model 'x': max_batch is 0; a whole number of at least 1"),
     "small table": (lambda: solver.StepTable([1], [0, 1], [[1, 1]]), "at least 2 x 2 points"),
     "table shape": (lambda: solver.StepTable([1, 2], [0, 1], [[1, 1]]), "at least 2 x 2 points.* step_s"),
     "table order": (lambda: solver.StepTable([2, 1], [0, 1], np.ones((2, 2))), "batch and context_tokens .* must increase"),
@@ -121,3 +121,31 @@ def test_an_empty_batch_takes_no_time():
     for model in (latency(), latency(table=table)):
         assert model.step_s([0, 1], [0, 5]).tolist()[0] == 0.0
     assert latency(table=table).affine.table is None
+
+
+WORK, HERE, MODEL = solver.Workload([1], [0, 0], [5, 9]), solver.Cluster(1, 4, 1), solver.LatencyModel("x", 1, 1e-3, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("ask", "sentence"),
+    [
+        (lambda: solver.plan_generation(WORK, HERE, MODEL, time_limit_s=float("nan")), "time_limit_s is nan; a finite number"),
+        (lambda: solver.plan_generation(WORK, HERE, MODEL, time_limit_s=-1.0), "time_limit_s is -1.0; a finite number"),
+        (lambda: solver.plan_generation(WORK, HERE, MODEL, seed=-1), "seed is -1; a whole number"),
+        (lambda: solver.plan_generation(WORK, HERE, MODEL, least_actors=1.5), "least_actors is 1.5; a whole number"),
+        (lambda: solver.plan_generation(WORK, HERE, MODEL, most_actors=2.5), "most_actors is 2.5; a whole number"),
+        (lambda: solver.Cluster(2.5, 1, 1), "nodes is 2.5; a whole number"),
+        (lambda: solver.Cluster(1, 1, 1, usd_per_gpu_hour=float("inf")), "usd_per_gpu_hour is inf; a finite price"),
+        (lambda: solver.Pool("a", 1, 1, prewarmed=0.5), "prewarmed is 0.5; a whole number"),
+        (lambda: solver.Workload([1], [0], [1e300]), "response_tokens.0. is 1e.300; that many tokens make no sense"),
+        (lambda: solver.pareto_front(WORK, HERE, MODEL, release="x"), "release 'x' is unknown"),
+        (lambda: solver.pareto_front(WORK, HERE, MODEL, cost="usd"), "usd_per_gpu_hour is 0"),
+        (
+            lambda: solver.clairvoyant_bound(WORK, solver.MixedCluster([solver.Pool("a", 1, 1)]), MODEL),
+            "use mixed_clairvoyant_bound",
+        ),
+    ],
+)
+def test_nonsense_asked_of_the_planner_is_refused_in_one_sentence(ask, sentence):
+    with pytest.raises(solver.PlanningError, match=sentence):
+        ask()

@@ -1,0 +1,60 @@
+"""Mixed clusters from the command line's words: further pools beside the first, each with its profiles.
+
+Knows profiles, prices and clusters; nothing of planning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlhfless.latency.prices import usd_per_gpu_hour
+from rlhfless.latency.profile import ProfileError, load_profile
+from solver.cluster import Cluster, MixedCluster, Pool
+from solver.latency import LatencyModel
+
+FORM = "GPUS:PROFILE[,PROFILE...][:USD[:MARKET]], 8:h100-qwen2.5-3b-tp1,h100-qwen2.5-3b-tp2:2.5:preemptible for example"
+
+
+def mixed_pools(
+    first: Cluster, latency: LatencyModel, pools: Sequence[str]
+) -> tuple[MixedCluster, dict[tuple[str, int], LatencyModel]]:
+    """The first cluster and the ``pools`` in words as one mixed cluster, with the latency models by kind and GPUs per actor.
+
+    Args:
+        pools: each of the form ``GPUS:PROFILE[,PROFILE...][:USD[:MARKET]]``. Nodes have eight GPUs, or all if there are fewer;
+            the price is the list price of kind and market unless it is given.
+
+    Raises:
+        ProfileError: a pool is not of this form, or its profiles are of several kinds; one sentence.
+    """
+    models = {(latency.kind, latency.gpus_per_actor): latency}
+    made = [first.pools[0]]
+    for text in pools:
+        count, _, rest = text.partition(":")
+        names, _, rest = rest.partition(":")
+        price, _, market = rest.partition(":")
+        if not count.isdigit() or int(count) < 1 or not names:
+            raise ProfileError(f"--pool {text}: is not of the form {FORM}")
+        try:
+            usd = float(price) if price else None
+        except ValueError:
+            raise ProfileError(f"--pool {text}: {price!r} is no price in USD per GPU and hour; the form is {FORM}") from None
+        offered = [load_profile(name) for name in names.split(",")]
+        kinds = sorted({model.kind for model in offered})
+        if len(kinds) > 1:
+            raise ProfileError(f"--pool {text}: its profiles are for {' and '.join(kinds)}; give every kind a pool of its own")
+        for model in offered:
+            known = models.setdefault((model.kind, model.gpus_per_actor), model)
+            if known.name != model.name:
+                raise ProfileError(
+                    f"--pool {text}: profiles {known.name} and {model.name} are both for {model.gpus_per_actor} x "
+                    f"{model.kind}; give one of them"
+                )
+        per_node = min(8, int(count))
+        if int(count) % per_node:
+            raise ProfileError(f"--pool {text}: {count} GPUs are no whole nodes of {per_node}; give a multiple of {per_node}")
+        market = market or "on-demand"
+        made.append(
+            Pool(kinds[0], int(count) // per_node, per_node, usd_per_gpu_hour(kinds[0], market) if usd is None else usd, market)
+        )
+    return MixedCluster(made), models

@@ -1,0 +1,157 @@
+"""Mixed clusters under uncertainty: the plan that is best over scenarios of lengths, with a bound below every plan.
+
+Knows planning for single lengths and how values over scenarios are made; ``solver.one_kind.uncertainty`` says why the bounds of
+single scenarios bound the whole.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from solver.assemble import with_times
+from solver.errors import PlanningError
+from solver.evaluate import evaluate
+from solver.mixed.effort import Effort
+from solver.mixed.linear_model import load
+from solver.mixed.planner import COUNTED, HURRY_S, LAST_S, PROVEN_GAP, search_mixed
+from solver.mixed.problem import MixedProblem
+from solver.mixed.search import bound_of, floor_of
+from solver.mixed.work import MixedWork
+from solver.mixed.worth import Worth
+from solver.objective import Objective
+from solver.plan import Improvement, Plan, Reference
+from solver.workload import FloatArray
+
+SEARCH = 0.5  # of the time limit, less what timing two plans over the scenarios takes, for plans for the predicted lengths
+COUNTED_HERE = 0.75  # share of the time limit that counted work may take; vectors and heaps are easier to foresee than searches
+RESPONSE_S, BUILD_S = 6e-7, 3e-7  # what a response of a scenario takes to time, and to sort and sum (see ``effort``)
+BOUNDS = 0.35  # of the work is kept for the bounds
+
+
+def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float) -> Plan:
+    """The random split and the best plans for the predicted lengths are timed over the scenarios, and the best over them is
+    taken; what is left of the work goes to the bound of every scenario.
+
+    Under a deadline (a budget) the bound is that of the cost (the time) without any limit.
+
+    Timing the split over all scenarios and a first plan for the predicted lengths come first, however little time there is: a
+    limit below what they take, half a microsecond to two (where memory binds, on a busy machine) for each response of each
+    scenario beside what ``search_mixed`` says, cannot be kept.
+
+    Raises:
+        PlanningError: no plan exists, or none found keeps the limit over the scenarios.
+    """
+    if time_limit_s >= HURRY_S:
+        load()  # once per process, before the clock starts
+    began = time.perf_counter()
+    workload, objective, rest, admission = problem.workload, problem.objective, problem.rest, problem.admission
+    models, learner_rate, usd_rate = problem.latencies, problem.learner_rate(objective.cost), problem.learner_rate("usd")
+    effort = Effort(COUNTED_HERE * time_limit_s, began + LAST_S * time_limit_s)
+    cases = workload.cases()
+    once_s = RESPONSE_S * len(workload) * len(cases)
+
+    def over_scenarios(plan: Plan) -> tuple[Plan, FloatArray, FloatArray]:
+        """The plan with its times over the scenarios, and time and cost of the step in each."""
+        effort.spend(once_s)
+        taken = evaluate(plan, workload, models, rest, admission=admission)
+        time_s = taken.makespans_s + rest.seconds
+        cost = taken.gpu_seconds_of if objective.cost == "gpu_s" else taken.cost_usd_of
+        return with_times(plan, taken), time_s, cost + learner_rate * time_s
+
+    search_s = max(0.1 * time_limit_s, SEARCH * time_limit_s - 2 * once_s)
+    outcome = search_mixed(replace(problem, workload=workload.points), search_s)
+    effort.spend(COUNTED * search_s)
+    *others, dealt = [outcome.plan, *outcome.candidates[1:]]
+    before = time.perf_counter()
+    found = [over_scenarios(dealt)]
+    took_s = time.perf_counter() - before
+    split = found[0][0]
+
+    def over() -> bool:
+        """Whether there is no room for timing one more plan."""
+        effort.late |= effort.left_s > 0 and time.perf_counter() + took_s > effort.stop_at
+        return effort.over
+
+    split_s = rest.step_time_s(split.makespan_s)
+    reference = Reference(
+        len(split.actors), split_s, rest.step_gpu_s(split.makespan_s, split.gpu_seconds), split.cost_usd + usd_rate * split_s
+    )
+    norms = reference.norms(objective.cost)
+    if others and not over():
+        found.append(over_scenarios(others.pop(0)))
+    free, unit = objective, norms
+    if objective.deadline_s is not None:
+        free, unit = Objective(0.0, cost=objective.cost), (1.0, 1.0)  # then values are costs themselves, or seconds
+    elif objective.budget is not None:
+        free, unit = Objective(1.0, cost=objective.cost), (1.0, 1.0)
+    worth = Worth(free, rest, learner_rate, unit, problem.release)
+    bounds = np.zeros(len(cases))
+    single: list[MixedProblem] = []  # every scenario as if it were known
+    works: list[MixedWork] = []
+    while len(works) < len(cases) and not effort.over:
+        single.append(replace(problem, workload=cases[len(works)]))
+        work = MixedWork.of(single[-1])
+        bounds[len(works)] = floor_of(work, worth)
+        works.append(work)
+        effort.spend(BUILD_S * len(workload))
+    for plan in others:
+        # some of the work is kept for the bounds, once a plan keeps the limit
+        kept = any(math.isfinite(objective.value_over(t, c, norms)) for _, t, c in found)
+        if over() or (kept and effort.left_s < BOUNDS * effort.most_s):
+            break
+        found.append(over_scenarios(plan))
+    values = [objective.value_over(t, c, norms) for _, t, c in found]
+    best = int(np.argmin(values))
+    value = values[best]
+    at_s = time.perf_counter() - began
+    if math.isinf(value):
+        raise PlanningError(_missed(objective, [(t, c) for _, t, c in found]))
+    chosen, times, costs = found[best]
+    for s, work in enumerate(works):
+        if effort.over:
+            break
+        share = Effort(effort.left_s / (len(works) - s), effort.stop_at)
+        paid = free.value(float(times[s]), float(costs[s]), unit)
+        # plans are made for the predicted lengths, in which less may have anything to generate
+        least = min(problem.needed_actors, single[s].needed_actors)
+        better = bound_of(work, worth, paid, share, least_actors=least, most_actors=problem.most_actors)
+        bounds[s] = max(bounds[s], better)
+        effort.spend(share.spent_s)
+        effort.late |= share.late
+    bound = min(objective.risk(bounds), value)
+    proven = value - bound <= PROVEN_GAP * max(abs(value), 1e-12)
+    stopped = effort.late or outcome.plan.status == "stopped"
+    return replace(
+        chosen,
+        policy="solver",
+        reference=reference,
+        value=value,
+        lower_bound=bound,
+        status="optimal" if proven else "stopped" if stopped else "feasible",
+        history=(
+            *(replace(line, lower_bound=0.0) for line in outcome.plan.history[:1]),
+            Improvement("scenarios", at_s, value, 0.0),
+            Improvement("bounds of the scenarios", time.perf_counter() - began, value, bound),
+        ),
+        solve_s=time.perf_counter() - began,
+    )
+
+
+def _missed(objective: Objective, found: Sequence[tuple[FloatArray, FloatArray]]) -> str:
+    """The sentence for a limit that no candidate keeps over the scenarios."""
+    if objective.deadline_s is not None:
+        what, unit, limit = "deadline", "s", objective.deadline_s
+        best = min(objective.risk(time_s) for time_s, _ in found)
+    else:
+        assert objective.budget is not None
+        what, unit, limit = "budget", objective.cost_unit, objective.budget
+        best = min(objective.risk(cost) for _, cost in found)
+    return (
+        f"no plan found for the {what} of {limit:.3f} {unit} over the scenarios of lengths: the best takes {best:.3f}; "
+        f"raise the {what} by {math.ceil((best - limit) * 1000) / 1000:.3f} {unit} or add GPUs"
+    )

@@ -1,0 +1,157 @@
+"""Every plan of a small workload on several offers, and random small instances for it.
+
+Shares with the solver only the latency model, the objective and the cluster's data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+from solver_reference import partitions, simulate
+from solver_strategies import latencies, workloads
+
+import solver
+from solver.cluster import MixedCluster, Pool
+from solver.offers import Offer, offers_of
+
+
+class MixedInstance(NamedTuple):
+    """A small planning problem on several offers."""
+
+    workload: solver.Workload
+    cluster: MixedCluster
+    offers: tuple[Offer, ...]
+    admission: str
+
+
+@st.composite
+def mixed_instances(draw: st.DrawFn, *, refill: bool) -> MixedInstance:
+    """Up to five responses on one or two pools with one or two actor sizes each; with ``refill`` slots or memory are few."""
+    work = draw(workloads(4 if refill else 5))
+    tightest = int(work.reserved_tokens.max())
+    models = {}
+    pools = []
+    for kind in ("x", "y")[: draw(st.integers(1, 2))]:
+        for gpus in (1, 2)[: draw(st.integers(1, 2))]:
+            slots = draw(st.integers(1, 3)) if refill else 64
+            memory = draw(st.sampled_from([tightest, 2 * tightest, 1 << 40])) if refill else 1 << 40
+            base = draw(latencies(max_batch=slots, kv_capacity_tokens=memory))
+            models[kind, gpus] = dataclasses.replace(base, kind=kind, gpus_per_actor=gpus, name=f"{kind}{gpus}")
+        pools.append(
+            Pool(
+                kind, draw(st.integers(1, 2)), draw(st.sampled_from([2, 1, 3])), draw(st.sampled_from([1.0, 3.0])),
+                prewarmed=draw(st.sampled_from([0, 1])),
+            )
+        )  # fmt: skip
+    cluster = MixedCluster(pools)
+    models = {key: model for key, model in models.items() if any(p.kind == key[0] and p.gpus_per_node >= key[1] for p in pools)}
+    return MixedInstance(
+        work, cluster, offers_of(cluster, models), draw(st.sampled_from(["reserve", "preempt"])) if refill else "reserve"
+    )
+
+
+def packs(cluster: MixedCluster, offers: list[Offer]) -> bool:
+    """Whether actors of these offers fit into nodes, by trying every node for every actor."""
+    free = [[pool.gpus_per_node] * pool.nodes for pool in cluster.pools]
+
+    def put(i: int) -> bool:
+        if i == len(offers):
+            return True
+        nodes = free[offers[i].pool]
+        for node in range(len(nodes)):
+            if nodes[node] >= offers[i].gpus:
+                nodes[node] -= offers[i].gpus
+                found = put(i + 1)
+                nodes[node] += offers[i].gpus
+                if found:
+                    return True
+        return False
+
+    return put(0)
+
+
+class EveryMixedPlan:
+    """Makespan, GPU-seconds and dollars of every plan whose actors start at once and are released when done.
+
+    Of all admission orders of a group only the fastest is kept. ``keep_together`` and ``share_prefill`` are those of
+    ``plan_generation``.
+    """
+
+    def __init__(self, instance: MixedInstance, keep_together: bool = False, share_prefill: bool = False) -> None:
+        self.workload, self.cluster, self.offers, self.admission = instance
+        self.share_prefill = share_prefill
+        self.items = [[i] for i in range(len(self.workload))]
+        if keep_together:
+            owner = self.workload.prompt_of
+            self.items = [np.flatnonzero(owner == prompt).tolist() for prompt in np.unique(owner)]
+        self._busy: dict[tuple[int, tuple[int, ...]], float] = {}
+        self.plans = list(self._every())
+
+    def _every(self) -> Iterator[tuple[float, float, float]]:
+        most = sum(pool.gpus for pool in self.cluster.pools)
+        held = self.workload.reserved_tokens
+        for parts in partitions(len(self.items), most):
+            groups = [[i for item in part for i in self.items[item]] for part in parts]
+            for chosen in itertools.product(range(len(self.offers)), repeat=len(groups)):
+                offers = [self.offers[r] for r in chosen]
+                if any(
+                    held[i] > offer.latency.kv_capacity_tokens
+                    for offer, group in zip(offers, groups, strict=True)
+                    for i in group
+                ):
+                    continue
+                if not packs(self.cluster, offers):
+                    continue
+                busy = [self.busy_s(r, tuple(group)) for r, group in zip(chosen, groups, strict=True)]
+                for warm in itertools.product((False, True), repeat=len(groups)):
+                    used = [
+                        sum(w for w, o in zip(warm, offers, strict=True) if o.pool == i) for i in range(len(self.cluster.pools))
+                    ]
+                    if any(n > pool.prewarmed for n, pool in zip(used, self.cluster.pools, strict=True)):
+                        continue
+                    done = [
+                        b + o.latency.sync_s + (0.0 if w else o.latency.start_s)
+                        for b, o, w in zip(busy, offers, warm, strict=True)
+                    ]
+                    gpu_s = sum(o.gpus * t for o, t in zip(offers, done, strict=True))
+                    usd = sum(o.gpus * o.usd_per_gpu_s * t for o, t in zip(offers, done, strict=True))
+                    yield max(done), gpu_s, usd
+
+    def busy_s(self, r: int, group: tuple[int, ...]) -> float:
+        """Seconds for which an actor of offer ``r`` decodes and prefills ``group``, in the fastest admission order."""
+        if (r, group) not in self._busy:
+            latency = self.offers[r].latency
+            rule = solver.Admission(latency.max_batch, latency.kv_capacity_tokens, self.admission)
+            self._busy[r, group] = min(self._run(order, latency, rule) for order in itertools.permutations(group))
+        return self._busy[r, group]
+
+    def _run(self, order: tuple[int, ...], latency: solver.LatencyModel, rule: solver.Admission) -> float:
+        work, chosen = self.workload, list(order)
+        columns = (work.remaining_tokens[chosen], work.context_tokens[chosen], work.reserved_tokens[chosen])
+        return max(simulate(*(c.tolist() for c in columns), self._there(order), latency, rule)[1])
+
+    def _there(self, order: tuple[int, ...]) -> list[int]:
+        """Prompt tokens that need no prefill: of a prompt that an earlier response with something to generate computes."""
+        work, computed = self.workload, set()
+        there = []
+        for i in order:
+            prompt = int(work.prompt_of[i])
+            there.append(int(work.prompt_tokens[prompt]) if self.share_prefill and prompt in computed else 0)
+            if work.remaining_tokens[i] > 0:
+                computed.add(prompt)
+        return there
+
+    def optimum(self, objective: solver.Objective, rest: solver.StepRest, norms: tuple[float, float]) -> float:
+        """The least value of any plan; infinite when none keeps the limit."""
+        rate = rest.learner_rate(objective.cost, self.cluster.pools[0].usd_per_gpu_s)
+        return min(
+            objective.value(
+                rest.step_time_s(t), (gpu_s if objective.cost == "gpu_s" else usd) + rate * rest.step_time_s(t), norms
+            )
+            for t, gpu_s, usd in self.plans
+        )

@@ -1,0 +1,69 @@
+"""No plan whatever costs less than the bounds of mixed planning say, also where prices and speeds differ a hundredfold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import solver
+from solver.mixed.classes import Classes
+from solver.mixed.problem import MixedProblem
+from solver.mixed.relaxation import Relaxation
+from solver.mixed.sequences import Sequences
+from solver.mixed.work import MixedWork
+from solver.offers import offers_of
+from solver.plan import ActorPlan, Plan
+
+
+def plan_on(groups, kinds, pools, models):
+    price = {pool.kind: pool.usd_per_gpu_s for pool in pools}
+    actors = [
+        ActorPlan(kind, (i,), 0, tuple(group), (), models[kind, 1].max_batch, usd_per_gpu_s=price[kind])
+        for i, (group, kind) in enumerate(zip(groups, kinds, strict=True))
+    ]
+    return Plan(tuple(actors), "any", 0.0, 0.0, 0.0)
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["gpu_s", "usd"]), st.sampled_from([1000, 8]))
+@settings(max_examples=120, deadline=None)
+def test_no_plan_on_any_offers_costs_less(seed, cost, slots):
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(3, 60))
+    workload = solver.Workload(
+        [10], [0] * count, rng.integers(1, 10 ** int(rng.integers(1, 4)) + 1, count), response_limit=2000
+    )
+    pools = [solver.Pool(k, 1, int(rng.integers(1, 4)), 36.0 * 10 ** rng.uniform(-2, 2)) for k in ("a", "b", "c")]
+    models = {
+        (pool.kind, 1): solver.LatencyModel(
+            pool.kind, 1, 10 ** rng.uniform(-3.5, -1), 10 ** rng.uniform(-5, -2.5), start_s=rng.choice([0.0, 0.3]),
+            prefill_base_s=rng.choice([0.0, 0.004]), max_batch=slots, kind=pool.kind,
+        )
+        for pool in pools
+    }  # fmt: skip
+    cluster = solver.MixedCluster(pools)
+    work = MixedWork.of(MixedProblem(workload, offers_of(cluster, models), cluster, solver.Objective(cost=cost)))
+    sequences, linear = Sequences(work), Relaxation(work, Classes.of(work, 12))
+    room = [pool.kind for pool in pools for _ in range(pool.gpus)]
+    for _ in range(4):
+        kinds = list(rng.permutation(room)[: int(rng.integers(1, len(room) + 1))])
+        order = np.argsort(-workload.response_tokens) if rng.random() < 0.7 else rng.permutation(count)
+        groups = [g for g in np.split(order, np.sort(rng.integers(0, count + 1, len(kinds) - 1))) if len(g)]
+        taken = solver.evaluate(plan_on(groups, kinds[: len(groups)], pools, models), workload, models)
+        paid = taken.gpu_seconds if cost == "gpu_s" else taken.cost_usd
+        assert sequences.at(taken.makespan_s).cost <= paid * (1 + 1e-9)
+        assert linear.at(taken.makespan_s).cost <= paid * (1 + 1e-9)
+
+
+def test_a_further_actor_that_the_cover_does_not_need_may_be_cheaper():
+    """The fast GPU could do everything in time; the slow one costs a hundredth and does all but the longest."""
+    models = {
+        ("fast", 1): solver.LatencyModel("fast", 1, 1e-3, 1e-3, kind="fast", max_batch=1000),
+        ("slow", 1): solver.LatencyModel("slow", 1, 20e-3, 1e-3, kind="slow", max_batch=1000),
+    }
+    cluster = solver.MixedCluster([solver.Pool("fast", 1, 1, 36000.0), solver.Pool("slow", 1, 1, 360.0)])
+    workload = solver.Workload([10] * 101, np.arange(101), [1000] + [100] * 100, response_limit=2000)
+    plan = solver.plan_generation(workload, cluster, models, solver.Objective(deadline_s=13.0, cost="usd"), time_limit_s=2.0)
+    assert plan.value == pytest.approx(21.2)
+    assert plan.lower_bound <= 21.2 + 1e-9

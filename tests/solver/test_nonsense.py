@@ -1,0 +1,146 @@
+"""Nonsense given to any public constructor or option is refused by the project, never by a library it uses."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import solver
+
+numbers = st.sampled_from(
+    [math.nan, math.inf, -math.inf, -1, 0, 1, 2, 0.5, 1.5, 1e300, -1e300, True, None, 10**400, "3", [], [1], np.float64(2.5)]
+)
+arrays = st.one_of(
+    numbers,
+    st.lists(numbers, max_size=4),
+    st.lists(st.integers(-2, 9), max_size=4),
+    st.lists(st.lists(st.sampled_from([0, 1, 5, -1, 0.5, math.nan, math.inf, "x", None]), max_size=3), max_size=3),
+    st.just(np.zeros((2, 0))),
+    st.just(np.zeros((0, 2))),
+    st.just(np.zeros((1, 1, 1))),
+    st.just(np.array([1 + 2j])),
+    st.just(np.array(["2020-01-01"], dtype="datetime64[D]")),
+)
+MODEL = {"name": "x", "gpus_per_actor": 1, "base_s": 1e-3, "per_response_s": 1e-4}
+TABLE = solver.StepTable([1, 2], [0, 10], np.ones((2, 2)))
+CONSTRUCTORS = {
+    "Workload": (
+        solver.Workload,
+        {"prompt_tokens": [3, 4], "prompt_of": [0, 1], "response_tokens": [5, 6], "generated_tokens": 0, "response_limit": 9,
+         "scenarios": None},
+        arrays,
+    ),
+    "Workload.grid": (
+        solver.Workload.grid, {"prompt_tokens": [3, 4], "response_tokens_of_samples": [[1], [2]], "response_limit": 9}, arrays,
+    ),
+    "StepTable": (
+        solver.StepTable, {"batch": [1, 2], "context_tokens": [0, 10], "step_s": [[1.0, 1.0], [1.0, 1.0]]}, arrays,
+    ),
+    "LatencyModel": (
+        solver.LatencyModel,
+        {**MODEL, "per_kv_token_s": 0.0, "table": TABLE, "prefill_base_s": 0.0, "prefill_per_token_s": 0.0, "start_s": 0.0,
+         "sync_s": 0.0, "transfer_base_s": 0.0, "transfer_per_kv_token_s": 0.0, "max_batch": 4, "kv_capacity_tokens": 99,
+         "kv_bytes_per_token": 1.0, "weight_bytes": 1.0, "fit_mean_error": 0.0, "fit_max_error": 0.0},
+        numbers,
+    ),
+    "Admission": (solver.Admission, {"max_batch": 2, "kv_capacity_tokens": 9, "rule": "reserve"}, numbers),
+    "Pool": (
+        solver.Pool,
+        {"kind": "a", "nodes": 1, "gpus_per_node": 2, "usd_per_gpu_hour": 1.0, "prewarmed": 0, "node_bytes_per_s": None,
+         "network_bytes_per_s": None},
+        numbers,
+    ),
+    "Cluster": (
+        solver.Cluster,
+        {"nodes": 1, "gpus_per_node": 2, "gpus_per_actor": 1, "usd_per_gpu_hour": 1.0, "prewarmed": 0, "node_bytes_per_s": None,
+         "network_bytes_per_s": None},
+        numbers,
+    ),
+    "MixedCluster": (solver.MixedCluster, {"pools": [solver.Pool("a", 1, 1)]}, arrays),
+    "Objective": (
+        solver.Objective,
+        {"time_weight": 0.5, "deadline_s": None, "budget_gpu_s": None, "budget_usd": None, "cost": "gpu_s", "tail": 1.0},
+        numbers,
+    ),
+    "StepRest": (
+        solver.StepRest, {"prepare_s": 0.0, "learn_s": 0.0, "learner_gpus": 1, "usd_per_gpu_hour": None}, numbers,
+    ),
+    "plan_generation": (
+        lambda **options: solver.plan_generation(
+            solver.Workload([1], [0, 0], [5, 9]), solver.Cluster(1, 4, 1), solver.LatencyModel(**MODEL), **options
+        ),
+        {"time_limit_s": 0.01, "admission": "reserve", "least_actors": 1, "most_actors": None, "release": "done", "seed": 0},
+        numbers,
+    ),
+    "random_split": (
+        lambda **options: solver.random_split(
+            solver.Workload([1], [0, 0], [5, 9]), solver.Cluster(1, 4, 1), solver.LatencyModel(**MODEL), **options
+        ),
+        {"admission": "reserve", "least_actors": 1, "most_actors": None, "actors": None, "release": "done", "seed": 0},
+        numbers,
+    ),
+}  # fmt: skip
+
+
+WORK, HERE, SPEED = solver.Workload([1], [0, 0], [5, 9]), solver.Cluster(1, 4, 1), solver.LatencyModel(**MODEL)
+
+
+def used(made):
+    """Plan with what was made, which made sense."""
+    roles = {
+        solver.Workload: "workload", solver.Cluster: "cluster", solver.MixedCluster: "cluster",
+        solver.LatencyModel: "latency", solver.Objective: "objective", solver.StepRest: "rest",
+    }  # fmt: skip
+    if type(made) in roles:
+        options = {"workload": WORK, "cluster": HERE, "latency": SPEED, roles[type(made)]: made}
+        solver.plan_generation(**options, time_limit_s=0.01)
+
+
+@pytest.mark.parametrize("name", CONSTRUCTORS)
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_nonsense_is_refused_or_makes_sense(name, data):
+    make, right, values = CONSTRUCTORS[name]
+    option = data.draw(st.sampled_from(sorted(right)))
+    with contextlib.suppress(solver.PlanningError):
+        used(make(**{**right, option: data.draw(values)}))
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: solver.Workload([1], [0.5], [1]), r"prompt_of\[0\] is 0.5; an index into the 1 prompts is needed"),
+        (lambda: solver.Workload([1], [-1], [1]), r"prompt_of\[0\] is -1; an index into the 1 prompts is needed"),
+        (lambda: solver.Workload([1.5], [0], [1]), r"prompt_tokens\[0\] is 1.5; a whole number of tokens"),
+        (lambda: solver.Workload([1], [0, 0], [[1, 2], [3]]), "response_tokens has rows of different lengths"),
+        (lambda: solver.Workload([1], [0], [1], response_limit=2.5), "response_limit is 2.5; a whole number"),
+        (lambda: solver.LatencyModel("x", 1, 1.0, 0.0, max_batch=2.5), "latency model 'x': max_batch is 2.5; a whole number"),
+        (lambda: solver.LatencyModel("x", 1, 1.0, 0.0, max_batch=math.nan), "max_batch is nan; a whole number of at least 1"),
+        (lambda: solver.LatencyModel("x", math.nan, 1.0, 0.0), "gpus_per_actor is nan; a whole number of at least 1"),
+        (lambda: solver.LatencyModel("x", 1, 1.0, 0.0, fit_max_error=math.nan), "fit_max_error is nan; a relative error"),
+        (lambda: solver.StepTable([1, math.inf], [0, 1], np.ones((2, 2))), "must be finite and 0 or more"),
+        (lambda: solver.Cluster(1, 8, 1.5), "gpus_per_actor is 1.5; a whole number"),
+        (lambda: solver.Pool("a", 1, 1, node_bytes_per_s=math.inf), "node_bytes_per_s is inf; a finite bandwidth above 0"),
+        (lambda: solver.MixedCluster([1]), r"pools are \[1\]; a list of Pool is needed"),
+        (lambda: solver.StepRest(learner_gpus=1.5), "StepRest.learner_gpus is 1.5; a whole number of GPUs"),
+        (lambda: solver.Admission(0, 1), "max_batch is 0; a whole number of at least 1"),
+        (lambda: solver.random_split(WORK, HERE, SPEED, actors=0), "actors is 0; at least 1"),
+        (lambda: solver.random_split(WORK, HERE, SPEED, release="x"), "release 'x' is unknown"),
+        (lambda: solver.random_split(WORK, HERE, SPEED, seed=-1), "seed is -1; a whole number"),
+    ],
+)
+def test_it_says_what_would_be_right(make, sentence):
+    with pytest.raises(solver.PlanningError, match=sentence):
+        make()
+
+
+def test_whole_numbers_may_be_floats():
+    assert solver.Cluster(2.0, 8.0, 2.0).place(5) == (1, (10, 11))
+    assert solver.LatencyModel("x", 1.0, 1.0, 0.0, max_batch=4.0).max_batch == 4
+    assert solver.StepRest(learner_gpus=2.0).learner_gpus == 2
+    assert solver.Workload([3.0], [0.0], [1.2]).response_tokens.tolist() == [2]

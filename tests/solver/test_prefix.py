@@ -1,0 +1,339 @@
+"""The choice of prefixes: the tree holds what prompts share, no brute force finds a better choice, nothing beats the bound."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import solver
+from solver.prefill.knapsack import _by_price, best_under_capacity
+from solver.prefill.prefix import PrefixCosts, PrefixTree, choose_prefixes, fixed_length_rule
+
+PROMPTS = st.lists(st.lists(st.integers(0, 2), max_size=5), min_size=1, max_size=6)  # few tokens: much is shared
+FREE = PrefixCosts(1.0)  # a token takes a second, transfers take nothing
+
+
+@st.composite
+def problems(draw):
+    """A tree, what each of up to three actors computes, and costs with or without transfers and fixed costs."""
+    prompts = draw(PROMPTS)
+    actors = draw(st.integers(1, 3))
+    row = st.lists(st.integers(0, 3), min_size=len(prompts), max_size=len(prompts))
+    counts = draw(st.lists(row, min_size=actors, max_size=actors))
+    costs = PrefixCosts(
+        draw(st.sampled_from([1.0, 2.0])),
+        draw(st.sampled_from([0.0, 0.0, 1.5])),
+        draw(st.sampled_from([0.0, 0.25, 1.5])),
+        draw(st.sampled_from([0.0, 2.0])),
+        draw(st.sampled_from([1.0, 0.0])),
+    )
+    return prompts, counts, costs, draw(st.sampled_from([None, 0, 2, 4, 7]))
+
+
+def saved_by_hand(prompts, counts, costs, tokens, cached):
+    """Net seconds when the ``tokens`` (prefixes as tuples) are computed once and actor j receives ``cached[j]``."""
+    c, t, b = (float(x) for x in (costs.prefill_per_token_s, costs.transfer_per_token_s, costs.transfer_base_s))
+    net = -costs.own_per_token_s * len(tokens) - costs.own_base_s * bool(tokens)
+    for row, received in zip(counts, cached, strict=True):
+        net -= t * len(received) + b * bool(received)
+        net += c * sum(k * sum(tuple(p[: n + 1]) in received for n in range(len(p))) for p, k in zip(prompts, row, strict=True))
+    return net
+
+
+def best_by_hand(prompts, counts, costs, capacity, whole):
+    """The most that any choice saves, all choices tried."""
+    every = sorted({tuple(p[: n + 1]) for p in prompts for n in range(len(p))})
+    room = len(every) if capacity is None else capacity
+    best = 0.0
+    if whole:
+        distinct = sorted({tuple(p) for p in prompts if p})
+        subsets = [s for n in range(len(distinct) + 1) for s in itertools.combinations(distinct, n)]
+        union = {s: {p[: n + 1] for p in s for n in range(len(p))} for s in subsets}
+        worth = [[worth_whole(prompts, row, costs, s, union[s]) for s in subsets] for row in counts]
+        for s in subsets:
+            if len(union[s]) > room:
+                continue
+            inside = [k for k, other in enumerate(subsets) if set(other) <= set(s)]
+            net = sum(max(row[k] for k in inside) for row in worth) if s else 0.0
+            best = max(best, net - costs.own_per_token_s * len(union[s]) - costs.own_base_s * bool(s))
+        return best
+    for chosen in itertools.product([False, True], repeat=len(every)):
+        tokens = {v for v, yes in zip(every, chosen, strict=True) if yes}
+        if len(tokens) > room or any(len(v) > 1 and v[:-1] not in tokens for v in tokens):
+            continue
+        net = -costs.own_per_token_s * len(tokens) - costs.own_base_s * bool(tokens)
+        for row in counts:
+            gain = 0.0
+            for v in tokens:
+                k = sum(n for p, n in zip(prompts, row, strict=True) if tuple(p[: len(v)]) == v)
+                gain += max(0.0, float(costs.prefill_per_token_s) * k - float(costs.transfer_per_token_s))
+            net += max(0.0, gain - float(costs.transfer_base_s))
+        best = max(best, net)
+    return best
+
+
+def worth_whole(prompts, row, costs, received, union):
+    used = [(p, k) for p, k in zip(prompts, row, strict=True) if tuple(p) in received and k]
+    gain = float(costs.prefill_per_token_s) * sum(k * len(p) for p, k in used)
+    return gain - float(costs.transfer_per_token_s) * len(union) - float(costs.transfer_base_s) * bool(received)
+
+
+# --- the tree ---------------------------------------------------------------------------------------------------------------
+
+
+@given(PROMPTS)
+@settings(max_examples=80, deadline=None)
+def test_the_tree_holds_every_prefix_once(prompts):
+    tree = PrefixTree.of_token_ids(prompts)
+    assert tree.prompt_tokens.tolist() == [len(p) for p in prompts]
+    assert tree.tokens == len({tuple(p[: n + 1]) for p in prompts for n in range(len(p))})
+    assert len(tree) <= 2 * len(prompts) + 1
+    assert (tree.edge_tokens[1:] > 0).all()
+    assert (tree.parent[1:] < np.arange(1, len(tree))).all()
+    for a, b in itertools.combinations(range(len(prompts)), 2):
+        assert tree.union_tokens([a, b]) == len({tuple(prompts[i][: n + 1]) for i in (a, b) for n in range(len(prompts[i]))})
+    longest = max(map(len, prompts))
+    assert tree.distinct_prefixes().tolist() == [len({tuple(p[:n]) for p in prompts}) for n in range(longest + 1)]
+    counts = tree.below(np.ones(len(prompts)))
+    assert counts[0] == len(prompts)
+
+
+@given(PROMPTS, st.randoms())
+@settings(max_examples=100, deadline=None)
+def test_covered_tokens_are_the_distinct_prefixes(prompts, random):
+    tree = PrefixTree.of_token_ids(prompts)
+    some = random.sample(range(len(prompts)), random.randint(0, len(prompts)))
+    tokens = [random.randint(0, len(prompts[i])) for i in some]
+    covered = tree.covered(some, tokens)
+    by_hand = {tuple(prompts[i][:n]) for i, most in zip(some, tokens, strict=True) for n in range(1, most + 1)}
+    assert covered.sum() == len(by_hand)
+    assert (covered <= tree.edge_tokens).all()
+    whole = tree.covered(some, [len(prompts[i]) for i in some])
+    assert (whole == np.where(tree.passed(some), tree.edge_tokens, 0)).all()
+
+
+def test_two_prompts_that_share_a_token():
+    """aX and aY: one prefix of one token, two of two, so D rises with the length."""
+    tree = PrefixTree.of_token_ids([[7, 1], [7, 2]])
+    assert tree.distinct_prefixes().tolist() == [1, 1, 2]
+    assert tree.tokens == 3
+    assert repr(tree) == "PrefixTree(2 prompts of 4 tokens in 4 nodes of 3 tokens)"
+
+
+def test_ids_are_ordered_as_numbers_not_as_bytes():
+    tree = PrefixTree.of_token_ids([[256, 1], [255, 1], [1, 2, 3], [1, 2]])
+    assert tree.node_of.tolist() == [4, 3, 2, 1]
+
+
+def test_a_tree_of_lengths_shares_nothing():
+    tree = PrefixTree.of_lengths([3, 0, 2, 3])
+    assert (tree.tokens, tree.prompt_tokens.tolist()) == (8, [3, 0, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("ids", "sentence"),
+    [
+        ([], "there are no prompts"),
+        ([[1, 2], [0.5]], r"token_ids\[1\] holds float64 values; whole numbers are needed"),
+        ([[1], [-3]], r"token_ids\[1\] holds -3"),
+        ([[1], [1 << 32]], r"token_ids\[1\] holds 4294967296"),
+        ([[[1]]], r"token_ids\[0\] has 2 dimensions"),
+    ],
+)
+def test_what_is_no_prompt_is_refused(ids, sentence):
+    with pytest.raises(solver.PlanningError, match=sentence):
+        PrefixTree.of_token_ids(ids)
+
+
+# --- the choice -------------------------------------------------------------------------------------------------------------
+
+
+@given(problems())
+@settings(max_examples=120, deadline=None)
+def test_any_prefix_is_chosen_as_well_as_by_trying_all(problem):
+    prompts, counts, costs, capacity = problem
+    if len({tuple(p[: n + 1]) for p in prompts for n in range(len(p))}) > 11:
+        prompts, counts = prompts[:2], [row[:2] for row in counts]
+    choice = choose_prefixes(PrefixTree.of_token_ids(prompts), counts, costs, capacity_tokens=capacity)
+    best = best_by_hand(prompts, counts, costs, capacity, whole=False)
+    assert choice.net_s <= best + 1e-9 <= choice.bound_s + 2e-9
+    if not costs.transfer_base_s:
+        assert choice.net_s == pytest.approx(best)
+    if not costs.transfer_base_s and not costs.own_base_s:
+        assert choice.net_s == pytest.approx(choice.bound_s)
+
+
+@given(problems())
+@settings(max_examples=120, deadline=None)
+def test_whole_prompts_are_chosen_as_well_as_by_trying_all(problem):
+    prompts, counts, costs, capacity = problem
+    tree = PrefixTree.of_token_ids(prompts)
+    choice = choose_prefixes(tree, counts, costs, capacity_tokens=capacity, whole_prompts=True)
+    best = best_by_hand(prompts, counts, costs, capacity, whole=True)
+    assert choice.net_s <= best + 1e-9 <= choice.bound_s + 2e-9
+    if not costs.transfer_base_s and not costs.transfer_per_token_s:
+        assert choice.net_s == pytest.approx(best)
+
+
+@given(problems(), st.booleans(), st.sampled_from([None, 1, 2]))
+@settings(max_examples=150, deadline=None)
+def test_a_choice_keeps_its_promises(problem, whole, max_batch):
+    prompts, counts, costs, capacity = problem
+    tree = PrefixTree.of_token_ids(prompts)
+    options = {"capacity_tokens": capacity, "whole_prompts": whole}
+    choice = choose_prefixes(tree, counts, costs, max_batch=max_batch, **options)
+    limit = tree.tokens if capacity is None else capacity
+    assert 0 <= choice.computed_tokens <= limit
+    assert (
+        choice.tokens_after
+        <= choice.tokens_before
+        == sum(k * len(p) for row in counts for p, k in zip(prompts, row, strict=True))
+    )
+    assert -1e-9 <= choice.net_s <= choice.bound_s + 1e-9
+    inside = choice.node_tokens > 0
+    whole_edge = choice.node_tokens == tree.edge_tokens
+    assert all(whole_edge[tree.parent[v]] for v in np.flatnonzero(inside) if v)  # closed: all tokens before it are there
+    leaves = sum(not inside[tree.parent == v].any() for v in np.flatnonzero(inside))
+    assert max_batch is None or leaves <= max_batch
+    for i in choice.prompts:
+        assert choice.covered_tokens[i] == len(prompts[i]) > 0
+        assert choice.receives[:, i].any()
+    assert not (choice.receives & (np.array(counts) == 0)).any()
+    rule = fixed_length_rule(tree, counts, costs, max_batch=max_batch or 99, **options)
+    assert rule.net_s <= choice.net_s + 1e-9
+    assert rule.tokens_after <= rule.tokens_before
+    assert rule.computed_tokens <= limit
+    given, used = choice.prefix_tokens, np.array(counts)
+    assert not given[used == 0].any()
+    assert ((given == tree.prompt_tokens) | ~choice.receives).all()
+    own = int((used * (tree.prompt_tokens - given)).sum())  # what actors compute when they receive that
+    assert own + choice.computed_tokens == choice.tokens_after
+    for row, received_tokens in zip(given, choice.received_tokens, strict=True):
+        assert tree.covered(np.arange(len(prompts)), row).sum() == received_tokens
+    assert (tree.covered(np.arange(len(prompts)), given.max(axis=0)) == choice.node_tokens).all()
+    if not whole:
+        received = [{tuple(prompts[i][: n + 1]) for i in range(len(prompts)) for n in range(choice.covered_tokens[i])}] * len(
+            counts
+        )
+        if not costs.transfer_base_s and not costs.transfer_per_token_s:
+            useful = [{v for v in r if any(k and tuple(p[: len(v)]) == v for p, k in zip(prompts, row, strict=True))}
+                      for r, row in zip(received, counts, strict=True)]  # fmt: skip
+            assert choice.net_s == pytest.approx(saved_by_hand(prompts, counts, costs, received[0], useful))
+
+
+@given(problems(), st.booleans(), st.randoms())
+@settings(max_examples=60, deadline=None)
+def test_the_order_of_the_prompts_does_not_matter(problem, whole, random):
+    prompts, counts, costs, capacity = problem
+    order = random.sample(range(len(prompts)), len(prompts))
+    choice, other = (
+        choose_prefixes(
+            PrefixTree.of_token_ids([prompts[i] for i in o]), np.array(counts)[:, o], costs, capacity_tokens=capacity,
+            whole_prompts=whole,
+        )
+        for o in (list(range(len(prompts))), order)
+    )  # fmt: skip
+    assert other.net_s == pytest.approx(choice.net_s)
+    assert (other.tokens_before, other.computed_tokens) == (choice.tokens_before, choice.computed_tokens)
+    assert sorted(order[i] for i in other.prompts) == list(choice.prompts)
+
+
+@given(problems(), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_more_capacity_never_saves_less(problem, whole):
+    prompts, counts, costs, _ = problem
+    costs = PrefixCosts(costs.prefill_per_token_s, 0.0, 0.0, costs.own_base_s, costs.own_per_token_s)
+    tree = PrefixTree.of_token_ids(prompts)
+    nets = [
+        choose_prefixes(tree, counts, costs, capacity_tokens=n, whole_prompts=whole).net_s
+        for n in [*range(tree.tokens + 1), None]
+    ]
+    assert all(a <= b + 1e-9 for a, b in itertools.pairwise(nets))
+
+
+def test_one_prefill_per_prompt_instead_of_three():
+    """66 % fewer prefill tokens (RLHFless, arXiv 2602.22718): three responses per prompt, each computed by itself before."""
+    choice = choose_prefixes(PrefixTree.of_lengths([100] * 8), [[3] * 8], FREE, whole_prompts=True)
+    assert 1 - choice.tokens_after / choice.tokens_before == pytest.approx(2 / 3)
+    assert choice.prompts == tuple(range(8))
+    assert "2,400 prefill tokens before, 800 after (66.7% fewer)" in repr(choice)
+
+
+def test_the_papers_rule_finds_one_length_where_the_tree_finds_one_for_each():
+    """With room for one prefix the rule stops where the prompts part; with three, it must stop at the shorter branch's end."""
+    ids = [[7, 1, 1, 1], [7, 1, 1, 1], [7, 2, 2, 2], [7, 3, 3, 3]]
+    tree = PrefixTree.of_token_ids(ids)
+    assert fixed_length_rule(tree, [[1] * 4], FREE, max_batch=1).computed_tokens == 1
+    assert fixed_length_rule(tree, [[1] * 4], FREE, max_batch=1).net_s == 3
+    exact = choose_prefixes(tree, [[1] * 4], FREE, max_batch=1)
+    assert (exact.computed_tokens, exact.net_s, exact.bound_s) == (4, 6, 6)
+    assert fixed_length_rule(tree, [[1] * 4], FREE, max_batch=3).computed_tokens == 10
+    assert fixed_length_rule(tree, [[1] * 4], FREE, max_batch=0).computed_tokens == 0
+    assert fixed_length_rule(tree, [[1] * 4], FREE, max_batch=3, longest_tokens=2).computed_tokens == 4
+    frame = exact.to_frame()
+    assert frame["prompts"].tolist() == [4, 2]
+    assert frame["end_tokens"].tolist() == [1, 4]
+
+
+def test_a_transfer_that_takes_longer_than_the_computation_is_not_made():
+    tree = PrefixTree.of_lengths([10, 10])
+    slow = PrefixCosts(1.0, 0.0, [3.0, 0.5], 0.0, 1.0)
+    choice = choose_prefixes(tree, [[2, 2], [2, 2]], slow, whole_prompts=True)
+    assert choice.received_tokens.tolist() == [0, 20]
+    assert choice.net_s == pytest.approx(20 - 10)
+    dear = PrefixCosts(1.0, [0.0, 100.0], 0.0, 0.0, 1.0)  # the second actor's savings do not pay for its connection
+    assert choose_prefixes(tree, [[2, 2], [2, 2]], dear).received_tokens.tolist() == [20, 0]
+
+
+def test_empty_identical_and_nested_prompts():
+    ids = [[], [5, 6], [5, 6], [5, 6, 7, 8], []]
+    choice = choose_prefixes(PrefixTree.of_token_ids(ids), [[2, 2, 1, 1, 1]], FREE, whole_prompts=True)
+    assert choice.prompts == (1, 2, 3)
+    assert (choice.tokens_before, choice.tokens_after, choice.computed_tokens) == (10, 4, 4)
+    empty = choose_prefixes(PrefixTree.of_token_ids([[], []]), [[2, 2]], FREE)
+    assert (empty.tokens_before, empty.tokens_after, empty.net_s, empty.prompts) == (0, 0, 0, ())
+
+
+@pytest.mark.parametrize(
+    ("counts", "costs", "options", "sentence"),
+    [
+        ([[1]], FREE, {}, r"computations have shape \(1, 1\); \(actors, 2 prompts\)"),
+        ([[1, -1]], FREE, {}, "computations hold a negative number"),
+        ([[1, 1]], FREE, {"capacity_tokens": -1}, "capacity_tokens is -1"),
+        ([[1, 1]], PrefixCosts([1.0, 2.0]), {}, r"prefill_per_token_s has shape \(2,\)"),
+    ],
+)
+def test_nonsense_is_refused(counts, costs, options, sentence):
+    with pytest.raises(solver.PlanningError, match=sentence):
+        choose_prefixes(PrefixTree.of_lengths([1, 2]), counts, costs, **options)
+    with pytest.raises(solver.PlanningError, match=r"PrefixCosts\.transfer_base_s is -1"):
+        PrefixCosts(1.0, -1)
+
+
+# --- the knapsack -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(0, 20))
+@settings(max_examples=80, deadline=None)
+def test_the_price_bounds_the_programme_which_bounds_every_closed_set(seed, nodes, capacity):
+    rng = np.random.default_rng(seed)
+    tree = PrefixTree.of_token_ids([rng.integers(0, 3, rng.integers(1, 5)) for _ in range(nodes // 2 + 1)])
+    values = np.append(0.0, rng.integers(-3, 6, len(tree) - 1)).astype(float)
+    taken, value = best_under_capacity(tree.parent, tree.last, tree.edge_tokens, values, capacity)
+    best = 0.0
+    for chosen in itertools.product([False, True], repeat=min(len(tree) - 1, 12)):
+        mask = np.array([True, *chosen, *[False] * (len(tree) - 1 - len(chosen))])
+        if mask[tree.parent[1:]][mask[1:]].all() and tree.edge_tokens[mask].sum() <= capacity:
+            best = max(best, values[mask].sum())
+    if len(tree) <= 13:
+        assert value == pytest.approx(best)
+    assert values[taken].sum() == pytest.approx(value)
+    assert tree.edge_tokens[taken].sum() <= capacity
+    cheap, bound = _by_price(tree.parent, tree.edge_tokens, values, capacity)
+    assert cheap[tree.parent[1:]][cheap[1:]].all()
+    assert tree.edge_tokens[cheap].sum() <= capacity
+    assert values[cheap].sum() <= value + 1e-9 <= bound + 2e-9
