@@ -7,6 +7,8 @@ whole vectors of masked zeros leave the sums of a row bit by bit as they are, so
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -28,13 +30,27 @@ class KVCache:
         # Never-written cells are masked, but 0 times a stray NaN would still be NaN: hence zeros.
         self.data = torch.zeros(2, layers, 0, kv_heads, cells, head_dim, dtype=dtype, device=device)
 
-    def reserve_rows(self, rows: int) -> None:
-        """Have at least ``rows`` rows, doubling so that growing stays rare."""
+    def reserve_rows(self, rows: int, most: int = 1 << 30) -> None:
+        """Have at least ``rows`` rows, doubling (to no more than ``most``) so that growing stays rare.
+
+        Raises:
+            MemoryError: the device has no room; says what there is and what would fit.
+        """
         two, layers, have, *row = self.data.shape
-        if rows > have:
-            grown = self.data.new_zeros(two, layers, max(rows, 2 * have), *row)
-            grown[:, :, :have] = self.data
-            self.data = grown
+        if rows <= have:
+            return
+        wanted = max(rows, min(2 * have, most))
+        try:
+            grown = self.data.new_zeros(two, layers, wanted, *row)
+        except (MemoryError, RuntimeError) as error:  # torch says either, by device
+            a_row = self.data.element_size() * two * layers * math.prod(row)
+            free = f"; {_free_bytes(self.data.device) / 2**30:.2f} GiB are free" if self.data.device.type == "cuda" else ""
+            raise MemoryError(
+                f"the KV cache cannot grow to {wanted} slots of {self.cells} tokens, {wanted * a_row / 2**30:.2f} GiB{free}; "
+                f"it has {have} slots: use fewer slots, a shorter response limit or fewer actors on this device"
+            ) from error
+        grown[:, :, :have] = self.data
+        self.data = grown
 
     def read(self, layer: int, rows: slice, width: int) -> tuple[Tensor, Tensor]:
         """Keys and values of the first ``width`` cells, (rows, kv_heads, width, head_dim) each; views."""
@@ -58,13 +74,18 @@ class KVCache:
         """Exchange two rows."""
         self.data[:, :, [row, other]] = self.data[:, :, [other, row]]
 
-    def take(self, row: int, tokens: int) -> Tensor:
-        """A copy of the first ``tokens`` cells of ``row``, (2, layers, kv_heads, tokens, head_dim)."""
-        return self.data[:, :, row, :, :tokens].clone()
+    def take(self, row: int, end: int, start: int = 0) -> Tensor:
+        """A copy of the cells of ``row`` from ``start`` to ``end``, (2, layers, kv_heads, tokens, head_dim)."""
+        return self.data[:, :, row, :, start:end].clone()
 
-    def put(self, row: int, kv: Tensor) -> None:
-        """Fill the first cells of ``row`` with what ``take`` gave, here or at another actor."""
-        self.data[:, :, row, :, : kv.shape[3]] = kv
+    def put(self, row: int, kv: Tensor, start: int = 0, tokens: int | None = None) -> None:
+        """Fill cells of ``row`` from ``start`` on with what ``take`` gave, here or elsewhere; ``tokens`` of it, or all."""
+        count = kv.shape[3] if tokens is None else tokens
+        self.data[:, :, row, :, start : start + count] = kv[:, :, :, :count]
+
+
+def _free_bytes(device: torch.device) -> int:
+    return int(torch.cuda.mem_get_info(device)[0])
 
 
 def blocks(tokens: int) -> int:

@@ -7,7 +7,7 @@ prompt tokens but the last, and every iteration feeds one token of each response
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,6 +22,12 @@ class Request:
         response: its index in the step's workload.
         prompt_tokens: tokens of its prompt.
         limit_tokens: it ends by ``length`` at this many tokens.
+        prompt: index of its prompt in the step's workload; None when nobody says, then it shares with nobody.
+        there_tokens: tokens of its prompt whose KV cache was received for it; what is beyond is computed when it joins.
+        prefix_kv: KV state of these tokens (the prompt's last may be missing), as the engine's kind computes it once for
+            many responses; real engines only.
+        shares_prompt: of responses to one ``prompt`` with this set, the first that joins this engine's batch computes what was
+            not received of the prompt; all of it is there for those that join with it or later.
         available_s: admitted at the first iteration boundary at or after this time.
         generated_tokens: tokens already generated.
         target_tokens: its true length: required by the simulated engine; a forced length (trace replay) for real engines.
@@ -29,7 +35,9 @@ class Request:
         prompt_ids: (prompt_tokens,) token ids; real engines only.
         seed: random stream of this response; real engines only.
         generated_ids, logprobs: (generated_tokens,) ids and their log-probabilities so far; real engines only.
-        kv: KV state as the engine exported it; None means that it has to be recomputed by prefill.
+        signals: (generated_tokens, ...) arrays by name that were asked for beside the tokens; real engines only.
+        kv: KV state of its whole context as the engine exported it; None means that its context has to be recomputed by
+            prefill, but for what is there.
         start_s, first_token_s, prefill_tokens_computed: what earlier engines recorded of it (None and 0 if none did).
     """
 
@@ -45,6 +53,11 @@ class Request:
     generated_ids: np.ndarray | None = None
     logprobs: np.ndarray | None = None
     kv: Any = field(default=None, repr=False)
+    signals: Mapping[str, np.ndarray] | None = field(default=None, repr=False)
+    prompt: int | None = None
+    there_tokens: int = 0
+    prefix_kv: Any = field(default=None, repr=False)
+    shares_prompt: bool = False
     start_s: float | None = None
     first_token_s: float | None = None
     prefill_tokens_computed: int = 0
@@ -57,7 +70,7 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Completion:
-    """A finished response: when, how long, why; ids and log-probabilities from real engines.
+    """A finished response: when, how long, why; ids, log-probabilities and signals, if any were asked for, from real engines.
 
     ``start_s`` is when it first joined a batch, ``first_token_s`` when its first token was there (``time_s`` if it has
     none), ``prefill_tokens_computed`` what all engines together computed for it.
@@ -72,6 +85,7 @@ class Completion:
     prefill_tokens_computed: int
     token_ids: np.ndarray | None = None
     logprobs: np.ndarray | None = None
+    signals: Mapping[str, np.ndarray] | None = None
 
 
 @dataclass(frozen=True)
@@ -95,8 +109,8 @@ class EngineSpan:
 class Progress:
     """What ``advance`` committed, in order of time."""
 
-    completions: list[Completion]
-    spans: list[EngineSpan]
+    completions: Sequence[Completion]
+    spans: Sequence[EngineSpan]
 
 
 class Engine(Protocol):
@@ -104,9 +118,15 @@ class Engine(Protocol):
 
     ``advance`` commits iterations that END at or before ``to_s``; so at time t the committed state is what is known at t,
     and an iteration under way at t is neither lost nor seen. An idle engine's clock jumps to the next ``available_s``.
+
+    Attributes:
+        slots: most responses in the batch.
+        reuses_prefixes: whether it can go on from a part of a response's context (``Request.there_tokens``,
+            ``Request.shares_prompt``); one that cannot refuses such requests.
     """
 
     slots: int
+    reuses_prefixes: bool
 
     @property
     def clock_s(self) -> float:
@@ -130,7 +150,8 @@ class Engine(Protocol):
         """Take responses (all when None) off at the first iteration boundary at or after ``at_s``.
 
         Commits the iteration under way at ``at_s``. Returns the unfinished ones, running first in admission order, then
-        waiting, with ids, log-probabilities and KV state, and what was committed. ``clock_s`` is the boundary.
+        waiting, with ids, log-probabilities and KV state, and what was committed. ``clock_s`` is the boundary. What was there
+        for one that has not joined yet stays behind: elsewhere it needs its whole context.
         """
         ...
 

@@ -1,36 +1,41 @@
 """Real decoding with a transformers language model: the torch engine behind the engine protocol.
 
-Knows requests, rows of the KV cache and the clock; how a token is computed stands in torch_forward.py, how it is drawn in
-sampling.py. An iteration is planned from what is committed, run, and committed; until then nothing of it is seen, so an
-iteration that was run too early is simply forgotten. Many engines may share one ``RowModel``: N emulated GPUs on one
-device, one copy of the weights.
+Knows requests, rows of the KV cache and the clock; how a token is computed stands in torch_forward.py and torch_step.py, how it
+is drawn in sampling.py, what a batch that nobody joins or leaves feeds next in torch_stretch.py. An iteration is planned from
+what is committed, run, and committed; until then nothing of it is seen, so an iteration that was run too early is simply
+forgotten. Many engines may share one ``RowModel``: N emulated GPUs on one device, one copy of the weights.
 
 On one machine, in float32 on the CPU, token ids depend on (weights, prompt, seed) only: not on the batch, the actor, the
-time of a cut, or whether KV was moved or recomputed.
+time of a cut, whether KV was moved or recomputed, or whose prefix was reused.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from rlhfless.engine.journal import Journal, Newcomer, Replayed
 from rlhfless.engine.protocol import Completion, Progress, Request
 from rlhfless.engine.spans import SpanAccumulator
-from rlhfless.engine.torch_state import ActiveResponse, Iteration
 from rlhfless.errors import missing_extra
+from rlhfless.latency.stopwatch import stopwatch
 from solver.admission import Admission
 from solver.latency import LatencyModel
 
 try:
     import torch
 
-    from rlhfless.engine.sampling import Sampling, draw, uniform_stream
+    from rlhfless.engine.sampling import Sampling
     from rlhfless.engine.torch_forward import RowModel, one_thread
+    from rlhfless.engine.torch_prefixes import PrefixKV, compute_prefixes
+    from rlhfless.engine.torch_rows import Rows
+    from rlhfless.engine.torch_state import ActiveResponse, Iteration
+    from rlhfless.engine.torch_step import decode_step
+    from rlhfless.engine.torch_stretch import Stretch
 except ImportError as error:
     if error.name != "torch":
         raise
@@ -48,10 +53,17 @@ class TorchEngine:
         charge: a latency model, whose seconds an iteration takes, or ``"measured"``: the seconds that it took here.
         eos_id: the token that ends a response; never drawn where a length is forced.
         start_s: where the clock starts.
+        signals: what to return of every token beside its log-probability, at no extra pass: ``eos_logprob``, ``entropy``,
+            ``hidden`` (the last hidden state).
+
+    Attributes:
+        journal: what was committed, from which ``torch_replay`` can run it again.
 
     Raises:
-        ValueError: ``charge`` is neither.
+        ValueError: ``charge`` is neither, or a signal is unknown.
     """
+
+    reuses_prefixes = True
 
     def __init__(
         self,
@@ -62,19 +74,22 @@ class TorchEngine:
         eos_id: int,
         sampling: Sampling | None = None,
         start_s: float = 0.0,
+        signals: Sequence[str] = (),
     ) -> None:
         if isinstance(charge, str) and charge != MEASURED:
             raise ValueError(f"charge is {charge!r}; it must be a latency model or {MEASURED!r}")
         self.model, self.admission, self.charge, self.eos_id = model, admission, charge, eos_id
-        self.sampling = sampling or Sampling()
         self.slots = admission.max_batch
         self.weights_version = 0
+        self._now_s = stopwatch(model.device.type) if charge == MEASURED else _never_read
+        self._step = decode_step(model, sampling or Sampling(), eos_id, signals)
         self._clock_s = start_s
+        self.journal = Journal(self.slots, start_s)
         self._running: list[ActiveResponse] = []  # in admission order
-        self._rows: list[ActiveResponse] = []  # the same by cache row
         self._waiting: list[ActiveResponse] = []  # in the order in which they became available
         self._upcoming: Iteration | None = None
-        self._cache = model.new_cache()
+        self._stretch: Stretch | None = None  # of the batch as it is; None once somebody joined or left
+        self._rows = Rows(model, self.slots)
         self._spans = SpanAccumulator(self.slots)
 
     @property
@@ -82,9 +97,10 @@ class TorchEngine:
         return self._clock_s
 
     def add(self, requests: Sequence[Request]) -> None:
-        sequences = [self._sequence(request) for request in requests]
-        self._waiting = sorted([*self._waiting, *sequences], key=lambda s: s.queued_s)
-        if self._upcoming is not None and any(s.queued_s <= self._upcoming.start_s for s in sequences):
+        room = min(self.model.max_tokens, self.admission.kv_capacity_tokens)
+        responses = [ActiveResponse.of(request, self._clock_s, room) for request in requests]
+        self._waiting = sorted([*self._waiting, *responses], key=lambda s: s.queued_s)
+        if self._upcoming is not None and any(s.queued_s <= self._upcoming.start_s for s in responses):
             self._upcoming = None
 
     def peek_next_event_s(self, completions: int = 1) -> float:
@@ -94,23 +110,46 @@ class TorchEngine:
     def advance(self, to_s: float) -> Progress:
         return self._commit_while(lambda iteration: iteration.end_s <= to_s)
 
+    def step(self, from_s: float, clock: Callable[[], float]) -> Progress:
+        """One iteration in real time, for a loop on the wall clock; nothing when nobody is here.
+
+        Args:
+            from_s: where it begins, unless the last one ended later.
+            clock: asked when its tokens are there: where it ends, and the next one begins.
+        """
+        self._clock_s, self._upcoming = max(self._clock_s, from_s), None
+        iteration = self._plan()
+        if iteration is None:
+            return Progress([], [])
+        iteration.prefill_s, _ = self._run(iteration)
+        iteration.decode_s = clock() - iteration.decode_start_s
+        return Progress(self._commit(iteration), self._spans.drain())
+
+    def commit_next(self) -> list[Completion]:
+        """Commit the next iteration, which there must be, and do nothing for the one after it; returns what it finished."""
+        iteration = self._next()
+        assert iteration is not None, "nothing is left to decode"
+        return self._commit(iteration)
+
     def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
-        progress = self._commit_while(lambda iteration: iteration.start_s < at_s)
+        progress = Progress([], [])
+        if self._clock_s < at_s:  # else no iteration can be under way: measured ones would be run to be forgotten
+            progress = self._commit_while(lambda iteration: iteration.start_s < at_s)
         if self._clock_s < at_s < math.inf:  # idle at that time
             self._clock_s = at_s
         self._upcoming = None
+        self._settle()
         wanted = None if responses is None else set(responses)
         taken = [s for s in (*self._running, *self._waiting) if wanted is None or s.request.response in wanted]
-        requests = [self._export(s) for s in taken]
-        for sequence in taken:
-            if sequence in self._rows:
-                self._running.remove(sequence)
-                self._free_row(sequence)
-            else:
-                self._waiting.remove(sequence)
+        requests = [s.export(self._clock_s, self._rows.kv_of(s)) for s in taken]
+        leaving = set(taken)
+        self._leave([s for s in self._running if s in leaving])
+        self._waiting = [s for s in self._waiting if s not in leaving]
+        self._rows.forget_prompts(self._waiting)
         return requests, progress
 
     def generated_tokens(self) -> dict[int, int]:
+        self._settle()
         return {s.request.response: len(s.ids) for s in (*self._running, *self._waiting)}
 
     def running(self) -> tuple[int, ...]:
@@ -118,6 +157,11 @@ class TorchEngine:
 
     def waiting(self) -> tuple[int, ...]:
         return tuple(s.request.response for s in self._waiting)
+
+    def latest_signals(self) -> dict[int, dict[str, Any]]:
+        """By response of the batch: the signals of its last committed token, for a predictor of what remains."""
+        self._settle()
+        return {s.request.response: {name: values[-1] for name, values in s.signals.items()} for s in self._running}
 
     def sync(self, weights: Any, weights_version: int) -> None:
         """Take over a model's weights or a state dict, for every engine that shares the ``RowModel``.
@@ -127,40 +171,14 @@ class TorchEngine:
         self.model.load(weights)
         self.weights_version = weights_version
         self._upcoming = None
+        self._rows.forget_prompts()
 
     def close(self) -> None:
-        self._cache = self.model.new_cache()
-        self._running, self._rows, self._waiting, self._upcoming = [], [], [], None
+        self._running, self._waiting, self._upcoming, self._stretch = [], [], None, None
+        self._step.release()
+        self._rows = Rows(self.model, self.slots)
 
     # Planning
-
-    def _sequence(self, request: Request) -> ActiveResponse:
-        """A checked request with its random stream."""
-        prompt, generated = request.prompt_ids, request.generated_tokens
-        ids = [] if request.generated_ids is None else [int(i) for i in request.generated_ids]
-        logprobs = [] if request.logprobs is None else [float(x) for x in request.logprobs]
-        sequence = ActiveResponse(
-            request, ids, logprobs, request.kv, [], max(request.available_s, self._clock_s),
-            request.start_s, request.first_token_s, request.prefill_tokens_computed,
-        )  # fmt: skip
-        name, most = f"response {request.response}", request.prompt_tokens + request.limit_tokens
-        if prompt is None or len(prompt) != request.prompt_tokens or request.prompt_tokens < 1:
-            given = "none" if prompt is None else len(prompt)
-            raise ValueError(f"{name} has {given} prompt_ids; it needs prompt_tokens ({request.prompt_tokens}), at least 1")
-        if len(ids) != generated or len(logprobs) != generated:
-            raise ValueError(
-                f"{name} has {len(ids)} generated_ids and {len(logprobs)} logprobs; it needs generated_tokens ({generated})"
-            )
-        if generated >= sequence.stop_tokens:
-            raise ValueError(f"{name} already has {generated} of {sequence.stop_tokens} tokens; add unfinished responses only")
-        room = min(self.model.max_tokens, self.admission.kv_capacity_tokens)
-        if most > room:
-            raise ValueError(f"{name} can reach {most} tokens with its prompt; this actor holds {room} at most")
-        if request.kv is not None and request.kv.shape[3] != sequence.context_tokens - 1:
-            have, need = request.kv.shape[3], sequence.context_tokens - 1
-            raise ValueError(f"{name} comes with the KV state of {have} tokens; it needs {need}, all tokens but the last")
-        sequence.uniforms = uniform_stream(request.seed, sequence.stop_tokens).tolist()
-        return sequence
 
     def _next(self) -> Iteration | None:
         """The iteration after the last committed one, with its times known; None when nothing is left."""
@@ -172,34 +190,50 @@ class TorchEngine:
 
     def _plan(self) -> Iteration | None:
         """Who decodes next, by the admission rule; changes nothing."""
-        start_s, batch, admission = self._clock_s, list(self._running), self.admission
+        start_s, admission, waiting = self._clock_s, self.admission, self._waiting
+        if (same := self._stretch) is not None and not self._changes(same.kv_tokens):
+            return Iteration(start_s, self._running, same.kv_tokens)
+        self._settle()
+        batch = list(self._running)
         if not batch:
-            if not self._waiting:
+            if not waiting:
                 return None
-            start_s = max(start_s, self._waiting[0].queued_s)
-        held = sum(self._held(s) for s in batch)
+            start_s = max(start_s, waiting[0].queued_s)
+        held = self._held(batch)
         evicted: list[ActiveResponse] = []
         while admission.overflows(len(batch), held):
             evicted.append(batch.pop())
-            held -= self._held(evicted[-1])
+            held -= self._held(evicted[-1:])
         newcomers: list[ActiveResponse] = []
         if not evicted:
-            for sequence in self._waiting:
-                if sequence.queued_s > start_s or not admission.admits(len(batch), held, self._held(sequence)):
+            for one in waiting:
+                needs = self._held([one])
+                if one.queued_s > start_s or not admission.admits(len(batch), held, needs):
                     break
-                newcomers.append(sequence)
-                batch.append(sequence)
-                held += self._held(sequence)
-        return Iteration(start_s, batch, newcomers, evicted)
+                newcomers.append(one)
+                batch.append(one)
+                held += needs
+        kv_tokens = sum(s.context_tokens for s in batch)
+        return Iteration(start_s, batch, kv_tokens, newcomers, evicted, self._rows.there(newcomers))
 
-    def _held(self, sequence: ActiveResponse) -> int:
-        request = sequence.request
-        return self.admission.held_tokens(sequence.context_tokens, request.prompt_tokens + request.limit_tokens)
+    def _changes(self, kv_tokens: int) -> bool:
+        """Whether somebody joins or leaves the batch, which holds ``kv_tokens``, at the next iteration."""
+        batch, waiting, admission = len(self._running), self._waiting, self.admission
+        if admission.rule == "preempt" and admission.overflows(batch, kv_tokens):
+            return True
+        if batch == admission.max_batch or not waiting or waiting[0].queued_s > self._clock_s:
+            return False
+        held = kv_tokens if admission.rule == "preempt" else self._held(self._running)
+        return admission.admits(batch, held, self._held(waiting[:1]))
+
+    def _held(self, responses: Sequence[ActiveResponse]) -> int:
+        held, r = self.admission.held_tokens, [(s.context_tokens, s.request) for s in responses]
+        return sum(held(context, request.prompt_tokens + request.limit_tokens) for context, request in r)
 
     def _charge(self, iteration: Iteration) -> None:
         """Give the iteration its seconds; measured ones are known only by running it."""
         if isinstance(self.charge, LatencyModel):
-            tokens = sum(s.context_tokens for s in iteration.recomputed)
+            tokens = iteration.computed_tokens
             iteration.prefill_s = float(self.charge.prefill_s(tokens)) if tokens else 0.0
             iteration.decode_s = float(self.charge.step_s(len(iteration.batch), iteration.kv_tokens))
         else:
@@ -213,48 +247,33 @@ class TorchEngine:
 
         Writes no cell of the cache that a committed token owns, so the iteration may still be forgotten.
         """
-        for sequence in iteration.evicted:  # out of the batch, but whole until this iteration is committed
-            row, last = self._rows.index(sequence), len(self._rows) - 1 - iteration.evicted.index(sequence)
-            self._cache.swap(row, last)
-            self._rows[row], self._rows[last] = self._rows[last], sequence
-        iteration.rows = self._rows[: len(self._rows) - len(iteration.evicted)] + iteration.newcomers
-        self._cache.reserve_rows(self.model.padded(len(iteration.rows), self.slots))
-        for row, sequence in enumerate(iteration.rows):
-            if sequence.kv is not None:
-                self._cache.put(row, sequence.kv)
+        if self._stretch is None or iteration.newcomers or iteration.evicted:
+            iteration.stretch = self._rows.make(iteration)
+            if iteration.evicted:  # rows have changed places
+                self._stretch = None
+        else:
+            iteration.stretch, iteration.rows = self._stretch, self._rows.of
+        inputs, width = iteration.stretch.inputs()
+        cache = self._rows.cache
         with one_thread(self.model.device):
-            begin = time.perf_counter()
-            for sequence in iteration.recomputed:
-                assert sequence.request.prompt_ids is not None
-                known = np.concatenate([sequence.request.prompt_ids, np.array(sequence.ids, dtype=np.int64)])[:-1]
-                self.model.prefill(self._cache, iteration.rows.index(sequence), self._tensor(known.astype(np.int64)))
-            if self.model.device.type == "cuda":
-                torch.cuda.synchronize(self.model.device)
-            decode = time.perf_counter()
-            iteration.ids, iteration.logprobs = self._decode(iteration.rows)
-            end = time.perf_counter()
-        return (decode - begin if iteration.recomputed else 0.0), end - decode
+            self._wait()
+            before = self._now_s()
+            self._step.prepare(cache, len(inputs.tokens), width)
+            begin = decode = self._now_s()
+            self.journal.prepare_s += begin - before
+            if iteration.newcomers:
+                self._rows.compute(iteration, self._waiting)
+                self._wait()
+                decode = self._now_s()
+            iteration.drawn = self._step(cache, inputs, width, iteration.stretch.padding)
+            self._wait()
+            end = self._now_s()
+        return (decode - begin if iteration.computed_tokens else 0.0), end - decode
 
-    def _decode(self, rows: list[ActiveResponse]) -> tuple[list[int], list[float]]:
-        """The next token of every row and its log-probability."""
-        count, padded = len(rows), self.model.padded(len(rows), self.slots)
-        tokens, positions = np.zeros(padded, np.int64), np.full(padded, self._cache.spare, np.int64)
-        uniforms = np.zeros(padded)
-        tokens[:count] = [s.last_token for s in rows]
-        positions[:count] = [s.context_tokens - 1 for s in rows]
-        uniforms[:count] = [s.uniforms[len(s.ids)] for s in rows]
-        forced = [row for row, s in enumerate(rows) if s.request.target_tokens is not None]
-        states = self.model.feed(
-            self._cache, self._tensor(tokens), self._tensor(positions), slice(0, padded), int(positions[:count].max()) + 1
-        )
-        ids, logprobs = draw(
-            self.model.logits(states), self._tensor(uniforms), self.sampling, self.eos_id,
-            self._tensor(np.array(forced)) if forced else None,
-        )  # fmt: skip
-        return ids[:count].tolist(), logprobs[:count].tolist()
-
-    def _tensor(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.model.device)
+    def _wait(self) -> None:
+        """Until the device is done, where somebody looks at the clock."""
+        if self.charge == MEASURED and self.model.device.type == "cuda":
+            torch.cuda.synchronize(self.model.device)
 
     # Committing
 
@@ -266,84 +285,109 @@ class TorchEngine:
 
     def _commit(self, iteration: Iteration) -> list[Completion]:
         """Make what the iteration computed part of the state; returns the responses that it finished."""
-        if iteration.ids is None:
+        if iteration.drawn is None:
             self._run(iteration)
-        assert iteration.ids is not None
+        assert iteration.drawn is not None
+        assert iteration.stretch is not None
         self._record_spans(iteration)
-        for sequence in iteration.evicted:
-            sequence.queued_s = -math.inf
-            self._waiting.insert(0, sequence)
-        for sequence in iteration.newcomers:
-            self._waiting.remove(sequence)
-            sequence.prefill_tokens += sequence.context_tokens if sequence.kv is None else 0
-            sequence.start_s = iteration.start_s if sequence.start_s is None else sequence.start_s
-            sequence.kv = None
-        self._running, self._rows, self._upcoming = iteration.batch, iteration.rows, None
-        self._clock_s = iteration.end_s
-        for sequence, token, logprob in zip(self._rows, iteration.ids, iteration.logprobs, strict=True):
-            sequence.ids.append(token)
-            sequence.logprobs.append(logprob)
-            if sequence.first_token_s is None:
-                sequence.first_token_s = self._clock_s
-        return self._finish()
+        if iteration.newcomers or iteration.evicted:
+            self._change_batch(iteration)
+        if iteration.stretch is not self._stretch:
+            self._note_change(iteration, iteration.stretch)
+        self._rows.commit(iteration, self._waiting)
+        self._running, self._upcoming = iteration.batch, None
+        self._clock_s, self._stretch = iteration.end_s, iteration.stretch
+        self.journal.commit(iteration.prefill_s, iteration.decode_s, iteration.end_s)
+        ends = self._stretch.commit(iteration.drawn, self.eos_id)
+        if self._stretch.steps == 1:
+            for s in self._running:
+                if s.first_token_s is None:
+                    s.first_token_s = self._clock_s
+        return self._finish() if ends else []
+
+    def _change_batch(self, iteration: Iteration) -> None:
+        for s in iteration.evicted:
+            s.queued_s, s.there_tokens, s.shares = -math.inf, 0, False
+            self._waiting.insert(0, s)
+        self.journal.leave(s.request.response for s in iteration.evicted)
+        joined = set(iteration.newcomers)
+        self._waiting = [s for s in self._waiting if s not in joined]
+        for s in iteration.newcomers:
+            s.prefill_tokens += s.context_tokens - iteration.there[s]
+            s.start_s = iteration.start_s if s.start_s is None else s.start_s
+            s.kv = None
+
+    def _note_change(self, iteration: Iteration, stretch: Stretch) -> None:
+        there = iteration.there
+        joined = [Newcomer(s.request.response, s.context_tokens, there[s], s.forced) for s in iteration.newcomers]
+        batch = len(stretch.rows)
+        self.journal.change(batch, batch + stretch.padding, stretch.longest, iteration.kv_tokens, joined)
 
     def _record_spans(self, iteration: Iteration) -> None:
-        if recomputed := iteration.recomputed:
-            tokens = sum(s.context_tokens for s in recomputed)
-            self._spans.prefill(iteration.start_s, iteration.decode_start_s, tokens, len(recomputed), tokens)
+        if tokens := iteration.computed_tokens:
+            self._spans.prefill(iteration.start_s, iteration.decode_start_s, tokens, iteration.computing, tokens)
         batch, kv_tokens, seconds = len(iteration.batch), iteration.kv_tokens, iteration.decode_s
         self._spans.decode(iteration.decode_start_s, iteration.end_s, batch, batch * seconds, kv_tokens * seconds)
 
     def _finish(self) -> list[Completion]:
+        self._settle()
         reasons = {s: reason for s in self._running if (reason := s.finish_reason(self.eos_id)) is not None}
-        if reasons:
-            self._running = [s for s in self._running if s not in reasons]
-        for sequence in reasons:
-            self._free_row(sequence)
-        return [self._completion(s, reason) for s, reason in reasons.items()]
+        self._leave(list(reasons))
+        self.journal.finish(s.request.response for s in reasons)
+        return [s.completion(self._clock_s, reason) for s, reason in reasons.items()]
 
-    def _completion(self, s: ActiveResponse, reason: str) -> Completion:
-        assert s.first_token_s is not None
-        assert s.start_s is not None
-        ids, logprobs = np.array(s.ids, dtype=np.int64), np.array(s.logprobs, dtype=np.float32)
-        return Completion(
-            s.request.response, self._clock_s, len(ids), reason, s.first_token_s, s.start_s, s.prefill_tokens, ids, logprobs
-        )
+    def _leave(self, leaving: Sequence[ActiveResponse]) -> None:
+        """Responses of the batch give their rows back; what the batch drew is settled."""
+        gone = set(leaving)
+        self._running = [s for s in self._running if s not in gone]
+        for s in leaving:
+            self._rows.free(s)
+        self.journal.leave(s.request.response for s in leaving)
+        self._stretch = None if leaving else self._stretch
 
-    def _free_row(self, sequence: ActiveResponse) -> None:
-        """Give a row back: the last row in use moves into its place."""
-        row, last = self._rows.index(sequence), self._rows.pop()
-        if last is not sequence:
-            with torch.inference_mode():
-                self._cache.move(len(self._rows), row, last.context_tokens)
-            self._rows[row] = last
+    def _settle(self) -> None:
+        """Bring the ids of committed iterations to the responses."""
+        if self._stretch is not None:
+            self._stretch.settle()
 
-    def _export(self, sequence: ActiveResponse) -> Request:
-        """What another engine needs to go on, or this one later."""
-        kv = sequence.kv
-        if sequence in self._rows:
-            kv = self._cache.take(self._rows.index(sequence), sequence.context_tokens - 1)
-        return replace(
-            sequence.request,
-            available_s=max(self._clock_s, sequence.request.available_s),
-            generated_tokens=len(sequence.ids),
-            generated_ids=np.array(sequence.ids, dtype=np.int64),
-            logprobs=np.array(sequence.logprobs, dtype=np.float32),
-            kv=kv,
-            start_s=sequence.start_s,
-            first_token_s=sequence.first_token_s,
-            prefill_tokens_computed=sequence.prefill_tokens,
-        )
+
+def _never_read() -> float:
+    """In place of a clock where a latency model charges: reading a thread's time takes two microseconds."""
+    return 0.0
 
 
 @dataclass(frozen=True)
 class TorchEngineFactory:
-    """Makes the engines of one device, all with the weights of one ``RowModel``: one call per actor."""
+    """Makes the engines of one device, all with the weights of one ``RowModel``: one call per actor.
+
+    Attributes:
+        signals: see ``TorchEngine``.
+        real_time: charge what an iteration takes where it runs, for actors in processes of their own.
+    """
 
     model: RowModel
-    charge: LatencyModel | str
     eos_id: int
     sampling: Sampling = field(default_factory=Sampling)
+    signals: tuple[str, ...] = ()
+    real_time: bool = False
 
-    def __call__(self, admission: Admission, start_s: float = 0.0) -> TorchEngine:
-        return TorchEngine(self.model, admission, self.charge, eos_id=self.eos_id, sampling=self.sampling, start_s=start_s)
+    def close(self) -> None:
+        """Give the weights' memory back; engines can be made again once ``model.load`` was given weights."""
+        self.model.free()
+
+    def compute_prefixes(self, prefixes: Mapping[int, np.ndarray]) -> Mapping[int, PrefixKV]:
+        """KV state of prefixes (token ids by prompt), what they share computed once, for ``Request.prefix_kv``."""
+        with one_thread(self.model.device):
+            return compute_prefixes(self.model, prefixes)
+
+    def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> TorchEngine:
+        charge = MEASURED if self.real_time else latency
+        return TorchEngine(
+            self.model, admission, charge, eos_id=self.eos_id, sampling=self.sampling, start_s=start_s, signals=self.signals
+        )
+
+    def replay(self, journal: Journal) -> Replayed:
+        """What an engine's iterations take when nothing else runs: see ``torch_replay``."""
+        from rlhfless.engine.torch_replay import replay  # which runs engines
+
+        return replay(self.model, journal, self.sampling, self.signals)

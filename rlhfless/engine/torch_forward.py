@@ -1,15 +1,17 @@
 """One forward pass of a Llama-like language model over rows, each of which is one token of some response.
 
 Knows weights and the KV cache, nothing of responses, clocks or sampling. The weights are those of a transformers model
-(Qwen2, Llama); the pass is our own, because transformers spends more time on Python than a small model on arithmetic. Decoding
-is a pass with one row per response, prefill a pass with one row per prompt token: every row attends by itself, so prefill
-and decoding give the same bits, and so does every batch.
+(Llama, Qwen2, Qwen3); the pass is our own, because transformers spends more time on Python than a small model on arithmetic.
+
+On the CPU in float32 every row attends by itself, so prefill and decoding give the same bits, and so does every batch. On a
+GPU prefill attends a whole segment at once, and bits depend on the shapes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -18,53 +20,53 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlhfless.engine.kv_cache import KVCache, blocks
+from rlhfless.engine.torch_weights import check_architecture, copy_weights, held_bytes, no_weights
 
-ARCHITECTURES = ("llama", "qwen2")
-MAX_ROWS = 256  # of one pass of a prefill
-PROBED_ROWS = (*range(1, 65), 96, 128, 200, MAX_ROWS)
+CPU_PASS_TOKENS = 256  # of one pass of a prefill; small, as every row holds its scores over its whole context
+GPU_PASS_TOKENS = 8192
+PROBED_ROWS = (*range(1, 65), 96, 128, 200, CPU_PASS_TOKENS)
+
+FeedHook = Callable[[str, Tensor], None]
+"""Called before each pass with ``prefill`` or ``decode`` and the (tokens,) ids that are fed, padding left out."""
+
+Attend = Callable[[int, Tensor], Tensor]
+"""Layer and (n, kv_heads, queries of each, head_dim) queries to attended values of the same shape."""
 
 
-class Linear(NamedTuple):
-    weight: Tensor
-    bias: Tensor | None
+class Segment(NamedTuple):
+    """Tokens of one cache row that follow each other: ``tokens`` (T,) from position ``start`` on."""
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
-
-
-class Layer(NamedTuple):
-    input_norm: Tensor
-    qkv: Linear
-    out: Linear
-    mlp_norm: Tensor
-    gate_up: Linear
-    down: Linear
+    row: int
+    start: int
+    tokens: Tensor
 
 
 class RowModel:
     """A causal language model that feeds rows; holds a copy of the weights, so training in place changes nothing here.
 
     Args:
-        model: a transformers causal language model, Qwen2 or Llama.
+        model: a transformers causal language model of one of ``ARCHITECTURES``.
         max_tokens: longest context (prompt and response); the model's own by default.
+
+    Attributes:
+        hooks: told what is fed, pass by pass: how computed tokens are counted where they are computed.
+        weights: those in use; ``load`` replaces them by others.
+
+    Raises:
+        ValueError: another architecture.
     """
 
     def __init__(self, model: Any, max_tokens: int | None = None) -> None:
+        check_architecture(model)
         config = model.config
-        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-        rope = model.base_model.rotary_emb.rope_type if config.model_type in ARCHITECTURES else ""
-        if kinds != {"full_attention"} or rope in ("", "dynamic", "longrope") or config.hidden_act != "silu":
-            raise ValueError(
-                f"the torch engine decodes {' and '.join(ARCHITECTURES)} models with full attention and fixed rotary "
-                f"embeddings, not {config.model_type!r} as configured here; use the vLLM engine for it"
-            )
-        self.layer_count = config.num_hidden_layers
+        self.layer_count, self.vocabulary = config.num_hidden_layers, config.vocab_size
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.eps = config.rms_norm_eps
         self.max_tokens = max_tokens or config.max_position_embeddings
         self.cells = blocks(self.max_tokens + 1)
         self.device, self.dtype = model.device, model.dtype
+        self.hooks: list[FeedHook] = []
         with torch.inference_mode():
             like = torch.empty(0, dtype=self.dtype, device=self.device)
             cos, sin = model.base_model.rotary_emb(like, torch.arange(self.cells, device=self.device)[None])
@@ -73,83 +75,155 @@ class RowModel:
         self._sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)[:, None]  # the sign of rotate_half
         self.load(model)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without its hooks: they belong to this process."""
+        return {**self.__dict__, "hooks": []}
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of keys and values of one token over all layers."""
+        return int(2 * self.layer_count * self.kv_heads * self.head_dim * self.dtype.itemsize)
+
+    @property
+    def bit_stable(self) -> bool:
+        """Whether tokens can be the same bit for bit in every batch: in float32 on the CPU."""
+        return bool(self.device.type == "cpu" and self.dtype == torch.float32)
+
     def load(self, weights: Any) -> None:
         """Copy the weights of a model of the same architecture, or of its state dict."""
-        state: Mapping[str, Tensor] = weights if isinstance(weights, Mapping) else weights.state_dict()
+        self.weights = copy_weights(weights, self.layer_count, self.device, self.dtype)
 
-        def copy(name: str) -> Tensor:
-            return state[name].detach().to(self.device, self.dtype, copy=True)
+    def free(self) -> None:
+        """Forget the weights, until ``load``."""
+        self.weights = no_weights()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
-        def linear(*names: str) -> Linear:
-            bias = torch.cat([copy(f"{n}.bias") for n in names]) if f"{names[0]}.bias" in state else None
-            return Linear(torch.cat([copy(f"{n}.weight") for n in names]), bias)
-
-        with torch.inference_mode():
-            self._layers = []
-            for p in (f"model.layers.{i}" for i in range(self.layer_count)):
-                self._layers.append(
-                    Layer(
-                        copy(f"{p}.input_layernorm.weight"),
-                        linear(f"{p}.self_attn.q_proj", f"{p}.self_attn.k_proj", f"{p}.self_attn.v_proj"),
-                        linear(f"{p}.self_attn.o_proj"),
-                        copy(f"{p}.post_attention_layernorm.weight"),
-                        linear(f"{p}.mlp.gate_proj", f"{p}.mlp.up_proj"),
-                        linear(f"{p}.mlp.down_proj"),
-                    )
-                )
-            self._embedding = copy("model.embed_tokens.weight")
-            self._norm = copy("model.norm.weight")
-            self._head = Linear(copy("lm_head.weight"), None) if "lm_head.weight" in state else Linear(self._embedding, None)
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights that are held."""
+        return held_bytes(self.weights)
 
     def new_cache(self) -> KVCache:
         return KVCache(self.layer_count, self.kv_heads, self.head_dim, self.cells, self.dtype, self.device)
 
-    def feed(self, cache: KVCache, tokens: Tensor, positions: Tensor, rows: slice, width: int) -> Tensor:
-        """Feed one token per row and write its keys and values.
+    def decode(self, cache: KVCache, tokens: Tensor, positions: Tensor, width: int, padding: int = 0) -> Tensor:
+        """Feed one token to each of the first R rows of the cache.
 
         Args:
-            tokens, positions: (R,) ids and where in their contexts they stand.
-            rows: the cache row of each, R of them; or one row, which all the tokens share.
+            tokens, positions: (R,) ids and where in their contexts they stand; padding, at the end, stands at ``cache.spare``.
             width: cells to attend over, more than every position (other than padding's); rounded up to whole blocks.
 
         Returns:
             (R, hidden) states after the last layer, before the final norm.
         """
+        for hook in self.hooks:
+            hook("decode", tokens[: len(tokens) - padding])
+        width, count = blocks(width), len(tokens)
+        mask = cache.mask(positions, width)
+        rows = torch.arange(count, device=self.device)
+
+        def attend(layer: int, queries: Tensor) -> Tensor:
+            keys, values = cache.read(layer, slice(0, count), width)
+            # The query heads that share a KV head stand where queries stand: one pass over its keys serves them all.
+            return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+
+        return self._pass(cache, tokens, positions, rows, attend)
+
+    def prefill(self, cache: KVCache, segments: Sequence[Segment]) -> None:
+        """Compute keys and values of ``segments``, whose rows hold everything before them; many segments share a pass."""
+        most = GPU_PASS_TOKENS if self.device.type == "cuda" else CPU_PASS_TOKENS
+        batch: list[Segment] = []
+        room = most
+        for row, start, tokens in segments:
+            at = 0
+            while at < len(tokens):
+                piece = tokens[at : at + room]
+                batch.append(Segment(row, start + at, piece))
+                at, room = at + len(piece), room - len(piece)
+                if not room:
+                    self._prefill_pass(cache, batch)
+                    batch, room = [], most
+        if batch:
+            self._prefill_pass(cache, batch)
+
+    def _prefill_pass(self, cache: KVCache, segments: Sequence[Segment]) -> None:
+        tokens = torch.cat([s.tokens for s in segments])
+        for hook in self.hooks:
+            hook("prefill", tokens)
+        count = len(tokens)
+        padding = (0, self.padded(count, CPU_PASS_TOKENS) - count if self.bit_stable else 0)
+        device = self.device
+        positions = torch.cat([torch.arange(s.start, s.start + len(s.tokens), device=device) for s in segments])
+        rows = torch.cat([torch.full((len(s.tokens),), s.row, device=device) for s in segments])
+        tokens, rows = F.pad(tokens, padding), F.pad(rows, padding, value=segments[-1].row)
+        positions = F.pad(positions, padding, value=cache.spare)
+        attend_segment = self._rows_by_themselves if self.bit_stable else self._causally
+        parts, begin = [], 0
+        for i, s in enumerate(segments):
+            own = slice(begin, begin + len(s.tokens) + (padding[1] if i == len(segments) - 1 else 0))
+            parts.append((s, own, None if s.start == 0 and not self.bit_stable else cache.mask(positions[own], self._width(s))))
+            begin = own.stop
+
+        def attend(layer: int, queries: Tensor) -> Tensor:
+            return torch.cat([attend_segment(cache, layer, s, queries[own], mask) for s, own, mask in parts])
+
+        self._pass(cache, tokens, positions, rows, attend)
+
+    def _width(self, s: Segment) -> int:
+        """Cells over which a segment attends."""
+        end = s.start + len(s.tokens)
+        return blocks(end) if self.bit_stable else end
+
+    def _rows_by_themselves(self, cache: KVCache, layer: int, s: Segment, queries: Tensor, mask: Tensor | None) -> Tensor:
+        """Every token as decoding would have it: the same kernel, one row of a batch for each."""
+        read = cache.read(layer, slice(s.row, s.row + 1), self._width(s))
+        keys, values = (t.expand(len(queries), -1, -1, -1) for t in read)
+        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+
+    def _causally(self, cache: KVCache, layer: int, s: Segment, queries: Tensor, mask: Tensor | None) -> Tensor:
+        """The whole segment in one call; without a mask it begins its row."""
+        keys, values = cache.read(layer, slice(s.row, s.row + 1), self._width(s))
+        q = queries.reshape(1, len(queries), self.heads, self.head_dim).transpose(1, 2)
+        mask = None if mask is None else mask[:, 0, 0]
+        out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, is_causal=mask is None, enable_gqa=True)
+        return out.transpose(1, 2).reshape(queries.shape)
+
+    def _pass(self, cache: KVCache, tokens: Tensor, positions: Tensor, rows: Tensor, attend: Attend) -> Tensor:
+        """All layers over (n,) tokens, whose keys and values are written at ``positions`` of ``rows``."""
+        if not self.weights.layers:
+            raise RuntimeError("the model's weights were given back; load() some before decoding goes on")
         n, heads, kv_heads, dim = len(tokens), self.heads, self.kv_heads, self.head_dim
-        width = blocks(width)
-        x = F.embedding(tokens, self._embedding)
-        cos, sin, mask = self._cos[positions], self._sin[positions], cache.mask(positions, width)
-        cache_rows = torch.arange(rows.start, rows.stop, device=self.device).expand(n)
-        for index, layer in enumerate(self._layers):
+        x = F.embedding(tokens, self.weights.embedding)
+        cos, sin = self._cos[positions], self._sin[positions]
+        for index, layer in enumerate(self.weights.layers):
             qkv = layer.qkv(F.rms_norm(x, x.shape[1:], layer.input_norm, self.eps)).view(n, heads + 2 * kv_heads, dim)
             qk = qkv[:, : heads + kv_heads]
+            if layer.q_norm is not None and layer.k_norm is not None:
+                qk[:, :heads] = F.rms_norm(qk[:, :heads], (dim,), layer.q_norm, self.eps)
+                qk[:, heads:] = F.rms_norm(qk[:, heads:], (dim,), layer.k_norm, self.eps)
             turned = torch.cat((qk[..., dim // 2 :], qk[..., : dim // 2]), -1)
             qk.mul_(cos).addcmul_(turned, sin)
-            cache.write(index, cache_rows, positions, qkv[:, heads:].view(n, 2, kv_heads, dim))
-            keys, values = (t.expand(n, -1, -1, -1) for t in cache.read(index, rows, width))
-            # The query heads that share a KV head stand where queries stand: one pass over its keys serves them all.
-            q = qkv[:, :heads].view(n, kv_heads, heads // kv_heads, dim)
-            attended = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+            cache.write(index, rows, positions, qkv[:, heads:].view(n, 2, kv_heads, dim))
+            attended = attend(index, qkv[:, :heads].view(n, kv_heads, heads // kv_heads, dim))
             x = x + layer.out(attended.reshape(n, heads * dim))
             gate, up = layer.gate_up(F.rms_norm(x, x.shape[1:], layer.mlp_norm, self.eps)).chunk(2, -1)
             x = x + layer.down(F.silu(gate).mul_(up))
         return x
 
-    def logits(self, x: Tensor) -> Tensor:
-        """(R, V) float32 logits of the states that ``feed`` returns."""
-        return self._head(F.rms_norm(x, x.shape[1:], self._norm, self.eps)).float()
+    def normed(self, x: Tensor) -> Tensor:
+        """(R, hidden) last hidden states of what ``decode`` returns: what the head reads."""
+        return F.rms_norm(x, x.shape[1:], self.weights.norm, self.eps)
 
-    def prefill(self, cache: KVCache, row: int, tokens: Tensor) -> None:
-        """Compute the keys and values of ``tokens`` (T,) from the start of a cache row."""
-        for start in range(0, len(tokens), MAX_ROWS):
-            piece = tokens[start : start + MAX_ROWS]
-            padding = (0, self.padded(len(piece), MAX_ROWS) - len(piece))
-            positions = torch.arange(start, start + len(piece), device=self.device)
-            positions = F.pad(positions, padding, value=cache.spare)
-            self.feed(cache, F.pad(piece, padding), positions, slice(row, row + 1), start + len(piece))
+    def logits(self, x: Tensor) -> Tensor:
+        """(R, V) float32 logits of the states that ``decode`` returns."""
+        return self.weights.head(self.normed(x)).float()
 
     def padded(self, rows: int, most: int) -> int:
-        """Rows to feed so that a row's result does not depend on how many others there are."""
+        """Rows to feed so that a row's result does not depend on how many others there are; without that promise, the next of
+        few sizes, so that few shapes have to be prepared."""
+        if not self.bit_stable:
+            return next((size for size in (1, 2, 4, 8, *range(16, most, 16)) if size >= rows), most)
         return max(rows, self.stable_rows) if self.stable_rows else max(rows, most)
 
     @cached_property
@@ -160,13 +234,21 @@ class RowModel:
         """
         sizes = [n for n in PROBED_ROWS if n <= self.max_tokens]
         most = sizes[-1]
-        tokens = torch.randint(len(self._embedding), (most,), generator=torch.Generator().manual_seed(0)).to(self.device)
+        tokens = torch.randint(self.vocabulary, (most,), generator=torch.Generator().manual_seed(0)).to(self.device)
         positions = torch.arange(most, device=self.device)
         cache = self.new_cache()
         cache.reserve_rows(1)
+        row = torch.zeros(most, dtype=torch.int64, device=self.device)
 
         def logits(rows: int) -> Tensor:  # always the last ones, so that a row also changes its place
-            return self.logits(self.feed(cache, tokens[-rows:], positions[-rows:], slice(0, 1), most))
+            segment = Segment(0, 0, tokens)  # of which the first ones may be missing: their cells are written already
+
+            mask = cache.mask(positions[-rows:], self._width(segment))
+
+            def attend(layer: int, queries: Tensor) -> Tensor:
+                return self._rows_by_themselves(cache, layer, segment, queries, mask)
+
+            return self.logits(self._pass(cache, tokens[-rows:], positions[-rows:], row[-rows:], attend))
 
         with torch.inference_mode(), one_thread(self.device):
             expected = logits(most)
@@ -176,6 +258,29 @@ class RowModel:
                     break
                 stable = rows
         return stable if stable < most else 0
+
+
+@dataclass
+class FedTokens:
+    """Tokens that went through a model: of prefill passes, and of decode iterations (one per response)."""
+
+    prefill: int = 0
+    decode: int = 0
+
+
+@contextmanager
+def counting(model: RowModel) -> Iterator[FedTokens]:
+    """Count what is fed to the model, where it is fed."""
+    fed = FedTokens()
+
+    def hook(phase: str, tokens: Tensor) -> None:
+        setattr(fed, phase, getattr(fed, phase) + len(tokens))
+
+    model.hooks.append(hook)
+    try:
+        yield fed
+    finally:
+        model.hooks.remove(hook)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import torch
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch_engine import MEASURED, TorchEngine
-from rlhfless.engine.torch_forward import RowModel, one_thread
+from rlhfless.engine.torch_forward import RowModel, Segment, one_thread
 from solver.admission import Admission
 
 Timed = Callable[[int, int], None]
@@ -29,6 +29,7 @@ class EngineTimer:
         self._size: tuple[int, int] | None = None
         self._engine: TorchEngine | None = None
         self._left = 0
+        self._cache = self._rows.new_cache()
 
     def decode_iteration(self, batch: int, context: int) -> None:
         """One iteration of ``batch`` responses that hold about ``context`` KV tokens each (up to 64 more)."""
@@ -36,16 +37,16 @@ class EngineTimer:
             self._engine = self._ready_engine(batch, context)
             self._size, self._left = (batch, context), LEFT_TOKENS - 1
         self._left -= 1
-        self._engine.advance(self._engine.peek_next_event_s())
+        self._engine.commit_next()
 
     def prefill_call(self, prompts: int, tokens: int) -> None:
         """The KV caches of ``prompts`` prompts of ``tokens`` tokens each."""
-        cache = self._rows.new_cache()
-        cache.reserve_rows(prompts)
+        self._cache.reserve_rows(prompts)  # once: an actor's cache is there when its responses come
         ids = torch.zeros(tokens, dtype=torch.long, device=self._rows.device)
         with torch.inference_mode(), one_thread(self._rows.device):
-            for row in range(prompts):
-                self._rows.prefill(cache, row, ids)
+            self._rows.prefill(self._cache, [Segment(row, 0, ids) for row in range(prompts)])
+        if self._rows.device.type == "cuda":
+            torch.cuda.synchronize(self._rows.device)
 
     def _ready_engine(self, batch: int, context: int) -> TorchEngine:
         """An engine whose responses arrive with their KV caches, so that no prefill is timed."""

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
 from rlhfless.engine.simulated import MOVED_KV, SimulatedEngine
 from solver import Admission, LatencyModel, Workload
-from solver.evaluate import actor_timeline
+from solver.batching import timeline
+from solver.evaluate import there_tokens
 
 LIMIT = 20
 ODD_S = math.pi * 1e-3  # moments that never fall on an iteration boundary
@@ -31,6 +32,8 @@ class Held:
     request: Request
     tokens: int
     kv: bool
+    there: int
+    shares: bool
     start_s: float | None
     first_token_s: float | None
     prefill: int
@@ -62,10 +65,12 @@ class PlainEngine:
     done: list[Completion] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: {"prefill": 0.0, "decode": 0.0})
     tokens: dict[str, int] = field(default_factory=lambda: {"prefill": 0, "decode": 0})
+    known: set[int | None] = field(default_factory=set)  # prompts that are there for all that share them
 
     def add(self, requests: Iterable[Request]) -> None:
         for r in requests:
-            new = Held(r, r.generated_tokens, r.kv is not None, r.start_s, r.first_token_s, r.prefill_tokens_computed)
+            kv, there = r.kv is not None, (r.there_tokens, r.shares_prompt)
+            new = Held(r, r.generated_tokens, kv, *there, r.start_s, r.first_token_s, r.prefill_tokens_computed)
             self.arriving.append(new)
         self.arriving.sort(key=lambda h: h.request.available_s)
         self._take_in()
@@ -97,7 +102,8 @@ class PlainEngine:
                 taken.append(
                     replace(
                         h.request, generated_tokens=h.tokens, kv=MOVED_KV if h.kv else None, start_s=h.start_s,
-                        first_token_s=h.first_token_s, prefill_tokens_computed=h.prefill,
+                        first_token_s=h.first_token_s, prefill_tokens_computed=h.prefill, there_tokens=0,
+                        shares_prompt=False,
                     )
                 )  # fmt: skip
         return taken
@@ -127,15 +133,22 @@ class PlainEngine:
                 break
             joining.append(h)
         batch = [*self.batch, *joining]
-        new = sum(h.context for h in joining if not h.kv)
+        known, computed = set(self.known), []
+        for h in joining:
+            there = h.request.prompt_tokens if h.shares and h.request.prompt in known else h.there
+            computed.append(0 if h.kv else h.context - there)
+            if h.shares and not h.kv:
+                known.add(h.request.prompt)
+        new = sum(computed)
         prefill_s = float(self.latency.prefill_s(new)) if new else 0.0
         decode_s = float(self.latency.step_s(len(batch), sum(h.context for h in batch)))
         if self.clock_s + prefill_s + decode_s > to_s:
             return False
-        for h in joining:
+        self.known = known
+        for h, tokens in zip(joining, computed, strict=True):
             self.queue.remove(h)
             h.start_s = self.clock_s if h.start_s is None else h.start_s
-            h.prefill += 0 if h.kv else h.context
+            h.prefill += tokens
             h.kv = True
         assert len(batch) <= self.admission.max_batch
         assert len(batch) == 1 or self._counted(batch) <= self.admission.kv_capacity_tokens
@@ -153,7 +166,8 @@ class PlainEngine:
         while self.admission.rule == "preempt" and len(self.batch) > 1:
             if self._counted(self.batch) <= self.admission.kv_capacity_tokens:
                 break
-            self.batch[-1].kv = False
+            self.batch[-1].kv = self.batch[-1].shares = False
+            self.batch[-1].there = 0
             self.queue.insert(0, self.batch.pop())
         return True
 
@@ -179,13 +193,21 @@ def latencies(draw: st.DrawFn) -> LatencyModel:
 
 @st.composite
 def requests(draw: st.DrawFn, first: int, most: int = 6, now_s: float | None = None) -> list[Request]:
-    """New responses: zero lengths, empty prompts; available at once, or at odd moments from ``now_s`` on."""
+    """New responses to up to 3 prompts each, sharing them or not, with none, a part or all of them there: zero lengths, empty
+    prompts; available at once, or at odd moments from ``now_s`` on."""
     made = []
     for response in range(first, first + draw(st.integers(1, most))):
         length = draw(st.integers(0, LIMIT))
         at_s = 0.0 if now_s is None or draw(st.booleans()) else now_s + draw(st.integers(0, 60)) * ODD_S
         finish = "length" if length == LIMIT else "stop"
-        made.append(Request(response, draw(st.integers(0, 12)), LIMIT, at_s, target_tokens=length, target_finish=finish))
+        prompt = draw(st.integers(0, 2))
+        tokens = (12, 5, 0)[prompt]
+        made.append(
+            Request(
+                response, tokens, LIMIT, at_s, target_tokens=length, target_finish=finish, prompt=prompt,
+                there_tokens=min(tokens, draw(st.sampled_from([0, 0, 3, 12]))), shares_prompt=draw(st.booleans()),
+            )
+        )  # fmt: skip
     return made
 
 
@@ -287,9 +309,12 @@ def test_random_scripts_of_arrivals_hops_and_cuts(data, latency, admission):
 @given(st.data(), latencies(), admissions())
 @settings(max_examples=80, deadline=None)
 def test_undisturbed_it_is_the_timeline_of_evaluate(data, latency, admission):
-    new = data.draw(requests(0, 10))
-    work = Workload([r.prompt_tokens for r in new], range(len(new)), [r.target_tokens for r in new], response_limit=LIMIT)
-    run = actor_timeline(work, range(len(new)), latency, admission)
+    """With prefixes that were received and prompts that are shared, as ``evaluate`` counts them."""
+    received, shares = data.draw(st.tuples(st.integers(0, 12), st.integers(0, 5))), data.draw(st.booleans())
+    new = [replace(r, there_tokens=(*received, 0)[r.prompt], shares_prompt=shares) for r in data.draw(requests(0, 10))]
+    work = Workload([12, 5, 0], [r.prompt for r in new], [r.target_tokens for r in new], response_limit=LIMIT)
+    there = there_tokens(work, range(len(new)), (0, 1), received, shares)
+    run = timeline(work.remaining_tokens, work.context_tokens, work.reserved_tokens, there, latency, admission)
     engine = SimulatedEngine(latency, admission, 3.0)
     engine.add(new)
     progress = engine.advance(math.inf)
@@ -303,6 +328,7 @@ def test_undisturbed_it_is_the_timeline_of_evaluate(data, latency, admission):
         assert (spans[0].start_s, spans[-1].end_s) == (pytest.approx(3.0), pytest.approx(engine.clock_s))
     decode = [s for s in progress.spans if s.phase == "decode"]
     assert sum(s.tokens for s in decode) == work.response_tokens.sum()
+    assert sum(c.prefill_tokens_computed for c in progress.completions) == run.prefill_tokens.sum()
 
 
 @given(st.data(), latencies(), admissions())
@@ -418,6 +444,47 @@ def test_zero_lengths_complete_at_once_and_peek_knows_it():
     (done,) = engine.advance(2.0).completions
     assert (done.response, done.time_s, done.start_s, done.first_token_s, done.prefill_tokens_computed) == (1, 2.0, 2.0, 2.0, 0)
     assert [c.response for c in engine.advance(math.inf).completions] == [0]
+
+
+def shared(response: int, **changes: object) -> Request:
+    """A response of three tokens to a prompt of 10 that others share."""
+    return replace(Request(response, 10, 20, target_tokens=3, prompt=0, shares_prompt=True), **changes)  # type: ignore[arg-type]
+
+
+def test_a_prompt_is_computed_once_for_all_who_share_it():
+    """One slot: the first computes 10 - 4 tokens, the second nothing; the third has a prompt of its own."""
+    engine = SimulatedEngine(TENTH, Admission(1, 1000))
+    engine.add([shared(0, there_tokens=4), shared(1, there_tokens=4), shared(2, prompt=1)])
+    progress = engine.advance(math.inf)
+    assert [c.prefill_tokens_computed for c in progress.completions] == [6, 0, 10]
+    assert [c.time_s for c in progress.completions] == pytest.approx([0.36, 0.66, 1.06])
+    assert [s.tokens for s in progress.spans if s.phase == "prefill"] == [6, 10]
+
+
+def test_who_shares_a_prompt_computes_it_when_the_first_left_before_it_joined():
+    engine = SimulatedEngine(TENTH, Admission(1, 1000))
+    engine.add([Request(9, 0, 20, target_tokens=5), shared(0), shared(1), shared(2)])
+    (moved,), _ = engine.cut(0.05, [0])
+    assert (moved.kv, moved.there_tokens, moved.shares_prompt) == (None, 0, False)
+    progress = engine.advance(math.inf)
+    assert [(c.response, c.prefill_tokens_computed) for c in progress.completions] == [(9, 0), (1, 10), (2, 0)]
+
+
+def test_a_response_that_leaves_before_it_joined_leaves_its_prefix_behind():
+    """And one that has joined takes its whole context along."""
+    engine, receiver = (SimulatedEngine(TENTH, Admission(1, 1000)) for _ in range(2))
+    engine.add([shared(0, there_tokens=10), shared(1, there_tokens=10), shared(2, there_tokens=10, available_s=7.0)])
+    taken, _ = engine.cut(0.15)
+    assert [(r.generated_tokens, r.kv, r.there_tokens) for r in taken] == [(2, MOVED_KV, 0), (0, None, 0), (0, None, 0)]
+    receiver.add(taken)
+    done = receiver.advance(math.inf).completions
+    assert {c.response: c.prefill_tokens_computed for c in done} == {0: 0, 1: 10, 2: 10}
+
+
+@pytest.mark.parametrize("wrong", [{"there_tokens": 11}, {"there_tokens": -1}, {"prompt": None}])
+def test_a_prefix_that_cannot_be_is_refused(wrong):
+    with pytest.raises(ValueError, match=r"response 3 has .* there_tokens of 10 prompt tokens and prompt"):
+        SimulatedEngine(TENTH, Admission(1, 100)).add([shared(3, **wrong)])
 
 
 def test_a_request_without_its_true_length_is_refused():

@@ -17,7 +17,8 @@ from rlhfless.engine.kv_cache import BLOCK  # noqa: E402
 from rlhfless.engine.protocol import Request  # noqa: E402
 from rlhfless.engine.sampling import uniform_stream  # noqa: E402
 from rlhfless.engine.torch_engine import TorchEngine  # noqa: E402
-from rlhfless.engine.torch_forward import RowModel, one_thread  # noqa: E402
+from rlhfless.engine.torch_forward import RowModel, Segment, one_thread  # noqa: E402
+from rlhfless.engine.torch_weights import ARCHITECTURES  # noqa: E402
 from solver.admission import Admission  # noqa: E402
 from solver.latency import LatencyModel  # noqa: E402
 
@@ -30,7 +31,7 @@ def model():
     return RowModel(tiny_model(hidden=128, layers=4))
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "llama"])
+@pytest.mark.parametrize("kind", ARCHITECTURES)
 @pytest.mark.parametrize("tied", [True, False])
 def test_forward_equals_transformers(kind, tied):
     hf = tiny_model(kind, seed=3, tie_word_embeddings=tied)
@@ -39,12 +40,10 @@ def test_forward_equals_transformers(kind, tied):
     cache.reserve_rows(2)
     with torch.inference_mode(), one_thread(hf.device):
         expected = hf(tokens[None]).logits[0]
-        prefilled = model.logits(model.feed(cache, tokens, torch.arange(300), slice(1, 2), 300))
-        model.prefill(cache, 0, tokens[:299])
-        row = model.feed(cache, tokens[[299, 299]], torch.tensor([299, 299]), slice(0, 2), 300)
-        decoded = model.logits(row)
-    torch.testing.assert_close(prefilled, expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(decoded, expected[[-1, -1]], atol=1e-5, rtol=1e-5)
+        model.prefill(cache, [Segment(0, 0, tokens[:170]), Segment(1, 0, tokens[:40])])
+        model.prefill(cache, [Segment(0, 170, tokens[170:299]), Segment(1, 40, tokens[40:199])])
+        states = model.decode(cache, tokens[[299, 199]], torch.tensor([299, 199]), 300)
+    torch.testing.assert_close(model.logits(states), expected[[299, 199]], atol=1e-5, rtol=1e-5)
 
 
 @torch.inference_mode()
@@ -60,10 +59,10 @@ def test_logits_of_a_row_are_the_same_bits_in_every_batch(model):
         cache.reserve_rows(rows)
         tokens, positions = torch.zeros(rows, dtype=torch.int64), torch.full((rows,), cache.spare)
         for row, c in enumerate(chosen):
-            model.prefill(cache, row, contexts[c][:-1])
+            model.prefill(cache, [Segment(row, 0, contexts[c][:-1])])
             tokens[row], positions[row] = contexts[c][-1], lengths[c] - 1
         width = max(width, max(lengths[c] for c in chosen))
-        return model.logits(model.feed(cache, tokens, positions, slice(0, rows), int(width)))[: len(chosen)]
+        return model.logits(model.decode(cache, tokens, positions, int(width)))[: len(chosen)]
 
     with one_thread(model.device):
         expected = logits(range(64))
@@ -80,12 +79,12 @@ def test_prefill_is_decoding_token_by_token(model):
     cache = model.new_cache()
     cache.reserve_rows(model.padded(2, 64))
     with one_thread(model.device):
-        model.prefill(cache, 1, tokens)
+        model.prefill(cache, [Segment(1, 0, tokens)])
         rows = model.padded(1, 64)
         for i in range(90):
             fed, at = torch.zeros(rows, dtype=torch.int64), torch.full((rows,), cache.spare)
             fed[0], at[0] = tokens[i], i
-            model.feed(cache, fed, at, slice(0, rows), i + 1)
+            model.decode(cache, fed, at, i + 1)
     assert torch.equal(cache.take(0, 90), cache.take(1, 90))
 
 

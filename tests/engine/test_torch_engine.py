@@ -281,7 +281,7 @@ def test_preempt_run_ahead_and_forgotten_changes_no_token(model):
 
 def test_training_the_model_in_place_shows_only_after_sync():
     hf = tiny_model(seed=5)
-    e = TorchEngineFactory(RowModel(hf), LATENCY, EOS)(ROOMY)
+    e = TorchEngineFactory(RowModel(hf), EOS)(LATENCY, ROOMY)
 
     def tokens():
         e.add([replace(request(0, target_tokens=25), available_s=e.clock_s)])

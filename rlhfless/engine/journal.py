@@ -1,0 +1,127 @@
+"""What an actor did, iteration by iteration, in numbers that do not depend on how long anything took.
+
+Knows counts and seconds only: nothing of tokens, models or plans. A batch that nobody joins or leaves needs one entry however
+many iterations it lasts, so keeping a journal costs an iteration well under a microsecond.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Newcomer(NamedTuple):
+    """A response that joins the batch.
+
+    Attributes:
+        context_tokens: KV tokens that it holds at its first iteration here.
+        there_tokens: of these, what its prefill need not compute.
+        forced: its length was given, so that nobody looks for its end of text.
+    """
+
+    response: int
+    context_tokens: int
+    there_tokens: int
+    forced: bool
+
+
+class Change(NamedTuple):
+    """From ``iteration`` on another batch is decoded.
+
+    Attributes:
+        batch: responses in it; rows: what is fed, padding included.
+        width: cells that the first of its iterations attends over, one more in each that follows.
+        kv_tokens: that the batch holds at the first of its iterations, ``batch`` more in each that follows.
+        left: responses that left the batch since the last change, finished or not.
+        joined: in admission order; what is not there of their contexts is computed before ``iteration``.
+    """
+
+    iteration: int
+    batch: int
+    rows: int
+    width: int
+    kv_tokens: int
+    left: tuple[int, ...]
+    joined: tuple[Newcomer, ...]
+
+    @property
+    def computed_tokens(self) -> int:
+        """Tokens of the newcomers' contexts that are computed."""
+        return sum(new.context_tokens - new.there_tokens for new in self.joined)
+
+    @property
+    def computing(self) -> int:
+        """Newcomers for which something is computed."""
+        return sum(new.context_tokens > new.there_tokens for new in self.joined)
+
+
+class Replayed(NamedTuple):
+    """What a journal's iterations took when they were run again, alone and back to back.
+
+    Attributes:
+        seconds: (iterations, 2) of the prefill before each iteration (0 where there is none), and of the rest of it.
+        warm_up_s: that went before, and is not among them.
+    """
+
+    seconds: NDArray[np.float64]
+    warm_up_s: float
+
+
+@dataclass
+class Journal:
+    """Committed iterations of one actor.
+
+    Attributes:
+        slots: of the actor.
+        start_s: when it was ready; end_s: end of its last committed iteration (``start_s`` before the first).
+        changes: of its batch, in order.
+        finished: (iterations committed by then, response) of every completion.
+        prefill_s, decode_s: seconds charged for each iteration.
+        prepare_s: seconds in all that went into preparing shapes for the device (CUDA graphs); nobody is charged for them.
+    """
+
+    slots: int
+    start_s: float = 0.0
+    changes: list[Change] = field(default_factory=list)
+    finished: list[tuple[int, int]] = field(default_factory=list)
+    prefill_s: array[float] = field(default_factory=lambda: array("d"))
+    decode_s: array[float] = field(default_factory=lambda: array("d"))
+    prepare_s: float = 0.0
+    end_s: float = field(init=False)
+    _left: list[int] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        self.end_s = self.start_s
+
+    def __len__(self) -> int:
+        """Committed iterations."""
+        return len(self.decode_s)
+
+    def commit(self, prefill_s: float, decode_s: float, end_s: float) -> None:
+        """An iteration is committed."""
+        self.prefill_s.append(prefill_s)
+        self.decode_s.append(decode_s)
+        self.end_s = end_s
+
+    def change(self, batch: int, rows: int, width: int, kv_tokens: int, joined: Sequence[Newcomer]) -> None:
+        """The next iteration to be committed is the first of another batch."""
+        self.changes.append(Change(len(self), batch, rows, width, kv_tokens, tuple(self._left), tuple(joined)))
+        self._left.clear()
+
+    def leave(self, responses: Iterable[int]) -> None:
+        """Responses have left the batch."""
+        self._left += responses
+
+    def finish(self, responses: Iterable[int]) -> None:
+        """Responses end with the last committed iteration."""
+        self.finished += [(len(self), response) for response in responses]
+
+    def stays(self) -> Iterator[tuple[Change, int]]:
+        """Every change with the iteration before which the next one comes."""
+        ends = [later.iteration for later in self.changes[1:]]
+        return zip(self.changes, [*ends, len(self)], strict=False)

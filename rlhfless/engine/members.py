@@ -1,0 +1,122 @@
+"""What the simulated engine knows of each response that is with it, and how much of a context is there when one joins.
+
+Knows requests; nothing of times or batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhfless.engine.protocol import Request
+from solver.workload import FloatArray, IntArray
+
+Members = NDArray[np.void]
+"""Responses that are with an engine, one row each with the fields of ``MEMBER``."""
+
+MEMBER = np.dtype(
+    [
+        ("response", np.int64),
+        ("prompt_tokens", np.int64),
+        ("limit_tokens", np.int64),
+        ("target_tokens", np.int64),
+        ("generated_tokens", np.int64),
+        ("has_kv", np.bool_),  # the KV cache of its whole context is with it
+        ("there_tokens", np.int64),  # else the tokens of its context that were received
+        ("prompt", np.int64),  # whose prefill it shares; -1 when it shares with nobody
+        ("start_s", np.float64),  # not a number until it has joined a batch
+        ("first_token_s", np.float64),
+        ("prefill_tokens", np.int64),
+    ]
+)
+
+
+def members_of(requests: Iterable[Request]) -> Members:
+    """One row per request, as it comes to the engine."""
+    rows = [
+        (
+            r.response, r.prompt_tokens, r.limit_tokens, -1 if r.target_tokens is None else r.target_tokens,
+            r.generated_tokens, r.kv is not None, r.there_tokens, r.prompt if r.shares_prompt and r.prompt is not None else -1,
+            np.nan if r.start_s is None else r.start_s, np.nan if r.first_token_s is None else r.first_token_s,
+            r.prefill_tokens_computed,
+        )
+        for r in requests
+    ]  # fmt: skip
+    return np.array(rows, dtype=MEMBER)
+
+
+def refusal(request: Request) -> str | None:
+    """Why the simulated engine cannot run a request; None when it can."""
+    r = request
+    if r.target_tokens is None:
+        return f"response {r.response} has no target_tokens; the simulated engine needs its true length"
+    if not 0 <= r.there_tokens <= r.prompt_tokens or (r.shares_prompt and r.prompt is None):
+        return (
+            f"response {r.response} has {r.there_tokens} there_tokens of {r.prompt_tokens} prompt tokens and prompt "
+            f"{r.prompt}; at most all of them, and the prompt's index where it shares it, are needed"
+        )
+    return None
+
+
+class Requests(Sequence[Request]):
+    """Requests with their rows, which are made once however many engines and steps take them.
+
+    Attributes:
+        rows: (n,) as of ``members_of``; available_s: (n,).
+        at_once: the simulated engine can run them all, and they are available at the same time.
+    """
+
+    def __init__(self, requests: Iterable[Request]) -> None:
+        self._requests = list(requests)
+        self.rows = members_of(self._requests)
+        self.available_s: FloatArray = np.array([r.available_s for r in self._requests], dtype=float)
+        self.at_once = len(set(self.available_s.tolist())) == 1 and not any(map(refusal, self._requests))
+
+    @classmethod
+    def of(cls, requests: Sequence[Request]) -> Requests:
+        """The same, in order of ``response``."""
+        known = requests if isinstance(requests, cls) else cls(requests)
+        order = np.argsort(known.rows["response"], kind="stable")
+        return known if (order[1:] > order[:-1]).all() else known.take(order.tolist())
+
+    def take(self, indices: Sequence[int]) -> Requests:
+        """Some of them, in the order of ``indices``."""
+        part = Requests.__new__(Requests)
+        part._requests = [self._requests[i] for i in indices]
+        at = np.array(indices, dtype=np.int64)
+        part.rows, part.available_s, part.at_once = self.rows[at], self.available_s[at], self.at_once and len(at) > 0
+        return part
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    @overload
+    def __getitem__(self, index: int) -> Request: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Request]: ...
+    def __getitem__(self, index: int | slice) -> Request | list[Request]:
+        return self._requests[index]
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
+
+
+def there_tokens(members: Members, remaining: IntArray, known: Collection[int]) -> IntArray:
+    """(n,) KV tokens of each member's context that are there when it joins.
+
+    Args:
+        remaining: (n,) iterations that each needs; one that needs none computes nothing for others.
+        known: prompts whose KV cache is with the actor, because one that shares it has joined.
+    """
+    has_kv, prompt = members["has_kv"], members["prompt"]
+    there = np.where(has_kv, members["prompt_tokens"] + members["generated_tokens"], members["there_tokens"])
+    later = (prompt >= 0) & ~has_kv
+    if later.any():
+        works = np.flatnonzero(later & (remaining > 0))
+        first = works[np.unique(prompt[works], return_index=True)[1]]
+        later[first[~np.isin(prompt[first], list(known))]] = False
+        there = np.where(later, members["prompt_tokens"], there)
+    return there

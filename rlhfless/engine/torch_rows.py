@@ -1,0 +1,134 @@
+"""The rows of an actor's KV cache: which response holds which, and how a newcomer's row is filled.
+
+Knows responses, KV state and the model; nothing of clocks, queues or admission. Rows in use are always the first ones. A
+newcomer's row is filled with what came with it, with a prompt that another response here has computed, and by computing the
+rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from rlhfless.engine.torch_forward import RowModel, Segment
+from rlhfless.engine.torch_state import ActiveResponse, Iteration
+from rlhfless.engine.torch_stretch import Stretch
+
+
+class Rows:
+    """Rows of one actor with ``slots`` slots.
+
+    Attributes:
+        of: the response of each row in use.
+    """
+
+    def __init__(self, model: RowModel, slots: int) -> None:
+        self.model, self.slots = model, slots
+        self.of: list[ActiveResponse] = []
+        self.cache = model.new_cache()
+        self._shared: dict[int, Any] = {}  # KV state of prompts that responses in the queue will share
+
+    def there(self, newcomers: Iterable[ActiveResponse]) -> dict[ActiveResponse, int]:
+        """Tokens of each newcomer's context that need not be computed: all, what was received, or a prompt that is shared."""
+        known, there = set(self._shared), {}
+        for s in newcomers:
+            prompt = s.request.prompt
+            if s.kv is not None:
+                there[s] = s.context_tokens
+            elif s.shares and prompt in known:
+                there[s] = s.request.prompt_tokens
+            else:
+                there[s] = s.there_tokens
+                if s.shares and prompt is not None:
+                    known.add(prompt)
+        return there
+
+    @torch.inference_mode()
+    def make(self, iteration: Iteration) -> Stretch:
+        """Rows for the iteration's batch, with what came with its newcomers.
+
+        Writes no cell that a committed token owns: the iteration may still be forgotten.
+        """
+        if iteration.evicted:
+            self.of = list(self.of)
+        for s in iteration.evicted:  # out of the batch, but whole until this iteration is committed
+            row, last = self.of.index(s), len(self.of) - 1 - iteration.evicted.index(s)
+            self.cache.swap(row, last)
+            self.of[row], self.of[last] = self.of[last], s
+        iteration.rows = self.of[: len(self.of) - len(iteration.evicted)] + iteration.newcomers
+        padded = self.model.padded(len(iteration.rows), self.slots)
+        self.cache.reserve_rows(padded, self.model.padded(self.slots, self.slots))
+        for row, s in self._new(iteration):
+            if s.kv is not None:
+                self.cache.put(row, s.kv)
+            elif known := self._received(s, iteration):
+                s.request.prefix_kv.put(self.cache, row, known)
+        return Stretch(iteration.rows, padded, self.cache.spare, self.model.device)
+
+    @torch.inference_mode()
+    def compute(self, iteration: Iteration, queue: Iterable[ActiveResponse]) -> None:
+        """Compute what is not there for the newcomers; prompts that others in ``queue`` share are computed once."""
+        if not iteration.newcomers:
+            return
+        wanted = Counter(s.request.prompt for s in queue if s.shares)
+        sharing = [(row, s) for row, s in self._new(iteration) if self._shares(s, iteration)]
+        alone = [(row, s) for row, s in self._new(iteration) if s.kv is None and not self._shares(s, iteration)]
+        self.model.prefill(self.cache, [_segment(self.model, row, self._received(s, iteration), s) for row, s in alone])
+        for row, s in alone:
+            prompt = s.request.prompt
+            if s.shares and prompt is not None and wanted[prompt] > 1:
+                iteration.shared[prompt] = self.cache.take(row, s.request.prompt_tokens - 1)
+        rest: list[Segment] = []
+        for row, s in sharing:
+            prompt = s.request.prompt
+            assert prompt is not None
+            kv = iteration.shared[prompt] if prompt in iteration.shared else self._shared[prompt]
+            self.cache.put(row, kv)
+            rest.append(_segment(self.model, row, kv.shape[3], s))
+        self.model.prefill(self.cache, rest)
+
+    def commit(self, iteration: Iteration, queue: Iterable[ActiveResponse]) -> None:
+        """The iteration counts: its rows are the rows now."""
+        self.of = iteration.rows
+        self._shared |= iteration.shared
+        self.forget_prompts(queue)
+
+    def free(self, s: ActiveResponse) -> None:
+        """Give a row back: the last row in use moves into its place."""
+        self.of = list(self.of)
+        row, last = self.of.index(s), self.of.pop()
+        if last is not s:
+            with torch.inference_mode():
+                self.cache.move(len(self.of), row, last.context_tokens)
+            self.of[row] = last
+
+    def kv_of(self, s: ActiveResponse) -> Any:
+        """A copy of its KV state, or what it came with."""
+        return self.cache.take(self.of.index(s), s.context_tokens - 1) if s in self.of else s.kv
+
+    def forget_prompts(self, queue: Iterable[ActiveResponse] = ()) -> None:
+        """Drop the KV state of prompts that nobody in ``queue`` waits for."""
+        if self._shared:
+            wanted = {s.request.prompt for s in queue if s.shares}
+            self._shared = {prompt: kv for prompt, kv in self._shared.items() if prompt in wanted}
+
+    def _new(self, iteration: Iteration) -> list[tuple[int, ActiveResponse]]:
+        return list(enumerate(iteration.newcomers, len(iteration.rows) - len(iteration.newcomers)))
+
+    def _shares(self, s: ActiveResponse, iteration: Iteration) -> bool:
+        """Whether its prompt is (or will be by then) computed for another response."""
+        return s.kv is None and iteration.there[s] > s.there_tokens
+
+    def _received(self, s: ActiveResponse, iteration: Iteration) -> int:
+        """Cells that the KV state which it came with fills."""
+        if s.kv is not None or s.request.prefix_kv is None or self._shares(s, iteration):
+            return 0
+        return min(iteration.there[s], s.context_tokens - 1, int(s.request.prefix_kv.tokens))
+
+
+def _segment(model: RowModel, row: int, known: int, s: ActiveResponse) -> Segment:
+    """The rest of a response's context, but for its last token."""
+    return Segment(row, known, torch.from_numpy(s.tokens(known, s.context_tokens - 1)).to(model.device))

@@ -1,0 +1,106 @@
+"""The weights of a Llama-like language model, copied from a transformers model and laid out for few, large matrix products.
+
+Knows which architectures the torch engine decodes and the names of their parameters; nothing of passes, caches or requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+
+
+class Linear(NamedTuple):
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class Layer(NamedTuple):
+    input_norm: Tensor
+    qkv: Linear
+    q_norm: Tensor | None  # over each head, Qwen3 only
+    k_norm: Tensor | None
+    out: Linear
+    mlp_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+class Weights(NamedTuple):
+    embedding: Tensor
+    layers: list[Layer]
+    norm: Tensor
+    head: Linear
+
+
+def check_architecture(model: Any) -> None:
+    """Refuse what the pass of ``torch_forward`` would compute wrongly.
+
+    Raises:
+        ValueError: the sentence names the architectures that are supported.
+    """
+    config = model.config
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    rope = model.base_model.rotary_emb.rope_type if config.model_type in ARCHITECTURES else ""
+    if kinds != {"full_attention"} or rope in ("", "dynamic", "longrope") or config.hidden_act != "silu":
+        raise ValueError(
+            f"the torch engine decodes {', '.join(ARCHITECTURES[:-1])} and {ARCHITECTURES[-1]} models with full attention and "
+            f"fixed rotary embeddings, not {config.model_type!r} as configured here; use the vLLM engine for it"
+        )
+
+
+@torch.inference_mode()
+def copy_weights(source: Any, layers: int, device: torch.device, dtype: torch.dtype) -> Weights:
+    """A copy of the weights of a model or of its state dict; projections that read the same input become one matrix."""
+    state: Mapping[str, Tensor] = source if isinstance(source, Mapping) else source.state_dict()
+
+    def copy(name: str) -> Tensor:
+        return state[name].detach().to(device, dtype, copy=True)
+
+    def optional(name: str) -> Tensor | None:
+        return copy(name) if name in state else None
+
+    def linear(*names: str) -> Linear:
+        bias = torch.cat([copy(f"{n}.bias") for n in names]) if f"{names[0]}.bias" in state else None
+        return Linear(torch.cat([copy(f"{n}.weight") for n in names]), bias)
+
+    embedding = copy("model.embed_tokens.weight")
+    return Weights(
+        embedding,
+        [
+            Layer(
+                copy(f"{p}.input_layernorm.weight"),
+                linear(f"{p}.self_attn.q_proj", f"{p}.self_attn.k_proj", f"{p}.self_attn.v_proj"),
+                optional(f"{p}.self_attn.q_norm.weight"),
+                optional(f"{p}.self_attn.k_norm.weight"),
+                linear(f"{p}.self_attn.o_proj"),
+                copy(f"{p}.post_attention_layernorm.weight"),
+                linear(f"{p}.mlp.gate_proj", f"{p}.mlp.up_proj"),
+                linear(f"{p}.mlp.down_proj"),
+            )
+            for p in (f"model.layers.{i}" for i in range(layers))
+        ],
+        copy("model.norm.weight"),
+        Linear(copy("lm_head.weight"), None) if "lm_head.weight" in state else Linear(embedding, None),
+    )
+
+
+def no_weights() -> Weights:
+    """Weights of nothing, which take no memory."""
+    return Weights(torch.empty(0), [], torch.empty(0), Linear(torch.empty(0), None))
+
+
+def held_bytes(weights: Weights) -> int:
+    """Bytes of all weights, a tensor that is used twice counted once."""
+    linears = [weights.head, *(part for layer in weights.layers for part in layer if isinstance(part, Linear))]
+    norms = [part for layer in weights.layers for part in layer if isinstance(part, Tensor)]
+    tensors = [weights.embedding, weights.norm, *norms, *(t for linear in linears for t in linear if t is not None)]
+    return sum({t.data_ptr(): t.numel() * t.element_size() for t in tensors}.values())

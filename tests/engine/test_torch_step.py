@@ -1,0 +1,110 @@
+"""When iterations are captured as graphs, with stand-ins for CUDA: what a graph computes needs a GPU and is not tested here."""
+
+import contextlib
+
+import pytest
+import torch
+from torch_models import EOS, tiny_model
+
+from rlhfless.engine.sampling import Sampling
+from rlhfless.engine.torch_forward import RowModel
+from rlhfless.engine.torch_step import DecodeStep, GraphedStep, Inputs
+
+
+class Graph:
+    """Of a capture: the pool that it was asked to use, or a new one."""
+
+    pools = 0
+
+    def begin(self, pool):
+        if pool is None:
+            Graph.pools += 1
+        self.of = pool or (0, Graph.pools)
+
+    def pool(self):
+        return self.of
+
+
+class Stream:
+    def __init__(self, device=None):
+        pass
+
+    def wait_stream(self, other):
+        pass
+
+
+@pytest.fixture
+def captured(monkeypatch):
+    """The pools of all captures, in their order."""
+    pools = []
+
+    @contextlib.contextmanager
+    def graph(graph, pool, stream):
+        graph.begin(pool)
+        pools.append(graph.pool())
+        yield
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream())
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    return pools
+
+
+@torch.inference_mode()
+def test_graphs_are_captured_once_a_shape_and_anew_for_another_cache_or_other_weights(captured):
+    source = tiny_model()
+    model = RowModel(source, 600)
+    step, cache = GraphedStep(model, Sampling(), EOS), model.new_cache()
+    cache.reserve_rows(4)
+
+    def captures(rows, width):
+        before = len(captured)
+        step.prepare(cache, rows, width)
+        return len(captured) - before
+
+    assert [captures(4, 10), captures(4, 256), captures(2, 10), captures(4, 257), captures(4, 10)] == [1, 0, 1, 1, 0]
+    assert len(set(captured)) == 1, "graphs of one cache share a pool"
+    cache.reserve_rows(8)
+    assert [captures(4, 10), captures(4, 10)] == [1, 0], "the cache has moved"
+    model.load(source)
+    assert [captures(4, 10), captures(4, 10)] == [1, 0], "the weights are others"
+    cache = model.new_cache()
+    cache.reserve_rows(4)
+    assert captures(4, 10) == 1, "another cache, wherever it lies"
+    step.release()
+    assert captures(4, 10) == 1
+    assert len(set(captured)) == 5, "no pool is used again once its graphs are gone"
+
+
+@torch.inference_mode()
+def test_a_replay_reads_what_is_given_and_what_it_drew_outlives_the_next(captured, monkeypatch):
+    """The stand-in computes anew from the graph's own inputs, over its rounded width, into the graph's own outputs."""
+    model = RowModel(tiny_model(), 600)
+    step, plain = GraphedStep(model, Sampling(), EOS), DecodeStep(model, Sampling(), EOS)
+    cache, same = model.new_cache(), model.new_cache()
+    cache.reserve_rows(4)
+    same.reserve_rows(4)
+    step.prepare(cache, 4, 10)
+    (((rows, width), (graph, fixed, drawn)),) = step._graphs.items()
+    assert (rows, width) == (4, 256)
+
+    def replay():
+        for mine, new in zip(drawn[:2], plain(cache, fixed, width, 0)[:2], strict=True):
+            mine.copy_(new)
+
+    monkeypatch.setattr(graph, "replay", replay, raising=False)
+    given, found, expected = torch.Generator().manual_seed(0), [], []
+    for position in range(3):
+        inputs = Inputs(
+            torch.randint(1, 32, (4,), generator=given),
+            torch.tensor([position] * 3 + [cache.spare]),
+            torch.rand(4, generator=given, dtype=torch.float64),
+            torch.tensor([True, False, True, False]) if position == 1 else None,
+        )
+        found.append(step(cache, inputs, 10, 1))
+        expected.append(plain(same, inputs, 10, 1))
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one.ids[:3], other.ids[:3])
+        torch.testing.assert_close(one.logprobs[:3], other.logprobs[:3])
