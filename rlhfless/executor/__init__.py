@@ -1,6 +1,13 @@
-"""Runs plans. ``run_step`` on the virtual clock; its record holds the rows of the trace."""
+"""Runs plans: ``Executor`` step after step, by ``run_step`` on the virtual clock or ``ProcessPool.run_step`` on real devices.
 
+Records hold the trace's rows.
+"""
+
+from rlhfless.executor.actors import EngineFactory
+from rlhfless.executor.executor import Executor
+from rlhfless.executor.processes import ProcessPool
 from rlhfless.executor.record import StepRecord
-from rlhfless.executor.virtual import EngineFactory, run_step
+from rlhfless.executor.remote import ActorError
+from rlhfless.executor.virtual import run_step
 
-__all__ = ["EngineFactory", "StepRecord", "run_step"]
+__all__ = ["ActorError", "EngineFactory", "Executor", "ProcessPool", "StepRecord", "run_step"]

@@ -6,10 +6,11 @@ Knows the trace's columns; nothing of engines' insides or of decisions. Times ar
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlhfless.engine.columns import Completions
 from rlhfless.engine.protocol import Completion, EngineSpan
 from solver.plan import Plan
 
@@ -20,9 +21,10 @@ Row = dict[str, Any]
 class StepRecord:
     """Rows of one step, and the completions (token ids, log-probabilities) that training needs.
 
+    What engines committed waits as it came, and becomes rows and completions when they are first read.
+
     Attributes:
         start_s, end_s: from the first GPU taken to the last response complete (later, when GPUs are held longer).
-        completions, actor_of: by response index.
         moves: responses handed from one actor to another.
     """
 
@@ -32,17 +34,63 @@ class StepRecord:
     start_s: float
     end_s: float = 0.0
     allocations: list[Row] = field(default_factory=list)
-    spans: list[Row] = field(default_factory=list)
     events: list[Row] = field(default_factory=list)
-    completions: dict[int, Completion] = field(default_factory=dict)
-    actor_of: dict[int, str] = field(default_factory=dict)
     moves: int = 0
+    _spans: list[Row] = field(default_factory=list, repr=False)
+    _told: list[Row | tuple[str, Iterable[EngineSpan]]] = field(default_factory=list, repr=False)  # not in ``_spans`` yet
     _latest: dict[str, Row] = field(default_factory=dict, repr=False)  # the last engine span of each holder
+    _whole: bool = field(default=False, repr=False)  # mean KV tokens are to be whole numbers
+    _completions: dict[int, Completion] = field(default_factory=dict, repr=False)
+    _actor_of: dict[int, str] = field(default_factory=dict, repr=False)
+    _entered: list[Sequence[tuple[str, Completions]]] = field(default_factory=list, repr=False)  # not in ``_completions`` yet
 
     @property
     def makespan_s(self) -> float:
         """Seconds from the start of the step until its last response was complete."""
-        return max((c.time_s for c in self.completions.values()), default=self.start_s) - self.start_s
+        latest = [float(c.time_s.max()) for together in self._entered for _, c in together]
+        return max([*latest, *(c.time_s for c in self._completions.values())], default=self.start_s) - self.start_s
+
+    @property
+    def completions(self) -> dict[int, Completion]:
+        """By response index, in the order in which they became known."""
+        self._read_completions()
+        return self._completions
+
+    @property
+    def actor_of(self) -> dict[int, str]:
+        """The holder that completed a response, by response index."""
+        self._read_completions()
+        return self._actor_of
+
+    @property
+    def spans(self) -> list[Row]:
+        """Rows in the order in which they were told."""
+        if self._told:
+            told, self._told = self._told, []
+            for one in told:
+                if isinstance(one, dict):
+                    self._spans.append(one)
+                else:
+                    self._merge(*one)
+        if self._whole:
+            self._whole = False
+            for row in self._spans:
+                if row["kv_tokens"] is not None:
+                    row["kv_tokens"] = round(row["kv_tokens"])
+        return self._spans
+
+    def enter(self, together: Sequence[tuple[str, Completions]]) -> None:
+        """Completions of holders that become known together."""
+        self._entered.append(together)
+
+    def _read_completions(self) -> None:
+        for together in self._entered:
+            found = [(holder, c) for holder, completions in together for c in completions]
+            if len(together) > 1:
+                found.sort(key=lambda one: one[1].time_s)
+            for holder, c in found:
+                self._completions[c.response], self._actor_of[c.response] = c, holder
+        self._entered.clear()
 
     def allocate(
         self,
@@ -69,17 +117,23 @@ class StepRecord:
         """What a holder did from ``start_s`` to ``end_s``; nothing is recorded for an empty stretch."""
         if end_s <= start_s:
             return
-        row: Row = {
-            "run": self.run, "step": self.step, "holder": holder, "phase": phase, "call": what.pop("call", phase),
-            "start_s": start_s, "end_s": end_s, "batch_mean": what.pop("batch_mean", None),
-            "slots": what.pop("slots", None), "tokens": what.pop("tokens", None), "kv_tokens": what.pop("kv_tokens", None),
-            "bytes": what.pop("bytes", None), "from_actor": what.pop("from_actor", None),
-            "background": what.pop("background", False), "detail": json.dumps(what) if what else None,
+        row = self._row(holder, phase, start_s, end_s)
+        row.update({name: what.pop(name) for name in row.keys() & what.keys()})
+        row["detail"] = json.dumps(what) if what else None
+        self._told.append(row)
+
+    def _row(self, holder: str, phase: str, start_s: float, end_s: float) -> Row:
+        return {
+            "run": self.run, "step": self.step, "holder": holder, "phase": phase, "call": phase,
+            "start_s": start_s, "end_s": end_s, "batch_mean": None, "slots": None, "tokens": None, "kv_tokens": None,
+            "bytes": None, "from_actor": None, "background": False, "detail": None,
         }  # fmt: skip
-        self.spans.append(row)
 
     def engine_spans(self, holder: str, spans: Iterable[EngineSpan]) -> None:
         """An engine's spans; decode stretches that follow on each other without a gap become one."""
+        self._told.append((holder, spans))
+
+    def _merge(self, holder: str, spans: Iterable[EngineSpan]) -> None:
         for s in spans:
             if s.end_s <= s.start_s:
                 continue
@@ -92,18 +146,14 @@ class StepRecord:
                 last["tokens"] += s.tokens
                 last["end_s"] = s.end_s
                 continue
-            self.span(
-                holder, s.phase, s.start_s, s.end_s,
-                batch_mean=s.batch_mean, slots=s.slots, tokens=s.tokens, kv_tokens=s.kv_tokens,
-            )  # fmt: skip
-            self._latest[holder] = self.spans[-1]
+            row = self._row(holder, s.phase, s.start_s, s.end_s)
+            row.update(batch_mean=s.batch_mean, slots=s.slots, tokens=s.tokens, kv_tokens=s.kv_tokens)
+            self._spans.append(row)
+            self._latest[holder] = row
 
     def close(self, end_s: float) -> None:
         """Nothing is added after this: mean KV tokens become whole numbers."""
-        self.end_s = end_s
-        for row in self.spans:
-            if row["kv_tokens"] is not None:
-                row["kv_tokens"] = round(row["kv_tokens"])
+        self.end_s, self._whole = end_s, True
 
     def event(self, time_s: float, name: str, holder: str | None = None, **detail: Any) -> None:
         """An instant: a decision, a cut, a completion of note."""

@@ -10,54 +10,33 @@ iteration under way are entered with their own, later, time and stay hidden unti
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from rlhfless.engine.protocol import Completion, Engine, Progress, Request
+from rlhfless.engine.columns import Completions
+from rlhfless.engine.protocol import Progress, Request
+from rlhfless.executor.actors import EngineFactory, Held, Live, begin
+from rlhfless.executor.billing import bill
 from rlhfless.executor.record import StepRecord
-from solver.admission import Admission
-from solver.cluster import Cluster
-from solver.evaluate import admission_of
-from solver.latency import LatencyModel
+from rlhfless.executor.replay import check_replayable, measure
+from rlhfless.executor.retime import StepLog, retime
+from rlhfless.executor.step import Step
+from solver.cluster import Cluster, MixedCluster
+from solver.errors import PlanningError
 from solver.objective import StepRest
-from solver.plan import ActorPlan, Plan
+from solver.offers import Latencies
+from solver.plan import Plan
 from solver.rules import ActorView, Cut, Decision, StepState
 
-EngineFactory = Callable[[Admission, float], Engine]
-"""Makes the engine of one actor: admission (slots, memory, rule) and the time at which it is ready."""
-
-MIGRATION = ("cheaper", "move", "recompute")
-
-
-@dataclass
-class _Live:
-    """An actor of the plan while the step runs."""
-
-    index: int
-    plan: ActorPlan
-    engine: Engine
-    start_s: float
-    assigned: int
-    completed: int = 0
-    expecting: int = 0  # responses with it or on their way to it
-    asked_at: int | None = None  # completions at which the rule wants to be asked
-    asked_time_s: float = math.inf
-    done_s: float = 0.0
-    closing: bool = False  # it was cut: nothing may be given to it any more
-    running: tuple[int, ...] = ()  # what was known of its batch and queue when it was last looked at
-    waiting: tuple[int, ...] = ()
-
-    @property
-    def holder(self) -> str:
-        return f"actor-{self.index}"
+CHARGING = ("profile", "measured")
+Watch = Callable[[int, float], None]
+"""Told how many responses are complete, and the virtual time, whenever that is known anew."""
 
 
-class VirtualStep:
+class VirtualStep(Step[Live]):
     """One step of a plan on the virtual clock. Use ``run_step``."""
 
     def __init__(
@@ -65,35 +44,23 @@ class VirtualStep:
         plan: Plan,
         requests: Sequence[Request],
         make_engine: EngineFactory,
-        latency: LatencyModel,
-        cluster: Cluster,
+        latency: Latencies,
+        cluster: Cluster | MixedCluster,
         record: StepRecord,
         rest: StepRest,
         admission: str,
         migration: str,
+        watch: Watch | None = None,
     ) -> None:
-        if migration not in MIGRATION:
-            raise ValueError(f"migration {migration!r} is unknown; choose one of {', '.join(MIGRATION)}")
-        self.plan, self.rule, self.latency, self.cluster = plan, plan.rule, latency, cluster
-        self.record, self.rest, self.migration = record, rest, migration
-        self.requests = {r.response: r for r in requests}
-        self.known_tokens = np.zeros(len(requests), np.int64)
-        self.complete = [False] * len(requests)
-        self.prompt_tokens = np.array([r.prompt_tokens for r in requests], dtype=np.int64)
-        self.hidden: list[tuple[float, int, _Live, Completion]] = []  # completions that are not known yet
-        self._order = itertools.count()
-        self.available_s: dict[int, float] = {}  # of responses that were handed over
-        self.released: list[_Live] = []
-        self.live: dict[int, _Live] = {}
-        for i, actor in enumerate(plan.actors):
-            start = record.start_s + actor.start_s
-            ready = start + latency.start_s + latency.sync_s
-            engine = make_engine(admission_of(latency, actor.max_batch, admission), ready)
-            live = _Live(i, actor, engine, start, len(actor.responses), expecting=len(actor.responses))
-            record.span(live.holder, "start", start, start + latency.start_s)
-            record.span(live.holder, "sync", start + latency.start_s, ready)
-            engine.add([replace(self.requests[r], available_s=ready) for r in actor.responses])
-            self.live[i] = live
+        super().__init__(plan, requests, record, migration)
+        self.cluster, self.rest, self.watch = cluster, rest, watch
+        self.ended = np.zeros(len(requests), dtype=bool)  # complete, known or not yet
+        self.hidden: list[tuple[Live, Completions]] = []  # completions that are not known yet
+        self.available_s: dict[int, float] = {}  # of responses that are on their way to another actor
+        self.live, self.held = begin(plan, self.requests, make_engine, latency, record, admission)
+        for actor in self.live.values():
+            self.owner.update(dict.fromkeys(actor.plan.responses, actor))
+        self.log = StepLog.of({i: actor.engine for i, actor in self.live.items()}, len(record.spans))
 
     def run(self) -> None:
         """Advance until every response is complete, then close what is held."""
@@ -109,6 +76,8 @@ class VirtualStep:
                     self._take(actor, actor.engine.advance(horizon))
                 now_s = horizon
                 reached = self._reveal(now_s)
+                if self.watch is not None:
+                    self.watch(len(self.record.completions), min(now_s, self.record.start_s + self.record.makespan_s))
                 if self.rule is not None and math.isfinite(now_s) and (reached or self._timed(now_s)):
                     state = self._state(now_s)
                     decisions = self.rule.decide(now_s, state)
@@ -120,96 +89,97 @@ class VirtualStep:
         finally:
             for actor in self.live.values():
                 actor.engine.close()
-        self._close_step()
+        bill(self.record, self.plan, self.held, self.cluster, self.rest)
 
     # --- time -------------------------------------------------------------------------------------------------------
 
     def _horizon(self, now_s: float) -> float:
         """The earliest moment at which a trigger may fire."""
         if self.rule is None:
-            return math.inf
-        times = [t for t, *_ in self.hidden[:1]]
+            if self.watch is None:
+                return math.inf
+            return max(now_s, min((actor.engine.peek_next_event_s() for actor in self.live.values()), default=math.inf))
+        times = [float(completions.time_s[0]) for _, completions in self.hidden]
         for actor in self.live.values():
             times.append(actor.asked_time_s)
             if actor.asked_at is not None:
-                hidden = sum(1 for _, _, owner, _ in self.hidden if owner is actor)
-                times.append(actor.engine.peek_next_event_s(max(1, actor.asked_at - actor.completed - hidden)))
+                times.append(actor.engine.peek_next_event_s(max(1, actor.asked_at - actor.completed - actor.hidden)))
         return max(now_s, min(times, default=math.inf))
 
-    def _take(self, actor: _Live, progress: Progress) -> None:
+    def _take(self, actor: Live, progress: Progress) -> None:
         """Enter what an engine committed; completions stay hidden until their time has come."""
         self.record.engine_spans(actor.holder, progress.spans)
-        for completion in progress.completions:
-            heapq.heappush(self.hidden, (completion.time_s, next(self._order), actor, completion))
+        if progress.completions:
+            completions = Completions.of(progress.completions)
+            actor.hidden += len(completions)
+            self.ended[completions.responses] = True
+            self.hidden.append((actor, completions))
 
     def _reveal(self, now_s: float) -> bool:
         """Make completions up to ``now_s`` known; actors with nothing left to expect are released.
 
         Returns whether an actor, released or not, has come to the completions at which the rule wants to be asked.
         """
-        reached = False
-        while self.hidden and self.hidden[0][0] <= now_s:
-            time_s, _, actor, completion = heapq.heappop(self.hidden)
-            assert not self.complete[completion.response], "a response completed twice"
-            self.complete[completion.response] = True
-            self.known_tokens[completion.response] = completion.response_tokens
-            self.record.completions[completion.response] = completion
-            self.record.actor_of[completion.response] = actor.holder
-            actor.completed += 1
-            actor.expecting -= 1
-            actor.done_s = max(actor.done_s, time_s)
-            reached |= actor.asked_at is not None and actor.completed >= actor.asked_at
+        known, later = [], []
+        for actor, completions in self.hidden:
+            count = int(completions.time_s.searchsorted(now_s, side="right"))
+            if count:
+                known.append((actor, completions[:count] if count < len(completions) else completions))
+                actor.hidden -= count
+            if count < len(completions):
+                later.append((actor, completions[count:] if count else completions))
+        self.hidden = later
+        if not known:
+            return False
+        reached = self._enter(known)
+        for actor, _ in sorted(known, key=lambda one: float(one[1].time_s[-1])):
             if actor.expecting == 0 and actor.index in self.live:
                 self._release(actor, actor.done_s)
         return reached
 
-    def _timed(self, now_s: float) -> bool:
-        return any(a.asked_time_s <= now_s for a in self.live.values())
-
-    def _ask_triggers(self, now_s: float, views: Sequence[ActorView] | None = None) -> None:
-        """Ask the rule about every actor that goes on, with ``views`` where they still hold."""
-        if self.rule is None:
-            return
-        for view in self._views(now_s) if views is None else views:
-            actor, trigger = self.live[view.actor], self.rule.next_trigger(view)
-            actor.asked_at, actor.asked_time_s = None, math.inf
-            if trigger is not None and trigger.completions is not None:
-                actor.asked_at = max(trigger.completions, actor.completed + 1)
-            if trigger is not None and trigger.time_s is not None and trigger.time_s > now_s:
-                actor.asked_time_s = trigger.time_s
-
     # --- what a rule may see ------------------------------------------------------------------------------------------
 
-    def _view(self, actor: _Live, now_s: float) -> ActorView:
+    def _view(self, actor: Live, now_s: float) -> ActorView:
         """An actor that a move made finish the iteration under way is shown as it was before."""
         engine = actor.engine
-        batch, queued = engine.running(), engine.waiting()
-        arriving = tuple(r for r in queued if self.available_s.get(r, -math.inf) > now_s)
+        running, queued = engine.running(), engine.waiting()
+        arriving = tuple(r for r in queued if r in self.available_s) if self.available_s else ()
+        waiting = tuple(r for r in queued if r not in self.available_s) if arriving else queued
         if engine.clock_s <= now_s:
-            actor.running, actor.waiting = batch, queued
+            actor.running, actor.waiting = running, queued
         else:
             known = {*actor.running, *actor.waiting}
             actor.waiting += tuple(r for r in queued if r not in known)
-        here = {*batch, *queued, *(c.response for _, _, owner, c in self.hidden if owner is actor)} - {*arriving}
-        running = tuple(r for r in actor.running if r in here)
-        waiting = tuple(r for r in actor.waiting if r in here)
-        free = max(0, engine.slots - len(running) - len(waiting) - len(arriving))
-        return ActorView(
-            actor.index, len(actor.plan.gpu_ids), actor.assigned, actor.completed, running, waiting, arriving, free
-        )
+            here = {*running, *waiting, *(r for owner, c in self.hidden if owner is actor for r in c.responses.tolist())}
+            running = tuple(r for r in actor.running if r in here)
+            waiting = tuple(r for r in actor.waiting if r in here)
+        last = actor.view
+        if last is None or not (
+            last.running is running and last.waiting is waiting and last.arriving == arriving
+            and last.completed == actor.completed and last.assigned == actor.assigned
+        ):  # fmt: skip
+            free = max(0, engine.slots - len(running) - len(waiting) - len(arriving))
+            gpus = len(actor.plan.gpu_ids)
+            actor.view = last = ActorView(actor.index, gpus, actor.assigned, actor.completed, running, waiting, arriving, free)
+        return last
 
     def _views(self, now_s: float) -> tuple[ActorView, ...]:
+        """What is known of every actor that goes on. One of which nothing new is known is shown by the same object."""
+        self.available_s = {r: at_s for r, at_s in self.available_s.items() if at_s > now_s}
         return tuple(self._view(a, now_s) for a in self.live.values() if not a.closing)
 
     def _state(self, now_s: float) -> StepState:
-        on_way = [r for r, arrives_s in self.available_s.items() if arrives_s > now_s]
+        views = self._views(now_s)
+        on_way = list(self.available_s)
         before = self.known_tokens[on_way]
         for actor in self.live.values():
             if actor.engine.clock_s <= now_s:  # else a move made it finish the iteration under way, which is not known yet
-                tokens = actor.engine.generated_tokens()
-                self.known_tokens[list(tokens)] = list(tokens.values())
+                known = actor.tokens()
+                if known is not actor.known:
+                    self.known_tokens[known[0]] = known[1]
+                    actor.known = known
         self.known_tokens[on_way] = before
-        return StepState(now_s, self._views(now_s), self.known_tokens.copy(), tuple(self.complete), self.prompt_tokens)
+        return StepState(now_s, views, self.known_tokens.copy(), self.complete.copy(), self.prompt_tokens)
 
     # --- decisions ----------------------------------------------------------------------------------------------------
 
@@ -220,85 +190,73 @@ class VirtualStep:
             actor.closing, actor.asked_at, actor.asked_time_s = True, None, math.inf
         else:
             moves = (decision,)
-            owner = next((a for a in self.live.values() if decision.response in a.engine.generated_tokens()), None)
-            if owner is None:  # it completes in the iteration under way
+            if self.ended[decision.response]:  # it completes in the iteration under way
                 return
-            actor = owner
+            actor = self.owner[decision.response]
             taken, progress = actor.engine.cut(now_s, [decision.response])
         self._take(actor, progress)
         boundary_s = max(actor.engine.clock_s, now_s)
+        keeps = actor.index in self.log.journals
+        spans, events = (len(self.record.spans), len(self.record.events)) if keeps else (0, 0)
         goes_to = {m.response: m.to_actor for m in moves}
         lost = [r.response for r in taken if r.response not in goes_to]
         assert not lost, f"rule {self.plan.rule} cuts actor {actor.index} but says not where responses {lost} go"
         self.record.event(now_s, "cut" if isinstance(decision, Cut) else "move", actor.holder, responses=len(taken))
-        free_s = self._hand_over(actor, taken, goes_to, boundary_s)
+        transfer_s = self._hand_over(actor, taken, goes_to, boundary_s)
+        if keeps:
+            self.log.handed(
+                now_s, actor.index, boundary_s, {r.response: self.available_s[r.response] for r in taken}, transfer_s,
+                range(spans, len(self.record.spans)), range(events, len(self.record.events)),
+            )  # fmt: skip
         self.record.moves += len(taken)
         actor.expecting -= len(taken)
         actor.assigned -= len(taken)
-        actor.done_s = max(actor.done_s, free_s)
+        actor.done_s = max(actor.done_s, boundary_s, actor.link_free_s if transfer_s else 0.0)
 
-    def _hand_over(self, actor: _Live, taken: list[Request], goes_to: dict[int, int], boundary_s: float) -> float:
-        """Move or recompute the KV state of ``taken``; returns when the sender is free. Transfers follow one another."""
-        sent_s = boundary_s
+    def _hand_over(self, actor: Live, taken: list[Request], goes_to: dict[int, int], boundary_s: float) -> dict[int, float]:
+        """Move or recompute the KV state of ``taken``; returns what the transfers take, in their order.
+
+        An actor's link carries one transfer at a time, in the order in which they were ordered (as in ``solver.moves`` and
+        ``solver.prefill.links``, receiving makes no link busy). A cache that is still on its way goes on once it is there.
+        """
+        transfers: dict[int, float] = {}
         for request in taken:
             receiver = self.live[goes_to[request.response]]
             assert receiver is not actor, "a response must move to another actor"
             assert not receiver.closing, "a response must move to an actor that goes on"
             context = request.context_tokens
-            transfer_s = self.latency.transfer_s(context)
-            move = request.kv is not None and (
-                self.migration == "move" or (self.migration == "cheaper" and transfer_s <= self.latency.recompute_s(context))
-            )
+            move = request.kv is not None and self._moves_kv(actor, receiver, context)
+            sent_s = boundary_s
             if move:
-                start_s, sent_s = sent_s, sent_s + transfer_s
+                start_s = max(boundary_s, actor.link_free_s, request.available_s)
+                transfers[request.response] = transfer_s = actor.latency.transfer_s(context)
+                sent_s = actor.link_free_s = start_s + transfer_s
                 what = {"kv_tokens": float(context), "from_actor": actor.holder, "response": request.response}
                 self.record.span(actor.holder, "migrate", start_s, sent_s, **what)
                 self.record.span(receiver.holder, "transfer", start_s, sent_s, background=True, **what)
-            arrives_s = sent_s if move else boundary_s
-            self.available_s[request.response] = arrives_s
-            receiver.engine.add([replace(request, available_s=arrives_s, kv=request.kv if move else None)])
+            self.available_s[request.response] = sent_s
+            receiver.engine.add([replace(request, available_s=sent_s, kv=request.kv if move else None)])
+            self.owner[request.response] = receiver
             receiver.expecting += 1
             receiver.assigned += 1
-        return sent_s
+        return transfers
 
     # --- GPUs ---------------------------------------------------------------------------------------------------------
 
-    def _release(self, actor: _Live, at_s: float) -> None:
+    def _release(self, actor: Live, at_s: float) -> None:
         """The actor has nothing left to do: give its GPUs back now, or note that they are held on."""
         actor.engine.close()
         actor.done_s = at_s
         del self.live[actor.index]
-        self.released.append(actor)
-
-    def _close_step(self) -> None:
-        """Write the rest of the step and the allocations: actors until done, or for as long as the plan holds them."""
-        record, rest = self.record, self.rest
-        generated_s = record.start_s + record.makespan_s
-        end_s = generated_s + rest.seconds
-        until = {"generation": generated_s, "step": end_s}
-        for actor in sorted(self.released, key=lambda a: a.index):
-            held_s = max(until.get(actor.plan.release, actor.done_s), actor.done_s)
-            record.allocate(
-                actor.holder, "decode", actor.plan.node, actor.plan.gpu_ids, actor.plan.kind, self.cluster.market,
-                self.cluster.usd_per_gpu_s, actor.start_s, held_s,
-            )  # fmt: skip
-        if rest.learner_gpus:
-            beside = range(self.cluster.gpus, self.cluster.gpus + rest.learner_gpus)
-            record.allocate(
-                "learner", "learner", self.cluster.nodes, beside, self.cluster.kind, self.cluster.market,
-                self.cluster.usd_per_gpu_s, record.start_s, end_s,
-            )  # fmt: skip
-            record.span("learner", "prepare", generated_s, generated_s + rest.prepare_s)
-            record.span("learner", "learn", generated_s + rest.prepare_s, end_s)
-        record.close(end_s)
+        self.held.append(Held(actor.index, "decode", actor.plan, actor.start_s, at_s))
 
 
 def run_step(
     plan: Plan,
     requests: Sequence[Request],
     make_engine: EngineFactory,
-    latency: LatencyModel,
-    cluster: Cluster,
+    latency: Latencies,
+    cluster: Cluster | MixedCluster,
     *,
     run: str = "run",
     step: int = 0,
@@ -306,18 +264,43 @@ def run_step(
     rest: StepRest = StepRest(),  # noqa: B008 (frozen)
     admission: str = "reserve",
     migration: str = "cheaper",
+    charging: str = "profile",
+    watch: Watch | None = None,
 ) -> StepRecord:
     """Run ``plan`` on the virtual clock and record everything.
 
+    Tokens do not depend on timing, so ``measured`` charging takes two passes: the step is decided with the latency model's
+    seconds, then every actor's batches are replayed back to back on the device and the record is retimed with what they took
+    (see ``rlhfless.executor.retime``). What rules decided stays as it was; start-up, sync and transfers stay charged by the
+    latency model.
+
     Args:
-        plan: every request must be in it once; its rule, if any, is asked while the step runs.
+        plan: every request must be in it once; its rule, if any, is asked while the step runs. What it says of its actors
+            (kind, price, prewarmed, start, prefixes, sharing of prompts, prefill actor) is what is executed and billed.
         requests: one per response of the workload, ``response`` counting from 0.
-        make_engine: called once per actor with its admission and the time at which it is ready.
-        latency: start-up, sync, transfer and recompute times, slots and memory.
+        make_engine: called once per actor that decodes, with its latency model, its admission and the time at which it is
+            ready; ``SimulatedEngine`` itself is one.
+        latency: start-up, sync, transfer and recompute times, slots and memory; one model per kind and size of actors where
+            the plan mixes them.
         start_s: start of the step in seconds since the run's start.
         rest: what follows generation, on learner GPUs beside the cluster's (their ids come after the cluster's).
-        migration: ``move`` KV caches, ``recompute`` them, or whichever is ``cheaper`` by the latency model.
+        migration: ``move`` KV caches, ``recompute`` them, or whichever is ``cheaper`` by the latency model. Between actors of
+            different kinds or sizes they are always recomputed. What was received or shared for a response that has not begun
+            stays behind when it moves: it recomputes its whole context.
+        charging: of iterations, by ``profile`` or ``measured``.
+        watch: told of the step's progress; without it and without a rule every actor is run to its end at once.
+
+    Raises:
+        PlanningError: a kind has no latency model, the plan reuses prefixes and the engines cannot, or the step cannot be
+            measured: its actors are not all alike, or its engines decode nothing. Nothing was started.
     """
+    if charging not in CHARGING:
+        raise PlanningError(f"charging {charging!r} is unknown; choose one of {', '.join(CHARGING)}")
+    measured = check_replayable(plan, make_engine) if charging == "measured" else None
     record = StepRecord(run, step, plan, start_s)
-    VirtualStep(plan, requests, make_engine, latency, cluster, record, rest, admission, migration).run()
+    executed = VirtualStep(plan, requests, make_engine, latency, cluster, record, rest, admission, migration, watch)
+    executed.run()
+    if measured is not None:
+        record, held = retime(record, executed.log, executed.held, measure(executed.log.journals, measured))
+        bill(record, plan, held, cluster, rest)
     return record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ LATENCY = LatencyModel(
 def factory() -> TorchEngineFactory:
     tokenizer = CharTokenizer()
     model = tiny_qwen2(tokenizer, seed=3, hidden=64, layers=2, intermediate=128)
-    return TorchEngineFactory(RowModel(model, 80), LATENCY, tokenizer.eos_token_id)
+    return TorchEngineFactory(RowModel(model, 80), tokenizer.eos_token_id)
 
 
 def requests() -> list[Request]:
@@ -44,7 +45,7 @@ def run(policy: str, factory: TorchEngineFactory, migration: str = "move") -> St
     asked = requests()
     lengths = np.repeat(np.linspace(5, 40, PROMPTS), SAMPLES).reshape(PROMPTS, SAMPLES)
     workload = Workload.grid([r.prompt_tokens for r in asked[::SAMPLES]], lengths, response_limit=LIMIT)
-    given = PlanningInput(workload, Cluster(1, 4, 1), LATENCY, Objective(0.9), time_limit_s=0.1)
+    given = PlanningInput(workload, Cluster(1, 4, 1), LATENCY, Objective(0.96), time_limit_s=0.1)
     chosen = RLHFuse(threshold_share=0.6) if policy == "rlhfuse" else make_policy(policy, tau=0.5)
     return run_step(chosen.plan(given), asked, factory, LATENCY, Cluster(1, 4, 1), migration=migration)
 
@@ -80,8 +81,6 @@ def test_tokens_do_not_depend_on_the_policy(
 
 def test_the_clock_is_that_of_the_simulated_engine(factory: TorchEngineFactory) -> None:
     """With the lengths that came out, the simulated engine takes the same time and moves the same responses."""
-    from dataclasses import replace
-
     from rlhfless.engine.simulated import SimulatedEngine
 
     real = run("rlhfless", factory)
@@ -91,8 +90,7 @@ def test_the_clock_is_that_of_the_simulated_engine(factory: TorchEngineFactory) 
     ]
     plan = replace(real.plan, rule=make_policy("rlhfless", tau=0.5).plan(_given(asked)).rule)
     simulated = run_step(
-        plan, asked, lambda admission, ready: SimulatedEngine(LATENCY, admission, ready), LATENCY, Cluster(1, 4, 1),
-        migration="move",
+        plan, asked, SimulatedEngine, LATENCY, Cluster(1, 4, 1), migration="move",
     )  # fmt: skip
     assert simulated.moves == real.moves
     assert simulated.makespan_s == pytest.approx(real.makespan_s, rel=1e-9)
@@ -103,4 +101,4 @@ def test_the_clock_is_that_of_the_simulated_engine(factory: TorchEngineFactory) 
 def _given(asked: list[Request]) -> PlanningInput:
     lengths = np.repeat(np.linspace(5, 40, PROMPTS), SAMPLES).reshape(PROMPTS, SAMPLES)
     workload = Workload.grid([r.prompt_tokens for r in asked[::SAMPLES]], lengths, response_limit=LIMIT)
-    return PlanningInput(workload, Cluster(1, 4, 1), LATENCY, Objective(0.9), time_limit_s=0.1)
+    return PlanningInput(workload, Cluster(1, 4, 1), LATENCY, Objective(0.96), time_limit_s=0.1)

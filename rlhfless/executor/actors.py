@@ -1,0 +1,190 @@
+"""The actors of a plan as their step begins: engines made, what they wait for, and what is there for their responses.
+
+Knows plans, latency models and the engine protocol; nothing of rules, of what happens later or of who pays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from rlhfless.engine.members import Requests
+from rlhfless.engine.protocol import Engine, Request
+from rlhfless.executor.record import StepRecord
+from solver.admission import Admission
+from solver.errors import PlanningError
+from solver.evaluate import admission_of, ready_s
+from solver.latency import LatencyModel
+from solver.offers import Latencies, latency_of
+from solver.plan import ActorPlan, Plan
+from solver.rules import ActorView
+
+EngineFactory = Callable[[LatencyModel, Admission, float], Engine]
+"""Makes the engine of one actor: its latency model, admission (slots, memory, rule) and the time at which it is ready."""
+
+
+@dataclass
+class Actor:
+    """An actor of the plan while the step runs, on any clock."""
+
+    index: int
+    plan: ActorPlan
+    latency: LatencyModel
+    start_s: float
+    assigned: int
+    completed: int = 0
+    expecting: int = 0  # responses with it or on their way to it
+    asked_at: int | None = None  # completions at which the rule wants to be asked
+    asked_time_s: float = math.inf
+    done_s: float = 0.0
+    link_free_s: float = 0.0  # when what was ordered to be sent over its link is sent
+    closing: bool = False  # it was cut: nothing may be given to it any more
+    running: tuple[int, ...] = ()  # what was known of its batch and queue when it was last looked at
+    waiting: tuple[int, ...] = ()
+
+    @property
+    def holder(self) -> str:
+        """Its name in the trace."""
+        return holder_of(self.index)
+
+    def can_move_to(self, receiver: Actor) -> bool:
+        """Whether the receiver can take over KV caches: between kinds or sizes of actors their layout differs."""
+        return (self.plan.kind, len(self.plan.gpu_ids)) == (receiver.plan.kind, len(receiver.plan.gpu_ids))
+
+
+@dataclass
+class Live(Actor):
+    """An actor of the plan on the virtual clock."""
+
+    engine: Engine = field(kw_only=True)
+    hidden: int = 0  # completions that are not known yet
+    view: ActorView | None = None  # what a rule was last shown of it
+    known: tuple[Any, Any] | None = None  # its responses and their tokens as they were last noted
+
+    def tokens(self) -> tuple[Any, Any]:
+        """Responses with its engine and their committed tokens: as arrays where it has them, which saves a rule that is asked
+        thousands of times a dictionary of thousands of entries each time."""
+        arrays = getattr(self.engine, "generated_arrays", None)
+        if arrays is not None:
+            return arrays()  # type: ignore[no-any-return]
+        tokens = self.engine.generated_tokens()
+        return list(tokens), list(tokens.values())
+
+
+class Held(NamedTuple):
+    """GPUs of an actor of the plan that has nothing left to do after ``done_s``; its role is that of the trace."""
+
+    number: int
+    role: str
+    plan: ActorPlan
+    start_s: float
+    done_s: float
+
+
+def holder_of(index: int) -> str:
+    """The name in the trace of an actor of the plan."""
+    return f"actor-{index}"
+
+
+def begin(
+    plan: Plan,
+    requests: Requests,
+    make_engine: EngineFactory,
+    latency: Latencies,
+    record: StepRecord,
+    admission: str,
+) -> tuple[dict[int, Live], list[Held]]:
+    """Start every actor of the plan: the live ones by index, with their requests; and what the prefill actor holds, if any.
+
+    Recorded are the cold start (none when prewarmed), the weight sync, and the wait for prefixes.
+
+    Raises:
+        PlanningError: a kind has no latency model, or the plan reuses prefixes where engines cannot or a response does not say
+            its prompt. Then nothing was started.
+    """
+    models = [latency_of(latency, actor.kind, len(actor.gpu_ids)) for actor in plan.actors]
+    live: dict[int, Live] = {}
+    held: list[Held] = []
+    for i, (actor, model) in enumerate(zip(plan.actors, models, strict=True)):
+        start = record.start_s + actor.start_s
+        if i != plan.prefill_actor:
+            ready = start + ready_s(model, actor.prewarmed) + actor.receive_s
+            engine = make_engine(model, admission_of(model, actor.max_batch, admission), ready)
+            live[i] = Live(i, actor, model, start, len(actor.responses), expecting=len(actor.responses), engine=engine)
+    if (refusal := next(filter(None, (_refusal(one, requests) for one in live.values())), None)) is not None:
+        for one in live.values():
+            one.engine.close()
+        raise PlanningError(refusal)
+    # requests that are all there from the beginning need no time stamp of their own: copies of thousands cost milliseconds
+    available_s = requests.available_s
+    as_they_are = not len(requests) or available_s.min() == available_s.max() <= record.start_s
+    prefix_kv = _computed_prefixes(plan, requests, make_engine)
+    for i, (actor, model) in enumerate(zip(plan.actors, models, strict=True)):
+        start = record.start_s + actor.start_s
+        up = start + ready_s(model, actor.prewarmed)
+        ready = up + actor.receive_s
+        warm = start if actor.prewarmed else start + model.start_s
+        record.span(holder_of(i), "start", start, warm)
+        record.span(holder_of(i), "sync", warm, up)
+        if i in live:
+            source = "learner" if plan.prefill_actor is None else holder_of(plan.prefill_actor)
+            what = {"call": "prefixes", "from_actor": source} if actor.prefixes else {"call": "late weights"}
+            record.span(holder_of(i), "transfer" if actor.prefixes else "sync", up, ready, **what)
+            own = with_prefixes(actor, requests.take(actor.responses), prefix_kv)
+            live[i].engine.add(own if as_they_are else [replace(r, available_s=ready) for r in own])
+        else:
+            assert plan.prefill is not None
+            computed = min(max(up, record.start_s + plan.prefill.done_s), ready)
+            record.span(holder_of(i), "prefill", up, computed, tokens=plan.prefill.computed_tokens)
+            record.span(holder_of(i), "transfer", computed, ready, call="prefixes")
+            held.append(Held(i, "prefill", actor, start, ready))
+    return live, held
+
+
+def _reuses(actor: ActorPlan) -> bool:
+    return bool(actor.prefixes) or actor.shares_prompts
+
+
+def _refusal(actor: Live, requests: Sequence[Request]) -> str | None:
+    """Why the actor cannot run its part of the plan; None when it can."""
+    if not _reuses(actor.plan):
+        return None
+    wants = "receives prefixes" if actor.plan.prefixes else "shares prompts between its responses"
+    if not actor.engine.reuses_prefixes:
+        name = type(actor.engine).__name__
+        return f"actor {actor.index} of the plan {wants}, which {name} cannot; run the plan without deduplicated prefill"
+    return without_prompt(actor.index, actor.plan, requests)
+
+
+def _computed_prefixes(plan: Plan, requests: Sequence[Request], make_engine: EngineFactory) -> Mapping[int, Any]:
+    """KV state by prompt of what the plan computes once, where engines are real. A prompt's last token is left to decoding."""
+    compute = getattr(make_engine, "compute_prefixes", None)
+    if plan.prefill is None or compute is None:
+        return {}
+    wanted = dict(zip(plan.prefill.prompts, plan.prefill.prefix_tokens, strict=True))
+    prompts = {r.prompt: r.prompt_ids for r in requests if r.prompt in wanted and r.prompt_ids is not None}
+    return compute({p: ids[: min(wanted[p], len(ids) - 1)] for p, ids in prompts.items()})  # type: ignore[no-any-return]
+
+
+def without_prompt(index: int, actor: ActorPlan, requests: Sequence[Request]) -> str | None:
+    """Why an actor cannot reuse prefixes: a response does not say its prompt; None when all do or nothing is reused."""
+    unknown = [r for r in actor.responses if requests[r].prompt is None]
+    if not _reuses(actor) or not unknown:
+        return None
+    wants = "receives prefixes" if actor.prefixes else "shares prompts between its responses"
+    return f"actor {index} of the plan {wants}, but the request of response {unknown[0]} does not say its prompt"
+
+
+def with_prefixes(actor: ActorPlan, own: Sequence[Request], prefix_kv: Mapping[int, Any] | None = None) -> Sequence[Request]:
+    """Its requests with what is there for them on this actor; ``prefix_kv`` is KV state by prompt, where engines are real."""
+    if not _reuses(actor):
+        return own
+    received = dict(zip(actor.prefixes, actor.prefix_tokens, strict=True))
+    with_kv = []
+    for r in own:
+        there = 0 if r.prompt is None else received.get(r.prompt, 0)
+        kv = None if prefix_kv is None or r.prompt is None or not there else prefix_kv.get(r.prompt)
+        with_kv.append(replace(r, there_tokens=there, prefix_kv=kv, shares_prompt=actor.shares_prompts))
+    return with_kv

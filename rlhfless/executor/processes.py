@@ -1,0 +1,238 @@
+"""Actors as processes of this machine, one per actor, each on a device of its own: the carrier behind the wall clock.
+
+Knows which process has which device, orders and shared memory; nothing of rules or of how a token is computed. Whatever ends a
+step early (an actor that died, Ctrl-C) ends every process and frees all shared memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import queue
+import secrets
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any
+
+from rlhfless.engine.protocol import Request
+from rlhfless.executor import worker
+from rlhfless.executor.record import StepRecord
+from rlhfless.executor.remote import ActorError, Order, RemoteActor, Report
+from rlhfless.executor.spawn import Process
+from rlhfless.executor.wall import WallStep
+from solver.cluster import Cluster, MixedCluster
+from solver.errors import PlanningError
+from solver.objective import StepRest
+from solver.offers import Latencies
+from solver.plan import ActorPlan, Plan
+
+CPU = "cpu"
+
+
+class ProcessPool:
+    """Processes for actors, kept from step to step; use it in a ``with`` statement, or ``close`` it.
+
+    A process starts when a plan first needs it, in parallel with the others. An actor that is done gives its memory back; its
+    process stays for the next step, which then pays the weights but no start.
+
+    Args:
+        devices: torch device of every GPU id that plans use; None takes this machine's CUDA devices in order, and on a machine
+            without any lets every actor compute on the CPU with one thread.
+        keep: False ends an actor's process as soon as the actor is done, so that nothing is left on its device.
+    """
+
+    def __init__(self, devices: Sequence[str] | None = None, *, keep: bool = True) -> None:
+        from rlhfless.engine import torch_process
+
+        self._torch, self.keep = torch_process, keep
+        self.devices = tuple(torch_process.cuda_devices() if devices is None else devices)
+        self._idle: list[Process] = []
+        self._all: list[Process] = []
+        self._inbox: queue.SimpleQueue[tuple[Process, Any]] = queue.SimpleQueue()
+        self._name, self._count = f"rlhfless-{os.getpid()}-{secrets.token_hex(2)}", itertools.count()
+        self._blocks: list[str] = []  # names of shared memory that may be there
+
+    def __enter__(self) -> ProcessPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        where = ", ".join(self.devices) or "the CPU"
+        return f"ProcessPool: {len(self._idle)} idle of {len(self._all)} processes on {where}"
+
+    @property
+    def meta(self) -> dict[str, str]:
+        """What ``meta.json`` says of a run whose steps are executed here."""
+        return {"clock": "wall", "charging": "measured", "device": f"a process per actor on {', '.join(self.devices) or CPU}"}
+
+    def run_step(
+        self,
+        plan: Plan,
+        requests: Sequence[Request],
+        engines: Any,
+        latency: Latencies,
+        cluster: Cluster | MixedCluster,
+        *,
+        run: str = "run",
+        step: int = 0,
+        start_s: float = 0.0,
+        rest: StepRest = StepRest(),  # noqa: B008 (frozen)
+        admission: str = "reserve",
+        migration: str = "cheaper",
+    ) -> StepRecord:
+        """Run ``plan`` on real devices in real time and record everything; arguments as for ``rlhfless.executor.run_step``.
+
+        Args:
+            engines: a ``TorchEngineFactory``; its weights, as they are now, are sent to every actor. Hooks of its model stay
+                here, and iterations take what they take.
+            latency: slots and memory, and whether moving a KV cache or recomputing it is cheaper; no time is charged by it.
+
+        Raises:
+            PlanningError: the plan asks for devices that are not there or for what only the virtual clock has; nothing was
+                started.
+            TypeError: engines of another kind.
+            ActorError: an actor died or failed. All processes have ended; the pool can be used again.
+        """
+        if (refusal := self._refuses(plan)) is not None:
+            raise PlanningError(refusal)
+        record = StepRecord(run, step, plan, start_s)
+        crew = _Processes(self, self._torch.in_real_time(engines), start_s)
+        under_way = WallStep(plan, requests, crew, latency, cluster, record, rest, admission, migration)
+        try:
+            under_way.run()
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._free()
+        return record
+
+    def close(self) -> None:
+        """End every process. Idempotent; another step would start new ones."""
+        for process in self._all:
+            process.kill()
+        for process in self._all:
+            process.join()
+        self._idle, self._all, self._inbox = [], [], queue.SimpleQueue()
+        self._free()
+
+    def _refuses(self, plan: Plan) -> str | None:
+        for i, actor in enumerate(plan.actors):
+            if self.devices and max(actor.gpu_ids) >= len(self.devices):
+                return (
+                    f"actor {i} of the plan uses GPU {max(actor.gpu_ids)}, but there are {len(self.devices)} devices "
+                    f"({', '.join(self.devices)}); plan for a cluster of {len(self.devices)} GPUs"
+                )
+            if len(actor.gpu_ids) > 1 and self._device(actor) != CPU:
+                return (
+                    f"actor {i} of the plan holds {len(actor.gpu_ids)} GPUs; the torch engine decodes on one, so plan for one"
+                )
+        return None
+
+    def _device(self, actor: ActorPlan) -> str:
+        return self.devices[actor.gpu_ids[0]] if self.devices else CPU
+
+    def _take(self, device: str) -> Process:
+        """An idle process on the device, or a new one."""
+        for process in self._idle:
+            if process.device == device and process.alive:
+                self._idle.remove(process)
+                return process
+        process = Process(device, self._inbox)
+        self._all.append(process)
+        return process
+
+    def _give_back(self, process: Process) -> None:
+        """A process without an engine."""
+        if self.keep:
+            self._idle.append(process)
+            return
+        process.kill()
+        process.join()
+        self._all.remove(process)
+
+    def _new_block(self) -> str:
+        """A name for shared memory, which is freed after the step at the latest."""
+        self._blocks.append(f"{self._name}-{next(self._count)}")
+        return self._blocks[-1]
+
+    def _free(self) -> None:
+        for name in self._blocks:
+            with contextlib.suppress(FileNotFoundError, ValueError):  # gone, or its process died before it had a size
+                memory = SharedMemory(name)
+                memory.close()
+                memory.unlink()
+        self._blocks.clear()
+
+
+class _Processes:
+    """The crew of one step (see ``Crew``)."""
+
+    def __init__(self, pool: ProcessPool, engines: Any, start_s: float) -> None:
+        self._pool, self._engines = pool, engines
+        self._origin_s = time.monotonic() - start_s
+        self._index: dict[Process, int] = {}
+
+    def now_s(self) -> float:
+        return time.monotonic() - self._origin_s
+
+    def start(self, orders: Sequence[Order]) -> list[RemoteActor]:
+        """All processes are on their way up before the weights are laid out for them."""
+        pool = self._pool
+        processes = []
+        for order in orders:
+            processes.append(pool._take(pool._device(order.plan)))
+            self._index[processes[-1]] = order.index
+        weights = worker.write_block(pool._torch, pool._new_block(), self._engines)
+        for process, order in zip(processes, orders, strict=True):
+            process.send(worker.Begin(self._origin_s, weights, order.latency, order.admission))
+        return [_Remote(process, pool) for process in processes]
+
+    def reports(self, timeout_s: float | None) -> list[tuple[int, Report]]:
+        inbox, found = self._pool._inbox, []
+        with contextlib.suppress(queue.Empty):
+            found.append(inbox.get(timeout=timeout_s))
+            while True:
+                found.append(inbox.get_nowait())
+        said = []
+        for process, message in found:
+            if process in self._index:  # else it ended after it was closed, or between steps: nobody's loss
+                said.append((self._index[process], self._checked(process, message)))
+        return said
+
+    def _checked(self, process: Process, said: Any) -> Report:
+        """A report; an actor that closed gives its process back."""
+        if isinstance(said, Report):
+            if not said.closed:
+                return said
+            del self._index[process]
+            self._pool._give_back(process)
+            return said if self._pool.keep else replace(said, time_s=self.now_s())
+        given_up = "the step was given up and all its processes were ended"
+        name = f"actor-{self._index[process]} (process {process.pid} on {process.device})"
+        if said is None:
+            raise ActorError(f"{name} {process.end()}; {given_up}")
+        error = ActorError(f"{name} failed with {said.error}; {given_up}")
+        error.add_note(said.trace)
+        raise error
+
+
+class _Remote:
+    """An actor of a crew (see ``RemoteActor``)."""
+
+    def __init__(self, process: Process, pool: ProcessPool) -> None:
+        self._process, self._pool = process, pool
+
+    def add(self, requests: Sequence[Request]) -> None:
+        self._process.send(worker.Add(requests))
+
+    def cut(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
+        self._process.send(worker.CutOff(responses, {r: self._pool._new_block() for r in sorted(with_kv)}))
+
+    def close(self) -> None:
+        self._process.send(worker.End())

@@ -1,0 +1,58 @@
+"""What the iterations of a step take when each actor runs alone: every actor's journal replayed back to back.
+
+Knows journals and numbers; nothing of how an engine replays one (``rlhfless.engine.torch_replay``), nor of the step's times.
+All actors share one device, so they must be alike: what is measured there cannot stand for two kinds or sizes of actors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from rlhfless.engine.journal import Journal, Replayed
+from rlhfless.executor.actors import EngineFactory
+from solver.errors import PlanningError
+from solver.plan import Plan
+
+REPLAYS = 3
+
+
+@runtime_checkable
+class Replayer(Protocol):
+    """An engine factory that can run again what one of its engines did."""
+
+    def replay(self, journal: Journal) -> Replayed:
+        """Run the journal's iterations here and now with nothing in between."""
+        ...
+
+
+def check_replayable(plan: Plan, make_engine: EngineFactory) -> Replayer:
+    """The factory, if what its engines do for the plan can be measured on one device.
+
+    Raises:
+        PlanningError: the plan mixes kinds or sizes of actors, or the engines decode nothing.
+    """
+    kinds = sorted({f"{len(actor.gpu_ids)} x {actor.kind}" for actor in plan.actors})
+    if len(kinds) > 1:
+        raise PlanningError(
+            f"measured charging runs every actor on the same device, but the plan mixes actors of {' and '.join(kinds)}; plan "
+            "for one kind and size, or charge by profile"
+        )
+    if not isinstance(make_engine, Replayer):
+        name = getattr(make_engine, "__name__", type(make_engine).__name__)
+        raise PlanningError(f"measured charging needs engines that decode, which {name} does not; charge by profile")
+    return make_engine
+
+
+def measure(journals: Mapping[int, Journal], replayer: Replayer, replays: int = REPLAYS) -> dict[int, Replayed]:
+    """What every actor's iterations take: medians over ``replays``, and all that was spent on warming up.
+
+    The actors take turns, so that a slow phase of the machine hits one replay of all of them and not all replays of one.
+    """
+    rounds = [{actor: replayer.replay(journal) for actor, journal in journals.items()} for _ in range(replays)]
+    return {
+        actor: Replayed(np.median([one[actor].seconds for one in rounds], axis=0), sum(one[actor].warm_up_s for one in rounds))
+        for actor in journals
+    }

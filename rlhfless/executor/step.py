@@ -1,0 +1,92 @@
+"""What a step is on every clock: who has which response, what is complete, and when its rule wants to be asked.
+
+Knows plans, rules and the record; nothing of engines, of processes, or of how time passes (virtual.py and wall.py know that).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from rlhfless.engine.columns import Completions
+from rlhfless.engine.members import Requests
+from rlhfless.engine.protocol import Request
+from rlhfless.executor.actors import Actor, Held
+from rlhfless.executor.record import StepRecord
+from solver.plan import Plan
+from solver.rules import ActorView
+
+MIGRATION = ("cheaper", "move", "recompute")
+
+A = TypeVar("A", bound=Actor)
+
+
+class Step(ABC, Generic[A]):
+    """A step under way.
+
+    Attributes:
+        live: actors that go on, by index; held: what the others hold.
+        owner: of every response: the actor that it is with, or on its way to.
+        complete, known_tokens: of every response, as far as it is known.
+
+    Raises:
+        ValueError: an unknown ``migration``.
+    """
+
+    def __init__(self, plan: Plan, requests: Sequence[Request], record: StepRecord, migration: str) -> None:
+        if migration not in MIGRATION:
+            raise ValueError(f"migration {migration!r} is unknown; choose one of {', '.join(MIGRATION)}")
+        self.plan, self.rule, self.record, self.migration = plan, plan.rule, record, migration
+        self.requests = Requests.of(requests)
+        self.prompt_tokens = self.requests.rows["prompt_tokens"].copy()
+        self.known_tokens = np.zeros(len(requests), np.int64)
+        self.complete = np.zeros(len(requests), dtype=bool)
+        self.live: dict[int, A] = {}
+        self.held: list[Held] = []
+        self.owner: dict[int, A] = {}
+
+    def _enter(self, together: Sequence[tuple[A, Completions]]) -> bool:
+        """Completions are known from now on; returns whether the rule wants to be asked because of them."""
+        reached = False
+        for actor, completions in together:
+            responses, count = completions.responses, len(completions)
+            assert not self.complete[responses].any(), "a response completed twice"
+            self.complete[responses] = True
+            self.known_tokens[responses] = completions.response_tokens
+            actor.completed += count
+            actor.expecting -= count
+            actor.done_s = max(actor.done_s, float(completions.time_s[-1]))
+            reached |= actor.asked_at is not None and actor.completed >= actor.asked_at
+        self.record.enter([(actor.holder, completions) for actor, completions in together])
+        return reached
+
+    def _moves_kv(self, sender: A, receiver: A, context_tokens: int) -> bool:
+        """Whether to move the KV state of a response with this context; else it is recomputed."""
+        if self.migration == "recompute" or not sender.can_move_to(receiver):
+            return False
+        if self.migration == "move":
+            return True
+        return bool(sender.latency.transfer_s(context_tokens) <= receiver.latency.recompute_s(context_tokens))
+
+    def _timed(self, now_s: float) -> bool:
+        return any(a.asked_time_s <= now_s for a in self.live.values())
+
+    def _ask_triggers(self, now_s: float, views: Sequence[ActorView] | None = None) -> None:
+        """Ask the rule about every actor that goes on, with ``views`` where they still hold."""
+        if self.rule is None:
+            return
+        for view in self._views(now_s) if views is None else views:
+            actor, trigger = self.live[view.actor], self.rule.next_trigger(view)
+            actor.asked_at, actor.asked_time_s = None, math.inf
+            if trigger is not None and trigger.completions is not None:
+                actor.asked_at = max(trigger.completions, actor.completed + 1)
+            if trigger is not None and trigger.time_s is not None and trigger.time_s > now_s:
+                actor.asked_time_s = trigger.time_s
+
+    @abstractmethod
+    def _views(self, now_s: float) -> tuple[ActorView, ...]:
+        """What is known of every actor that goes on."""

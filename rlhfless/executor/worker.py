@@ -1,0 +1,234 @@
+"""The process of one actor: obeys orders from its pipe and decodes one iteration after another in between.
+
+Knows its pipe, one engine and shared memory; nothing of plans, rules or other actors. Loads torch when it runs, not when it is
+imported. Its clock is the machine's monotonic one, which all processes share. A thread of its own reads the pipe, so that
+whoever sends never waits for an iteration; when the pipe ends, because the other side is gone, so does the process.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any, Protocol
+
+import numpy as np
+
+from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request
+from rlhfless.executor.remote import Copied, Report
+from solver.admission import Admission
+from solver.latency import LatencyModel
+
+REPORT_EVERY_S = 0.02  # at most, while nothing completes
+
+
+class SteppedEngine(Engine, Protocol):
+    """An engine that can decode in real time."""
+
+    def step(self, from_s: float, clock: Any) -> Progress:
+        """One iteration from ``from_s`` (or the end of the last one, if that is later) until ``clock()`` after it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Block:
+    """Something with tensors, laid out in the shared memory ``name`` as ``packed`` says (rlhfless.engine.torch_process)."""
+
+    name: str
+    packed: Any
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Order: make an engine. ``origin_s`` is the run's start on the monotonic clock, ``engines`` an engine factory."""
+
+    origin_s: float
+    engines: Block
+    latency: LatencyModel
+    admission: Admission
+
+
+@dataclass(frozen=True)
+class Add:
+    """Order: see ``RemoteActor.add``; KV states are blocks, which are freed once they are read."""
+
+    requests: Sequence[Request]
+
+
+@dataclass(frozen=True)
+class CutOff:
+    """Order: see ``RemoteActor.cut``; ``kv_names`` says how the block of each response that keeps its KV state is called."""
+
+    responses: Sequence[int]
+    kv_names: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class End:
+    """Order: give the engine's memory back."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Instead of a report: the process has ended with an exception."""
+
+    error: str
+    trace: str
+
+
+def main(connection: Connection, device: str) -> None:
+    """What the process runs: until its pipe ends."""
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
+    try:
+        Worker(connection, inbox, device).serve()
+    except Exception as error:
+        connection.send(Failed(f"{type(error).__name__}: {error}", traceback.format_exc()))
+
+
+def _receive(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:
+    while True:
+        try:
+            inbox.put(connection.recv())
+        except (EOFError, OSError):
+            os._exit(0)  # at once, whatever the main thread is doing: nobody is there to hear of it
+        except Exception as error:  # an order that cannot be read here: the main thread says so
+            inbox.put(error)
+            return
+
+
+class Worker:
+    """An actor on ``device``. Loads torch."""
+
+    def __init__(self, connection: Connection, inbox: queue.SimpleQueue[Any], device: str) -> None:
+        from rlhfless.engine import torch_process
+
+        self.torch, self.connection, self.inbox, self.device = torch_process, connection, inbox, device
+        self.torch.use_device(device)
+        self.engine: SteppedEngine | None = None
+        self.origin_s = 0.0
+        self._up_s = time.monotonic()
+        self._from_s = 0.0  # where the next iteration begins, unless the last one ended later
+        self._reported_s = 0.0
+        self._spans: list[EngineSpan] = []
+
+    def now_s(self) -> float:
+        """Seconds since the run's start."""
+        return time.monotonic() - self.origin_s
+
+    def serve(self) -> None:
+        """Orders first, then an iteration, and so on; without work, the next order."""
+        while True:
+            busy = self.engine is not None and (self.engine.running() or self.engine.waiting())
+            try:
+                order = self.inbox.get(block=not busy)
+            except queue.Empty:
+                self._iterate()
+                continue
+            self._obey(order)
+            self._from_s = self.now_s()
+
+    def _obey(self, order: Any) -> None:
+        if isinstance(order, Exception):
+            raise order
+        if isinstance(order, Begin):
+            self.origin_s, self._reported_s = order.origin_s, 0.0
+            engines = self._read(order.engines)
+            self.engine = engines(order.latency, order.admission, self.now_s())
+            self._report(ready_s=(self._up_s - self.origin_s, self.now_s()))
+        elif isinstance(order, Add):
+            self._add(order.requests)
+        elif isinstance(order, CutOff):
+            self._cut(order.responses, order.kv_names)
+        else:
+            assert isinstance(order, End)
+            self._close()
+
+    def _iterate(self) -> None:
+        assert self.engine is not None
+        progress = self.engine.step(self._from_s, self.now_s)
+        self._spans += progress.spans
+        if progress.completions or self.engine.clock_s >= self._reported_s + REPORT_EVERY_S:
+            self._report(progress.completions)
+
+    def _report(self, completions: Sequence[Completion] = (), **what: Any) -> None:
+        engine = self.engine
+        assert engine is not None
+        tokens = engine.generated_tokens()
+        counted = np.array(list(tokens), dtype=np.int64), np.array(list(tokens.values()), dtype=np.int64)
+        spans, self._spans = self._spans, []
+        self._reported_s = engine.clock_s
+        self.connection.send(
+            Report(engine.clock_s, engine.running(), engine.waiting(), counted, list(completions), spans, **what)
+        )
+
+    # --- orders -------------------------------------------------------------------------------------------------------
+
+    def _add(self, requests: Sequence[Request]) -> None:
+        assert self.engine is not None
+        copies, there = [], []
+        for request in requests:
+            kv, begin_s = request.kv, self.now_s()
+            if isinstance(kv, Block):
+                request = replace(request, kv=self._read(kv, free=True))
+                copies.append(self._copied("transfer", request, begin_s, kv.packed.nbytes))
+            there.append(replace(request, available_s=self.now_s()))
+        self.engine.add(there)
+        self._report(copies=copies)
+
+    def _cut(self, responses: Sequence[int], kv_names: Mapping[int, str]) -> None:
+        assert self.engine is not None
+        taken, progress = self.engine.cut(self.engine.clock_s, responses)
+        assert not progress.completions, "between iterations nothing completes"
+        copies, handed = [], []
+        for request in taken:
+            kv = None
+            if request.kv is not None and request.response in kv_names:
+                begin_s = self.now_s()
+                kv = self._write(kv_names[request.response], request.kv)
+                copies.append(self._copied("migrate", request, begin_s, kv.packed.nbytes))
+            handed.append(replace(request, kv=kv))
+        self._report(copies=copies, taken=handed)
+
+    def _close(self) -> None:
+        assert self.engine is not None
+        self.engine.close()
+        self.engine = None
+        self.torch.free_memory(self.device)
+        self.connection.send(Report(self.now_s(), closed=True))
+
+    # --- shared memory ------------------------------------------------------------------------------------------------
+
+    def _copied(self, phase: str, request: Request, begin_s: float, size: int) -> Copied:
+        return Copied(phase, request.response, begin_s, self.now_s(), request.context_tokens, size)
+
+    def _read(self, block: Block, free: bool = False) -> Any:
+        memory = SharedMemory(block.name)
+        assert memory.buf is not None
+        try:
+            return self.torch.read(block.packed, memory.buf, self.device)
+        finally:
+            memory.close()
+            if free:
+                memory.unlink()
+
+    def _write(self, name: str, thing: Any) -> Block:
+        return write_block(self.torch, name, thing)
+
+
+def write_block(torch_process: Any, name: str, thing: Any) -> Block:
+    """Lay ``thing`` out in new shared memory called ``name``; whoever named it frees it."""
+    packed, tensors = torch_process.pack(thing)
+    memory = SharedMemory(name, create=True, size=max(1, packed.nbytes))
+    assert memory.buf is not None
+    try:
+        torch_process.write(packed, tensors, memory.buf)
+    finally:
+        memory.close()
+    return Block(name, packed)

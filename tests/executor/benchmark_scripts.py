@@ -1,0 +1,10 @@
+"""The benchmarks whose arithmetic is tested here, as modules."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import emulation_honesty
+import plan_against_reality
+
+__all__ = ["emulation_honesty", "plan_against_reality"]

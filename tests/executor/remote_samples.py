@@ -1,0 +1,101 @@
+"""A crew without processes: actors that obey and decode one event at a time, in an order drawn at random."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from rlhfless.engine.protocol import Completion, Request
+from rlhfless.executor.remote import Order, RemoteActor, Report
+
+
+class ScriptedActor:
+    """Counts tokens; reports in a queue of its own, as a pipe would carry them."""
+
+    def __init__(self, order: Order, crew: ScriptedCrew) -> None:
+        self.slots, self.crew = order.admission.max_batch, crew
+        self.orders: deque[tuple[str, object]] = deque()
+        self.wire: deque[Report] = deque([Report(crew.now_s(), ready_s=(0.1, 0.2))])
+        self.responses: list[Request] = []
+        self.closed = False
+
+    def add(self, requests: Sequence[Request]) -> None:
+        self.orders.append(("add", list(requests)))
+
+    def cut(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
+        assert set(with_kv) <= set(responses)
+        self.orders.append(("cut", set(responses)))
+
+    def close(self) -> None:
+        self.orders.append(("close", None))
+
+    def obey(self) -> None:
+        what, said = self.orders.popleft()
+        assert not self.closed, "an order after close"
+        if what == "add":
+            here = {r.response for r in self.responses}
+            assert not here.intersection(r.response for r in said), "a response is with the actor twice"
+            self.responses += said
+            self.report()
+        elif what == "cut":
+            taken = [r for r in self.responses if r.response in said]
+            self.responses = [r for r in self.responses if r.response not in said]
+            self.report(taken=taken)
+        else:
+            assert not self.responses, "closed with responses"
+            self.closed = True
+            self.wire.append(Report(self.crew.now_s(), closed=True))
+
+    def iterate(self) -> None:
+        for i, r in enumerate(self.responses[: self.slots]):
+            self.responses[i] = replace(r, generated_tokens=r.generated_tokens + 1)
+        done = [r for r in self.responses if r.generated_tokens == r.target_tokens]
+        self.responses = [r for r in self.responses if r.generated_tokens < r.target_tokens]
+        now_s = self.crew.now_s()
+        completions = [Completion(r.response, now_s, r.generated_tokens, "stop", now_s, now_s, 0) for r in done]
+        if completions or self.crew.rng.random() < 0.3:
+            self.report(completions=completions)
+
+    def report(self, **what: object) -> None:
+        ids = [r.response for r in self.responses]
+        tokens = ids, [r.generated_tokens for r in self.responses]
+        batch, queue = tuple(ids[: self.slots]), tuple(ids[self.slots :])
+        self.wire.append(Report(self.crew.now_s(), batch, queue, tokens, **what))  # type: ignore[arg-type]
+
+
+class ScriptedCrew:
+    """Between two looks of the loop anything may happen: orders and reports are on their way for as long as they like."""
+
+    def __init__(self, seed: int, obeys: float = 0.5) -> None:
+        self.rng, self.obeys = np.random.default_rng(seed), obeys
+        self.actors: dict[int, ScriptedActor] = {}
+        self.clock = 0
+
+    def now_s(self) -> float:
+        self.clock += 1
+        return self.clock * 1e-3
+
+    def start(self, orders: Sequence[Order]) -> list[RemoteActor]:
+        self.actors = {order.index: ScriptedActor(order, self) for order in orders}
+        return list(self.actors.values())
+
+    def reports(self, timeout_s: float | None) -> list[tuple[int, Report]]:
+        found: list[tuple[int, Report]] = []
+        while not found:
+            able = [a for a in self.actors.values() if a.orders or a.responses or a.wire]
+            assert able, "the loop waits although nothing will be said any more"
+            for _ in range(self.rng.integers(1, 12)):
+                actor = able[self.rng.integers(len(able))]
+                if actor.orders and (not actor.responses or self.rng.random() < self.obeys):
+                    actor.obey()
+                elif actor.responses:
+                    actor.iterate()
+            if timeout_s is not None and self.rng.random() < 0.2:
+                return found
+            for index in self.rng.permutation(list(self.actors)):
+                wire = self.actors[index].wire
+                found += [(int(index), wire.popleft()) for _ in range(self.rng.integers(0, len(wire) + 1))]
+        return found

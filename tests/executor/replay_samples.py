@@ -1,0 +1,67 @@
+"""Small steps on the torch engine with lengths that are given, so that rules and moves can be tried on real journals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+from executor_samples import LIMIT, Step, random_step
+
+from rlhfless.engine.protocol import Request
+from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.engine.torch_forward import RowModel
+from rlhfless.executor import StepRecord
+from rlhfless.executor.virtual import VirtualStep
+from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.training.model import tiny_qwen2
+from rlhfless.training.tokenizer import CharTokenizer
+from solver import StepRest
+from solver.rules import RuntimeRule
+
+PROMPT_TOKENS = 20
+
+
+@cache
+def factory() -> TorchEngineFactory:
+    """Engines of a model so small that an iteration takes a few hundred microseconds."""
+    tokenizer = CharTokenizer()
+    model = tiny_qwen2(tokenizer, seed=3, hidden=32, layers=1, intermediate=32, heads=2, kv_heads=1)
+    return TorchEngineFactory(RowModel(model, LIMIT + PROMPT_TOKENS), tokenizer.eos_token_id)
+
+
+def torch_step(seed: int, **changes: float) -> Step:
+    """A step of which every response has a prompt and a token at least."""
+    step = random_step(seed, **changes)
+    truth = replace(step.truth, prompt_tokens=np.maximum(step.truth.prompt_tokens, 1))
+    return step._replace(truth=truth.with_response_tokens(np.maximum(truth.response_tokens, 1)), predicted=step.predicted)
+
+
+def torch_requests(step: Step) -> list[Request]:
+    """Its requests with token ids; every third length is not given but reached as the limit."""
+    rng = np.random.default_rng(1)
+    given = []
+    for r in step.requests():
+        ids = rng.integers(2, 30, r.prompt_tokens)
+        forced = r.response % 3 > 0
+        limit = r.limit_tokens if forced else r.target_tokens
+        given.append(
+            replace(r, prompt_ids=ids, seed=r.response, limit_tokens=limit, target_tokens=r.target_tokens if forced else None)
+        )
+    return given
+
+
+def executed(step: Step, policy: str, rule: RuntimeRule | None = None, start_s: float = 5.0, **options: str) -> VirtualStep:
+    """A step that was run on torch engines and charged by the profile."""
+    admission = options.get("admission", "reserve")
+    given_ = PlanningInput(step.predicted, step.cluster, step.latency, time_limit_s=0.05, admission=admission)
+    plan = make_policy(policy).plan(given_)
+    plan = replace(plan, rule=plan.rule if rule is None else rule)
+    record = StepRecord("run", 0, plan, start_s)
+    rest = StepRest(prepare_s=0.3, learn_s=0.2, learner_gpus=1)
+    ran = VirtualStep(
+        plan, torch_requests(step), factory(), step.latency, step.cluster, record, rest, admission,
+        options.get("migration", "cheaper"),
+    )  # fmt: skip
+    ran.run()
+    return ran

@@ -1,0 +1,120 @@
+"""One object for the steps of a run: its clock, its bar, what an interrupt leaves, and that memory is given back."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+from executor_samples import plan_of, random_step
+
+from rlhfless.engine.kv_cache import KVCache
+from rlhfless.engine.protocol import Request
+from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.engine.torch_forward import RowModel
+from rlhfless.engine.torch_memory import admission_within
+from rlhfless.executor import Executor, run_step
+from rlhfless.training.model import tiny_qwen2
+from rlhfless.training.tokenizer import CharTokenizer
+from solver import Cluster, LatencyModel
+
+LATENCY = LatencyModel("tiny", 1, 2e-3, 40e-6, 100e-9, prefill_base_s=1e-3, max_batch=16, kv_capacity_tokens=4096)
+CLUSTER = Cluster(1, 2, 1)
+
+
+def engines() -> TorchEngineFactory:
+    tokenizer = CharTokenizer()
+    return TorchEngineFactory(
+        RowModel(tiny_qwen2(tokenizer, seed=3, hidden=64, layers=2, intermediate=128), 64), tokenizer.eos_token_id
+    )
+
+
+def requests() -> list[Request]:
+    rng = np.random.default_rng(0)
+    return [Request(i, 6, 30, prompt_ids=rng.integers(2, 30, 6), seed=i, target_tokens=5 + 3 * i) for i in range(8)]
+
+
+def test_steps_follow_one_another() -> None:
+    step = random_step(3)
+    plan = plan_of([range(0, 9), range(9, 18)])
+    with Executor(SimulatedEngine, step.latency, step.cluster, run="two steps") as executor:
+        first, second = (executor.run(plan, step.requests()) for _ in range(2))
+    assert (first.step, second.step, first.run) == (0, 1, "two steps")
+    assert second.start_s == first.end_s
+    assert second.makespan_s == pytest.approx(first.makespan_s)
+    assert executor.clock_s == second.end_s
+
+
+def test_watching_changes_nothing_and_sees_every_completion() -> None:
+    plan = plan_of([range(0, 4), range(4, 8)], slots=3)
+    seen: list[tuple[int, float]] = []
+    made = engines()
+    watched = run_step(plan, requests(), made, LATENCY, CLUSTER, watch=lambda n, at_s: seen.append((n, at_s)))
+    plain = run_step(plan, requests(), made, LATENCY, CLUSTER)
+    assert [n for n, _ in seen] == sorted(n for n, _ in seen)
+    assert seen[-1] == (8, pytest.approx(plain.makespan_s))
+    assert len({n for n, _ in seen}) > 3
+    for i, c in plain.completions.items():
+        assert watched.completions[i].time_s == c.time_s
+        np.testing.assert_array_equal(watched.completions[i].token_ids, c.token_ids)
+
+
+def test_a_bar_counts_responses(capsys: pytest.CaptureFixture[str]) -> None:
+    with Executor(engines(), LATENCY, CLUSTER, progress=True) as executor:
+        executor.run(plan_of([range(8)]), requests())
+    shown = capsys.readouterr().err
+    assert "step 0" in shown
+    assert "8/8" in shown
+    assert "virtual s" in shown
+
+
+def test_an_interrupt_ends_the_step_and_nothing_else() -> None:
+    """The interrupted step leaves no engine and no cache behind, the steps before it stand, and the next one works."""
+    caches: list[weakref.ref[KVCache]] = []
+    made = engines()
+    new_cache = made.model.new_cache
+
+    def noted() -> KVCache:
+        cache = new_cache()
+        caches.append(weakref.ref(cache))
+        return cache
+
+    made.model.new_cache = noted  # type: ignore[method-assign]
+    plan = plan_of([range(0, 4), range(4, 8)], slots=2)
+    with Executor(made, LATENCY, CLUSTER) as executor:
+        before = executor.run(plan, requests())
+
+        passes = iter(range(7))
+
+        def interrupt(phase: str, tokens: object) -> None:
+            if next(passes, None) is None:
+                raise KeyboardInterrupt
+
+        made.model.hooks.append(interrupt)
+        caches.clear()
+        with pytest.raises(KeyboardInterrupt):
+            executor.run(plan, requests())
+        made.model.hooks.clear()
+        gc.collect()
+        assert all(cache() is None or cache().data.shape[2] == 0 for cache in caches)  # type: ignore[union-attr]
+        at, step = executor.clock_s, executor.next_step
+        after = executor.run(plan, requests())
+        assert (after.start_s, after.step) == (at, step)
+        for i, c in before.completions.items():
+            np.testing.assert_array_equal(after.completions[i].token_ids, c.token_ids)
+    with pytest.raises(RuntimeError, match="weights were given back; load"):
+        run_step(plan, requests(), made, LATENCY, CLUSTER)
+
+
+def test_memory_decides_slots() -> None:
+    model = engines().model
+    a_row = model.cells * model.kv_bytes_per_token
+    least = model.padded(1, 16)
+    enough = int((model.weight_bytes + (least + 5) * a_row) / 0.9) + 1
+    admission = admission_within(model, enough, most_slots=16)
+    assert (admission.max_batch, admission.kv_capacity_tokens) == (least + 5, (least + 5) * model.cells)
+    assert admission_within(model, 1 << 40, most_slots=16).max_batch == 16
+    with pytest.raises(MemoryError, match=r"hold no actor: weights of .* GiB and \d+ slots of 96 tokens need"):
+        admission_within(model, model.weight_bytes, most_slots=16)

@@ -1,0 +1,328 @@
+"""The wall clock: the loop with scripted actors, and real processes that decode with a tiny model."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from executor_samples import Restless, plan_of, uniform_step
+from remote_samples import ScriptedCrew
+from torch_wall_samples import CLUSTER, LATENCY, actor_plan, factory_of, requests, token_bytes
+
+from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.executor import ActorError, ProcessPool, StepRecord, run_step
+from rlhfless.executor.wall import WallStep
+from rlhfless.trace.checks import validate
+from solver import Cluster, Plan, PlanningError
+from solver.objective import StepRest
+from solver.rules import ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
+
+LENGTHS = [3, 9, 1, 14, 6, 22, 2, 17, 11, 5, 8, 30]
+GROUPS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [10, 11]]
+
+
+# --- the loop, with actors that report in any order -------------------------------------------------------------------
+
+
+def scripted(rule: RuntimeRule | None, seed: int, groups: list[list[int]] = GROUPS, obeys: float = 0.5) -> StepRecord:
+    step, plan = uniform_step(LENGTHS), plan_of(groups, rule, slots=3)
+    record = StepRecord("run", 0, plan, 0.0)
+    crew = ScriptedCrew(seed, obeys)
+    WallStep(plan, step.requests(), crew, step.latency, step.cluster, record, StepRest(), "reserve", "move").run()
+    assert all(actor.closed for actor in crew.actors.values())
+    return record
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_response_is_lost_or_doubled_whatever_crosses_on_the_wire(seed: int) -> None:
+    rule = Restless(seed, period_s=0.003)
+    record = scripted(rule, seed, obeys=0.1 + 0.8 * (seed % 3) / 2)
+    assert sorted(record.completions) == list(range(len(LENGTHS)))
+    assert [record.completions[i].response_tokens for i in range(len(LENGTHS))] == LENGTHS
+    assert len(record.allocations) == len(GROUPS)
+    for state in rule.seen:
+        shown = [r for view in state.actors for r in (*view.unfinished, *view.arriving)]
+        assert sorted(shown) == [r for r in range(len(LENGTHS)) if not state.complete[r]], "each unfinished one is somewhere"
+        assert all(v.completed <= v.assigned for v in state.actors)
+
+
+@dataclass
+class CutOnce:
+    """Cuts actor 0 at its first completion, giving everything to actor 1."""
+
+    name: str = "cut once"
+    done: bool = False
+
+    def next_trigger(self, view: ActorView) -> Trigger | None:
+        return Trigger(completions=1) if view.actor == 0 and not self.done else None
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        self.done = True
+        mine = next((a for a in state.actors if a.actor == 0), None)
+        return [] if mine is None else [Cut(0, tuple(Move(r, 1) for r in mine.unfinished))]
+
+
+def test_a_completion_that_crosses_a_cut_stays_with_its_actor() -> None:
+    """The order takes so long that everything is complete before it arrives: nothing moves, and nobody waits for it."""
+    record = scripted(CutOnce(), 0, [[0, 1, 2], list(range(3, len(LENGTHS)))], obeys=0.0)
+    assert [e["name"] for e in record.events] == ["cut"]
+    assert record.moves == 0
+    assert {record.actor_of[r] for r in (0, 1, 2)} == {"actor-0"}
+
+
+def test_a_cut_hands_over_what_is_left() -> None:
+    record = scripted(CutOnce(), 0, [[2, 3, 5], [0, 1, 4, *range(6, len(LENGTHS))]], obeys=1.0)
+    assert record.moves == 2
+    assert record.actor_of == {2: "actor-0"} | {r: "actor-1" for r in range(len(LENGTHS)) if r != 2}
+
+
+# --- real processes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def factory() -> TorchEngineFactory:
+    return factory_of()
+
+
+@pytest.fixture(scope="module")
+def pool(factory: TorchEngineFactory) -> Iterator[ProcessPool]:
+    """Four processes that have started: rules have nothing to move while none decodes."""
+    with ProcessPool(["cpu"] * 4) as shared:
+        assert_sound(shared.run_step(actor_plan("static"), requests(), factory, LATENCY, CLUSTER), prewarmed=False)
+        assert repr(shared) == "ProcessPool: 4 idle of 4 processes on cpu, cpu, cpu, cpu"
+        yield shared
+    assert not multiprocessing.active_children()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(factory: TorchEngineFactory) -> StepRecord:
+    return run_step(actor_plan("static"), requests(), factory, LATENCY, CLUSTER)
+
+
+def assert_sound(record: StepRecord, prewarmed: bool) -> None:
+    """The schema's rules, each actor's work within its allocation and one thing at a time, nothing generated twice."""
+    for table in ("allocations", "spans", "events"):
+        validate(table, getattr(record, table))
+    spans, tokens = record.spans, sum(c.response_tokens for c in record.completions.values())
+    assert sum(s["tokens"] for s in spans if s["phase"] == "decode") == tokens
+    assert {a["holder"] for a in record.allocations} == {f"actor-{i}" for i in range(len(record.plan.actors))}
+    for a in record.allocations:
+        own = sorted((s for s in spans if s["holder"] == a["holder"]), key=lambda s: s["start_s"])
+        assert [s["phase"] for s in own][:2] == ["sync", "prefill"] if prewarmed else ["start", "sync"]
+        assert a["start_s"] <= own[0]["start_s"]
+        assert all(s["end_s"] <= t["start_s"] + 1e-9 for s, t in itertools.pairwise(own))
+        assert own[-1]["end_s"] <= a["end_s"] <= record.end_s
+    for c in record.completions.values():
+        assert record.start_s < c.start_s < c.first_token_s <= c.time_s
+    sent, received = ([s for s in spans if s["phase"] == phase] for phase in ("migrate", "transfer"))
+    assert sum(s["bytes"] for s in sent) == sum(s["bytes"] for s in received)
+    assert all(r["from_actor"] != r["holder"] and r["kv_tokens"] > 0 for r in received)
+
+
+@pytest.mark.parametrize("migration", ["move", "recompute"])
+@pytest.mark.parametrize("policy", ["static", "random", "fold", "rlhfless"])
+def test_tokens_are_those_of_the_virtual_clock(
+    policy: str, migration: str, pool: ProcessPool, factory: TorchEngineFactory, undisturbed: StepRecord
+) -> None:
+    record = pool.run_step(actor_plan(policy), requests(), factory, LATENCY, CLUSTER, start_s=5.0, migration=migration)
+    assert token_bytes(record) == token_bytes(undisturbed)
+    assert_sound(record, prewarmed=True)
+    assert record.start_s == 5.0
+    moved_bytes = sum(s["bytes"] for s in record.spans if s["phase"] == "transfer")
+    if migration == "recompute":
+        assert moved_bytes == 0
+    assert pool.meta["clock"] == "wall"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_restless_moves_change_no_token(
+    seed: int, pool: ProcessPool, factory: TorchEngineFactory, undisturbed: StepRecord
+) -> None:
+    """Moves and whole cuts at odd moments, so that orders, completions and KV states cross."""
+    rule = Restless(seed, period_s=0.004)
+    record = pool.run_step(actor_plan("static", rule), requests(), factory, LATENCY, CLUSTER, migration="move")
+    assert token_bytes(record) == token_bytes(undisturbed)
+
+
+def test_forced_lengths_and_new_weights(pool: ProcessPool) -> None:
+    """Long responses, so that many move, with the weights of this step, not those that the processes had before."""
+    other = factory_of(seed=11, longest=350)
+    lengths = np.random.default_rng(1).integers(1, 300, len(requests()))
+    forced = [replace(r, target_tokens=int(n), limit_tokens=300) for r, n in zip(requests(), lengths, strict=True)]
+    expected = run_step(actor_plan("static"), forced, other, LATENCY, CLUSTER)
+    record = pool.run_step(actor_plan("static", Restless(1, period_s=0.004)), forced, other, LATENCY, CLUSTER, migration="move")
+    assert token_bytes(record) == token_bytes(expected)
+    assert [record.completions[i].response_tokens for i in range(len(forced))] == lengths.tolist()
+    assert record.moves > 0
+    assert any(s["phase"] == "transfer" for s in record.spans)
+
+
+def test_a_process_that_is_not_kept_ends_with_its_actor(factory: TorchEngineFactory, undisturbed: StepRecord) -> None:
+    with ProcessPool(keep=False) as pool:
+        before = set(multiprocessing.active_children())
+        record = pool.run_step(plan_of([range(24)]), requests(), factory, LATENCY, CLUSTER)
+        assert set(multiprocessing.active_children()) == before
+    assert token_bytes(record) == token_bytes(undisturbed)
+    assert_sound(record, prewarmed=False)
+
+
+# --- what can go wrong ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Kill:
+    """Kills a process of the pool while it decodes."""
+
+    name: str = "kill"
+    killed: int = 0
+
+    def next_trigger(self, view: ActorView) -> Trigger | None:
+        return Trigger(completions=1)
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        if not self.killed:
+            self.killed = next(p.pid for p in multiprocessing.active_children() if p.name.startswith("rlhfless"))
+            os.kill(self.killed, signal.SIGKILL)
+        return []
+
+
+def test_an_actor_that_dies_ends_the_step_with_one_sentence(
+    pool: ProcessPool, factory: TorchEngineFactory, undisturbed: StepRecord
+) -> None:
+    rule, long = Kill(), [replace(r, target_tokens=60 if r.response else 1) for r in requests()]
+    with pytest.raises(ActorError) as error:
+        pool.run_step(actor_plan("static", rule), long, factory, LATENCY, CLUSTER)
+    name = str(error.value).split(" ")[0]
+    assert name in {f"actor-{i}" for i in range(4)}
+    given_up = "the step was given up and all its processes were ended"
+    assert str(error.value) == f"{name} (process {rule.killed} on cpu) was killed by SIGKILL; {given_up}"
+    assert not multiprocessing.active_children()
+    assert not shared_memory(os.getpid())
+    one = pool.run_step(plan_of([range(24)]), requests(), factory, LATENCY, CLUSTER)  # the pool goes on with new processes
+    assert token_bytes(one) == token_bytes(undisturbed)
+
+
+def test_an_actor_that_fails_says_why(pool: ProcessPool, factory: TorchEngineFactory) -> None:
+    wrong = [replace(r, prompt_ids=None) for r in requests()]
+    said = r"^actor-0 \(process \d+ on cpu\) failed with ValueError: response 0 has none prompt_ids"
+    with pytest.raises(ActorError, match=said):
+        pool.run_step(plan_of([range(24)]), wrong, factory, LATENCY, CLUSTER)
+    assert not multiprocessing.active_children()
+
+
+SCRIPT = """
+import sys
+sys.path[:0] = {paths!r}
+from torch_wall_samples import CLUSTER, LATENCY, actor_plan, factory_of, requests
+from dataclasses import replace
+from rlhfless.executor import ProcessPool
+import multiprocessing
+
+class Say:
+    name = "say"
+    def next_trigger(self, view):
+        from solver.rules import Trigger
+        return Trigger(completions=1)
+    def decide(self, now_s, state):
+        print("running", *(p.pid for p in multiprocessing.active_children()), flush=True)
+        return []
+
+long = [replace(r, target_tokens=20000 if r.response else 1, limit_tokens=20000) for r in requests()]
+with ProcessPool() as pool:  # no main guard
+    pool.run_step(actor_plan("static", Say(), actors=2), long, factory_of(longest=20100), LATENCY, CLUSTER)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_program_that_is_stopped_leaves_nothing_behind(how: signal.Signals, tmp_path: Path) -> None:
+    """Ctrl-C as a terminal sends it, to the program and its actors; and a program that is killed outright."""
+    here = Path(__file__).parent
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(paths=[str(here), str(here.parents[1])]))
+    program = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert program.stdout is not None
+        said, *pids = program.stdout.readline().split() or ["nothing"]
+        assert said == "running", program.communicate()[1]
+        assert len(pids) == 2
+        assert shared_memory(program.pid) or not Path("/dev/shm").exists()
+        if how == signal.SIGINT:
+            os.killpg(program.pid, signal.SIGINT)
+        else:
+            program.kill()
+        _, errors = program.communicate(timeout=30)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+    if how == signal.SIGINT:
+        assert errors.count("Traceback") == 1, errors
+        assert errors.rstrip().endswith("KeyboardInterrupt")
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the actors end")
+    until(lambda: not shared_memory(program.pid), "shared memory is freed")
+
+
+def shared_memory(pid: int) -> list[Path]:
+    """What the program ``pid`` and its actors have laid out (on Linux, where it has names that can be listed)."""
+    return list(Path("/dev/shm").glob(f"rlhfless-{pid}-*"))
+
+
+def until(true: object, what: str, patience_s: float = 20.0) -> None:
+    ends = time.monotonic() + patience_s
+    while not true():  # type: ignore[operator]
+        assert time.monotonic() < ends, f"{what}: not after {patience_s:g} s"
+        time.sleep(0.02)
+
+
+def test_what_cannot_run_is_refused_before_anything_starts(factory: TorchEngineFactory) -> None:
+    plan = plan_of([range(12), range(12, 24)])
+
+    def refused(message: str, plan: Plan, engines: object = factory, error: type[Exception] = PlanningError) -> None:
+        with ProcessPool(["cpu"] * 2) as pool:
+            with pytest.raises(error, match=message):
+                pool.run_step(plan, requests(), engines, LATENCY, CLUSTER)
+            assert repr(pool) == "ProcessPool: 0 idle of 0 processes on cpu, cpu"
+
+    def changed(**changes: object) -> Plan:
+        return replace(plan, actors=(plan.actors[0], replace(plan.actors[1], **changes)))  # type: ignore[arg-type]
+
+    refused("actor 1 of the plan uses GPU 3, but there are 2 devices", changed(gpu_ids=(3,)))
+    refused("actor 1 of the plan starts 2 s after the step, which works on the virtual", changed(start_s=2.0))
+    refused("actor 1 of the plan receives prefixes, which works on the virtual", changed(prefixes=(0,), prefix_tokens=(3,)))
+    refused("response 12 does not say its prompt", changed(shares_prompts=True))
+    refused("a TorchEngineFactory, not with SimulatedEngine", plan, SimulatedEngine, TypeError)
+    two = replace(plan, actors=(replace(plan.actors[0], gpu_ids=(0, 1)),))
+    with pytest.raises(PlanningError, match="actor 0 of the plan holds 2 GPUs; the torch engine decodes on one"):
+        ProcessPool(["cuda:0", "cuda:1"]).run_step(two, requests(), factory, LATENCY, Cluster(1, 2, 2))
+
+
+def test_what_processes_share_arrives_as_it_was() -> None:
+    from rlhfless.engine import torch_process
+
+    tensor = torch.randn(3, 5).to(torch.bfloat16)
+    thing = {"a": tensor, "again": tensor, "none": torch.zeros(2, 0), "strided": torch.arange(6).view(2, 3).T, "n": 1}
+    packed, tensors = torch_process.pack(thing)
+    assert len(tensors) == 3
+    buffer = memoryview(bytearray(packed.nbytes))
+    torch_process.write(packed, tensors, buffer)
+    there = torch_process.read(packed, buffer, "cpu")
+    buffer[:] = bytes(len(buffer))
+    assert there["a"] is there["again"]
+    assert there["n"] == 1
+    for name in ("a", "none", "strided"):
+        assert there[name].dtype == thing[name].dtype
+        assert torch.equal(there[name], thing[name])
