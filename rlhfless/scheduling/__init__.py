@@ -7,14 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rlhfless.scheduling.balanced import KarmarkarKarp, LongestFirst
+from rlhfless.scheduling.chunks import EqualChunks
+from rlhfless.scheduling.draining import DrainingFold
 from rlhfless.scheduling.fixed import LeastLoaded, Random, Static
 from rlhfless.scheduling.fold import Fold
 from rlhfless.scheduling.policy import PlanningInput, PolicyError, SchedulingPolicy
-from rlhfless.scheduling.rlhfless import RLHFless
+from rlhfless.scheduling.replan import OracleReplan, SolverReplan
+from rlhfless.scheduling.rlhfless import RLHFless, WithLocalCut
 from rlhfless.scheduling.rlhfuse import RLHFuse
 from rlhfless.scheduling.solved import Solver
+from rlhfless.scheduling.spread import Spread
+from solver.survival import known_lengths
 
-POLICIES = ("static", "random", "least-loaded", "rlhfuse", "rlhfless", "fold", "solver", "oracle")
+POLICIES = (
+    "static", "random", "least-loaded", "rlhfuse", "rlhfless", "spread", "fold",
+    "random+tau", "karmarkar-karp", "lpt", "trl",
+    "solver", "solver+replan", "oracle", "oracle+replan",
+)  # fmt: skip
 
 
 def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None, hold: str = "generation") -> SchedulingPolicy:
@@ -30,12 +40,19 @@ def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None
     makers: dict[str, Callable[[], SchedulingPolicy]] = {
         "static": lambda: Static(static_actors, hold),
         "random": Random,
+        "random+tau": lambda: WithLocalCut(tau),
         "least-loaded": LeastLoaded,
+        "karmarkar-karp": KarmarkarKarp,
+        "lpt": LongestFirst,
+        "trl": EqualChunks,
         "rlhfuse": lambda: RLHFuse(actors=static_actors),
         "rlhfless": lambda: RLHFless(tau),
-        "fold": Fold,
+        "spread": Spread,
+        "fold": lambda: Fold(Spread(), rule=DrainingFold),
         "solver": Solver,
+        "solver+replan": SolverReplan,
         "oracle": lambda: Solver("oracle", clairvoyant=True),
+        "oracle+replan": OracleReplan,
     }
     if name not in makers:
         raise PolicyError(f"policy {name!r} is unknown; choose from {', '.join(POLICIES)}")
@@ -43,7 +60,8 @@ def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None
 
 
 def ladder() -> tuple[SchedulingPolicy, ...]:
-    """From static to the oracle, one idea more at a time: right-sizing, release, grouping, folding, true lengths.
+    """From static to the oracle, one idea more at a time: right-sizing, release, spreading a prompt's samples, folding thin
+    actors, re-planning with predictions, true lengths.
 
     Each policy differs from the one before it by the idea that it is named after, so the differences between their results
     say what each idea contributes on a log. An idea can contribute less than nothing.
@@ -52,9 +70,10 @@ def ladder() -> tuple[SchedulingPolicy, ...]:
         Static(),
         Random(release="generation", name="right-sizing"),
         Random(name="release"),
-        Solver("grouping"),
-        Fold(Solver(), name="folding"),
-        Solver("oracle", clairvoyant=True),
+        Spread("spreading"),
+        Fold(Spread(), "folding", rule=DrainingFold),
+        SolverReplan(name="re-planning"),
+        SolverReplan(known_lengths, "true lengths", clairvoyant=True),
     )
 
 

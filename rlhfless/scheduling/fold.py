@@ -69,11 +69,16 @@ class SquareRootFold:
 
 @dataclass(frozen=True)
 class Fold:
-    """Another policy's plan (the right-sized random split by default) with square-root folding while the step runs."""
+    """Another policy's plan (the right-sized random split by default) with square-root folding while the step runs.
+
+    Args:
+        rule: how actors are folded: cut in one go, or drained (``rlhfless.scheduling.draining.DrainingFold``).
+    """
 
     base: SchedulingPolicy = field(default_factory=Random)
     name: str = "fold"
     clairvoyant: bool = False
+    rule: type[SquareRootFold] = SquareRootFold
 
     def plan(self, given: PlanningInput) -> Plan:
         """See ``SchedulingPolicy``. A deadline or budget folds as the weight 0.7 would; more actors that cost nothing stay."""
@@ -83,5 +88,5 @@ class Fold:
             return replace(split, policy=self.name)
         gpus = given.cluster.gpus_per_actor
         nu = w * split.gpu_seconds / ((1 - w) * gpus * split.makespan_s)
-        rule = SquareRootFold(nu, given.latency.affine, len(given.workload), len(split.actors))
+        rule = self.rule(nu, given.latency.affine, len(given.workload), len(split.actors))
         return replace(split, policy=self.name, rule=rule)

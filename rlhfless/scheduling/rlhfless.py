@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from rlhfless.scheduling.fixed import Random
 from rlhfless.scheduling.handover import hand_over
-from rlhfless.scheduling.policy import PlanningInput
+from rlhfless.scheduling.policy import PlanningInput, SchedulingPolicy
 from solver.assemble import assemble, check_fits
 from solver.plan import Plan
 from solver.reference import candidate_counts, deal_prompts
@@ -65,6 +66,24 @@ class LocalCut:
         self._missing = min(missing, default=None)
         self._actors = max(1, len(state.actors) - len(gone))
         return cuts
+
+
+@dataclass(frozen=True)
+class WithLocalCut:
+    """Another policy's plan (the right-sized random split by default) with the local cut: what the cut alone is worth.
+
+    Args:
+        tau: share of an actor's responses after which it is cut; 1 switches the cut off.
+    """
+
+    tau: float = 0.7
+    base: SchedulingPolicy = field(default_factory=Random)
+    name: str = "random+tau"
+    clairvoyant: bool = False
+
+    def plan(self, given: PlanningInput) -> Plan:
+        """See ``SchedulingPolicy``."""
+        return replace(self.base.plan(given), policy=self.name, rule=LocalCut(self.tau) if self.tau < 1 else None)
 
 
 @dataclass(frozen=True)

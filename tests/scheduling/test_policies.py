@@ -172,9 +172,17 @@ def test_every_policy_refuses_what_no_actor_can_hold(name):
 
 def test_the_ladder_has_one_name_per_rung_and_only_its_last_knows_the_truth():
     rungs = ladder()
-    assert [p.name for p in rungs] == ["static", "right-sizing", "release", "grouping", "folding", "oracle"]
-    assert [p.clairvoyant for p in rungs] == [False] * 5 + [True]
-    assert [make_policy(name).clairvoyant for name in POLICIES] == [False] * 7 + [True]
+    assert [p.name for p in rungs] == [
+        "static",
+        "right-sizing",
+        "release",
+        "spreading",
+        "folding",
+        "re-planning",
+        "true lengths",
+    ]
+    assert [p.clairvoyant for p in rungs] == [False] * 6 + [True]
+    assert [name for name in POLICIES if make_policy(name).clairvoyant] == ["oracle", "oracle+replan"]
 
 
 # --- rules -----------------------------------------------------------------------------------------------------------
@@ -331,7 +339,7 @@ def executed(plan, work: Workload, latency: LatencyModel = LATENCY):
         Request(i, p, work.response_limit, target_tokens=n)
         for i, (p, n) in enumerate(zip(prompts, work.response_tokens.tolist(), strict=True))
     ]
-    return run_step(plan, requests, lambda a, at: SimulatedEngine(latency, a, at), latency, CLUSTER)
+    return run_step(plan, requests, SimulatedEngine, latency, CLUSTER)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -1,0 +1,32 @@
+"""TRL's equal chunks: prompts in the given order, cut into N chunks whose counts differ by one at most, right-sized.
+
+TRL's vLLM server deals prompts to its data-parallel workers so (``chunk_list`` in ``trl/scripts/vllm_serve.py``), and
+Accelerate splits a batch between processes alike: the first ``count mod N`` chunks have one more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlhfless.scheduling.policy import PlanningInput
+from rlhfless.scheduling.sizing import right_sized
+from solver.plan import Plan
+from solver.workload import IntArray, Workload
+
+
+@dataclass(frozen=True)
+class EqualChunks:
+    """Equal chunks of the given order; neither lengths nor a draw decide who goes where."""
+
+    name: str = "trl"
+    clairvoyant: bool = False
+
+    def plan(self, given: PlanningInput) -> Plan:
+        """See ``SchedulingPolicy``."""
+
+        def split(workload: Workload, prompts: IntArray, actors: int) -> list[IntArray]:
+            return np.array_split(prompts, actors)
+
+        return right_sized(self.name, split, given)

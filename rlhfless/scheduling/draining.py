@@ -1,0 +1,83 @@
+"""Square-root folding without stopping anyone: thin actors are drained one response at a time, and loads kept even.
+
+Knows what ``SquareRootFold`` knows: counts of unfinished responses, no prediction. A cut makes all responses of an actor wait
+for one another's transfers; here one response at a time leaves over an actor's link while the rest goes on decoding. The
+step ends with its slowest actor, so a random split also loses by the unequal numbers of long responses that actors happen
+to get; as any of equal responses may go, the fullest actors give some to the thinnest.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rlhfless.scheduling.fold import SquareRootFold
+from solver.rules import ActorView, Decision, Move, StepState, Trigger
+
+UNEVEN = 0.05  # share of its responses by which an actor must exceed the thinnest before it gives one away
+LOOKS = 40  # looks while the unfinished responses become none, at least
+
+
+@dataclass
+class DrainingFold(SquareRootFold):
+    """Keep ``sqrt(nu * b * n / a)`` actors for n unfinished responses, drain the thinnest, and even out the others."""
+
+    name: str = "draining fold"
+    _leaving: set[int] = field(default_factory=set, repr=False)
+    _free_s: dict[int, float] = field(default_factory=dict, repr=False)  # when each actor's link is free
+    _next_s: float | None = field(default=None, repr=False)
+
+    def next_trigger(self, view: ActorView) -> Trigger | None:
+        """As ``SquareRootFold``, more often, and whenever a link is free again that has more to send."""
+        if self.actors < 2:
+            return None
+        return Trigger(completions=view.completed + max(1, math.ceil(self._wait / self.actors)), time_s=self._next_s)
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        """The next response of every actor that is drained or too full, if its link is free."""
+        load = {v.actor: len(v.unfinished) + len(v.arriving) for v in state.actors}
+        free = {v.actor: v.free_slots for v in state.actors}
+        self._leaving &= load.keys()
+        unfinished = np.flatnonzero(~np.asarray(state.complete))
+        share = self._share(state, unfinished)
+        staying = self._fold(state, load, free, self.nu * share * len(unfinished) / self.latency.base_s)
+        moves: list[Decision] = []
+
+        def send(view: ActorView) -> bool:
+            """Send a response to the thinnest actor with a free slot, if there is one."""
+            open_to = [v.actor for v in staying if free[v.actor] > 0 and v.actor != view.actor]
+            if not open_to or not view.unfinished or self._free_s.get(view.actor, -math.inf) > now_s + 1e-9:
+                return False
+            to = min(open_to, key=lambda a: (load[a], a))
+            if view.actor not in self._leaving and load[view.actor] - load[to] < max(2.0, UNEVEN * load[view.actor]):
+                return False
+            response = view.unfinished[0]
+            moves.append(Move(response, to))
+            free[to] -= 1
+            load[to] += 1
+            load[view.actor] -= 1
+            context = float(state.prompt_tokens[response] + state.generated_tokens[response])
+            self._free_s[view.actor] = now_s + self.latency.transfer_s(context)
+            return True
+
+        leaving = [v for v in state.actors if v.actor in self._leaving]
+        sent = [v.actor for v in (*leaving, *sorted(staying, key=lambda v: -load[v.actor])) if send(v)]
+        self.actors = len(staying)
+        until_fold = self._completions_until_fold(len(unfinished), self.actors, share)
+        self._wait = min(until_fold, max(1, len(unfinished) // LOOKS))
+        busy = [self._free_s.get(a, now_s) for a in {*sent, *(v.actor for v in leaving)}]
+        self._next_s = max(now_s + self.latency.base_s, min(busy)) if busy else None
+        return moves
+
+    def _fold(self, state: StepState, load: dict[int, int], free: dict[int, int], wanted_squared: float) -> list[ActorView]:
+        """Mark the thinnest actors that are one too many as leaving, while the others have room; returns those that stay."""
+        staying = sorted((v for v in state.actors if v.actor not in self._leaving), key=lambda v: (load[v.actor], v.actor))
+        pending = sum(load[a] for a in self._leaving)
+        while len(staying) > 1 and (len(staying) - 1) ** 2 >= wanted_squared - 1e-9:
+            pending += load[staying[0].actor]
+            if sum(free[v.actor] for v in staying[1:]) < pending:
+                break
+            self._leaving.add(staying.pop(0).actor)
+        return staying

@@ -1,0 +1,71 @@
+"""Re-solving while the step runs: on forecasts of lengths, or on true ones (the oracle).
+
+Knows ``rlhfless.scheduling.start`` for the start and ``solver.replan`` for the rest; nothing of predictors beyond the
+scenarios that a workload brings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from rlhfless.scheduling.policy import PlanningInput
+from rlhfless.scheduling.solved import Solver
+from rlhfless.scheduling.start import Begin, Start
+from solver.assemble import check_fits
+from solver.plan import Plan
+from solver.remaining import RemainingLengths
+from solver.replan import Replan
+from solver.survival import from_scenarios, known_lengths
+from solver.workload import Workload
+
+Forecast = Callable[[Workload], RemainingLengths]
+"""Makes the forecast of remaining lengths of a step from its workload (predictions and scenarios)."""
+
+
+@dataclass(frozen=True)
+class SolverReplan:
+    """Start where looking ahead says that re-planning will end best, then ``solver.replan`` while the step runs.
+
+    The price of time comes from the objective: a weight w is worth ``w C / ((1 - w) g T)`` actor-seconds per second, the
+    learner's GPUs that wait for generation added; a deadline is worth what its last second costs at the start; a budget what it
+    can pay for. Under a weight, rlhfless.scheduling.start compares the static plan (``Solver``) and re-planned ones at several
+    prices on lengths drawn from the forecast; where no re-planned one is better, the static plan runs without a rule.
+    Otherwise the start is its grouping, or the one that is right for the forecast of the first iteration (solver.worth), as
+    responses will move. Where only time counts (w = 1), iterations have no base time or the limit cannot be kept, nothing can
+    be traded: the static plan runs as it is.
+
+    Args:
+        forecast: makes the remaining-length distributions from the workload; scenarios stand for them by default. The truth
+            is never used.
+        looks_ahead: False takes groups of like worth and the price at the random split's T and C: for tracing a front by
+            the price, where several weights would find the same point best.
+    """
+
+    forecast: Forecast = from_scenarios
+    name: str = "solver+replan"
+    clairvoyant: bool = False
+    looks_ahead: bool = True
+
+    def plan(self, given: PlanningInput) -> Plan:
+        """See ``SchedulingPolicy``."""
+        check_fits(given.workload, given.cluster, given.latency)
+        objective = given.objective
+        remaining = self.forecast(given.workload)
+        ahead = self.looks_ahead and objective.deadline_s is None and objective.budget is None
+        static = Solver().plan(given) if ahead else None
+        start = Start(given, remaining, static)
+        price = start.price()
+        if not 0 < price < math.inf or given.latency.base_s <= 0:
+            return replace(static or Solver().plan(given), policy=self.name)
+        begin = start.best(price) if ahead else Begin(start.grouped(price), price)
+        rule = None if begin.price is None else Replan(remaining, given.latency, begin.price)
+        return replace(start.plan(self.name, begin.groups), rule=rule)
+
+
+class OracleReplan(SolverReplan):
+    """The same with the true lengths: what re-solving is worth when nothing is left to predict."""
+
+    def __init__(self, looks_ahead: bool = True) -> None:
+        super().__init__(known_lengths, "oracle+replan", True, looks_ahead)

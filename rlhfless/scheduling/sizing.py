@@ -1,0 +1,75 @@
+"""Right-sizing: a way of splitting prompts with the number of actors that is best for the objective on predictions.
+
+Knows prompts, groups and the objective; nothing of how prompts are split. It is for any split what ``solver.reference`` is
+for the random one: N has the least ``T^w * C^(1-w)`` of the whole step over the scenarios; a deadline or a budget that no N
+keeps is approached as closely as possible. A prompt's samples stay together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rlhfless.scheduling.policy import PlanningInput
+from solver.assemble import assemble, check_fits
+from solver.evaluate import admission_of
+from solver.group_times import GroupTimes
+from solver.plan import Plan
+from solver.pricing import Pricing
+from solver.reference import candidate_counts, sizing_key
+from solver.workload import IntArray, Workload
+
+Split = Callable[[Workload, IntArray, int], Iterable[ArrayLike]]
+"""Splits prompts, given in their order, into that many groups (never more than there are prompts; none empty)."""
+
+
+def right_sized(name: str, split: Split, given: PlanningInput) -> Plan:
+    """The plan of ``split`` with the best number of actors, each released when it is done.
+
+    Raises:
+        PlanningError: a response fits on no actor.
+    """
+    prompts = np.unique(given.workload.prompt_of)
+
+    def deal(actors: int) -> list[IntArray]:
+        return responses_of(given.workload, split(given.workload, prompts, actors))
+
+    return right_sized_deal(name, deal, len(prompts), given)
+
+
+def right_sized_deal(name: str, deal: Callable[[int], list[IntArray]], most_actors: int, given: PlanningInput) -> Plan:
+    """The same for responses: ``deal(N)`` gives the N groups, none of them empty, for N up to ``most_actors``.
+
+    Raises:
+        PlanningError: a response fits on no actor.
+    """
+    check_fits(given.workload, given.cluster, given.latency)
+    admission = admission_of(given.latency, None, given.admission)
+    pricing = Pricing.of(given.cluster, given.latency, given.objective, given.rest)
+    best: tuple[tuple[float, float], list[IntArray]] | None = None
+    for actors in candidate_counts(min(given.cluster.max_actors, most_actors)):
+        groups = deal(actors)
+        times = GroupTimes.of(given.workload, given.latency, admission, np.concatenate(groups))
+        busy_s = times.busy_s(np.cumsum([0, *map(len, groups)]))
+        value = sizing_key(*pricing.step(busy_s), given.objective)
+        if best is None or value < best[0]:
+            best = (value, groups)
+    assert best is not None, "candidate counts begin with 1"
+    return assemble(name, best[1], given.workload, given.cluster, given.latency, given.rest, admission=given.admission)
+
+
+def responses_of(workload: Workload, groups: Iterable[ArrayLike]) -> list[IntArray]:
+    """Groups of prompts as groups of their responses, prompts and samples in their order."""
+    by_prompt = np.argsort(workload.prompt_of, kind="stable")
+    ends = np.cumsum(np.bincount(workload.prompt_of, minlength=len(workload.prompt_tokens)))
+    own = np.split(by_prompt, ends[:-1])
+    return [np.concatenate([own[p] for p in np.asarray(group, dtype=np.int64)]) for group in groups]
+
+
+def predicted_sums(workload: Workload, prompts: IntArray) -> IntArray:
+    """(prompts,) tokens that all responses of each prompt are predicted to need together."""
+    sums = np.zeros(len(workload.prompt_tokens), dtype=np.int64)
+    np.add.at(sums, workload.prompt_of, workload.remaining_tokens)
+    return np.asarray(sums[prompts])

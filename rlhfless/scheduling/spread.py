@@ -1,0 +1,36 @@
+"""Single responses dealt to actors in turn: the samples of a prompt are spread, so that no actor gets all of a long one.
+
+Knows which prompt a response belongs to, and lengths only for right-sizing. A split of whole prompts makes actors unequal where
+samples of a prompt are alike; spreading them costs nothing as long as every response is prefilled by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlhfless.scheduling.policy import PlanningInput
+from rlhfless.scheduling.sizing import right_sized_deal
+from solver.plan import Plan
+from solver.workload import IntArray, Workload
+
+
+def in_turn(workload: Workload, actors: int, seed: int) -> list[IntArray]:
+    """Prompts in random order, their responses dealt in turn to so many actors (never more than there are responses)."""
+    rank = np.random.default_rng(seed).permutation(len(workload.prompt_tokens))
+    order = np.argsort(rank[workload.prompt_of], kind="stable")
+    return [order[first::actors] for first in range(actors)]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Prompts in random order, their responses dealt in turn to the best number of actors; released when done."""
+
+    name: str = "spread"
+    clairvoyant: bool = False
+
+    def plan(self, given: PlanningInput) -> Plan:
+        """See ``SchedulingPolicy``."""
+        workload = given.workload
+        return right_sized_deal(self.name, lambda n: in_turn(workload, n, given.seed), len(workload), given)
