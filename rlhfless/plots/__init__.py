@@ -13,32 +13,64 @@ except ImportError as error:
     raise MissingExtra("plots need plotly, which is not installed: pip install 'rlhfless[notebook]'") from error
 
 from rlhfless.plots.bound_curve import bound_of_sum
+from rlhfless.plots.front import FrontInfo, front_info, plot_front
+from rlhfless.plots.gap_history import GapInfo, gap_info, plot_gap_history
+from rlhfless.plots.kinds import KindsInfo, kinds_info, plot_kinds
 from rlhfless.plots.lengths import LengthsInfo, lengths_info, plot_lengths
+from rlhfless.plots.outcomes import OutcomesInfo, outcomes_info, plot_outcomes
+from rlhfless.plots.plan_bars import PlanBarsInfo, plan_bars_info, plot_plan_bars
 from rlhfless.plots.plane import PlaneInfo, plane_info, plot_plane
+from rlhfless.plots.prefill import PrefillInfo, plot_prefill, prefill_info
+from rlhfless.plots.side_by_side import SideBySideInfo, plot_side_by_side, side_by_side_info
 from rlhfless.plots.slider import TimeWeightInfo, plot_time_weight, time_weight_info
 from rlhfless.plots.steps import StepsInfo, plot_steps, steps_info
 from rlhfless.plots.timeline import plot_timeline
 from rlhfless.plots.timeline_rows import TimelineInfo, timeline_info
+from rlhfless.plots.timelines import TimelinesInfo, plot_timelines, timelines_info
 from rlhfless.plots.waterfall import WaterfallInfo, plot_waterfall, waterfall_info
 
 __all__ = [
+    "FrontInfo",
+    "GapInfo",
+    "KindsInfo",
     "LengthsInfo",
+    "OutcomesInfo",
+    "PlanBarsInfo",
     "PlaneInfo",
+    "PrefillInfo",
+    "SideBySideInfo",
     "StepsInfo",
     "TimeWeightInfo",
     "TimelineInfo",
+    "TimelinesInfo",
     "WaterfallInfo",
     "bound_of_sum",
+    "front_info",
+    "gap_info",
+    "kinds_info",
     "lengths_info",
+    "outcomes_info",
+    "plan_bars_info",
     "plane_info",
+    "plot_front",
+    "plot_gap_history",
+    "plot_kinds",
     "plot_lengths",
+    "plot_outcomes",
+    "plot_plan_bars",
     "plot_plane",
+    "plot_prefill",
+    "plot_side_by_side",
     "plot_steps",
     "plot_time_weight",
     "plot_timeline",
+    "plot_timelines",
     "plot_waterfall",
+    "prefill_info",
+    "side_by_side_info",
     "steps_info",
     "time_weight_info",
     "timeline_info",
+    "timelines_info",
     "waterfall_info",
 ]

@@ -13,6 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from rlhfless.plots.frames import slider
 from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
 from rlhfless.plots.style import counted, hover, message_figure, number, styled
 
@@ -57,7 +58,7 @@ def time_weight_info(plans_by_weight: Mapping[float, Plan], front: Front | None 
     )
     of_front = [(p.makespan_s, p.gpu_seconds, len(p.actors)) for p in (front.plans if front else ())]
     curve = pd.DataFrame(
-        {"time_s": front.bound_makespan_s if front else [], "gpu_seconds": front.bound_gpu_seconds if front else []},
+        {"time_s": front.bound_makespan_s if front else [], "gpu_seconds": front.bound_cost if front else []},
         dtype=float,
     )
     return TimeWeightInfo(
@@ -113,7 +114,8 @@ def plot_time_weight(
     fig.update_xaxes(title="predicted time since the start of the step (s)", range=[0, slowest * 1.04], row=1, col=1)
     _front_ranges(fig, info)
     styled(
-        fig, TITLE, height=int(min(640, max(430, 240 + 26 * rows))), sliders=[_slider(weights, first)], **_caption(info, first),
+        fig, TITLE, height=int(min(640, max(430, 240 + 26 * rows))), **_caption(info, first),
+        sliders=[slider([f"{w:g}" for w in weights], first, "weight of time against cost: ")],
         legend={"x": 1, "xanchor": "right", "y": 1, "yanchor": "top", "bgcolor": "rgba(127,127,127,0.08)"},
     )  # fmt: skip
     fig.update_layout(margin={"t": 92, "b": 130})
@@ -166,13 +168,3 @@ def _front_ranges(fig: go.Figure, info: TimeWeightInfo) -> None:
     low = min([cost.min(), *near.nsmallest(1)])
     fig.update_xaxes(title="time (s)", range=[max(0, time_s.min() - 0.12 * wide), time_s.max() + 0.12 * wide], row=1, col=2)
     fig.update_yaxes(title="cost (GPU-seconds)", range=[max(0, low - 0.1 * tall), cost.max() + 0.12 * tall], row=1, col=2)
-
-
-def _slider(weights: list[float], first: int) -> dict[str, Any]:
-    how = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
-    return {
-        "active": first,
-        "currentvalue": {"prefix": "weight of time against cost: ", "font": {"size": 13}},
-        "pad": {"t": 52, "b": 4},
-        "steps": [{"label": f"{w:g}", "method": "animate", "args": [[f"{w:g}"], how]} for w in weights],
-    }

@@ -51,7 +51,7 @@ def plot_timeline(
         add_busy_heatmap(fig, info.allocations, info.spans, info.labels)
         note = f"{len(info.spans):,} spans: shown as the share of time that each holder is busy"
     else:
-        note = _add_bars(fig, info)
+        note = add_bars(fig, info)
     _add_events(fig, info)
     rows = len(info.holders)
     shown = range(0, rows, -(-rows // MOST_LABELS))
@@ -78,9 +78,14 @@ def _title(info: TimelineInfo) -> str:
     )
 
 
-def _add_bars(fig: go.Figure, info: TimelineInfo) -> str:
+def add_bars(fig: go.Figure, info: TimelineInfo, **where: int) -> str:
+    """Draw allocations, phases and the plan; returns what the bars mean.
+
+    Args:
+        where: ``row`` and ``col`` of a figure with several timelines.
+    """
     if len(info.allocations):
-        _bar(fig, info.allocations, BAR, "held, idle", {"color": IDLE, "line": {"color": "#A6A6A6", "width": 1}})
+        _bar(fig, info.allocations, BAR, "held, idle", {"color": IDLE, "line": {"color": "#A6A6A6", "width": 1}}, **where)
     for phase in sorted(PHASES, key=lambda p: p not in ("decode", "learn", "prepare")):  # short phases on top of long ones
         style = PHASE_STYLES[phase]
         marker: dict[str, Any] = {"color": style.colour, "line": {"width": 0}}
@@ -91,12 +96,12 @@ def _add_bars(fig: go.Figure, info: TimelineInfo) -> str:
             behind = own["background"].to_numpy(dtype=bool)
             place = ([(BEHIND if b else BAR)[0] for b in behind], [(BEHIND if b else BAR)[1] for b in behind])
             name = f"{phase} (behind decode)" if behind.all() else phase
-            _bar(fig, own, place, name, marker, legendrank=1 + PHASES.index(phase))
+            _bar(fig, own, place, name, marker, legendrank=1 + PHASES.index(phase), **where)
     notes = []
     if len(info.planned):
         hatch = {"shape": "/", "fgcolor": "#8A8A8A", "bgcolor": "rgba(127,127,127,0.12)", "size": 4, "solidity": 0.35}
         marker = {"color": "rgba(0,0,0,0)", "pattern": hatch, "line": {"color": "#8A8A8A", "width": 1}}
-        _bar(fig, info.planned, PLANNED, "planned", marker, legendrank=100)
+        _bar(fig, info.planned, PLANNED, "planned", marker, legendrank=100, **where)
         notes.append("thick bar: what happened; hatched bar below it: what the plan predicted")
     if len(info.spans) and info.spans["background"].any():
         notes.append("thin bar above: transfers behind decode")
@@ -104,12 +109,18 @@ def _add_bars(fig: go.Figure, info: TimelineInfo) -> str:
 
 
 def _bar(
-    fig: go.Figure, bars: pd.DataFrame, place: tuple[Any, Any], name: str, marker: Mapping[str, Any], legendrank: int = 0
+    fig: go.Figure,
+    bars: pd.DataFrame,
+    place: tuple[Any, Any],
+    name: str,
+    marker: Mapping[str, Any],
+    legendrank: int = 0,
+    **where: int,
 ) -> None:
     fig.add_bar(
         base=bars["start_s"].to_numpy(), x=(bars["end_s"] - bars["start_s"]).to_numpy(), y=bars["row"].to_numpy(),
         offset=place[0], width=place[1], orientation="h", name=name, marker=marker, legendrank=legendrank,
-        hovertext=bars["hover"].tolist(), hoverinfo="text",
+        hovertext=bars["hover"].tolist(), hoverinfo="text", **where,
     )  # fmt: skip
 
 

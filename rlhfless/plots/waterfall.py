@@ -1,4 +1,4 @@
-"""What each idea contributes between the static schedule and the oracle, and how far the oracle is from the bound.
+"""What each idea contributes between the static schedule and the true lengths, and how far the last is from the bound.
 
 Knows a table of results of policies that each add one idea to the one before; nothing of policies. A contribution is the
 difference of two measured sums: it can be negative, and it depends on the order of the ideas.
@@ -21,16 +21,17 @@ LABELS = {
     "static": "static",
     "right-sizing": "right-sizing:<br>fewer actors",
     "release": "release GPUs<br>when done",
-    "grouping": "grouping by<br>prediction",
+    "spreading": "spreading<br>samples",
     "folding": "folding<br>thin actors",
-    "oracle": "true lengths<br>(no folding)",
+    "re-planning": "re-planning<br>by prediction",
+    "true lengths": "re-planning<br>true lengths",
 }
 TITLE = "What each idea contributes"
 KINDS = {
     "total": (SKY, "", "total of a schedule"),
     "saves": (GREEN, "/", "saves, against the one before"),
     "costs": (VERMILLION, "x", "costs more than the one before"),
-    "left": (IDLE, ".", "oracle above the bound at its time"),
+    "left": (IDLE, ".", "the last rung above the bound at its time"),
     "bound": (BOUND, "", "bound: no policy can be below"),
 }
 

@@ -28,7 +28,8 @@ class TrainConfig:
         learning_rate, updates, clip_low, clip_high, token_budget: of the GRPO update.
         temperature: of sampling.
         gpus, gpus_per_node, profile: the emulated cluster; ``profile`` also says how many GPUs an actor takes.
-        charging: virtual seconds of generation by the ``profile``, or ``measured``: each actor's own iterations here.
+        charging: virtual seconds of generation by the ``profile``, or ``measured``: decided with the profile's seconds, charged
+            what each actor's iterations take here when they are replayed alone.
         policy, time_weight, time_limit_s, tau: how steps are planned.
         window: epochs that the length predictor looks back on; scenarios: samples of lengths that a plan is timed with.
         seed: of the task, the model, the warm-up, the order of prompts and every response.

@@ -7,7 +7,6 @@ generation ends.
 
 from __future__ import annotations
 
-import platform
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -21,7 +20,6 @@ import pandas as pd
 from rlhfless.training import missing_torch
 
 try:
-    import torch
     from tqdm.auto import tqdm
 except ImportError as error:
     raise missing_torch(error) from None
@@ -34,14 +32,13 @@ from rlhfless.executor import StepRecord, run_step
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import PlanningInput, make_policy
-from rlhfless.trace import Trace, TraceWriter
+from rlhfless.trace import Trace
 from rlhfless.training.arithmetic import ArithmeticTask, Problem
-from rlhfless.training.checkpoint import keep_only, load_checkpoint, save_checkpoint
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.grpo import GrpoBatch, learn
-from rlhfless.training.model import load_model, save_model, tiny_qwen2
+from rlhfless.training.model import save_model
+from rlhfless.training.run import Run
 from rlhfless.training.tokenizer import CharTokenizer
-from rlhfless.training.warmup import warm_up
 from solver.cluster import Cluster
 from solver.objective import Objective
 from solver.plan import Plan
@@ -72,19 +69,6 @@ class TrainedStep:
         return float(self.rollouts["reward"].mean())
 
 
-def make_model(seed: int, progress: bool = True) -> tuple[Any, CharTokenizer]:
-    """The tiny model, warmed up from scratch on worked solutions (about a minute).
-
-    One thread: the model is too small for a second one to help, and threads that wait for each other on a busy machine cost
-    more than they bring. It also makes the weights a function of the seed alone.
-    """
-    tokenizer, task = CharTokenizer(), ArithmeticTask(seed)
-    model = tiny_qwen2(tokenizer, seed)
-    with one_thread(model.device):
-        warm_up(model, tokenizer, task.worked_solutions(seed), seed=seed, progress=progress)
-    return model, tokenizer
-
-
 class Trainer:
     """Runs steps of one training run.
 
@@ -108,7 +92,6 @@ class Trainer:
         progress: bool = True,
     ) -> None:
         self.config, self.progress = config, progress
-        self.folder = None if folder is None else Path(folder)
         self.latency = load_profile(config.profile)
         per_node = min(config.gpus, config.gpus_per_node)
         price = usd_per_gpu_hour(self.latency.kind)
@@ -116,14 +99,12 @@ class Trainer:
         self.policy = make_policy(config.policy, tau=config.tau)
         if self.policy.clairvoyant:
             raise TrainError(f"policy {config.policy!r} needs the true lengths, which nobody has before generating")
-        if self.folder is not None and not resume and (self.folder / "meta.json").exists():
-            raise TrainError(f"{self.folder}: holds a trace already; name another folder, or resume it")
         self.task = ArithmeticTask(config.seed, config.pool)
         self.predictor = EwmaPredictor(config.window)
-        self.writer: TraceWriter | None = None
-        self.history = pd.DataFrame()
-        self.clock_s, self.next_step = 0.0, 0
-        self._open(model, resume)
+        self.kept = Run.open(config, self.cluster, None if folder is None else Path(folder), model, resume, progress)
+        longest_prompt = max(len(self.tokenizer.encode(p.prompt)) for p in self.task.problems)
+        self.rows = RowModel(self.model, longest_prompt + config.response_limit)
+        self.engines = TorchEngineFactory(self.rows, self.tokenizer.eos_token_id, Sampling(temperature=config.temperature))
 
     @classmethod
     def continue_from(cls, trace: Trace, model: str | Path, *, progress: bool = True, **changes: Any) -> Trainer:
@@ -140,44 +121,23 @@ class Trainer:
         if "config" not in trace.meta:
             raise TrainError("the trace was not recorded by `rlhfless train`; only such a run can be continued")
         trainer = cls(TrainConfig(**{**trace.meta["config"], **changes}), model=model, progress=progress)
-        trainer.history = trace.rollouts
-        trainer.next_step = trace.steps[-1] + 1
-        trainer.clock_s = float(trace.allocations["end_s"].max())
+        trainer.kept.go_on_after(trace)
         return trainer
 
-    def _open(self, model: str | Path | None, resume: bool) -> None:
-        """Load or make the model, and start or continue trace and checkpoints."""
-        if resume:
-            if self.folder is None:
-                raise TrainError("nothing to resume: no folder was given")
-            self.writer = TraceWriter.resume(self.folder)
-            self.config.check_resume(self.writer.meta.get("config", {}))
-            self.model, self.tokenizer = load_model(self.folder / "warm")
-        elif model is not None:
-            self.model, self.tokenizer = load_model(model)
-        else:
-            self.model, self.tokenizer = make_model(self.config.seed, self.progress)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.config.learning_rate, weight_decay=0.0)
-        if self.folder is not None and self.writer is None:
-            self.writer = TraceWriter(self.folder, self.meta())
-            save_model(self.model, self.tokenizer, self.folder / "warm")
-            save_checkpoint(self._checkpoints, 0, self.model, self.optimizer)
-        if resume and self.writer is not None:
-            self.next_step = self.writer.next_step
-            load_checkpoint(self._checkpoints, self.next_step, self.model, self.optimizer)
-            if self.next_step:
-                trace = self.writer.trace
-                self.history, self.clock_s = trace.rollouts, self.writer.end_s
-        longest_prompt = max(len(self.tokenizer.encode(p.prompt)) for p in self.task.problems)
-        self.rows = RowModel(self.model, longest_prompt + self.config.response_limit)
-        charge = "measured" if self.config.charging == "measured" else self.latency
-        sampling = Sampling(temperature=self.config.temperature)
-        self.engines = TorchEngineFactory(self.rows, charge, self.tokenizer.eos_token_id, sampling)
+    @property
+    def model(self) -> Any:
+        """The model that is trained."""
+        return self.kept.model
 
     @property
-    def _checkpoints(self) -> Path:
-        assert self.folder is not None
-        return self.folder / "checkpoints"
+    def tokenizer(self) -> CharTokenizer:
+        """The model's tokenizer."""
+        return self.kept.tokenizer
+
+    @property
+    def next_step(self) -> int:
+        """The step that comes next."""
+        return self.kept.next_step
 
     # --- one step -----------------------------------------------------------------------------------------------------
 
@@ -193,7 +153,7 @@ class Trainer:
         scenarios around them."""
         c = self.config
         names, answers = [p.prompt_id for p in problems], {p.prompt_id: p.reference_answer_tokens for p in problems}
-        predictor, limit = self.predictor.fit(self.history), c.response_limit
+        predictor, limit = self.predictor.fit(self.kept.history), c.response_limit
         predicted = predictor.predict(names, c.samples, answers, response_limit=limit)
         seed = c.seed + self.next_step
         scenarios = predictor.sample(names, c.samples, answers, response_limit=limit, scenarios=c.scenarios, seed=seed)
@@ -219,7 +179,7 @@ class Trainer:
                 entropy = [self.config.seed, step, prompt_seed, sample]
                 seed = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])
                 index = p * self.config.samples + sample
-                requests.append(Request(index, len(ids), self.config.response_limit, prompt_ids=ids, seed=seed))
+                requests.append(Request(index, len(ids), self.config.response_limit, prompt_ids=ids, seed=seed, prompt=p))
         return requests
 
     def generate(self, plan: Plan, problems: Sequence[Problem], step: int) -> StepRecord:
@@ -227,7 +187,7 @@ class Trainer:
         self.rows.load(self.model)
         return run_step(
             plan, self.requests(problems, step), self.engines, self.latency, self.cluster,
-            run=self.config.task, step=step, start_s=self.clock_s,
+            run=self.config.task, step=step, start_s=self.kept.clock_s, charging=self.config.charging,
         )  # fmt: skip
 
     def step(self) -> TrainedStep:
@@ -242,7 +202,7 @@ class Trainer:
         prepare_s = time.perf_counter() - began
         learning = self._learn(problems, rollouts, record)
         self._record_learning(record, prepare_s, learning["seconds"])
-        self._commit(rollouts, record, step)
+        self.kept.commit(rollouts, record)
         return TrainedStep(step, plan, record, rollouts, learning)
 
     def run(self, on_step: Callable[[TrainedStep], None] | None = None) -> Trace | None:
@@ -254,7 +214,7 @@ class Trainer:
             bar.set_postfix(reward=f"{done.mean_reward:.2f}", tokens=f"{tokens:.0f}", actors=len(done.plan.actors))
             if on_step is not None:
                 on_step(done)
-        return None if self.writer is None else self.writer.trace
+        return self.kept.trace
 
     # --- parts of a step ----------------------------------------------------------------------------------------------
 
@@ -299,7 +259,7 @@ class Trainer:
         self.model.train()
         with one_thread(self.model.device):
             learning = learn(
-                self.model, self.optimizer, batch, updates=c.updates, clip_low=c.clip_low, clip_high=c.clip_high,
+                self.model, self.kept.optimizer, batch, updates=c.updates, clip_low=c.clip_low, clip_high=c.clip_high,
                 temperature=c.temperature, token_budget=c.token_budget,
             )  # fmt: skip
         self.model.eval()
@@ -316,30 +276,6 @@ class Trainer:
         record.span("learner", "prepare", start, prepared, clock="measured")
         record.span("learner", "learn", prepared, prepared + learn_s, clock="measured")
         record.close(prepared + learn_s)
-
-    def _commit(self, rollouts: pd.DataFrame, record: StepRecord, step: int) -> None:
-        """Checkpoint first, trace second: the trace's meta.json decides which steps count."""
-        self.next_step = step + 1
-        self.clock_s = record.end_s
-        if self.writer is not None:
-            save_checkpoint(self._checkpoints, self.next_step, self.model, self.optimizer)
-            self.writer.append_step(rollouts, record.allocations, record.spans, record.events, record.plan.to_dict())
-            keep_only(self._checkpoints, self.next_step)
-        self.history = pd.concat([self.history, rollouts], ignore_index=True)
-
-    def meta(self) -> dict[str, Any]:
-        """What ``meta.json`` says of the run."""
-        return {
-            "seeds": {"run": self.config.seed},
-            "cluster": vars(self.cluster),
-            "profile": self.config.profile,
-            "policy": self.config.policy,
-            "clock": "virtual",
-            "charging": self.config.charging,
-            "engine": "torch",
-            "device": f"{platform.machine()} CPU, torch {torch.__version__}",
-            "config": self.config.to_dict(),
-        }
 
 
 def train(config: TrainConfig, folder: str | Path, *, resume: bool = False, model: str | Path | None = None) -> Trace:

@@ -201,7 +201,7 @@ def test_every_phase_and_policy_can_be_told_apart():
     assert set(PHASE_STYLES) == set(PHASES)
     assert len({style.colour for style in PHASE_STYLES.values()}) == len(PHASES)
     assert len({style.hatch for style in PHASE_STYLES.values()}) == len(PHASES)
-    shown = ["static", "random", "least-loaded", "rlhfuse", "rlhfless", "fold", "solver", "solver+fold", "oracle"]
+    shown = ["static", "random", "least-loaded", "rlhfuse", "rlhfless", "fold", "spread", "solver", "solver+replan", "oracle"]
     assert len({POLICY_STYLES[name].symbol for name in shown}) == len(shown)
     own = policy_styles(["static", "mine", "yours"])
     assert len(set(own.values())) == 3

@@ -52,7 +52,7 @@ def test_the_shipped_plans_come_true():
 @pytest.mark.full
 @pytest.mark.timeout(1200)
 def test_the_warm_up_leaves_something_to_learn():
-    from rlhfless.training.loop import make_model
+    from rlhfless.training.run import make_model
 
     model, tokenizer = make_model(0, progress=False)
     answers = task_dynamics.accuracy(model, tokenizer)

@@ -1,0 +1,198 @@
+"""The front of plans, what its plans promise, what they turn out to take, and the bounds below, with a slider over weights.
+
+Knows a front, plans with their evaluation under true lengths, and a bound; nothing of how they were computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from rlhfless.plots.frames import caption, slider, start_at
+from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
+from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
+
+if TYPE_CHECKING:
+    from solver.evaluate import Evaluation
+    from solver.front import Front
+    from solver.plan import Plan
+
+TITLE = "The front: what plans promise, and what they take"
+CURVE_POINTS = 160
+
+
+class FrontInfo(NamedTuple):
+    """A front in one unit of cost.
+
+    Attributes:
+        plans: ``label, actors, time_s, cost``, and ``true_time_s, true_cost`` (NaN when unknown).
+        front: ``time_s, cost, actors``. bound: ``time_s, cost`` of the planning model; least: the same for the true lengths;
+            both begin where they stop being infinite.
+        epsilon: of the front. unit: of cost, in words.
+        missing: why there is nothing to show, or the empty text.
+    """
+
+    plans: pd.DataFrame
+    front: pd.DataFrame
+    bound: pd.DataFrame
+    least: pd.DataFrame
+    epsilon: float
+    unit: str
+    missing: str = ""
+
+
+def front_info(
+    front: Front,
+    plans: Mapping[Any, Plan],
+    outcomes: Mapping[Any, Evaluation] | None = None,
+    least: Callable[[float], float] | None = None,
+) -> FrontInfo:
+    """What ``plot_front`` shows; its arguments are described there."""
+    usd = front.cost == "usd"
+    rows = []
+    for label, plan in plans.items():
+        found = (outcomes or {}).get(label)
+        taken = (np.nan, np.nan) if found is None else (found.makespan_s, found.cost_usd if usd else found.gpu_seconds)
+        rows.append((str(label), len(plan.actors), plan.makespan_s, front.cost_of(plan), *taken))
+    table = pd.DataFrame(rows, columns=["label", "actors", "time_s", "cost", "true_time_s", "true_cost"])
+    of_front = [(p.makespan_s, front.cost_of(p), len(p.actors)) for p in front.plans]
+    bound = pd.DataFrame({"time_s": front.bound_makespan_s, "cost": front.bound_cost}, dtype=float)
+    times = [*bound["time_s"], *table["true_time_s"].dropna()]
+    grid = np.geomspace(max(0.5 * min(times), 1e-9), max(times), CURVE_POINTS) if times and least else np.zeros(0)
+    curve = pd.DataFrame({"time_s": grid, "cost": [least(float(t)) for t in grid] if least else []}, dtype=float)
+    bound, curve = _finite(bound), _finite(curve)
+    return FrontInfo(
+        table,
+        pd.DataFrame(of_front, columns=["time_s", "cost", "actors"]),
+        bound,
+        curve,
+        front.epsilon,
+        "USD" if usd else "GPU-seconds",
+        "" if plans else "There are no plans to show.",
+    )
+
+
+def _finite(curve: pd.DataFrame) -> pd.DataFrame:
+    """The finite part of a falling curve, from the last time at which it is infinite: just after that it is at least as high
+    as at the first finite point."""
+    known = np.flatnonzero(np.isfinite(curve["cost"]))
+    if not len(known):
+        return curve.iloc[:0]
+    first = int(known[0])
+    wall = pd.DataFrame({"time_s": [curve["time_s"].iloc[max(first - 1, 0)]], "cost": [curve["cost"].iloc[first]]})
+    return pd.concat([wall, curve.iloc[first:]], ignore_index=True)
+
+
+def plot_front(
+    front: Front,
+    plans: Mapping[Any, Plan],
+    outcomes: Mapping[Any, Evaluation] | None = None,
+    least: Callable[[float], float] | None = None,
+    *,
+    of: str = "weight of time against cost",
+    start: Any = None,
+    usd_per_gpu_hour: float = 0.0,
+) -> go.Figure:
+    """The front with its bound; the plan of the slider on it, and where that plan lands with the true lengths.
+
+    Args:
+        front: plans that no other plan beats, by predicted lengths. plans: label of the slider to plan.
+        outcomes: the same labels to what the plan takes with the true lengths.
+        least: the least cost, in the front's unit, of any policy at a time, for the true lengths.
+        of: what the labels are. start: the label that is shown first; the middle one when None.
+        usd_per_gpu_hour: with a price, an axis on the right shows GPU-seconds in dollars.
+
+    Returns:
+        A figure with one frame per label; no plans give one that says so.
+    """
+    info = front_info(front, plans, outcomes, least)
+    if info.missing:
+        return message_figure(TITLE, info.missing)
+    labels = [str(label) for label in plans]
+    first = start_at(labels, None if start is None else str(start))
+    fig = go.Figure()
+    for trace in _frame(info, first):
+        fig.add_trace(trace)
+    low, high = _ranges(info)
+    at_least = "at least %{y:,.4g} " + info.unit
+    for table, name, line, fill in (
+        (info.least, "true lengths: no policy can be below", {"color": BOUND, "width": 1}, "tozeroy"),
+        (info.bound, "predicted lengths: no plan can be below", {"color": BOUND, "width": 2, "dash": "dash"}, None),
+    ):
+        if len(table):
+            wall = table["time_s"].iloc[0]  # nothing is faster, whatever it costs
+            fig.add_scatter(
+                x=[0.0, wall, *table["time_s"]], y=[2 * high, 2 * high, *table["cost"]], mode="lines", name=name, line=line,
+                fill=fill, fillcolor="rgba(127,127,127,0.13)",
+                hovertemplate=f"<b>{name}</b><br>time: %{{x:.3g}} s<br>{at_least}<extra></extra>",
+            )  # fmt: skip
+    fig.add_scatter(
+        x=info.front["time_s"], y=info.front["cost"], mode="lines+markers", name="front (predicted lengths)",
+        line={"color": ORANGE, "width": 1.5, "shape": "hv"}, marker={"symbol": "circle-open", "size": 6},
+        customdata=info.front["actors"],
+        hovertemplate=f"<b>plan with %{{customdata}} actors</b><br>%{{x:.3g}} s<br>%{{y:,.4g}} {info.unit}<extra></extra>",
+    )  # fmt: skip
+    fig.frames = [
+        go.Frame(data=_frame(info, i), traces=[0, 1, 2], name=label, layout=caption(_line(info, i)))
+        for i, label in enumerate(labels)
+    ]
+    fig.update_xaxes(title="time (s)", range=[0.0, max(info.plans[["time_s", "true_time_s"]].max().max(), 1e-9) * 1.08])
+    fig.update_yaxes(title=f"cost ({info.unit})", range=[low, high])
+    if usd_per_gpu_hour > 0 and info.unit == "GPU-seconds":
+        fig.add_scatter(x=[None], y=[None], yaxis="y2", showlegend=False, hoverinfo="skip")
+        rate = 1000 * usd_per_gpu_hour / 3600
+        side = {"overlaying": "y", "side": "right", "range": [low * rate, high * rate], "showgrid": False, "tickmode": "auto"}
+        fig.update_layout(yaxis2={**side, "title": f"1,000 such steps (USD, {usd_per_gpu_hour:g} per GPU-hour)"})
+    styled(
+        fig, TITLE, height=560, sliders=[slider(labels, first, f"{clean(of)}: ")], **caption(_line(info, first)),
+        legend={"x": 0.98, "xanchor": "right", "y": 0.98, "yanchor": "top", "bgcolor": "rgba(127,127,127,0.08)"},
+    )  # fmt: skip
+    fig.update_layout(margin={"t": 92, "b": 130, "r": 90 if usd_per_gpu_hour > 0 else 24})
+    return fig
+
+
+def _frame(info: FrontInfo, i: int) -> list[go.Scatter]:
+    """From promise to outcome, the outcome, the promise."""
+    one = info.plans.iloc[i]
+    known = bool(np.isfinite(one["true_time_s"]))
+    ends = [[one["time_s"], one["true_time_s"]], [one["cost"], one["true_cost"]]]
+    spots = (("promised", "time_s", "cost"), ("with the true lengths", "true_time_s", "true_cost"))
+    texts = [
+        hover([("time", number(one[t], "s")), ("cost", number(one[c], info.unit))], f"{what}: {int(one['actors'])} actors")
+        for what, t, c in spots
+    ]
+    outline = {"width": 1, "color": "#444444"}
+    return [
+        go.Scatter(
+            x=ends[0] if known else [], y=ends[1] if known else [], mode="lines", line={"color": VERMILLION, "width": 1.5},
+            showlegend=False, hoverinfo="skip",
+        ),
+        go.Scatter(
+            x=ends[0][:1], y=ends[1][:1], mode="markers", name="this plan, as promised", hoverinfo="text", hovertext=texts[:1],
+            marker={"symbol": "star", "size": 16, "color": VERMILLION, "line": outline},
+        ),
+        go.Scatter(
+            x=ends[0][1:] if known else [], y=ends[1][1:] if known else [], mode="markers", hoverinfo="text",
+            hovertext=texts[1:], name="the same plan with the true lengths",
+            marker={"symbol": "diamond", "size": 13, "color": BLUE, "line": outline},
+        ),
+    ]  # fmt: skip
+
+
+def _line(info: FrontInfo, i: int) -> str:
+    """What the frame shows, in words."""
+    one = info.plans.iloc[i]
+    text = f"{counted(int(one['actors']), 'actor')}: promised {number(one['time_s'], 's')}, {number(one['cost'], info.unit)}"
+    if np.isfinite(one["true_time_s"]):
+        text += f"; with the true lengths {number(one['true_time_s'], 's')}, {number(one['true_cost'], info.unit)}"
+    return text
+
+
+def _ranges(info: FrontInfo) -> tuple[float, float]:
+    """Of cost: every plan of the slider and the bounds below."""
+    high = float(np.nanmax(info.plans[["cost", "true_cost"]].to_numpy(dtype=float)))
+    return 0.0, max(high, float(info.front["cost"].max() if len(info.front) else 0.0), 1e-12) * 1.08

@@ -1,0 +1,197 @@
+"""Plans on several GPU kinds: which kind gets which lengths, what it takes and costs, with a slider over what-ifs.
+
+Knows plans and their workload; nothing of how plans are found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from rlhfless.plots.frames import caption, slider, start_at
+from rlhfless.plots.palette import BLUE, BOUND, GREEN, ORANGE, POLICY_STYLES, PURPLE, SKY, VERMILLION
+from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
+
+if TYPE_CHECKING:
+    from solver.plan import Plan
+    from solver.workload import Workload
+
+TITLE = "Which GPUs get which lengths"
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION)
+HATCHES = ("", "/", ".", "x", "|", "-")
+BINS = 24
+
+
+class KindsInfo(NamedTuple):
+    """Plans by label.
+
+    Attributes:
+        plans: ``label, time_s, cost_usd, bound_usd, split_time_s, split_usd``: of the plan, the bound (NaN unless the
+            objective is the dollars themselves) and the random split.
+        actors: one row per actor: ``label, actor, kind`` (such as ``2 x l40s``), ``responses, shortest, longest`` (tokens),
+            ``end_s, usd``.
+        counts: ``label, kind``, and (BINS,) responses by length in ``count``. edges: (BINS+1,) tokens.
+        kinds: all of them, in the order of their names.
+        missing: why there is nothing to show, or the empty text.
+    """
+
+    plans: pd.DataFrame
+    actors: pd.DataFrame
+    counts: pd.DataFrame
+    edges: np.ndarray
+    kinds: tuple[str, ...]
+    missing: str = ""
+
+
+def kinds_info(plans: Mapping[Any, Plan], workload: Workload) -> KindsInfo:
+    """What ``plot_kinds`` shows."""
+    lengths = workload.response_tokens
+    edges = np.linspace(0, max(int(lengths.max()), 1), BINS + 1)
+    totals, actors, counts = [], [], []
+    for label, plan in plans.items():
+        in_usd = plan.value is not None and math.isclose(plan.value, plan.cost_usd, rel_tol=1e-6)
+        bound = plan.lower_bound if in_usd and plan.lower_bound is not None else math.nan
+        split = plan.reference
+        totals.append((str(label), plan.makespan_s, plan.cost_usd, bound,
+                       *((math.nan, math.nan) if split is None else (split.time_s, split.usd))))  # fmt: skip
+        of_kind: dict[str, list[int]] = {}
+        for i, a in enumerate(plan.actors):
+            kind = f"{len(a.gpu_ids)} x {a.kind}"
+            own = lengths[list(a.responses)]
+            of_kind.setdefault(kind, []).extend(own.tolist())
+            usd = len(a.gpu_ids) * a.usd_per_gpu_s * (a.predicted_s - a.start_s)
+            ends = (int(own.min()), int(own.max())) if len(own) else (0, 0)
+            actors.append((str(label), i, kind, len(own), *ends, a.predicted_s, usd))
+        counts += [(str(label), kind, np.histogram(own, edges)[0]) for kind, own in of_kind.items()]
+    table = pd.DataFrame(actors, columns=["label", "actor", "kind", "responses", "shortest", "longest", "end_s", "usd"])
+    return KindsInfo(
+        pd.DataFrame(totals, columns=["label", "time_s", "cost_usd", "bound_usd", "split_time_s", "split_usd"]),
+        table,
+        pd.DataFrame(counts, columns=["label", "kind", "count"]),
+        edges,
+        tuple(sorted(table["kind"].unique())),
+        "" if plans else "There are no plans to show.",
+    )
+
+
+def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "price", start: Any = None) -> go.Figure:
+    """Lengths by GPU kind, the actors with their time, and dollars with the bound over all what-ifs.
+
+    Args:
+        plans: label (of the slider) to plan, on one or several kinds. workload: what the plans were made for.
+        of: what the labels are. start: the label that is shown first; the middle one when None.
+
+    Returns:
+        A figure with one frame per label; no plans give one that says so.
+    """
+    info = kinds_info(plans, workload)
+    if info.missing:
+        return message_figure(TITLE, info.missing)
+    labels = [str(label) for label in plans]
+    first = start_at(labels, None if start is None else str(start))
+    rows = max(1, int(info.actors.groupby("label").size().max()) if len(info.actors) else 1)
+    fig = make_subplots(rows=1, cols=3, column_widths=[0.36, 0.3, 0.34], horizontal_spacing=0.085)
+    heads = [
+        (fig.layout[axis].domain[0], text)
+        for axis, text in (
+            ("xaxis", "responses by predicted length"),
+            ("xaxis2", "time of each actor"),
+            ("xaxis3", f"dollars by {clean(of)}"),
+        )
+    ]
+    columns = [c for _ in info.kinds for c in (1, 2)] + [3]
+    for trace, col in zip(_frame(info, labels[first], rows), columns, strict=True):
+        fig.add_trace(trace, row=1, col=col)
+    moving = list(range(len(columns)))
+    random = POLICY_STYLES["random"]
+    for column, name, line, marker in (
+        ("cost_usd", "plan", {"color": POLICY_STYLES["solver"].colour}, {"symbol": "star", "size": 7}),
+        ("split_usd", "random split", {"color": random.colour, "width": 1.5}, {"symbol": random.symbol, "size": 6}),
+        ("bound_usd", "bound: no plan costs less", {"color": BOUND, "dash": "dash", "width": 2}, {"size": 1}),
+    ):
+        if info.plans[column].notna().any():
+            times = info.plans["split_time_s" if column == "split_usd" else "time_s"]
+            at = "" if column == "bound_usd" else "<br>%{customdata:.3g} s"
+            fig.add_scatter(
+                x=labels, y=info.plans[column], mode="lines+markers", name=name, line=line, marker=marker, customdata=times,
+                hovertemplate=f"<b>{name}</b><br>{clean(of)}: %{{x}}<br>%{{y:.4g}} USD{at}<extra></extra>", row=1, col=3,
+            )  # fmt: skip
+    fig.frames = [
+        go.Frame(data=_frame(info, label, rows), traces=moving, name=label, layout=caption(_line(info, label), heads))
+        for label in labels
+    ]
+    latest = float(info.plans["time_s"].max())
+    most = max((np.stack(own["count"]).sum(axis=0).max() for _, own in info.counts.groupby("label")), default=1)
+    shown = list(range(0, rows, -(-rows // 24)))
+    fig.update_xaxes(title="predicted length (tokens)", row=1, col=1)
+    fig.update_yaxes(title="responses", range=[0, 1.08 * most], row=1, col=1)
+    fig.update_xaxes(title="time (s)", range=[0, 1.04 * latest], row=1, col=2)
+    fig.update_yaxes(title="actor", range=[rows - 0.4, -0.6], tickvals=shown, row=1, col=2)
+    fig.update_xaxes(title=clean(of), type="category", categoryorder="array", categoryarray=labels, row=1, col=3)
+    fig.update_yaxes(title="cost of the step (USD)", rangemode="tozero", row=1, col=3)
+    styled(
+        fig, TITLE, height=540, barmode="stack", sliders=[slider(labels, first, f"{clean(of)}: ")],
+        **caption(_line(info, labels[first]), heads), legend={"orientation": "h", "x": 0, "y": -0.22, "yanchor": "top"},
+    )  # fmt: skip
+    fig.update_layout(margin={"t": 108, "b": 170}, sliders=[{"pad": {"t": 96}}])
+    return fig
+
+
+def _frame(info: KindsInfo, label: str, rows: int) -> list[Any]:
+    """Per kind its lengths and its actors; then the plan among the what-ifs."""
+    traces: list[Any] = []
+    middle, width = (info.edges[:-1] + info.edges[1:]) / 2, np.diff(info.edges)
+    for i, kind in enumerate(info.kinds):
+        look = {
+            "color": COLOURS[i % len(COLOURS)],
+            "pattern": {"shape": HATCHES[i % len(HATCHES)], "size": 5, "fgopacity": 0.4},
+        }
+        found = info.counts[(info.counts["label"] == label) & (info.counts["kind"] == kind)]["count"]
+        count = found.iloc[0] if len(found) else np.zeros(BINS)
+        traces.append(
+            go.Bar(
+                x=middle, y=count, width=width, name=f"actor of {clean(kind)}", legendgroup=kind, marker=look, showlegend=True,
+                hovertemplate=f"{clean(kind)}: %{{y}} responses of about %{{x:.0f}} tokens<extra></extra>",
+            )
+        )  # fmt: skip
+        actors = info.actors[(info.actors["label"] == label) & (info.actors["kind"] == kind)].set_index("actor")
+        actors = actors[["responses", "shortest", "longest", "end_s", "usd"]].reindex(range(rows)).fillna(0)
+        texts = [
+            hover(
+                [("responses", f"{int(a.responses):,} of {int(a.shortest):,} to {int(a.longest):,} tokens"),
+                 ("done at", number(a.end_s, "s")), ("cost", number(a.usd, "USD"))],
+                f"actor {a.Index}: {clean(kind)}",
+            )
+            for a in actors.itertuples()
+        ]  # fmt: skip
+        traces.append(
+            go.Bar(
+                x=actors["end_s"], y=actors.index, orientation="h", width=0.66, name=kind, legendgroup=kind, marker=look,
+                showlegend=False, hovertext=texts, hoverinfo="text",
+            )
+        )  # fmt: skip
+    one = info.plans[info.plans["label"] == label]
+    traces.append(
+        go.Scatter(
+            x=one["label"], y=one["cost_usd"], mode="markers", name="this plan", hoverinfo="skip",
+            marker={"color": VERMILLION, "symbol": "star", "size": 15, "line": {"width": 1, "color": "#444444"}},
+        )
+    )  # fmt: skip
+    return traces
+
+
+def _line(info: KindsInfo, label: str) -> str:
+    """What the frame shows, in words."""
+    one = info.plans[info.plans["label"] == label].iloc[0]
+    own = info.actors[info.actors["label"] == label]
+    kinds = ", ".join(f"{counted(len(actors), 'actor')} of {clean(kind)}" for kind, actors in own.groupby("kind"))
+    text = f"{kinds}: {number(one['time_s'], 's')}, {number(one['cost_usd'], 'USD')}"
+    if one["bound_usd"] == one["bound_usd"]:
+        text += f", bound {number(one['bound_usd'], 'USD')} (gap {1 - one['bound_usd'] / max(one['cost_usd'], 1e-300):.1%})"
+    return text

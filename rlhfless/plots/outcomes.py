@@ -1,0 +1,175 @@
+"""What plans take over scenarios of lengths, and with the true ones: distributions side by side, with a slider.
+
+Knows evaluations of plans over the same scenarios; nothing of how plans or scenarios were made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+from plotly.subplots import make_subplots
+
+from rlhfless.plots.frames import caption, slider, start_at
+from rlhfless.plots.palette import BLUE, GREEN, ORANGE, POLICY_STYLES, PURPLE, VERMILLION
+from rlhfless.plots.style import clean, hover, message_figure, number, styled
+
+if TYPE_CHECKING:
+    from solver.evaluate import Evaluation
+    from solver.objective import Objective
+
+TITLE = "What plans take when lengths are uncertain"
+COLOURS = (BLUE, GREEN, PURPLE, ORANGE, VERMILLION)
+MOST_SCENARIOS = 400  # drawn of each box; means and worst means are over all
+PANELS = (("time_s", "time (s)"), ("gpu_seconds", "cost (GPU-seconds)"), ("value", "value: weighted time and cost"))
+
+
+class OutcomesInfo(NamedTuple):
+    """Plans over scenarios, by label of the slider.
+
+    Attributes:
+        table: ``label, plan``, and of each of ``time_s, gpu_seconds, value`` the mean, the mean of the worst quarter
+            (``..._worst``) and what it is with the true lengths (``..._true``, NaN when unknown).
+        samples: (label, plan) to (3, S) times, GPU-seconds and values of the scenarios.
+        missing: why there is nothing to show, or the empty text.
+    """
+
+    table: pd.DataFrame
+    samples: dict[tuple[str, str], NDArray[np.float64]]
+    missing: str = ""
+
+
+def outcomes_info(
+    outcomes: Mapping[Any, Mapping[str, Evaluation]],
+    objective: Objective,
+    norms: Mapping[Any, tuple[float, float]],
+    truths: Mapping[Any, Mapping[str, Evaluation]] | None = None,
+) -> OutcomesInfo:
+    """What ``plot_outcomes`` shows; its arguments are described there."""
+    rows, samples = [], {}
+    for label, of_plans in outcomes.items():
+        for plan, found in of_plans.items():
+            drawn = _measures(found, objective, norms[label])
+            samples[str(label), str(plan)] = drawn
+            worst = np.sort(drawn, axis=1)[:, -max(1, drawn.shape[1] // 4) :].mean(axis=1)
+            true = (truths or {}).get(label, {}).get(plan)
+            exact = np.full(3, np.nan) if true is None else _measures(true, objective, norms[label]).mean(axis=1)
+            rows.append((str(label), str(plan), *drawn.mean(axis=1), *worst, *exact))
+    names = [f"{name}{end}" for end in ("", "_worst", "_true") for name, _ in PANELS]
+    table = pd.DataFrame(rows, columns=["label", "plan", *names])
+    return OutcomesInfo(table, samples, "" if rows else "There are no plans to show.")
+
+
+def _measures(found: Evaluation, objective: Objective, norms: tuple[float, float]) -> NDArray[np.float64]:
+    """(3, S) times, GPU-seconds, values."""
+    times, costs = found.makespans_s, found.gpu_seconds_of
+    w = objective.time_weight
+    return np.stack([times, costs, w * times / norms[0] + (1 - w) * costs / norms[1]])
+
+
+def plot_outcomes(
+    outcomes: Mapping[Any, Mapping[str, Evaluation]],
+    objective: Objective,
+    norms: Mapping[Any, tuple[float, float]],
+    truths: Mapping[Any, Mapping[str, Evaluation]] | None = None,
+    *,
+    of: str = "scenarios",
+    start: Any = None,
+) -> go.Figure:
+    """Boxes of time, cost and weighted value of several plans over the same scenarios; the true lengths are marked.
+
+    Args:
+        outcomes: label of the slider to (name of a plan to what it takes over the scenarios). Boxes reach from the quarter
+            to three quarters of the scenarios, the dashed line in them is the mean.
+        objective: its time weight gives the value; norms: label to the time and the GPU-seconds that count as 1.
+        truths: label to (name to what the plan takes with the true lengths).
+        of: what the labels are. start: the label that is shown first; the middle one when None.
+
+    Returns:
+        A figure with one frame per label; no plans give one that says so.
+    """
+    info = outcomes_info(outcomes, objective, norms, truths)
+    if info.missing:
+        return message_figure(TITLE, info.missing)
+    labels = list(dict.fromkeys(info.table["label"]))
+    names = list(dict.fromkeys(info.table["plan"]))
+    first = start_at(labels, None if start is None else str(start))
+    fig = make_subplots(rows=1, cols=3, horizontal_spacing=0.04, shared_yaxes=True)
+    for col in range(3):
+        for trace in _frame(info, labels[first], names, col):
+            fig.add_trace(trace, row=1, col=col + 1)
+        every = np.concatenate([s[col] for s in info.samples.values()])
+        ends = np.append(every, info.table[f"{PANELS[col][0]}_true"].dropna())
+        room = 0.05 * max(ends.max() - ends.min(), 1e-9)
+        fig.update_xaxes(title=PANELS[col][1], range=[ends.min() - room, ends.max() + room], row=1, col=col + 1)
+    heads = [(fig.layout[axis].domain[0], text) for axis, text in (("xaxis", "time"), ("xaxis2", "cost"), ("xaxis3", "value"))]
+    fig.frames = [
+        go.Frame(
+            data=[trace for col in range(3) for trace in _frame(info, label, names, col)],
+            traces=list(range(len(fig.data))),
+            name=label,
+            layout=caption(_line(info, label), heads),
+        )
+        for label in labels
+    ]
+    fig.update_yaxes(autorange="reversed", type="category", categoryorder="array", categoryarray=names)
+    note = (
+        "boxes: the middle half of the scenarios, with median (solid) and mean (dashed); whiskers: the others but for outliers"
+    )
+    styled(
+        fig, TITLE, note, height=int(min(640, 350 + 46 * len(names))), sliders=[slider(labels, first, f"{clean(of)}: ")],
+        **caption(_line(info, labels[first]), heads), legend={"orientation": "h", "x": 0, "y": -0.28, "yanchor": "top"},
+    )  # fmt: skip
+    fig.update_layout(margin={"t": 126, "b": 170}, sliders=[{"pad": {"t": 96}}], boxgap=0.3)
+    return fig
+
+
+def _frame(info: OutcomesInfo, label: str, names: list[str], col: int) -> list[Any]:
+    """A box for every plan, and a marker where the true lengths put it."""
+    measure = PANELS[col][0]
+    table = info.table[info.table["label"] == label].set_index("plan")
+    traces: list[Any] = []
+    for i, name in enumerate(names):
+        drawn = info.samples.get((label, name), np.zeros((3, 0)))[col]
+        if len(drawn) > MOST_SCENARIOS:
+            drawn = np.sort(drawn)[np.linspace(0, len(drawn) - 1, MOST_SCENARIOS).astype(int)]
+        colour = POLICY_STYLES["random"].colour if name == "random split" else COLOURS[i % len(COLOURS)]
+        traces.append(
+            go.Box(
+                x=drawn, y=[clean(name)] * len(drawn), orientation="h", boxmean=True, boxpoints=False, name=clean(name),
+                marker={"color": colour}, line={"width": 1.5}, showlegend=False, hoverinfo="x",
+            )
+        )  # fmt: skip
+    known = table[table[f"{measure}_true"].notna()]
+    texts = [
+        hover([("true lengths", number(one[f"{measure}_true"])), ("mean over scenarios", number(one[measure])),
+               ("mean of the worst quarter", number(one[f"{measure}_worst"]))], clean(name))
+        for name, one in known.iterrows()
+    ]  # fmt: skip
+    traces.append(
+        go.Scatter(
+            x=known[f"{measure}_true"], y=[clean(name) for name in known.index], mode="markers", hovertext=texts,
+            hoverinfo="text", name="with the true lengths", showlegend=col == 0,
+            marker={"symbol": "diamond", "size": 11, "color": VERMILLION, "line": {"width": 1, "color": "#444444"}},
+        )
+    )  # fmt: skip
+    return traces
+
+
+def _line(info: OutcomesInfo, label: str) -> str:
+    """Who is best, in words."""
+    table = info.table[info.table["label"] == label]
+
+    def best(column: str) -> str:
+        least = table[column].min()
+        ties = table[table[column] <= least + 1e-9 * abs(least)]["plan"]
+        return f"{' = '.join(map(clean, ties))} ({number(least)})"
+
+    parts = [f"best mean value: {best('value')}", f"best worst quarter: {best('value_worst')}"]
+    if table["value_true"].notna().any():
+        parts.append(f"best with the true lengths: {best('value_true')}")
+    return "; ".join(parts)

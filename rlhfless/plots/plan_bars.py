@@ -1,0 +1,197 @@
+"""What actors cost, plan by plan: where the time of every actor goes, beside a random split, with a slider over plans.
+
+Knows plans, their workload and the planning model's latency; nothing of how plans are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from rlhfless.plots.frames import caption, slider, start_at
+from rlhfless.plots.palette import BLUE, ORANGE, POLICY_STYLES, SKY
+from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
+
+if TYPE_CHECKING:
+    from solver.latency import LatencyModel
+    from solver.plan import Plan
+    from solver.workload import Workload
+
+TITLE = "What an actor costs"
+PARTS = (
+    ("other_s", ORANGE, "/", "start, sync, prefill (and refill, where slots are too few)"),
+    ("base_s", BLUE, "", "base time of an iteration x longest response"),
+    ("load_s", SKY, ".", "loads of its responses"),
+)
+SIDES = ("plan", "random split")
+STYLES = {"plan": POLICY_STYLES["solver"], "random split": POLICY_STYLES["random"]}
+
+
+class PlanBarsInfo(NamedTuple):
+    """Plans by label, and what their actors do.
+
+    Attributes:
+        plans: ``label, side`` (``plan`` or ``random split``), ``actors, makespan_s, gpu_seconds``.
+        bars: one row per actor: ``label, side, actor, responses, shortest, longest`` (tokens), ``other_s, base_s, load_s``,
+            which add up to when it is done.
+        missing: why there is nothing to show, or the empty text.
+    """
+
+    plans: pd.DataFrame
+    bars: pd.DataFrame
+    missing: str = ""
+
+
+def plan_bars_info(
+    plans: Mapping[Any, Plan], workload: Workload, latency: LatencyModel, splits: Mapping[Any, Plan] | None = None
+) -> PlanBarsInfo:
+    """What ``plot_plan_bars`` shows."""
+    model = latency.affine
+    context = workload.context_tokens
+    cases = [case.remaining_tokens for case in workload.cases()]
+    loads = np.mean([model.per_response_s * n + model.per_kv_token_s * (context * n + n * (n - 1) / 2) for n in cases], axis=0)
+    totals, bars = [], []
+    for side, of_side in zip(SIDES, (plans, splits or {}), strict=True):
+        for label, plan in of_side.items():
+            totals.append((str(label), side, len(plan.actors), plan.makespan_s, plan.gpu_seconds))
+            for i, actor in enumerate(plan.actors):
+                own = list(actor.responses)
+                longest = float(np.mean([n[own].max(initial=0) for n in cases]))
+                base_s, load_s = model.base_s * longest, float(loads[own].sum())
+                lengths = workload.response_tokens[own]
+                ends = (lengths.min(), lengths.max()) if own else (0, 0)
+                other_s = max(0.0, actor.predicted_s - base_s - load_s)
+                bars.append((str(label), side, i, len(own), *ends, other_s, base_s, load_s))
+    return PlanBarsInfo(
+        pd.DataFrame(totals, columns=["label", "side", "actors", "makespan_s", "gpu_seconds"]),
+        pd.DataFrame(
+            bars, columns=["label", "side", "actor", "responses", "shortest", "longest", "other_s", "base_s", "load_s"]
+        ),
+        "" if plans else "There are no plans to show.",
+    )
+
+
+def plot_plan_bars(
+    plans: Mapping[Any, Plan],
+    workload: Workload,
+    latency: LatencyModel,
+    splits: Mapping[Any, Plan] | None = None,
+    *,
+    of: str = "actors",
+    start: Any = None,
+) -> go.Figure:
+    """Bars of a plan's actors, of a random split's actors beside them, and both in the time-cost plane.
+
+    Args:
+        plans: label (of the slider) to plan. workload, latency: what the plans were made for; the bars are those of the
+            planning model, the affine fit.
+        splits: the same labels to the plan to compare with.
+        of: what the labels are. start: the label that is shown first; the middle one when None.
+
+    Returns:
+        A figure with one frame per label; no plans give one that says so.
+    """
+    info = plan_bars_info(plans, workload, latency, splits)
+    if info.missing:
+        return message_figure(TITLE, info.missing)
+    sides = [side for side in SIDES if (info.plans["side"] == side).any()]
+    labels = [str(label) for label in plans]
+    first = start_at(labels, None if start is None else str(start))
+    widths, gap = ([0.34, 0.34, 0.32] if len(sides) == 2 else [0.55, 0.45]), 0.075
+    fig = make_subplots(rows=1, cols=len(widths), column_widths=widths, horizontal_spacing=gap)
+    rows = int(info.plans["actors"].max())
+    panels = [fig.layout[f"xaxis{i or ''}"].domain[0] for i in ["", *range(2, len(widths) + 1)]]
+    titles = [*(f"{side}: time of each actor" for side in sides), "time against cost"]
+
+    def frame(i: int) -> list[Any]:
+        return [bar for side in sides for bar in _bars(info, labels[i], side, rows)] + [
+            _point(info, labels[i], side) for side in reversed(sides)
+        ]
+
+    for trace, col in zip(
+        frame(first), [c for c in range(1, len(sides) + 1) for _ in PARTS] + [len(widths)] * len(sides), strict=True
+    ):
+        fig.add_trace(trace, row=1, col=col)
+    moving = list(range(len(fig.data)))
+    for side in sides:
+        own, style = info.plans[info.plans["side"] == side], STYLES[side]
+        fig.add_scatter(
+            x=own["makespan_s"], y=own["gpu_seconds"], mode="lines+markers", showlegend=False, line={"width": 1.2},
+            marker={"color": style.colour, "symbol": style.symbol, "size": 6}, hoverinfo="text", row=1, col=len(widths),
+            hovertext=[f"{side}, {counted(n, 'actor')}" for n in own["actors"]],
+        )  # fmt: skip
+    heads = list(zip(panels, titles, strict=True))
+    fig.frames = [
+        go.Frame(data=frame(i), traces=moving, name=label, layout={**caption(_line(info, label), heads), **_spans(info, label)})
+        for i, label in enumerate(labels)
+    ]
+    shown = list(range(0, rows, -(-rows // 24)))
+    for col in range(1, len(sides) + 1):
+        fig.update_xaxes(title="time since the start of the step (s)", row=1, col=col)
+        fig.update_yaxes(range=[rows - 0.4, -0.6], tickvals=shown, ticktext=[str(i) for i in shown], row=1, col=col)
+    fig.update_yaxes(title="actor", row=1, col=1)
+    latest, dearest = (1.08 * max(float(info.plans[name].max()), 1e-9) for name in ("makespan_s", "gpu_seconds"))
+    fig.update_xaxes(title="time (s)", range=[0, latest], row=1, col=len(widths))
+    fig.update_yaxes(title="cost (GPU-seconds)", range=[0, dearest], row=1, col=len(widths))
+    styled(
+        fig, TITLE, height=int(min(680, max(440, 300 + 15 * rows))), barmode="stack",
+        sliders=[slider(labels, first, f"{clean(of)}: ")], **caption(_line(info, labels[first]), heads),
+        legend={"orientation": "h", "x": 0, "y": -0.17, "yanchor": "top", "traceorder": "normal"},
+    )  # fmt: skip
+    fig.update_layout(margin={"t": 108, "b": 160}, sliders=[{"pad": {"t": 86}}], **_spans(info, labels[first]))
+    return fig
+
+
+def _bars(info: PlanBarsInfo, label: str, side: str, rows: int) -> list[go.Bar]:
+    """The parts of every actor; every frame has as many bars, those of actors that the plan does not start are empty."""
+    bars = info.bars[(info.bars["label"] == label) & (info.bars["side"] == side)].set_index("actor")
+    bars = bars.drop(columns=["label", "side"]).reindex(range(rows)).fillna(0)
+    texts = [
+        hover(
+            [
+                ("responses", f"{int(b.responses):,} of {int(b.shortest):,} to {int(b.longest):,} tokens"),
+                *((name, number(getattr(b, part), "s")) for part, _, _, name in PARTS),
+                ("done at", number(b.other_s + b.base_s + b.load_s, "s")),
+            ],
+            f"actor {b.Index} of the {side}",
+        )
+        for b in bars.itertuples()
+    ]
+    return [
+        go.Bar(
+            x=bars[part], y=bars.index, orientation="h", width=0.66, name=name, legendgroup=part, showlegend=side == SIDES[0],
+            marker={"color": colour, "pattern": {"shape": hatch, "size": 5, "fgcolor": "#555555", "fgopacity": 0.35}},
+            hovertext=texts, hoverinfo="text",
+        )
+        for part, colour, hatch, name in PARTS
+    ]  # fmt: skip
+
+
+def _point(info: PlanBarsInfo, label: str, side: str) -> go.Scatter:
+    one = info.plans[(info.plans["label"] == label) & (info.plans["side"] == side)]
+    style = STYLES[side]
+    return go.Scatter(
+        x=one["makespan_s"], y=one["gpu_seconds"], mode="markers", name=side, hoverinfo="skip",
+        marker={"color": style.colour, "symbol": style.symbol, "size": 15, "line": {"width": 1.2, "color": "#444444"}},
+    )  # fmt: skip
+
+
+def _spans(info: PlanBarsInfo, label: str) -> dict[str, Any]:
+    """The layout of a frame's time axes: the same for both sides, so that their bars can be compared."""
+    own = info.plans[info.plans["label"] == label]
+    axis = {"range": [0, 1.04 * max(float(own["makespan_s"].max()), 1e-9)]}
+    return {"xaxis": axis, "xaxis2": axis} if len(own) == 2 else {"xaxis": axis}
+
+
+def _line(info: PlanBarsInfo, label: str) -> str:
+    """What the frame shows, in words."""
+    parts = [
+        f"{one.side}: {counted(one.actors, 'actor')}, {number(one.makespan_s, 's')}, {number(one.gpu_seconds, 'GPU-seconds')}"
+        for one in info.plans[info.plans["label"] == label].itertuples()
+    ]
+    return "; ".join(parts)

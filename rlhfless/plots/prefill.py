@@ -1,0 +1,88 @@
+"""Prefill tokens of plans, before and after prompts are computed once for several responses.
+
+Knows what deduplicating a plan's prefill came to; nothing of how it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from rlhfless.plots.palette import BLUE, BOUND, IDLE
+from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
+
+if TYPE_CHECKING:
+    from solver.prefill.dedup import Deduplication
+
+TITLE = "Prefill: what is computed once instead of for every response"
+
+
+class PrefillInfo(NamedTuple):
+    """Plans by name.
+
+    Attributes:
+        table: ``plan, actors, before, after`` (tokens), ``how, makespan_s, gpu_seconds`` (after).
+        once: tokens of all prompts, each computed once.
+        missing: why there is nothing to show, or the empty text.
+    """
+
+    table: pd.DataFrame
+    once: int
+    missing: str = ""
+
+
+def prefill_info(found: Mapping[Any, Deduplication], once: int) -> PrefillInfo:
+    """What ``plot_prefill`` shows."""
+    rows = [
+        (str(name), len(d.plan.actors), d.tokens_before, d.tokens_after, d.how, d.plan.makespan_s, d.plan.gpu_seconds)
+        for name, d in found.items()
+    ]
+    columns = ["plan", "actors", "before", "after", "how", "makespan_s", "gpu_seconds"]
+    return PrefillInfo(pd.DataFrame(rows, columns=columns), int(once), "" if rows else "There are no plans to show.")
+
+
+def plot_prefill(found: Mapping[Any, Deduplication], once: int) -> go.Figure:
+    """Prompt tokens that the actors of each plan compute, before and after deduplication.
+
+    Args:
+        found: name of a plan to its deduplication. once: tokens of all prompts, each once: less is not possible.
+
+    Returns:
+        A figure; no plans give one that says so.
+    """
+    info = prefill_info(found, once)
+    if info.missing:
+        return message_figure(TITLE, info.missing)
+    table = info.table
+    names = [f"{clean(one.plan)}<br>{counted(one.actors, 'actor')}" for one in table.itertuples()]
+    texts = [
+        hover(
+            [("before", number(one.before, "tokens")), ("after", number(one.after, "tokens")), ("how", clean(one.how)),
+             ("then", f"{number(one.makespan_s, 's')}, {number(one.gpu_seconds, 'GPU-seconds')}")],
+            clean(one.plan),
+        )
+        for one in table.itertuples()
+    ]  # fmt: skip
+    fig = go.Figure()
+    for column, name, colour, hatch in (
+        ("before", "every response computes its prompt", IDLE, "/"),
+        ("after", "what responses share is computed once", BLUE, ""),
+    ):
+        fig.add_bar(
+            x=table[column], y=names, orientation="h", name=name, hovertext=texts, hoverinfo="text", text=table[column],
+            texttemplate="%{x:,}", marker={"color": colour, "pattern": {"shape": hatch, "size": 5, "fgopacity": 0.4}},
+        )  # fmt: skip
+    fig.add_vline(
+        x=info.once,
+        line={"color": BOUND, "dash": "dash", "width": 2},
+        annotation_text=f"every prompt once: {info.once:,}",
+        annotation_position="top",
+    )
+    fig.update_yaxes(autorange="reversed")
+    fig.update_xaxes(title="prompt tokens that are computed (tokens)", rangemode="tozero")
+    styled(fig, TITLE, height=250 + 46 * len(table), legend={"orientation": "h", "x": 0, "y": -0.3, "yanchor": "top"})
+    fig.update_layout(margin={"t": 84, "b": 110})
+    return fig

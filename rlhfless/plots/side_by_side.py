@@ -1,0 +1,81 @@
+"""Several numbers of one unit per schedule or setting, as bars beside each other.
+
+Knows a table; nothing of what was counted or measured. A number that is missing leaves its place empty.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from rlhfless.plots.palette import BLUE, BOUND, IDLE, ORANGE, POLICY_STYLES, SKY
+from rlhfless.plots.style import clean, hover, message_figure, number, styled
+
+LOOKS = ((IDLE, "/"), (SKY, "\\"), (BLUE, ""), (ORANGE, "x"))
+"""Colour and hatch of the columns, in order; columns that are policies keep the colour of the policy."""
+
+
+class SideBySideInfo(NamedTuple):
+    """A table of numbers.
+
+    Attributes:
+        table: one row per group of bars, one column per series of bars.
+        missing: why there is nothing to show, or the empty text.
+    """
+
+    table: pd.DataFrame
+    missing: str = ""
+
+
+def side_by_side_info(table: pd.DataFrame) -> SideBySideInfo:
+    """What ``plot_side_by_side`` shows; columns beyond the four that can be told apart are refused."""
+    if len(table.columns) > len(LOOKS):
+        return SideBySideInfo(table, f"There are {len(table.columns)} columns; at most {len(LOOKS)} can be told apart.")
+    return SideBySideInfo(table, "" if table.size else "There are no numbers to show.")
+
+
+def plot_side_by_side(
+    table: pd.DataFrame,
+    title: str,
+    axis: str,
+    *,
+    groups: str = "policy",
+    decimals: int = 3,
+    least: tuple[str, float] | None = None,
+) -> go.Figure:
+    """Bars of every column of ``table``, grouped by its rows.
+
+    Args:
+        table: columns are what is compared (at most four). title: of the figure. axis: with the unit. groups: what rows are.
+        decimals: of the numbers at the bars. least: name and value of a line that no bar can be below.
+
+    Returns:
+        A figure; an empty table gives one that says so.
+    """
+    info = side_by_side_info(table)
+    if info.missing:
+        return message_figure(clean(title), info.missing)
+    names = [clean(name) for name in table.index]
+    fig = go.Figure()
+    for (column, values), (colour, hatch) in zip(table.items(), LOOKS, strict=False):
+        colour = POLICY_STYLES[column].colour if column in POLICY_STYLES else colour
+        fig.add_bar(
+            x=values, y=names, orientation="h", name=clean(column),
+            text=["" if pd.isna(value) else f"{value:,.{decimals}f}" for value in values], textposition="outside",
+            marker={"color": colour, "pattern": {"shape": hatch, "size": 5, "fgopacity": 0.4}}, cliponaxis=False,
+            hovertext=[hover([(clean(column), number(value))], name) for name, value in zip(names, values, strict=True)],
+            hoverinfo="text",
+        )  # fmt: skip
+    if least is not None:
+        fig.add_vline(x=least[1], line={"color": BOUND, "dash": "dash", "width": 2})
+    fig.update_yaxes(autorange="reversed", type="category", title=clean(groups))
+    fig.update_xaxes(title=clean(axis), range=[0, 1.1 * float(table.max().max())])
+    note = "" if least is None else f"dashed: {clean(least[0])}, {least[1]:,.{decimals}f}"
+    styled(
+        fig, clean(title), note, height=190 + (18 * len(table.columns) + 16) * len(table), barmode="group", bargap=0.25,
+        legend={"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
+    )  # fmt: skip
+    fig.update_layout(margin={"t": 104})
+    return fig

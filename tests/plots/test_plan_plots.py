@@ -1,0 +1,246 @@
+"""Plots of plans with sliders: what they show of plans whose numbers are known, and every degenerate input."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import solver
+from rlhfless import plots
+
+CLUSTER = solver.Cluster(nodes=1, gpus_per_node=8, gpus_per_actor=2)
+LATENCY = solver.LatencyModel("made up", gpus_per_actor=2, base_s=0.01, per_response_s=0.0005, start_s=0.1, max_batch=64)
+WORKLOAD = solver.Workload.grid(np.full(16, 20), np.random.default_rng(0).integers(20, 400, (16, 4)), response_limit=400)
+ONE = solver.Workload.grid([3], [[7]], response_limit=9)
+COUNTS = (1, 2, 4)
+
+
+def planned(workload=WORKLOAD, **options):
+    return solver.plan_generation(workload, CLUSTER, LATENCY, time_limit_s=0.1, **options)
+
+
+@pytest.fixture(scope="module")
+def plans():
+    return {n: planned(least_actors=n, most_actors=n) for n in COUNTS}
+
+
+@pytest.fixture(scope="module")
+def splits():
+    return {n: solver.random_split(WORKLOAD, CLUSTER, LATENCY, actors=n) for n in COUNTS}
+
+
+@pytest.fixture(scope="module")
+def front():
+    return solver.pareto_front(WORKLOAD, CLUSTER, LATENCY, points=12)
+
+
+def outcomes_of(plans, scenarios=30):
+    drawn = np.random.default_rng(1).integers(20, 400, (scenarios, len(WORKLOAD)))
+    fresh = solver.Workload(WORKLOAD.prompt_tokens, WORKLOAD.prompt_of, drawn, response_limit=400)
+    return {str(n): solver.evaluate(plan, fresh, LATENCY) for n, plan in plans.items()}
+
+
+def check_frames(fig, labels):
+    """Every frame is reached by the slider and redraws the same traces, so that nothing of another frame stays."""
+    assert [frame.name for frame in fig.frames] == list(labels)
+    assert [step.args[0][0] for step in fig.layout.sliders[0].steps] == list(labels)
+    assert len({tuple(frame.traces) for frame in fig.frames}) == 1
+    for frame in fig.frames:
+        assert len(frame.data) == len(frame.traces)
+        assert [one.type for one in frame.data] == [fig.data[i].type for i in frame.traces]
+    for axis in [*fig.select_xaxes(), *fig.select_yaxes()]:
+        assert axis.title.text is None or "<" not in axis.title.text
+
+
+# --- actors -----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_parts_of_an_actor_add_up_to_when_it_is_done(plans, splits):
+    info = plots.plan_bars_info(plans, WORKLOAD, LATENCY, splits)
+    assert info.bars.groupby(["label", "side"])["responses"].sum().unique().tolist() == [64]
+    done = info.bars[["other_s", "base_s", "load_s"]].sum(axis=1)
+    promised = [a.predicted_s for side in (plans, splits) for plan in side.values() for a in plan.actors]
+    assert np.allclose(done, promised)
+    assert np.allclose(info.bars["base_s"], 0.01 * info.bars["longest"])
+    assert np.allclose(info.bars["other_s"], 0.1)  # the start; nothing is refilled here, and prefill takes no time
+    assert info.bars.groupby(["label", "side"])["load_s"].sum().round(9).nunique() == 1  # the same however it is split
+
+
+def test_actor_bars_with_slots_that_are_too_few_keep_the_refill_apart():
+    narrow = replace(LATENCY, max_batch=4)
+    plan = solver.plan_generation(WORKLOAD, CLUSTER, narrow, time_limit_s=0.1)
+    info = plots.plan_bars_info({"4": plan}, WORKLOAD, narrow)
+    assert info.bars["other_s"].max() > 0.2
+
+
+def test_actor_bars_have_a_frame_per_label_and_a_time_axis_that_fits_it(plans, splits):
+    fig = plots.plot_plan_bars(plans, WORKLOAD, LATENCY, splits, start=4)
+    check_frames(fig, ["1", "2", "4"])
+    assert fig.layout.sliders[0].active == 2
+    assert {len(bar.y) for frame in fig.frames for bar in frame.data if bar.type == "bar"} == {4}
+    for frame, n in zip(fig.frames, COUNTS, strict=True):
+        slowest = max(plans[n].makespan_s, splits[n].makespan_s)
+        assert frame.layout.xaxis.range[1] == pytest.approx(1.04 * slowest)
+        assert frame.layout.xaxis.range == frame.layout.xaxis2.range
+
+
+# --- bound ------------------------------------------------------------------------------------------------------------------
+
+
+def test_gaps_are_those_of_the_plans_and_bounds_stay_below_values(plans, front):
+    info = plots.gap_info(plans, dict.fromkeys(COUNTS, front))
+    assert info.plans["gap"].tolist() == [plans[n].gap for n in COUNTS]
+    assert (info.history["lower_bound"] <= info.history["value"] + 1e-9).all()
+    assert len(info.front) == 3 * len(front.plans)
+    assert np.isfinite(info.bound["cost"]).all()
+    fig = plots.plot_gap_history(plans, dict.fromkeys(COUNTS, front), of="actors")
+    check_frames(fig, ["1", "2", "4"])
+    assert list(fig.layout.xaxis3.categoryarray) == ["1", "2", "4"]
+
+
+def test_a_plan_without_bound_or_history_is_shown_without_them(splits):
+    info = plots.gap_info(splits)
+    assert info.plans["gap"].isna().all()
+    assert info.history.empty
+    assert "no bound" in plots.plot_gap_history(splits).layout.annotations[0].text
+
+
+# --- front ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cost", ["gpu_s", "usd"])
+def test_the_front_shows_promise_outcome_and_both_bounds(plans, cost):
+    priced = replace(CLUSTER, usd_per_gpu_hour=3600.0)
+    front = solver.pareto_front(WORKLOAD, priced, LATENCY, points=12, cost=cost)
+    found = {n: solver.evaluate(plan, WORKLOAD, LATENCY) for n, plan in plans.items()}
+    least = solver.clairvoyant_bound(WORKLOAD, CLUSTER, LATENCY)
+    info = plots.front_info(front, plans, found, least.gpu_seconds)
+    assert info.epsilon == front.epsilon
+    assert info.unit == ("USD" if cost == "usd" else "GPU-seconds")
+    assert np.allclose(info.plans["true_time_s"], info.plans["time_s"])
+    assert info.least["cost"].is_monotonic_decreasing
+    fig = plots.plot_front(front, plans, found, least.gpu_seconds, usd_per_gpu_hour=1.0)
+    check_frames(fig, ["1", "2", "4"])
+    assert ("yaxis2" in fig.to_dict()["layout"]) == (cost == "gpu_s")
+
+
+def test_the_front_without_outcomes_shows_promises_only(plans, front):
+    info = plots.front_info(front, plans)
+    assert info.plans["true_cost"].isna().all()
+    assert info.least.empty
+    check_frames(plots.plot_front(front, plans), ["1", "2", "4"])
+
+
+# --- uncertainty ------------------------------------------------------------------------------------------------------------
+
+
+def test_outcomes_are_means_over_scenarios_and_worst_quarters(plans):
+    found, norms = outcomes_of(plans), {"noise": (2.0, 4.0)}
+    objective = solver.Objective(0.25)
+    info = plots.outcomes_info({"noise": found}, objective, norms, {"noise": {"1": found["1"]}})
+    one = info.table.set_index("plan").loc["1"]
+    assert one["time_s"] == pytest.approx(found["1"].makespan_s)
+    assert one["value"] == pytest.approx(0.25 * found["1"].makespan_s / 2 + 0.75 * found["1"].gpu_seconds / 4)
+    assert one["time_s_worst"] == pytest.approx(np.sort(found["1"].makespans_s)[-7:].mean())
+    assert one["value_true"] == pytest.approx(one["value"])
+    assert info.table.set_index("plan")["value_true"].isna().tolist() == [False, True, True]
+
+
+def test_outcomes_have_a_box_per_plan_and_say_who_is_best(plans):
+    found = outcomes_of(plans)
+    norms = {0: (1.0, 1.0), 1: (1.0, 1.0)}
+    fig = plots.plot_outcomes({0: found, 1: found}, solver.Objective(1.0), norms, start=1)
+    check_frames(fig, ["0", "1"])
+    assert sum(one.type == "box" for one in fig.data) == 9
+    fastest = min(found, key=lambda name: found[name].makespan_s)
+    assert f"best mean value: {fastest} " in fig.layout.annotations[0].text
+
+
+# --- kinds ------------------------------------------------------------------------------------------------------------------
+
+
+def test_kinds_count_every_response_once_and_bounds_are_dollars_only_under_a_limit():
+    slow = replace(LATENCY, kind="slow", base_s=0.02)
+    latencies = {("fast", 2): replace(LATENCY, kind="fast"), ("slow", 2): slow}
+    cluster = solver.MixedCluster([solver.Pool("fast", 1, 2, 4.0), solver.Pool("slow", 1, 4, 1.0, "preemptible")])
+    mixed = {
+        name: solver.plan_generation(WORKLOAD, cluster, latencies, objective, time_limit_s=0.3)
+        for name, objective in (
+            ("deadline", solver.Objective(deadline_s=9.0, cost="usd")),
+            ("weighted", solver.Objective(0.5, cost="usd")),
+        )
+    }
+    info = plots.kinds_info(mixed, WORKLOAD)
+    assert info.actors.groupby("label")["responses"].sum().tolist() == [64, 64]
+    for label, own in info.counts.groupby("label"):
+        assert np.stack(own["count"]).sum() == 64, label
+    assert info.actors.groupby("label")["usd"].sum().tolist() == pytest.approx([p.cost_usd for p in mixed.values()])
+    bounds = info.plans.set_index("label")["bound_usd"]
+    assert bounds["deadline"] == mixed["deadline"].lower_bound
+    assert math.isnan(bounds["weighted"])
+    check_frames(plots.plot_kinds(mixed, WORKLOAD, of="<objective>"), ["deadline", "weighted"])
+
+
+# --- prefill ----------------------------------------------------------------------------------------------------------------
+
+
+def test_prefill_shows_what_is_computed_before_and_after(plans):
+    found = {n: solver.deduplicate(plan, WORKLOAD, CLUSTER, LATENCY, prefill_actor=False) for n, plan in plans.items()}
+    info = plots.prefill_info(found, 16 * 20)
+    assert info.table["before"].unique().tolist() == [64 * 20]
+    assert info.table["after"].tolist() == [found[n].tokens_after for n in COUNTS]
+    assert (info.table["after"] >= info.once).all()
+    assert [bar.name for bar in plots.plot_prefill(found, 320).data][1] == "what responses share is computed once"
+
+
+# --- strange input ----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_to_show_is_said(front):
+    for fig in (
+        plots.plot_plan_bars({}, WORKLOAD, LATENCY),
+        plots.plot_gap_history({}),
+        plots.plot_front(front, {}),
+        plots.plot_outcomes({}, solver.Objective(), {}),
+        plots.plot_kinds({}, WORKLOAD),
+        plots.plot_prefill({}, 0),
+    ):
+        assert "no plans" in fig.layout.annotations[0].text
+
+
+@pytest.mark.parametrize("tokens", [7, 0])
+def test_one_response_on_one_actor(tokens):
+    workload = ONE.with_response_tokens([tokens])
+    plan = planned(workload)
+    front = solver.pareto_front(workload, CLUSTER, LATENCY, points=3)
+    found = {"<b>x</b>": {"<i>plan</i>": solver.evaluate(plan, workload, LATENCY)}}
+    label = {"<b>x</b>": plan}
+    figures = (
+        plots.plot_plan_bars(label, workload, LATENCY),
+        plots.plot_plan_bars(label, workload, LATENCY, label),
+        plots.plot_gap_history(label, dict.fromkeys(label, front)),
+        plots.plot_front(front, label, {}, lambda time_s: math.inf),
+        plots.plot_outcomes(found, solver.Objective(), {"<b>x</b>": (1.0, 1.0)}, found),
+        plots.plot_kinds(label, workload),
+        plots.plot_prefill({"one": solver.deduplicate(plan, workload, CLUSTER, LATENCY)}, 3),
+    )
+    for fig in figures:
+        assert fig.to_json()
+
+
+def test_labels_are_harmless(plans):
+    fig = plots.plot_gap_history({"<script>": plans[1]}, of="<script>")
+    assert "<script>" not in "".join(note.text for note in fig.layout.annotations) + fig.layout.sliders[0].currentvalue.prefix
+
+
+def test_ten_thousand_responses_are_drawn_quickly():
+    lengths = np.random.default_rng(0).integers(20, 400, (2500, 4))
+    workload = solver.Workload.grid(np.full(2500, 20), lengths, response_limit=400)
+    cluster = solver.Cluster(nodes=32, gpus_per_node=8, gpus_per_actor=2)
+    split = solver.random_split(workload, cluster, LATENCY, actors=128)
+    fig = plots.plot_plan_bars(dict.fromkeys(range(4), split), workload, LATENCY)
+    assert len(fig.data[0].y) == 128
+    assert len(plots.plot_kinds(dict.fromkeys(range(4), split), workload).to_json()) < 2_000_000

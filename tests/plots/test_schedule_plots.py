@@ -1,0 +1,72 @@
+"""Plots that set schedules beside each other: what they show of steps whose numbers are known, and every degenerate input."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+from plot_samples import EVIL, busy_trace, degenerate_traces, sample_trace, tables
+
+from rlhfless.plots import plot_side_by_side, plot_timelines, side_by_side_info, timelines_info
+from rlhfless.trace import Trace
+
+TRACES = degenerate_traces()
+
+
+def moving_trace() -> Trace:
+    """The second of two steps, in which a response moves from actor-1 to actor-0 from 1.5 s to 2 s after its start; another
+    transfer comes from a holder that does not decode."""
+    same = {"step": 1, "holder": "actor-0", "phase": "transfer", "start_s": 11.5, "end_s": 12.0, "background": True}
+    spans = [row for step in range(2) for row in tables(step)["spans"]]
+    return sample_trace(spans=[*spans, {**same, "from_actor": "actor-1"}, {**same, "from_actor": "prefill-0"}])
+
+
+def test_a_move_goes_from_the_sender_s_row_to_the_receiver_s():
+    info = timelines_info({"moves": moving_trace(), "stays": sample_trace(2)})
+    assert info.moves["moves"].to_dict("records") == [{"from_row": 1, "to_row": 0, "start_s": 1.5, "end_s": 2.0}]
+    assert info.moves["stays"].empty
+    assert [one.step for one in info.timelines.values()] == [1, 1]
+
+
+def test_schedules_share_the_time_axis_and_the_legend():
+    fig = plot_timelines({"moves": moving_trace(), "stays": sample_trace(2)})
+    assert {one.yaxis for one in fig.data} == {"y", "y2"}
+    assert fig.layout.xaxis.matches == "x2"
+    assert fig.layout.xaxis.range == fig.layout.xaxis2.range
+    named = [one.name for one in fig.data if one.showlegend]
+    assert len(named) == len(set(named)) == len({one.name for one in fig.data})
+    headings = [one.text for one in fig.layout.annotations]
+    assert headings[0] == "<b>moves</b>: 2 actors, 4.00 s, 12.0 GPU-seconds, 16.7% of them idle, 1 move"
+    assert "move" not in headings[1]
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_timelines_survive_every_trace(name):
+    fig = plot_timelines({EVIL: TRACES[name], "other": TRACES[name]})
+    assert fig.layout.title.text
+    assert "<script>" not in json.dumps(fig.to_plotly_json(), default=str)
+
+
+def test_timelines_that_cannot_be_shown_say_so():
+    assert timelines_info({}).missing == "There are no schedules to show."
+    many = {str(i): sample_trace(1) for i in range(61)}
+    assert "122 actors in all" in timelines_info(many).missing
+    assert "a: 12,000 spans" in timelines_info({"a": busy_trace(12_000)}).missing
+    assert "no step 7" in plot_timelines({"a": sample_trace(2)}, step=7).layout.annotations[0].text
+
+
+def test_bars_side_by_side_leave_out_what_is_not_known():
+    table = pd.DataFrame({"planned": [1.0, 2.0], "measured": [None, 2.5]}, index=["static", EVIL])
+    fig = plot_side_by_side(table, "Makespan", "makespan (s)", decimals=1, least=("least", 0.5))
+    assert [one.name for one in fig.data] == ["planned", "measured"]
+    assert list(fig.data[1].text) == ["", "2.5"]
+    assert fig.layout.xaxis.range[1] == pytest.approx(2.75)
+    assert "dashed: least, 0.5" in fig.layout.title.text
+    assert "<script>" not in json.dumps(fig.to_plotly_json(), default=str)
+
+
+def test_bars_side_by_side_of_nothing_say_so():
+    assert side_by_side_info(pd.DataFrame()).missing == "There are no numbers to show."
+    five = pd.DataFrame([range(5)])
+    assert "at most 4" in plot_side_by_side(five, "Five", "numbers").layout.annotations[0].text
