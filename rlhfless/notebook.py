@@ -7,8 +7,32 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rlhfless.errors import InputError, missing_extra
+
+if TYPE_CHECKING:
+    from nbclient import NotebookClient
+    from nbformat import NotebookNode
+
+
+def _client(cells: NotebookNode, **options: Any) -> NotebookClient:
+    """A client that always sees the kernel's reply.
+
+    nbclient answers output widgets (``interact`` makes one) over the shell socket while it waits there for the reply to the
+    cell. Sending behind asyncio's back can use up the socket's only notice that the reply has come, and the client would wait
+    for ever (nbclient issue 312). Asking the socket for its events makes asyncio look again.
+    """
+    import zmq
+    from nbclient import NotebookClient
+
+    class Client(NotebookClient):  # type: ignore[misc]  # nbclient may be absent
+        def process_message(self, msg: dict[str, Any], cell: NotebookNode, cell_index: int) -> NotebookNode | None:
+            output = super().process_message(msg, cell, cell_index)
+            self.kc.shell_channel.socket.get(zmq.EVENTS)
+            return output
+
+    return Client(cells, **options)
 
 
 def run_notebook(notebook: str | Path, page: str | Path, timeout_s: int = 900) -> Path:
@@ -20,7 +44,6 @@ def run_notebook(notebook: str | Path, page: str | Path, timeout_s: int = 900) -
     """
     try:
         import nbformat
-        from nbclient import NotebookClient
         from nbclient.exceptions import CellExecutionError, CellTimeoutError
     except ImportError as error:
         raise missing_extra("running a notebook", error.name, "notebook") from None
@@ -36,7 +59,7 @@ def run_notebook(notebook: str | Path, page: str | Path, timeout_s: int = 900) -
         raise InputError(f"{source}: is no notebook; a file that Jupyter wrote is needed") from None
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
-    client = NotebookClient(
+    client = _client(
         cells,
         timeout=timeout_s,
         kernel_name="python3",

@@ -15,11 +15,10 @@ import pandas as pd
 from rlhfless import __version__, plots
 from rlhfless.latency import list_profiles, load_profile, read_profile, usd_per_gpu_hour
 from rlhfless.plots.style import counted, number, signed_share
-from rlhfless.report_page import Page
+from rlhfless.report_page import Page, page_path, write_page
 from rlhfless.report_schedules import LADDER, SHOWN, Schedules, evenly, simulate_schedules
 from rlhfless.simulate import Setting
 from rlhfless.trace import Trace, TraceError, read_rollouts, read_trace, step_metrics
-from rlhfless.trace.storage import write_text
 from solver.cluster import Cluster
 from solver.errors import PlanningError
 from solver.front import Front, pareto_front
@@ -55,16 +54,8 @@ def write_report(
         TraceError: the source is no trace, holds several runs, or the file cannot be written.
         PlanningError: the source holds lengths only, and they cannot be planned on the cluster.
     """
-    out = Path(out)
-    if out.is_dir() or not out.name:
-        raise TraceError(f"{out}: is a folder; name the HTML file to write")
-    text = report_html(source, setting, max_steps=max_steps)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise TraceError(f"{out.parent}: cannot be made ({error.strerror}); a writable folder is needed") from None
-    write_text(out, text)
-    return out
+    path = page_path(out, TraceError)
+    return write_page(path, report_html(source, setting, max_steps=max_steps), TraceError)
 
 
 def report_html(source: Trace | str | Path, setting: Setting | None = None, *, max_steps: int = MAX_SIMULATED_STEPS) -> str:
@@ -209,7 +200,9 @@ def _schedules(page: Page, schedules: Schedules, setting: Setting, front: Front,
     ):
         _table(page, schedules, title, has_history)
     page.facts(SHOWN.values())
-    ladder_note = "static → right-sizing → release → grouping → folding; last, the oracle that knows the true lengths"
+    ladder_note = (
+        "static → right-sizing → release → spreading → folding → re-planning with predictions; last, with the true lengths"
+    )
     page.figure(
         plots.plot_waterfall(schedules.results(LADDER), title=f"What each idea contributes: sum of {figures}", note=ladder_note)
     )

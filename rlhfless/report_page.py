@@ -1,14 +1,17 @@
 """A page of text, tables and figures as one HTML file that needs no network: plotly.js is in it once.
 
-Knows HTML; nothing of traces. Everything that is given as text is escaped here. Figures keep their data as JSON in one
-script; one of several (a step, a policy) is drawn when it is chosen. Light and dark follow the reader's system.
+Knows HTML and its file; nothing of traces. Everything that is given as text is escaped here. Figures keep their data as JSON
+in one script; one of several (a step, a policy) is drawn when it is chosen. Light and dark follow the reader's system.
 """
 
 from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from rlhfless.trace.storage import write_text
 
 LONGEST_CELL = 300
 
@@ -171,3 +174,21 @@ class Page:
             ]
         )
         return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def page_path(out: str | Path, refusal: type[Exception]) -> Path:
+    """The path of a page, refused with ``refusal`` where it is a folder."""
+    path = Path(out)
+    if path.is_dir() or not path.name:
+        raise refusal(f"{path}: is a folder; name the HTML file to write")
+    return path
+
+
+def write_page(path: Path, text: str, refusal: type[Exception]) -> Path:
+    """Write a page in one go, its folder made; refused with ``refusal`` where that cannot be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refusal(f"{path.parent}: cannot be made ({error.strerror}); a writable folder is needed") from None
+    write_text(path, text)
+    return path

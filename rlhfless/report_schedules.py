@@ -23,10 +23,12 @@ SHOWN = {
     "rlhfuse": ("rlhfuse", "as static; when few responses are left, they are moved together (global cut)"),
     "rlhfless": ("rlhfless", "sorted predictions in groups of equal count; an actor's last responses move on (local cut)"),
     "release": ("random", "right-sized number of actors, random prompts, GPUs released when an actor is done"),
-    "fold": ("fold", "as random; thin actors are folded together while the step runs"),
-    "grouping": ("solver", "number of actors and groups from plan_generation on predicted lengths"),
-    "folding": ("solver+fold", "as solver; thin actors are folded together while the step runs"),
-    "oracle": ("oracle", "as solver, but planned with the true lengths, which nobody knows beforehand"),
+    "spreading": ("spread", "right-sized, the responses of random prompts dealt to actors in turn"),
+    "folding": ("fold", "as spread; thin actors are drained into the others while the step runs, without any prediction"),
+    "solver": ("solver", "plan_generation over scenarios of lengths where it is surely better than the random split"),
+    "re-planning": ("solver+replan", "as solver; responses move while the step runs as lengths become known, where that pays"),
+    "true lengths": ("oracle+replan", "as solver+replan with the true lengths, which nobody knows beforehand"),
+    "oracle": ("oracle", "as solver with the true lengths, and nothing moved while the step runs"),
 }
 """Policies of the simulated section: what the ladder calls them → what the page calls them, and what they do."""
 
@@ -98,6 +100,6 @@ def simulate_schedules(trace: Trace, setting: Setting, max_steps: int, max_respo
     rollouts = trace.rollouts
     all_steps = sorted(int(step) for step in rollouts["step"].unique())
     steps = evenly(all_steps, min(max_steps, max(1, max_responses * len(all_steps) // len(rollouts))))
-    policies: list[str | SchedulingPolicy] = [*ladder(), "least-loaded", "rlhfuse", "rlhfless", "fold"]
+    policies: list[str | SchedulingPolicy] = [*ladder(), "least-loaded", "rlhfuse", "rlhfless", "solver", "oracle"]
     result = simulate(rollouts, setting, policies, steps=steps)
     return Schedules(result, len(all_steps), setting.rest)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from rlhfless.engine.members import Requests
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
@@ -37,6 +38,8 @@ class Setting:
     Attributes:
         response_limit: the longest response that the run allowed; the longest of the log when None.
         reference_answer_tokens: lengths of reference answers by prompt id, for prompts without history.
+        planned_latency: what policies plan with, where it is not ``latency``, by which everything is executed and bounded: a
+            profile that is off, say.
         tau, static_actors, hold: parameters of the policies that have them.
         migration: ``move``, ``recompute`` or ``cheaper``.
     """
@@ -54,6 +57,7 @@ class Setting:
     admission: str = "reserve"
     migration: str = "cheaper"
     seed: int = 0
+    planned_latency: LatencyModel | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +75,7 @@ class LoggedStep:
         return PlanningInput(
             self.truth if clairvoyant else self.predicted,
             setting.cluster,
-            setting.latency,
+            setting.latency if setting.planned_latency is None else setting.planned_latency,
             setting.objective,
             setting.rest,
             setting.time_limit_s,
@@ -79,15 +83,16 @@ class LoggedStep:
             setting.seed + self.step,
         )
 
-    def requests(self) -> list[Request]:
+    def requests(self) -> Requests:
         """One request per response with its true length, for simulated engines."""
         finish = self.rows["finish_reason"].fillna("stop").tolist()
         limit = self.truth.response_limit
-        lengths, prompts = self.truth.response_tokens.tolist(), self.truth.prompt_tokens[self.truth.prompt_of].tolist()
-        return [
-            Request(i, prompt, limit, target_tokens=tokens, target_finish=reason)
-            for i, (prompt, tokens, reason) in enumerate(zip(prompts, lengths, finish, strict=True))
-        ]
+        lengths, owners = self.truth.response_tokens.tolist(), self.truth.prompt_of.tolist()
+        prompts = self.truth.prompt_tokens.tolist()
+        return Requests(
+            Request(i, prompts[owner], limit, target_tokens=tokens, target_finish=reason, prompt=owner)
+            for i, (owner, tokens, reason) in enumerate(zip(owners, lengths, finish, strict=True))
+        )
 
 
 def logged_steps(
@@ -223,7 +228,7 @@ def simulate(
             record = run_step(
                 plan,
                 requests,
-                lambda admission, ready: SimulatedEngine(setting.latency, admission, ready),
+                SimulatedEngine,
                 setting.latency,
                 setting.cluster,
                 run=str(logged.rows["run"].iloc[0]),

@@ -183,7 +183,7 @@ def test_chosen_steps_are_predicted_from_all_earlier_ones():
     whole = {one.step: one for one in logged_steps(trace.rollouts, EwmaPredictor(), limit)}
     for one in schedules.logged:
         assert one.predicted.response_tokens.tolist() == whole[one.step].predicted.response_tokens.tolist()
-    ran = schedules.simulation.traces["grouping"].rollouts
+    ran = schedules.simulation.traces["solver"].rollouts
     assert ran[ran["step"] == 4]["predicted_tokens"].tolist() == whole[4].predicted.response_tokens.tolist()
     assert schedules.results(LADDER)["step"].unique().tolist() == [4, 8]
 

@@ -78,6 +78,19 @@ def test_plan_prints_the_documented_fields(log):
     assert table.startswith(f"step 0 of {log}: Workload(12 responses to 6 prompts")
 
 
+def test_plan_takes_the_seed_of_its_reference(log):
+    def reference(*options: object) -> object:
+        result = rlhfless("plan", log, *ON, "--format", "json", "--time-limit", 0.1, "--least-actors", 2, *options)
+        assert result.exit_code == 0, result.stderr
+        return json.loads(result.stdout)["reference"]
+
+    assert reference() == reference("--seed", 0)
+    assert any(reference() != reference("--seed", seed) for seed in (1, 2, 3))
+    refused = rlhfless("plan", log, *ON, "--seed", -1)
+    assert refused.exit_code == 2
+    assert "--seed" in refused.stderr
+
+
 def test_simulate_prints_the_documented_fields_and_writes_traces(log, tmp_path):
     out = tmp_path / "out"
     result = rlhfless(
@@ -331,3 +344,30 @@ def test_wrong_training_options_write_nothing(tmp_path):
     out.mkdir()
     (out / "meta.json").write_text("{}")
     assert "holds a trace already" in rlhfless("train", "-o", out).stderr
+
+
+def test_plan_on_several_pools_and_with_the_options_of_the_planner(log: Path) -> None:
+    pool = ["--pool", "4:h100-qwen2.5-3b-tp1,h100-qwen2.5-3b-tp2"]
+    mixed = rlhfless("plan", log, *ON, *pool, "--cost", "usd", "--time-limit", 0.3, "--format", "json")
+    assert mixed.exit_code == 0, mixed.output
+    read = json.loads(mixed.stdout)
+    assert {a["kind"] for a in read["actors"]} <= {"l40s", "h100"}
+    assert read["cost_usd"] > 0
+    assert 0 < read["lower_bound"] <= read["value"]
+    together = ["--keep-together", "--share-prefill", "--least-actors", 2, "--most-actors", 3, "--prewarmed", 1, "--tail", 0.5]
+    read = json.loads(rlhfless("plan", log, *ON, *together, "--time-limit", 0.3, "--format", "json").stdout)
+    assert 2 <= len(read["actors"]) <= 3
+    assert [a["prewarmed"] for a in read["actors"]][:2] == [True, False]
+    assert all(a["shares_prompts"] for a in read["actors"])
+    owners = [p for a in read["actors"] for p in a["prompts"]]
+    assert len(owners) == len(set(owners))
+    both = rlhfless("plan", log, *ON, *pool, "--keep-together", "--share-prefill", "--time-limit", 0.3, "--format", "json")
+    assert both.exit_code == 0, both.output
+    read = json.loads(both.stdout)
+    assert all(a["shares_prompts"] for a in read["actors"])
+    owners = [p for a in read["actors"] for p in a["prompts"]]
+    assert len(owners) == len(set(owners))
+    assert 0 < read["lower_bound"] <= read["value"]
+    refused(rlhfless("plan", log, *ON, "--pool", "h100"), "--pool h100", "is not of the form")
+    refused(rlhfless("plan", log, *ON, "--budget-usd", 1e-9), "no plan found for the budget", "USD")
+    refused(rlhfless("plan", log, *ON, "--least-actors", 9), "only 4 actors fit")

@@ -1,0 +1,120 @@
+"""Options that several commands share, each written once, and what is made of them.
+
+Knows option names and defaults; nothing of what commands do. Options that belong together arrive as one argument.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlhfless.errors import InputError
+
+if TYPE_CHECKING:
+    from solver.cluster import Cluster
+    from solver.latency import LatencyModel
+
+Command = Callable[..., Any]
+Decorator = Callable[[Command], Command]
+
+time_weight_option = click.option("--time-weight", type=float, default=0.7, show_default=True, help="1 time only, 0 cost only.")
+usd_option = click.option("--usd-per-gpu-hour", type=float, help="Price.  [default: list price of the profile's GPU kind]")
+response_limit_option = click.option(
+    "--response-limit", type=int, help="Longest response allowed.  [default: longest of the log]"
+)
+admission_option = click.option("--admission", type=click.Choice(["reserve", "preempt"]), default="reserve", show_default=True)
+seed_option = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of what is random.")
+format_option = click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+
+
+def time_limit_option(default_s: float, what: str) -> Decorator:
+    """--time-limit."""
+    return click.option(
+        "--time-limit", "time_limit_s", type=click.FloatRange(0), default=default_s, show_default=True,
+        help=f"Seconds to solve{what}.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The GPUs that a command is about, as its options say it; None where an option was not given."""
+
+    gpus: int | None
+    gpus_per_node: int | None
+    gpus_per_actor: int | None
+    profile: str | None
+    usd_per_gpu_hour: float | None
+
+    def cluster(self, prewarmed: int = 0) -> tuple[Cluster, LatencyModel]:
+        """The cluster and the latency model; number of GPUs and profile have to be known by now.
+
+        Raises:
+            InputError: the GPUs are no whole nodes.
+        """
+        from rlhfless.latency import load_profile, usd_per_gpu_hour
+        from solver.cluster import Cluster
+
+        assert self.gpus is not None
+        assert self.profile is not None
+        latency = load_profile(self.profile)
+        per_node = min(8, self.gpus) if self.gpus_per_node is None else self.gpus_per_node
+        if self.gpus % per_node:
+            raise InputError(f"--gpus {self.gpus} is no multiple of --gpus-per-node {per_node}; give whole nodes")
+        price = usd_per_gpu_hour(latency.kind) if self.usd_per_gpu_hour is None else self.usd_per_gpu_hour
+        per_actor = latency.gpus_per_actor if self.gpus_per_actor is None else self.gpus_per_actor
+        return Cluster(self.gpus // per_node, per_node, per_actor, latency.kind, price, prewarmed=prewarmed), latency
+
+
+def hardware_options(*, required: bool = True, gpus: str = "GPUs in all.", profile: str = "") -> Decorator:
+    """--gpus, --gpus-per-node, --gpus-per-actor, --profile and --usd-per-gpu-hour, as the argument ``hardware``.
+
+    Args:
+        required: --gpus and --profile have to be given. gpus, profile: their help.
+    """
+    options = [
+        click.option("--gpus", type=click.IntRange(1), required=required, help=gpus),
+        click.option("--gpus-per-node", type=click.IntRange(1), help="GPUs of a node.  [default: 8, or --gpus if fewer]"),
+        click.option("--gpus-per-actor", type=int, help="GPUs of an actor.  [default: the profile's]"),
+        click.option("--profile", required=required, help=profile or "Latency profile: a shipped name or a JSON file."),
+        usd_option,
+    ]
+    return _together("hardware", lambda: Hardware, options)
+
+
+def rest_options(command: Command) -> Command:
+    """--prepare-s, --learn-s and --learner-gpus: the step outside generation, as the argument ``rest``."""
+
+    def step_rest() -> Callable[..., Any]:
+        from solver.objective import StepRest
+
+        return StepRest
+
+    options = [
+        click.option("--prepare-s", type=float, default=0.0, help="Seconds of preparation after generation."),
+        click.option("--learn-s", type=float, default=0.0, help="Seconds of learning after preparation."),
+        click.option("--learner-gpus", type=int, default=0, help="GPUs of the learner beside the actors'."),
+    ]
+    return _together("rest", step_rest, options)(command)
+
+
+def _together(argument: str, made_by: Callable[[], Callable[..., Any]], options: Sequence[Decorator]) -> Decorator:
+    """Options whose values arrive as one ``argument``, made by the class that ``made_by`` gives, which is imported late."""
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def with_argument(*args: Any, **values: Any) -> Any:
+            own = {name: values.pop(name) for name in names}
+            return command(*args, **{argument: made_by()(**own)}, **values)
+
+        before = len(getattr(with_argument, "__click_params__", []))
+        decorated: Command = with_argument
+        for option in reversed(options):
+            decorated = option(decorated)
+        names = [str(p.name) for p in decorated.__click_params__[before:]]  # type: ignore[attr-defined]
+        return decorated
+
+    return decorate

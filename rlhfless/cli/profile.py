@@ -1,0 +1,68 @@
+"""``rlhfless profile``: options in, one measurement, a profile and what it says out.
+
+Thin: measuring is the business of ``rlhfless.latency.measure``, what is timed that of ``rlhfless.engine.torch_profile``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rlhfless.cli.group import main
+from rlhfless.errors import InputError
+
+
+@main.command()
+@click.option("--model", default="tiny-qwen2", show_default=True, help="Folder of a transformers model, or tiny-qwen2.")
+@click.option("--device", default="cpu", show_default=True, help="Torch device.")
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="CPU threads of torch.")
+@click.option("--rounds", type=click.IntRange(1), help="Times the grid is measured; medians count.  [default: 15, fast: 5]")
+@click.option("--max-batch", type=click.IntRange(2), help="Slots: the largest batch to measure.  [default: 256, fast: 64]")
+@click.option("--fast", is_flag=True, help="A grid of 12 points instead of 45.")
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="JSON file of the profile.")
+def profile(model: str, device: str, threads: int, rounds: int | None, max_batch: int | None, fast: bool, out: Path) -> None:
+    """Measure what the torch engine takes for a model on this machine: decode iterations over batch and KV tokens, prefill,
+    start-up and transfer. Run it where nothing else runs. The planner's affine fit is over all that is measured, so measure
+    no larger batches than actors will have."""
+    if (taken := next((p for p in out.absolute().parents if p.exists()), out)) and not taken.is_dir():
+        raise InputError(f"{out}: {taken} is no folder; name a file in one for -o")
+    from rlhfless.engine.torch_profile import engine_timers
+    from rlhfless.latency import save_profile
+    from rlhfless.latency.measure import BATCHES, FAST, measure_profile
+
+    size: dict[str, Any] = {"batches": BATCHES, **(FAST if fast else {})}
+    named = " --fast" * fast
+    if rounds is not None:
+        size["rounds"], named = rounds, f"{named} --rounds {rounds}"
+    if max_batch is not None:
+        smaller = (batch for batch in size["batches"] if batch < max_batch)
+        size["batches"], named = (*smaller, max_batch), f"{named} --max-batch {max_batch}"
+    command = f"rlhfless profile --model {model} --device {device} --threads {threads}{named} -o {out}"
+    measured = measure_profile(engine_timers, model, out.stem, device=device, threads=threads, command=command, **size)
+    click.echo(describe(measured))
+    click.echo(f"wrote {save_profile(out, measured)}")
+
+
+def describe(measured: Mapping[str, Any]) -> str:
+    """A profile in four lines: the fits with their residuals, and what else was measured."""
+    fit, prefill = measured["fit"], measured["prefill"]
+    rate = f"{1 / prefill['per_token_s']:,.0f} tokens/s" if prefill["per_token_s"] else "no time per token"
+    return "\n".join(
+        [
+            f"{measured['model']}, {measured['precision']}: {measured['origin']}",
+            f"decode iteration  {fit['base_s'] * 1e3:.3g} ms + {fit['per_response_s'] * 1e6:.3g} us per response + "
+            f"{fit['per_kv_token_s'] * 1e9:.3g} ns per KV token; {_residuals(fit)} over {fit['points']} points",
+            f"prefill call      {prefill['base_s'] * 1e3:.3g} ms + {prefill['per_token_s'] * 1e6:.3g} us per token ({rate}); "
+            f"{_residuals(prefill)} over {len(prefill['samples']['seconds'])} calls",
+            f"start-up          {measured['start_s'] * 1e3:.3g} ms, of which weights {measured['sync_s'] * 1e3:.3g} ms; "
+            f"transfer {measured['transfer_per_kv_token_s'] * 1e6:.3g} us per KV token",
+        ]
+    )
+
+
+def _residuals(fit: Mapping[str, float]) -> str:
+    shares = [f"{fit[f'{name}_relative_error']:.1%}" for name in ("median", "p90", "max")]
+    return f"relative error median {shares[0]}, 90th percentile {shares[1]}, worst {shares[2]}"

@@ -1,0 +1,99 @@
+"""``rlhfless simulate``: every step of a log under scheduling policies, on simulated engines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rlhfless.cli.group import main
+from rlhfless.cli.options import (
+    Hardware,
+    admission_option,
+    format_option,
+    hardware_options,
+    response_limit_option,
+    rest_options,
+    seed_option,
+    time_limit_option,
+    time_weight_option,
+)
+from rlhfless.errors import InputError
+
+if TYPE_CHECKING:
+    from solver.objective import StepRest
+
+
+@main.command()
+@click.argument("rollouts", type=click.Path(path_type=Path))
+@hardware_options()
+@time_weight_option
+@response_limit_option
+@admission_option
+@click.option("--policies", default="static,random,rlhfless,fold,solver,oracle", show_default=True, help="Comma-separated.")
+@click.option("--tau", type=float, default=0.7, show_default=True, help="Local cut of policy rlhfless.")
+@click.option("--static-actors", type=int, help="Actors of the policies static and rlhfuse.  [default: all that fit]")
+@click.option("--hold", type=click.Choice(["generation", "step"]), default="generation", show_default=True)
+@rest_options
+@click.option("--migration", type=click.Choice(["cheaper", "move", "recompute"]), default="cheaper", show_default=True)
+@time_limit_option(0.3, " a step")
+@seed_option
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Write the trace of every policy to OUT/POLICY.")
+@format_option
+def simulate(
+    rollouts: Path,
+    hardware: Hardware,
+    time_weight: float,
+    response_limit: int | None,
+    admission: str,
+    policies: str,
+    tau: float,
+    static_actors: int | None,
+    hold: str,
+    rest: StepRest,
+    migration: str,
+    time_limit_s: float,
+    seed: int,
+    out: Path | None,
+    form: str,
+) -> None:
+    """Run every step of ROLLOUTS under scheduling policies on simulated engines, and compare them."""
+    from rlhfless.simulate import Setting
+    from rlhfless.simulate import simulate as run_simulation
+    from rlhfless.trace import read_rollouts
+    from solver.objective import Objective
+
+    cluster, latency = hardware.cluster()
+    names = [name.strip() for name in policies.split(",") if name.strip()]
+    if not names or len(set(names)) < len(names):
+        raise InputError(f"--policies {policies!r} names no policy or one twice; give each once, separated by commas")
+    setting = Setting(
+        cluster,
+        latency,
+        Objective(time_weight),
+        rest,
+        response_limit=response_limit,
+        time_limit_s=time_limit_s,
+        tau=tau,
+        static_actors=static_actors,
+        hold=hold,
+        admission=admission,
+        migration=migration,
+        seed=seed,
+    )
+    if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
+        raise InputError(f"{out}: exists and is not empty; choose a new folder for -o")
+    result = run_simulation(read_rollouts(rollouts), setting, names)
+    if out is not None:
+        for name, trace in result.traces.items():
+            trace.save(out / name)
+    if form == "json":
+        click.echo(json.dumps(result.to_dict()))
+        return
+    for title, has_history in (("steps with history", True), ("steps without history", False)):
+        table = result.summary(has_history)
+        if table["steps"].max() > 0:
+            click.echo(f"{title}, sums over steps (bound_cost_at_time: GPU-seconds that no policy can beat at that time)")
+            click.echo(table.to_string(index=False, float_format=lambda v: f"{v:,.3f}"))

@@ -1,0 +1,38 @@
+"""``rlhfless train``: the shipped task on emulated GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rlhfless.cli.group import main
+from rlhfless.cli.options import seed_option, time_weight_option
+
+
+@main.command()
+@click.option("--task", type=click.Choice(["arithmetic"]), default="arithmetic", show_default=True)
+@click.option("--algorithm", type=click.Choice(["grpo"]), default="grpo", show_default=True)
+@click.option("--steps", type=int, default=60, show_default=True, help="Steps of the whole run.")
+@click.option("--gpus", type=int, default=16, show_default=True, help="Emulated GPUs.")
+@click.option("--profile", default="cpu-tiny-qwen2", show_default=True, help="What an emulated GPU takes for an iteration.")
+@click.option("--policy", default="solver", show_default=True, help="Scheduling policy.")
+@time_weight_option
+@click.option("--charging", type=click.Choice(["profile", "measured"]), default="profile", show_default=True)
+@click.option("--engine", type=click.Choice(["torch"]), default="torch", show_default=True)
+@click.option("--pool", type=click.Choice(["local"]), default="local", show_default=True)
+@click.option("--prompts-per-step", type=int, default=32, show_default=True)
+@click.option("--samples", type=int, default=8, show_default=True, help="Responses per prompt.")
+@seed_option
+@click.option("--model", type=click.Path(path_type=Path), help="Start from this folder instead of a new warm-up.")
+@click.option("--resume", is_flag=True, help="Continue the run in OUT after its last completed step.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder of trace and checkpoint.")
+def train(out: Path, resume: bool, model: Path | None, engine: str, pool: str, **options: Any) -> None:
+    """Train the shipped task on emulated GPUs: predict, plan, execute, reward, learn, trace, step after step."""
+    from rlhfless.training.config import TrainConfig
+    from rlhfless.training.loop import train as run_training
+
+    trace = run_training(TrainConfig(**options), out, resume=resume, model=model)
+    click.echo(repr(trace))
+    click.echo(f"wrote {out}")

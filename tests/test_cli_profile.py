@@ -1,0 +1,108 @@
+"""``rlhfless profile``: a profile that loads, what it says of its fit, and one line for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from rlhfless.cli import main
+from rlhfless.latency import load_profile, measure, read_profile
+from rlhfless.latency.fit import fit_table, residuals
+from solver.latency import StepTable
+
+FEW = {"batches": (1, 4), "contexts": (16, 32), "prefills": ((1, 16), (2, 32)), "rounds": 1}
+
+
+@pytest.fixture(autouse=True)
+def _few_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "FAST", FEW)
+
+
+def profile(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["profile", *[str(a) for a in arguments]])
+
+
+def folder_of(path: Path, **changes: object) -> Path:
+    path.mkdir()
+    config = measure.TINY_CONFIG | {"model_type": "qwen2", "num_hidden_layers": 1, "hidden_size": 64} | changes
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def test_a_profile_is_measured_written_and_told(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "here.json"
+    done = profile("--model", folder_of(tmp_path / "narrow"), "--device", "cpu", "--fast", "-o", out)
+    assert done.exit_code == 0, done.output
+    model, written = load_profile(out), read_profile(out)
+    assert (model.name, written["model"], written["table"]["batch"]) == ("here", "narrow", [1, 4])
+    assert f"--fast -o {out}" in written["command"]
+    assert done.output.splitlines()[-1] == f"wrote {out}"
+    for what in ("fit", "prefill"):
+        fit = written[what]
+        shares = [fit[f"{name}_relative_error"] for name in ("median", "p90", "max")]
+        assert shares == sorted(shares)
+        assert "relative error median {:.1%}, 90th percentile {:.1%}, worst {:.1%}".format(*shares) in done.output
+    assert f"{1 / written['prefill']['per_token_s']:,.0f} tokens/s" in done.output
+
+
+def test_no_larger_batches_are_measured_than_asked_for(tmp_path: Path) -> None:
+    out = tmp_path / "here.json"
+    done = profile("--fast", "--rounds", 2, "--max-batch", 3, "-o", out)
+    assert done.exit_code == 0, done.output
+    written = read_profile(out)
+    assert (written["table"]["batch"], written["max_batch"], written["fit"]["points"]) == ([1, 3], 3, 4)
+    assert "--fast --rounds 2 --max-batch 3 -o" in written["command"]
+
+
+def test_residuals_are_those_of_the_affine_fit_against_the_table() -> None:
+    batch, context = np.array([1.0, 2, 4, 8, 16]), np.array([10.0, 20, 40])
+    rng = np.random.default_rng(0)
+    step_s = (1e-3 + 1e-4 * batch[:, None] + 1e-6 * batch[:, None] * context) * rng.uniform(0.8, 1.2, (5, 3))
+    fit = fit_table(StepTable(batch, context, step_s), 16, 1 << 30)
+    affine = fit.base_s + fit.per_response_s * batch[:, None] + fit.per_kv_token_s * batch[:, None] * context
+    errors = np.sort(np.abs(affine / step_s - 1).ravel())
+    assert fit.median_relative_error == pytest.approx(errors[7])
+    assert fit.p90_relative_error == pytest.approx(np.quantile(errors, 0.9))
+    assert residuals(np.array([0.0, 0.1, 0.5])) == pytest.approx(
+        {"mean_relative_error": 0.2, "median_relative_error": 0.1, "p90_relative_error": 0.42, "max_relative_error": 0.5}
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--model", "no/such/folder"], "'no/such/folder' is no model: give a local folder with a config.json"),
+        (["--device", "abacus"], "the device 'abacus' cannot be used here; cpu can"),
+        (["--rounds", "0"], "0 is not in the range x>=1"),
+    ],
+)
+def test_wrong_options_end_with_one_line(arguments: list[str], sentence: str, tmp_path: Path) -> None:
+    refused(profile(*arguments, "--fast", "-o", tmp_path / "out.json"), sentence)
+
+
+def test_wrong_models_and_files_end_with_one_line(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    refused(
+        profile("--model", folder_of(tmp_path / "a", hidden_act="gelu"), "--fast", "-o", out), "a: the torch engine decodes"
+    )
+    refused(
+        profile("--model", folder_of(tmp_path / "b", model_type="t5"), "--fast", "-o", out), "holds no causal language model"
+    )
+    refused(
+        profile("--model", folder_of(tmp_path / "c", model_type="zzz"), "--fast", "-o", out), "holds no causal language model"
+    )
+    (tmp_path / "c" / "config.json").write_text("{")
+    refused(profile("--model", tmp_path / "c", "--fast", "-o", out), "holds no causal language model")
+    refused(profile("--fast", "-o", tmp_path / "c" / "config.json" / "x.json"), "config.json is no folder; name a file in one")
+    refused(profile("--fast", "-o", tmp_path), "is a directory")
+    assert not out.exists()
+
+
+def refused(done: Result, sentence: str) -> None:
+    assert done.exit_code == 2, done.output
+    assert sentence in done.output
+    assert len(done.output.splitlines()) == 1
