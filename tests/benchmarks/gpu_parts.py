@@ -1,0 +1,157 @@
+"""The parts of `gpu_engine.py`: a measured profile, and tokens per second beside ``generate``.
+
+Each part prints its table and returns what goes into the result file. Knows nothing of that file, nor of where lengths come
+from. Engines are charged ``measured``: the wall clock on a GPU, read when the device is done.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gpu_workload import LIMIT
+
+from rlhfless.engine.kv_cache import BLOCK
+from rlhfless.engine.protocol import Request
+from rlhfless.engine.torch_engine import MEASURED, TorchEngine
+from rlhfless.engine.torch_forward import RowModel
+from rlhfless.engine.torch_profile import engine_timers
+from rlhfless.engine.torch_step import GRAPH_WIDTH
+from rlhfless.latency import load_profile, read_profile
+from rlhfless.latency.measure import TIMED_CALLS, WARM_UP_CALLS, CausalLM, median_seconds
+from rlhfless.latency.profile import compose_profile, kv_capacity
+from solver.admission import Admission
+from solver.latency import StepTable
+
+SLOTS, PROMPT_TOKENS = 64, 64  # of the comparison with generate
+
+
+class Grid(NamedTuple):
+    """Sizes to time: batches x contexts (KV tokens per response), prefill calls (prompts, tokens of each)."""
+
+    batches: tuple[int, ...]
+    contexts: tuple[int, ...]
+    prefills: tuple[tuple[int, int], ...]
+    most_rounds: int
+
+
+def measured_profile(load: Callable[[], CausalLM], grid: Grid, shipped: str | None, seconds: float) -> dict[str, Any]:
+    """A profile of the engine with the model of ``load``, in about ``seconds``, and its ratio to a shipped one.
+
+    ``rlhfless.latency.measure.measure_profile`` also times starting a replica from nothing, eight times a round, which on the
+    host takes minutes with these models; here a start is taken to be a sync, as of a prewarmed actor.
+    """
+    begin = time.monotonic()
+    lm = load()
+    device = lm.device.type
+    decode, prefill = engine_timers(lm.model, max(*grid.contexts, *(tokens for _, tokens in grid.prefills)))
+    points = [(batch, context) for batch in grid.batches for context in grid.contexts]
+    first = time.monotonic()
+    median_seconds(decode, points, 1, device)  # finds out what a round takes, and warms up
+    a_round = time.monotonic() - first
+    rounds = int(np.clip((seconds - (time.monotonic() - begin)) / (1.5 * a_round), 1, grid.most_rounds))
+    step_s = median_seconds(decode, points, rounds, device).reshape(len(grid.batches), len(grid.contexts))
+    prefill_s = median_seconds(prefill, list(grid.prefills), 1, device)
+    sync_s = lm.median_s(lm.sync, 1)
+    memory = torch.cuda.get_device_properties(lm.device).total_memory if device == "cuda" else lm.weight_bytes + (1 << 30)
+    name = torch.cuda.get_device_name(lm.device).lower().replace(" ", "-") if device == "cuda" else "cpu"
+    profile = compose_profile(
+        name=f"{name}-{lm.name.lower()}", model=lm.name, kind=name, gpus_per_actor=1, precision=lm.precision,
+        table=StepTable(np.array(grid.batches), np.array(grid.contexts), step_s),
+        prefill_samples=[(*size, s) for size, s in zip(grid.prefills, prefill_s, strict=True)],
+        start_s=sync_s, sync_s=sync_s, transfer_base_s=0.0, link="a copy in the device's memory",
+        link_bytes_per_s=round(1 / lm.copy_s_per_byte(1)),
+        capacity=kv_capacity(
+            gpus=1, memory_bytes_per_gpu=memory, weight_bytes=lm.weight_bytes, kv_bytes_per_token=lm.kv_bytes_per_token
+        ),
+        max_batch=max(grid.batches), origin=f"measured on {name}: median of {rounds} rounds of {TIMED_CALLS} calls",
+        command="python tests/benchmarks/gpu_engine.py", date=datetime.date.today().isoformat(), licence="Apache-2.0",
+        assumptions={
+            "start_s": "assumed: one sync, as of a prewarmed actor",
+            "transfer_base_s": "assumed: 0, emulated actors share one memory",
+            "max_batch": "the largest measured batch",
+        },
+    )  # fmt: skip
+    print(f"{lm.name}, ms of an iteration by batch and context, {rounds} rounds")
+    print("batch " + " ".join(f"{context:>8}" for context in grid.contexts))
+    for batch, row in zip(grid.batches, step_s * 1e3, strict=True):
+        print(f"{batch:>5} " + " ".join(f"{ms:8.2f}" for ms in row))
+    for (prompts, tokens), s in zip(grid.prefills, prefill_s, strict=True):
+        print(f"prefill {prompts:>3} x {tokens:<4} {s * 1e3:8.2f} ms {prompts * tokens / s:>10,.0f} tokens/s")
+    return {
+        "profile": profile, "rounds": rounds, "attended_cells": [attended(context, device) for context in grid.contexts],
+        "shipped": against_shipped(points, step_s.reshape(-1), shipped),
+    }  # fmt: skip
+
+
+def attended(context: int, device: str) -> int:
+    """Cells that the timed iterations attend over at a context: whole graphs' widths on a GPU."""
+    width = GRAPH_WIDTH if device == "cuda" else BLOCK
+    return -(-(context + WARM_UP_CALLS) // width) * width
+
+
+def against_shipped(points: list[tuple[int, int]], seconds: np.ndarray, shipped: str | None) -> dict[str, Any] | str:
+    """Measured seconds of (batch, context) points relative to a shipped profile's."""
+    if shipped is None:
+        print("no shipped profile of this model: nothing to compare with")
+        return "there is no shipped profile of this model"
+    table = load_profile(shipped).table
+    assert table is not None
+    ratio = np.array([s / float(table(batch, batch * context)) for (batch, context), s in zip(points, seconds, strict=True)])
+    within = float((np.maximum(ratio, 1 / ratio) <= 1.5).mean())
+    span = f"median {np.median(ratio):.2f}, {ratio.min():.2f} to {ratio.max():.2f}"
+    print(f"measured / {shipped}: {span}; {within:.0%} of the points within 1.5x")
+    found = {"name": shipped, "origin": read_profile(shipped)["origin"], "ratio": ratio.tolist(), "points": points}
+    return {**found, "median_ratio": float(np.median(ratio)), "share_within_1.5": within}
+
+
+def throughput(lm: CausalLM, lengths: np.ndarray) -> dict[str, Any]:
+    """Useful tokens per second of the engine and of ``generate``, which decodes every batch until its longest is done."""
+    prompts = np.random.default_rng(0).integers(1, lm.model.config.vocab_size, (len(lengths), PROMPT_TOKENS))
+    engine_s, prepare_s = engine_seconds(lm, prompts, lengths)
+    generate(lm, prompts[:SLOTS], 4)
+    generate_s = 0.0
+    for begin in range(0, len(lengths), SLOTS):
+        batch = slice(begin, begin + SLOTS)
+        generate_s += generate(lm, prompts[batch], int(lengths[batch].max()))
+    tokens = int(lengths.sum())
+    print(f"{len(lengths)} responses, {tokens} tokens, {prepare_s:.1f} s of captures left out")
+    rates = f"engine {tokens / engine_s:,.0f} tokens/s, generate {tokens / generate_s:,.0f} tokens/s"
+    print(f"{rates}; ratio {generate_s / engine_s:.2f}")
+    return {
+        "responses": len(lengths), "tokens": tokens, "slots": SLOTS, "engine_s": engine_s, "engine_prepare_s": prepare_s,
+        "generate_s": generate_s, "engine_tokens_per_s": tokens / engine_s, "generate_tokens_per_s": tokens / generate_s,
+        "ratio": generate_s / engine_s,
+    }  # fmt: skip
+
+
+def engine_seconds(lm: CausalLM, prompts: np.ndarray, lengths: np.ndarray) -> tuple[float, float]:
+    """Wall seconds of decoding, those of preparing shapes left out, and these."""
+    engine = TorchEngine(RowModel(lm.model, PROMPT_TOKENS + LIMIT), Admission(SLOTS, 1 << 40), MEASURED, eos_id=0)
+    asked = zip(prompts, lengths.tolist(), strict=True)
+    engine.add([Request(i, PROMPT_TOKENS, LIMIT, target_tokens=n, prompt_ids=p, seed=i) for i, (p, n) in enumerate(asked)])
+    start = time.perf_counter()
+    done = engine.advance(math.inf).completions
+    seconds = time.perf_counter() - start
+    assert sum(c.response_tokens for c in done) == lengths.sum()
+    engine.close()
+    return seconds - engine.journal.prepare_s, engine.journal.prepare_s
+
+
+def generate(lm: CausalLM, prompts: np.ndarray, tokens: int) -> float:
+    """Seconds in which transformers decodes ``tokens`` for every prompt."""
+    ids = torch.from_numpy(prompts).to(lm.device)
+    start = time.perf_counter()
+    with torch.inference_mode():
+        out = lm.model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=True, top_k=0, min_new_tokens=tokens, max_new_tokens=tokens,
+            pad_token_id=0,
+        )  # fmt: skip
+    assert out[0, -1].item() >= 0  # waits for the device
+    assert out.shape[1] == prompts.shape[1] + tokens
+    return time.perf_counter() - start

@@ -1,0 +1,139 @@
+"""The part `replay` of `gpu_engine.py`: one step on 16 emulated GPUs under several policies, planned and executed.
+
+Knows plans, engines and a fitted profile; nothing of the result file, nor of where lengths come from.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gpu_workload import LIMIT, LONGEST_PROMPT, Step, step_of
+
+from rlhfless.engine.journal import Journal, Replayed
+from rlhfless.engine.protocol import Request
+from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.torch_engine import MEASURED, TorchEngine, TorchEngineFactory
+from rlhfless.engine.torch_forward import RowModel
+from rlhfless.executor import StepRecord, run_step
+from rlhfless.latency import load_profile, save_profile
+from rlhfless.latency.measure import CausalLM
+from rlhfless.scheduling import PlanningInput, make_policy
+from solver import Cluster, LatencyModel, Objective, Plan
+from solver.admission import Admission
+
+POLICIES = ("static", "random", "rlhfless", "solver")
+PLANNING_S = 0.1  # below what a CP-SAT model takes, so plans need numpy only
+FEWER = (1, 2, 4, 8, 16)  # divisors of the step's prompts that are tried until time and memory suffice
+WIDTHS = 4  # graph widths that a context passes through
+SCRATCH_BYTES = 40  # per row and token of the vocabulary, of an iteration's logits and what is made of them
+
+
+@dataclass(frozen=True)
+class ReplayedOnce(TorchEngineFactory):
+    """Replays every journal once, however many medians are asked for: time on a GPU is short, and it is quiet."""
+
+    known: dict[int, tuple[Journal, Replayed]] = field(default_factory=dict)
+
+    def replay(self, journal: Journal) -> Replayed:
+        if id(journal) not in self.known:
+            self.known[id(journal)] = journal, super().replay(journal)
+        return self.known[id(journal)][1]
+
+
+def replayed(
+    lm: CausalLM, profile: dict[str, Any], lengths: np.ndarray, policies: Sequence[str], until: float
+) -> dict[str, Any]:
+    """A step under each of ``policies``, planned by the profile and executed; where no time is left, one is skipped.
+
+    Args:
+        until: when to be done, by ``time.monotonic``.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        latency = load_profile(save_profile(Path(folder, "fitted.json"), profile))
+    cluster = Cluster(2, 8, 1, kind=latency.kind)
+    rows = RowModel(lm.model, LONGEST_PROMPT + LIMIT)
+    capture_s = seconds_of_a_capture(rows, latency)
+    for fewer in FEWER:
+        step = step_of(lengths[: max(1, len(lengths) // fewer)], rows.vocabulary)
+        given = PlanningInput(step.workload, cluster, latency, Objective(0.7), time_limit_s=PLANNING_S)
+        plans = {name: make_policy(name).plan(given) for name in policies}
+        expected = {name: expected_s(plan, latency, capture_s) for name, plan in plans.items()}
+        short = sum(expected.values()) > until - time.monotonic() or not fits(plans, rows, latency)
+        if not short:
+            break
+    found: dict[str, Any] = {"prompts": len(step.prompts), "samples": lengths.shape[1], "capture_s": capture_s, "policies": {}}
+    print(f"{len(step.prompts)} x {lengths.shape[1]} responses; makespan in s and GPU-seconds: planned, simulated, executed")
+    slower = 1.0
+    for name, plan in plans.items():
+        left = until - time.monotonic()
+        if slower * expected[name] > left:
+            found["policies"][name] = {"skipped": f"about {slower * expected[name]:.0f} s are needed, {left:.0f} s are left"}
+            print(f"{name:>9} skipped: {found['policies'][name]['skipped']}")
+            continue
+        begin = time.monotonic()
+        row = executed(plan, step, rows, latency, cluster)
+        slower = (time.monotonic() - begin) / expected[name]
+        found["policies"][name] = row
+        times = [f"{row[what][side]:9.3f}" for what in ("makespan_s", "gpu_seconds") for side in row[what]]
+        print(f"{name:>9} {row['actors']:>3} actors {' '.join(times)}", flush=True)
+    return found
+
+
+def executed(plan: Plan, step: Step, rows: RowModel, latency: LatencyModel, cluster: Cluster) -> dict[str, Any]:
+    """Planned, simulated (charged by the profile, with the plan's rule) and executed numbers of a plan, and their errors."""
+    asked = step.requests()
+    simulated = run_step(plan, asked, SimulatedEngine, latency, cluster)
+    record = run_step(plan, asked, ReplayedOnce(rows, eos_id=0), latency, cluster, charging="measured")
+    sums = {"makespan_s": makespan_s, "gpu_seconds": gpu_seconds}
+    found: dict[str, Any] = {"actors": len(plan.actors), "rule": str(plan.rule), "moves": record.moves}
+    for what, of in sums.items():
+        found[what] = {"planned": getattr(plan, what), "simulated": of(simulated), "executed": of(record)}
+        for side in ("planned", "simulated"):
+            found[f"{what}: {side} / executed - 1"] = found[what][side] / found[what]["executed"] - 1
+    return found
+
+
+def makespan_s(record: StepRecord) -> float:
+    return record.makespan_s
+
+
+def gpu_seconds(record: StepRecord) -> float:
+    return float(sum((a["end_s"] - a["start_s"]) * len(a["gpu_ids"]) for a in record.allocations))
+
+
+def seconds_of_a_capture(rows: RowModel, latency: LatencyModel) -> float:
+    """What preparing one shape takes, that of a full batch, the second time; 0 where nothing has to be prepared."""
+    ids = np.ones(2, np.int64)
+    for _ in range(2):
+        engine = TorchEngine(rows, Admission(latency.max_batch, 1 << 40), MEASURED, eos_id=0)
+        engine.add([Request(i, 2, 1, target_tokens=1, prompt_ids=ids, seed=i) for i in range(latency.max_batch)])
+        engine.advance(math.inf)
+        engine.close()
+    return engine.journal.prepare_s
+
+
+def expected_s(plan: Plan, latency: LatencyModel, capture_s: float) -> float:
+    """Seconds that executing a plan may take here: each actor decodes its responses and is replayed, and captures its graphs
+    both times, and once more to warm up."""
+    batches = [min(len(actor.responses), latency.max_batch) for actor in plan.actors]
+    graphs = sum(4 + batch / 16 + WIDTHS for batch in batches)
+    return 2 * 1.3 * plan.gpu_seconds + 2.2 * graphs * capture_s
+
+
+def fits(plans: dict[str, Plan], rows: RowModel, latency: LatencyModel) -> bool:
+    """Whether the caches of all actors, which live side by side in this emulation, fit into the device's memory."""
+    if rows.device.type != "cuda":
+        return True
+    torch.cuda.empty_cache()
+    free = torch.cuda.mem_get_info(rows.device)[0]
+    a_row = rows.cells * rows.kv_bytes_per_token + rows.vocabulary * SCRATCH_BYTES
+    batches = [sum(min(len(actor.responses), latency.max_batch) for actor in plan.actors) for plan in plans.values()]
+    return max(batches) * a_row < 0.85 * free

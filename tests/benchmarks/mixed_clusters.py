@@ -1,0 +1,135 @@
+"""How fast and how well mixed clusters are planned: time of the first plan, gaps after 0.1, 2 and 10 seconds, what improved.
+
+    python tests/benchmarks/mixed_clusters.py [--json FILE] [--quick]
+
+Six offers: L40S and H100 on demand and H100 preemptible, each with one and two GPUs per actor. Profiles: the shipped ones of
+Qwen2.5-3B for l40s tp2, h100 tp1 and h100 tp2. There is none for l40s tp1, so it is derived: every time of l40s tp2 times the
+ratio of h100 tp1 to h100 tp2, its KV memory likewise. Prices are those of the price table, preemptible GPUs at 40 % of it
+(assumed). Pools: 2 nodes of 8 L40S, one node of 4 H100, one preemptible node of 2 H100. Slots: as shipped (256), and 1,024.
+
+Workloads: 512 prompts x 4 samples, lognormal lengths (median 403 tokens, sd of log 0.7, at most 2,048, seed 0), and the second
+visit of 128 prompts x 8 samples of a public GRPO log on GSM8K where it lies beside the checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import solver
+from rlhfless.latency import load_profile, usd_per_gpu_hour
+from solver.cluster import MixedCluster, Pool
+from solver.mixed.planner import plan_mixed
+from solver.mixed.problem import MixedProblem
+from solver.offers import Offer, offers_of
+
+LOG = Path(__file__).parents[2].parent / "shared" / "data" / "grpo-gsm8k-lengths" / "areal_s0_lengths.csv"
+TIMES = ("base_s", "per_response_s", "per_kv_token_s", "prefill_base_s", "prefill_per_token_s", "start_s", "sync_s")
+WEIGHTS = (0.3, 0.5, 0.7)
+
+
+def six_offers(slots: int | None) -> tuple[MixedCluster, tuple[Offer, ...]]:
+    """The pools and offers of the module docstring, with other ``slots`` when given."""
+    one, two, slow = (load_profile(name) for name in ("h100-qwen2.5-3b-tp1", "h100-qwen2.5-3b-tp2", "l40s-qwen2.5-3b-tp2"))
+    derived = dataclasses.replace(
+        slow.affine, name="l40s-qwen2.5-3b-tp1 (derived)", gpus_per_actor=1,
+        kv_capacity_tokens=int(slow.kv_capacity_tokens * one.kv_capacity_tokens / two.kv_capacity_tokens),
+        **{time: getattr(slow, time) * getattr(one, time) / getattr(two, time) for time in TIMES},
+    )  # fmt: skip
+    models = {("l40s", 1): derived, ("l40s", 2): slow, ("h100", 1): one, ("h100", 2): two}
+    if slots is not None:
+        models = {key: dataclasses.replace(model, max_batch=slots) for key, model in models.items()}
+    cluster = MixedCluster(
+        [
+            Pool("l40s", 2, 8, usd_per_gpu_hour("l40s")),
+            Pool("h100", 1, 4, usd_per_gpu_hour("h100")),
+            Pool("h100", 1, 2, 0.4 * usd_per_gpu_hour("h100"), "preemptible"),
+        ]
+    )
+    return cluster, offers_of(cluster, models)
+
+
+def lognormal() -> solver.Workload:
+    """512 prompts x 4 samples with a long tail."""
+    rng = np.random.default_rng(0)
+    tokens = np.clip(rng.lognormal(6.0, 0.7, (512, 4)), 1, 2048).astype(int)
+    return solver.Workload.grid(rng.integers(50, 200, 512), tokens, response_limit=2048)
+
+
+def gsm8k() -> solver.Workload | None:
+    """The second visit of the public log, or None when it is not there."""
+    if not LOG.is_file():
+        return None
+    with LOG.open(newline="") as file:
+        log = [row for row in csv.DictReader(file) if row["visit"] == "1"]
+    owner = np.array([int(row["prompt_index"]) for row in log])
+    return solver.Workload(np.full(owner.max() + 1, 100), owner, [int(row["response_tokens"]) for row in log], 0, 512)
+
+
+def gap_at(plan: solver.Plan, seconds: float) -> float | None:
+    """The gap of the last line of the history by ``seconds``; None when there is none with a bound."""
+    lines = [line for line in plan.history if line.at_s <= seconds]
+    return (lines[-1].value - lines[-1].lower_bound) / lines[-1].value if lines else None
+
+
+def measure(
+    workload: solver.Workload, slots: int | None, objective: solver.Objective, limits: tuple[float, ...]
+) -> dict[str, Any]:
+    """One row: a run of its own for every time limit."""
+    cluster, offers = six_offers(slots)
+    row: dict[str, Any] = {"slots": offers[0].latency.max_batch, "weight": objective.time_weight, "cost": objective.cost}
+    for limit in limits:
+        plan = plan_mixed(MixedProblem(workload, offers, cluster, objective), limit)
+        row[f"gap_{limit:g}s"], row[f"solve_{limit:g}s"] = plan.gap, plan.solve_s
+        row["value"], row["stopped_by"] = plan.value, plan.notes["stopped_by"]
+    better = [line for line in plan.history if line.value < plan.history[0].value]
+    row["split_s"] = plan.history[0].at_s
+    row["first_s"] = better[0].at_s if better else None
+    row["actors"] = [f"{a.kind} x {len(a.gpu_ids)} {a.market}: {len(a.responses)}" for a in plan.actors]
+    row["history"] = [vars(line) for line in plan.history]
+    names = [line.solver for before, line in zip(plan.history, plan.history[1:], strict=False) if line.value < before.value]
+    row["improved_by"] = {name: names.count(name) for name in dict.fromkeys(names)}
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="also write the rows, with their histories, to this file")
+    parser.add_argument("--quick", action="store_true", help="leave out the runs of 10 seconds")
+    options = parser.parse_args()
+    limits = (0.1, 2.0) if options.quick else (0.1, 2.0, 10.0)
+    works = {"lognormal 512 x 4": lognormal(), "GSM8K log 128 x 8": gsm8k()}
+    cluster, offers = six_offers(None)
+    plan_mixed(MixedProblem(lognormal(), offers, cluster), 0.05)  # loads what is loaded once per process
+    print(f"Python {platform.python_version()}, {platform.machine()}; one process, one thread")
+    rows = []
+    for name, workload in works.items():
+        if workload is None:
+            print(f"{name}: skipped, the public log is not beside this checkout")
+            continue
+        for slots in (None, 1024):
+            for cost in ("gpu_s", "usd"):
+                for weight in WEIGHTS:
+                    row = {"workload": name, **measure(workload, slots, solver.Objective(weight, cost=cost), limits)}
+                    rows.append(row)
+                    gaps = ", ".join(f"{row[f'gap_{limit:g}s']:.2%} at {limit:g} s" for limit in limits)
+                    first = "-" if row["first_s"] is None else f"{row['first_s'] * 1e3:.0f} ms"
+                    print(
+                        f"{name}, {row['slots']:4d} slots, {cost:5s}, w {weight}: split {row['split_s'] * 1e3:.0f} ms, "
+                        f"first plan {first}, gap {gaps}, value {row['value']:.4f}, {len(row['actors'])} actors, "
+                        f"{row['improved_by']}",
+                        flush=True,
+                    )
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1, default=float))
+
+
+if __name__ == "__main__":
+    main()

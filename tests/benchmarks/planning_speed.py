@@ -1,0 +1,114 @@
+"""How long a plan with its proof takes, and how large the gap is: one GPU kind, 80 actors, warm, imports left out.
+
+    python tests/benchmarks/planning_speed.py [--json FILE] [--repeats 7]
+
+Lengths are lognormal around a lognormal mean per prompt (seed 0), prompts 50 to 300 tokens, Qwen2.5-3B on two L40S. "no
+limits" takes slots and KV memory away; "256 slots" is the profile as it is, where a plan of few actors refills its slots.
+Medians over repeats; the time limit is 0.15 s without the OR-Tools model and 1 s with it. Peak memory is that of a process
+of its own that plans once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import solver
+from rlhfless.latency import load_profile
+
+SIZES = ((512, 4), (4096, 4), (12_500, 8))
+CLUSTER = solver.Cluster(20, 8, 2)
+QUICK_S, MODEL_S = 0.15, 1.0
+
+
+def workload(prompts: int, samples: int) -> solver.Workload:
+    """A step with a long tail between prompts and a shorter one within."""
+    rng = np.random.default_rng(0)
+    mean = rng.lognormal(5.6, 0.6, prompts)
+    tokens = np.clip(mean[:, None] * rng.lognormal(0, 0.35, (prompts, samples)), 1, 2048).astype(int)
+    return solver.Workload.grid(rng.integers(50, 300, prompts), tokens)
+
+
+def latency(limits: bool) -> solver.LatencyModel:
+    """The L40S profile, with its slots and memory or without."""
+    profile = load_profile("l40s-qwen2.5-3b-tp2")
+    return profile if limits else replace(profile, max_batch=1 << 30, kv_capacity_tokens=1 << 50)
+
+
+def measure(work: solver.Workload, limits: bool, together: bool, time_limit_s: float, repeats: int) -> dict[str, Any]:
+    """Median milliseconds of planning, and what the plan promises."""
+    model = latency(limits)
+
+    def once() -> solver.Plan:
+        return solver.plan_generation(work, CLUSTER, model, time_limit_s=time_limit_s, keep_together=together)
+
+    plan = once()
+    took = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        plan = once()
+        took.append(time.perf_counter() - began)
+    return {
+        "responses": len(work),
+        "limits": "256 slots" if limits else "no limits",
+        "samples": "together" if together else "split",
+        "time_limit_s": time_limit_s,
+        "median_ms": 1e3 * statistics.median(took),
+        "actors": len(plan.actors),
+        "value": plan.value,
+        "gap": plan.gap,
+        "status": plan.status,
+        "history": [(line.solver, line.value, line.lower_bound) for line in plan.history],
+    }
+
+
+def peak_memory_gb() -> float:
+    """Peak resident memory of a new process that plans the largest workload once."""
+    command = [sys.executable, __file__, "--plan-once"]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def main() -> None:
+    """Print the table."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--json", type=Path)
+    options.add_argument("--repeats", type=int, default=7)
+    options.add_argument("--plan-once", action="store_true", help=argparse.SUPPRESS)
+    given = options.parse_args()
+    if given.plan_once:
+        solver.plan_generation(workload(*SIZES[-1]), CLUSTER, latency(True), time_limit_s=QUICK_S)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+        return
+    rows = []
+    head = ("responses", "limits", "samples", "limit", "median", "actors", "gap")
+    print("{:>9} {:>9} {:>8} {:>6} {:>9} {:>6} {:>8}  last step of the history".format(*head))
+    for prompts, samples in SIZES:
+        work = workload(prompts, samples)
+        for limits in (False, True):
+            for together in (False, True):
+                for limit_s in (QUICK_S, MODEL_S):
+                    row = measure(work, limits, together, limit_s, given.repeats if limit_s < MODEL_S else 1)
+                    rows.append(row)
+                    names = "responses", "limits", "samples", "time_limit_s", "median_ms", "actors", "gap"
+                    line = "{:>9,} {:>9} {:>8} {:>4} s {:>6.1f} ms {:>6} {:>8.3%}".format(*(row[name] for name in names))
+                    print(f"{line}  {row['history'][-1][0]} ({row['status']})")
+    memory = peak_memory_gb()
+    print(f"peak memory of a process that plans {SIZES[-1][0] * SIZES[-1][1]:,} responses: {memory:.2f} GB")
+    if given.json:
+        machine = {"machine": platform.machine(), "python": platform.python_version(), "numpy": np.__version__}
+        given.json.write_text(json.dumps({**machine, "peak_memory_gb": memory, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

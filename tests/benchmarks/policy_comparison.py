@@ -1,0 +1,227 @@
+"""Runs policies on the steps of a log and compares sums of realised time and GPU-seconds, with paired intervals and a bound.
+
+Knows steps as planning sees them, policies and simulated engines; nothing of files, profiles or tables as text. What is
+charged and what the intervals mean is said in ``policies.py``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.executor import run_step
+from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
+from rlhfless.simulate import LoggedStep, Setting
+from rlhfless.trace.metrics import interval_union_s
+from solver import Workload
+from solver.clairvoyant import ClairvoyantBound, clairvoyant_bound
+from solver.rules import ActorView, Decision, RuntimeRule, StepState, Trigger
+
+POLICIES = (
+    "static", "random", "random+tau", "least-loaded", "karmarkar-karp", "lpt", "trl", "rlhfuse", "rlhfless", "spread", "fold",
+    "solver", "solver+replan", "oracle", "oracle+replan",
+)  # fmt: skip
+BASE, RIVALS, OURS = "random", ("random", "random+tau", "fold", "spread"), ("solver", "solver+replan")
+NUMBERS = ("time_s", "gpu_seconds", "idle_gpu_seconds", "bound_gpu_seconds", "planning_s", "deciding_s", "moves", "actors")
+
+# --- one step under one policy -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class TimedRule:
+    """Another rule, with the seconds that it took to decide."""
+
+    rule: RuntimeRule
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The rule's own."""
+        return self.rule.name
+
+    def next_trigger(self, view: ActorView) -> Trigger | None:
+        """See ``RuntimeRule``."""
+        began = time.perf_counter()
+        trigger = self.rule.next_trigger(view)
+        self.seconds += time.perf_counter() - began
+        return trigger
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        """See ``RuntimeRule``."""
+        began = time.perf_counter()
+        decisions = self.rule.decide(now_s, state)
+        self.seconds += time.perf_counter() - began
+        return decisions
+
+
+def run(logged: LoggedStep, policy: SchedulingPolicy, setting: Setting, bound: ClairvoyantBound) -> dict[str, float]:
+    """``NUMBERS`` of one step under one policy. Its workload is as new: no policy profits from what another has worked out."""
+    given = logged.given(setting, policy.clairvoyant)
+    given = replace(given, workload=replace(given.workload))
+    began = time.perf_counter()
+    plan = policy.plan(given)
+    planning_s = time.perf_counter() - began
+    rule = None if plan.rule is None else TimedRule(plan.rule)
+    record = run_step(
+        replace(plan, rule=rule), logged.requests(), SimulatedEngine,
+        setting.latency, setting.cluster, admission=setting.admission, migration=setting.migration,
+    )  # fmt: skip
+    deciding_s = 0.0 if rule is None else rule.seconds
+    gpu_s = idle_gpu_s = 0.0
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for span in record.spans:
+        if not span["background"]:
+            spans.setdefault(span["holder"], []).append((span["start_s"], span["end_s"]))
+    for held in record.allocations:
+        gpus, seconds = len(held["gpu_ids"]), held["end_s"] - held["start_s"]
+        gpu_s += gpus * seconds
+        idle_gpu_s += gpus * max(0.0, seconds - interval_union_s(*np.array(spans.get(held["holder"], [(0, 0)])).T))
+    curve = bound.gpu_seconds(record.makespan_s)
+    time_s = record.makespan_s + planning_s + deciding_s
+    numbers = (time_s, gpu_s, idle_gpu_s, curve, planning_s, deciding_s, record.moves, len(plan.actors))
+    return dict(zip(NUMBERS, map(float, numbers), strict=True))
+
+
+def least_on_curve(bound: ClairvoyantBound, weight: float) -> tuple[float, float, float]:
+    """The least T^w C(T)^(1-w): a time, GPU-seconds and a value that it is not below.
+
+    C falls with T, so between two times of the grid (1 % apart) nothing is below the earlier time with the later cost.
+    """
+    times = bound.shortest_s() * np.geomspace(1.0, 50.0, 394)
+    costs = np.array([bound.gpu_seconds(t * (1 + 1e-9)) for t in times])
+    finite = np.isfinite(costs)
+    times, costs = times[finite], costs[finite]
+    never = bound.gpu_seconds(1e12)
+    value = (times**weight * np.append(costs[1:], never) ** (1 - weight)).min()
+    best = int(np.argmin(times**weight * costs ** (1 - weight)))
+    return float(times[best]), float(costs[best]), float(value)
+
+
+def resampled(logged: LoggedStep, rng: np.random.Generator) -> LoggedStep:
+    """The step with whole prompts drawn with replacement; one that is drawn twice counts as two prompts."""
+    owner = logged.truth.prompt_of
+    drawn = rng.choice(np.unique(owner), len(np.unique(owner)))
+    own = [np.flatnonzero(owner == p) for p in drawn]
+    rows = np.concatenate(own)
+    prompt_of = np.repeat(np.arange(len(drawn)), [len(o) for o in own])
+
+    def pick(work: Workload) -> Workload:
+        scenarios = None if work.scenarios is None else work.scenarios[:, rows]
+        return Workload(
+            work.prompt_tokens[drawn], prompt_of, work.response_tokens[rows],
+            response_limit=work.response_limit, scenarios=scenarios,
+        )  # fmt: skip
+
+    return replace(logged, rows=logged.rows.iloc[rows], predicted=pick(logged.predicted), truth=pick(logged.truth))
+
+
+# --- all steps under all policies ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Comparison:
+    """Results on one log with one profile.
+
+    Attributes:
+        runs: (units, policies, NUMBERS) of every step (and draw of the random split).
+        replicates: (replicates, policies, 2) time and GPU-seconds of resampled logs; without them steps are resampled.
+        least: (units, 3) of the bound, see ``least_on_curve``.
+    """
+
+    policies: list[str]
+    weight: float
+    runs: np.ndarray
+    replicates: np.ndarray
+    least: np.ndarray
+
+    def values(self, sums: np.ndarray) -> np.ndarray:
+        """T^w C^(1-w) of (..., policies, time and GPU-seconds first)."""
+        return np.asarray(sums[..., 0] ** self.weight * sums[..., 1] ** (1 - self.weight))
+
+    def ratio(self, policy: str, rival: str) -> tuple[float, float, float]:
+        """The value of ``policy`` over that of ``rival``, and its interval."""
+        mine, other = self.policies.index(policy), self.policies.index(rival)
+        values = self.values(self.runs.sum(axis=0))
+        ratio = float(values[mine] / values[other])
+        if len(self.replicates):
+            logs = np.log(self.values(self.replicates))
+            more = len(logs) - 1
+            student = 1.96 + 2.37 / more + 2.82 / more**2  # the 97.5 % quantile of Student's t
+            spread = student * float(np.std(logs[:, mine] - logs[:, other], ddof=1))
+            return ratio, ratio * math.exp(-spread), ratio * math.exp(spread)
+        rng = np.random.default_rng(0)
+        drawn = rng.integers(0, len(self.runs), (2000, len(self.runs)))
+        values = self.values(self.runs[drawn][..., :2].sum(axis=1))
+        low, high = np.percentile(values[:, mine] / values[:, other], [2.5, 97.5])
+        return ratio, float(low), float(high)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per policy, and the bound. ``generation_value`` leaves planning and deciding out."""
+        sums = self.runs.sum(axis=0)
+        alone = sums.copy()
+        alone[:, 0] -= sums[:, NUMBERS.index("planning_s")] + sums[:, NUMBERS.index("deciding_s")]
+        generation = self.values(alone) / self.values(alone)[self.policies.index(BASE)]
+        base = self.values(sums)[self.policies.index(BASE)]
+        table = []
+        for name, own, without in zip(self.policies, sums, generation.tolist(), strict=True):
+            value, low, high = self.ratio(name, BASE)
+            row = dict(zip(NUMBERS, own.tolist(), strict=True))
+            row |= {"actors": row["actors"] / len(self.runs), "value": value, "low": low, "high": high}
+            row["generation_value"] = without
+            table.append({"policy": name, **row, "over_bound": row["gpu_seconds"] / row.pop("bound_gpu_seconds")})
+        time_s, gpu_s, value = self.least.sum(axis=0).tolist()
+        table.append(
+            {"policy": "bound", "time_s": time_s, "gpu_seconds": gpu_s, "value": float(value / base), "over_bound": 1.0}
+        )
+        return table
+
+    def verdicts(self) -> list[str]:
+        """One sentence per policy of ours and rival."""
+        said = []
+        for mine in (name for name in OURS if name in self.policies):
+            for rival in (name for name in RIVALS if name in self.policies):
+                ratio, low, high = self.ratio(mine, rival)
+                word = "beats" if high < 1 else "loses to" if low > 1 else "is not told apart from"
+                said.append(f"{mine} {word} {rival}: {ratio:.3f} [{low:.3f}, {high:.3f}]")
+        return said
+
+
+def known_policies(names: Sequence[str], setting: Setting) -> list[SchedulingPolicy]:
+    """Those of ``names`` that exist."""
+    found = []
+    for name in names:
+        try:
+            found.append(make_policy(name, tau=setting.tau, static_actors=setting.static_actors, hold=setting.hold))
+        except PolicyError:
+            continue
+    return found
+
+
+def compare(
+    steps: Sequence[LoggedStep], setting: Setting, names: Sequence[str] = POLICIES, draws: int = 1, replicates: int = 0
+) -> Comparison:
+    """Run every step under every policy, ``draws`` times, and on ``replicates`` resamples of its prompts."""
+    policies = known_policies(names, setting)
+    runs, least, again = [], [], []
+    for logged in steps:
+        bound = clairvoyant_bound(logged.truth, setting.cluster, setting.latency)
+        for draw in range(draws):
+            drawn = replace(setting, seed=setting.seed + 1000 * draw)
+            runs.append([list(run(logged, policy, drawn, bound).values()) for policy in policies])
+            least.append(least_on_curve(bound, setting.objective.time_weight))
+    for replicate in range(1, replicates + 1):
+        rng, other = np.random.default_rng(replicate), replace(setting, seed=setting.seed + 1000 * replicate)
+        sums = np.zeros((len(policies), 2))
+        for logged in steps:
+            sample = resampled(logged, rng)
+            bound = clairvoyant_bound(sample.truth, setting.cluster, setting.latency)
+            sums += [list(run(sample, policy, other, bound).values())[:2] for policy in policies]
+        again.append(sums)
+    name = [p.name for p in policies]
+    return Comparison(name, setting.objective.time_weight, np.array(runs), np.array(again), np.array(least))

@@ -1,0 +1,158 @@
+"""Prefill tokens with and without deduplication, the paper's fixed length beside the choice from the prefix tree.
+
+Two batches: 512 synthetic prompts (a system prompt, one of 8 few-shot blocks in two versions, a question) of about 1,000
+tokens, and 512 GSM8K questions, a token per word, behind a common instruction. Every prompt has 4 samples, split at random
+over 8 actors that compute a prompt for each response. Run: ``python tests/benchmarks/prefixes.py [--json FILE] [--gsm8k FILE]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import solver
+from rlhfless.latency import load_profile
+from solver.assemble import assemble
+from solver.prefill.dedup import computations, deduplicate
+from solver.prefill.prefix import PrefixCosts, PrefixTree, choose_prefixes, fixed_length_rule
+
+PROFILE, ACTORS, SAMPLES, PROMPTS = "l40s-qwen2.5-3b-tp2", 8, 4, 512
+GSM8K = Path(__file__).parents[3] / "shared" / "data" / "gsm8k" / "train.jsonl"
+INSTRUCTION = (
+    "Solve the following problem. Think step by step, write down every intermediate result, and give the final answer as a "
+    "number after four hash signs on the last line. Problem:"
+)
+
+
+def synthetic(rng: np.random.Generator) -> list[np.ndarray]:
+    """512 prompts of 400 common tokens, 300 + 150 of a few-shot block and its version, and 50 to 250 of a question."""
+    common = rng.integers(1000, 50_000, 400)
+    blocks = [(rng.integers(1000, 50_000, 300), rng.integers(1000, 50_000, (2, 150))) for _ in range(8)]
+    prompts = []
+    for _ in range(PROMPTS):
+        block, versions = blocks[rng.integers(8)]
+        question = rng.integers(1000, 50_000, rng.integers(50, 251))
+        prompts.append(np.concatenate([common, block, versions[rng.integers(2)], question]))
+    return prompts
+
+
+def gsm8k(path: Path) -> list[list[int]]:
+    """The first 512 questions behind the instruction, a token per word or sign."""
+    lines = path.read_text(encoding="utf-8").splitlines()[:PROMPTS]
+    known: dict[str, int] = {}
+    words = [re.findall(r"\w+|[^\w\s]", f"{INSTRUCTION} {json.loads(line)['question']}") for line in lines]
+    return [[known.setdefault(word, len(known)) for word in row] for row in words]
+
+
+def timed(function: Any, *arguments: Any, **options: Any) -> tuple[Any, float]:
+    """The result and the least seconds of three calls."""
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        result = function(*arguments, **options)
+        seconds.append(time.perf_counter() - start)
+    return result, min(seconds)
+
+
+def measure(name: str, prompts: list[Any]) -> dict[str, Any]:
+    """One batch: every choice with its tokens, net seconds, bound and planning time."""
+    rng = np.random.default_rng(1)
+    latency = load_profile(PROFILE)
+    cluster = solver.Cluster(2, 8, 2, node_bytes_per_s=32e9, network_bytes_per_s=12.5e9)
+    lengths = [len(p) for p in prompts]
+    tokens = np.clip(rng.lognormal(5.5, 0.6, (len(prompts), SAMPLES)), 1, 2048).astype(int)
+    workload = solver.Workload.grid(lengths, tokens, response_limit=2048)
+    plan = assemble("random", np.array_split(rng.permutation(len(workload)), ACTORS), workload, cluster, latency)
+    tree, tree_s = timed(PrefixTree.of_token_ids, prompts)
+    counts = computations(plan, workload)
+    costs = PrefixCosts(
+        latency.prefill_per_token_s, latency.transfer_base_s, latency.kv_bytes_per_token / cluster.network_bytes_per_s,
+        latency.prefill_base_s,
+    )  # fmt: skip
+    rows = []
+    for capacity in (None, tree.tokens // 4):
+        for batch in (None, 64):
+            limits = {"capacity_tokens": capacity, "max_batch": batch}
+            cases = [
+                ("exact, any prefix", choose_prefixes, limits, False),
+                ("exact, whole prompts", choose_prefixes, limits, True),
+            ]
+            if batch is not None:
+                cases.insert(0, ("fixed length", fixed_length_rule, limits, False))
+            for label, function, options, whole in cases:
+                choice, seconds = timed(function, tree, counts, costs, whole_prompts=whole, **options)
+                rows.append(
+                    {
+                        "choice": label, "capacity_tokens": capacity, "max_batch": batch, "tokens_before": choice.tokens_before,
+                        "tokens_after": choice.tokens_after, "computed_once": choice.computed_tokens, "net_s": choice.net_s,
+                        "bound_s": choice.bound_s, "whole_prompts": len(choice.prompts), "seconds": seconds,
+                    }
+                )  # fmt: skip
+    plans = []
+    trunk_tokens = next(row["computed_once"] for row in rows if row["choice"] == "fixed length")
+    for label, options in (
+        ("shared in actors", {"prefill_actor": False}),
+        ("prefill actor, streamed", {}),
+        ("prefill actor, streamed, late start", {"late_start": True}),
+        ("prefill actor, as in the paper", {"streamed": False}),
+        ("prefill actor alone, as in the paper", {"streamed": False, "share_in_actors": False}),
+        (f"prefill actor alone, {trunk_tokens:,} tokens", {"capacity_tokens": trunk_tokens, "share_in_actors": False}),
+    ):
+        found, seconds = timed(deduplicate, plan, workload, cluster, latency, prompts, learner_node=0, **options)
+        plans.append(
+            {
+                "plan": label, "how": found.how, "tokens_after": found.tokens_after, "makespan_s": found.plan.makespan_s,
+                "gpu_seconds": found.plan.gpu_seconds, "seconds": seconds,
+            }
+        )  # fmt: skip
+    return {
+        "batch": name, "prompts": len(prompts), "prompt_tokens": sum(lengths), "distinct_tokens": tree.tokens, "tree_s": tree_s,
+        "makespan_s": plan.makespan_s, "gpu_seconds": plan.gpu_seconds, "choices": rows, "plans": plans,
+    }  # fmt: skip
+
+
+def show(result: dict[str, Any]) -> None:
+    print(
+        f"\n{result['batch']}: {result['prompts']} prompts of {result['prompt_tokens']:,} tokens, "
+        f"{result['distinct_tokens']:,} of them distinct; tree in {result['tree_s'] * 1e3:.1f} ms"
+    )
+    print(
+        f"{'choice':22}{'capacity':>10}{'batch':>7}{'before':>12}{'after':>12}{'once':>10}{'net s':>9}{'bound s':>9}{'ms':>8}"
+    )
+    for r in result["choices"]:
+        print(
+            f"{r['choice']:22}{r['capacity_tokens'] or '-':>10}{r['max_batch'] or '-':>7}{r['tokens_before']:>12,}"
+            f"{r['tokens_after']:>12,}{r['computed_once']:>10,}{r['net_s']:>9.3f}{r['bound_s']:>9.3f}{r['seconds'] * 1e3:>8.1f}"
+        )
+    print(f"as it is: makespan {result['makespan_s']:.3f} s, {result['gpu_seconds']:.2f} GPU-seconds")
+    for r in result["plans"]:
+        print(
+            f"{r['plan']:38}{r['how']:18}{r['tokens_after']:>12,} tokens, makespan {r['makespan_s']:.3f} s, "
+            f"{r['gpu_seconds']:.2f} GPU-seconds, planned in {r['seconds'] * 1e3:.0f} ms"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="write the results here")
+    parser.add_argument("--gsm8k", type=Path, default=GSM8K, help="GSM8K's train.jsonl")
+    options = parser.parse_args()
+    results = [measure("synthetic few-shot tree", synthetic(np.random.default_rng(0)))]
+    if options.gsm8k.is_file():
+        results.append(measure("GSM8K questions", gsm8k(options.gsm8k)))
+    else:
+        print(f"{options.gsm8k} is not there; the GSM8K batch is left out")
+    for result in results:
+        show(result)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
