@@ -37,6 +37,9 @@ test: lint  ## set up, lint, types, tests (minutes)
 test-full: $(INSTALLED)  ## the long tests
 	$(PY) -m pytest -m full --durations=10 --timeout=1800
 
+test-search: $(INSTALLED)  ## the property tests of `make test`, with examples that nobody has seen
+	$(PY) -m pytest -m "not full" --hypothesis-profile=search $$(grep -rl hypothesis tests --include='test_*.py')
+
 record: $(INSTALLED)  ## train the shipped run anew and replace data/traces and data/models (minutes)
 	rm -rf out/arithmetic-grpo
 	$(PY) -m rlhfless train --task arithmetic --algorithm grpo --steps 60 --gpus 16 -o out/arithmetic-grpo

@@ -1,0 +1,13 @@
+"""Settings of all tests.
+
+Knows hypothesis only. Every run tries the same examples, so that a change is judged by what it changes; ``make test-search``
+tries examples that nobody has seen, and an example that fails there goes into its test with ``@example``.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("search", deadline=None, print_blob=True)
+settings.load_profile("same")
