@@ -3,7 +3,8 @@
 Knows one actor of one GPU kind and size; nothing of workloads, plans or files (profiles are read by rlhfless.latency).
 A decode iteration of a batch of B responses that hold K KV tokens together takes ``step_s(B, K)``: from a measured table
 where there is one, else from the affine fit ``base_s + per_response_s * B + per_kv_token_s * K``. The planner works with
-the affine fit (its bounds are proved for it); what is executed is charged by the table.
+the affine fit (its bounds are proved for it); what is executed is charged by the table. An iteration that responses join takes
+``join_s`` longer for each of them, whatever else they need: a constant per response, so loads of responses still add up.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from solver.errors import PlanningError, is_number, is_whole
 from solver.workload import FloatArray, number_array
 
 TIMES = (
-    "base_s", "per_response_s", "per_kv_token_s", "prefill_base_s", "prefill_per_token_s", "start_s", "sync_s",
+    "base_s", "per_response_s", "per_kv_token_s", "join_s", "prefill_base_s", "prefill_per_token_s", "start_s", "sync_s",
     "transfer_base_s", "transfer_per_kv_token_s",
 )  # fmt: skip
 SIZES = ("kv_bytes_per_token", "weight_bytes")
@@ -83,6 +84,8 @@ class LatencyModel:
         base_s, per_response_s, per_kv_token_s: the affine fit of a decode iteration (a, b and c of the theory).
         table: the measured table, or None when only the fit is known.
         prefill_base_s, prefill_per_token_s: a prefill call of n tokens takes base + n * per_token.
+        join_s: of every response that joins a batch, for the first time or again, beside its prefill: taking it in, and letting
+            it go when it leaves. Charged when it joins. 0 where the host's work per response was not measured.
         start_s: cold start of an actor; sync_s: taking over new weights.
         transfer_base_s, transfer_per_kv_token_s: moving the KV cache of one response to another actor.
         max_batch: most responses in a batch; kv_capacity_tokens: most KV tokens in memory.
@@ -98,6 +101,7 @@ class LatencyModel:
     table: StepTable | None = None
     prefill_base_s: float = 0.0
     prefill_per_token_s: float = 0.0
+    join_s: float = 0.0
     start_s: float = 0.0
     sync_s: float = 0.0
     transfer_base_s: float = 0.0

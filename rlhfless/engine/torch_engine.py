@@ -235,7 +235,8 @@ class TorchEngine:
         if isinstance(self.charge, LatencyModel):
             tokens = iteration.computed_tokens
             iteration.prefill_s = float(self.charge.prefill_s(tokens)) if tokens else 0.0
-            iteration.decode_s = float(self.charge.step_s(len(iteration.batch), iteration.kv_tokens))
+            joins_s = self.charge.join_s * len(iteration.newcomers)
+            iteration.decode_s = float(self.charge.step_s(len(iteration.batch), iteration.kv_tokens)) + joins_s
         else:
             iteration.prefill_s, iteration.decode_s = self._run(iteration)
 

@@ -23,6 +23,7 @@ from rlhfless.engine.torch_forward import RowModel
 from rlhfless.engine.torch_profile import engine_timers
 from rlhfless.engine.torch_step import GRAPH_WIDTH
 from rlhfless.latency import load_profile, read_profile
+from rlhfless.latency.changes import Course, measure_changes
 from rlhfless.latency.measure import TIMED_CALLS, WARM_UP_CALLS, CausalLM, median_seconds
 from rlhfless.latency.profile import compose_profile, kv_capacity
 from solver.admission import Admission
@@ -32,11 +33,11 @@ SLOTS, PROMPT_TOKENS = 64, 64  # of the comparison with generate
 
 
 class Grid(NamedTuple):
-    """Sizes to time: batches x contexts (KV tokens per response), prefill calls (prompts, tokens of each)."""
+    """Sizes to time: batches x contexts (KV tokens per response), and (responses, prompt tokens of each) that join."""
 
     batches: tuple[int, ...]
     contexts: tuple[int, ...]
-    prefills: tuple[tuple[int, int], ...]
+    joins: tuple[tuple[int, int], ...]
     most_rounds: int
 
 
@@ -49,22 +50,22 @@ def measured_profile(load: Callable[[], CausalLM], grid: Grid, shipped: str | No
     begin = time.monotonic()
     lm = load()
     device = lm.device.type
-    decode, prefill = engine_timers(lm.model, max(*grid.contexts, *(tokens for _, tokens in grid.prefills)))
+    courses = [Course(*sizes) for sizes in grid.joins]
+    decode, run_course = engine_timers(lm.model, max(*grid.contexts, *(c.tokens + c.iterations for c in courses)))
     points = [(batch, context) for batch in grid.batches for context in grid.contexts]
     first = time.monotonic()
     median_seconds(decode, points, 1, device)  # finds out what a round takes, and warms up
     a_round = time.monotonic() - first
     rounds = int(np.clip((seconds - (time.monotonic() - begin)) / (1.5 * a_round), 1, grid.most_rounds))
     step_s = median_seconds(decode, points, rounds, device).reshape(len(grid.batches), len(grid.contexts))
-    prefill_s = median_seconds(prefill, list(grid.prefills), 1, device)
+    changes = measure_changes(run_course, courses, 1)
     sync_s = lm.median_s(lm.sync, 1)
     memory = torch.cuda.get_device_properties(lm.device).total_memory if device == "cuda" else lm.weight_bytes + (1 << 30)
     name = torch.cuda.get_device_name(lm.device).lower().replace(" ", "-") if device == "cuda" else "cpu"
     profile = compose_profile(
         name=f"{name}-{lm.name.lower()}", model=lm.name, kind=name, gpus_per_actor=1, precision=lm.precision,
         table=StepTable(np.array(grid.batches), np.array(grid.contexts), step_s),
-        prefill_samples=[(*size, s) for size, s in zip(grid.prefills, prefill_s, strict=True)],
-        start_s=sync_s, sync_s=sync_s, transfer_base_s=0.0, link="a copy in the device's memory",
+        changes=changes, start_s=sync_s, sync_s=sync_s, transfer_base_s=0.0, link="a copy in the device's memory",
         link_bytes_per_s=round(1 / lm.copy_s_per_byte(1)),
         capacity=kv_capacity(
             gpus=1, memory_bytes_per_gpu=memory, weight_bytes=lm.weight_bytes, kv_bytes_per_token=lm.kv_bytes_per_token
@@ -81,8 +82,8 @@ def measured_profile(load: Callable[[], CausalLM], grid: Grid, shipped: str | No
     print("batch " + " ".join(f"{context:>8}" for context in grid.contexts))
     for batch, row in zip(grid.batches, step_s * 1e3, strict=True):
         print(f"{batch:>5} " + " ".join(f"{ms:8.2f}" for ms in row))
-    for (prompts, tokens), s in zip(grid.prefills, prefill_s, strict=True):
-        print(f"prefill {prompts:>3} x {tokens:<4} {s * 1e3:8.2f} ms {prompts * tokens / s:>10,.0f} tokens/s")
+    for c in changes:
+        print(f"{c.prompts:>3} x {c.tokens_each:<4} join, {c.ended} ends: {c.seconds * 1e3:8.2f} ms more than without")
     return {
         "profile": profile, "rounds": rounds, "attended_cells": [attended(context, device) for context in grid.contexts],
         "shipped": against_shipped(points, step_s.reshape(-1), shipped),

@@ -141,7 +141,7 @@ class PlainEngine:
                 known.add(h.request.prompt)
         new = sum(computed)
         prefill_s = float(self.latency.prefill_s(new)) if new else 0.0
-        decode_s = float(self.latency.step_s(len(batch), sum(h.context for h in batch)))
+        decode_s = float(self.latency.step_s(len(batch), sum(h.context for h in batch))) + self.latency.join_s * len(joining)
         if self.clock_s + prefill_s + decode_s > to_s:
             return False
         self.known = known
@@ -187,7 +187,7 @@ def latencies(draw: st.DrawFn) -> LatencyModel:
 
     return LatencyModel(
         "small", 1, one_of(1e-3, 8e-3), one_of(0.0, 1e-4, 3e-3), one_of(0.0, 1e-5, 2e-4),
-        prefill_base_s=one_of(0.0, 4e-3), prefill_per_token_s=one_of(0.0, 2e-4),
+        prefill_base_s=one_of(0.0, 4e-3), prefill_per_token_s=one_of(0.0, 2e-4), join_s=one_of(0.0, 3e-3),
     )  # fmt: skip
 
 
