@@ -21,8 +21,9 @@ from solver.admission import Admission  # noqa: E402
 from solver.latency import LatencyModel  # noqa: E402
 
 LATENCY = LatencyModel(
-    "test", 1, base_s=1.0, per_response_s=0.25, per_kv_token_s=2**-10, prefill_base_s=0.5, prefill_per_token_s=2**-6
-)
+    "test", 1, base_s=1.0, per_response_s=0.25, per_kv_token_s=2**-10, prefill_base_s=0.5, prefill_per_token_s=2**-6,
+    join_s=2**-3,
+)  # fmt: skip
 ROOMY = Admission(8, 1 << 20)
 
 
@@ -108,8 +109,8 @@ def test_ends_at_eos_at_the_limit_and_at_a_forced_length(model):
 def test_profile_charging_is_what_one_computes_by_hand(model):
     e = engine(model, Admission(2, 1 << 20), start_s=3.0)
     e.add([request(0, 5, target_tokens=2), request(1, 7, target_tokens=1), request(2, 4, target_tokens=1)])
-    first = LATENCY.prefill_s(12) + LATENCY.step_s(2, 12)
-    second = LATENCY.prefill_s(4) + LATENCY.step_s(2, 6 + 4)
+    first = LATENCY.prefill_s(12) + LATENCY.step_s(2, 12) + 2 * LATENCY.join_s
+    second = LATENCY.prefill_s(4) + LATENCY.step_s(2, 6 + 4) + LATENCY.join_s
     assert e.peek_next_event_s() == 3.0 + first
     progress = e.advance(math.inf)
     assert [(c.response, c.time_s) for c in progress.completions] == [
@@ -184,13 +185,13 @@ def test_a_late_arrival_joins_at_the_next_boundary_and_an_idle_clock_jumps(model
     e = engine(model)
     e.add([request(0, target_tokens=3), request(1, target_tokens=1, available_s=1.5), request(2, available_s=100.0)])
     assert (e.running(), e.waiting()) == ((), (0, 1, 2))
-    boundary = float(LATENCY.prefill_s(5) + LATENCY.step_s(1, 5))
+    boundary = float(LATENCY.prefill_s(5) + LATENCY.step_s(1, 5) + LATENCY.join_s)
     completions = {c.response: c for c in e.advance(99.0).completions}
     assert completions[1].start_s == boundary
     assert e.clock_s == completions[0].time_s < 99.0
-    assert e.peek_next_event_s() == 100.0 + LATENCY.prefill_s(5) + LATENCY.step_s(1, 5)
+    assert e.peek_next_event_s() == 100.0 + LATENCY.prefill_s(5) + LATENCY.step_s(1, 5) + LATENCY.join_s
     e.add([request(3, target_tokens=1, available_s=50.0)])
-    assert e.peek_next_event_s() == 50.0 + LATENCY.prefill_s(5) + LATENCY.step_s(1, 5)
+    assert e.peek_next_event_s() == 50.0 + LATENCY.prefill_s(5) + LATENCY.step_s(1, 5) + LATENCY.join_s
     assert {c.start_s for c in e.advance(math.inf).completions} == {50.0, 100.0}
 
 
