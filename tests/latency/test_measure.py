@@ -14,7 +14,7 @@ from rlhfless.engine.torch_engine import TorchEngine
 from rlhfless.engine.torch_profile import EngineTimer, engine_timers
 from rlhfless.errors import MissingExtra
 from rlhfless.latency import ProfileError, load_profile, measure, save_profile
-from rlhfless.latency.changes import AFTER, GAP, Course
+from rlhfless.latency.changes import AFTER, GAP, Course, RunCourse
 
 SMALL = {"batches": (1, 8), "contexts": (16, 64), "joins": ((1, 16), (4, 32)), "rounds": 1}
 
@@ -84,7 +84,7 @@ def test_the_times_are_those_of_the_callables(tmp_path: Path) -> None:
             seconds[GAP * i] += 7e-3 * (i <= course.refills)
         return seconds
 
-    def timers(model: object, longest: int) -> tuple[measure.Timed, measure.Timed]:
+    def timers(model: object, longest: int) -> tuple[measure.Timed, RunCourse]:
         return lambda batch, context: work(10e-3 + 2e-3 * batch), course_s
 
     profile = measure.measure_profile(timers, name="pretended", **(SMALL | {"rounds": 3}))
