@@ -10,7 +10,7 @@ transfers are charged as the profile says on both sides.
 (b) Predicted lengths: each prompt's mean at another visit; the same errors, reported only.
 
 A machine that others use is not always as fast as it was when the profile was measured. So a few points of the profile are
-timed again right before and after every replay of an actor; "drift" is how much slower they were. Errors are given once more
+timed again between all replays of actors; "drift" is how much slower they were. Errors are given once more
 without drift: the same step retold with the seconds of every replay divided by its drift. On a quiet machine both say the same.
 
 Parts: iterations around a change of the batch, an actor's first ones included, and those of an unchanged batch: what was
@@ -111,19 +111,22 @@ class Beside:
 
     Attributes:
         replays: of every replay, in order: what was replayed, and the drift.
+        after: the drift at the end of the last one, right before the next.
     """
 
     factory: TorchEngineFactory
     drift: Drift
     replays: list[tuple[Journal, Replayed, float]] = field(default_factory=list)
+    after: float | None = None
 
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> TorchEngine:
         return self.factory(latency, admission, start_s)
 
     def replay(self, journal: Journal) -> Replayed:
-        before = self.drift()
+        before = self.drift() if self.after is None else self.after
         replayed = self.factory.replay(journal)
-        self.replays.append((journal, replayed, (before + self.drift()) / 2))
+        self.after = self.drift()
+        self.replays.append((journal, replayed, (before + self.after) / 2))
         return replayed
 
 
