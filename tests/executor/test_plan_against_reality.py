@@ -116,6 +116,7 @@ def test_the_summary_of_emulation_is_of_charged_against_alone():
 
 
 @pytest.mark.full
+@pytest.mark.timeout(900)
 def test_a_few_steps_are_planned_executed_and_reported(tmp_path, monkeypatch, capsys):
     out = tmp_path / "report.json"
     monkeypatch.setattr("sys.argv", ["plan_against_reality.py", "--steps", "2", "--fast", "--json", str(out)])
