@@ -123,6 +123,7 @@ class WallOrders(Step[Remote]):
             self.owner.update(dict.fromkeys(actor.plan.responses, actor))
             actor.kept = [*with_prefixes(actor.plan, [self.requests[r] for r in actor.plan.responses])]
             actor.awaits = bool(actor.plan.prefixes) and self.plan.prefill is not None
+            actor.closing = actor.index == self.plan.prefill_actor  # nothing but prefixes is for it
         prefill = self.plan.prefill_actor
         first = [a for a in self.planned if a.plan.start_s <= 0 or a.index == prefill]
         self.later = sorted((a for a in self.planned if a not in first), key=lambda a: -a.start_s)
