@@ -78,6 +78,11 @@ class ProcessPool:
         return f"ProcessPool: {len(self._idle)} idle of {len(self._all)} processes on {where}"
 
     @property
+    def working(self) -> list[int]:
+        """Ids of the processes that are actors of a step now."""
+        return [p.pid for p in list(self._all) if p.pid is not None and p.alive and p not in self._idle]
+
+    @property
     def meta(self) -> dict[str, str]:
         """What ``meta.json`` says of a run whose steps are executed here."""
         return {"clock": "wall", "charging": "measured", "device": f"a process per actor on {', '.join(self.devices) or CPU}"}

@@ -79,7 +79,7 @@ def test_every_response_is_delivered_once_whatever_dies_or_hangs_and_whenever(se
     crew = ScriptedCrew(
         seed, 0.1 + 0.4 * (seed % 3), dies=0.05 * (seed % 2), hangs=0.05 * (seed % 4 > 1) + 1e-9, faults=seed % 7
     )
-    record = run(plan_of(GROUPS, rule, slots=3), crew)
+    record = run(plan_of(GROUPS, rule, slots=3, release=("done", "generation", "step")[seed % 3]), crew)
     assert_whole(record)
     lost = events(record, "lost")
     assert crew.abandoned == {int(e["holder"].removeprefix("actor-")) for e in lost}

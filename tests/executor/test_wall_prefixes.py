@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from test_torch_prefill import CLUSTER, LATENCY, PROMPTS, SAMPLES, dealt, prompt
 
 from rlhfless.engine.torch_engine import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
-from rlhfless.executor import ProcessPool, StepRecord, processes, run_step
+from rlhfless.executor import Faults, ProcessPool, StepRecord, processes, run_step
 from rlhfless.trace.checks import validate
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
@@ -32,7 +33,7 @@ def factory() -> TorchEngineFactory:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPool]:
-    with ProcessPool(["cpu"] * 4) as shared:
+    with ProcessPool(["cpu"] * 4, faults=Faults(slow_factor=math.inf)) as shared:  # a busy machine slows some down
         yield shared
 
 
