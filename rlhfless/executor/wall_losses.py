@@ -17,7 +17,8 @@ import numpy as np
 
 from rlhfless.executor.recovery import Goes, Left, Way, resolve, what_is_left
 from rlhfless.executor.remote import ActorError, Lost
-from rlhfless.executor.wall_orders import Remote, WallOrders
+from rlhfless.executor.wall_actor import Remote
+from rlhfless.executor.wall_orders import WallOrders
 from solver.plan import ActorPlan
 from solver.remaining import RemainingLengths
 from solver.rules import Cut, Move

@@ -20,7 +20,7 @@ from torch_wall_samples import CLUSTER, LATENCY, actor_plan, factory_of, request
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch_engine import TorchEngineFactory
-from rlhfless.executor import ActorError, Faults, ProcessPool, StepRecord, processes, run_step
+from rlhfless.executor import ActorError, Faults, ProcessPool, StepRecord, local, run_step
 from rlhfless.executor.remote import Lost, Report
 from rlhfless.trace.checks import validate
 from solver import Plan
@@ -95,7 +95,7 @@ def assert_sound(record: StepRecord, undisturbed: StepRecord) -> None:
 
 def striking(monkeypatch: pytest.MonkeyPatch, strike: Strike) -> None:
     """``strike`` hears of every report before the loop does."""
-    reports = processes._Processes.reports
+    reports = local.LocalCrew.reports
 
     def heard(self: Any, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
         found = reports(self, timeout_s)
@@ -103,7 +103,7 @@ def striking(monkeypatch: pytest.MonkeyPatch, strike: Strike) -> None:
             strike(self, index, said)
         return found
 
-    monkeypatch.setattr(processes._Processes, "reports", heard)
+    monkeypatch.setattr(local.LocalCrew, "reports", heard)
 
 
 def once(index: int, how: signal.Signals, when: Callable[[Report], bool]) -> Strike:
@@ -171,13 +171,13 @@ class MoveOne:
         return [Move(views[0].running[0], 1)]
 
 
-@pytest.mark.parametrize("who", ["sender", "receiver"])
+@pytest.mark.parametrize("who", ["sender", pytest.param("receiver", marks=pytest.mark.full)])
 def test_an_actor_that_is_killed_while_a_response_moves(
     who: str, pool: ProcessPool, factory: TorchEngineFactory, undisturbed: StepRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sender with the order to hand over in its pipe, or the receiver with the KV state on its way."""
     order = "cut" if who == "sender" else "add"
-    obey = getattr(processes._Remote, order)
+    obey = getattr(local.LocalActor, order)
 
     def given(self: Any, what: Any, *more: Any) -> None:
         obey(self, what, *more)
@@ -185,7 +185,7 @@ def test_an_actor_that_is_killed_while_a_response_moves(
             os.kill(self._process.pid, signal.SIGKILL)
 
     step(pool, factory, plan_of(GROUPS))  # both have started, else there is nobody to move to
-    monkeypatch.setattr(processes._Remote, order, given)
+    monkeypatch.setattr(local.LocalActor, order, given)
     record = step(pool, factory, plan_of([range(12), range(12, 24)], MoveOne()))
     assert_sound(record, undisturbed)
     assert record.events[0]["name"] == "move"
@@ -206,7 +206,7 @@ def test_an_actor_that_hangs_is_given_up_and_what_it_says_later_counts_for_nothi
         zombies.append(process)
         os.kill(process.pid, signal.SIGCONT)
 
-    reports = processes._Processes.reports
+    reports = local.LocalCrew.reports
 
     def heard(self: Any, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
         found = reports(self, timeout_s)
@@ -214,12 +214,12 @@ def test_an_actor_that_hangs_is_given_up_and_what_it_says_later_counts_for_nothi
         said_late.extend(c.response for said in late for c in said.completions)
         return found
 
-    monkeypatch.setattr(processes._Processes, "abandon", abandon)
-    monkeypatch.setattr(processes._Processes, "reports", heard)
+    monkeypatch.setattr(local.LocalCrew, "abandon", abandon)
+    monkeypatch.setattr(local.LocalCrew, "reports", heard)
     record = step(pool, factory, plan_of([range(6), range(6, 24)]), replace(FAULTS, silence_floor_s=1.5, silence_factor=1.0))
     for zombie in zombies:
         zombie.kill()
-        pool._forget(zombie)
+        pool.forget(zombie)
     assert_sound(record, undisturbed)
     (lost,) = events(record, "lost")
     assert lost["holder"] == "actor-0"
