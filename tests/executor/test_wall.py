@@ -215,7 +215,8 @@ with ProcessPool() as pool:  # no main guard
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_program_that_is_stopped_leaves_nothing_behind(how: signal.Signals, tmp_path: Path) -> None:
-    """Ctrl-C as a terminal sends it, to the program and its actors; and a program that is killed outright."""
+    """Ctrl-C as a terminal sends it, to the program and its actors; and a program that is killed outright. An actor that hangs
+    goes with it."""
     here = Path(__file__).parent
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(paths=[str(here), str(here.parents[1])]))
@@ -228,6 +229,8 @@ def test_a_program_that_is_stopped_leaves_nothing_behind(how: signal.Signals, tm
         assert said == "running", program.communicate()[1]
         assert len(pids) == 2
         assert shared_memory(program.pid) or not Path("/dev/shm").exists()
+        if sys.platform == "linux":
+            os.kill(int(pids[0]), signal.SIGSTOP)
         if how == signal.SIGINT:
             os.killpg(program.pid, signal.SIGINT)
         else:
