@@ -13,6 +13,7 @@ from typing import Any
 from rlhfless.engine.columns import Completions
 from rlhfless.engine.protocol import Completion, EngineSpan
 from solver.plan import Plan
+from solver.rules import RuntimeRule
 
 Row = dict[str, Any]
 
@@ -26,6 +27,7 @@ class StepRecord:
     Attributes:
         start_s, end_s: from the first GPU taken to the last response complete (later, when GPUs are held longer).
         moves: responses handed from one actor to another.
+        rule: the copy of the plan's rule that served this step, with what it has seen; None where the plan has none.
     """
 
     run: str
@@ -36,6 +38,7 @@ class StepRecord:
     allocations: list[Row] = field(default_factory=list)
     events: list[Row] = field(default_factory=list)
     moves: int = 0
+    rule: RuntimeRule | None = field(default=None, repr=False)
     _spans: list[Row] = field(default_factory=list, repr=False)
     _told: list[Row | tuple[str, Iterable[EngineSpan]]] = field(default_factory=list, repr=False)  # not in ``_spans`` yet
     _latest: dict[str, Row] = field(default_factory=dict, repr=False)  # the last engine span of each holder

@@ -275,7 +275,8 @@ def run_step(
     latency model.
 
     Args:
-        plan: every request must be in it once; its rule, if any, is asked while the step runs. What it says of its actors
+        plan: every request must be in it once; a copy of its rule, if any, is asked while the step runs, so
+            the plan can be run again. What it says of its actors
             (kind, price, prewarmed, start, prefixes, sharing of prompts, prefill actor) is what is executed and billed.
         requests: one per response of the workload, ``response`` counting from 0.
         make_engine: called once per actor that decodes, with its latency model, its admission and the time at which it is
