@@ -12,6 +12,7 @@ from typing import Any
 
 from rlhfless.engine.columns import Completions
 from rlhfless.engine.protocol import Completion, EngineSpan
+from rlhfless.engine.stretch import Stretch
 from solver.plan import Plan
 from solver.rules import RuntimeRule
 
@@ -41,6 +42,7 @@ class StepRecord:
     rule: RuntimeRule | None = field(default=None, repr=False)
     _spans: list[Row] = field(default_factory=list, repr=False)
     _told: list[Row | tuple[str, Iterable[EngineSpan]]] = field(default_factory=list, repr=False)  # not in ``_spans`` yet
+    _going_on: dict[str, Stretch] = field(default_factory=dict, repr=False)  # of ``_told``, by holder
     _latest: dict[str, Row] = field(default_factory=dict, repr=False)  # the last engine span of each holder
     _whole: bool = field(default=False, repr=False)  # mean KV tokens are to be whole numbers
     _completions: dict[int, Completion] = field(default_factory=dict, repr=False)
@@ -67,9 +69,10 @@ class StepRecord:
 
     @property
     def spans(self) -> list[Row]:
-        """Rows in the order in which they were told."""
+        """Rows; those of one holder's engine in order of time, the others in the order in which they were told."""
         if self._told:
             told, self._told = self._told, []
+            self._going_on.clear()
             for one in told:
                 if isinstance(one, dict):
                     self._spans.append(one)
@@ -134,6 +137,11 @@ class StepRecord:
 
     def engine_spans(self, holder: str, spans: Iterable[EngineSpan]) -> None:
         """An engine's spans; decode stretches that follow on each other without a gap become one."""
+        if isinstance(spans, Stretch):
+            if holder in self._going_on:
+                self._going_on[holder].add(spans)
+                return
+            self._going_on[holder] = spans
         self._told.append((holder, spans))
 
     def _merge(self, holder: str, spans: Iterable[EngineSpan]) -> None:
