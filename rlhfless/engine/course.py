@@ -53,6 +53,7 @@ class Course:
             last = np.zeros(len(members), np.int64)
             np.maximum.at(last, stays.response, stays.last)
         self._last = last
+        self._together = self.once and not stays.first.any()
         self.finishing = last.argsort(kind="stable")
         self.finish = last[self.finishing]
         self._names = members["response"]
@@ -61,7 +62,8 @@ class Course:
         self.done = self.reported = 0
         self.clock_s = base_s
         self.next_s = base_s if len(last) and self.finish[0] == 0 else self._after(0)
-        self._seen: tuple[tuple[int, int] | None, tuple[int, ...], tuple[int, ...]] = None, (), ()
+        self._seen: tuple[tuple[int, ...], tuple[int, ...]] = (), ()
+        self._seen_until = -1.0  # the boundary at which something else is to be seen
         self._changes: IntArray | None = None  # boundaries at which batch or queue change
         self._told: tuple[FloatArray, FloatArray, IntArray] | None = None  # of completions
 
@@ -143,6 +145,11 @@ class Course:
         """Whether nothing is left to commit."""
         return self.done == self.iterations.last
 
+    def completion_index(self, completions: int) -> int | None:
+        """The boundary of the ``completions``-th completion from now on; None when fewer are left."""
+        place = self.reported + completions - 1
+        return int(self.finish[place]) if place < len(self.finish) else None
+
     def completed_by(self, index: int) -> int:
         """How many responses end at this boundary or before it."""
         return int(self.finish.searchsorted(index, side="right"))
@@ -154,28 +161,37 @@ class Course:
         if not at:
             return np.arange(self._running)
         stays = self.stays
+        inside: IntArray = (stays.last > at if self._together else (stays.first < at) & (stays.last > at)).nonzero()[0]
         if self.once:  # rows join in their order
-            return np.flatnonzero((stays.first < at) & (stays.last > at))
-        inside = np.flatnonzero((stays.first < at) & (stays.last > at))
+            return inside
         rows: IntArray = stays.response[inside[np.lexsort((stays.response[inside], stays.first[inside]))]]
         return rows
 
     def in_batch_and_queue(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Responses in the batch, in order of admission, and the others that are not complete; the same objects as before
         where nothing changed."""
+        if self.done < self._seen_until:
+            return self._seen
+        inside, waiting = self.batch(self.done), ()
+        if len(self._names) > self.reported + len(inside):
+            queued = np.ones(len(self._names), dtype=bool)
+            queued[self.finishing[: self.reported]] = False
+            queued[inside] = False
+            waiting = tuple(self._names[queued].tolist())
+        self._seen = tuple(self._names[inside].tolist()), waiting
+        self._seen_until = self._next_change()
+        return self._seen
+
+    def _next_change(self) -> float:
+        """The next boundary after ``done`` at which somebody joins or leaves the batch or is complete."""
+        if not self.done:
+            return 0.0  # what needs no iterations may still be committed
+        if self._together:
+            return float(self.finish[self.reported]) if self.reported < len(self.finish) else math.inf
         if self._changes is None:
-            joins = self.stays.first[self.stays.last > self.stays.first] + 1
-            self._changes = np.unique(joins if self.once else np.concatenate([joins, self.stays.last]))
-        now = self.reported, int(self._changes.searchsorted(self.done, side="right"))
-        if self._seen[0] != now:
-            inside, waiting = self.batch(self.done), ()
-            if len(self._names) > self.reported + len(inside):
-                queued = np.ones(len(self._names), dtype=bool)
-                queued[self.finishing[: self.reported]] = False
-                queued[inside] = False
-                waiting = tuple(self._names[queued].tolist())
-            self._seen = now, tuple(self._names[inside].tolist()), waiting
-        return self._seen[1:]
+            self._changes = np.unique(np.concatenate([self.stays.first + 1, self.stays.last]))
+        place = int(self._changes.searchsorted(self.done, side="right"))
+        return float(self._changes[place]) if place < len(self._changes) else math.inf
 
     def tokens(self) -> tuple[IntArray, IntArray]:
         """Responses that are not complete, and their committed tokens."""

@@ -11,6 +11,8 @@ from solver.batching import Timeline
 from solver.latency import LatencyModel
 from solver.workload import FloatArray, IntArray
 
+NONE: IntArray = np.zeros(0, np.int64)
+NO_TIME: FloatArray = np.zeros(0)
 AT_ONCE = 64  # iterations that are worked out together, at least: fewer are hardly faster
 
 
@@ -38,11 +40,11 @@ class Iterations:
     ) -> None:
         self.batch, self.kv_tokens, self.last = batch, kv_tokens, len(batch)
         self._latency, self._base_s, self._took_s = latency, base_s, 0.0
-        some = min(1, prefill_tokens)
-        self.prefill_at: IntArray = np.zeros(some, np.int64)
-        self.prefill_tokens: IntArray = np.full(some, prefill_tokens)
-        self.computing: IntArray = np.full(some, computing)
-        self.prefill_s: FloatArray = latency.prefill_s(self.prefill_tokens) if some else np.zeros(0)
+        self.prefill_at = self.prefill_tokens = self.computing = NONE
+        self.prefill_s: FloatArray = NO_TIME
+        if prefill_tokens:
+            self.prefill_at, self.prefill_tokens, self.computing = np.array([[0], [prefill_tokens], [computing]])
+            self.prefill_s = latency.prefill_s(self.prefill_tokens)
         self.boundary_s: FloatArray = np.empty(self.last + 1)
         self.boundary_s[0] = base_s
         self.timed = 0
@@ -63,9 +65,10 @@ class Iterations:
         """Those from boundary ``first`` to boundary ``until``, which is worked out; without what comes later."""
         own = Iterations(self._latency, self._base_s, self.batch[first:until].copy(), self.kv_tokens[first:until].copy())
         own.boundary_s, own.timed = self.boundary_s[first : until + 1].copy(), until - first
-        within = slice(*self.prefill_at.searchsorted([first, until]))
-        own.prefill_at, own.prefill_tokens = self.prefill_at[within] - first, self.prefill_tokens[within]
-        own.prefill_s, own.computing = self.prefill_s[within], self.computing[within]
+        if len(self.prefill_at):
+            within = slice(*self.prefill_at.searchsorted([first, until]))
+            own.prefill_at, own.prefill_tokens = self.prefill_at[within] - first, self.prefill_tokens[within]
+            own.prefill_s, own.computing = self.prefill_s[within], self.computing[within]
         return own
 
     def end_s(self, index: int) -> float:

@@ -55,13 +55,15 @@ class Step(ABC, Generic[A]):
     def _enter(self, together: Sequence[tuple[A, Completions]]) -> bool:
         """Completions are known from now on; returns whether the rule wants to be asked because of them."""
         reached = False
+        responses, tokens = (
+            np.concatenate([getattr(completions, name) for _, completions in together]) for name in ("responses", "response_tokens")
+        )
+        assert not self.complete[responses].any(), "a response completed twice"
+        self.complete[responses] = True
+        self.known_tokens[responses] = tokens
         for actor, completions in together:
-            responses, count = completions.responses, len(completions)
-            assert not self.complete[responses].any(), "a response completed twice"
-            self.complete[responses] = True
-            self.known_tokens[responses] = completions.response_tokens
-            actor.completed += count
-            actor.expecting -= count
+            actor.completed += len(completions)
+            actor.expecting -= len(completions)
             actor.done_s = max(actor.done_s, float(completions.time_s[-1]))
             reached |= actor.asked_at is not None and actor.completed >= actor.asked_at
         self.record.enter([(actor.holder, completions) for actor, completions in together])
