@@ -35,7 +35,7 @@ class Course:
 
     Attributes:
         done: the last boundary that is committed; clock_s: its time.
-        next_s: before this time there is nothing to commit (what has no iterations is complete at ``base_s``).
+        begins_with_completions: nothing is committed yet, and what needs no iterations is complete at ``base_s``.
         finish: (n,) boundaries at which responses end, in order; finishing: (n,) their rows in this order (ties by row).
         reported: how many of these are committed.
         responses: (n,) names of ``finishing``; target_tokens: (n,) their lengths.
@@ -61,7 +61,7 @@ class Course:
         self.shares = bool((members["prompt"] >= 0).any())
         self.done = self.reported = 0
         self.clock_s = base_s
-        self.next_s = base_s if len(last) and self.finish[0] == 0 else self._after(0)
+        self.begins_with_completions = len(last) > 0 and not self.finish[0]
         self._seen: tuple[tuple[int, ...], tuple[int, ...]] = (), ()
         self._seen_until = -1.0  # the boundary at which something else is to be seen
         self._changes: IntArray | None = None  # boundaries at which batch or queue change
@@ -136,9 +136,6 @@ class Course:
 
     def _context_at(self, row: int, at: int) -> int:
         return int(self.stays.context[row]) + at - int(self._first[row])
-
-    def _after(self, index: int) -> float:
-        return self.iterations.end_s(index + 1) if index < self.iterations.last else math.inf
 
     @property
     def over(self) -> bool:
@@ -225,8 +222,10 @@ class Course:
             rows = np.concatenate([inside, queue if self.once else self._evicted_first(queue, at)])
         else:
             rows = inside
-        members = self.members[rows]
-        if at:
+        members = self.members.take(rows)
+        if at and self._together:
+            self._note_all(members, rows, at)
+        elif at:
             self._note(members, rows, len(inside), at)
         return rows, members, len(inside)
 
@@ -243,6 +242,16 @@ class Course:
         members["has_kv"][joined] = False
         members["has_kv"][:inside] = True
         members["there_tokens"][joined], members["prompt"][joined] = 0, -1  # who is evicted computes its whole context
+
+    def _note_all(self, members: Members, rows: IntArray, at: int) -> None:
+        """The same where everybody joined in the first iteration."""
+        members["generated_tokens"] += at
+        members["has_kv"], members["there_tokens"], members["prompt"] = True, 0, -1
+        members["prefill_tokens"] += self.stays.prefill[rows]
+        for name, index in (("start_s", 0), ("first_token_s", 1)):
+            new = np.isnan(members[name])
+            if new.any():
+                members[name][new] = self.iterations.end_s(index)
 
     def _facts(self, at: int) -> tuple[BoolArray, FloatArray, FloatArray, IntArray]:
         """Of every row at a boundary: whether it has joined, when it first did anywhere, when its first token was there (not
@@ -270,7 +279,7 @@ class Course:
         now."""
         before = self.reported
         self.done, self.reported = until, self.completed_by(until)
-        self.clock_s, self.next_s = self.iterations.end_s(until), self._after(until)
+        self.clock_s, self.begins_with_completions = self.iterations.end_s(until), False
         return before, self.reported
 
     def joining(self, first: int, until: int) -> IntArray:

@@ -106,9 +106,11 @@ class SimulatedEngine:
         while True:
             # right after a cut the clock may be ahead: then there is nothing to commit, and the course may change again
             course = self._course()
-            if to_s >= course.clock_s and to_s >= course.next_s:
+            if to_s >= course.clock_s:
                 last, limit = course.iterations.last_by(to_s), self._next_arrival_index(course)
-                self._commit(course, last if limit is None else min(last, limit), committed)
+                until = last if limit is None else min(last, limit)
+                if until > course.done or course.begins_with_completions:
+                    self._commit(course, until, committed)
             if not self._arriving or not self._take_in(to_s):
                 return committed.progress()
 
@@ -150,11 +152,11 @@ class SimulatedEngine:
 
     def running(self) -> tuple[int, ...]:
         """See the protocol. The same object as before where nothing changed."""
-        return self._course().in_batch_and_queue()[0]
+        return (self._ahead or self._course()).in_batch_and_queue()[0]
 
     def waiting(self) -> tuple[int, ...]:
         """See the protocol. The same object as before where nothing changed."""
-        queued = self._course().in_batch_and_queue()[1]
+        queued = (self._ahead or self._course()).in_batch_and_queue()[1]
         return (*queued, *(r.response for r in self._arriving)) if self._arriving else queued
 
     def sync(self, weights: Any, weights_version: int) -> None:

@@ -75,6 +75,7 @@ class StepRecord:
             self._going_on.clear()
             for one in told:
                 if isinstance(one, dict):
+                    one["detail"] = json.dumps(one["detail"]) if one["detail"] else None
                     self._spans.append(one)
                 else:
                     self._merge(*one)
@@ -125,7 +126,7 @@ class StepRecord:
             return
         row = self._row(holder, phase, start_s, end_s)
         row.update({name: what.pop(name) for name in row.keys() & what.keys()})
-        row["detail"] = json.dumps(what) if what else None
+        row["detail"] = what or None
         self._told.append(row)
 
     def _row(self, holder: str, phase: str, start_s: float, end_s: float) -> Row:

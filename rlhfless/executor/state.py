@@ -34,7 +34,7 @@ class LazyState(StepState):
         self.__dict__.update(now_s=now_s, actors=actors, complete=complete, prompt_tokens=prompt_tokens, _count=count)
 
     @cached_property
-    def generated_tokens(self) -> IntArray:  # type: ignore[override]
+    def generated_tokens(self) -> IntArray:
         """See ``StepState``."""
         count: Callable[[], IntArray] = self.__dict__.pop("_count")
         return count()

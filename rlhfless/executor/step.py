@@ -56,7 +56,8 @@ class Step(ABC, Generic[A]):
         """Completions are known from now on; returns whether the rule wants to be asked because of them."""
         reached = False
         responses, tokens = (
-            np.concatenate([getattr(completions, name) for _, completions in together]) for name in ("responses", "response_tokens")
+            np.concatenate([getattr(completions, name) for _, completions in together])
+            for name in ("responses", "response_tokens")
         )
         assert not self.complete[responses].any(), "a response completed twice"
         self.complete[responses] = True

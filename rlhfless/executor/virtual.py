@@ -137,7 +137,9 @@ class VirtualStep(Step[Live]):
         if not known:
             return False
         reached = self._enter(known)
-        done = sorted({a.index: a for a, _ in known if a.expecting == 0 and a.index in self.live}.values(), key=lambda a: a.done_s)
+        done = sorted(
+            {a.index: a for a, _ in known if a.expecting == 0 and a.index in self.live}.values(), key=lambda a: a.done_s
+        )
         for actor in done:
             self._release(actor, actor.done_s)
         self.latest_s = max(self.latest_s, *(actor.done_s for actor, _ in known))
@@ -242,6 +244,7 @@ class VirtualStep(Step[Live]):
         ``solver.prefill.links``, receiving makes no link busy). A cache that is still on its way goes on once it is there.
         """
         transfers: dict[int, float] = {}
+        given: dict[int, list[Request]] = {}
         for request in taken:
             receiver = self.live[goes_to[request.response]]
             assert receiver is not actor, "a response must move to another actor"
@@ -257,10 +260,13 @@ class VirtualStep(Step[Live]):
                 self.record.span(actor.holder, "migrate", start_s, sent_s, **what)
                 self.record.span(receiver.holder, "transfer", start_s, sent_s, background=True, **what)
             self.available_s[request.response] = sent_s
-            receiver.engine.add([changed(request, available_s=sent_s, kv=request.kv if move else None)])
+            passed_on = changed(request, available_s=sent_s, kv=request.kv if move else None)
+            given.setdefault(receiver.index, []).append(passed_on)
             self.owner[request.response] = receiver
             receiver.expecting += 1
             receiver.assigned += 1
+        for index, some in given.items():
+            self.live[index].engine.add(some)
         return transfers
 
     # --- GPUs ---------------------------------------------------------------------------------------------------------
