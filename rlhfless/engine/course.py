@@ -1,8 +1,7 @@
 """The course that the responses of a simulated actor take if nothing disturbs it, and how far of it is committed.
 
-Knows who is in the batch in which iteration; nothing of requests or cuts. A course that begins with a queue is scheduled by
-``solver.batching``. Where everybody is in the batch and there is room, one that begins with newcomers, or without some, needs
-no schedule: it is the rest of the course before it, with their part added or taken away.
+Knows who is in the batch in which iteration; nothing of requests or cuts, nor of how a course is found
+(``rlhfless.engine.beginnings``).
 """
 
 from __future__ import annotations
@@ -14,11 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhfless.engine.iterations import Iterations
-from rlhfless.engine.members import Members, there_tokens
+from rlhfless.engine.members import Members
 from rlhfless.engine.protocol import Completion
-from solver.admission import Admission
-from solver.batching import Residency, timeline
-from solver.latency import LatencyModel
+from solver.batching import Residency
 from solver.workload import FloatArray, IntArray
 
 BoolArray = NDArray[np.bool_]
@@ -41,14 +38,12 @@ class Course:
         responses: (n,) names of ``finishing``; target_tokens: (n,) their lengths.
     """
 
-    def __init__(
-        self, members: Members, running: int, base_s: float, stays: Residency, iterations: Iterations, admission: Admission
-    ) -> None:
+    def __init__(self, members: Members, running: int, base_s: float, stays: Residency, iterations: Iterations) -> None:
         self.members, self.stays, self.iterations = members, stays, iterations
-        self._running, self._admission, self.base_s = running, admission, base_s
+        self._running, self.base_s = running, base_s
         self.once = len(stays.response) == len(members)  # nobody is evicted
         if self.once:
-            self._first, last = stays.first, stays.last
+            last = stays.last
         else:
             last = np.zeros(len(members), np.int64)
             np.maximum.at(last, stays.response, stays.last)
@@ -67,75 +62,9 @@ class Course:
         self._changes: IntArray | None = None  # boundaries at which batch or queue change
         self._told: tuple[FloatArray, FloatArray, IntArray] | None = None  # of completions
 
-    @classmethod
-    def scheduled(
-        cls,
-        members: Members,
-        running: int,
-        base_s: float,
-        latency: LatencyModel,
-        admission: Admission,
-        known_prompts: set[int],
-    ) -> Course:
-        """With whoever has to wait in a queue, or is evicted.
-
-        Args:
-            known_prompts: whose KV cache is with the actor.
-        """
-        context = members["prompt_tokens"] + members["generated_tokens"]
-        remaining = np.maximum(members["target_tokens"] - members["generated_tokens"], 0)
-        most = members["prompt_tokens"] + members["limit_tokens"]
-        there = there_tokens(members, remaining, known_prompts)
-        run = timeline(remaining, context, most, there, latency, admission, running)
-        stays = run.residency
-        if len(stays.response) == len(members) and (stays.response[1:] < stays.response[:-1]).any():
-            order = stays.response.argsort()
-            stays = Residency(*(x[order] for x in (stays.response, stays.first, stays.last, stays.context, stays.prefill)))
-        return cls(members, running, base_s, stays, Iterations.of(run, latency, base_s), admission)
-
-    def followed(
-        self, at: int, base_s: float, members: Members, running: int, gone: IntArray, latency: LatencyModel
-    ) -> Course | None:
-        """The course from boundary ``at`` on where everybody is in the batch then; None where somebody has to wait or is
-        evicted, or where what a newcomer computes depends on others.
-
-        Args:
-            base_s: the boundary's time; an idle actor may have waited.
-            members: as they are then: who goes on, as ``remaining`` says, then the newcomers.
-            running: how many of the members go on. gone: rows of this course that are taken away.
-        """
-        admission = self._admission
-        new = members[running:]
-        count = len(members)
-        if not self.once or count > admission.max_batch or (new["prompt"] >= 0).any():
-            return None
-        tokens, context = members["generated_tokens"], members["prompt_tokens"] + members["generated_tokens"]
-        left = members["target_tokens"] - tokens
-        if (left <= 0).any():
-            return None
-        reserves = admission.rule == "reserve"
-        if reserves and int((members["prompt_tokens"] + members["limit_tokens"]).sum()) > admission.kv_capacity_tokens:
-            return None
-        horizon, before = int(left.max(initial=0)), self.iterations
-        batch, kv_tokens = np.zeros(horizon, np.int64), np.zeros(horizon, np.int64)
-        still = min(horizon, before.last - at)
-        batch[:still], kv_tokens[:still] = before.batch[at : at + still], before.kv_tokens[at : at + still]
-        taken = ((self._last[r] - at, self._context_at(r, at), -1) for r in gone.tolist())
-        added = zip(left[running:].tolist(), context[running:].tolist(), [1] * (count - running), strict=True)
-        for some in (taken, added):
-            for stays, held, sign in some:
-                batch[:stays] += sign
-                kv_tokens[:stays] += sign * np.arange(held, held + stays)[:horizon]
-        if not reserves and int(kv_tokens.max(initial=0)) > admission.kv_capacity_tokens:
-            return None
-        prefill = np.zeros(count, np.int64)
-        prefill[running:] = np.where(new["has_kv"], 0, context[running:] - new["there_tokens"])
-        stays = Residency(np.arange(count), np.zeros(count, np.int64), left, context, prefill)
-        iterations = Iterations(latency, base_s, batch, kv_tokens, int(prefill.sum()), int((prefill > 0).sum()))
-        return Course(members, running, base_s, stays, iterations, admission)
-
-    def _context_at(self, row: int, at: int) -> int:
-        return int(self.stays.context[row]) + at - int(self._first[row])
+    def left_of(self, row: int, at: int) -> tuple[int, int]:
+        """Of a row in the batch at a boundary, where nobody is evicted: iterations that are left to it, and its KV tokens."""
+        return int(self._last[row]) - at, int(self.stays.context[row]) + at - int(self.stays.first[row])
 
     @property
     def over(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from rlhfless.engine.beginnings import followed, scheduled
 from rlhfless.engine.columns import Completions, joined
 from rlhfless.engine.course import Course
 from rlhfless.engine.members import MEMBER, Members, Requests, changed, members_of, refusal
@@ -130,7 +131,7 @@ class SimulatedEngine:
         left = running - int(np.count_nonzero(leaves[:running]))
         after = None
         if len(going_on) and running == len(members):
-            after = course.followed(course.done, course.clock_s, going_on, left, rows[leaves], self._latency)
+            after = self._followed(course, course.done, course.clock_s, going_on, left, rows[leaves])
         self._members, self._running, self._base_s, self._ahead = going_on, left, course.clock_s, after
         for r in [r for r in self._arriving if responses is None or r.response in responses]:
             self._arriving.remove(r)
@@ -174,7 +175,12 @@ class SimulatedEngine:
         return self._ahead
 
     def _scheduled(self, members: Members, running: int, base_s: float) -> Course:
-        return Course.scheduled(members, running, base_s, self._latency, self._admission, self._known_prompts)
+        return scheduled(members, running, base_s, self._latency, self._admission, self._known_prompts)
+
+    def _followed(
+        self, course: Course, at: int, base_s: float, members: Members, running: int, gone: IntArray
+    ) -> Course | None:
+        return followed(course, at, base_s, members, running, gone, self._latency, self._admission)
 
     def _leave_course(self) -> None:
         """Take the committed boundary as the base: another course can start there."""
@@ -202,7 +208,7 @@ class SimulatedEngine:
         everyone = _together(members, members_of(self._arriving[taken : taken + count]))
         after = None
         if running == len(members):
-            after = course.followed(at, base_s, everyone, running, NOBODY, self._latency)
+            after = self._followed(course, at, base_s, everyone, running, NOBODY)
         return after or self._scheduled(everyone, running, base_s), count
 
     def _take_in(self, to_s: float) -> bool:
