@@ -26,6 +26,8 @@ class Completions(Sequence[Completion]):
         places: (n,) of these completions, as ``make`` knows them.
     """
 
+    __slots__ = ("_make", "_places", "response_tokens", "responses", "time_s")
+
     def __init__(
         self,
         responses: IntArray,

@@ -29,6 +29,11 @@ class Iterations:
             these.
     """
 
+    __slots__ = (
+        "_base_s", "_latency", "_took_s", "batch", "boundary_s", "computing", "kv_tokens", "last", "prefill_at", "prefill_s",
+        "prefill_tokens", "timed",
+    )  # fmt: skip
+
     def __init__(
         self,
         latency: LatencyModel,

@@ -18,6 +18,8 @@ class Stretch(Sequence[EngineSpan]):
     """The iterations from boundary ``first`` to boundary ``until``, and what was added to them: a prefill span wherever one was
     computed, and a decode span for every stretch between."""
 
+    __slots__ = ("_parts", "_spans")
+
     def __init__(self, iterations: Iterations, slots: int, first: int, until: int) -> None:
         self._parts = [_Part(iterations, slots, first, until)]
         self._spans: list[EngineSpan] | None = None
@@ -55,6 +57,8 @@ class Stretch(Sequence[EngineSpan]):
 
 class _Part:
     """Committed iterations of one course."""
+
+    __slots__ = ("first", "iterations", "slots", "until")
 
     def __init__(self, iterations: Iterations, slots: int, first: int, until: int) -> None:
         self.iterations, self.slots, self.first, self.until = iterations, slots, first, until
