@@ -68,12 +68,14 @@ class StepTable:
         """The same without the floor at the smallest measured time: bilinear on every cell, also outside the grid."""
         size = np.asarray(batch, dtype=float)
         context = np.asarray(kv_tokens, dtype=float) / np.maximum(size, 1.0)
-        i = np.clip(np.searchsorted(self.batch, size, side="right") - 1, 0, len(self.batch) - 2)
-        j = np.clip(np.searchsorted(self.context_tokens, context, side="right") - 1, 0, len(self.context_tokens) - 2)
+        i = np.minimum(np.maximum(self.batch.searchsorted(size, side="right") - 1, 0), len(self.batch) - 2)
+        columns = len(self.context_tokens)
+        j = np.minimum(np.maximum(self.context_tokens.searchsorted(context, side="right") - 1, 0), columns - 2)
         u = (size - self.batch[i]) / (self.batch[i + 1] - self.batch[i])
         v = (context - self.context_tokens[j]) / (self.context_tokens[j + 1] - self.context_tokens[j])
-        t = self.step_s
-        return np.asarray((1 - u) * ((1 - v) * t[i, j] + v * t[i, j + 1]) + u * ((1 - v) * t[i + 1, j] + v * t[i + 1, j + 1]))
+        t, at, w = self.step_s.ravel(), i * columns + j, 1 - v  # one index into flat memory is faster than two
+        low, high = w * t.take(at) + v * t.take(at + 1), w * t.take(at + columns) + v * t.take(at + columns + 1)
+        return np.asarray((1 - u) * low + u * high)
 
 
 @dataclass(frozen=True, eq=False)

@@ -144,7 +144,7 @@ class _Retiming:
 
     def __init__(self, record: StepRecord, log: StepLog, replayed: Mapping[int, Replayed]) -> None:
         self.before, self.log = record, log
-        self.record = StepRecord(record.run, record.step, record.plan, record.start_s, moves=record.moves)
+        self.record = StepRecord(record.run, record.step, record.plan, record.start_s, moves=record.moves, rule=record.rule)
         self.record.actor_of.update(record.actor_of)
         self.actors = {i: _Actor(journal, replayed[i]) for i, journal in log.journals.items()}
         self.arrives_s: dict[int, tuple[float, float]] = {}  # of responses that were handed over: then, and now

@@ -53,7 +53,8 @@ def test_no_response_is_lost_or_doubled_whatever_crosses_on_the_wire(seed: int) 
     assert sorted(record.completions) == list(range(len(LENGTHS)))
     assert [record.completions[i].response_tokens for i in range(len(LENGTHS))] == LENGTHS
     assert len(record.allocations) == len(GROUPS)
-    for state in rule.seen:
+    assert not rule.seen, "the plan is as it was"
+    for state in record.rule.seen:
         shown = [r for view in state.actors for r in (*view.unfinished, *view.arriving)]
         assert sorted(shown) == [r for r in range(len(LENGTHS)) if not state.complete[r]], "each unfinished one is somewhere"
         assert all(v.completed <= v.assigned for v in state.actors)
