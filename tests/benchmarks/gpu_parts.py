@@ -18,7 +18,8 @@ from gpu_workload import LIMIT
 
 from rlhfless.engine.kv_cache import BLOCK
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_engine import MEASURED, TorchEngine
+from rlhfless.engine.torch_clock import MEASURED
+from rlhfless.engine.torch_engine import TorchEngine
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.engine.torch_profile import engine_timers
 from rlhfless.engine.torch_step import GRAPH_WIDTH

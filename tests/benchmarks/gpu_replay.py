@@ -20,7 +20,9 @@ from gpu_workload import LIMIT, LONGEST_PROMPT, Step, step_of
 from rlhfless.engine.journal import Journal, Replayed
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated import SimulatedEngine
-from rlhfless.engine.torch_engine import MEASURED, TorchEngine, TorchEngineFactory
+from rlhfless.engine.torch_clock import MEASURED
+from rlhfless.engine.torch_engine import TorchEngine
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.latency import load_profile, save_profile

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel, one_thread
 from rlhfless.engine.torch_profile import engine_timers
 from rlhfless.executor import StepRecord, run_step

@@ -22,7 +22,7 @@ from remote_samples import ScriptedCrew
 from torch_wall_samples import CLUSTER, LATENCY, actor_plan, factory_of, requests, token_bytes
 
 from rlhfless.engine.simulated import SimulatedEngine
-from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.executor import ActorError, ProcessPool, StepRecord, run_step
 from rlhfless.executor.wall import WallStep
 from rlhfless.trace.checks import validate

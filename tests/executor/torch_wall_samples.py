@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.executor import StepRecord
 from rlhfless.scheduling import PlanningInput, make_policy
