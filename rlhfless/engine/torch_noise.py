@@ -77,13 +77,14 @@ class NoiseAhead:
         self._ahead = max(1, min(MOST_AHEAD, NUMBERS_AHEAD // (slots * self._numbers)))
         self._block = torch.empty(0)  # (ahead, slots, numbers), of which the iterations from ``_at`` on are still to come
         self._slots, self._at = slots, self._ahead
-        self._stream, self._token = np.zeros(slots, np.uint64), np.zeros(slots, np.int64)
+        self._stream, self._token = np.zeros(slots, np.uint64), np.zeros(slots, np.int64)  # its tokens less ``_committed``
+        self._committed = 0
 
     def join(self, begin: int, seeds: Sequence[int], tokens: Sequence[int]) -> None:
         """Rows from ``begin`` on belong to responses with these seeds, which have so many tokens."""
         end = begin + len(seeds)
         self._stream[begin:end] = streams(seeds)
-        self._token[begin:end] = tokens
+        self._token[begin:end] = np.array(tokens, np.int64) - self._committed
         if self._at < self._ahead:
             self._make(begin, end)
 
@@ -112,9 +113,9 @@ class NoiseAhead:
     def commit(self) -> None:
         """The next iteration counts."""
         self._at += 1
-        self._token += 1
+        self._committed += 1
 
     def _make(self, begin: int, end: int) -> None:
-        keys = token_keys(self._stream[begin:end], self._token[begin:end], self._ahead - self._at)
+        keys = token_keys(self._stream[begin:end], self._token[begin:end] + self._committed, self._ahead - self._at)
         halves = torch.from_numpy(keys.view(np.int32).reshape(*keys.shape, 2)).to(self._device)
         self._block[self._at :, begin:end] = exponentials(halves, self._places)

@@ -57,7 +57,7 @@ def assert_frequencies(ids, probabilities):
 
 
 @given(samplings, st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_frequencies_are_those_of_transformers_filters(sampling, seed):
     """One draw each of many seeds: temperature, top-k, top-p and min-p in every combination."""
     logits = 3 * torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(seed))
@@ -67,11 +67,11 @@ def test_frequencies_are_those_of_transformers_filters(sampling, seed):
     torch.testing.assert_close(logprobs, torch.log_softmax(logits, -1)[0, ids])
 
 
-@pytest.mark.parametrize("vocabulary", [256, 257, 1000, 4096])
+@pytest.mark.parametrize("vocabulary", [256, 257, 1000])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, top_k=300), Sampling(1.2, top_p=0.8, min_p=0.001)])
 def test_frequencies_where_blocks_race_before_tokens(vocabulary, sampling):
     logits = 2 * torch.randn(1, vocabulary, generator=torch.Generator().manual_seed(vocabulary))
-    ids, _ = draw(logits.expand(20_000, -1), noise_of(range(20_000), vocabulary), sampling)
+    ids, _ = draw(logits.expand(8000, -1), noise_of(range(8000), vocabulary), sampling)
     assert_frequencies(ids, filtered(logits, sampling)[0])
 
 
