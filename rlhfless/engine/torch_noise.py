@@ -19,8 +19,8 @@ from torch import Tensor
 
 from rlhfless.engine.sampling import race_numbers
 
-MOST_AHEAD = 64  # iterations whose noise is made at once
-NUMBERS_AHEAD = 1 << 18  # that are made at once
+MOST_AHEAD = 32  # iterations whose noise is made at once; those beyond a change of the batch are made in vain
+NUMBERS_AHEAD = {"cpu": 1 << 18, "cuda": 1 << 22}  # that are made at once: what a cache holds, few waits for the host
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2 ** 64 / golden ratio, odd
 Words = NDArray[np.uint64]
 
@@ -74,7 +74,7 @@ class NoiseAhead:
     def __init__(self, slots: int, vocabulary: int, device: torch.device) -> None:
         self._numbers, self._device = race_numbers(vocabulary), device
         self._places = places(self._numbers, device)
-        self._ahead = max(1, min(MOST_AHEAD, NUMBERS_AHEAD // (slots * self._numbers)))
+        self._ahead = max(1, min(MOST_AHEAD, NUMBERS_AHEAD[device.type] // (slots * self._numbers)))
         self._block = torch.empty(0)  # (ahead, slots, numbers), of which the iterations from ``_at`` on are still to come
         self._slots, self._at = slots, self._ahead
         self._stream, self._token = np.zeros(slots, np.uint64), np.zeros(slots, np.int64)  # its tokens less ``_committed``
