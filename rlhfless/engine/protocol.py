@@ -2,8 +2,8 @@
 
 Knows nothing of plans, rules, GPUs held or money. An engine has a clock of its own (seconds since the run's start) and
 commits whole decode iterations. A response of L tokens takes exactly L iterations (one of none ends, without a slot, at the
-first boundary at which it is available): prefill computes the KV cache of all
-prompt tokens but the last, and every iteration feeds one token of each response in the batch and yields the next.
+first boundary at which it is available): prefill computes the KV cache of all prompt tokens but the last, and every iteration
+feeds one token of each response in the batch and yields the next.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ def test_an_actor_that_dies_ends_the_step_with_one_sentence(
 
 def test_an_actor_that_fails_says_why(pool: ProcessPool, factory: TorchEngineFactory) -> None:
     wrong = [replace(r, prompt_ids=None) for r in requests()]
-    said = r"^actor-0 \(process \d+ on cpu\) failed with ValueError: response 0 has none prompt_ids"
+    said = r"^actor-0 \(process \d+ on cpu\) failed with ValueError: response 0 has no prompt_ids"
     with pytest.raises(ActorError, match=said):
         pool.run_step(plan_of([range(24)]), wrong, factory, LATENCY, CLUSTER)
     assert not multiprocessing.active_children()
