@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_engine import MEASURED, TorchEngine
+from rlhfless.engine.torch_clock import MEASURED
+from rlhfless.engine.torch_engine import TorchEngine
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.latency.changes import Course, RunCourse
 from rlhfless.latency.stopwatch import stopwatch

@@ -26,7 +26,7 @@ except ImportError as error:
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.sampling import Sampling
-from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel, one_thread
 from rlhfless.executor import ProcessPool, StepRecord, run_step
 from rlhfless.latency import load_profile, usd_per_gpu_hour

@@ -39,7 +39,8 @@ import numpy as np
 
 from rlhfless.engine.journal import Journal, Replayed
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_engine import TorchEngine, TorchEngineFactory
+from rlhfless.engine.torch_engine import TorchEngine
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel, one_thread
 from rlhfless.engine.torch_profile import engine_timers
 from rlhfless.executor import StepRecord, run_step

@@ -14,9 +14,11 @@ pytest.importorskip("transformers")
 from torch_models import EOS, VOCAB, tiny_model  # noqa: E402
 
 from rlhfless.engine.protocol import Request  # noqa: E402
-from rlhfless.engine.sampling import Sampling, uniform_stream  # noqa: E402
-from rlhfless.engine.torch_engine import TorchEngine, TorchEngineFactory  # noqa: E402
+from rlhfless.engine.sampling import Sampling  # noqa: E402
+from rlhfless.engine.torch_engine import TorchEngine  # noqa: E402
+from rlhfless.engine.torch_factory import TorchEngineFactory  # noqa: E402
 from rlhfless.engine.torch_forward import RowModel, one_thread  # noqa: E402
+from rlhfless.engine.torch_noise import exponentials, places, streams, token_keys  # noqa: E402
 from solver.admission import Admission  # noqa: E402
 from solver.latency import LatencyModel  # noqa: E402
 
@@ -56,7 +58,9 @@ def alone(model, r):
 
 def reference(hf, r, temperature=1.0, top_p=1.0):
     """The same response by transformers' own forward pass, the whole context again for every token."""
-    ids, logprobs, uniforms = [], [], uniform_stream(r.seed, r.limit_tokens)
+    ids, logprobs = [], []
+    keys = token_keys(streams([r.seed]), np.zeros(1, np.int64), r.limit_tokens)[:, 0].copy()
+    noise = exponentials(torch.from_numpy(keys.view(np.int32).reshape(-1, 2)), places(VOCAB, hf.device)).double().numpy()
     while len(ids) < r.limit_tokens and EOS not in ids:
         with torch.no_grad(), one_thread(hf.device):
             logits = hf(torch.tensor([[*r.prompt_ids, *ids]])).logits[0, -1].double().numpy()
@@ -68,7 +72,7 @@ def reference(hf, r, temperature=1.0, top_p=1.0):
             if top_p < 1:
                 order = np.argsort(-p, kind="stable")
                 p[order[np.cumsum(p[order]) - p[order] >= top_p]] = 0
-            token = int(np.searchsorted(np.cumsum(p), uniforms[len(ids)] * p.sum(), side="right"))
+            token = int((p / noise[len(ids)]).argmax())
         logprobs.append(logits[token] - np.log(np.exp(logits - logits.max()).sum()) - logits.max())
         ids.append(token)
     return ids, logprobs
@@ -306,10 +310,19 @@ def test_training_the_model_in_place_shows_only_after_sync():
 def test_refusals_are_one_sentence_each(hf, model):
     e = engine(model, Admission(4, 100))
     for wrong, sentence in [
-        (replace(request(0), prompt_ids=None), "has none prompt_ids"),
-        (replace(request(0), generated_tokens=2), "0 generated_ids and 0 logprobs"),
-        (request(0, 80, 30), "can reach 110 tokens .* holds 100"),
-        (request(0, target_tokens=0), "already has 0 of 0 tokens"),
+        (replace(request(0), prompt_ids=None), "response 0 has no prompt_ids; prompt_tokens says that there are 5"),
+        (replace(request(0), prompt_ids=np.array([1])), "has 1 prompt_ids; prompt_tokens says that there are 5"),
+        (request(3, 0), "response 3 has an empty prompt; a prompt of at least 1 token is needed"),
+        (replace(request(0), prompt_ids=np.full(5, VOCAB)), "has the id 32 in its prompt; the model knows ids from 0 to 31"),
+        (replace(request(0), prompt_ids=np.full(5, -1)), "has the id -1 in its prompt"),
+        (replace(request(0), generated_tokens=2), "has 0 generated_ids and 0 logprobs; generated_tokens says that there are 2"),
+        (request(0, 80, 30), "can reach 110 tokens with its prompt; this actor's KV memory holds 100 at most"),
+        (
+            request(9, 512, 30),
+            "response 9 has a prompt of 512 tokens; the longest context here is 512 tokens, prompt and response",
+        ),
+        (request(0, 500, 30), "can reach 530 tokens .* the longest context here is 512 tokens, which leaves it 12"),
+        (request(0, limit_tokens=0), "already has 0 of 0 tokens"),
         (request(0, kv=torch.zeros(2, 4, 2, 3, 16)), "KV state of 3 tokens; it needs 4"),
     ]:
         with pytest.raises(ValueError, match=sentence):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.scheduling import PlanningInput, make_policy

@@ -22,7 +22,7 @@ from remote_samples import ScriptedCrew
 from torch_wall_samples import CLUSTER, LATENCY, actor_plan, factory_of, requests, shared_memory, token_bytes, until
 
 from rlhfless.engine.simulated import SimulatedEngine
-from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.executor import ActorError, Faults, ProcessPool, StepRecord, run_step
 from rlhfless.executor.wall import WallStep
 from rlhfless.trace.checks import validate
@@ -185,7 +185,7 @@ def test_a_process_that_is_not_kept_ends_with_its_actor(factory: TorchEngineFact
 
 def test_an_actor_that_fails_says_why(pool: ProcessPool, factory: TorchEngineFactory) -> None:
     wrong = [replace(r, prompt_ids=None) for r in requests()]
-    said = r"^actor-0 \(process \d+ on cpu\) failed with ValueError: response 0 has none prompt_ids"
+    said = r"^actor-0 \(process \d+ on cpu\) failed with ValueError: response 0 has no prompt_ids"
     with pytest.raises(ActorError, match=said):
         pool.run_step(plan_of([range(24)]), wrong, factory, LATENCY, CLUSTER)
     assert not multiprocessing.active_children()
