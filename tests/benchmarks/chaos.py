@@ -33,7 +33,7 @@ import numpy as np
 import torch
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.executor import ActorError, Faults, ProcessPool, StepRecord
 from rlhfless.scheduling import PlanningInput, make_policy

@@ -19,7 +19,7 @@ from executor_samples import Restless, plan_of
 from torch_wall_samples import CLUSTER, LATENCY, actor_plan, factory_of, requests, shared_memory, token_bytes, troubled, until
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.executor import ActorError, Faults, ProcessPool, StepRecord, local, run_step
 from rlhfless.executor.remote import Lost, Report
 from rlhfless.trace.checks import validate

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from test_torch_prefill import CLUSTER, LATENCY, PROMPTS, SAMPLES, dealt, prompts, requests, tokens, workload
 
-from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.executor import Faults, ProcessPool, StepRecord, local, run_step
 from rlhfless.trace.checks import validate
