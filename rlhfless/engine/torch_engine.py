@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -370,6 +370,19 @@ class TorchEngineFactory:
     sampling: Sampling = field(default_factory=Sampling)
     signals: tuple[str, ...] = ()
     real_time: bool = False
+
+    side: ClassVar[str] = "rlhfless.engine.torch_process"
+    several_gpus: ClassVar[bool] = False
+
+    def in_real_time(self) -> TorchEngineFactory:
+        """The same engines charged with what they take; what is measured of the model's kernels is measured here, once for
+        all."""
+        if self.model.bit_stable:
+            _ = self.model.stable_rows
+        return replace(self, real_time=True)
+
+    def binding(self, latency: LatencyModel) -> None:
+        """What a process for these engines is bound to: nothing, it can make any."""
 
     def close(self) -> None:
         """Give the weights' memory back; engines can be made again once ``model.load`` was given weights."""

@@ -21,6 +21,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.executor import worker
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.remote import ActorError, Order, RemoteActor, Report
+from rlhfless.executor.sides import RemoteEngines, remote_engines
 from rlhfless.executor.spawn import Process
 from rlhfless.executor.wall import WallStep
 from solver.cluster import Cluster, MixedCluster
@@ -88,20 +89,22 @@ class ProcessPool:
         """Run ``plan`` on real devices in real time and record everything; arguments as for ``rlhfless.executor.run_step``.
 
         Args:
-            engines: a ``TorchEngineFactory``; its weights, as they are now, are sent to every actor. Hooks of its model stay
-                here, and iterations take what they take.
+            engines: a ``TorchEngineFactory``, whose weights, as they are now, are sent to every actor (hooks of its model stay
+                here), or a ``VllmEngineFactory``, whose weights every actor reads. Iterations take what they take.
             latency: slots and memory, and whether moving a KV cache or recomputing it is cheaper; no time is charged by it.
 
         Raises:
             PlanningError: the plan asks for devices that are not there or for what only the virtual clock has; nothing was
                 started.
             TypeError: engines of another kind.
+            MissingExtra, InputError: the engines cannot be made here.
             ActorError: an actor died or failed. All processes have ended; the pool can be used again.
         """
-        if (refusal := self._refuses(plan)) is not None:
+        engines = remote_engines(engines)
+        if (refusal := self._refuses(plan, engines)) is not None:
             raise PlanningError(refusal)
         record = StepRecord(run, step, plan, start_s)
-        crew = _Processes(self, self._torch.in_real_time(engines), start_s)
+        crew = _Processes(self, engines.in_real_time(), start_s)
         under_way = WallStep(plan, requests, crew, latency, cluster, record, rest, admission, migration)
         try:
             under_way.run()
@@ -121,29 +124,33 @@ class ProcessPool:
         self._idle, self._all, self._inbox = [], [], queue.SimpleQueue()
         self._free()
 
-    def _refuses(self, plan: Plan) -> str | None:
+    def _refuses(self, plan: Plan, engines: RemoteEngines) -> str | None:
         for i, actor in enumerate(plan.actors):
             if self.devices and max(actor.gpu_ids) >= len(self.devices):
                 return (
                     f"actor {i} of the plan uses GPU {max(actor.gpu_ids)}, but there are {len(self.devices)} devices "
                     f"({', '.join(self.devices)}); plan for a cluster of {len(self.devices)} GPUs"
                 )
-            if len(actor.gpu_ids) > 1 and self._device(actor) != CPU:
+            if len(actor.gpu_ids) > 1 and self._device(actor) != CPU and not engines.several_gpus:
                 return (
                     f"actor {i} of the plan holds {len(actor.gpu_ids)} GPUs; the torch engine decodes on one, so plan for one"
                 )
         return None
 
     def _device(self, actor: ActorPlan) -> str:
-        return self.devices[actor.gpu_ids[0]] if self.devices else CPU
+        return ",".join(dict.fromkeys(self.devices[i] for i in actor.gpu_ids)) if self.devices else CPU
 
-    def _take(self, device: str) -> Process:
-        """An idle process on the device, or a new one."""
+    def _take(self, device: str, side: str, binding: Any) -> Process:
+        """An idle process on the device that can make such engines, or a new one."""
         for process in self._idle:
-            if process.device == device and process.alive:
+            if process.alive and (process.device, process.side, process.binding) == (device, side, binding):
                 self._idle.remove(process)
                 return process
-        process = Process(device, self._inbox)
+        wanted = set(device.split(",")) - {CPU}
+        for process in [p for p in self._idle if wanted.intersection(p.device.split(","))]:  # it holds memory there
+            self._idle.remove(process)
+            self._end(process)
+        process = Process(device, side, binding, self._inbox)
         self._all.append(process)
         return process
 
@@ -152,6 +159,9 @@ class ProcessPool:
         if self.keep:
             self._idle.append(process)
             return
+        self._end(process)
+
+    def _end(self, process: Process) -> None:
         process.kill()
         process.join()
         self._all.remove(process)
@@ -173,7 +183,7 @@ class ProcessPool:
 class _Processes:
     """The crew of one step (see ``Crew``)."""
 
-    def __init__(self, pool: ProcessPool, engines: Any, start_s: float) -> None:
+    def __init__(self, pool: ProcessPool, engines: RemoteEngines, start_s: float) -> None:
         self._pool, self._engines = pool, engines
         self._origin_s = time.monotonic() - start_s
         self._index: dict[Process, int] = {}
@@ -183,12 +193,12 @@ class _Processes:
 
     def start(self, orders: Sequence[Order]) -> list[RemoteActor]:
         """All processes are on their way up before the weights are laid out for them."""
-        pool = self._pool
+        pool, engines = self._pool, self._engines
         processes = []
         for order in orders:
-            processes.append(pool._take(pool._device(order.plan)))
+            processes.append(pool._take(pool._device(order.plan), engines.side, engines.binding(order.latency)))
             self._index[processes[-1]] = order.index
-        weights = worker.write_block(pool._torch, pool._new_block(), self._engines)
+        weights = worker.write_block(pool._torch, pool._new_block(), engines)
         for process, order in zip(processes, orders, strict=True):
             process.send(worker.Begin(self._origin_s, weights, order.latency, order.admission))
         return [_Remote(process, pool) for process in processes]

@@ -24,13 +24,18 @@ END_S = 5.0  # that a process whose pipe has ended may take to end itself
 
 
 class Process:
-    """A process that can be an actor, and a thread that brings what it says to ``inbox``; None when it has ended."""
+    """A process that can be an actor, and a thread that brings what it says to ``inbox``; None when it has ended.
 
-    def __init__(self, device: str, inbox: queue.SimpleQueue[tuple[Process, Any]]) -> None:
-        self.device, self._inbox = device, inbox
+    Attributes:
+        device: that it computes on.
+        side, binding: of the engines that it can make (see ``sides.py``).
+    """
+
+    def __init__(self, device: str, side: str, binding: Any, inbox: queue.SimpleQueue[tuple[Process, Any]]) -> None:
+        self.device, self.side, self.binding, self._inbox = device, side, binding, inbox
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=worker.main, args=(theirs, device), name=f"rlhfless-{device}", daemon=True)
+        self._process = context.Process(target=worker.main, args=(theirs, device, side), name=f"rlhfless-{device}", daemon=True)
         with _undisturbed(), _without_main():
             self._process.start()
         theirs.close()

@@ -304,7 +304,7 @@ def test_what_cannot_run_is_refused_before_anything_starts(factory: TorchEngineF
     refused("actor 1 of the plan starts 2 s after the step, which works on the virtual", changed(start_s=2.0))
     refused("actor 1 of the plan receives prefixes, which works on the virtual", changed(prefixes=(0,), prefix_tokens=(3,)))
     refused("response 12 does not say its prompt", changed(shares_prompts=True))
-    refused("a TorchEngineFactory, not with SimulatedEngine", plan, SimulatedEngine, TypeError)
+    refused("a TorchEngineFactory or a VllmEngineFactory, not with SimulatedEngine", plan, SimulatedEngine, TypeError)
     two = replace(plan, actors=(replace(plan.actors[0], gpu_ids=(0, 1)),))
     with pytest.raises(PlanningError, match="actor 0 of the plan holds 2 GPUs; the torch engine decodes on one"):
         ProcessPool(["cuda:0", "cuda:1"]).run_step(two, requests(), factory, LATENCY, Cluster(1, 2, 2))
