@@ -33,7 +33,7 @@ from rlhfless.engine.vllm_weights import write_weights
 from rlhfless.errors import InputError
 from solver.admission import Admission
 
-pytestmark = needs_vllm
+pytestmark = [needs_vllm, pytest.mark.full]
 Call = Callable[..., Any]
 Outcome = tuple[dict[int, Completion], list[EngineSpan]]
 
@@ -98,11 +98,10 @@ def decode_in_pieces(folder: Path, wanted: Sequence[Request], every: int) -> tup
     return (by_response(completions), spans), cuts
 
 
-def load(folder: Path, version: int, while_decoding: bool = False) -> None:
-    engine = factory_of(folder.parent / "weights-0", 0)(LATENCY, ROOMY)
-    if while_decoding:
-        engine.add(requests(1))
-        engine.step(0.0, lambda: 1.0)
+def load_while_decoding(first: Path, folder: Path, version: int) -> None:
+    engine = factory_of(first, 0)(LATENCY, ROOMY)
+    engine.add(requests(1))
+    engine.step(0.0, lambda: 1.0)
     try:
         engine.sync(folder, version)
     finally:
@@ -239,7 +238,7 @@ def test_other_weights_than_the_steps_are_refused(call: Call, first: Path, tmp_p
     with pytest.raises(InputError, match="holds weights 7, but the step is decoded with weights 8"):
         call(decode, newer, 8, requests(1), GREEDY)
     with pytest.raises(VllmError, match="weights 1 cannot be loaded while responses are decoded with weights 0"):
-        call(load, write_weights(model_of(4), first.parent / "more", 1), 1, True)
+        call(load_while_decoding, first, write_weights(model_of(4), tmp_path, 1), 1)
     with pytest.raises(VllmError, match="decoded with weights 12, but the step's weights are 0"):
         call(mislabelled, first)
     assert_same(call(decode, first, 0, requests(2), GREEDY)[0], by_torch(requests(2)))

@@ -6,10 +6,13 @@ that it runs in (threads, environment), so it never starts in that of the tests:
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,7 @@ from solver.admission import Admission
 from solver.latency import LatencyModel
 
 needs_vllm = pytest.mark.skipif(
-    importlib.util.find_spec("vllm") is None, reason="vLLM is not installed (`make test` installs its CPU build)"
+    importlib.util.find_spec("vllm") is None, reason="vLLM is not installed; `make test-full` installs its CPU build"
 )
 EOS = CharTokenizer().eos_token_id
 LIMIT, LONGEST = 48, 160
@@ -72,6 +75,8 @@ def vllm_process(root: Path) -> Iterator[Callable[..., Any]]:
     with ProcessPoolExecutor(1, mp_context=context) as there:
         there.submit(_start, write_weights(model_of(3), root, 0)).result()
         yield lambda function, *arguments: there.submit(function, *arguments).result()
+        with contextlib.suppress(BrokenProcessPool):  # vLLM takes seconds to put its memory in order, which ends with it
+            there.submit(os._exit, 0).result()
 
 
 def _start(folder: Path) -> None:
