@@ -373,6 +373,8 @@ class TorchEngineFactory:
 
     side: ClassVar[str] = "rlhfless.engine.torch_process"
     several_gpus: ClassVar[bool] = False
+    takes_prefixes: ClassVar[bool] = True
+    weights_version: ClassVar[None] = None
 
     def in_real_time(self) -> TorchEngineFactory:
         """The same engines charged with what they take; what is measured of the model's kernels is measured here, once for

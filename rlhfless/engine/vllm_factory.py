@@ -49,6 +49,7 @@ class VllmEngineFactory:
 
     side: ClassVar[str] = "rlhfless.engine.vllm_process"
     several_gpus: ClassVar[bool] = True
+    takes_prefixes: ClassVar[bool] = False
 
     def with_weights(self, folder: str | Path, version: int) -> VllmEngineFactory:
         """The same engines with other weights."""

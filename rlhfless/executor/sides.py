@@ -45,10 +45,16 @@ class RemoteEngines(Protocol):
     Attributes:
         side: name of the module that such a process loads.
         several_gpus: whether one engine can decode on several GPUs.
+        takes_prefixes: whether they compute prefixes for others and go on from such.
+        weights_version: which weights they have; None: whatever is sent with the factory, which is the step's.
     """
 
     side: str
     several_gpus: bool
+    takes_prefixes: bool
+
+    @property
+    def weights_version(self) -> int | None: ...
 
     def in_real_time(self) -> RemoteEngines:
         """The same engines charged with what they take.
