@@ -29,10 +29,17 @@ def write_weights(model: Any, root: str | Path, version: int) -> Path:
         The folder that holds them, and nothing else from now on.
     """
     from safetensors.torch import save_file
+    from transformers.utils import logging
 
     root = Path(root)
     folder, unfinished = root / f"weights-{version}", root / f".weights-{version}.{os.getpid()}"
-    model.save_pretrained(unfinished, safe_serialization=True)
+    shows_bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # one for every step
+    try:
+        model.save_pretrained(unfinished, safe_serialization=True)
+    finally:
+        if shows_bars:
+            logging.enable_progress_bar()
     if model.config.tie_word_embeddings:
         save_file({"lm_head.weight": model.get_output_embeddings().weight.detach().contiguous()}, unfinished / HEAD_FILE)
     (unfinished / VERSION_FILE).write_text(json.dumps({"weights_version": version}))
