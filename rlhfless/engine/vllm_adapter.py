@@ -238,11 +238,13 @@ class Replica:
 def _prepare_environment(settings: Settings, devices: Sequence[str]) -> None:
     """Environment variables that vLLM reads when it is imported."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine lives in this process, and ends with it
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # this process has threads
     for name, value in (("VLLM_LOGGING_LEVEL", "ERROR"), ("VLLM_NO_USAGE_STATS", "1"), ("HF_HUB_OFFLINE", "1")):
         os.environ.setdefault(name, value)
     if devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         return
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # else every actor would be bound to the same cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # in the processes of several ranks
     if settings.eager:
         os.environ["TORCHDYNAMO_DISABLE"] = "1"  # the CPU build compiles its sampler even so
