@@ -120,9 +120,10 @@ class ProcessPool:
         if (refusal := self._refuses(plan, engines)) is not None:
             raise PlanningError(refusal)
         record, version = StepRecord(run, step, plan, start_s), engines.weights_version
+        faults = replace(self.faults, start_floor_s=max(self.faults.start_floor_s, engines.start_floor_s))
         crew = _Processes(self, engines.in_real_time(), start_s)
         under_way = WallStep(
-            plan, requests, crew, latency, cluster, record, rest, admission, migration, self.faults, forecast,
+            plan, requests, crew, latency, cluster, record, rest, admission, migration, faults, forecast,
             step if version is None else version,
         )  # fmt: skip
         try:
@@ -149,9 +150,7 @@ class ProcessPool:
             if (actor.prefixes or i == plan.prefill_actor) and not engines.takes_prefixes:
                 does = "receives prefixes" if actor.prefixes else "computes prefixes for others"
                 name = type(engines).__name__
-                return (
-                    f"actor {i} of the plan {does}, which engines of a {name} cannot; run a plan without deduplicated prefill"
-                )
+                return f"actor {i} of the plan {does}, which a {name} cannot; run a plan without deduplicated prefill"
             if self.devices and max(actor.gpu_ids) >= len(self.devices):
                 return (
                     f"actor {i} of the plan uses GPU {max(actor.gpu_ids)}, but there are {len(self.devices)} devices "

@@ -45,12 +45,14 @@ class RemoteEngines(Protocol):
     Attributes:
         side: name of the module that such a process loads.
         several_gpus: whether one engine can decode on several GPUs.
+        start_floor_s: seconds that an actor may always take until it reports, before it counts as lost.
         takes_prefixes: whether they compute prefixes for others and go on from such.
         weights_version: which weights they have; None: whatever is sent with the factory, which is the step's.
     """
 
     side: str
     several_gpus: bool
+    start_floor_s: float
     takes_prefixes: bool
 
     @property

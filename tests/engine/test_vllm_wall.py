@@ -27,7 +27,6 @@ from solver.rules import ActorView, Decision, Move, RuntimeRule, StepState, Trig
 pytestmark = [needs_vllm, pytest.mark.full]
 COUNT = 16
 TWO = Cluster(1, 2, 1)
-PATIENT = Faults(start_floor_s=900.0)  # vLLM takes long to start where others compute too
 
 
 def plan_of(groups: Sequence[Sequence[int]], rule: RuntimeRule | None = None, gpus: int = 1) -> Plan:
@@ -84,7 +83,7 @@ def assert_sound(record: StepRecord, phases: Sequence[str]) -> None:
 def test_a_run_of_steps(tmp_path: Path) -> None:
     """One start; moves change no greedy token; the next step has the next weights; at the end nothing is left."""
     wanted = requests(COUNT)
-    with ProcessPool(["cpu", "cpu"], faults=PATIENT) as pool:
+    with ProcessPool(["cpu", "cpu"]) as pool:
         engines = factory_of(write_weights(model_of(3), tmp_path, 0), 0)
         still = pool.run_step(plan_of(HALVES), wanted, engines, LATENCY, TWO)
         assert tokens_of(still) == by_torch(3, wanted)
@@ -129,14 +128,14 @@ def test_actors_that_die_or_cannot_start(tmp_path: Path) -> None:
     """Another process goes on where one died; what never works is said."""
     folder = write_weights(model_of(3), tmp_path, 0)
     engines = factory_of(folder, 0)
-    with ProcessPool(["cpu"], keep=False, faults=PATIENT) as pool:
+    with ProcessPool(["cpu"], keep=False) as pool:
         rule, long = Kill(), [replace(r, target_tokens=60 if r.response else 1, limit_tokens=60) for r in requests(4)]
         record = pool.run_step(plan_of([range(4)], rule), long, engines, LATENCY, TWO)
         assert rule.killed
         assert tokens_of(record) == by_torch(3, long)
         assert not multiprocessing.active_children(), "a process that is not kept ends with its actor"
     (folder / "model.safetensors").write_bytes(b"nothing that anybody could read")
-    with ProcessPool(["cpu"], faults=replace(PATIENT, restarts=0)) as pool:
+    with ProcessPool(["cpu"], faults=Faults(restarts=0)) as pool:
         with pytest.raises(ActorError, match=r"actor-0 \(process \d+ on cpu\) failed with \w+: .*[Ee]rror"):
             pool.run_step(plan_of([range(4)]), requests(4), engines, LATENCY, TWO)
         assert not multiprocessing.active_children()
@@ -160,7 +159,7 @@ def test_an_actor_of_two_gpus_is_two_ranks_of_vllm(tmp_path: Path) -> None:
     wanted, engines = requests(6), factory_of(write_weights(model_of(3), tmp_path, 0), 0)
     latency = replace(LATENCY, gpus_per_actor=2)
     assert engines.binding(latency).gpus == 2
-    with ProcessPool([], faults=PATIENT) as pool:
+    with ProcessPool([]) as pool:
         record = pool.run_step(plan_of([range(6)], gpus=2), wanted, engines, latency, Cluster(1, 2, 2))
         assert tokens_of(record) == by_torch(3, wanted)
         newer = engines.with_weights(write_weights(model_of(4), tmp_path, 1), 1)
