@@ -27,8 +27,8 @@ import numpy as np
 from rlhfless.engine.protocol import Completion, Progress, Request
 from rlhfless.engine.sampling import Sampling
 from rlhfless.engine.spans import SpanAccumulator
-from rlhfless.engine.torch_state import ActiveResponse
 from rlhfless.engine.vllm_adapter import Drawn, Replica, VllmError
+from rlhfless.engine.vllm_state import ActiveResponse
 from solver.admission import Admission
 
 
@@ -91,9 +91,6 @@ class VllmEngine:
 
     def add(self, requests: Sequence[Request]) -> None:
         room = min(self.replica.settings.max_tokens, self.admission.kv_capacity_tokens)
-        for request in requests:
-            if request.kv is not None or request.there_tokens:
-                raise ValueError(f"response {request.response} comes with KV state, which vLLM does not take; recompute it")
         self._waiting += [ActiveResponse.of(request, self._clock_s, room) for request in requests]
         self._waiting.sort(key=lambda s: s.queued_s)
 
@@ -127,7 +124,7 @@ class VllmEngine:
         wanted = None if responses is None else set(responses)
         taken = [s for s in (*self._running, *self._waiting) if wanted is None or s.request.response in wanted]
         self._leave(taken)
-        return [s.export(self._clock_s, None) for s in taken], progress
+        return [s.export(self._clock_s) for s in taken], progress
 
     def generated_tokens(self) -> dict[int, int]:
         return {s.request.response: len(s.ids) for s in (*self._running, *self._waiting)}
@@ -194,7 +191,7 @@ class VllmEngine:
             self._names[s] = name = f"{s.request.response}-{next(self._count)}"
             self._joined_tokens[s] = s.context_tokens
             seed, tokens = seed_at(s.request.seed, len(s.ids)), s.stop_tokens - len(s.ids)
-            self.replica.add(name, s.tokens(0, s.context_tokens).tolist(), self.sampling, seed, self.eos_id, tokens, s.forced)
+            self.replica.add(name, s.context, self.sampling, seed, self.eos_id, tokens, s.forced)
         drawn = {one.name: one for one in self.replica.step()}
         iteration.drawn = {s: drawn[name] for s in iteration.batch if (name := self._names[s]) in drawn}
 

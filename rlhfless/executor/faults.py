@@ -15,7 +15,7 @@ from solver.errors import PlanningError, is_number, is_whole
 from solver.latency import LatencyModel
 from solver.objective import Objective
 
-WINDOW = 16  # reports over which an actor's speed is measured
+WINDOW = 8  # reports over which an actor's speed is measured
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Faults:
     silence_factor: float = 20.0
     silence_floor_s: float = 30.0
     start_floor_s: float = 120.0
-    slow_factor: float = 4.0
+    slow_factor: float = 6.0
     objective: Objective = Objective()  # noqa: RUF009 (frozen)
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
 """Actors as processes of this machine, one per actor, each on a device of its own: the carrier behind the wall clock.
 
-Knows which process has which device, orders and shared memory; nothing of rules, of how a token is computed, or of what becomes
-of the responses of one that died. Whatever ends a step early (an actor too many that died, Ctrl-C) ends every process and frees
-all shared memory.
+Knows which process has which device, and the names of shared memory; nothing of rules, of how a token is computed, of what is
+said to actors (``local.py``), or of what becomes of the responses of one that died. Whatever ends a step early (an actor too
+many that died, Ctrl-C) ends every process and frees all shared memory.
 """
 
 from __future__ import annotations
@@ -12,19 +12,15 @@ import itertools
 import os
 import queue
 import secrets
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
-import numpy as np
-
 from rlhfless.engine.protocol import Request
-from rlhfless.executor import worker
 from rlhfless.executor.faults import Faults
+from rlhfless.executor.local import LocalCrew
 from rlhfless.executor.record import StepRecord
-from rlhfless.executor.remote import Lost, Order, RemoteActor, Report
 from rlhfless.executor.sides import RemoteEngines, remote_engines
 from rlhfless.executor.spawn import Process
 from rlhfless.executor.wall import WallStep
@@ -60,11 +56,11 @@ class ProcessPool:
     ) -> None:
         from rlhfless.engine import torch_process
 
-        self._torch, self.keep, self.faults = torch_process, keep, faults
+        self.torch, self.keep, self.faults = torch_process, keep, faults
         self.devices = tuple(torch_process.cuda_devices() if devices is None else devices)
         self._idle: list[Process] = []
         self._all: list[Process] = []
-        self._inbox: queue.SimpleQueue[tuple[Process, Any]] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[tuple[Process, Any]] = queue.SimpleQueue()
         self._name, self._count = f"rlhfless-{os.getpid()}-{secrets.token_hex(2)}", itertools.count()
         self._blocks: list[str] = []  # names of shared memory that may be there
 
@@ -77,6 +73,11 @@ class ProcessPool:
     def __repr__(self) -> str:
         where = ", ".join(self.devices) or "the CPU"
         return f"ProcessPool: {len(self._idle)} idle of {len(self._all)} processes on {where}"
+
+    @property
+    def working(self) -> list[int]:
+        """Ids of the processes that are actors of a step now."""
+        return [p.pid for p in list(self._all) if p.pid is not None and p.alive and p not in self._idle]
 
     @property
     def meta(self) -> dict[str, str]:
@@ -121,7 +122,7 @@ class ProcessPool:
             raise PlanningError(refusal)
         record, version = StepRecord(run, step, plan, start_s), engines.weights_version
         faults = replace(self.faults, start_floor_s=max(self.faults.start_floor_s, engines.start_floor_s))
-        crew = _Processes(self, engines.in_real_time(), start_s)
+        crew = LocalCrew(self, engines.in_real_time(), start_s)
         under_way = WallStep(
             plan, requests, crew, latency, cluster, record, rest, admission, migration, faults, forecast,
             step if version is None else version,
@@ -142,7 +143,7 @@ class ProcessPool:
             process.kill()
         for process in self._all:
             process.join()
-        self._idle, self._all, self._inbox = [], [], queue.SimpleQueue()
+        self._idle, self._all, self.inbox = [], [], queue.SimpleQueue()
         self._free()
 
     def _refuses(self, plan: Plan, engines: RemoteEngines) -> str | None:
@@ -156,16 +157,17 @@ class ProcessPool:
                     f"actor {i} of the plan uses GPU {max(actor.gpu_ids)}, but there are {len(self.devices)} devices "
                     f"({', '.join(self.devices)}); plan for a cluster of {len(self.devices)} GPUs"
                 )
-            if len(actor.gpu_ids) > 1 and self._device(actor) != CPU and not engines.several_gpus:
+            if len(actor.gpu_ids) > 1 and self.device_of(actor) != CPU and not engines.several_gpus:
                 return (
                     f"actor {i} of the plan holds {len(actor.gpu_ids)} GPUs; the torch engine decodes on one, so plan for one"
                 )
         return None
 
-    def _device(self, actor: ActorPlan) -> str:
+    def device_of(self, actor: ActorPlan) -> str:
+        """Where it computes: a device, or several with commas between them."""
         return ",".join(dict.fromkeys(self.devices[i] for i in actor.gpu_ids)) if self.devices else CPU
 
-    def _take(self, device: str, side: str, binding: Any) -> Process:
+    def take(self, device: str, side: str, binding: Any) -> Process:
         """An idle process on the device that can make such engines, or a new one."""
         for process in self._idle:
             if process.alive and (process.device, process.side, process.binding) == (device, side, binding):
@@ -175,11 +177,11 @@ class ProcessPool:
         for process in [p for p in self._idle if wanted.intersection(p.device.split(","))]:  # it holds memory there
             self._idle.remove(process)
             self._end(process)
-        process = Process(device, side, binding, self._inbox)
+        process = Process(device, side, binding, self.inbox)
         self._all.append(process)
         return process
 
-    def _give_back(self, process: Process) -> None:
+    def give_back(self, process: Process) -> None:
         """A process without an engine."""
         if self.keep:
             self._idle.append(process)
@@ -188,14 +190,14 @@ class ProcessPool:
 
     def _end(self, process: Process) -> None:
         process.kill()
-        self._forget(process)
+        self.forget(process)
 
-    def _forget(self, process: Process) -> None:
+    def forget(self, process: Process) -> None:
         """A process that was killed."""
         process.join()
         self._all.remove(process)
 
-    def _new_block(self) -> str:
+    def new_block(self) -> str:
         """A name for shared memory, which is freed after the step at the latest."""
         self._blocks.append(f"{self._name}-{next(self._count)}")
         return self._blocks[-1]
@@ -207,100 +209,3 @@ class ProcessPool:
                 memory.close()
                 memory.unlink()
         self._blocks.clear()
-
-
-class _Processes:
-    """The crew of one step (see ``Crew``)."""
-
-    def __init__(self, pool: ProcessPool, engines: RemoteEngines, start_s: float) -> None:
-        self._pool, self._engines = pool, engines
-        self._origin_s = time.monotonic() - start_s
-        self._index: dict[Process, int] = {}
-        self._process: dict[int, Process] = {}
-        self._lost: list[Process] = []
-        self._weights: worker.Block | None = None
-
-    def now_s(self) -> float:
-        return time.monotonic() - self._origin_s
-
-    def start(self, orders: Sequence[Order]) -> list[RemoteActor]:
-        """All processes are on their way up before the weights are laid out for them, once for all of the step."""
-        pool, engines = self._pool, self._engines
-        processes = []
-        for order in orders:
-            processes.append(pool._take(pool._device(order.plan), engines.side, engines.binding(order.latency)))
-            self._index[processes[-1]] = order.index
-            self._process[order.index] = processes[-1]
-        if self._weights is None:
-            self._weights = worker.write_block(pool._torch, pool._new_block(), engines)
-        for process, order in zip(processes, orders, strict=True):
-            begin = worker.Begin(self._origin_s, self._weights, order.latency, order.admission, order.weights_version)
-            process.send(begin)
-        return [_Remote(process, pool) for process in processes]
-
-    def prefill(
-        self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]
-    ) -> tuple[Mapping[int, Any], float]:
-        engines: Any = self._engines  # which take prefixes: other plans were refused
-        computed = engines.compute_prefixes(prefixes)
-        done_s = self.now_s()
-        sent = {
-            actor: worker.write_block(self._pool._torch, self._pool._new_block(), {p: computed[p] for p in prompts})
-            for actor, prompts in receivers.items()
-        }
-        return sent, done_s
-
-    def reports(self, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
-        inbox, found = self._pool._inbox, []
-        with contextlib.suppress(queue.Empty):
-            found.append(inbox.get(timeout=timeout_s))
-            while True:
-                found.append(inbox.get_nowait())
-        said = []
-        for process, message in found:
-            if process in self._index:  # else it ended after it was closed, or between steps: nobody's loss
-                said.append((self._index[process], self._read(process, message)))
-        return said
-
-    def abandon(self, index: int) -> None:
-        process = self._process.pop(index)
-        self._index.pop(process, None)
-        process.kill()
-        self._lost.append(process)
-
-    def bury(self) -> None:
-        """Processes that were abandoned are gone: none will lay out anything in shared memory any more."""
-        for process in self._lost:
-            self._pool._forget(process)
-
-    def _read(self, process: Process, said: Any) -> Report | Lost:
-        """What it said, in the words of the interface; an actor that closed gives its process back."""
-        if isinstance(said, Report):
-            if not said.closed:
-                return said
-            del self._process[self._index.pop(process)]
-            self._pool._give_back(process)
-            return said if self._pool.keep else replace(said, time_s=self.now_s())
-        name = f"(process {process.pid} on {process.device})"
-        if said is None:
-            return Lost(f"{name} {process.end()}")
-        return Lost(f"{name} failed with {said.error}", said.out_of_memory, said.hopeless, trace=said.trace)
-
-
-class _Remote:
-    """An actor of a crew (see ``RemoteActor``)."""
-
-    def __init__(self, process: Process, pool: ProcessPool) -> None:
-        self._process, self._pool = process, pool
-
-    def add(self, requests: Sequence[Request], prefixes: Any = None) -> None:
-        self._process.send(worker.Add(requests, prefixes))
-
-    def cut(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
-        self._process.send(worker.CutOff(responses, {r: self._pool._new_block() for r in sorted(with_kv)}))
-
-    def prefill(self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]) -> None:
-        self._process.send(worker.Prefill(prefixes, receivers, {actor: self._pool._new_block() for actor in receivers}))
-
-    def close(self) -> None:
-        self._process.send(worker.End())

@@ -20,7 +20,8 @@ from typing import Any
 
 from rlhfless.executor import worker
 
-END_S = 5.0  # that a process whose pipe has ended, or that was killed, may take to be gone
+END_S = 5.0  # that a process that was killed may take to be gone
+SOON_S = 0.5  # that a process whose pipe has ended has to say how it ended
 
 
 class Process:
@@ -60,9 +61,11 @@ class Process:
 
     def end(self) -> str:
         """How it ended, for a sentence."""
-        self._process.join(END_S)
+        self._process.join(SOON_S)
         code = self._process.exitcode
-        if code is not None and code < 0:
+        if code is None:
+            return "closed its pipe"
+        if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
         return f"ended with exit code {code}"
 

@@ -21,8 +21,8 @@ from rlhfless.executor.billing import bill
 from rlhfless.executor.faults import Faults
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.remote import ActorError, Crew, Lost, Report
+from rlhfless.executor.wall_actor import Remote
 from rlhfless.executor.wall_losses import WallLosses
-from rlhfless.executor.wall_orders import Remote
 from solver.cluster import Cluster, MixedCluster
 from solver.objective import StepRest
 from solver.offers import Latencies

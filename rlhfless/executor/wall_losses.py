@@ -17,7 +17,8 @@ import numpy as np
 
 from rlhfless.executor.recovery import Goes, Left, Way, resolve, what_is_left
 from rlhfless.executor.remote import ActorError, Lost
-from rlhfless.executor.wall_orders import Remote, WallOrders
+from rlhfless.executor.wall_actor import Remote
+from rlhfless.executor.wall_orders import WallOrders
 from solver.plan import ActorPlan
 from solver.remaining import RemainingLengths
 from solver.rules import Cut, Move
@@ -121,10 +122,11 @@ class WallLosses(WallOrders):
         self._hold(actor, max(now_s, actor.until_s))
         self.record.event(now_s, "lost", actor.holder, why=lost.why, responses=len(actor.own))
         self.last_loss = f"{actor.holder} {lost.why}"
+        batch = len(actor.running) or min(actor.admission.max_batch, len(actor.own))  # it may not have come to tell
         for gpu in actor.plan.gpu_ids:
             self.faults_on[gpu] = self.faults.restarts + 1 if lost.gpus_gone else self.faults_on.get(gpu, 0) + 1
             if lost.out_of_memory:
-                self.slots_on[gpu] = max(1, max(len(actor.running), 2) // 2)
+                self.slots_on[gpu] = max(1, batch // 2)
 
     # --- going on -----------------------------------------------------------------------------------------------------
 

@@ -9,60 +9,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from rlhfless.engine.protocol import Request
-from rlhfless.executor.actors import Actor, Held, with_prefixes, without_prompt
+from rlhfless.executor.actors import Held, with_prefixes, without_prompt
 from rlhfless.executor.faults import Faults, Speed
 from rlhfless.executor.record import StepRecord
-from rlhfless.executor.remote import Crew, Order, RemoteActor
+from rlhfless.executor.remote import Crew
 from rlhfless.executor.step import Step
-from solver.admission import Admission
+from rlhfless.executor.wall_actor import Remote
 from solver.errors import PlanningError
 from solver.evaluate import admission_of
 from solver.offers import Latencies, latency_of
 from solver.plan import ActorPlan, Plan
 from solver.rules import ActorView, Cut, Decision, StepState
-
-
-@dataclass
-class Remote(Actor):
-    """An actor of the plan, or one that was started later, on the wall clock.
-
-    Attributes:
-        remote: None until it is started.
-        own: responses with it or on their way to it, in order of arrival.
-        kept: requests that it will get; None once it gets them at once.
-        awaits: it waits for prefixes from a prefill actor; prefixes: which have come for it, and go with what is kept.
-        answers: that it owes.
-        until_s: when what was last reported of it ended. due_s: when it counts as silent; doubted: it did once already.
-    """
-
-    admission: Admission = field(kw_only=True)
-    speed: Speed = field(kw_only=True)
-    remote: RemoteActor | None = None
-    own: dict[int, None] = field(default_factory=dict)
-    kept: list[Request] | None = field(default_factory=list)
-    awaits: bool = False
-    prefixes: Any = None
-    answers: int = 0
-    ready: bool = False
-    until_s: float = 0.0
-    due_s: float = math.inf
-    doubted: bool = False
-    looked_s: float = -math.inf  # when it may next be looked at as a slow one
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing is left that it could do."""
-        return not self.own and not self.answers
-
-    def order(self, weights_version: int) -> Order:
-        """To start it."""
-        return Order(self.index, self.plan, self.latency, self.admission, weights_version)
 
 
 class WallOrders(Step[Remote]):

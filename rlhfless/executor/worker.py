@@ -8,9 +8,12 @@ because the other side is gone, so does the process.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import queue
+import signal
+import sys
 import threading
 import time
 import traceback
@@ -28,6 +31,7 @@ from rlhfless.executor.sides import Side
 from solver.admission import Admission
 from solver.latency import LatencyModel
 
+PR_SET_PDEATHSIG = 1
 REPORT_EVERY_S = 0.02  # at most, while nothing completes
 
 
@@ -101,6 +105,7 @@ class Failed:
 
 def main(connection: Connection, device: str, side: str) -> None:
     """What the process runs, until its pipe ends: an actor on ``device`` whose engines' module is ``side``."""
+    _die_with_parent()
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
     try:
@@ -110,6 +115,13 @@ def main(connection: Connection, device: str, side: str) -> None:
         memory = isinstance(error, MemoryError) or name == "OutOfMemoryError"  # torch's, which is not imported here
         hopeless = isinstance(error, ValueError | TypeError)  # a request is wrong, wherever it goes
         connection.send(Failed(f"{name}: {error}", traceback.format_exc(), memory, hopeless))
+
+
+def _die_with_parent() -> None:
+    """A process that is stopped or stuck does not see that its pipe has ended: on Linux the kernel ends it. (It does so
+    with the thread that started it; a pool whose thread ends between steps starts new processes.)"""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _receive(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:

