@@ -1,13 +1,12 @@
 """GPUs that a pool holds between the work of its actors: who waits where, until when, and what that cost.
 
 Knows places, a life-cycle and the record; nothing of how an actor is started or ended (a ``Carrier`` does that). What is held
-outside a step's own actors is written down as a holder of its own, ``warm-1`` and so on, with the role ``warm``: a start where
-it started ahead, and whatever no span covers is waiting. A thread ends what waited too long and starts what is wanted soon.
+outside a step's own actors is written down as a holder of its own, ``warm-`` and its first GPU, with the role ``warm``: a start
+where it started ahead, and whatever no span covers is waiting. A thread ends what waited too long and starts what is wanted soon.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 from collections.abc import Sequence
@@ -68,19 +67,21 @@ class Carrier(Protocol[H]):
 
 @dataclass
 class _Waiting(Generic[H]):
-    number: int
     actor: H
     place: Place
     since_s: float  # what was held before is in a record
     until_s: float
     started_s: float | None = None  # ahead of its step; None: it has worked before
 
+    @property
+    def holder(self) -> str:
+        return _holder(self.place)
+
 
 @dataclass
 class _Row:
     """Something held that is over, or was when somebody looked."""
 
-    number: int
     place: Place
     start_s: float
     end_s: float
@@ -109,7 +110,6 @@ class Holdings(Generic[H]):
     _over: list[_Row] = field(default_factory=list)
     _events: list[tuple[float, str, str, dict[str, object]]] = field(default_factory=list)
     _wanted: tuple[Place, ...] = ()  # to be started ahead of the next step
-    _count: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:
         self._changed = threading.Condition(self.lock)
@@ -131,8 +131,10 @@ class Holdings(Generic[H]):
             self._raise()
             self.history.begin(record.start_s, plan, rest)
             self._wanted = ()
+            for row in self._over:  # ended since the step's time was taken, and from then on its GPUs are the step's
+                row.end_s = min(row.end_s, record.start_s)
             for one in [w for w in self._waiting if not self.carrier.alive(w.actor)]:
-                self._end(one, "lost")
+                self._end(one, "lost", record.start_s)
             places = [Place.of(actor) for actor in plan.actors]
             found: dict[int, _Waiting[H]] = {}
             for same in (True, False):  # where it was if possible, else elsewhere on its node
@@ -145,7 +147,7 @@ class Holdings(Generic[H]):
                 self._note(one, record.start_s)
             taken = {gpu for place in places for gpu in place.gpu_ids}
             for one in [w for w in self._waiting if taken.intersection(w.place.gpu_ids)]:
-                self._end(one)
+                self._end(one, "in the way", record.start_s)
             actors = [found[i].actor if i in found else self.carrier.start(place) for i, place in enumerate(places)]
             self._write(record)
             return actors
@@ -171,7 +173,7 @@ class Holdings(Generic[H]):
                 until_s = self.lifecycle.keeps_until_s(self.history, now_s)
                 if plan.release == "step":
                     until_s = math.inf  # the plan's own wish, until the next step or ``close``
-                one = _Waiting(next(self._count), actor, Place.of(plan), end_s, until_s)
+                one = _Waiting(actor, Place.of(plan), end_s, until_s)
                 self._waiting.append(one)
             self._wanted = tuple(Place.of(actor) for actor in record.plan.actors)
             self._wake()
@@ -217,19 +219,20 @@ class Holdings(Generic[H]):
             up_s = self.carrier.up_s(one.actor)
             over_s = now_s if up_s is None else min(max(up_s, one.started_s), now_s)
             starting = (max(one.since_s, one.started_s), over_s)
-        self._over.append(_Row(one.number, one.place, one.since_s, now_s, starting))
+        self._over.append(_Row(one.place, one.since_s, now_s, starting))
         one.since_s = now_s
 
-    def _end(self, one: _Waiting[H], reason: str = "no work") -> None:
+    def _end(self, one: _Waiting[H], reason: str = "no work", at_s: float | None = None) -> None:
+        """End it; it is charged until its GPUs are free, or until ``at_s``, from when somebody else is."""
         self.carrier.end(one.actor)
         self._waiting.remove(one)
-        now_s = self.carrier.now_s()
-        self._note(one, now_s)
-        self._events.append((now_s, "kill", f"warm-{one.number}", {"reason": reason}))
+        over_s = self.carrier.now_s() if at_s is None else at_s
+        self._note(one, over_s)
+        self._events.append((over_s, "kill", one.holder, {"reason": reason}))
 
     def _write(self, record: StepRecord) -> None:
         for row in self._over:
-            holder, place = f"warm-{row.number}", row.place
+            holder, place = _holder(row.place), row.place
             record.allocate(
                 holder, "warm", place.node, place.gpu_ids, place.kind, place.market, place.usd_per_gpu_s,
                 row.start_s, row.end_s,
@@ -283,11 +286,15 @@ class Holdings(Generic[H]):
         for place in wanted:
             if place not in there:
                 now_s = self.carrier.now_s()
-                one = _Waiting(next(self._count), self.carrier.start(place), place, now_s, until_s, now_s)
+                one = _Waiting(self.carrier.start(place), place, now_s, until_s, now_s)
                 self._waiting.append(one)
-                self._events.append((now_s, "prewarm", f"warm-{one.number}", {}))
+                self._events.append((now_s, "prewarm", one.holder, {}))
 
     def _raise(self) -> None:
         if self._failed is not None:
             failed, self._failed = self._failed, None
             raise failed
+
+
+def _holder(place: Place) -> str:
+    return f"warm-{place.gpu_ids[0]}"

@@ -114,7 +114,8 @@ class RayCrew:
         if report.ready_s is not None and member.up is not None:
             self._record.event(
                 self.now_s(), "ready", holder_of(self.members[member].index), weights_version=self._version,
-                node=member.node.address, pid=member.up.pid, device=member.up.device, clock_error_s=member.clock.error_s,
+                address=member.node.address, ray_node=member.up.node_id, pid=member.up.pid, device=member.up.device,
+                clock_error_s=member.clock.error_s,
             )  # fmt: skip
         for block in blocks(report.taken or ()):
             self._objects[block.name] = member.export(block.name)
