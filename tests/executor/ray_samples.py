@@ -42,7 +42,7 @@ def two_nodes() -> Iterator[RayNodes]:
             for number in range(2):
                 nodes.add_node(
                     num_cpus=1, num_gpus=GPUS_PER_NODE, object_store_memory=128 * 2**20, include_dashboard=False,
-                    wait=False, **({} if number else {"_system_config": SOON}),
+                    include_log_monitor=False, no_monitor=True, wait=False, **({} if number else {"_system_config": SOON}),
                 )  # fmt: skip
             nodes.wait_for_nodes()
             yield nodes

@@ -133,9 +133,7 @@ class Run:
             record.span(f"actor-{i}", "start", record.start_s, up_s)
             record.span(f"actor-{i}", "decode", up_s, carrier.clock_s)
             keeps = self.holdings.keeps(one)
-            record.allocate(
-                f"actor-{i}", "decode", one.node, one.gpu_ids, "gpu", "spot", 1.0, record.start_s, carrier.clock_s
-            )
+            record.allocate(f"actor-{i}", "decode", one.node, one.gpu_ids, "gpu", "spot", 1.0, record.start_s, carrier.clock_s)
             if keeps:
                 left.append((actor, one, carrier.clock_s))
             else:
@@ -213,7 +211,9 @@ def test_prewarmed_actors_are_up_when_the_step_begins_and_their_start_is_charged
     before = [a for a in run.records[1].allocations if a["role"] == "warm"]
     assert {(a["holder"], a["end_s"]) for a in before} == {("warm-0", third.start_s), ("warm-1", third.start_s)}
     assert [s["end_s"] - s["start_s"] for s in run.records[1].spans if s["call"] == "prewarm"] == [2.0, 2.0]
-    assert not [s for s in third.spans if s["phase"] == "start" and s["holder"].startswith("actor")], "nothing left to start in the step"
+    assert not [s for s in third.spans if s["phase"] == "start" and s["holder"].startswith("actor")], (
+        "nothing left to start in the step"
+    )
     assert "prewarm" in [e["name"] for e in run.records[1].events]
     held = run.held()
     assert held["start"] + held["sync"] + held["work"] + held["hold"] == pytest.approx(held["total"])

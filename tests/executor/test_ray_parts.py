@@ -104,7 +104,10 @@ def test_processes_of_one_boot_know_it() -> None:
 
 
 def test_without_ray_there_is_one_sentence() -> None:
-    with mock.patch.dict(sys.modules, {"ray": None}), pytest.raises(MissingExtra, match=r"a Ray pool needs ray, .*rlhfless\[ray\]"):
+    with (
+        mock.patch.dict(sys.modules, {"ray": None}),
+        pytest.raises(MissingExtra, match=r"a Ray pool needs ray, .*rlhfless\[ray\]"),
+    ):
         RayPool()
 
 
@@ -155,7 +158,7 @@ def test_orders_that_overtake_each_other_are_obeyed_in_order() -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
     from rlhfless.executor.ray_actor import DecodeActor
 
-    with mock.patch.object(DecodeActor, "_serve", lambda self: None):
+    with mock.patch.object(DecodeActor, "_serve"):
         actor = DecodeActor()
     for number in np.random.default_rng(0).permutation(20).tolist():
         actor.tell(number, 1, pickle.dumps(f"order {number}"), {})
