@@ -6,6 +6,7 @@ Records hold the trace's rows.
 
 from rlhfless.executor.actors import EngineFactory
 from rlhfless.executor.executor import Executor
+from rlhfless.executor.faults import Faults
 from rlhfless.executor.lifecycle import Lifecycle, PlanForecast, ShortestStep
 from rlhfless.executor.processes import ProcessPool
 from rlhfless.executor.ray_pool import RayPool
@@ -17,6 +18,7 @@ __all__ = [
     "ActorError",
     "EngineFactory",
     "Executor",
+    "Faults",
     "Lifecycle",
     "PlanForecast",
     "ProcessPool",

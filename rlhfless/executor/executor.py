@@ -30,7 +30,8 @@ class Executor:
 
     Args:
         engines: makes engines, as for ``run_step``. latency, cluster: as there.
-        pool: run on the wall clock, in these processes or Ray actors; None emulates the plan's GPUs on this device, on the virtual clock.
+        pool: run on the wall clock, in these processes or Ray actors; None emulates the plan's GPUs on this device, on the
+            virtual clock.
         charging: of the virtual clock, ``profile`` or ``measured``. admission, migration: as for ``run_step``.
         progress: show a bar of completed responses on the virtual clock (needs tqdm).
 

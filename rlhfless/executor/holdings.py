@@ -2,7 +2,7 @@
 
 Knows places, a life-cycle and the record; nothing of how an actor is started or ended (a ``Carrier`` does that). What is held
 outside a step's own actors is written down as a holder of its own, ``warm-`` and its first GPU, with the role ``warm``: a start
-where it started ahead, and whatever no span covers is waiting. A thread ends what waited too long and starts what is wanted soon.
+where it started ahead, and what no span covers is waiting. A thread ends what waited too long and starts what is wanted soon.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ class Holdings(Generic[H]):
     history: History = field(default_factory=History)
     lock: threading.RLock = field(default_factory=threading.RLock)
     _waiting: list[_Waiting[H]] = field(default_factory=list)
+    _aside: dict[int, _Waiting[H]] = field(default_factory=dict)  # for the step under way, by index of its actors
     _over: list[_Row] = field(default_factory=list)
     _events: list[tuple[float, str, str, dict[str, object]]] = field(default_factory=list)
     _wanted: tuple[Place, ...] = ()  # to be started ahead of the next step
@@ -122,8 +123,8 @@ class Holdings(Generic[H]):
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
-    def begin(self, record: StepRecord, plan: Plan, rest: StepRest) -> list[H]:
-        """The actors of a step: those that wait where they can be used, new ones elsewhere; in the plan's order.
+    def begin(self, record: StepRecord, plan: Plan, rest: StepRest) -> None:
+        """A step begins: actors that wait where its plan can use them are set aside for it, those in its way end.
 
         What was held until now and is in no record yet goes to this one.
         """
@@ -136,21 +137,25 @@ class Holdings(Generic[H]):
             for one in [w for w in self._waiting if not self.carrier.alive(w.actor)]:
                 self._end(one, "lost", record.start_s)
             places = [Place.of(actor) for actor in plan.actors]
-            found: dict[int, _Waiting[H]] = {}
             for same in (True, False):  # where it was if possible, else elsewhere on its node
                 for i, place in enumerate(places):
                     fits = [w for w in self._waiting if (w.place == place if same else w.place.serves(place))]
-                    if i not in found and fits:
-                        found[i] = fits[0]
+                    if i not in self._aside and fits:
+                        self._aside[i] = fits[0]
                         self._waiting.remove(fits[0])
-            for one in found.values():
-                self._note(one, record.start_s)
             taken = {gpu for place in places for gpu in place.gpu_ids}
             for one in [w for w in self._waiting if taken.intersection(w.place.gpu_ids)]:
                 self._end(one, "in the way", record.start_s)
-            actors = [found[i].actor if i in found else self.carrier.start(place) for i, place in enumerate(places)]
             self._write(record)
-            return actors
+
+    def take(self, index: int, place: Place, at_s: float) -> H:
+        """The actor of the step with this index, one that waited or a new one; its step pays for it from ``at_s`` on."""
+        with self.lock:
+            one = self._aside.pop(index, None)
+            if one is None:
+                return self.carrier.start(place)
+            self._note(one, at_s)
+            return one.actor
 
     def keeps(self, actor: ActorPlan) -> bool:
         """Whether an actor of the step that has no work left goes on living."""
@@ -167,6 +172,8 @@ class Holdings(Generic[H]):
         """
         with self.lock:
             now_s = self.carrier.now_s()
+            self._waiting += self._aside.values()
+            self._aside.clear()
             self.history.generated_s.append(now_s)
             self.history.start_s = max(self.history.start_s, cold_s)
             for actor, plan, end_s in left:
@@ -202,8 +209,8 @@ class Holdings(Generic[H]):
     def forget(self) -> list[H]:
         """Give up: the actors that waited are the caller's to end, and what they held is in no record."""
         with self.lock:
-            left, self._waiting = [one.actor for one in self._waiting], []
-            self._wanted = ()
+            left = [one.actor for one in (*self._waiting, *self._aside.values())]
+            self._waiting, self._aside, self._wanted = [], {}, ()
             if len(self.history.starts_s) > len(self.history.generated_s):
                 self.history.give_up()
             return left

@@ -1,7 +1,8 @@
 """Actors as processes of this machine, one per actor, each on a device of its own: the carrier behind the wall clock.
 
-Knows which process has which device, orders and shared memory; nothing of rules or of how a token is computed. Whatever ends a
-step early (an actor that died, Ctrl-C) ends every process and frees all shared memory.
+Knows which process has which device, orders and shared memory; nothing of rules, of how a token is computed, or of what becomes
+of the responses of one that died. Whatever ends a step early (an actor too many that died, Ctrl-C) ends every process and frees
+all shared memory.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ import os
 import queue
 import secrets
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
+import numpy as np
+
 from rlhfless.engine.protocol import Request
 from rlhfless.executor import worker
+from rlhfless.executor.faults import Faults
 from rlhfless.executor.record import StepRecord
-from rlhfless.executor.remote import ActorError, Order, RemoteActor, Report
+from rlhfless.executor.remote import Lost, Order, RemoteActor, Report
 from rlhfless.executor.spawn import Process
 from rlhfless.executor.wall import WallStep
 from solver.cluster import Cluster, MixedCluster
@@ -28,6 +32,7 @@ from solver.errors import PlanningError
 from solver.objective import StepRest
 from solver.offers import Latencies
 from solver.plan import ActorPlan, Plan
+from solver.remaining import RemainingLengths
 
 CPU = "cpu"
 
@@ -42,12 +47,19 @@ class ProcessPool:
         devices: torch device of every GPU id that plans use; None takes this machine's CUDA devices in order, and on a machine
             without any lets every actor compute on the CPU with one thread.
         keep: False ends an actor's process as soon as the actor is done, so that nothing is left on its device.
+        faults: what is done about actors that die, hang or are slow.
     """
 
-    def __init__(self, devices: Sequence[str] | None = None, *, keep: bool = True) -> None:
+    def __init__(
+        self,
+        devices: Sequence[str] | None = None,
+        *,
+        keep: bool = True,
+        faults: Faults = Faults(),  # noqa: B008 (frozen)
+    ) -> None:
         from rlhfless.engine import torch_process
 
-        self._torch, self.keep = torch_process, keep
+        self._torch, self.keep, self.faults = torch_process, keep, faults
         self.devices = tuple(torch_process.cuda_devices() if devices is None else devices)
         self._idle: list[Process] = []
         self._all: list[Process] = []
@@ -84,27 +96,33 @@ class ProcessPool:
         rest: StepRest = StepRest(),  # noqa: B008 (frozen)
         admission: str = "reserve",
         migration: str = "cheaper",
+        forecast: RemainingLengths | None = None,
     ) -> StepRecord:
         """Run ``plan`` on real devices in real time and record everything; arguments as for ``rlhfless.executor.run_step``.
 
         Args:
-            engines: a ``TorchEngineFactory``; its weights, as they are now, are sent to every actor. Hooks of its model stay
-                here, and iterations take what they take.
-            latency: slots and memory, and whether moving a KV cache or recomputing it is cheaper; no time is charged by it.
+            engines: a ``TorchEngineFactory``; its weights, as they are now, are sent to every actor as those of this step, and
+                an actor with others is not believed. Hooks of its model stay here, and iterations take what they take.
+            latency: slots and memory, whether moving a KV cache or recomputing it is cheaper, and how long an actor may be
+                silent; no time is charged by it.
+            forecast: of the lengths of all responses, for planning anew when actors are lost; None learns from the step itself.
 
         Raises:
-            PlanningError: the plan asks for devices that are not there or for what only the virtual clock has; nothing was
-                started.
+            PlanningError: the plan asks for devices that are not there; nothing was started.
             TypeError: engines of another kind.
-            ActorError: an actor died or failed. All processes have ended; the pool can be used again.
+            ActorError: too many actors died or failed (see ``Faults``). All processes have ended; the pool can be used again.
+                The error, as whatever else ends a step early, has the ``record`` of what was done until then.
         """
         if (refusal := self._refuses(plan)) is not None:
             raise PlanningError(refusal)
         record = StepRecord(run, step, plan, start_s)
         crew = _Processes(self, self._torch.in_real_time(engines), start_s)
-        under_way = WallStep(plan, requests, crew, latency, cluster, record, rest, admission, migration)
+        under_way = WallStep(
+            plan, requests, crew, latency, cluster, record, rest, admission, migration, self.faults, forecast, step
+        )
         try:
             under_way.run()
+            crew.bury()
         except BaseException:
             self.close()
             raise
@@ -153,6 +171,10 @@ class ProcessPool:
             self._idle.append(process)
             return
         process.kill()
+        self._forget(process)
+
+    def _forget(self, process: Process) -> None:
+        """A process that was killed."""
         process.join()
         self._all.remove(process)
 
@@ -177,23 +199,40 @@ class _Processes:
         self._pool, self._engines = pool, engines
         self._origin_s = time.monotonic() - start_s
         self._index: dict[Process, int] = {}
+        self._process: dict[int, Process] = {}
+        self._lost: list[Process] = []
+        self._weights: worker.Block | None = None
 
     def now_s(self) -> float:
         return time.monotonic() - self._origin_s
 
     def start(self, orders: Sequence[Order]) -> list[RemoteActor]:
-        """All processes are on their way up before the weights are laid out for them."""
+        """All processes are on their way up before the weights are laid out for them, once for all of the step."""
         pool = self._pool
         processes = []
         for order in orders:
             processes.append(pool._take(pool._device(order.plan)))
             self._index[processes[-1]] = order.index
-        weights = worker.write_block(pool._torch, pool._new_block(), self._engines)
+            self._process[order.index] = processes[-1]
+        if self._weights is None:
+            self._weights = worker.write_block(pool._torch, pool._new_block(), self._engines)
         for process, order in zip(processes, orders, strict=True):
-            process.send(worker.Begin(self._origin_s, weights, order.latency, order.admission))
+            begin = worker.Begin(self._origin_s, self._weights, order.latency, order.admission, order.weights_version)
+            process.send(begin)
         return [_Remote(process, pool) for process in processes]
 
-    def reports(self, timeout_s: float | None) -> list[tuple[int, Report]]:
+    def prefill(
+        self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]
+    ) -> tuple[Mapping[int, Any], float]:
+        computed = self._engines.compute_prefixes(prefixes)
+        done_s = self.now_s()
+        sent = {
+            actor: worker.write_block(self._pool._torch, self._pool._new_block(), {p: computed[p] for p in prompts})
+            for actor, prompts in receivers.items()
+        }
+        return sent, done_s
+
+    def reports(self, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
         inbox, found = self._pool._inbox, []
         with contextlib.suppress(queue.Empty):
             found.append(inbox.get(timeout=timeout_s))
@@ -202,24 +241,32 @@ class _Processes:
         said = []
         for process, message in found:
             if process in self._index:  # else it ended after it was closed, or between steps: nobody's loss
-                said.append((self._index[process], self._checked(process, message)))
+                said.append((self._index[process], self._read(process, message)))
         return said
 
-    def _checked(self, process: Process, said: Any) -> Report:
-        """A report; an actor that closed gives its process back."""
+    def abandon(self, index: int) -> None:
+        process = self._process.pop(index)
+        self._index.pop(process, None)
+        process.kill()
+        self._lost.append(process)
+
+    def bury(self) -> None:
+        """Processes that were abandoned are gone: none will lay out anything in shared memory any more."""
+        for process in self._lost:
+            self._pool._forget(process)
+
+    def _read(self, process: Process, said: Any) -> Report | Lost:
+        """What it said, in the words of the interface; an actor that closed gives its process back."""
         if isinstance(said, Report):
             if not said.closed:
                 return said
-            del self._index[process]
+            del self._process[self._index.pop(process)]
             self._pool._give_back(process)
             return said if self._pool.keep else replace(said, time_s=self.now_s())
-        given_up = "the step was given up and all its processes were ended"
-        name = f"actor-{self._index[process]} (process {process.pid} on {process.device})"
+        name = f"(process {process.pid} on {process.device})"
         if said is None:
-            raise ActorError(f"{name} {process.end()}; {given_up}")
-        error = ActorError(f"{name} failed with {said.error}; {given_up}")
-        error.add_note(said.trace)
-        raise error
+            return Lost(f"{name} {process.end()}")
+        return Lost(f"{name} failed with {said.error}", said.out_of_memory, said.hopeless, trace=said.trace)
 
 
 class _Remote:
@@ -228,11 +275,14 @@ class _Remote:
     def __init__(self, process: Process, pool: ProcessPool) -> None:
         self._process, self._pool = process, pool
 
-    def add(self, requests: Sequence[Request]) -> None:
-        self._process.send(worker.Add(requests))
+    def add(self, requests: Sequence[Request], prefixes: Any = None) -> None:
+        self._process.send(worker.Add(requests, prefixes))
 
     def cut(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
         self._process.send(worker.CutOff(responses, {r: self._pool._new_block() for r in sorted(with_kv)}))
+
+    def prefill(self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]) -> None:
+        self._process.send(worker.Prefill(prefixes, receivers, {actor: self._pool._new_block() for actor in receivers}))
 
     def close(self) -> None:
         self._process.send(worker.End())

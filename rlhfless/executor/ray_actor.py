@@ -12,7 +12,6 @@ import pickle
 import queue
 import threading
 import time
-import traceback
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,7 +62,7 @@ class RayWorker(worker.Worker):
             raise order
         version, order = order
         if isinstance(order, worker.Begin):
-            self.version = version
+            self.version = order.weights_version
         elif version != self.version:
             raise RuntimeError(f"an order of weights version {version}, while it holds version {self.version}")
         super()._obey(order)
@@ -148,7 +147,7 @@ class DecodeActor:
             self._outbox.send(Up(os.getpid(), context.get_node_id(), address, device, boot_id(), time.monotonic()))
             decoding.serve()
         except Exception as error:
-            self._outbox.send(worker.Failed(f"{type(error).__name__}: {error}", traceback.format_exc()))
+            self._outbox.send(worker.failed(error))
 
 
 def remote_class() -> Any:

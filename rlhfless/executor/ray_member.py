@@ -34,7 +34,7 @@ class Member:
         listening: the Ray object that is there when the actor has said something, or is lost.
         asked_s, up_s: when Ray was asked for it, and when it was up (None before), on this machine's monotonic clock.
         up: what it said of itself. clock: its clock's offset, estimated anew for every step.
-        lost: why it is dead, as far as that is known already.
+        lost: why it is dead, as far as that is known already. node_lost: with its node.
     """
 
     def __init__(self, actor_class: Any, place: Place, node: RayNode, cpus: float) -> None:
@@ -50,6 +50,7 @@ class Member:
         self.up_s: float | None = None
         self.clock: Offset = SAME
         self.lost: str | None = None
+        self.node_lost = False
         self._early: list[tuple[int, Any, Mapping[str, Any]]] = []  # orders before it was up
         self._told = 0
         self._exports: list[Any] = []
@@ -103,9 +104,9 @@ class Member:
                     self.lost = what.error
         return self.lost is None
 
-    def kill(self) -> None:
-        """What it handed over stays; its ``listening`` ends when Ray knows that it is dead."""
-        if self._exports:
+    def kill(self, *, at_once: bool = False) -> None:
+        """What it handed over stays, unless ``at_once``; its ``listening`` ends when Ray knows that it is dead."""
+        if self._exports and not at_once:
             ray.wait(self._exports, num_returns=len(self._exports), timeout=END_S, fetch_local=False)
             self._exports = []
         ray.kill(self._handle, no_restart=True)
@@ -136,6 +137,7 @@ class Member:
     def _reason(self, error: RayError) -> str:
         """Why it is dead, for a sentence."""
         if not any(node["NodeID"] == self.node.node_id and node["Alive"] for node in ray.nodes()):
+            self.node_lost = True
             return f"was lost with its node {self.node.address}"
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         telling = next((line for line in lines if re.search(r"dead because|Worker|exit|killed", line)), lines[0])
@@ -145,6 +147,6 @@ class Member:
 def end_all(members: Sequence[Member]) -> None:
     """Kill actors, all at once, and wait until Ray has their GPUs back."""
     for member in members:
-        member.kill()
+        member.kill(at_once=True)
     for member in members:
         member.wait_for_end()

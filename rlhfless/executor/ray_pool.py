@@ -1,7 +1,8 @@
 """Decode actors as Ray actors, on one machine or many: the carrier behind the wall clock for a cluster.
 
-Knows which actor is where and lives how long; nothing of rules or of how a token is computed. Whatever ends a step early (an
-actor or a node that was lost, Ctrl-C) ends every actor; the cluster stays until ``close``.
+Knows which actor is where and lives how long; nothing of rules, of how a token is computed, or of what becomes of the
+responses of an actor that was lost. Whatever ends a step early (an actor too many that was lost, Ctrl-C) ends every actor; the cluster stays
+until ``close``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from rlhfless.engine.protocol import Request
 from rlhfless.executor.actors import holder_of
+from rlhfless.executor.faults import Faults
 from rlhfless.executor.holdings import Holdings, Place
 from rlhfless.executor.lifecycle import Lifecycle
 from rlhfless.executor.ray_cluster import RayCluster
@@ -25,6 +27,7 @@ from solver.errors import PlanningError
 from solver.objective import StepRest
 from solver.offers import Latencies
 from solver.plan import Plan
+from solver.remaining import RemainingLengths
 
 
 class RayPool:
@@ -38,7 +41,7 @@ class RayPool:
         gpus: logical GPUs of a cluster that is started here; None takes the CUDA devices.
         lifecycle: how long actors live; by default an actor ends with its work and none waits.
         cpus_per_actor: CPUs that Ray reserves for each.
-        start_timeout_s: an actor that is not up by then fails its step.
+        faults: what is done about actors that die, hang or are slow; those that wait for GPUs that others hold count as silent.
         runtime_env: see ``RayCluster``.
 
     Raises:
@@ -52,13 +55,13 @@ class RayPool:
         gpus: int | None = None,
         lifecycle: Lifecycle = Lifecycle.cold(),  # noqa: B008 (frozen)
         cpus_per_actor: float = 0.0,
-        start_timeout_s: float = 300.0,
+        faults: Faults = Faults(),  # noqa: B008 (frozen)
         runtime_env: Mapping[str, Any] | None = None,
     ) -> None:
         from rlhfless.engine import torch_process
 
         self._torch = torch_process
-        self._cpus, self._start_timeout_s = cpus_per_actor, start_timeout_s
+        self._cpus, self.faults = cpus_per_actor, faults
         self.cluster = RayCluster(address, gpus=gpus, runtime_env=runtime_env)
         from rlhfless.executor import ray_actor, ray_crew, ray_member  # Ray is there now
 
@@ -66,7 +69,6 @@ class RayPool:
         self._class = ray_actor.remote_class()
         self._origin_s = math.nan
         self._nodes: dict[int, RayNode] = {}
-        self._version = -1
         self._idle: Holdings[Any] = Holdings(self, lifecycle)
 
     def __enter__(self) -> RayPool:
@@ -101,6 +103,7 @@ class RayPool:
         rest: StepRest = StepRest(),  # noqa: B008 (frozen)
         admission: str = "reserve",
         migration: str = "cheaper",
+        forecast: RemainingLengths | None = None,
     ) -> StepRecord:
         """Run ``plan`` on the cluster in real time and record everything; arguments as for ``rlhfless.executor.run_step``.
 
@@ -108,31 +111,35 @@ class RayPool:
             engines: a ``TorchEngineFactory``; its weights, as they are now, are put into Ray's object store once and fetched
                 once by every node.
             cluster: its nodes and GPUs, which Ray has to have.
+            forecast: see ``ProcessPool.run_step``.
             start_s: the step starts now, which the run's clock shows as this, or as more where more time has passed.
 
         Raises:
-            PlanningError: the plan asks for GPUs that Ray does not have or for what only the virtual clock has; nothing was
-                started.
+            PlanningError: the plan asks for GPUs that Ray does not have; nothing was started.
             TypeError: engines of another kind.
-            ActorError: an actor or its node was lost, or failed. All actors have ended; the pool can be used again.
+            ActorError: too many actors or their nodes were lost (see ``Faults``). All actors have ended; the pool can be used
+                again. The error, as whatever else ends a step early, has the ``record`` of what was done until then.
         """
         engines = self._torch.in_real_time(engines)
         self._nodes = place_nodes(cluster, RayNode.listed(self.cluster.ray.nodes()), self._nodes)
         self._refuse(plan)
         record = StepRecord(run, step, plan, self._start_clock(start_s))
-        self._version += 1
         crew = self._crew.RayCrew(
-            lambda: self._idle.begin(record, plan, rest), lambda: self._put(engines), self._version, self._idle.keeps,
-            record, self._origin_s, self._start_timeout_s,
+            lambda order: self._idle.take(order.index, Place.of(order.plan), record.start_s + order.plan.start_s),
+            self._idle.keeps, self._put, engines, record, self._origin_s,
         )  # fmt: skip
-        under_way = WallStep(plan, requests, crew, latency, cluster, record, rest, admission, migration)
+        under_way = WallStep(
+            plan, requests, crew, latency, cluster, record, rest, admission, migration, self.faults, forecast, step
+        )
         try:
+            self._idle.begin(record, plan, rest)
             under_way.run()
+            crew.bury()
         except BaseException:
             self._member.end_all([*crew.given, *self._idle.forget()])
             raise
         until_s = {row["holder"]: row["end_s"] for row in record.allocations}
-        left = [(member, plan.actors[i], until_s[holder_of(i)]) for i, member in crew.left]
+        left = [(member, order.plan, until_s[holder_of(order.index)]) for order, member in crew.left]
         starts_s = [member.up_s - member.asked_s for member in crew.given if member.up_s is not None]
         self._idle.generated(record, left, max(starts_s, default=0.0))
         return record
@@ -184,11 +191,10 @@ class RayPool:
             return start_s
         return self.now_s()
 
-    def _put(self, engines: Any) -> tuple[Block, dict[str, Any]]:
-        """The step's weights in the object store."""
-        packed, laid_out = self._actor.lay_out(self._torch, engines)
-        name = f"weights-{self._version}"
-        return Block(name, packed), {name: self.cluster.ray.put(laid_out)}
+    def _put(self, name: str, thing: Any) -> tuple[Block, Any]:
+        """Lay something out in the object store."""
+        packed, laid_out = self._actor.lay_out(self._torch, thing)
+        return Block(name, packed), self.cluster.ray.put(laid_out)
 
     def _refuse(self, plan: Plan) -> None:
         for i, actor in enumerate(plan.actors):

@@ -19,8 +19,8 @@ def held_gpu_seconds(trace: Trace) -> pd.DataFrame:
 
     Returns:
         A frame with ``run, step, role`` and, of its allocations, the GPU-seconds ``start`` (processes coming up, prewarming
-        included), ``sync`` (weights arriving), ``work`` (any other foreground span), ``hold`` (covered by no foreground span) and
-        ``total``, which is their sum. Where spans overlap, a second counts for the first that it can.
+        included), ``sync`` (weights arriving), ``work`` (any other foreground span), ``hold`` (covered by no foreground span)
+        and ``total``, which is their sum. Where spans overlap, a second counts for the first that it can.
     """
     spans = trace.spans[~trace.spans["background"].to_numpy(dtype=bool)]
     at = spans.groupby(["run", "step", "holder"], sort=False).indices if len(spans) else {}
