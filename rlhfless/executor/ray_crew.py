@@ -1,8 +1,8 @@
 """The Ray actors of one step behind the interface of ``remote.py``.
 
 Knows Ray actors, Ray objects and the step's weights; nothing of plans' rules, of how an actor computes, or of what becomes of
-the responses of one that was lost. A KV state that an actor hands over is a Ray object of this process that stays on the sender's
-node: the receiver fetches it from there.
+the responses of one that was lost. A KV state that an actor hands over is a Ray object of this process that stays on the
+sender's node: the receiver fetches it from there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Decode actors as Ray actors, on one machine or many: the carrier behind the wall clock for a cluster.
 
 Knows which actor is where and lives how long; nothing of rules, of how a token is computed, or of what becomes of the
-responses of an actor that was lost. Whatever ends a step early (an actor too many that was lost, Ctrl-C) ends every actor; the cluster stays
-until ``close``.
+responses of an actor that was lost. Whatever ends a step early (an actor too many that was lost, Ctrl-C) ends every actor; the
+cluster stays until ``close``.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def test_an_actor_refuses_orders_of_another_version_than_its_weights() -> None:
     packed, weights = lay_out(torch_process, torch_process.in_real_time(factory_of()))
     outbox = Outbox([])
     actor = RayWorker(outbox, queue.SimpleQueue(), "cpu", {}, {})  # type: ignore[arg-type]
-    begin = worker.Begin(0.0, worker.Block("weights-7", packed), LATENCY, Admission(4, 1 << 20))
+    begin = worker.Begin(0.0, worker.Block("weights-7", packed), LATENCY, Admission(4, 1 << 20), 7)
     with pytest.raises(RuntimeError, match="an order of weights version 6, while it holds version -1"):
         actor._obey((6, worker.Add(requests()[:1])))
     with mock.patch("ray.get", lambda stored: stored):
