@@ -1,25 +1,25 @@
 """A connection to a Ray cluster: one that is there, or one on this machine that ends with its connection.
 
 Knows how Ray is started, joined and left, and its folder; nothing of actors. A cluster of this machine listens on the loopback
-only, has no dashboard and reports no usage, and its folder is gone with it, whatever ended the program: a shell waits for that.
+only, has no dashboard and reports no usage. Whatever ends the program, its processes and its folder are gone soon: a
+process that is not Ray's waits for that.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rlhfless.errors import InputError, missing_extra
+from rlhfless.executor import ray_sweeper
 
 OBJECT_STORE_BYTES = 512 * 2**20
-# Waits for the end of its input, which is that of the program, and then for that of Ray, which writes until the last moment.
-SWEEP = 'cat >/dev/null; for i in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$0"; sleep 1; [ -e "$0" ] || exit 0; done'
 
 
 def import_ray() -> Any:
@@ -73,14 +73,11 @@ class RayCluster:
         if self._joined:
             self.ray.shutdown()
             self._joined = False
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
         if self._sweeper is not None:
             assert self._sweeper.stdin is not None
             self._sweeper.stdin.close()
             self._sweeper.wait()
-            self._sweeper = None
+        self._folder, self._sweeper = None, None
 
     def _join(self, address: str, runtime_env: dict[str, Any]) -> None:
         try:
@@ -91,9 +88,9 @@ class RayCluster:
 
     def _start(self, gpus: int | None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="rlhfless-", dir="/tmp"))  # Ray's sockets need a short path
-        self._sweeper = subprocess.Popen(
-            ["/bin/sh", "-c", SWEEP, str(self._folder)], stdin=subprocess.PIPE, start_new_session=True
-        )
+        me = str(os.getpid()), str(os.getsid(0))
+        script = [sys.executable, "-I", ray_sweeper.__file__, str(self._folder), *me]
+        self._sweeper = subprocess.Popen(script, stdin=subprocess.PIPE, start_new_session=True)
         try:
             with _environment({"PYTHONPATH": _with_own_code()}), _loopback():
                 self.ray.init(
