@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
+import os
 import subprocess
 import tempfile
 import time
@@ -16,7 +16,7 @@ from unittest import mock
 
 import pytest
 
-from rlhfless.executor import StepRecord
+from rlhfless.executor import StepRecord, ray_sweeper
 from solver.rules import ActorView, Decision, StepState, Trigger
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
@@ -32,24 +32,38 @@ SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "heal
 @contextlib.contextmanager
 def two_nodes() -> Iterator[RayNodes]:
     """Two nodes; whatever was joined is left, and every process has ended afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets need a short path
-    (folder / "ray").mkdir()
     code = f"{HERE}:{HERE.parents[1]}"
-    here = {"RAY_TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": code, "RAY_DEDUP_LOGS": "0"}
-    with mock.patch.dict("os.environ", here), mock.patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False):
-        nodes = RayNodes()
-        try:
-            for number in range(2):
-                nodes.add_node(
-                    num_cpus=1, num_gpus=GPUS_PER_NODE, object_store_memory=128 * 2**20, include_dashboard=False,
-                    include_log_monitor=False, no_monitor=True, wait=False, **({} if number else {"_system_config": SOON}),
-                )  # fmt: skip
-            nodes.wait_for_nodes()
-            yield nodes
-        finally:
-            ray.shutdown()
-            nodes.shutdown()
-            shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:  # sockets: a short path
+        (Path(folder) / "ray").mkdir()
+        here = {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": code}
+        with mock.patch.dict("os.environ", here), mock.patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False):
+            nodes = None
+            try:
+                nodes = _started()
+                yield nodes
+            finally:
+                ray.shutdown()
+                if nodes is not None:
+                    nodes.shutdown()
+                ray_sweeper.sweep(folder, os.getpid(), os.getsid(0))
+
+
+def _started(tries: int = 3) -> RayNodes:
+    """Ray gives a node 30 s to come up, which a busy machine may not keep."""
+    nodes = RayNodes()
+    try:
+        for number in range(2):
+            nodes.add_node(
+                num_cpus=1, num_gpus=GPUS_PER_NODE, object_store_memory=128 * 2**20, include_dashboard=False,
+                include_log_monitor=False, no_monitor=True, wait=False, **({} if number else {"_system_config": SOON}),
+            )  # fmt: skip
+        nodes.wait_for_nodes(timeout=60)
+    except Exception:
+        nodes.shutdown()
+        if tries == 1:
+            raise
+        return _started(tries - 1)
+    return nodes
 
 
 def free_gpus() -> float:
