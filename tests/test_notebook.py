@@ -27,7 +27,9 @@ PAGES = {  # headings of a notebook's page, the drawings that it has at least, a
         8,
         False,
     ),
+    "04_cluster": (("1. One step on the cluster", "2. Four life-cycles"), 2, False),
 }
+NEEDS = {"04_cluster": "ray"}
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 
@@ -78,6 +80,8 @@ def test_a_failing_cell_says_which_notebook_and_why(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", PAGES)
 def test_the_notebooks_run_and_their_pages_work(name: str, tmp_path: Path) -> None:
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name], reason=f"{NEEDS[name]} is not installed")
     page = tmp_path / "page.html"
     headings, drawings, sliders = PAGES[name]
     executed = run_notebook(NOTEBOOKS / f"{name}.ipynb", page)

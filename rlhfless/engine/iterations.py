@@ -31,8 +31,8 @@ class Iterations:
     """
 
     __slots__ = (
-        "_base_s", "_joins_s", "_latency", "_took_s", "batch", "boundary_s", "computing", "kv_tokens", "last", "prefill_at", "prefill_s",
-        "prefill_tokens", "timed",
+        "_base_s", "_joins_s", "_latency", "_took_s", "batch", "boundary_s", "computing", "kv_tokens", "last", "prefill_at",
+        "prefill_s", "prefill_tokens", "timed",
     )  # fmt: skip
 
     def __init__(

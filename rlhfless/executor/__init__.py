@@ -1,4 +1,5 @@
-"""Runs plans: ``Executor`` step after step, by ``run_step`` on the virtual clock or ``ProcessPool.run_step`` on real devices.
+"""Runs plans: ``Executor`` step after step, by ``run_step`` on the virtual clock, by ``ProcessPool.run_step`` on the devices of
+this machine, by ``RayPool.run_step`` on those of a Ray cluster.
 
 Records hold the trace's rows.
 """
@@ -6,9 +7,23 @@ Records hold the trace's rows.
 from rlhfless.executor.actors import EngineFactory
 from rlhfless.executor.executor import Executor
 from rlhfless.executor.faults import Faults
+from rlhfless.executor.lifecycle import Lifecycle, PlanForecast, ShortestStep
 from rlhfless.executor.processes import ProcessPool
+from rlhfless.executor.ray_pool import RayPool
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.remote import ActorError
 from rlhfless.executor.virtual import run_step
 
-__all__ = ["ActorError", "EngineFactory", "Executor", "Faults", "ProcessPool", "StepRecord", "run_step"]
+__all__ = [
+    "ActorError",
+    "EngineFactory",
+    "Executor",
+    "Faults",
+    "Lifecycle",
+    "PlanForecast",
+    "ProcessPool",
+    "RayPool",
+    "ShortestStep",
+    "StepRecord",
+    "run_step",
+]

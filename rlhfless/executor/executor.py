@@ -1,6 +1,6 @@
 """``Executor``: one object for the steps of a run, with a progress bar, on either clock; frees everything on exit.
 
-Knows ``run_step``, ``ProcessPool`` and tqdm; nothing of what happens inside a step.
+Knows ``run_step``, pools and tqdm; nothing of what happens inside a step.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.errors import missing_extra
 from rlhfless.executor.actors import EngineFactory
 from rlhfless.executor.processes import ProcessPool
+from rlhfless.executor.ray_pool import RayPool
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.virtual import Watch, run_step
 from solver.cluster import Cluster, MixedCluster
@@ -29,7 +30,8 @@ class Executor:
 
     Args:
         engines: makes engines, as for ``run_step``. latency, cluster: as there.
-        pool: run on the wall clock, in these processes; None emulates the plan's GPUs on this device, on the virtual clock.
+        pool: run on the wall clock, in these processes or Ray actors; None emulates the plan's GPUs on this device, on the
+            virtual clock.
         charging: of the virtual clock, ``profile`` or ``measured``. admission, migration: as for ``run_step``.
         progress: show a bar of completed responses on the virtual clock (needs tqdm).
 
@@ -46,7 +48,7 @@ class Executor:
         latency: Latencies,
         cluster: Cluster | MixedCluster,
         *,
-        pool: ProcessPool | None = None,
+        pool: ProcessPool | RayPool | None = None,
         run: str = "run",
         charging: str = "profile",
         admission: str = "reserve",

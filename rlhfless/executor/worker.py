@@ -111,10 +111,15 @@ def main(connection: Connection, device: str, side: str) -> None:
     try:
         Worker(connection, inbox, device, side).serve()
     except Exception as error:
-        name = type(error).__name__
-        memory = isinstance(error, MemoryError) or name == "OutOfMemoryError"  # torch's, which is not imported here
-        hopeless = isinstance(error, ValueError | TypeError)  # a request is wrong, wherever it goes
-        connection.send(Failed(f"{name}: {error}", traceback.format_exc(), memory, hopeless))
+        connection.send(failed(error))
+
+
+def failed(error: Exception) -> Failed:
+    """What to say of an exception; called where it is handled."""
+    name = type(error).__name__
+    memory = isinstance(error, MemoryError) or name == "OutOfMemoryError"  # torch's, which is not imported here
+    hopeless = isinstance(error, ValueError | TypeError)  # a request is wrong, wherever it goes
+    return Failed(f"{name}: {error}", traceback.format_exc(), memory, hopeless)
 
 
 def _die_with_parent() -> None:

@@ -2,6 +2,7 @@
 
 from rlhfless.trace.checks import validate
 from rlhfless.trace.errors import TraceError
+from rlhfless.trace.held import held_gpu_seconds
 from rlhfless.trace.importers import ImportSummary, import_table
 from rlhfless.trace.io import Trace, read_rollouts, read_trace
 from rlhfless.trace.metrics import allocation_metrics, interval_union_s, step_metrics
@@ -19,6 +20,7 @@ __all__ = [
     "TraceError",
     "TraceWriter",
     "allocation_metrics",
+    "held_gpu_seconds",
     "import_table",
     "interval_union_s",
     "read_rollouts",

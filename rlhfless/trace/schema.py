@@ -16,7 +16,7 @@ SCHEMA_VERSION = 1
 
 FINISH_REASONS = ("stop", "length", "aborted")
 PHASES = ("start", "sync", "prefill", "transfer", "decode", "migrate", "prepare", "learn")
-ROLES = ("prefill", "decode", "prepare", "learner", "reference", "reward", "critic")
+ROLES = ("prefill", "decode", "prepare", "learner", "reference", "reward", "critic", "warm")
 
 META_KEYS = ("seeds", "cluster", "profile", "policy", "clock", "charging", "device")
 """What meta.json says about a run besides ``schema_version``, ``project_version`` and the completed ``steps``."""

@@ -1,0 +1,162 @@
+"""What runs inside a Ray actor: the worker of a local process, with Ray's object store instead of shared memory.
+
+Knows the worker and Ray objects; nothing of plans, rules or other actors. Messages are pickled here, so that arrays arrive as
+they were (what Ray lays out itself can only be read); Ray objects travel beside them by name. An actor holds what it hands over
+until it is asked for it (``export``), so the object belongs to whoever asked and outlives the actor.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import threading
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import ray
+
+from rlhfless.executor import worker
+from rlhfless.executor.ray_clock import boot_id
+from rlhfless.executor.sides import Side
+
+# Ray's thread for each method: whoever listens waits, and nobody else does
+GROUPS = {"tell": "orders", "export": "orders", "clock_s": "orders", "listen": "reports"}
+
+
+@dataclass(frozen=True)
+class Up:
+    """The first word of an actor: where it is and since when, on its own monotonic clock."""
+
+    pid: int
+    node_id: str
+    address: str
+    device: str
+    boot_id: str | None
+    up_s: float
+
+
+class RayWorker(worker.Worker):
+    """A worker that holds at most one version of the weights and refuses orders meant for another.
+
+    Args:
+        objects: Ray objects by the names of their blocks. exports: where it puts what it lays out for others, by name.
+    """
+
+    def __init__(
+        self,
+        outbox: _Outbox,
+        inbox: queue.SimpleQueue[Any],
+        device: str,
+        side: str,
+        objects: dict[str, Any],
+        exports: dict[str, np.ndarray],
+    ) -> None:
+        super().__init__(outbox, inbox, device, side)  # type: ignore[arg-type]  # all it does with a connection is ``send``
+        self.objects, self.exports, self.version = objects, exports, -1
+
+    def _obey(self, order: Any) -> None:
+        if isinstance(order, Exception):
+            raise order
+        version, order = order
+        if isinstance(order, worker.Begin):
+            self.version = order.weights_version
+        elif version != self.version:
+            raise RuntimeError(f"an order of weights version {version}, while it holds version {self.version}")
+        super()._obey(order)
+
+    def _read(self, block: worker.Block, free: bool = False) -> Any:
+        laid_out = ray.get(self.objects.pop(block.name))  # pulled to this node by the first actor here that asks
+        return self.side.read(block.packed, memoryview(laid_out), self.device)
+
+    def _write(self, name: str, thing: Any) -> worker.Block:
+        packed, self.exports[name] = lay_out(self.side, thing)
+        return worker.Block(name, packed)
+
+
+def lay_out(side: Side, thing: Any) -> tuple[Any, np.ndarray]:
+    """What ``side.read`` needs to make ``thing`` again: its form, and its tensors as bytes."""
+    packed, tensors = side.pack(thing)
+    laid_out = np.empty(max(1, packed.nbytes), np.uint8)
+    side.write(packed, tensors, memoryview(laid_out))  # type: ignore[arg-type]
+    return packed, laid_out
+
+
+class _Outbox:
+    """What the actor says, until somebody listens."""
+
+    def __init__(self) -> None:
+        self._said: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def send(self, what: Any) -> None:
+        self._said.put(pickle.dumps(what, protocol=pickle.HIGHEST_PROTOCOL))
+
+    def take(self) -> list[bytes]:
+        """All there is; waits for something."""
+        found = [self._said.get()]
+        while not self._said.empty():
+            found.append(self._said.get())
+        return found
+
+
+class DecodeActor:
+    """A Ray actor. Its worker, which loads the module ``side``, lives in a thread of its own, whose number of threads torch
+    keeps; Ray calls in others."""
+
+    def __init__(self, side: str) -> None:
+        self._side = side
+        self._outbox, self._inbox = _Outbox(), queue.SimpleQueue[Any]()
+        self._objects: dict[str, Any] = {}
+        self._exports: dict[str, np.ndarray] = {}
+        self._next, self._early = 0, dict[int, tuple[int, bytes]]()
+        threading.Thread(target=self._serve, name="rlhfless-decode", daemon=True).start()
+
+    def tell(self, number: int, version: int, order: bytes, objects: Mapping[str, Any]) -> None:
+        """The order with this number, counted from 0, with the Ray objects that it names; calls may overtake each other."""
+        self._objects.update(objects)
+        self._early[number] = version, order
+        while self._next in self._early:
+            version, order = self._early.pop(self._next)
+            self._next += 1
+            try:
+                self._inbox.put((version, pickle.loads(order)))
+            except Exception as error:  # an order that cannot be read here: the worker says so
+                self._inbox.put(error)
+
+    def export(self, name: str) -> np.ndarray:
+        """(nbytes,) uint8: what the worker laid out under this name, once."""
+        return self._exports.pop(name)
+
+    def clock_s(self) -> float:
+        """This machine's monotonic clock."""
+        return time.monotonic()
+
+    def listen(self) -> list[bytes]:
+        """What the worker said since the last call, in order; waits for something."""
+        return self._outbox.take()
+
+    def _serve(self) -> None:
+        try:
+            warnings.filterwarnings("ignore", message="The given buffer is not writable")  # of Ray's objects, which are read
+            from rlhfless.engine import torch_process
+
+            cuda = torch_process.cuda_devices() if ray.get_gpu_ids() else []  # Ray lets a process see its own GPUs only
+            device, context = ",".join(cuda) or "cpu", ray.get_runtime_context()
+            decoding = RayWorker(self._outbox, self._inbox, device, self._side, self._objects, self._exports)
+            address = ray.util.get_node_ip_address()
+            self._outbox.send(Up(os.getpid(), context.get_node_id(), address, device, boot_id(), time.monotonic()))
+            decoding.serve()
+        except Exception as error:
+            self._outbox.send(worker.failed(error))
+
+
+def remote_class() -> Any:
+    """The class of the actors, for ``.options(...).remote()``."""
+    for method, group in GROUPS.items():
+        ray.method(concurrency_group=group)(getattr(DecodeActor, method))
+    groups = dict.fromkeys(GROUPS.values(), 1)
+    return ray.remote(concurrency_groups=groups, max_restarts=0, max_task_retries=0)(DecodeActor)

@@ -1,0 +1,145 @@
+"""A connection to a Ray cluster: one that is there, or one on this machine that ends with its connection.
+
+Knows how Ray is started, joined and left, and its folder; nothing of actors. A cluster of this machine listens on the loopback
+only, has no dashboard and reports no usage. Whatever ends the program, its processes and its folder are gone soon: a
+process that is not Ray's waits for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhfless.errors import InputError, missing_extra
+from rlhfless.executor import ray_sweeper
+
+OBJECT_STORE_BYTES = 512 * 2**20
+
+
+def import_ray() -> Any:
+    """Ray, or the one sentence that says how to get it (MissingExtra)."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise missing_extra("a Ray pool", error.name, "ray") from None
+    return ray
+
+
+class RayCluster:
+    """Joined until ``close``.
+
+    Args:
+        address: of a cluster that is there, as for ``ray.init``; None uses the one that this program has joined already, or
+            starts one here.
+        gpus: logical GPUs of a cluster that is started here; None takes the CUDA devices.
+        runtime_env: of Ray's workers on a cluster that is there; None sends them this program's packages ``rlhfless`` and
+            ``solver``, ``{}`` nothing, for nodes that have them.
+
+    Raises:
+        MissingExtra: Ray is not installed.
+        InputError: no cluster at the address, or GPUs were counted for one that is there.
+    """
+
+    def __init__(
+        self, address: str | None = None, *, gpus: int | None = None, runtime_env: Mapping[str, Any] | None = None
+    ) -> None:
+        self.ray = import_ray()
+        self._folder: Path | None = None
+        self._sweeper: subprocess.Popen[bytes] | None = None
+        self._joined = not self.ray.is_initialized()
+        if gpus is not None and (address is not None or not self._joined):
+            raise InputError(f"gpus is {gpus}, but the Ray cluster is there already and has the GPUs that it has; leave it out")
+        if not self._joined:
+            return
+        if address is not None:
+            self._join(address, _own_code() if runtime_env is None else dict(runtime_env))
+        else:
+            self._start(gpus)
+
+    @property
+    def own(self) -> bool:
+        """Whether the cluster was started here."""
+        return self._folder is not None
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started here ends. Idempotent."""
+        if self._joined:
+            self.ray.shutdown()
+            self._joined = False
+        if self._sweeper is not None:
+            assert self._sweeper.stdin is not None
+            self._sweeper.stdin.close()
+            self._sweeper.wait()
+        self._folder, self._sweeper = None, None
+
+    def _join(self, address: str, runtime_env: dict[str, Any]) -> None:
+        try:
+            self.ray.init(address=address, runtime_env=runtime_env or None, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, ValueError, TimeoutError) as error:
+            said = str(error).splitlines()[0]
+            raise InputError(f"no Ray cluster at {address!r} ({said}); name the address that `ray start` printed") from None
+
+    def _start(self, gpus: int | None) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="rlhfless-", dir="/tmp"))  # Ray's sockets need a short path
+        me = str(os.getpid()), str(os.getsid(0))
+        script = [sys.executable, "-I", ray_sweeper.__file__, str(self._folder), *me]
+        self._sweeper = subprocess.Popen(script, stdin=subprocess.PIPE, start_new_session=True)
+        try:
+            with _environment({"PYTHONPATH": _with_own_code()}), _loopback():
+                self.ray.init(
+                    address="local", num_gpus=gpus, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES,
+                    log_to_driver=False, logging_level="ERROR", _temp_dir=str(self._folder),
+                )  # fmt: skip
+        except BaseException:
+            self.close()
+            raise
+
+
+def _packages() -> list[Path]:
+    import rlhfless
+    import solver
+
+    return [Path(package.__path__[0]) for package in (rlhfless, solver)]
+
+
+def _own_code() -> dict[str, Any]:
+    return {"py_modules": [str(package) for package in _packages()], "excludes": ["**/__pycache__"]}
+
+
+def _with_own_code() -> str:
+    paths = [str(package.parent) for package in _packages()]
+    return os.pathsep.join(dict.fromkeys([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]))
+
+
+@contextlib.contextmanager
+def _loopback() -> Iterator[None]:
+    """What is started in here has the address 127.0.0.1, as Ray has it where it makes no clusters of machines."""
+    from ray._private import ray_constants
+
+    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """What is started in here has these variables."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,172 @@
+"""The Ray actors of one step behind the interface of ``remote.py``.
+
+Knows Ray actors, Ray objects and the step's weights; nothing of plans' rules, of how an actor computes, or of what becomes of
+the responses of one that was lost. A KV state that an actor hands over is a Ray object of this process that stays on the
+sender's node: the receiver fetches it from there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayError
+
+from rlhfless.engine.protocol import Request
+from rlhfless.executor import worker
+from rlhfless.executor.actors import holder_of
+from rlhfless.executor.ray_member import Member, end_all
+from rlhfless.executor.record import StepRecord
+from rlhfless.executor.remote import Lost, Order, RemoteActor, Report
+from solver.plan import ActorPlan
+
+
+class RayCrew:
+    """The crew of one step (see ``Crew``).
+
+    Args:
+        take: the actor for an order, one that waits or a new one. keeps: whether an actor without work goes on living.
+        put: lays something out, as a block with this name and its Ray object.
+        engines: a factory with the step's weights.
+        record: for events. origin_s: the run's start on this machine's monotonic clock.
+
+    Attributes:
+        given: all actors that it ever had. members: those that it still has. left: those that live on.
+    """
+
+    def __init__(
+        self,
+        take: Callable[[Order], Member],
+        keeps: Callable[[ActorPlan], bool],
+        put: Callable[[str, Any], tuple[worker.Block, Any]],
+        engines: Any,
+        record: StepRecord,
+        origin_s: float,
+    ) -> None:
+        self._take, self._keeps, self._put, self._engines = take, keeps, put, engines
+        self._record, self._origin_s = record, origin_s
+        self.given: list[Member] = []
+        self.members: dict[Member, Order] = {}
+        self.left: list[tuple[Order, Member]] = []
+        self._weights: tuple[worker.Block, Any] | None = None
+        self._ended: dict[Member, Report] = {}  # killed: what to report once Ray knows that it is dead
+        self._objects: dict[str, Any] = {}  # laid out and not passed on yet
+        self._names = (f"kv-{i}" for i in itertools.count())
+
+    def now_s(self) -> float:
+        return time.monotonic() - self._origin_s
+
+    def start(self, orders: Sequence[Order]) -> list[RemoteActor]:
+        """All actors are on their way up before the weights are laid out for them, once for all of the step."""
+        members = [self._take(order) for order in orders]
+        self.given += members
+        self.members.update(zip(members, orders, strict=True))
+        if self._weights is None:
+            self._weights = self._put("weights", self._engines)
+        block, weights = self._weights
+        for member, order in zip(members, orders, strict=True):
+            version = order.weights_version
+            begin = worker.Begin(self._origin_s, block, order.latency, order.admission, version)
+            member.tell(version, begin, {block.name: weights})
+        return [_RayRemote(member, order.weights_version, self) for member, order in zip(members, orders, strict=True)]
+
+    def prefill(
+        self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]
+    ) -> tuple[Mapping[int, Any], float]:
+        computed = self._engines.compute_prefixes(prefixes)
+        done_s, sent = self.now_s(), {}
+        for actor, prompts in receivers.items():
+            sent[actor], self._objects[sent[actor].name] = self._put(next(self._names), {p: computed[p] for p in prompts})
+        return sent, done_s
+
+    def reports(self, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
+        listening = {member.listening: member for member in self.members}
+        if not ray.wait(list(listening), timeout=timeout_s)[0]:
+            return []
+        ready, _ = ray.wait(list(listening), num_returns=len(listening), timeout=0)
+        said: list[tuple[int, Report | Lost]] = []
+        for ref in ready:
+            index = self.members[listening[ref]].index
+            said += [(index, one) for one in self._heard(listening[ref])]
+        return said
+
+    def abandon(self, index: int) -> None:
+        for member in [m for m, order in self.members.items() if order.index == index]:
+            del self.members[member]
+            self._ended.pop(member, None)
+            member.kill(at_once=True)
+
+    def bury(self) -> None:
+        """The step is over: Ray has the GPUs of those that were lost back."""
+        living = {member for _, member in self.left}
+        end_all([member for member in self.given if member not in living and member not in self.members])
+
+    def _heard(self, member: Member) -> list[Report | Lost]:
+        try:
+            said = member.hear()
+        except RayError:
+            if member in self._ended:
+                del self.members[member]
+                return [replace(self._ended.pop(member), time_s=self.now_s())]
+            return [Lost(f"({member.where}) {member.lost}", gpus_gone=member.node_lost)]
+        found: list[Report | Lost] = []
+        for what in said:
+            if isinstance(what, worker.Failed):
+                why = f"({member.where}) failed with {what.error}"
+                found.append(Lost(why, what.out_of_memory, what.hopeless, trace=what.trace))
+                continue
+            assert isinstance(what, Report)
+            self._note(member, what)
+            if not what.closed:
+                found.append(what)
+            elif self._keeps(self.members[member].plan):
+                self.left.append((self.members.pop(member), member))
+                found.append(what)
+            else:
+                self._ended[member] = what
+                member.kill()
+        return found
+
+    def _note(self, member: Member, report: Report) -> None:
+        """Where it is, when it is ready; and what it laid out for others."""
+        if report.ready_s is not None and member.up is not None:
+            self._record.event(
+                self.now_s(), "ready", holder_of(self.members[member].index), weights_version=report.weights_version,
+                address=member.node.address, ray_node=member.up.node_id, pid=member.up.pid, device=member.up.device,
+                clock_error_s=member.clock.error_s,
+            )  # fmt: skip
+        for block in (*blocks(report.taken or ()), *(report.prefixes or {}).values()):
+            self._objects[block.name] = member.export(block.name)
+
+
+class _RayRemote:
+    """An actor of a crew (see ``RemoteActor``)."""
+
+    def __init__(self, member: Member, version: int, crew: RayCrew) -> None:
+        self._member, self._version, self._crew = member, version, crew
+
+    def add(self, requests: Sequence[Request], prefixes: Any = None) -> None:
+        received = [*blocks(requests), *([] if prefixes is None else [prefixes])]
+        objects = {block.name: self._crew._objects.pop(block.name) for block in received}
+        self._member.tell(self._version, worker.Add(requests, prefixes), objects)
+
+    def cut(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
+        names = {r: next(self._crew._names) for r in sorted(with_kv)}
+        self._member.tell(self._version, worker.CutOff(responses, names))
+
+    def prefill(self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]) -> None:
+        names = {actor: next(self._crew._names) for actor in receivers}
+        self._member.tell(self._version, worker.Prefill(prefixes, receivers, names))
+
+    def close(self) -> None:
+        self._member.tell(self._version, worker.End())
+
+
+def blocks(requests: Sequence[Request]) -> list[worker.Block]:
+    """KV states of requests that are laid out elsewhere."""
+    return [r.kv for r in requests if isinstance(r.kv, worker.Block)]

@@ -1,0 +1,152 @@
+"""One Ray actor as the driver sees it: created on a node, spoken to, listened to, killed.
+
+Knows Ray's handles and the actor's clock; nothing of steps, rules or of what is said. GPUs count as held from when Ray is asked
+for the actor until Ray says that it is dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rlhfless.executor import worker
+from rlhfless.executor.holdings import Place
+from rlhfless.executor.ray_actor import Up
+from rlhfless.executor.ray_clock import SAME, Offset, boot_id, offset_of
+from rlhfless.executor.ray_placement import RayNode
+
+END_S = 15.0  # that Ray may take to say that an actor is dead
+
+
+class Member:
+    """A Ray actor with the GPUs of ``place`` on ``node``, which loads the module ``side``.
+
+    Attributes:
+        listening: the Ray object that is there when the actor has said something, or is lost.
+        asked_s, up_s: when Ray was asked for it, and when it was up (None before), on this machine's monotonic clock.
+        up: what it said of itself. clock: its clock's offset, estimated anew for every step.
+        lost: why it is dead, as far as that is known already. node_lost: with its node.
+    """
+
+    def __init__(self, actor_class: Any, side: str, place: Place, node: RayNode, cpus: float) -> None:
+        self.place, self.node = place, node
+        self.asked_s = time.monotonic()
+        self._handle = actor_class.options(
+            num_gpus=len(place.gpu_ids),
+            num_cpus=cpus,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.node_id, soft=False),
+        ).remote(side)
+        self.listening = self._handle.listen.remote()
+        self.up: Up | None = None
+        self.up_s: float | None = None
+        self.clock: Offset = SAME
+        self.lost: str | None = None
+        self.node_lost = False
+        self._early: list[tuple[int, Any, Mapping[str, Any]]] = []  # orders before it was up
+        self._told = 0
+        self._exports: list[Any] = []
+
+    @property
+    def where(self) -> str:
+        """For a sentence."""
+        process = "" if self.up is None else f"process {self.up.pid} on {self.up.device}, "
+        return f"{process}node {self.node.address}"
+
+    def tell(self, version: int, order: Any, objects: Mapping[str, Any] | None = None) -> None:
+        """Send an order with the Ray objects of its blocks, by name. If it is gone, nothing happens here: ``hear`` says so."""
+        if self.up is None:
+            self._early.append((version, order, objects or {}))
+            return
+        if isinstance(order, worker.Begin):
+            with contextlib.suppress(RayError):
+                self.clock = self._offset()
+            order = replace(order, origin_s=order.origin_s + self.clock.offset_s)
+        with contextlib.suppress(RayError):
+            self._handle.tell.remote(self._told, version, pickle.dumps(order, pickle.HIGHEST_PROTOCOL), dict(objects or {}))
+        self._told += 1
+
+    def export(self, name: str) -> Any:
+        """The Ray object of what it laid out under this name. It belongs to this process and stays where it is until read."""
+        self._exports.append(self._handle.export.remote(name))
+        return self._exports[-1]
+
+    def hear(self) -> list[Any]:
+        """What it said; waits for something.
+
+        Raises:
+            RayError: it is dead.
+        """
+        try:
+            said = [pickle.loads(one) for one in ray.get(self.listening)]
+        except RayError as error:
+            self.lost = self._reason(error)
+            raise
+        self.listening = self._handle.listen.remote()
+        if said and isinstance(said[0], Up):
+            self._rise(said.pop(0))
+        return said
+
+    def look(self) -> bool:
+        """Between steps: note whether it is up by now; returns whether it lives."""
+        with contextlib.suppress(RayError):
+            while self.lost is None and ray.wait([self.listening], timeout=0)[0]:
+                for what in self.hear():
+                    assert isinstance(what, worker.Failed), "between steps an actor says nothing else"
+                    self.lost = what.error
+        return self.lost is None
+
+    def kill(self, *, at_once: bool = False) -> None:
+        """What it handed over stays, unless ``at_once``; its ``listening`` ends when Ray knows that it is dead."""
+        if self._exports and not at_once:
+            ray.wait(self._exports, num_returns=len(self._exports), timeout=END_S, fetch_local=False)
+            self._exports = []
+        ray.kill(self._handle, no_restart=True)
+
+    def wait_for_end(self) -> None:
+        """After ``kill``: until Ray has its GPUs back, or does not say so in time."""
+        ends_s = time.monotonic() + END_S
+        with contextlib.suppress(RayError):
+            while time.monotonic() < ends_s and ray.wait([self.listening], timeout=END_S)[0]:
+                ray.get(self.listening)
+                self.listening = self._handle.listen.remote()
+
+    def _rise(self, up: Up) -> None:
+        self.up = up
+        with contextlib.suppress(RayError):
+            self.clock = self._offset()
+        self.up_s = max(self.asked_s, up.up_s - self.clock.offset_s)
+        early, self._early = self._early, []
+        for order in early:
+            self.tell(*order)
+
+    def _offset(self) -> Offset:
+        assert self.up is not None
+        if self.up.boot_id is not None and self.up.boot_id == boot_id():
+            return SAME
+        return offset_of(lambda: ray.get(self._handle.clock_s.remote()))
+
+    def _reason(self, error: RayError) -> str:
+        """Why it is dead, for a sentence."""
+        if not any(node["NodeID"] == self.node.node_id and node["Alive"] for node in ray.nodes()):
+            self.node_lost = True
+            return f"was lost with its node {self.node.address}"
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        telling = next((line for line in lines if re.search(r"dead because|Worker|exit|killed", line)), lines[0])
+        return f"died: {telling}"
+
+
+def end_all(members: Sequence[Member]) -> None:
+    """Kill actors, all at once, and wait until Ray has their GPUs back."""
+    for member in members:
+        member.kill(at_once=True)
+    for member in members:
+        member.wait_for_end()

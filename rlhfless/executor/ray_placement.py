@@ -1,0 +1,87 @@
+"""Which node of a Ray cluster is which node of a plan's cluster.
+
+Knows what Ray says of its nodes and how many GPUs the solver's cluster has on each; starts nothing. A plan counts nodes and
+GPUs through the pools of its cluster; a pool's nodes are Ray nodes with enough GPUs, of the pool's kind where Ray knows one
+(``accelerator_type``). Within a node Ray picks the devices, so a plan's GPU ids are names for the trace.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from solver.cluster import Cluster, MixedCluster
+from solver.errors import PlanningError
+
+TYPE = "accelerator_type:"
+
+
+class RayNode(NamedTuple):
+    """A node that is alive. ``kinds`` are the GPU kinds that Ray knows of; empty where it does not say."""
+
+    node_id: str
+    address: str
+    gpus: float
+    kinds: frozenset[str] = frozenset()
+
+    @classmethod
+    def listed(cls, nodes: Iterable[Mapping[str, Any]]) -> list[RayNode]:
+        """Those of ``ray.nodes()`` that are alive and have GPUs, in an order that does not change while they live."""
+        found = []
+        for node in nodes:
+            has = node["Resources"]
+            if node["Alive"] and has.get("GPU", 0) > 0:
+                kinds = frozenset(_plain(name.removeprefix(TYPE)) for name in has if name.startswith(TYPE))
+                found.append(cls(node["NodeID"], node["NodeManagerAddress"], has["GPU"], kinds))
+        return sorted(found, key=lambda node: (node.address, node.node_id))
+
+    def is_kind(self, kind: str) -> bool:
+        """Whether it may hold the kind: Ray says ``H100``, a profile ``h100_sxm``, a cluster without a name for it ``gpu``."""
+        return not self.kinds or kind == Cluster.kind or any(_plain(kind).startswith(one) for one in self.kinds)
+
+
+def place_nodes(
+    cluster: Cluster | MixedCluster, nodes: Sequence[RayNode], before: Mapping[int, RayNode] | None = None
+) -> dict[int, RayNode]:
+    """A Ray node for every node of the cluster.
+
+    Args:
+        nodes: those that are alive.
+        before: the last answer: a node that is still there keeps its number, so that actors on it can be used again.
+
+    Raises:
+        PlanningError: the Ray cluster is smaller than the plan's.
+    """
+    free = list(nodes)
+    wanted = [(pool.kind, pool.gpus_per_node) for pool in cluster.pools for _ in range(pool.nodes)]
+    found: dict[int, RayNode] = {}
+    for number, node in (before or {}).items():
+        if number < len(wanted) and node in free and node.is_kind(wanted[number][0]) and node.gpus >= wanted[number][1]:
+            found[number] = node
+            free.remove(node)
+    # nodes that know their kind first, and the smallest that will do: what fits anywhere is left for the others
+    for number in sorted(set(range(len(wanted))) - set(found), key=lambda i: (-wanted[i][1], i)):
+        kind, gpus = wanted[number]
+        fits = [node for node in free if node.gpus >= gpus and node.is_kind(kind)]
+        if not fits:
+            there = ", ".join(f"{node.address} with {node.gpus:g}{_kinds(node)}" for node in nodes) or "none"
+            raise PlanningError(
+                f"the plan's cluster has {len(wanted)} nodes with {_counts(wanted)}, for which Ray's GPU nodes ({there}) do "
+                "not do; plan for the GPUs that `ray status` shows"
+            )
+        found[number] = min(fits, key=lambda node: (not node.kinds, node.gpus, nodes.index(node)))
+        free.remove(found[number])
+    return dict(sorted(found.items()))
+
+
+def _plain(kind: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", kind.lower())
+
+
+def _kinds(node: RayNode) -> str:
+    return f" ({'/'.join(sorted(node.kinds))})" if node.kinds else ""
+
+
+def _counts(wanted: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{gpus} {kind}" for kind, gpus in wanted)

@@ -1,0 +1,43 @@
+"""What held GPUs were held for: starting, syncing weights, working, or waiting.
+
+Knows allocations and spans; nothing of who decided to hold them. Every second of an allocation is one of the four.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.trace.io import Trace
+from rlhfless.trace.metrics import interval_union_s
+
+PARTS = ("start", "sync", "work", "hold")
+
+
+def held_gpu_seconds(trace: Trace) -> pd.DataFrame:
+    """GPU-seconds by purpose.
+
+    Returns:
+        A frame with ``run, step, role`` and, of its allocations, the GPU-seconds ``start`` (processes coming up, prewarming
+        included), ``sync`` (weights arriving), ``work`` (any other foreground span), ``hold`` (covered by no foreground span)
+        and ``total``, which is their sum. Where spans overlap, a second counts for the first that it can.
+    """
+    spans = trace.spans[~trace.spans["background"].to_numpy(dtype=bool)]
+    at = spans.groupby(["run", "step", "holder"], sort=False).indices if len(spans) else {}
+    start, end, phase = (spans[name].to_numpy() for name in ("start_s", "end_s", "phase"))
+    purpose = np.where(np.isin(phase, PARTS), phase, "work")
+    rows = []
+    for one in trace.allocations.itertuples():
+        own = at.get((one.run, one.step, one.holder), np.zeros(0, dtype=np.int64))
+        covered, parts = 0.0, {}
+        for count, part in enumerate(PARTS[:3], start=1):
+            these = own[np.isin(purpose[own], PARTS[:count])]
+            now = interval_union_s(np.maximum(start[these], one.start_s), np.minimum(end[these], one.end_s))
+            parts[part], covered = now - covered, now
+        duration = one.end_s - one.start_s
+        parts |= {"hold": duration - covered, "total": duration}
+        gpus = len(one.gpu_ids)
+        rows.append({"run": one.run, "step": one.step, "role": one.role} | {name: gpus * s for name, s in parts.items()})
+    keys = ["run", "step", "role"]
+    frame = pd.DataFrame(rows, columns=[*keys, *PARTS, "total"])
+    return frame.groupby(keys, sort=False, as_index=False).sum()

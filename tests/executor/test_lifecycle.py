@@ -1,0 +1,282 @@
+"""How long actors live: forecasts, and holdings whose clock and actors are the test's own."""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from executor_samples import plan_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhfless.errors import InputError
+from rlhfless.executor import Lifecycle, PlanForecast, ShortestStep, StepRecord
+from rlhfless.executor.holdings import Holdings, Place
+from rlhfless.executor.lifecycle import Forecast, History
+from rlhfless.trace import Trace, held_gpu_seconds
+from solver.objective import StepRest
+from solver.plan import ActorPlan, Plan
+
+PLAN = replace(plan_of([[0], [1]]), makespan_s=3.0)
+seconds = st.floats(0.1, 1e3)
+
+
+def history_of(starts: list[float], generated: list[float], rest: StepRest = StepRest()) -> History:  # noqa: B008 (frozen)
+    return History(starts, generated, PLAN, rest)
+
+
+@given(st.lists(seconds, min_size=2, max_size=8), seconds)
+def test_the_papers_rule_expects_no_step_before_the_shortest_one_and_the_buffer(gaps: list[float], buffer_s: float) -> None:
+    starts = [sum(gaps[:i]) for i in range(len(gaps) + 1)]
+    next_s = ShortestStep(buffer_s).next_start_s(history_of(starts, starts))
+    assert next_s is not None
+    ahead_s = next_s - starts[-1] - buffer_s
+    assert all(ahead_s <= gap + 1e-9 for gap in gaps)
+    assert any(ahead_s >= gap - 1e-9 for gap in gaps)
+
+
+def test_forecasts_say_nothing_without_a_reason() -> None:
+    first = history_of([5.0], [])
+    assert ShortestStep().next_start_s(first) is None
+    assert PlanForecast().next_start_s(first) is None
+    assert Lifecycle(prewarm=ShortestStep()).prewarm_s(first) is None
+    assert Lifecycle().prewarm_s(history_of([0.0, 5.0], [1.0])) is None, "switched off"
+
+
+def test_the_plans_forecast_is_its_makespan_and_the_rest() -> None:
+    said = history_of([5.0], [], StepRest(prepare_s=1.0, learn_s=4.0))
+    assert PlanForecast(0.5).next_start_s(said) == 5.0 + 3.0 + 5.0 + 0.5
+    seen = history_of([0.0, 10.0, 30.0], [4.0, 23.0])  # rests of 6 and 7 s
+    assert PlanForecast().next_start_s(seen) == 30.0 + 3.0 + 6.0
+
+
+def test_actors_start_as_much_ahead_as_the_longest_cold_start_took() -> None:
+    history = history_of([0.0, 10.0], [4.0])
+    history.start_s = 2.5
+    assert Lifecycle(prewarm=ShortestStep(1.0)).prewarm_s(history) == 10.0 + 10.0 + 1.0 - 2.5
+
+
+@pytest.mark.parametrize("make", [lambda: Lifecycle(-1.0), lambda: ShortestStep(math.inf), lambda: PlanForecast(math.nan)])
+def test_times_that_are_none_are_refused(make: object) -> None:
+    with pytest.raises(InputError, match=r"_s is (-1.0|inf|nan); a number of seconds of 0 or more"):
+        make()  # type: ignore[operator]
+
+
+# --- what is held, on a clock of the test's ---------------------------------------------------------------------------
+
+
+class Carrier:
+    """Actors are numbers; starting takes ``start_s`` of the actor's time, ending takes ``end_s`` of everybody's."""
+
+    def __init__(self, start_s: float = 0.0, end_s: float = 0.0) -> None:
+        self.clock_s, self.start_takes_s, self.end_takes_s = 0.0, start_s, end_s
+        self.started: dict[int, tuple[Place, float]] = {}
+        self.dead: set[int] = set()
+        self.ended: list[int] = []
+        self.nobody = threading.Event()
+
+    def now_s(self) -> float:
+        return self.clock_s
+
+    def start(self, place: Place) -> int:
+        self.started[len(self.started)] = place, self.clock_s
+        return len(self.started) - 1
+
+    def up_s(self, actor: int) -> float | None:
+        up_s = self.started[actor][1] + self.start_takes_s
+        return up_s if up_s <= self.clock_s else None
+
+    def alive(self, actor: int) -> bool:
+        return actor not in self.dead
+
+    def end(self, actor: int) -> None:
+        assert actor not in self.ended
+        self.ended.append(actor)
+        self.clock_s += self.end_takes_s
+        if not self.living:
+            self.nobody.set()
+
+    @property
+    def living(self) -> set[int]:
+        return set(self.started) - set(self.ended)
+
+
+class Run:
+    """Steps as a pool makes them: every actor works for as long as it is told to, cold starts first."""
+
+    def __init__(self, lifecycle: Lifecycle, **carrier: float) -> None:
+        self.carrier = Carrier(**carrier)
+        self.holdings = Holdings(self.carrier, lifecycle, watched=False)
+        self.records: list[StepRecord] = []
+
+    def wait(self, until_s: float) -> None:
+        """Time passes, and what is due is done when it is due."""
+        while (due_s := self.holdings.act()) <= until_s:
+            self.carrier.clock_s = max(self.carrier.clock_s, due_s)
+        self.carrier.clock_s = max(self.carrier.clock_s, until_s)
+        self.holdings.act()
+
+    def step(self, work_s: float, plan: Plan = PLAN, rest: StepRest = StepRest()) -> list[int]:  # noqa: B008 (frozen)
+        carrier, record = self.carrier, StepRecord("run", len(self.records), plan, self.carrier.clock_s)
+        self.records.append(record)
+        before = set(carrier.started)
+        self.holdings.begin(record, plan, rest)
+        actors = [self.holdings.take(i, Place.of(actor), record.start_s) for i, actor in enumerate(plan.actors)]
+        carrier.clock_s = record.start_s + work_s
+        if cold := set(actors) - before:
+            carrier.clock_s += carrier.start_takes_s
+        left = []
+        for i, (actor, one) in enumerate(zip(actors, plan.actors, strict=True)):
+            up_s = max(record.start_s, carrier.started[actor][1] + carrier.start_takes_s)
+            record.span(f"actor-{i}", "start", record.start_s, up_s)
+            record.span(f"actor-{i}", "decode", up_s, carrier.clock_s)
+            keeps = self.holdings.keeps(one)
+            record.allocate(f"actor-{i}", "decode", one.node, one.gpu_ids, "gpu", "spot", 1.0, record.start_s, carrier.clock_s)
+            if keeps:
+                left.append((actor, one, carrier.clock_s))
+            else:
+                carrier.ended.append(actor)
+        record.close(carrier.clock_s)
+        self.holdings.generated(record, left, carrier.start_takes_s if cold else 0.0)
+        return actors
+
+    def settle(self) -> None:
+        self.holdings.settle(self.records[-1])
+
+    def trace(self) -> Trace:
+        """Refuses a GPU with two holders."""
+        tables = {
+            name: pd.DataFrame([row for r in self.records for row in getattr(r, name)])
+            for name in ("allocations", "spans", "events")
+        }
+        return Trace(
+            rollouts=pd.DataFrame([{"step": 0, "prompt_id": 0, "sample": 0, "response_tokens": 1}]),
+            **{name: table for name, table in tables.items() if len(table)},
+        )
+
+    def held(self) -> pd.Series:
+        return held_gpu_seconds(self.trace())[["start", "sync", "work", "hold", "total"]].sum()
+
+
+def three_steps(lifecycle: Lifecycle, **carrier: float) -> Run:
+    """Generation of 4 s, then 6 s of something else, three times; the last rest settled."""
+    run = Run(lifecycle, start_s=2.0, **carrier)
+    for _ in range(3):
+        run.step(4.0)
+        run.wait(run.carrier.clock_s + 6.0)
+        run.settle()
+    return run
+
+
+def test_cold_actors_start_every_time_and_none_waits() -> None:
+    run = three_steps(Lifecycle.cold())
+    assert len(run.carrier.started) == 6
+    assert not run.carrier.living
+    assert dict(run.held()) == {"start": 12.0, "sync": 0.0, "work": 24.0, "hold": 0.0, "total": 36.0}
+
+
+def test_the_serverful_pool_starts_once_and_is_charged_for_every_second() -> None:
+    run = three_steps(Lifecycle.serverful())
+    assert len(run.carrier.started) == 2
+    assert dict(run.held()) == {"start": 4.0, "sync": 0.0, "work": 24.0, "hold": 36.0, "total": 2 * run.carrier.clock_s}
+    run.holdings.close()
+    assert not run.carrier.living
+
+
+def test_a_pool_that_is_kept_for_a_while_is_reused_within_it_and_scales_to_zero_after_it() -> None:
+    run = Run(Lifecycle(keep_s=5.0), start_s=2.0)
+    first = run.step(4.0)
+    run.wait(run.carrier.clock_s + 4.0)
+    assert run.step(4.0) == first
+    ended_s = run.carrier.clock_s
+    run.wait(ended_s + 30.0)
+    assert not run.carrier.living
+    run.settle()
+    assert run.held()["hold"] == 2 * (4.0 + 5.0)
+    assert run.records[1].end_s == ended_s + 5.0
+    assert [e["name"] for e in run.records[1].events] == ["kill", "kill"]
+
+
+@pytest.mark.parametrize("prewarm", [ShortestStep(), PlanForecast()])
+def test_prewarmed_actors_are_up_when_the_step_begins_and_their_start_is_charged(prewarm: Forecast) -> None:
+    run = Run(Lifecycle(prewarm=prewarm), start_s=2.0)
+    plan = replace(PLAN, makespan_s=4.0)
+    for _ in range(4):  # cold, cold, then as forecast
+        run.step(4.0, plan)
+        run.wait(run.records[-1].start_s + 12.0)
+        run.settle()
+    third = run.records[2]
+    before = [a for a in run.records[1].allocations if a["role"] == "warm"]
+    assert {(a["holder"], a["end_s"]) for a in before} == {("warm-0", third.start_s), ("warm-1", third.start_s)}
+    assert [s["end_s"] - s["start_s"] for s in run.records[1].spans if s["call"] == "prewarm"] == [2.0, 2.0]
+    assert not [s for s in third.spans if s["phase"] == "start" and s["holder"].startswith("actor")], (
+        "nothing left to start in the step"
+    )
+    assert "prewarm" in [e["name"] for e in run.records[1].events]
+    held = run.held()
+    assert held["start"] + held["sync"] + held["work"] + held["hold"] == pytest.approx(held["total"])
+
+
+def test_an_actor_that_would_be_started_again_at_once_is_kept_instead() -> None:
+    run = Run(Lifecycle(prewarm=ShortestStep()), start_s=8.0)
+    run.step(4.0)
+    run.wait(12.0)
+    second = run.step(4.0)  # the next one is expected 12 s after this one began, when it ends; starting takes 8 of them
+    assert run.step(4.0) == second
+
+
+def test_a_prewarmed_actor_whose_step_never_comes_ends() -> None:
+    run = Run(Lifecycle(prewarm=ShortestStep(), patience_s=3.0), start_s=2.0)
+    run.step(4.0)
+    run.wait(10.0)
+    run.step(4.0)
+    run.wait(100.0)
+    assert len(run.carrier.started) == 6
+    assert not run.carrier.living
+    run.settle()
+    warm = [a for a in run.records[-1].allocations if a["role"] == "warm"]
+    assert [a["end_s"] - a["start_s"] for a in warm] == [2.0 + 3.0] * 2
+
+
+def test_a_plan_takes_actors_of_its_nodes_and_ends_those_in_its_way() -> None:
+    run = Run(Lifecycle.serverful(), end_s=0.25)
+    run.step(1.0, plan_of([[0], [1], [2]]))  # GPUs 0 and 1 of node 0, GPU 2 of node 1
+    wide = ActorPlan("gpu", (2, 3), 1, (0,), (), 4)
+    other = replace(plan_of([[0]]), actors=(replace(plan_of([[0], [1]]).actors[1], gpu_ids=(1,)), wide))
+    assert run.step(1.0, other) == [1, 3]
+    assert run.carrier.ended == [2], "one GPU where two are wanted"
+    run.settle()
+    run.trace()
+
+
+def test_a_waiting_actor_that_was_lost_is_not_used_again() -> None:
+    run = Run(Lifecycle.serverful())
+    first = run.step(1.0)
+    run.carrier.dead.add(first[0])
+    assert run.step(1.0) == [2, first[1]]
+    run.trace()
+
+
+def test_what_a_given_up_step_held_is_the_pools_to_end() -> None:
+    run = Run(Lifecycle.serverful())
+    run.step(1.0)
+    run.holdings.begin(StepRecord("run", 1, plan_of([[0]]), 1.0), plan_of([[0]]), StepRest())
+    assert sorted(run.holdings.forget()) == [0, 1], "none was taken yet"
+    assert run.holdings.history.starts_s == [0.0]
+    assert len(run.holdings) == 0
+
+
+def test_the_thread_ends_what_waited_too_long() -> None:
+    carrier = Carrier()
+    holdings = Holdings(carrier, Lifecycle(keep_s=0.001))
+    record = StepRecord("run", 0, PLAN, 0.0)
+    holdings.begin(record, PLAN, StepRest())
+    left = [(holdings.take(i, Place.of(actor), 0.0), actor, 0.0) for i, actor in enumerate(PLAN.actors)]
+    holdings.generated(record, left, 0.0)
+    carrier.clock_s = 1.0
+    assert carrier.nobody.wait(20.0)
+    holdings.close()
+    assert len(holdings) == 0

@@ -1,0 +1,168 @@
+"""Parts of the Ray pool that need no cluster: placement, clocks, and an actor's refusals."""
+
+from __future__ import annotations
+
+import pickle
+import queue
+import sys
+from dataclasses import dataclass
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch_wall_samples import LATENCY, factory_of, requests
+
+from rlhfless.engine import torch_process
+from rlhfless.errors import InputError, MissingExtra
+from rlhfless.executor import RayPool, worker
+from rlhfless.executor.ray_clock import boot_id, offset_of
+from rlhfless.executor.ray_cluster import RayCluster
+from rlhfless.executor.ray_placement import RayNode, place_nodes
+from solver import Cluster, PlanningError
+from solver.admission import Admission
+from solver.cluster import MixedCluster, Pool
+
+
+def described(node_id: str, gpus: float = 4.0, kind: str | None = None, alive: bool = True) -> dict[str, object]:
+    """A node as ``ray.nodes()`` lists it."""
+    resources = {"CPU": 8.0, "GPU": gpus} | ({} if kind is None else {f"accelerator_type:{kind}": 1.0})
+    return {"NodeID": node_id, "NodeManagerAddress": f"10.0.0.{node_id}", "Alive": alive, "Resources": resources}
+
+
+def ids(placed: dict[int, RayNode]) -> list[str]:
+    return [node.node_id for node in placed.values()]
+
+
+def test_nodes_without_gpus_and_dead_ones_are_no_nodes_of_a_plan() -> None:
+    nodes = RayNode.listed([described("1", 0.0), described("3"), described("2"), described("4", alive=False)])
+    assert [node.node_id for node in nodes] == ["2", "3"]
+    assert ids(place_nodes(Cluster(2, 4, 1, "l40s"), nodes)) == ["2", "3"]
+
+
+def test_a_cluster_that_ray_does_not_have_is_refused() -> None:
+    nodes = RayNode.listed([described("1", 4.0, "L40S"), described("2", 2.0)])
+    said = r"has 2 nodes with 4 l40s, 4 l40s, for which Ray's GPU nodes \(10.0.0.1 with 4 \(l40s\), 10.0.0.2 with 2\) do not do"
+    with pytest.raises(PlanningError, match=said):
+        place_nodes(Cluster(2, 4, 1, "l40s"), nodes)
+    with pytest.raises(PlanningError, match=r"Ray's GPU nodes \(none\) do not do"):
+        place_nodes(Cluster(1, 1, 1), [])
+
+
+def test_pools_get_nodes_of_their_kind() -> None:
+    nodes = RayNode.listed([described("1", 8.0), described("2", 8.0, "H100"), described("3", 8.0, "L40S")])
+    mixed = MixedCluster([Pool("l40s", 1, 8), Pool("h100_sxm", 1, 8), Pool("a100", 1, 4)])
+    assert ids(place_nodes(mixed, nodes)) == ["3", "2", "1"]
+    with pytest.raises(PlanningError, match="do not do"):
+        place_nodes(MixedCluster([Pool("h100_sxm", 3, 8)]), nodes)
+
+
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=6), st.data())
+def test_every_node_of_a_cluster_is_another_one_that_is_big_enough(gpus: list[int], data: st.DataObject) -> None:
+    nodes = RayNode.listed([described(str(i), float(g)) for i, g in enumerate(gpus)])
+    wanted = data.draw(st.permutations([data.draw(st.integers(1, g)) for g in gpus]))
+    cluster = MixedCluster([Pool("gpu", 1, g) for g in wanted])
+    placed = place_nodes(cluster, nodes)
+    assert sorted(ids(placed)) == sorted(node.node_id for node in nodes)
+    assert all(placed[i].gpus >= g for i, g in enumerate(wanted))
+    lost = data.draw(st.sampled_from(nodes))
+    if max(wanted) == 1 and len(nodes) > 1:
+        smaller = place_nodes(MixedCluster([Pool("gpu", 1, 1)] * (len(nodes) - 1)), [n for n in nodes if n != lost], placed)
+        assert all(smaller[i] == placed[i] for i in smaller if placed[i] != lost), "those that are left keep their numbers"
+
+
+# --- clocks -----------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.floats(-1e6, 1e6),
+    st.lists(st.tuples(st.floats(1e-5, 0.5), st.floats(1e-5, 0.5)), min_size=1, max_size=10),
+)
+def test_the_true_offset_is_within_the_error_of_the_estimate(ahead_s: float, ways: list[tuple[float, float]]) -> None:
+    now, left = [100.0], iter(ways)
+
+    def ask() -> float:
+        there, back = next(left)
+        now[0] += there
+        answer = now[0] + ahead_s
+        now[0] += back
+        return answer
+
+    found = offset_of(ask, lambda: now[0], len(ways))
+    assert abs(found.offset_s - ahead_s) <= found.error_s + 1e-9
+    assert found.error_s == pytest.approx(min(there + back for there, back in ways) / 2, abs=1e-9)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such file")
+def test_processes_of_one_boot_know_it() -> None:
+    assert boot_id()
+    assert boot_id() == boot_id()
+
+
+# --- without Ray, and what an actor refuses ---------------------------------------------------------------------------
+
+
+def test_without_ray_there_is_one_sentence() -> None:
+    with (
+        mock.patch.dict(sys.modules, {"ray": None}),
+        pytest.raises(MissingExtra, match=r"a Ray pool needs ray, .*rlhfless\[ray\]"),
+    ):
+        RayPool()
+
+
+def test_gpus_are_counted_for_a_cluster_of_ones_own_only() -> None:
+    pytest.importorskip("ray", reason="Ray is not installed")
+    with pytest.raises(InputError, match="gpus is 4, but the Ray cluster is there already"):
+        RayCluster("10.0.0.1:6379", gpus=4)
+
+
+def test_no_cluster_at_the_address_is_one_sentence() -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    failing = mock.patch.object(ray, "init", side_effect=ConnectionError("nobody there\nand more"))
+    with failing, pytest.raises(InputError, match=r"^no Ray cluster at '10.0.0.1:6379' \(nobody there\); name the address"):
+        RayCluster("10.0.0.1:6379")
+
+
+@dataclass
+class Outbox:
+    said: list[object]
+
+    def send(self, what: object) -> None:
+        self.said.append(what)
+
+
+def test_an_actor_refuses_orders_of_another_version_than_its_weights() -> None:
+    pytest.importorskip("ray", reason="Ray is not installed")
+    from rlhfless.executor.ray_actor import RayWorker, lay_out
+
+    packed, weights = lay_out(torch_process, factory_of().in_real_time())
+    outbox = Outbox([])
+    actor = RayWorker(outbox, queue.SimpleQueue(), "cpu", {}, {})  # type: ignore[arg-type]
+    begin = worker.Begin(0.0, worker.Block("weights-7", packed), LATENCY, Admission(4, 1 << 20), 7)
+    with pytest.raises(RuntimeError, match="an order of weights version 6, while it holds version -1"):
+        actor._obey((6, worker.Add(requests()[:1])))
+    with mock.patch("ray.get", lambda stored: stored):
+        actor.objects["weights-7"] = weights
+        actor._obey((7, begin))
+    assert not actor.objects, "weights are not held twice"
+    actor._obey((7, worker.Add(requests()[:1])))
+    for version in (6, 8):
+        with pytest.raises(RuntimeError, match=f"an order of weights version {version}, while it holds version 7"):
+            actor._obey((version, worker.Add(requests()[1:2])))
+    assert actor.engine is not None
+    assert list(actor.engine.generated_tokens()) == [0]
+
+
+def test_orders_that_overtake_each_other_are_obeyed_in_order() -> None:
+    pytest.importorskip("ray", reason="Ray is not installed")
+    from rlhfless.executor.ray_actor import DecodeActor
+
+    with mock.patch.object(DecodeActor, "_serve"):
+        actor = DecodeActor()
+    for number in np.random.default_rng(0).permutation(20).tolist():
+        actor.tell(number, 1, pickle.dumps(f"order {number}"), {})
+    obeyed = [actor._inbox.get_nowait() for _ in range(20)]
+    assert obeyed == [(1, f"order {number}") for number in range(20)]
+    actor.tell(20, 1, b"no pickle", {})
+    assert isinstance(actor._inbox.get_nowait(), Exception)
