@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from rlhfless.engine.protocol import Request
@@ -70,6 +69,7 @@ class RayPool:
         self._class = ray_actor.remote_class()
         self._origin_s = math.nan
         self._nodes: dict[int, RayNode] = {}
+        self._side: Any = None
         self._bound: Any = None  # to what the actors that wait are bound: the side of their engines, and its own bindings
         self._idle: Holdings[Any] = Holdings(self, lifecycle)
 
@@ -126,14 +126,13 @@ class RayPool:
         self._nodes = place_nodes(cluster, RayNode.listed(self.cluster.ray.nodes()), self._nodes)
         self._refuse(plan, engines)
         engines = engines.in_real_time()
-        side = importlib.import_module(engines.side)
         version = engines.weights_version
         faults = replace(self.faults, start_floor_s=max(self.faults.start_floor_s, engines.start_floor_s))
         self._bind(engines, latency)
         record = StepRecord(run, step, plan, self._start_clock(start_s))
         crew = self._crew.RayCrew(
             lambda order: self._idle.take(order.index, Place.of(order.plan), record.start_s + order.plan.start_s),
-            self._idle.keeps, partial(self._put, side), engines, record, self._origin_s,
+            self._idle.keeps, self._put, engines, record, self._origin_s,
         )  # fmt: skip
         under_way = WallStep(
             plan, requests, crew, latency, cluster, record, rest, admission, migration, faults, forecast,
@@ -206,11 +205,11 @@ class RayPool:
         bound = engines.side, {key: engines.binding(model) for key, model in models.items()}
         if bound != self._bound:
             self._idle.close()
-        self._bound = bound
+        self._bound, self._side = bound, importlib.import_module(engines.side)
 
-    def _put(self, side: Any, name: str, thing: Any) -> tuple[Block, Any]:
+    def _put(self, name: str, thing: Any) -> tuple[Block, Any]:
         """Lay something out in the object store."""
-        packed, laid_out = self._actor.lay_out(side, thing)
+        packed, laid_out = self._actor.lay_out(self._side, thing)
         return Block(name, packed), self.cluster.ray.put(laid_out)
 
     def _refuse(self, plan: Plan, engines: RemoteEngines) -> None:

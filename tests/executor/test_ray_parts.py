@@ -138,7 +138,7 @@ def test_an_actor_refuses_orders_of_another_version_than_its_weights() -> None:
 
     packed, weights = lay_out(torch_process, factory_of().in_real_time())
     outbox = Outbox([])
-    actor = RayWorker(outbox, queue.SimpleQueue(), "cpu", {}, {})  # type: ignore[arg-type]
+    actor = RayWorker(outbox, queue.SimpleQueue(), "cpu", torch_process.__name__, {}, {})  # type: ignore[arg-type]
     begin = worker.Begin(0.0, worker.Block("weights-7", packed), LATENCY, Admission(4, 1 << 20), 7)
     with pytest.raises(RuntimeError, match="an order of weights version 6, while it holds version -1"):
         actor._obey((6, worker.Add(requests()[:1])))
@@ -159,7 +159,7 @@ def test_orders_that_overtake_each_other_are_obeyed_in_order() -> None:
     from rlhfless.executor.ray_actor import DecodeActor
 
     with mock.patch.object(DecodeActor, "_serve"):
-        actor = DecodeActor()
+        actor = DecodeActor(torch_process.__name__)
     for number in np.random.default_rng(0).permutation(20).tolist():
         actor.tell(number, 1, pickle.dumps(f"order {number}"), {})
     obeyed = [actor._inbox.get_nowait() for _ in range(20)]

@@ -18,7 +18,7 @@ import pytest
 from executor_samples import Restless, plan_of
 from torch_wall_samples import LATENCY, actor_plan, factory_of, requests, token_bytes
 
-from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.executor import ActorError, Executor, Faults, Lifecycle, RayPool, ShortestStep, StepRecord, run_step
 from rlhfless.trace import Trace, held_gpu_seconds
 from solver import Cluster, Plan, PlanningError, deduplicate
