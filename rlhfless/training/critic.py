@@ -82,9 +82,8 @@ def make_critic(policy: Any, kind: str = "head") -> Critic:
         raise InputError(f"critic {kind!r} is neither head, nor model, nor a folder with a transformers model")
     model = AutoModelForSequenceClassification.from_pretrained(kind, local_files_only=True, dtype=torch.float32)
     if model.config.num_labels != 1 or not hasattr(model, "score"):
-        raise InputError(
-            f"{kind}: a critic has one label and a linear head named score; this one has {model.config.num_labels}"
-        )
+        labels = model.config.num_labels
+        raise InputError(f"{kind}: a critic has one label and a linear head named score; this one has {labels} labels")
     if model.config.vocab_size != policy.config.vocab_size:
         raise InputError(
             f"{kind}: has a vocabulary of {model.config.vocab_size} tokens, the policy one of {policy.config.vocab_size}; the "

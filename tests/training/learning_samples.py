@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
 from rlhfless.training.batch import Batch
 from rlhfless.training.logprobs import response_logprobs
@@ -48,3 +50,10 @@ def gradient_of(module: Any) -> torch.Tensor:
 def still(module: Any) -> Any:
     """An optimizer that changes nothing, so that the gradient can be read after ``learn``."""
     return torch.optim.SGD(module.parameters(), lr=0.0)
+
+
+def word_tokenizer() -> Any:
+    """A transformers tokenizer of words t2, t3, ... with the ids of the character tokenizer."""
+    vocabulary = {"<pad>": 0, "<eos>": 1} | {f"t{i}": i for i in range(2, TOKENIZER.vocab_size)}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")

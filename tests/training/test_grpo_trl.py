@@ -18,9 +18,7 @@ pytest.importorskip(
     "trl", reason="TRL, which this project is compared with, is not installed: pip install -c constraints.txt trl"
 )
 from datasets import Dataset  # noqa: E402
-from learning_samples import TOKENIZER, gradient_of, noise_batch, small_model, still  # noqa: E402
-from tokenizers import Tokenizer, models  # noqa: E402
-from transformers import PreTrainedTokenizerFast  # noqa: E402
+from learning_samples import gradient_of, noise_batch, small_model, still, word_tokenizer  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 from rlhfless.training.advantages import group_advantages  # noqa: E402
@@ -52,13 +50,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def trl_tokenizer() -> Any:
-    """The ids of the character tokenizer, as TRL wants them."""
-    vocabulary = {"<pad>": 0, "<eos>": 1} | {f"t{i}": i for i in range(2, TOKENIZER.vocab_size)}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
-    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
-
-
 def trl_gradient(
     folder: Path, model: Any, batch: Batch, samples: int, engine_is_old: bool, **options: Any
 ) -> tuple[np.ndarray, float, Any]:
@@ -73,7 +64,7 @@ def trl_gradient(
     model.config._name_or_path = str(folder / "reference")  # where TRL looks for its reference
     rows = [{"prompt": f"t{i}"} for i in range(len(rewards))]
     trainer = GRPOTrainer(
-        model, args=arguments, train_dataset=Dataset.from_list(rows), processing_class=trl_tokenizer(),
+        model, args=arguments, train_dataset=Dataset.from_list(rows), processing_class=word_tokenizer(),
         reward_funcs=lambda completions, **_: rewards.tolist(),
         rollout_func=lambda prompts, trainer: {
             "prompt_ids": batch.prompt_ids, "completion_ids": batch.response_ids,
