@@ -21,6 +21,8 @@ _MODULE_OF = {
     "warm_up": "warmup",
     "token_logprobs": "logprobs",
     "response_logprobs": "logprobs",
+    "make_task": "tasks",
+    "make_rewards": "rewards.named",
     "Batch": "batch",
     "make_algorithm": "algorithms",
     "Grpo": "grpo",
