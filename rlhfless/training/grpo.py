@@ -118,11 +118,3 @@ class Grpo:
         sums["loss"] += float(total.detach())
         sums["clipped"] += counts["clipped"]
         sums["kl"] += counts["kl"]
-
-
-GrpoBatch = Batch
-
-
-def learn(model: Any, optimizer: Any, batch: Batch, **options: Any) -> dict[str, float]:
-    """One ``Grpo(model, optimizer, GrpoOptions(**options)).learn(batch)``."""
-    return Grpo(model, optimizer, GrpoOptions(**options)).learn(batch)

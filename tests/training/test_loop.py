@@ -137,7 +137,7 @@ def test_measured_charging_takes_this_machines_time(tmp_path: Path, model: Path)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"task": "chess"}, "task 'chess' is unknown; choose from arithmetic"),
+        ({"algorithm": "dpo"}, "algorithm .dpo. is unknown; choose from grpo, ppo"),
         ({"steps": 0}, "steps is 0; at least 1 is needed"),
         ({"prompts_per_step": 3}, "prompts_per_step is 3, which does not divide the pool of 8 prompts"),
         ({"gpus": 12}, "gpus is 12, no multiple of the 8 GPUs of a node"),
