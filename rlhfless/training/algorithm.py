@@ -109,8 +109,11 @@ def settle_old(part: Part, recomputed: Tensor, options: UpdateOptions) -> None:
         InputError: a correction is asked for and the engine gave no log-probabilities.
     """
     engine = part.tokens.get("engine")
-    part.tokens["recomputed"] = recomputed
-    part.tokens["old"] = recomputed if engine is None or options.old_logprobs == "recomputed" else engine
+    part.tokens["recomputed"] = part.tokens["old"] = recomputed
+    if engine is not None:
+        engine = torch.where(engine.isnan(), recomputed, engine)  # what the engine could not tell is taken to be right
+        if options.old_logprobs == "engine":
+            part.tokens["old"] = engine
     if options.importance_cap is not None:
         if engine is None:
             raise InputError(
@@ -122,16 +125,20 @@ def settle_old(part: Part, recomputed: Tensor, options: UpdateOptions) -> None:
 def mismatch(parts: list[Part]) -> dict[str, float]:
     """How far the engine's log-probabilities are from the learner's under the same weights, over the tokens of the parts:
     ``mismatch_mean`` and ``mismatch_max`` of the absolute difference, ``mismatch_kl`` the k3 estimate of KL(engine || learner);
-    and ``importance_mean``, the mean factor, where it is corrected. Empty if the engine gave none."""
+    and ``importance_mean``, the mean factor, where it is corrected. Empty if the engine gave none; tokens that it could not
+    tell (NaN) do not count."""
     parts = [part for part in parts if "engine" in part.tokens and "recomputed" in part.tokens]
     if not parts:
         return {}
     difference, kl = [], []
     for part in parts:
         engine, learner = part.tokens["engine"], part.tokens["recomputed"]
-        difference.append((learner - engine)[part.mask].abs())
-        kl.append(k3(engine, learner, part.mask)[part.mask])
+        told = part.mask & ~engine.isnan()
+        difference.append((learner - engine)[told].abs())
+        kl.append(k3(engine, learner, told)[told])
     every = torch.cat(difference)
+    if not len(every):
+        return {}
     numbers = {
         "mismatch_mean": float(every.mean()),
         "mismatch_max": float(every.max()),

@@ -31,8 +31,8 @@ class Batch:
     Attributes:
         rewards: NaN where nobody could judge a response; nothing is learned from it.
         group_of: the prompt's group, any integers or strings.
-        engine_logprobs: of the response tokens as the engine drew them, at the temperature that is learned with; None where it
-            gave none.
+        engine_logprobs: of the response tokens as the engine drew them, at the temperature that is learned with; None if it
+            gave none, NaN for single tokens that it could not tell.
         truncated: True where the response limit ended a response; None means that none was.
 
     Raises:

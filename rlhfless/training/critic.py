@@ -42,7 +42,7 @@ class Critic(nn.Module):
         if self.backbone is not None:
             policy_hidden = self.backbone(input_ids=input_ids, use_cache=False).last_hidden_state
         assert policy_hidden is not None
-        values: Tensor = self.head(policy_hidden[:, :-1])
+        values: Tensor = self.head(policy_hidden[:, :-1].to(next(self.head.parameters()).dtype))
         return values.squeeze(-1).float()
 
 

@@ -161,6 +161,19 @@ def test_the_mismatch_of_the_engine_is_measured():
     assert "mismatch_mean" not in Grpo(model, still(model), GrpoOptions()).learn(two_answers(model, 1.0, False))
 
 
+def test_tokens_that_the_engine_could_not_tell_are_taken_to_be_right():
+    model, other = small_model(), small_model()
+    batch = noise_batch(model, off=0.3)
+    exact = response_logprobs(model, batch.prompt_ids, batch.response_ids)
+    holes = [np.where(np.arange(len(x)) == 1, np.nan, x) for x in batch.engine_logprobs]
+    filled = [np.where(np.arange(len(x)) == 1, own, x) for x, own in zip(batch.engine_logprobs, exact, strict=True)]
+    columns = (batch.prompt_ids, batch.response_ids, batch.rewards, batch.group_of)
+    first = Grpo(model, still(model)).learn(Batch(*columns, holes))
+    second = Grpo(other, still(other)).learn(Batch(*columns, filled))
+    torch.testing.assert_close(gradient_of(model), gradient_of(other), atol=1e-6, rtol=1e-4)
+    assert first["mismatch_mean"] > second["mismatch_mean"], "what is unknown is not counted as right"
+
+
 def test_the_penalty_alone_pulls_to_the_reference():
     model, reference = small_model(), small_model(1)
     algorithm = learner(model, kl_weight=1.0)

@@ -15,7 +15,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip(
-    "trl", reason="TRL, which this project is compared with, is not installed: pip install -c constraints.txt trl"
+    "trl.trainer.grpo_trainer",
+    reason="TRL, which losses are compared with, is not installed, or does not fit the installed vLLM",
+    exc_type=ImportError,
 )
 from datasets import Dataset  # noqa: E402
 from learning_samples import gradient_of, noise_batch, small_model, still, word_tokenizer  # noqa: E402
