@@ -77,7 +77,7 @@ def token_rewards(scores: Tensor, mask: Tensor, kl: Tensor | None = None, kl_wei
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimation (Schulman et al. 2015, arXiv:1506.02438, eq. 11, 12 and 16).
+    """Generalised advantage estimation (Schulman et al. 2015, arXiv:1506.02438, eq. 16).
 
         delta_t = r_t + gamma V_{t+1} - V_t,    A_t = delta_t + gamma lam A_{t+1},    return_t = A_t + V_t
 

@@ -6,7 +6,7 @@ Knows files and columns; nothing of prompts or models.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,7 @@ def _from_hub(name: str, split: str) -> tuple[str, Rows]:
 def _in_memory(source: Any) -> Rows:
     if hasattr(source, "to_dict") and hasattr(source, "itertuples"):
         source = source.to_dict("records")
-    rows = list(source) if isinstance(source, Iterable | Sequence) else None
+    rows = list(source) if isinstance(source, Iterable) else None
     if rows is None or not all(isinstance(row, Mapping) for row in rows):
         raise InputError(f"a data set is a file, a name on the hub, or rows that are mappings, not {type(source).__name__}")
     return rows
