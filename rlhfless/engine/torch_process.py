@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.engine.torch_factory import TorchEngineFactory
 
 ALIGNMENT_BYTES = 64
 

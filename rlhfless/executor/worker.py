@@ -7,8 +7,11 @@ whoever sends never waits for an iteration; when the pipe ends, because the othe
 
 from __future__ import annotations
 
+import ctypes
 import os
 import queue
+import signal
+import sys
 import threading
 import time
 import traceback
@@ -25,6 +28,7 @@ from rlhfless.executor.remote import Copied, Report
 from solver.admission import Admission
 from solver.latency import LatencyModel
 
+PR_SET_PDEATHSIG = 1
 REPORT_EVERY_S = 0.02  # at most, while nothing completes
 
 
@@ -46,12 +50,14 @@ class Block:
 
 @dataclass(frozen=True)
 class Begin:
-    """Order: make an engine. ``origin_s`` is the run's start on the monotonic clock, ``engines`` an engine factory."""
+    """Order: make an engine. ``origin_s`` is the run's start on the monotonic clock, ``engines`` an engine factory with the
+    weights of ``weights_version``."""
 
     origin_s: float
     engines: Block
     latency: LatencyModel
     admission: Admission
+    weights_version: int
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,7 @@ class Add:
     """Order: see ``RemoteActor.add``; KV states are blocks, which are freed once they are read."""
 
     requests: Sequence[Request]
+    prefixes: Block | None = None
 
 
 @dataclass(frozen=True)
@@ -70,26 +77,48 @@ class CutOff:
 
 
 @dataclass(frozen=True)
+class Prefill:
+    """Order: see ``RemoteActor.prefill``; ``names`` says how the block of each receiver is called."""
+
+    prefixes: Mapping[int, np.ndarray]
+    receivers: Mapping[int, Sequence[int]]
+    names: Mapping[int, str]
+
+
+@dataclass(frozen=True)
 class End:
     """Order: give the engine's memory back."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """Instead of a report: the process has ended with an exception."""
+    """Instead of a report: the process has ended with an exception (see ``Lost``)."""
 
     error: str
     trace: str
+    out_of_memory: bool = False
+    hopeless: bool = False
 
 
 def main(connection: Connection, device: str) -> None:
     """What the process runs: until its pipe ends."""
+    _die_with_parent()
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
     try:
         Worker(connection, inbox, device).serve()
     except Exception as error:
-        connection.send(Failed(f"{type(error).__name__}: {error}", traceback.format_exc()))
+        name = type(error).__name__
+        memory = isinstance(error, MemoryError) or name == "OutOfMemoryError"  # torch's, which is not imported here
+        hopeless = isinstance(error, ValueError | TypeError)  # a request is wrong, wherever it goes
+        connection.send(Failed(f"{name}: {error}", traceback.format_exc(), memory, hopeless))
+
+
+def _die_with_parent() -> None:
+    """A process that is stopped or stuck does not see that its pipe has ended: on Linux the kernel ends it. (It does so
+    with the thread that started it; a pool whose thread ends between steps starts new processes.)"""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _receive(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:
@@ -111,6 +140,7 @@ class Worker:
 
         self.torch, self.connection, self.inbox, self.device = torch_process, connection, inbox, device
         self.torch.use_device(device)
+        self.engines: Any = None
         self.engine: SteppedEngine | None = None
         self.origin_s = 0.0
         self._up_s = time.monotonic()
@@ -139,13 +169,16 @@ class Worker:
             raise order
         if isinstance(order, Begin):
             self.origin_s, self._reported_s = order.origin_s, 0.0
-            engines = self._read(order.engines)
-            self.engine = engines(order.latency, order.admission, self.now_s())
-            self._report(ready_s=(self._up_s - self.origin_s, self.now_s()))
+            self.engines = self._read(order.engines)
+            self.engine = self.engines(order.latency, order.admission, self.now_s())
+            ready_s = self._up_s - self.origin_s, self.now_s()
+            self._report(ready_s=ready_s, weights_version=order.weights_version)
         elif isinstance(order, Add):
-            self._add(order.requests)
+            self._add(order.requests, order.prefixes)
         elif isinstance(order, CutOff):
             self._cut(order.responses, order.kv_names)
+        elif isinstance(order, Prefill):
+            self._prefill(order)
         else:
             assert isinstance(order, End)
             self._close()
@@ -170,15 +203,21 @@ class Worker:
 
     # --- orders -------------------------------------------------------------------------------------------------------
 
-    def _add(self, requests: Sequence[Request]) -> None:
+    def _add(self, requests: Sequence[Request], prefixes: Block | None) -> None:
         assert self.engine is not None
-        copies, there = [], []
+        copies, there, prefix_kv = [], [], {}
+        if prefixes is not None:
+            begin_s = self.now_s()
+            prefix_kv = self._read(prefixes, free=True)
+            tokens = sum(kv.tokens for kv in prefix_kv.values())
+            copies.append(Copied("transfer", None, begin_s, self.now_s(), tokens, prefixes.packed.nbytes))
         for request in requests:
             kv, begin_s = request.kv, self.now_s()
             if isinstance(kv, Block):
                 request = replace(request, kv=self._read(kv, free=True))
                 copies.append(self._copied("transfer", request, begin_s, kv.packed.nbytes))
-            there.append(replace(request, available_s=self.now_s()))
+            of_prompt = prefix_kv.get(request.prompt) if request.there_tokens else None
+            there.append(replace(request, available_s=self.now_s(), prefix_kv=of_prompt))
         self.engine.add(there)
         self._report(copies=copies)
 
@@ -196,10 +235,26 @@ class Worker:
             handed.append(replace(request, kv=kv))
         self._report(copies=copies, taken=handed)
 
+    def _prefill(self, order: Prefill) -> None:
+        """Everything is computed before anything is sent."""
+        begin_s = self.now_s()
+        computed = self.engines.compute_prefixes(order.prefixes)
+        pieces = {id(piece): int(piece.shape[3]) for kv in computed.values() for piece in kv.pieces}
+        end_s, tokens = self.now_s(), sum(pieces.values())
+        span = EngineSpan("prefill", begin_s, end_s, float(len(computed)), max(1, len(computed)), tokens, float(tokens))
+        sent = {
+            actor: self._write(name, {prompt: computed[prompt] for prompt in order.receivers[actor]})
+            for actor, name in order.names.items()
+        }
+        size = sum(block.packed.nbytes for block in sent.values())
+        copies = [Copied("migrate", None, end_s, self.now_s(), tokens, size)]
+        self._spans.append(span)
+        self._report(prefixes=sent, copies=copies)
+
     def _close(self) -> None:
         assert self.engine is not None
         self.engine.close()
-        self.engine = None
+        self.engine = self.engines = None
         self.torch.free_memory(self.device)
         self.connection.send(Report(self.now_s(), closed=True))
 

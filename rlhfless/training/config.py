@@ -11,6 +11,7 @@ from typing import Any
 ALGORITHMS = ("grpo", "ppo")
 CRITIC_OPTIONS = ("critic", "critic_learning_rate", "gamma", "lam", "value_clip", "value_weight")
 CHARGING = ("profile", "measured")
+EXECUTORS = ("virtual", "local")
 
 
 class TrainError(ValueError):
@@ -31,9 +32,11 @@ class TrainConfig:
         learning_rate, updates, clip_low, clip_high, aggregation, mask_truncated, kl_weight, old_logprobs, importance_cap,
             token_budget: of the update, see ``algorithm.UpdateOptions``; std: of GRPO's advantages; the rest of PPO.
         temperature: of sampling.
-        gpus, gpus_per_node, profile: the emulated cluster; ``profile`` also says how many GPUs an actor takes.
-        charging: virtual seconds of generation by the ``profile``, or ``measured``: decided with the profile's seconds, charged
-            what each actor's iterations take here when they are replayed alone.
+        gpus, gpus_per_node, profile: the cluster; ``profile`` also says how many GPUs an actor takes.
+        executor: where actors run: on the ``virtual`` clock, all emulated here, or ``local``, each in a process of its own on
+            this machine's GPUs (without any, on its CPU) on the wall clock, every second measured.
+        charging: of the virtual clock: seconds of generation by the ``profile``, or ``measured``: decided with the profile's
+            seconds, charged what each actor's iterations take here when they are replayed alone.
         policy, time_weight, time_limit_s, tau: how steps are planned.
         window: epochs that the length predictor looks back on; scenarios: samples of lengths that a plan is timed with.
         seed: of the task, the model, the warm-up, the order of prompts and every response.
@@ -70,6 +73,7 @@ class TrainConfig:
     gpus: int = 16
     gpus_per_node: int = 8
     profile: str = "cpu-tiny-qwen2"
+    executor: str = "virtual"
     charging: str = "profile"
     policy: str = "solver"
     time_weight: float = 0.7
@@ -83,7 +87,7 @@ class TrainConfig:
         object.__setattr__(self, "rewards", tuple(self.rewards))  # a list where it comes from JSON
         if self.algorithm == "grpo" and self.samples == 1:
             raise TrainError("samples is 1, and GRPO compares responses of one prompt; give 2 or more, or algorithm ppo")
-        for name, known in (("algorithm", ALGORITHMS), ("charging", CHARGING)):
+        for name, known in (("algorithm", ALGORITHMS), ("charging", CHARGING), ("executor", EXECUTORS)):
             if getattr(self, name) not in known:
                 raise TrainError(f"{name} {getattr(self, name)!r} is unknown; choose from {', '.join(known)}")
         for name in (

@@ -1,8 +1,8 @@
 """The RLHF loop: predict, plan, execute, reward, learn, trace; one step at a time, resumable after each.
 
 Knows all stations and their order; the stations know nothing of each other. Generation runs on emulated actors (virtual
-clock); preparation and learning are measured on this device and charged to the learner, which takes its GPUs when
-generation ends.
+clock) or on actors in processes of their own (wall clock); preparation and learning are measured on this device and charged to
+the learner, which takes its GPUs when generation ends.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ except ImportError as error:
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.sampling import Sampling
-from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel, one_thread
-from rlhfless.executor import StepRecord, run_step
+from rlhfless.executor import ProcessPool, StepRecord, run_step
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import PlanningInput, make_policy
@@ -43,6 +43,7 @@ from rlhfless.training.tasks import Problem, make_task
 from solver.cluster import Cluster
 from solver.objective import Objective
 from solver.plan import Plan
+from solver.survival import from_scenarios
 from solver.workload import Workload
 
 
@@ -71,7 +72,7 @@ class TrainedStep:
 
 
 class Trainer:
-    """Runs steps of one training run.
+    """Runs steps of one training run; use it in a ``with`` statement, or ``close`` it, where actors are processes.
 
     Args:
         config: what to run.
@@ -101,7 +102,9 @@ class Trainer:
         if self.policy.clairvoyant:
             raise TrainError(f"policy {config.policy!r} needs the true lengths, which nobody has before generating")
         self.predictor = EwmaPredictor(config.window)
-        self.kept = Run.open(config, self.cluster, None if folder is None else Path(folder), model, resume, progress)
+        self.pool = ProcessPool() if config.executor == "local" else None
+        executed = {} if self.pool is None else self.pool.meta
+        self.kept = Run.open(config, self.cluster, None if folder is None else Path(folder), model, resume, progress, executed)
         self.task = make_task(config.task, self.tokenizer, seed=config.seed, pool=config.pool, **config.columns())
         self.rewards = make_rewards(config.rewards, self.task)
         longest_prompt = max(len(self.tokenizer.encode(p.prompt)) for p in self.task.problems)
@@ -125,6 +128,17 @@ class Trainer:
         trainer = cls(TrainConfig(**{**trace.meta["config"], **changes}), model=model, progress=progress)
         trainer.kept.go_on_after(trace)
         return trainer
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the actors' processes, if there are any. Idempotent; another step would start new ones."""
+        if self.pool is not None:
+            self.pool.close()
 
     @property
     def model(self) -> Any:
@@ -184,13 +198,22 @@ class Trainer:
                 requests.append(Request(index, len(ids), self.config.response_limit, prompt_ids=ids, seed=seed, prompt=p))
         return requests
 
-    def generate(self, plan: Plan, problems: Sequence[Problem], step: int) -> StepRecord:
-        """Run the plan on real engines, on the virtual clock."""
+    def generate(self, plan: Plan, problems: Sequence[Problem], step: int, workload: Workload | None = None) -> StepRecord:
+        """Run the plan on real engines, with the weights as they are now.
+
+        Args:
+            workload: what was predicted, for planning anew should an actor be lost.
+
+        Raises:
+            ActorError: actors died or failed and the step could not be finished; the run goes on at this step when resumed.
+        """
         self.rows.load(self.model)
-        return run_step(
-            plan, self.requests(problems, step), self.engines, self.latency, self.cluster,
-            run=self.config.task, step=step, start_s=self.kept.clock_s, charging=self.config.charging,
-        )  # fmt: skip
+        requests, c = self.requests(problems, step), self.config
+        given: dict[str, Any] = {"run": c.task, "step": step, "start_s": self.kept.clock_s}
+        if self.pool is None:
+            return run_step(plan, requests, self.engines, self.latency, self.cluster, charging=c.charging, **given)
+        forecast = None if workload is None else from_scenarios(workload)
+        return self.pool.run_step(plan, requests, self.engines, self.latency, self.cluster, forecast=forecast, **given)
 
     def step(self) -> TrainedStep:
         """One whole step: predict, plan, execute, reward, learn, trace."""
@@ -198,7 +221,7 @@ class Trainer:
         problems = self.problems_of(step)
         workload = self.predict(problems)
         plan = self.plan(workload)
-        record = self.generate(plan, problems, step)
+        record = self.generate(plan, problems, step, workload)
         began = time.perf_counter()
         rollouts = self._rollouts(problems, workload, record, step)
         prepare_s = time.perf_counter() - began
@@ -280,8 +303,8 @@ class Trainer:
 
 def train(config: TrainConfig, folder: str | Path, *, resume: bool = False, model: str | Path | None = None) -> Trace:
     """Run (or resume) a training run; ``folder`` keeps its trace, its last checkpoint, and the final weights in ``model/``."""
-    trainer = Trainer(config, folder, resume=resume, model=model)
-    trace = trainer.run()
+    with Trainer(config, folder, resume=resume, model=model) as trainer:
+        trace = trainer.run()
     assert trace is not None
     save_model(trainer.model, trainer.tokenizer, Path(folder) / "model")
     return trace

@@ -7,6 +7,7 @@ trace's ``meta.json`` names it; its checkpoint is written before.
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ class Run:
 
     Attributes:
         folder: where trace and checkpoints go, with their writer; None keeps nothing.
-        history: rollouts of all steps so far; clock_s: when the last of them ended on the virtual clock.
+        history: rollouts of all steps so far; clock_s: when the last of them ended.
     """
 
     model: Any
@@ -67,9 +68,19 @@ class Run:
 
     @classmethod
     def open(
-        cls, config: TrainConfig, cluster: Cluster, folder: Path | None, model: str | Path | None, resume: bool, progress: bool
+        cls,
+        config: TrainConfig,
+        cluster: Cluster,
+        folder: Path | None,
+        model: str | Path | None,
+        resume: bool,
+        progress: bool,
+        executed: Mapping[str, str],
     ) -> Run:
         """Start a run with a loaded or a new model, or resume the one in ``folder`` after its last completed step.
+
+        Args:
+            executed: what ``meta.json`` says of where steps are executed, if not on the virtual clock.
 
         Raises:
             TrainError: the folder holds a run already, or nothing to resume, or one with other options.
@@ -82,7 +93,7 @@ class Run:
             weights, tokenizer = make_model(config.seed, progress) if model is None else load_model(model)
             run = cls(weights, tokenizer, _algorithm(weights, config), folder)
             if folder is not None:
-                run.writer = TraceWriter(folder, meta_of(config, cluster))
+                run.writer = TraceWriter(folder, meta_of(config, cluster) | dict(executed))
                 save_model(weights, tokenizer, folder / "warm")
                 save_checkpoint(run._checkpoints, 0, run.algorithm.trained, run.algorithm.optimizer)
             return run
