@@ -240,7 +240,8 @@ class Timeline:
 
     Attributes:
         residency: who is in the batch when.
-        boundary_s: (I+1,) boundaries between iterations; iteration t lies between entries t and t+1.
+        boundary_s: (I+1,) boundaries between iterations; iteration t lies between entries t and t+1. It begins with prefill;
+            the rest counts as decoding, what its newcomers take beside their prefill included.
         prefill_s: (I,) part of each iteration spent on prefill, at its start.
         prefill_tokens: (I,) tokens computed in it.
         batch, kv_tokens: (I,) responses in the batch and KV tokens they hold.
@@ -271,7 +272,7 @@ def timeline(
     running: int = 0,
 ) -> Timeline:
     """Schedule the responses and charge every iteration: what newcomers have to compute is prefilled in one call (none where
-    everything is there), then all decode one token. Arguments are those of ``schedule``."""
+    everything is there), each of them takes ``join_s``, then all decode one token. Arguments are those of ``schedule``."""
     residency = schedule(remaining, context, most_tokens, there_tokens, admission, running)
     horizon = int(residency.last.max(initial=0))
     batch, kv = _batch_and_kv(residency, horizon)
@@ -280,7 +281,11 @@ def timeline(
     np.add.at(tokens, residency.first[stays], residency.prefill[stays])
     tokens = tokens[:horizon]
     prefill_s = np.where(tokens > 0, latency.prefill_s(tokens), 0.0)
-    boundary_s = np.concatenate([[0.0], np.cumsum(latency.step_s(batch, kv) + prefill_s)])
+    seconds = latency.step_s(batch, kv) + prefill_s
+    if latency.join_s:
+        joins = stays & ((residency.first > 0) | (residency.response >= running))
+        seconds += latency.join_s * np.bincount(residency.first[joins], minlength=horizon)
+    boundary_s = np.concatenate([[0.0], np.cumsum(seconds)])
     last = np.zeros(len(remaining), np.int64)
     np.maximum.at(last, residency.response, residency.last)
     return Timeline(residency, boundary_s, prefill_s, tokens, batch, kv, boundary_s[last])
@@ -305,6 +310,7 @@ def busy_s(
         latency.base_s * float(r.last.max(initial=0))
         + latency.per_response_s * float(stay.sum())
         + latency.per_kv_token_s * kv_steps
+        + latency.join_s * float(np.count_nonzero(stay))
     )
     computed = (r.prefill > 0) & (stay > 0)
     tokens = int(r.prefill[computed].sum())

@@ -4,7 +4,7 @@ Knows true lengths and a latency model; nothing of plans. Assumptions: every pas
 response; an iteration of batch B with K KV tokens takes at least ``a + b B + c K`` (an affine minorant of the table, found
 by a linear programme on its grid: table and minorant are bilinear in batch and mean context on every cell, so a minorant at
 the corners is one inside); an actor is ready r seconds after its GPUs are taken (without the cold start if any is
-prewarmed); each prompt is prefilled at least once.
+prewarmed); each prompt is prefilled at least once; each response joins a batch at least once.
 
 **Bound.** Let X = T - r be the time that is left to decode when generation takes T. Token j of response i with context k_j has
 the load u_j = b + c k_j. Charge it u_j and a share of a; the shares of an iteration's tokens add up to at most 1. The tokens
@@ -27,7 +27,7 @@ share a:
   concave, so m is, and n successive tokens have at least n times the mean of m at the first and the last. m rises with u, so
   tokens may be counted with less context than they have. The first two ways are close to h = u_max and h = u_min.
 
-    work(T) >= max over the ways of (sum over responses) + prefill ,     infinite for X <= a * longest.
+    work(T) >= max over the ways of (sum over responses) + prefill + joins ,     infinite for X <= a * longest.
 
 An actor works at most X of the time that it is held, so it holds its GPUs for r seconds on top at least work / X times:
 ``C(T) >= g * work(T) * (1 + r / X)``. At most K actors exist, so no T with C(T) > g K T can be reached. Every minorant gives
@@ -163,7 +163,7 @@ class ClairvoyantBound:
     """The bound curve of one workload: least GPU-seconds at a given generation time.
 
     Attributes:
-        ready_s: r; gpus: g; most_actors: K; slots: s; prefill_s: prefill of every prompt once.
+        ready_s: r; gpus: g; most_actors: K; slots: s; once_s: prefill of every prompt and a join of every response.
         length: (R,) L_i. parts: the responses for the third way. shares: what is needed of every minorant.
     """
 
@@ -171,7 +171,7 @@ class ClairvoyantBound:
     gpus: int
     most_actors: int
     slots: int
-    prefill_s: float
+    once_s: float
     length: FloatArray
     parts: Parts
     shares: tuple[Share, ...]
@@ -197,7 +197,7 @@ class ClairvoyantBound:
                 rooms = parts.count * left - share.base_s * parts.length
                 ways += [parts.shares(b, c, self.slots, h, rooms) for h in between.tolist()]
             work = max(work, float(share.load.sum()) + share.base_s * max(ways))
-        total = self.gpus * (work + self.prefill_s) * (1 + self.ready_s / left)
+        total = self.gpus * (work + self.once_s) * (1 + self.ready_s / left)
         return math.inf if total > self.gpus * self.most_actors * time_s * (1 + 1e-12) else total
 
     def shortest_s(self) -> float:
@@ -252,13 +252,13 @@ def clairvoyant_bound(
         shares.append(Share(a, b, c, load, root_squared, b + c * least_context, max(b + c * most_context, 1e-300)))
     works = np.unique(workload.prompt_of[workload.remaining_tokens > 0])
     tokens = float(workload.prompt_tokens[works].sum()) if prefill_tokens is None else float(prefill_tokens)
-    prefill_s = latency.prefill_per_token_s * tokens
+    once_s = latency.prefill_per_token_s * tokens + latency.join_s * float(np.count_nonzero(length))
     return ClairvoyantBound(
         ready_s(latency, cluster.prewarmed > 0),
         cluster.gpus_per_actor,
         cluster.max_actors,
         latency.max_batch,
-        prefill_s,
+        once_s,
         length,
         Parts.of(length, context),
         tuple(shares),

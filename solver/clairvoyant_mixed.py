@@ -47,7 +47,7 @@ class MixedClairvoyantBound:
 
     Attributes:
         length: (R,) iterations; first, last: (R,) context of the first and of the last token.
-        rate: (K,) cost per second of an actor of each offer; ready_s: (K,); slots: (K,); prefill_per_token_s: (K,).
+        rate: (K,) cost per second of an actor of each offer; ready_s: (K,); slots: (K,); prefill_per_token_s, join_s: (K,).
         minorants: (V, K, 3) affine minorants a, b, c of an iteration, V choices of one per offer.
         prefill_tokens: prompt tokens computed at least.
         most_cost_per_s: of all GPUs together.
@@ -60,6 +60,7 @@ class MixedClairvoyantBound:
     ready_s: FloatArray
     slots: FloatArray
     prefill_per_token_s: FloatArray
+    join_s: FloatArray
     minorants: FloatArray
     prefill_tokens: float
     most_cost_per_s: float
@@ -75,6 +76,7 @@ class MixedClairvoyantBound:
         paid = np.where(usable, self.rate * (1 + self.ready_s / np.where(usable, left, 1.0)), 0.0)
         worked = [self._tokens(m[usable], paid[usable], self.slots[usable], float(left.max())) for m in self.minorants]
         total = max(worked) + self.prefill_tokens * float((paid * self.prefill_per_token_s)[usable].min())
+        total += float(np.count_nonzero(self.length)) * float((paid * self.join_s)[usable].min())
         return math.inf if total > self.most_cost_per_s * time_s * (1 + 1e-12) else total
 
     def _tokens(self, minorant: FloatArray, paid: FloatArray, slots: FloatArray, left_s: float) -> float:
@@ -160,6 +162,7 @@ def mixed_clairvoyant_bound(
         np.array([ready_s(offer.latency, offer.prewarmed > 0) for offer in offers]),
         np.array([offer.latency.max_batch for offer in offers], dtype=float),
         np.array([offer.latency.prefill_per_token_s for offer in offers]),
+        np.array([offer.latency.join_s for offer in offers]),
         minorants,
         tokens,
         float(sum(per_pool)),

@@ -65,7 +65,7 @@ def busy_ahead(
     tokens = workload.generated_tokens.astype(float)
     end = tokens + left
     context = np.bincount(owner, weights=prompt + tokens, minlength=len(groups))
-    clock = np.where(context > 0, model.prefill_s(context), 0.0)
+    clock = np.where(context > 0, model.prefill_s(context), 0.0) + model.join_s * np.bincount(owner, minlength=len(groups))
     busy = clock.copy()
     alive = np.concatenate([np.asarray(group, dtype=np.int64) for group in groups])  # in order of admission
     alive = alive[left[alive] > 0]

@@ -45,7 +45,7 @@ class GroupTimes:
 
     Attributes:
         cases: the S workloads (scenarios, or one); order: (R,) responses in order of admission.
-        length: (S, R) iterations in that order; load: (S, R+1) running sums of decode loads.
+        length: (S, R) iterations in that order; load: (S, R+1) running sums of loads, but for prefill.
         tokens: (S, R+1) running sums of prompt tokens to prefill (unless prompts are shared).
         held: (S, R+1) running sums of the KV tokens that admission counts at most.
     """
@@ -69,7 +69,7 @@ class GroupTimes:
         remaining = np.stack([case.remaining_tokens[order] for case in cases])
         context = workload.context_tokens[order]
         n = remaining.astype(float)
-        load = latency.per_response_s * n + latency.per_kv_token_s * (context * n + n * (n - 1) / 2)
+        load = latency.per_response_s * n + latency.per_kv_token_s * (context * n + n * (n - 1) / 2) + latency.join_s * (n > 0)
         held = workload.reserved_tokens[order] + np.zeros_like(n) if admission.rule == "reserve" else context + n
         tokens = np.where(remaining > 0, context, 0)
         return cls(

@@ -3,7 +3,8 @@
 Knows one actor of one GPU kind and size; nothing of workloads, plans or files (profiles are read by rlhfless.latency).
 A decode iteration of a batch of B responses that hold K KV tokens together takes ``step_s(B, K)``: from a measured table
 where there is one, else from the affine fit ``base_s + per_response_s * B + per_kv_token_s * K``. The planner works with
-the affine fit (its bounds are proved for it); what is executed is charged by the table.
+the affine fit (its bounds are proved for it); what is executed is charged by the table. An iteration that responses join takes
+``join_s`` longer for each of them, whatever else they need: a constant per response, so loads of responses still add up.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from solver.errors import PlanningError, is_number, is_whole
 from solver.workload import FloatArray, number_array
 
 TIMES = (
-    "base_s", "per_response_s", "per_kv_token_s", "prefill_base_s", "prefill_per_token_s", "start_s", "sync_s",
+    "base_s", "per_response_s", "per_kv_token_s", "join_s", "prefill_base_s", "prefill_per_token_s", "start_s", "sync_s",
     "transfer_base_s", "transfer_per_kv_token_s",
 )  # fmt: skip
 SIZES = ("kv_bytes_per_token", "weight_bytes")
@@ -67,12 +68,14 @@ class StepTable:
         """The same without the floor at the smallest measured time: bilinear on every cell, also outside the grid."""
         size = np.asarray(batch, dtype=float)
         context = np.asarray(kv_tokens, dtype=float) / np.maximum(size, 1.0)
-        i = np.clip(np.searchsorted(self.batch, size, side="right") - 1, 0, len(self.batch) - 2)
-        j = np.clip(np.searchsorted(self.context_tokens, context, side="right") - 1, 0, len(self.context_tokens) - 2)
+        i = np.minimum(np.maximum(self.batch.searchsorted(size, side="right") - 1, 0), len(self.batch) - 2)
+        columns = len(self.context_tokens)
+        j = np.minimum(np.maximum(self.context_tokens.searchsorted(context, side="right") - 1, 0), columns - 2)
         u = (size - self.batch[i]) / (self.batch[i + 1] - self.batch[i])
         v = (context - self.context_tokens[j]) / (self.context_tokens[j + 1] - self.context_tokens[j])
-        t = self.step_s
-        return np.asarray((1 - u) * ((1 - v) * t[i, j] + v * t[i, j + 1]) + u * ((1 - v) * t[i + 1, j] + v * t[i + 1, j + 1]))
+        t, at, w = self.step_s.ravel(), i * columns + j, 1 - v  # one index into flat memory is faster than two
+        low, high = w * t.take(at) + v * t.take(at + 1), w * t.take(at + columns) + v * t.take(at + columns + 1)
+        return np.asarray((1 - u) * low + u * high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +86,8 @@ class LatencyModel:
         base_s, per_response_s, per_kv_token_s: the affine fit of a decode iteration (a, b and c of the theory).
         table: the measured table, or None when only the fit is known.
         prefill_base_s, prefill_per_token_s: a prefill call of n tokens takes base + n * per_token.
+        join_s: of every response that joins a batch, for the first time or again, beside its prefill: taking it in, and letting
+            it go when it leaves. Charged when it joins. 0 where the host's work per response was not measured.
         start_s: cold start of an actor; sync_s: taking over new weights.
         transfer_base_s, transfer_per_kv_token_s: moving the KV cache of one response to another actor.
         max_batch: most responses in a batch; kv_capacity_tokens: most KV tokens in memory.
@@ -98,6 +103,7 @@ class LatencyModel:
     table: StepTable | None = None
     prefill_base_s: float = 0.0
     prefill_per_token_s: float = 0.0
+    join_s: float = 0.0
     start_s: float = 0.0
     sync_s: float = 0.0
     transfer_base_s: float = 0.0

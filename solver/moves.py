@@ -4,8 +4,8 @@ Knows ``Survivors``, a forecast and a latency model; nothing of when to look. A 
 get free, the next responses are sent from its lists (``send``), each tested again at its turn.
 
 What a move costs, in the currency of solver.worth (actor-seconds): the response stands still for ``delay_s`` while others of
-the sender follow one another over its link; where the receiver recomputes the KV cache because that is cheaper than the
-transfer, the receiver's whole batch stands still for ``stall_s`` too, which costs what that batch earns per second.
+the sender follow one another over its link; the receiver's whole batch stands still for ``stall_s``, while the response
+joins and its KV cache is recomputed where that is cheaper than the transfer, which costs what that batch earns per second.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ Decision = Move | Cut
 
 
 class RuntimeRule(Protocol):
-    """A rule on a plan. One instance serves one step, so it may keep what it has seen."""
+    """A rule on a plan. Every step runs a deep copy of it, so it may keep what it has seen."""
 
     @property
     def name(self) -> str:

@@ -81,19 +81,20 @@ def token_worth(left_s: float, base_s: float, load: FloatArray, most_tokens: Flo
 
 
 def delay_s(latency: LatencyModel, kv_tokens: FloatArray, step_s: FloatArray | float) -> FloatArray:
-    """Seconds that a response stands still when it moves: the cheaper of transfer and recompute, and half an iteration of
-    ``step_s`` until it is admitted."""
+    """Seconds that a response stands still when it moves: the cheaper of transfer and recompute, joining, and half an iteration
+    of ``step_s`` until it is admitted."""
     transfer = latency.transfer_base_s + latency.transfer_per_kv_token_s * kv_tokens
     recompute = latency.prefill_base_s + latency.prefill_per_token_s * kv_tokens
-    return np.asarray(np.where(kv_tokens > 0, np.minimum(transfer, recompute), 0.0) + np.asarray(step_s) / 2)
+    return np.asarray(np.where(kv_tokens > 0, np.minimum(transfer, recompute) + latency.join_s, 0.0) + np.asarray(step_s) / 2)
 
 
 def stall_s(latency: LatencyModel, kv_tokens: FloatArray) -> FloatArray:
-    """Seconds for which the receiver's whole batch stands still when a response moves: those of recomputing its KV cache
-    where that is cheaper than the transfer, else none."""
+    """Seconds for which the receiver's whole batch stands still when a response moves: those of joining it, and of recomputing
+    its KV cache where that is cheaper than the transfer."""
     transfer = latency.transfer_base_s + latency.transfer_per_kv_token_s * kv_tokens
     recompute = latency.prefill_base_s + latency.prefill_per_token_s * kv_tokens
-    return np.asarray(np.where((kv_tokens > 0) & (recompute < transfer), recompute, 0.0))
+    computed = np.where(recompute < transfer, recompute, 0.0)
+    return np.asarray(np.where(kv_tokens > 0, computed + latency.join_s, 0.0))
 
 
 def group_by_worth(

@@ -14,7 +14,7 @@ from rlhfless.latency import load_profile, measure, read_profile
 from rlhfless.latency.fit import fit_table, residuals
 from solver.latency import StepTable
 
-FEW = {"batches": (1, 4), "contexts": (16, 32), "prefills": ((1, 16), (2, 32)), "rounds": 1}
+FEW = {"batches": (1, 4), "contexts": (16, 32), "joins": ((1, 16), (1, 256), (3, 64)), "rounds": 1}
 
 
 @pytest.fixture(autouse=True)

@@ -24,9 +24,9 @@ from rlhfless.errors import InputError
 @click.option("--fast", is_flag=True, help="A grid of 12 points instead of 45.")
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="JSON file of the profile.")
 def profile(model: str, device: str, threads: int, rounds: int | None, max_batch: int | None, fast: bool, out: Path) -> None:
-    """Measure what the torch engine takes for a model on this machine: decode iterations over batch and KV tokens, prefill,
-    start-up and transfer. Run it where nothing else runs. The planner's affine fit is over all that is measured, so measure
-    no larger batches than actors will have."""
+    """Measure what the torch engine takes for a model on this machine: decode iterations over batch and KV tokens, responses
+    that join (prefill) and end, start-up and transfer. Run it where nothing else runs. The planner's affine fit is over all
+    that is measured, so measure no larger batches than actors will have."""
     if (taken := next((p for p in out.absolute().parents if p.exists()), out)) and not taken.is_dir():
         raise InputError(f"{out}: {taken} is no folder; name a file in one for -o")
     from rlhfless.engine.torch_profile import engine_timers
@@ -47,16 +47,18 @@ def profile(model: str, device: str, threads: int, rounds: int | None, max_batch
 
 
 def describe(measured: Mapping[str, Any]) -> str:
-    """A profile in four lines: the fits with their residuals, and what else was measured."""
+    """A profile in five lines: the fits with their residuals, and what else was measured."""
     fit, prefill = measured["fit"], measured["prefill"]
+    join_us, end_us = prefill["per_join_s"] * 1e6, prefill["per_end_s"] * 1e6
     rate = f"{1 / prefill['per_token_s']:,.0f} tokens/s" if prefill["per_token_s"] else "no time per token"
     return "\n".join(
         [
             f"{measured['model']}, {measured['precision']}: {measured['origin']}",
             f"decode iteration  {fit['base_s'] * 1e3:.3g} ms + {fit['per_response_s'] * 1e6:.3g} us per response + "
             f"{fit['per_kv_token_s'] * 1e9:.3g} ns per KV token; {_residuals(fit)} over {fit['points']} points",
-            f"prefill call      {prefill['base_s'] * 1e3:.3g} ms + {prefill['per_token_s'] * 1e6:.3g} us per token ({rate}); "
-            f"{_residuals(prefill)} over {len(prefill['samples']['seconds'])} calls",
+            f"prefill call      {prefill['base_s'] * 1e3:.3g} ms + {prefill['per_token_s'] * 1e6:.3g} us per token ({rate})",
+            f"change of batch   {join_us:.3g} us per response that joins, {end_us:.3g} us per one that ends; "
+            f"prefill included, {_residuals(prefill)} over {len(prefill['samples']['seconds'])} changes",
             f"start-up          {measured['start_s'] * 1e3:.3g} ms, of which weights {measured['sync_s'] * 1e3:.3g} ms; "
             f"transfer {measured['transfer_per_kv_token_s'] * 1e6:.3g} us per KV token",
         ]

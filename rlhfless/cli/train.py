@@ -1,4 +1,4 @@
-"""``rlhfless train``: the shipped task on emulated GPUs."""
+"""``rlhfless train``: the shipped task on emulated GPUs, or on this machine's."""
 
 from __future__ import annotations
 
@@ -15,24 +15,31 @@ from rlhfless.cli.options import seed_option, time_weight_option
 @click.option("--task", type=click.Choice(["arithmetic"]), default="arithmetic", show_default=True)
 @click.option("--algorithm", type=click.Choice(["grpo"]), default="grpo", show_default=True)
 @click.option("--steps", type=int, default=60, show_default=True, help="Steps of the whole run.")
-@click.option("--gpus", type=int, default=16, show_default=True, help="Emulated GPUs.")
-@click.option("--profile", default="cpu-tiny-qwen2", show_default=True, help="What an emulated GPU takes for an iteration.")
+@click.option("--gpus", type=int, default=16, show_default=True, help="GPUs: emulated ones, or those of the pool.")
+@click.option("--profile", default="cpu-tiny-qwen2", show_default=True, help="What a GPU takes for an iteration.")
 @click.option("--policy", default="solver", show_default=True, help="Scheduling policy.")
 @time_weight_option
 @click.option("--charging", type=click.Choice(["profile", "measured"]), default="profile", show_default=True)
-@click.option("--engine", type=click.Choice(["torch"]), default="torch", show_default=True)
-@click.option("--pool", type=click.Choice(["local"]), default="local", show_default=True)
+@click.option("--engine", type=click.Choice(["torch", "vllm"]), default="torch", show_default=True)
+@click.option(
+    "--pool", "executor", type=click.Choice(["virtual", "local"]), default="virtual", show_default=True,
+    help="Where actors run: emulated on the virtual clock, or each in a process of its own on this machine.",
+)  # fmt: skip
 @click.option("--prompts-per-step", type=int, default=32, show_default=True)
 @click.option("--samples", type=int, default=8, show_default=True, help="Responses per prompt.")
 @seed_option
 @click.option("--model", type=click.Path(path_type=Path), help="Start from this folder instead of a new warm-up.")
 @click.option("--resume", is_flag=True, help="Continue the run in OUT after its last completed step.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder of trace and checkpoint.")
-def train(out: Path, resume: bool, model: Path | None, engine: str, pool: str, **options: Any) -> None:
-    """Train the shipped task on emulated GPUs: predict, plan, execute, reward, learn, trace, step after step."""
+def train(out: Path, resume: bool, model: Path | None, **options: Any) -> None:
+    """Train the shipped task: predict, plan, execute, reward, learn, trace, step after step."""
+    from rlhfless.executor import ActorError
     from rlhfless.training.config import TrainConfig
     from rlhfless.training.loop import train as run_training
 
-    trace = run_training(TrainConfig(**options), out, resume=resume, model=model)
+    try:
+        trace = run_training(TrainConfig(**options), out, resume=resume, model=model)
+    except ActorError as error:
+        raise click.ClickException(f"{error}; {out} holds the steps before it, and --resume goes on with this one") from error
     click.echo(repr(trace))
     click.echo(f"wrote {out}")

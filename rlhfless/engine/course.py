@@ -1,234 +1,229 @@
 """The course that the responses of a simulated actor take if nothing disturbs it, and how far of it is committed.
 
-Knows a timeline of ``solver.batching`` and positions in it; nothing of requests, arrivals or cuts. Everything is sorted once,
-when the course begins, so that a commit and a look at the batch touch only what has changed since the last one.
+Knows who is in the batch in which iteration; nothing of requests or cuts, nor of how a course is found
+(``rlhfless.engine.beginnings``).
 """
 
 from __future__ import annotations
 
-import bisect
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rlhfless.engine.columns import Spans
-from rlhfless.engine.members import Members, there_tokens
-from rlhfless.engine.protocol import EngineSpan
-from solver.admission import Admission
-from solver.batching import timeline
-from solver.latency import LatencyModel
+from rlhfless.engine.iterations import Iterations
+from rlhfless.engine.members import Members
+from rlhfless.engine.protocol import Completion
+from solver.batching import Residency
 from solver.workload import FloatArray, IntArray
 
-FEW = 8  # stretches that are told at once; where there are more, they wait (and keep the course) until somebody reads them
+BoolArray = NDArray[np.bool_]
 
 
 class Course:
     """The future of ``members`` from the boundary ``base_s``; ``commit`` makes a part of it the past.
 
+    Members stay as they were at ``base_s``: what becomes of them is worked out from how far the course is committed.
+
     Args:
         running: how many of the members, the first ones, are in the batch.
-        known_prompts: prompts whose KV cache is with the actor; those of responses that join are added when that is committed.
+        stays: when they are in the batch. iterations: that follow.
 
     Attributes:
-        boundary_s: (I+1,) boundaries between iterations; done: the last one that is committed; clock_s: its time.
-        next_s: before this time there is nothing to commit (what has no iterations is complete at ``base_s``).
+        done: the last boundary that is committed; clock_s: its time.
+        begins_with_completions: nothing is committed yet, and what needs no iterations is complete at ``base_s``.
         finish: (n,) boundaries at which responses end, in order; finishing: (n,) their rows in this order (ties by row).
         reported: how many of these are committed.
-        members: noted in them is what is committed of starts, first tokens and prefill (tokens: see ``remaining``).
+        responses: (n,) names of ``finishing``; target_tokens: (n,) their lengths.
     """
 
-    def __init__(
-        self,
-        members: Members,
-        running: int,
-        base_s: float,
-        latency: LatencyModel,
-        admission: Admission,
-        known_prompts: set[int],
-    ) -> None:
-        self.members, self._running, self._known_prompts = members, running, known_prompts
-        context = members["prompt_tokens"] + members["generated_tokens"]
-        remaining = np.maximum(members["target_tokens"] - members["generated_tokens"], 0)
-        most = members["prompt_tokens"] + members["limit_tokens"]
-        there = there_tokens(members, remaining, known_prompts)
-        self._timeline = timeline(remaining, context, most, there, latency, admission, running)
-        self.boundary_s = base_s + self._timeline.boundary_s
-        self._slots, self._seconds = admission.max_batch, np.diff(self.boundary_s)
-        self._batch, self._kv_tokens = self._timeline.batch.astype(float), self._timeline.kv_tokens.astype(float)
-        self._prefills: list[int] = np.flatnonzero(self._timeline.prefill_tokens > 0).tolist()
-        stay = self._timeline.residency
-        self._once = len(stay.response) == len(members)  # nobody is evicted
-        finish = np.zeros(len(members), np.int64)
-        np.maximum.at(finish, stay.response, stay.last)
-        self.finishing = np.argsort(finish, kind="stable")
-        self.finish = finish[self.finishing]
-        joining = np.flatnonzero(stay.last > stay.first)
-        self._joining = joining[np.argsort(stay.first[joining], kind="stable")]
-        self._join_at = stay.first[self._joining]
-        self._admitted = np.lexsort((stay.response, stay.first))  # stays in order of admission
-        self._admitted_at, self._admitted_to = stay.first[self._admitted], stay.last[self._admitted]
-        self._changes: IntArray | None = None  # boundaries at which batch or queue change
-        self._responses = members["response"][self.finishing]
-        self._base_tokens = members["generated_tokens"][self.finishing]
-        if self._once:
-            first = np.empty(len(members), np.int64)
-            first[stay.response] = stay.first
-            self._first = first[self.finishing]
-        self._shares = bool((members["prompt"] >= 0).any())
-        self.done = self.reported = self._joined = 0
+    def __init__(self, members: Members, running: int, base_s: float, stays: Residency, iterations: Iterations) -> None:
+        self.members, self.stays, self.iterations = members, stays, iterations
+        self._running, self.base_s = running, base_s
+        self.once = len(stays.response) == len(members)  # nobody is evicted
+        if self.once:
+            last = stays.last
+        else:
+            last = np.zeros(len(members), np.int64)
+            np.maximum.at(last, stays.response, stays.last)
+        self._last = last
+        self._together = self.once and not stays.first.any()
+        self.finishing = last.argsort(kind="stable")
+        self.finish = last[self.finishing]
+        self._names = members["response"]
+        self.responses, self.target_tokens = self._names[self.finishing], members["target_tokens"][self.finishing]
+        self.shares = bool((members["prompt"] >= 0).any())
+        self.done = self.reported = 0
         self.clock_s = base_s
-        self.next_s = base_s if len(finish) and self.finish[0] == 0 else self._boundary_after(0)
-        self._seen: tuple[float, int, tuple[int, ...], tuple[int, ...]] = (-1, 0, (), ())
-        self._known: tuple[IntArray, IntArray] | None = None
+        self.begins_with_completions = len(last) > 0 and not self.finish[0]
+        self._seen: tuple[tuple[int, ...], tuple[int, ...]] = (), ()
+        self._seen_until = -1.0  # the boundary at which something else is to be seen
+        self._changes: IntArray | None = None  # boundaries at which batch or queue change
+        self._told: tuple[FloatArray, FloatArray, IntArray] | None = None  # of completions
 
-    def _boundary_after(self, index: int) -> float:
-        return float(self.boundary_s[index + 1]) if index + 1 < len(self.boundary_s) else math.inf
+    def left_of(self, row: int, at: int) -> tuple[int, int]:
+        """Of a row in the batch at a boundary, where nobody is evicted: iterations that are left to it, and its KV tokens."""
+        return int(self._last[row]) - at, int(self.stays.context[row]) + at - int(self.stays.first[row])
 
     @property
     def over(self) -> bool:
         """Whether nothing is left to commit."""
-        return self.done == len(self.boundary_s) - 1
+        return self.done == self.iterations.last
 
     def completion_index(self, completions: int) -> int | None:
         """The boundary of the ``completions``-th completion from now on; None when fewer are left."""
         place = self.reported + completions - 1
         return int(self.finish[place]) if place < len(self.finish) else None
 
-    # --- what holds at the committed boundary ---------------------------------------------------------------------------
+    def completed_by(self, index: int) -> int:
+        """How many responses end at this boundary or before it."""
+        return int(self.finish.searchsorted(index, side="right"))
 
-    def batch(self) -> IntArray:
-        """Rows in the batch, in order of admission."""
-        if not self.done:
+    # --- what holds at a boundary -----------------------------------------------------------------------------------------
+
+    def batch(self, at: int) -> IntArray:
+        """Rows in the batch at a boundary, in order of admission."""
+        if not at:
             return np.arange(self._running)
-        count = int(self._admitted_at.searchsorted(self.done))
-        stays = self._admitted[:count][self._admitted_to[:count] > self.done]
-        rows: IntArray = self._timeline.residency.response[stays]
+        stays = self.stays
+        inside: IntArray = (stays.last > at if self._together else (stays.first < at) & (stays.last > at)).nonzero()[0]
+        if self.once:  # rows join in their order
+            return inside
+        rows: IntArray = stays.response[inside[np.lexsort((stays.response[inside], stays.first[inside]))]]
         return rows
 
     def in_batch_and_queue(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Responses in the batch, in order of admission, and the others that are not complete; the same objects as before
         where nothing changed."""
-        until, reported, running, waiting = self._seen
-        if self.done < until and reported == self.reported:
-            return running, waiting
-        if self._changes is None:
-            stay = self._timeline.residency
-            self._changes = np.unique(np.concatenate([stay.first + 1, stay.last]))
-        inside = self.batch()
-        names = self.members["response"]
-        running = tuple(names[inside].tolist())
-        waiting = ()
-        if len(names) > self.reported + len(inside):
-            queued = np.ones(len(names), dtype=bool)
+        if self.done < self._seen_until:
+            return self._seen
+        inside, waiting = self.batch(self.done), ()
+        if len(self._names) > self.reported + len(inside):
+            queued = np.ones(len(self._names), dtype=bool)
             queued[self.finishing[: self.reported]] = False
             queued[inside] = False
-            waiting = tuple(names[queued].tolist())
+            waiting = tuple(self._names[queued].tolist())
+        self._seen = tuple(self._names[inside].tolist()), waiting
+        self._seen_until = self._next_change()
+        return self._seen
+
+    def _next_change(self) -> float:
+        """The next boundary after ``done`` at which somebody joins or leaves the batch or is complete."""
+        if not self.done:
+            return 0.0  # what needs no iterations may still be committed
+        if self._together:
+            return float(self.finish[self.reported]) if self.reported < len(self.finish) else math.inf
+        if self._changes is None:
+            self._changes = np.unique(np.concatenate([self.stays.first + 1, self.stays.last]))
         place = int(self._changes.searchsorted(self.done, side="right"))
-        until = float(self._changes[place]) if place < len(self._changes) else np.inf
-        self._seen = (until, self.reported, running, waiting)
-        return running, waiting
+        return float(self._changes[place]) if place < len(self._changes) else math.inf
 
     def tokens(self) -> tuple[IntArray, IntArray]:
-        """Responses that are not complete, and their committed tokens; the same object as before where nothing changed."""
-        if self._known is None:
-            ahead = slice(self.reported, None)
-            if self._once:  # who is not complete goes on beyond ``done``
-                tokens = self._base_tokens[ahead] + np.maximum(self.done - self._first[ahead], 0)
-            else:
-                tokens = self._all_tokens()[self.finishing[ahead]]
-            self._known = self._responses[ahead], tokens
-        return self._known
+        """Responses that are not complete, and their committed tokens."""
+        ahead = self.finishing[self.reported :]
+        return self._names[ahead], self._tokens_at(self.done)[ahead]
 
-    def _all_tokens(self) -> IntArray:
-        """(n,) committed tokens of every row."""
-        stay = self._timeline.residency
-        tokens: IntArray = self.members["generated_tokens"].copy()
-        np.add.at(tokens, stay.response, np.maximum(np.minimum(stay.last, self.done) - stay.first, 0))
+    def _tokens_at(self, at: int) -> IntArray:
+        """(n,) tokens of every row at a boundary."""
+        generated, stays = self.members["generated_tokens"], self.stays
+        decoded = np.maximum(np.minimum(stays.last, at) - stays.first, 0)
+        if self.once:
+            return np.asarray(generated + decoded)
+        tokens: IntArray = generated.copy()
+        np.add.at(tokens, stays.response, decoded)
         return tokens
 
-    def remaining(self) -> tuple[Members, int]:
-        """Who is not complete, as of the committed boundary: the batch, then the queue; and how many are in the batch.
+    def remaining(self, at: int, reported: int) -> tuple[IntArray, Members, int]:
+        """Who is not complete at a boundary: rows, and the members as they are then, the batch, then the queue; and how many
+        are in the batch.
 
         Evicted responses are at the front of the queue, the last evicted first.
+
+        Args:
+            reported: completions that are not among them.
         """
-        stay, members, inside = self._timeline.residency, self.members.copy(), self.batch()
-        members["generated_tokens"] = self._all_tokens()
-        in_batch, joined, reported = (np.zeros(len(members), dtype=bool) for _ in range(3))
-        in_batch[inside] = True
-        joined[stay.response[(stay.first < self.done) & (stay.last > stay.first)]] = True
-        reported[self.finishing[: self.reported]] = True
-        members["has_kv"][joined] = in_batch[joined]
+        inside, rest = self.batch(at), np.ones(len(self.members), dtype=bool)
+        rest[self.finishing[:reported]] = False
+        if len(inside) < len(self.members) - reported:
+            rest[inside] = False
+            queue = np.flatnonzero(rest)
+            rows = np.concatenate([inside, queue if self.once else self._evicted_first(queue, at)])
+        else:
+            rows = inside
+        members = self.members.take(rows)
+        if at and self._together:
+            self._note_all(members, rows, at)
+        elif at:
+            self._note(members, rows, len(inside), at)
+        return rows, members, len(inside)
+
+    def _evicted_first(self, queue: IntArray, at: int) -> IntArray:
+        left, stays = np.full(len(self.members), -1), self.stays
+        gone = (stays.last <= at) & (stays.last > stays.first)
+        np.maximum.at(left, stays.response[gone], stays.last[gone])
+        return queue[np.argsort(-left[queue], kind="stable")]
+
+    def _note(self, members: Members, rows: IntArray, inside: int, at: int) -> None:
+        """Write into ``members``, of these rows, what the iterations up to a boundary have made of them."""
+        joined, members["start_s"], members["first_token_s"], members["prefill_tokens"] = (x[rows] for x in self._facts(at))
+        members["generated_tokens"] = self._tokens_at(at)[rows]
+        members["has_kv"][joined] = False
+        members["has_kv"][:inside] = True
         members["there_tokens"][joined], members["prompt"][joined] = 0, -1  # who is evicted computes its whole context
-        inside = inside[~reported[inside]]
-        rest = ~in_batch & ~reported
-        evicted = np.flatnonzero(rest & joined)
-        if len(evicted):
-            left = np.zeros(len(members), np.int64)
-            gone = stay.last <= self.done
-            np.maximum.at(left, stay.response[gone], stay.last[gone])
-            evicted = evicted[np.argsort(-left[evicted], kind="stable")]
-        return members[np.concatenate([inside, evicted, np.flatnonzero(rest & ~joined)])], len(inside)
+
+    def _note_all(self, members: Members, rows: IntArray, at: int) -> None:
+        """The same where everybody joined in the first iteration."""
+        members["generated_tokens"] += at
+        members["has_kv"], members["there_tokens"], members["prompt"] = True, 0, -1
+        members["prefill_tokens"] += self.stays.prefill[rows]
+        for name, index in (("start_s", 0), ("first_token_s", 1)):
+            new = np.isnan(members[name])
+            if new.any():
+                members[name][new] = self.iterations.end_s(index)
+
+    def _facts(self, at: int) -> tuple[BoolArray, FloatArray, FloatArray, IntArray]:
+        """Of every row at a boundary: whether it has joined, when it first did anywhere, when its first token was there (not
+        a number before that), and prefill."""
+        stays, members = self.stays, self.members
+        some = np.flatnonzero((stays.first < at) & (stays.last > stays.first))
+        if not self.once:
+            some = some[np.argsort(-stays.first[some], kind="stable")]  # of equal rows the last assignment holds
+        rows, first = stays.response[some], stays.first[some]
+        joined = np.zeros(len(members), dtype=bool)
+        joined[rows] = True
+        start_s, first_token_s, prefill = (members[name].copy() for name in ("start_s", "first_token_s", "prefill_tokens"))
+        np.add.at(prefill, rows, stays.prefill[some])
+        if len(first):
+            self.iterations.end_s(int(first.max()) + 1)
+        for column, offset in ((start_s, 0), (first_token_s, 1)):
+            new = np.isnan(column[rows])
+            column[rows[new]] = self.iterations.boundary_s[first[new] + offset]
+        return joined, start_s, first_token_s, prefill
 
     # --- committing -----------------------------------------------------------------------------------------------------
 
-    def commit(self, until: int) -> tuple[Members, FloatArray, Sequence[EngineSpan]]:
-        """Commit the iterations up to boundary ``until``: rows that are complete now, in order of time, when they were, and
-        what the actor did.
+    def commit(self, until: int) -> tuple[int, int]:
+        """Commit the iterations up to boundary ``until``; the places in ``finishing`` from and to which responses are complete
+        now."""
+        before = self.reported
+        self.done, self.reported = until, self.completed_by(until)
+        self.clock_s, self.begins_with_completions = self.iterations.end_s(until), False
+        return before, self.reported
 
-        Starts, first tokens and prefill are noted in ``members``.
-        """
-        first, before = self.done, self.reported
-        joined = int(self._join_at.searchsorted(until))
-        if joined > self._joined:
-            self._join(self._joining[self._joined : joined])
-        self._joined, self.done, self._known = joined, until, None
-        self.clock_s, self.next_s = float(self.boundary_s[until]), self._boundary_after(until)
-        self.reported = int(self.finish.searchsorted(until, side="right"))
-        over = slice(before, self.reported)
-        return self.members[self.finishing[over]], self.boundary_s[self.finish[over]], self._spans(first, until)
+    def joining(self, first: int, until: int) -> IntArray:
+        """Rows that join between two boundaries."""
+        stays = self.stays
+        return stays.response[(stays.first >= first) & (stays.first < until) & (stays.last > stays.first)]
 
-    def _join(self, stays: IntArray) -> None:
-        """Stays begin: note when, the first of a response counting."""
-        stay, members = self._timeline.residency, self.members
-        np.add.at(members["prefill_tokens"], stay.response[stays], stay.prefill[stays])
-        if self._shares:
-            self._known_prompts.update(members["prompt"][stay.response[stays]].tolist())
-        for name, offset in (("start_s", 0), ("first_token_s", 1)):
-            new = stays[np.isnan(members[name][stay.response[stays]])][::-1]  # of equal rows the last assignment holds
-            members[name][stay.response[new]] = self.boundary_s[stay.first[new] + offset]
-
-    def _spans(self, first: int, until: int) -> Sequence[EngineSpan]:
-        """A prefill span wherever one was computed, and a decode span for every stretch between."""
-        if until == first:
-            return []
-        prefills = self._prefills
-        within = prefills[bisect.bisect_right(prefills, first) : bisect.bisect_left(prefills, until)]
-        told = self._tell([first, *within, until])
-        return Spans(lambda: list(told)) if len(within) > FEW else list(told)
-
-    def _tell(self, stretches: Sequence[int]) -> Iterator[EngineSpan]:
-        """The spans between boundaries of which all but the first and the last begin with a prefill."""
-        t, at = self._timeline, self.boundary_s
-        for a, b in itertools.pairwise(stretches):
-            begin, seconds = float(at[a]), self._seconds[a:b]
-            if t.prefill_tokens[a] > 0:
-                seconds = seconds.copy()
-                seconds[0] -= t.prefill_s[a]
-                ready = begin + float(t.prefill_s[a])
-                joined = (t.residency.first == a) & (t.residency.prefill > 0) & (t.residency.last > a)
-                tokens = int(t.prefill_tokens[a])
-                yield EngineSpan("prefill", begin, ready, float(joined.sum()), self._slots, tokens, float(tokens))
-                begin = ready
-            end = float(at[b])
-            if b == a + 1:  # most commits of a step that is disturbed often
-                total, x, y = float(seconds[0]), float(self._batch[a]), float(self._kv_tokens[a])
-                batch, kv_tokens = (total * x / total, total * y / total) if total > 0 else (x, y)
-                yield EngineSpan("decode", begin, end, batch, self._slots, int(x), kv_tokens)
-                continue
-            total = float(seconds.sum())
-            batch, kv_tokens = (
-                float(np.dot(seconds, x[a:b]) / total) if total > 0 else float(x[a]) for x in (self._batch, self._kv_tokens)
-            )
-            yield EngineSpan("decode", begin, end, batch, self._slots, int(t.batch[a:b].sum()), kv_tokens)
+    def completions(self, places: range, finish_of: Callable[[int], str]) -> list[Completion]:
+        """The completions at these places of ``finishing``; ``finish_of`` says the finish reason of a response."""
+        if self._told is None:
+            self._told = self._facts(self.iterations.last)[1:]
+        rows = self.finishing[places.start : places.stop : places.step]
+        end_s = self.iterations.times(self._last[rows])
+        start_s, first_token_s, prefill = (x[rows] for x in self._told)
+        ends = (np.where(np.isnan(x), end_s, x).tolist() for x in (first_token_s, start_s))
+        names = self._names[rows].tolist()
+        columns = (names, end_s.tolist(), self.members["target_tokens"][rows].tolist(), map(finish_of, names), *ends)
+        return list(map(Completion, *columns, prefill.tolist()))

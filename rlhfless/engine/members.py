@@ -5,8 +5,9 @@ Knows requests; nothing of times or batches.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,13 @@ def members_of(requests: Iterable[Request]) -> Members:
         for r in requests
     ]  # fmt: skip
     return np.array(rows, dtype=MEMBER)
+
+
+def changed(request: Request, **what: Any) -> Request:
+    """The request with other values, as of ``dataclasses.replace``: rules move thousands, and this is some times as fast."""
+    new = copy.copy(request)
+    new.__dict__.update(what)
+    return new
 
 
 def refusal(request: Request) -> str | None:

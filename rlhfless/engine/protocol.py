@@ -1,8 +1,9 @@
 """What every engine does: hold one model replica and decode with continuous batching.
 
 Knows nothing of plans, rules, GPUs held or money. An engine has a clock of its own (seconds since the run's start) and
-commits whole decode iterations. A response of L tokens takes exactly L iterations: prefill computes the KV cache of all
-prompt tokens but the last, and every iteration feeds one token of each response in the batch and yields the next.
+commits whole decode iterations. A response of L tokens takes exactly L iterations (one of none ends, without a slot, at the
+first boundary at which it is available): prefill computes the KV cache of all prompt tokens but the last, and every iteration
+feeds one token of each response in the batch and yields the next.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Request:
         target_tokens: its true length: required by the simulated engine; a forced length (trace replay) for real engines.
         target_finish: finish reason to report with ``target_tokens``.
         prompt_ids: (prompt_tokens,) token ids; real engines only.
-        seed: random stream of this response; real engines only.
+        seed: random stream of this response, counting modulo 2 ** 64; real engines only.
         generated_ids, logprobs: (generated_tokens,) ids and their log-probabilities so far; real engines only.
         signals: (generated_tokens, ...) arrays by name that were asked for beside the tokens; real engines only.
         kv: KV state of its whole context as the engine exported it; None means that its context has to be recomputed by

@@ -1,7 +1,12 @@
-"""Draws the next token of every row; each response has a random stream of its own.
+"""Draws the next token of every row by a race; each response has a random stream of its own.
 
-Knows logits and uniform numbers only. The number for a token depends on (seed, index of the token) alone, so a response
-depends on weights, prompt and seed, never on the batch it happened to be in.
+Knows logits and noise only. The noise for a token depends on (seed, index of the token) alone, so a response depends on
+weights, prompt and seed, never on the batch it happened to be in.
+
+Where exponential numbers of mean 1 are divided by probabilities, the least is at each token as often as its probability says.
+A race draws another token only if the winner itself changes, so where rounding changes all probabilities a little (another
+batch in bfloat16) far fewer draws change than where one number is looked up in the cumulated probabilities, all of which
+shift. A large vocabulary has two races, one between blocks of tokens and one within the winner, for much less noise.
 """
 
 from __future__ import annotations
@@ -10,7 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+ONE_RACE_TOKENS = 256  # up to which a vocabulary has one race
 
 
 @dataclass(frozen=True)
@@ -43,31 +51,38 @@ class Sampling:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be {wanted}")
 
 
-def uniform_stream(seed: int, tokens: int) -> np.ndarray:
-    """Uniform numbers in [0, 1) for tokens 0, 1, ... of the response with this seed: Philox, keyed by the seed and
-    counted by the token's index."""
-    return np.random.Generator(np.random.Philox(key=seed)).random(tokens)
+def race_numbers(vocabulary: int) -> int:
+    """Numbers that a draw needs: one for every token, or one for every block and one for every token of a block."""
+    block = block_tokens(vocabulary)
+    return block if block == vocabulary else -(-vocabulary // block) + block
+
+
+def block_tokens(vocabulary: int) -> int:
+    """Tokens of a block: a power of two near the root of the vocabulary, or all where one race decides."""
+    return vocabulary if vocabulary <= ONE_RACE_TOKENS else 1 << vocabulary.bit_length() // 2
 
 
 def draw(
-    logits: Tensor, uniforms: Tensor, sampling: Sampling, forbidden: int = -1, forbidden_rows: Tensor | None = None
+    logits: Tensor, noise: Tensor | None, sampling: Sampling, forbidden: int = -1, forbidden_rows: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Draw one token per row.
 
     Args:
         logits: (R, V) float32.
-        uniforms: (R,) float64.
+        noise: (R, race_numbers(V)) exponential numbers of mean 1; None will do where the temperature is 0.
         forbidden: token that must not be drawn where ``forbidden_rows`` (R,) is true.
 
     Returns:
         (R,) token ids and (R,) their log-probabilities under the plain softmax of the logits (temperature 1); the latter are
         not numbers where a logit is not.
     """
-    scaled = logits / sampling.temperature if sampling.temperature > 0 else logits.clone()
+    scaled = logits / sampling.temperature if sampling.temperature not in (0, 1) else logits
     if forbidden_rows is not None:
+        scaled = scaled.clone() if scaled is logits else scaled
         scaled[:, forbidden].masked_fill_(forbidden_rows, -torch.inf)
     if sampling.temperature > 0:
-        ids = _invert(_filtered(scaled, sampling), uniforms[:, None])
+        assert noise is not None
+        ids = _race(_filtered(scaled, sampling), noise)
     else:
         ids = scaled.argmax(-1, keepdim=True)
     return ids[:, 0], torch.log_softmax(logits, -1).gather(-1, ids)[:, 0]
@@ -89,11 +104,19 @@ def _filtered(scaled: Tensor, sampling: Sampling) -> Tensor:
     return probabilities
 
 
-def _invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:
-    """(R, 1) ids: the first token at which the cumulated probability exceeds the uniform number."""
-    cumulated = probabilities.cumsum(-1, dtype=torch.float64)
-    ids = torch.searchsorted(cumulated, uniforms * cumulated[:, -1:], right=True)
-    return ids.clamp_(max=cumulated.shape[1] - 1)
+def _race(probabilities: Tensor, noise: Tensor) -> Tensor:
+    """(R, 1) ids: whose number divided by its probability is least."""
+    rows, vocabulary = probabilities.shape
+    tokens = block_tokens(vocabulary)
+    if tokens == vocabulary:
+        return (probabilities / noise).argmax(-1, keepdim=True)
+    blocks = noise.shape[1] - tokens
+    if lacking := blocks * tokens - vocabulary:
+        probabilities = F.pad(probabilities, (0, lacking))
+    parts = probabilities.view(rows, blocks, tokens)
+    block = (parts.sum(-1) / noise[:, :blocks]).argmax(-1, keepdim=True)
+    inside = parts.gather(1, block[:, :, None].expand(-1, -1, tokens))[:, 0]
+    return block * tokens + (inside / noise[:, blocks:]).argmax(-1, keepdim=True)
 
 
 def signals(logits: Tensor, eos_id: int) -> tuple[Tensor, Tensor]:

@@ -1,29 +1,33 @@
 """The simulated engine: lengths from a log, times from the full profile table.
 
 Knows true lengths and the latency model; nothing of tokens. Its iterations are those of ``solver.batching`` (the planner's
-own arithmetic), so an undisturbed actor is finished in one numpy call. Whatever disturbs it (an arrival, a cut) makes it
-commit up to that boundary and compute its course (``rlhfless.engine.course``) anew when it is next asked about it.
+own arithmetic), so an undisturbed actor is finished in one numpy call. Whatever disturbs it makes it go on with another course
+(``rlhfless.engine.course``): a cut from the committed boundary on, an arrival from the boundary on at which it can join, which
+is looked up, and the course after it worked out, before it is committed.
 """
 
 from __future__ import annotations
 
-import itertools
+import bisect
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from rlhfless.engine.columns import Completions, Spans, joined
+from rlhfless.engine.beginnings import followed, scheduled
+from rlhfless.engine.columns import Completions, joined
 from rlhfless.engine.course import Course
-from rlhfless.engine.members import Members, Requests, members_of, refusal
-from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
+from rlhfless.engine.members import MEMBER, Members, Requests, changed, members_of, refusal
+from rlhfless.engine.protocol import Completion, Progress, Request
+from rlhfless.engine.stretch import Stretch
 from solver.admission import Admission
 from solver.latency import LatencyModel
 from solver.workload import IntArray
 
 MOVED_KV = "kv"  # stands for the KV state of a simulated response: only its presence matters
+WHOLE = np.dtype((np.void, MEMBER.itemsize))  # a row as bytes
+NOBODY = np.zeros(0, np.int64)
 
 
 class SimulatedEngine:
@@ -43,10 +47,11 @@ class SimulatedEngine:
         self._requests: dict[int, Request] = {}
         self._given: list[Requests] = []  # not in ``_requests`` yet
         self._arriving: list[Request] = []  # not yet available, earliest first
-        self._members: Members = members_of([])  # the batch, then the queue, at the boundary ``base_s``
+        self._members: Members = members_of([])  # while there is no course: the batch, then the queue, at ``_base_s``
         self._running = 0  # how many of them are in the batch
         self._base_s = clock_s
         self._ahead: Course | None = None  # from there on; None until it is asked for
+        self._later: list[tuple[Course, int]] = []  # courses after it, with how many arrivals they begin
         self._known_prompts: set[int] = set()  # whose KV cache is here for all that share it
 
     @property
@@ -59,8 +64,8 @@ class SimulatedEngine:
         if isinstance(requests, Requests) and requests.at_once and not self._arriving:
             self._given.append(requests)
             if requests.available_s[0] <= self.clock_s:
-                self._materialise()
-                self._members = np.concatenate([self._members, requests.rows])
+                self._leave_course()
+                self._members = _together(self._members, requests.rows)
                 return
         else:
             self._read_given()
@@ -68,45 +73,69 @@ class SimulatedEngine:
                 if (why := refusal(r)) is not None:
                     raise ValueError(why)
                 self._requests[r.response] = r
-        self._arriving.extend(requests)
-        self._arriving.sort(key=lambda r: r.available_s)
+        for r in requests:
+            bisect.insort(self._arriving, r, key=_available_s)
+            while self._later and self._later[-1][0].base_s >= r.available_s:
+                self._later.pop()
         self._take_in(-math.inf)
 
     def peek_next_event_s(self, completions: int = 1) -> float:
-        """See the protocol."""
-        course = self._course()
-        limit, index = self._next_arrival_index(course), course.completion_index(completions)
-        if index is not None and (limit is None or index <= limit):
-            return float(course.boundary_s[index])
-        return math.inf if limit is None else max(float(course.boundary_s[limit]), self._arriving[0].available_s)
+        """See the protocol. Looks through arrivals, unless what they compute depends on who has joined by then."""
+        course, later, taken = self._course(), 0, 0
+        if not self._arriving:
+            index = course.completion_index(completions)
+            return math.inf if index is None else course.iterations.end_s(index)
+        while True:
+            index = course.completion_index(completions)
+            limit = self._next_arrival_index(course, taken)
+            if index is not None and (limit is None or index <= limit):
+                return course.iterations.end_s(index)
+            if limit is None:
+                return math.inf
+            if course.shares:
+                return max(course.iterations.end_s(limit), self._arriving[taken].available_s)
+            by_then = course.completed_by(limit)
+            completions -= by_then - course.reported
+            if later == len(self._later):
+                self._later.append(self._after_arrivals(course, limit, by_then, taken))
+            course, taken = self._later[later][0], taken + self._later[later][1]
+            later += 1
 
     def advance(self, to_s: float) -> Progress:
         """See the protocol."""
         committed = _Committed()
         while True:
             # right after a cut the clock may be ahead: then there is nothing to commit, and the course may change again
-            if to_s >= self.clock_s and to_s >= (course := self._course()).next_s:
-                last = int(course.boundary_s.searchsorted(to_s, side="right")) - 1
-                limit = self._next_arrival_index(course)
-                self._commit(course, last if limit is None else min(last, limit), committed)
-            if not self._take_in(to_s):
+            course = self._course()
+            if to_s >= course.clock_s:
+                last, limit = course.iterations.last_by(to_s), self._next_arrival_index(course)
+                until = last if limit is None else min(last, limit)
+                if until > course.done or course.begins_with_completions:
+                    self._commit(course, until, committed)
+            if not self._arriving or not self._take_in(to_s):
                 return committed.progress()
 
     def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
         """See the protocol."""
         committed = _Committed(self.advance(at_s))
-        if self.clock_s < at_s and not (course := self._course()).over:
+        course = self._course()
+        if self.clock_s < at_s and not course.over:
             self._commit(course, course.done + 1, committed)
-        self._materialise()
-        leaves = np.ones(len(self._members), dtype=bool)
+        rows, members, running = course.remaining(course.done, course.reported)
+        leaves = np.ones(len(members), dtype=bool)
         if responses is not None:
-            leaves = np.isin(self._members["response"], np.array(responses, dtype=np.int64))
-        taken = [self._export(row) for row in self._members[leaves].tolist()]
-        self._running -= int(np.count_nonzero(leaves[: self._running]))
-        self._members = self._members[~leaves]
+            leaves = np.isin(members["response"], np.array(responses, dtype=np.int64))
+        self._read_given()
+        taken = [self._export(row) for row in members[leaves].tolist()]
+        going_on, self._later = members[~leaves], []
+        left = running - int(np.count_nonzero(leaves[:running]))
+        after = None
+        if len(going_on) and running == len(members):
+            after = self._followed(course, course.done, course.clock_s, going_on, left, rows[leaves])
+        self._members, self._running, self._base_s, self._ahead = going_on, left, course.clock_s, after
         for r in [r for r in self._arriving if responses is None or r.response in responses]:
             self._arriving.remove(r)
-            taken.append(replace(r, kv=None if r.kv is None else MOVED_KV, there_tokens=0, shares_prompt=False))
+            taken.append(changed(r, kv=None if r.kv is None else MOVED_KV, there_tokens=0, shares_prompt=False))
         return taken, committed.progress()
 
     def generated_tokens(self) -> dict[int, int]:
@@ -124,11 +153,11 @@ class SimulatedEngine:
 
     def running(self) -> tuple[int, ...]:
         """See the protocol. The same object as before where nothing changed."""
-        return self._course().in_batch_and_queue()[0]
+        return (self._ahead or self._course()).in_batch_and_queue()[0]
 
     def waiting(self) -> tuple[int, ...]:
         """See the protocol. The same object as before where nothing changed."""
-        queued = self._course().in_batch_and_queue()[1]
+        queued = (self._ahead or self._course()).in_batch_and_queue()[1]
         return (*queued, *(r.response for r in self._arriving)) if self._arriving else queued
 
     def sync(self, weights: Any, weights_version: int) -> None:
@@ -142,24 +171,45 @@ class SimulatedEngine:
     def _course(self) -> Course:
         """What comes after the boundary ``base_s``, with what is committed of it."""
         if self._ahead is None:
-            self._ahead = Course(
-                self._members, self._running, self._base_s, self._latency, self._admission, self._known_prompts
-            )
+            self._ahead = self._scheduled(self._members, self._running, self._base_s)
         return self._ahead
 
-    def _materialise(self) -> None:
+    def _scheduled(self, members: Members, running: int, base_s: float) -> Course:
+        return scheduled(members, running, base_s, self._latency, self._admission, self._known_prompts)
+
+    def _followed(
+        self, course: Course, at: int, base_s: float, members: Members, running: int, gone: IntArray
+    ) -> Course | None:
+        return followed(course, at, base_s, members, running, gone, self._latency, self._admission)
+
+    def _leave_course(self) -> None:
         """Take the committed boundary as the base: another course can start there."""
         if self._ahead is not None:
-            self._base_s = self._ahead.clock_s
-            self._members, self._running = self._ahead.remaining()
-            self._ahead = None
+            course, self._ahead, self._later = self._ahead, None, []
+            self._base_s = course.clock_s
+            _, self._members, self._running = course.remaining(course.done, course.reported)
 
-    def _next_arrival_index(self, course: Course) -> int | None:
-        """The first boundary, from the committed one on, at which an arriving response may join; None without arrivals."""
-        if not self._arriving:
+    def _next_arrival_index(self, course: Course, taken: int = 0) -> int | None:
+        """The first boundary, from the committed one on, at which an arriving response, but for the first ``taken``, may join;
+        None without one."""
+        if taken == len(self._arriving):
             return None
-        index = int(course.boundary_s.searchsorted(self._arriving[0].available_s, side="left"))
-        return min(max(index, course.done), len(course.boundary_s) - 1)
+        return max(course.iterations.first_from(self._arriving[taken].available_s), course.done)
+
+    def _after_arrivals(self, course: Course, at: int, reported: int, taken: int = 0) -> tuple[Course, int]:
+        """The course that begins at a boundary of this one with those who can join there, and how many these are.
+
+        Args:
+            reported: completions of this course by then. taken: of the arriving, the first, that have joined before.
+        """
+        base_s = max(course.iterations.end_s(at), self._arriving[taken].available_s)
+        count = bisect.bisect_right(self._arriving, base_s, taken, key=_available_s) - taken
+        _, members, running = course.remaining(at, reported)
+        everyone = _together(members, members_of(self._arriving[taken : taken + count]))
+        after = None
+        if running == len(members):
+            after = self._followed(course, at, base_s, everyone, running, NOBODY)
+        return after or self._scheduled(everyone, running, base_s), count
 
     def _take_in(self, to_s: float) -> bool:
         """At the committed boundary, queue what is available; an idle engine's clock jumps, ``to_s`` at most.
@@ -171,10 +221,10 @@ class SimulatedEngine:
         clock_s, first_s = self.clock_s, self._arriving[0].available_s
         if first_s > clock_s and not (first_s <= to_s and self._course().over):
             return False
-        self._materialise()
-        self._base_s = max(clock_s, first_s)
-        count = sum(r.available_s <= self._base_s for r in self._arriving)
-        self._members = np.concatenate([self._members, members_of(self._arriving[:count])])
+        course = self._course()
+        if not self._later:
+            self._later.append(self._after_arrivals(course, course.done, course.reported))
+        self._ahead, count = self._later.pop(0)
         del self._arriving[:count]
         return True
 
@@ -183,16 +233,15 @@ class SimulatedEngine:
             self._requests.update((r.response, r) for r in given)
         self._given.clear()
 
-    def _request(self, response: int) -> Request:
-        """A response as it came last."""
+    def _finish_of(self, response: int) -> str:
         self._read_given()
-        return self._requests[response]
+        return self._requests[response].target_finish
 
     def _export(self, row: tuple[Any, ...]) -> Request:
         """A member as a request that another engine can go on with."""
         response, _, _, _, tokens, has_kv, _, _, start_s, first_token_s, prefill_tokens = row
-        return replace(
-            self._request(response),
+        return changed(
+            self._requests[response],
             generated_tokens=tokens,
             kv=MOVED_KV if has_kv else None,
             there_tokens=0,
@@ -204,36 +253,46 @@ class SimulatedEngine:
 
     def _commit(self, course: Course, until: int, committed: _Committed) -> None:
         """Commit iterations up to boundary ``until`` and note what they completed."""
-        rows, ends_s, spans = course.commit(until)
-        committed.spans.append(spans)
-        if not len(rows):
+        first = course.done
+        before, reported = course.commit(until)
+        if course.shares:
+            self._known_prompts.update(course.members["prompt"][course.joining(first, until)].tolist())
+        if until > first:
+            committed.spans.append(Stretch(course.iterations, self.slots, first, until))
+        if reported == before:
             return
 
-        def make(i: int) -> Completion:
-            response, _, _, target_tokens, *_, start_s, first_token_s, prefill_tokens = rows[i].item()
-            end_s = float(ends_s[i])
-            return Completion(
-                response,
-                end_s,
-                target_tokens,
-                self._request(response).target_finish,
-                end_s if math.isnan(first_token_s) else first_token_s,
-                end_s if math.isnan(start_s) else start_s,
-                prefill_tokens,
-            )
+        def make(places: range) -> list[Completion]:
+            return course.completions(places, self._finish_of)
 
-        committed.completions.append(Completions(rows["response"], ends_s, rows["target_tokens"], make))
+        over = slice(before, reported)
+        ends_s = course.iterations.times(course.finish[over])
+        columns = course.responses[over], ends_s, course.target_tokens[over]
+        committed.completions.append(Completions(*columns, make, range(before, reported)))
 
 
 class _Committed:
     """What is committed, part by part, after what ``before`` says."""
 
     def __init__(self, before: Progress | None = None) -> None:
-        self.completions = [Completions.of(before.completions)] if before is not None and before.completions else []
-        self.spans = [before.spans] if before is not None else []
+        self.completions: list[Completions] = []
+        self.spans: list[Stretch] = []
+        if before is not None:
+            self.completions += [Completions.of(before.completions)] if before.completions else []
+            self.spans += [before.spans] if isinstance(before.spans, Stretch) else []
 
     def progress(self) -> Progress:
         """All of it."""
-        parts = self.spans
-        spans: Sequence[EngineSpan] = Spans(lambda: list(itertools.chain(*parts))) if len(parts) > 1 else [*parts, []][0]
-        return Progress(joined(self.completions), spans)
+        if len(self.spans) > 1:
+            for later in self.spans[1:]:
+                self.spans[0].add(later)
+        return Progress(joined(self.completions), self.spans[0] if self.spans else [])
+
+
+def _available_s(request: Request) -> float:
+    return request.available_s
+
+
+def _together(members: Members, newcomers: Members) -> Members:
+    """Both, faster than ``np.concatenate`` joins rows."""
+    return np.concatenate([members.view(WHOLE), newcomers.view(WHOLE)]).view(MEMBER)

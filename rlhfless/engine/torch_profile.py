@@ -1,7 +1,8 @@
-"""What an iteration and a prefill of the torch engine take: the timers behind ``rlhfless profile``.
+"""What iterations of the torch engine take: the timers behind ``rlhfless profile``.
 
 Knows the engine; nothing of profiles. What is timed is what an actor runs: one committed iteration, bookkeeping and sampling
-included, of a batch whose responses hold ``context`` KV tokens each.
+included, of a batch whose responses hold ``context`` KV tokens each; and all iterations of a course in which responses join
+and end, timed as ``torch_replay`` times what an actor did.
 """
 
 from __future__ import annotations
@@ -13,23 +14,26 @@ import numpy as np
 import torch
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_engine import MEASURED, TorchEngine
-from rlhfless.engine.torch_forward import RowModel, Segment, one_thread
+from rlhfless.engine.torch_clock import MEASURED
+from rlhfless.engine.torch_engine import TorchEngine
+from rlhfless.engine.torch_forward import RowModel
+from rlhfless.latency.changes import Course, RunCourse
+from rlhfless.latency.stopwatch import stopwatch
 from solver.admission import Admission
+from solver.workload import FloatArray
 
 Timed = Callable[[int, int], None]
 LEFT_TOKENS = 64  # iterations an engine can go on before it is set up again
 
 
 class EngineTimer:
-    """Runs single iterations and prefills of given sizes; an engine is kept until another size is asked for."""
+    """Runs single iterations of given sizes, for which an engine is kept until another size is asked for, and courses."""
 
     def __init__(self, model: Any, max_tokens: int) -> None:
         self._rows = RowModel(model, max_tokens + LEFT_TOKENS)
         self._size: tuple[int, int] | None = None
         self._engine: TorchEngine | None = None
         self._left = 0
-        self._cache = self._rows.new_cache()
 
     def decode_iteration(self, batch: int, context: int) -> None:
         """One iteration of ``batch`` responses that hold about ``context`` KV tokens each (up to 64 more)."""
@@ -39,14 +43,24 @@ class EngineTimer:
         self._left -= 1
         self._engine.commit_next()
 
-    def prefill_call(self, prompts: int, tokens: int) -> None:
-        """The KV caches of ``prompts`` prompts of ``tokens`` tokens each."""
-        self._cache.reserve_rows(prompts)  # once: an actor's cache is there when its responses come
-        ids = torch.zeros(tokens, dtype=torch.long, device=self._rows.device)
-        with torch.inference_mode(), one_thread(self._rows.device):
-            self._rows.prefill(self._cache, [Segment(row, 0, ids) for row in range(prompts)])
-        if self._rows.device.type == "cuda":
-            torch.cuda.synchronize(self._rows.device)
+    def run_course(self, course: Course) -> FloatArray:
+        """The (iterations,) seconds of a course on an engine of its own, but for preparing shapes."""
+        room = course.tokens + course.iterations + 1
+        engine = TorchEngine(self._rows, Admission(course.batch, course.batch * room), MEASURED, eos_id=0)
+        ids, now_s = np.zeros(course.tokens, dtype=np.int64), stopwatch(self._rows.device.type)
+        requests = [
+            Request(i, course.tokens, course.iterations + 1, target_tokens=tokens, prompt_ids=ids, seed=i)
+            for i, tokens in enumerate(course.lengths)
+        ]
+        seconds = np.zeros(course.iterations)
+        for k in range(course.iterations):
+            prepared_s, begin = engine.journal.prepare_s, now_s()
+            if k == 0:
+                engine.add(requests)
+            engine.commit_next()
+            seconds[k] = now_s() - begin - (engine.journal.prepare_s - prepared_s)
+        engine.close()
+        return seconds
 
     def _ready_engine(self, batch: int, context: int) -> TorchEngine:
         """An engine whose responses arrive with their KV caches, so that no prefill is timed."""
@@ -62,7 +76,7 @@ class EngineTimer:
         return engine
 
 
-def engine_timers(model: Any, max_tokens: int) -> tuple[Timed, Timed]:
-    """Timers of a decode iteration and of a prefill call, for ``rlhfless.latency.measure_profile``."""
+def engine_timers(model: Any, max_tokens: int) -> tuple[Timed, RunCourse]:
+    """Timers of a decode iteration and of a course, for ``rlhfless.latency.measure_profile``."""
     timer = EngineTimer(model, max_tokens)
-    return timer.decode_iteration, timer.prefill_call
+    return timer.decode_iteration, timer.run_course

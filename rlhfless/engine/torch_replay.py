@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from rlhfless.engine.journal import Change, Journal, Newcomer, Replayed
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.sampling import Sampling
-from rlhfless.engine.torch_engine import MEASURED, TorchEngine
+from rlhfless.engine.torch_clock import MEASURED
+from rlhfless.engine.torch_engine import TorchEngine
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.engine.torch_prefixes import PrefixKV
 from rlhfless.latency.stopwatch import stopwatch

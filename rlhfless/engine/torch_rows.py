@@ -14,21 +14,28 @@ from typing import Any
 import torch
 
 from rlhfless.engine.torch_forward import RowModel, Segment
+from rlhfless.engine.torch_noise import NoiseAhead
 from rlhfless.engine.torch_state import ActiveResponse, Iteration
 from rlhfless.engine.torch_stretch import Stretch
 
 
 class Rows:
-    """Rows of one actor with ``slots`` slots.
+    """Rows of one actor with ``slots`` slots; works in inference mode only.
+
+    Args:
+        draws: whether tokens are drawn by chance.
 
     Attributes:
-        of: the response of each row in use.
+        of: the response of each row in use; never changed in place.
+        noise: by which their next tokens are drawn.
     """
 
-    def __init__(self, model: RowModel, slots: int) -> None:
+    def __init__(self, model: RowModel, slots: int, draws: bool = True) -> None:
         self.model, self.slots = model, slots
         self.of: list[ActiveResponse] = []
         self.cache = model.new_cache()
+        most = model.padded(slots, slots)
+        self.noise = NoiseAhead(most, model.vocabulary, model.device) if draws else None
         self._shared: dict[int, Any] = {}  # KV state of prompts that responses in the queue will share
 
     def there(self, newcomers: Iterable[ActiveResponse]) -> dict[ActiveResponse, int]:
@@ -46,7 +53,10 @@ class Rows:
                     known.add(prompt)
         return there
 
-    @torch.inference_mode()
+    def reserve(self, rows: int) -> None:
+        """Have room for so many responses: memory is taken and touched now, not when the first of them decode."""
+        self.cache.reserve_rows(self.model.padded(min(rows, self.slots), self.slots), self.model.padded(self.slots, self.slots))
+
     def make(self, iteration: Iteration) -> Stretch:
         """Rows for the iteration's batch, with what came with its newcomers.
 
@@ -58,52 +68,60 @@ class Rows:
             row, last = self.of.index(s), len(self.of) - 1 - iteration.evicted.index(s)
             self.cache.swap(row, last)
             self.of[row], self.of[last] = self.of[last], s
-        iteration.rows = self.of[: len(self.of) - len(iteration.evicted)] + iteration.newcomers
+            if self.noise is not None:
+                self.noise.swap(row, last)
+        iteration.rows = [*self.of[: len(self.of) - len(iteration.evicted)], *iteration.newcomers]
         padded = self.model.padded(len(iteration.rows), self.slots)
-        self.cache.reserve_rows(padded, self.model.padded(self.slots, self.slots))
+        self.reserve(len(iteration.rows))
+        newcomers = iteration.newcomers
+        if self.noise is not None and newcomers:
+            begin = len(iteration.rows) - len(newcomers)
+            self.noise.join(begin, [s.request.seed for s in newcomers], [s.count for s in newcomers])
         for row, s in self._new(iteration):
             if s.kv is not None:
                 self.cache.put(row, s.kv)
             elif known := self._received(s, iteration):
                 s.request.prefix_kv.put(self.cache, row, known)
-        return Stretch(iteration.rows, padded, self.cache.spare, self.model.device)
+        return Stretch(iteration.rows, padded, self.cache.spare, self.noise, self.model.device)
 
-    @torch.inference_mode()
     def compute(self, iteration: Iteration, queue: Iterable[ActiveResponse]) -> None:
         """Compute what is not there for the newcomers; prompts that others in ``queue`` share are computed once."""
-        if not iteration.newcomers:
-            return
-        wanted = Counter(s.request.prompt for s in queue if s.shares)
+        wanted = Counter(s.request.prompt for s in queue if s.shares) if any(s.shares for s in iteration.newcomers) else {}
+        shared: dict[int, Any] = {}
         sharing = [(row, s) for row, s in self._new(iteration) if self._shares(s, iteration)]
         alone = [(row, s) for row, s in self._new(iteration) if s.kv is None and not self._shares(s, iteration)]
         self.model.prefill(self.cache, [_segment(self.model, row, self._received(s, iteration), s) for row, s in alone])
         for row, s in alone:
             prompt = s.request.prompt
             if s.shares and prompt is not None and wanted[prompt] > 1:
-                iteration.shared[prompt] = self.cache.take(row, s.request.prompt_tokens - 1)
+                shared[prompt] = self.cache.take(row, s.request.prompt_tokens - 1)
         rest: list[Segment] = []
         for row, s in sharing:
             prompt = s.request.prompt
             assert prompt is not None
-            kv = iteration.shared[prompt] if prompt in iteration.shared else self._shared[prompt]
+            kv = shared[prompt] if prompt in shared else self._shared[prompt]
             self.cache.put(row, kv)
             rest.append(_segment(self.model, row, kv.shape[3], s))
         self.model.prefill(self.cache, rest)
+        iteration.shared = shared
 
     def commit(self, iteration: Iteration, queue: Iterable[ActiveResponse]) -> None:
         """The iteration counts: its rows are the rows now."""
+        assert iteration.rows is not None
         self.of = iteration.rows
-        self._shared |= iteration.shared
-        self.forget_prompts(queue)
+        if iteration.newcomers:
+            self._shared |= iteration.shared
+            self.forget_prompts(queue)
 
     def free(self, s: ActiveResponse) -> None:
         """Give a row back: the last row in use moves into its place."""
         self.of = list(self.of)
         row, last = self.of.index(s), self.of.pop()
         if last is not s:
-            with torch.inference_mode():
-                self.cache.move(len(self.of), row, last.context_tokens)
+            self.cache.move(len(self.of), row, last.context_tokens)
             self.of[row] = last
+            if self.noise is not None:
+                self.noise.move(len(self.of), row)
 
     def kv_of(self, s: ActiveResponse) -> Any:
         """A copy of its KV state, or what it came with."""
@@ -116,6 +134,7 @@ class Rows:
             self._shared = {prompt: kv for prompt, kv in self._shared.items() if prompt in wanted}
 
     def _new(self, iteration: Iteration) -> list[tuple[int, ActiveResponse]]:
+        assert iteration.rows is not None
         return list(enumerate(iteration.newcomers, len(iteration.rows) - len(iteration.newcomers)))
 
     def _shares(self, s: ActiveResponse, iteration: Iteration) -> bool:

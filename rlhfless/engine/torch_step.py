@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rlhfless.engine.kv_cache import KVCache
-from rlhfless.engine.sampling import Sampling, draw, signals
+from rlhfless.engine.sampling import Sampling, draw, race_numbers, signals
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.engine.torch_weights import Weights
 
@@ -32,11 +32,12 @@ class Drawn(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """(R,) each: ids to feed, their positions, random numbers, and whether the end of text is forbidden (None: nowhere)."""
+    """(R,) ids to feed, (R,) their positions, (R, numbers) noise to draw by (None: the likeliest is taken), and (R,) whether
+    the end of text is forbidden (None: nowhere)."""
 
     tokens: Tensor
     positions: Tensor
-    uniforms: Tensor
+    noise: Tensor | None
     forced: Tensor | None
 
 
@@ -66,7 +67,7 @@ class DecodeStep:
         model = self.model
         states = model.decode(cache, inputs.tokens, inputs.positions, width, padding)
         logits = model.logits(states)
-        ids, logprobs = draw(logits, inputs.uniforms, self.sampling, self.eos_id, inputs.forced)
+        ids, logprobs = draw(logits, inputs.noise, self.sampling, self.eos_id, inputs.forced)
         found: dict[str, Tensor] = {}
         if "eos_logprob" in self.wanted or "entropy" in self.wanted:
             found = dict(zip(SIGNALS, signals(logits, self.eos_id), strict=False))
@@ -101,7 +102,7 @@ class GraphedStep(DecodeStep):
         inputs = Inputs(
             torch.zeros(rows, dtype=torch.int64, device=device),
             torch.full((rows,), cache.spare, dtype=torch.int64, device=device),
-            torch.zeros(rows, dtype=torch.float64, device=device),
+            torch.ones(rows, race_numbers(self.model.vocabulary), device=device) if self.sampling.temperature > 0 else None,
             torch.zeros(rows, dtype=torch.bool, device=device),
         )
         hooks, self.model.hooks = self.model.hooks, []
@@ -134,7 +135,8 @@ class GraphedStep(DecodeStep):
         assert fixed.forced is not None
         fixed.tokens.copy_(inputs.tokens)
         fixed.positions.copy_(inputs.positions)
-        fixed.uniforms.copy_(inputs.uniforms)
+        if fixed.noise is not None and inputs.noise is not None:
+            fixed.noise.copy_(inputs.noise)
         if inputs.forced is None:
             fixed.forced.zero_()
         else:

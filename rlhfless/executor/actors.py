@@ -43,11 +43,10 @@ class Actor:
     closing: bool = False  # it was cut: nothing may be given to it any more
     running: tuple[int, ...] = ()  # what was known of its batch and queue when it was last looked at
     waiting: tuple[int, ...] = ()
+    holder: str = field(init=False)  # its name in the trace
 
-    @property
-    def holder(self) -> str:
-        """Its name in the trace."""
-        return holder_of(self.index)
+    def __post_init__(self) -> None:
+        self.holder = holder_of(self.index)
 
     def can_move_to(self, receiver: Actor) -> bool:
         """Whether the receiver can take over KV caches: between kinds or sizes of actors their layout differs."""

@@ -1,7 +1,8 @@
 """Actors as processes of this machine, one per actor, each on a device of its own: the carrier behind the wall clock.
 
-Knows which process has which device, orders and shared memory; nothing of rules or of how a token is computed. Whatever ends a
-step early (an actor that died, Ctrl-C) ends every process and frees all shared memory.
+Knows which process has which device, and the names of shared memory; nothing of rules, of how a token is computed, of what is
+said to actors (``local.py``), or of what becomes of the responses of one that died. Whatever ends a step early (an actor too
+many that died, Ctrl-C) ends every process and frees all shared memory.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ import itertools
 import os
 import queue
 import secrets
-import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 from rlhfless.engine.protocol import Request
-from rlhfless.executor import worker
+from rlhfless.executor.faults import Faults
+from rlhfless.executor.local import LocalCrew
 from rlhfless.executor.record import StepRecord
-from rlhfless.executor.remote import ActorError, Order, RemoteActor, Report
+from rlhfless.executor.sides import RemoteEngines, remote_engines
 from rlhfless.executor.spawn import Process
 from rlhfless.executor.wall import WallStep
 from solver.cluster import Cluster, MixedCluster
@@ -28,6 +29,7 @@ from solver.errors import PlanningError
 from solver.objective import StepRest
 from solver.offers import Latencies
 from solver.plan import ActorPlan, Plan
+from solver.remaining import RemainingLengths
 
 CPU = "cpu"
 
@@ -42,16 +44,23 @@ class ProcessPool:
         devices: torch device of every GPU id that plans use; None takes this machine's CUDA devices in order, and on a machine
             without any lets every actor compute on the CPU with one thread.
         keep: False ends an actor's process as soon as the actor is done, so that nothing is left on its device.
+        faults: what is done about actors that die, hang or are slow.
     """
 
-    def __init__(self, devices: Sequence[str] | None = None, *, keep: bool = True) -> None:
+    def __init__(
+        self,
+        devices: Sequence[str] | None = None,
+        *,
+        keep: bool = True,
+        faults: Faults = Faults(),  # noqa: B008 (frozen)
+    ) -> None:
         from rlhfless.engine import torch_process
 
-        self._torch, self.keep = torch_process, keep
+        self.torch, self.keep, self.faults = torch_process, keep, faults
         self.devices = tuple(torch_process.cuda_devices() if devices is None else devices)
         self._idle: list[Process] = []
         self._all: list[Process] = []
-        self._inbox: queue.SimpleQueue[tuple[Process, Any]] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[tuple[Process, Any]] = queue.SimpleQueue()
         self._name, self._count = f"rlhfless-{os.getpid()}-{secrets.token_hex(2)}", itertools.count()
         self._blocks: list[str] = []  # names of shared memory that may be there
 
@@ -64,6 +73,11 @@ class ProcessPool:
     def __repr__(self) -> str:
         where = ", ".join(self.devices) or "the CPU"
         return f"ProcessPool: {len(self._idle)} idle of {len(self._all)} processes on {where}"
+
+    @property
+    def working(self) -> list[int]:
+        """Ids of the processes that are actors of a step now."""
+        return [p.pid for p in list(self._all) if p.pid is not None and p.alive and p not in self._idle]
 
     @property
     def meta(self) -> dict[str, str]:
@@ -84,27 +98,38 @@ class ProcessPool:
         rest: StepRest = StepRest(),  # noqa: B008 (frozen)
         admission: str = "reserve",
         migration: str = "cheaper",
+        forecast: RemainingLengths | None = None,
     ) -> StepRecord:
         """Run ``plan`` on real devices in real time and record everything; arguments as for ``rlhfless.executor.run_step``.
 
         Args:
-            engines: a ``TorchEngineFactory``; its weights, as they are now, are sent to every actor. Hooks of its model stay
-                here, and iterations take what they take.
-            latency: slots and memory, and whether moving a KV cache or recomputing it is cheaper; no time is charged by it.
+            engines: a ``TorchEngineFactory``, whose weights, as they are now, are sent to every actor (hooks of its model stay
+                here), or a ``VllmEngineFactory``, whose weights every actor reads. They are those of this step, and an actor
+                with others is not believed. Iterations take what they take.
+            latency: slots and memory, whether moving a KV cache or recomputing it is cheaper, and how long an actor may be
+                silent; no time is charged by it.
+            forecast: of the lengths of all responses, for planning anew when actors are lost; None learns from the step itself.
 
         Raises:
-            PlanningError: the plan asks for devices that are not there or for what only the virtual clock has; nothing was
-                started.
+            PlanningError: the plan asks for devices that are not there; nothing was started.
             TypeError: engines of another kind.
-            ActorError: an actor died or failed. All processes have ended; the pool can be used again.
+            MissingExtra, InputError: the engines cannot be made here.
+            ActorError: too many actors died or failed (see ``Faults``). All processes have ended; the pool can be used again.
+                The error, as whatever else ends a step early, has the ``record`` of what was done until then.
         """
-        if (refusal := self._refuses(plan)) is not None:
+        engines = remote_engines(engines)
+        if (refusal := self._refuses(plan, engines)) is not None:
             raise PlanningError(refusal)
-        record = StepRecord(run, step, plan, start_s)
-        crew = _Processes(self, self._torch.in_real_time(engines), start_s)
-        under_way = WallStep(plan, requests, crew, latency, cluster, record, rest, admission, migration)
+        record, version = StepRecord(run, step, plan, start_s), engines.weights_version
+        faults = replace(self.faults, start_floor_s=max(self.faults.start_floor_s, engines.start_floor_s))
+        crew = LocalCrew(self, engines.in_real_time(), start_s)
+        under_way = WallStep(
+            plan, requests, crew, latency, cluster, record, rest, admission, migration, faults, forecast,
+            step if version is None else version,
+        )  # fmt: skip
         try:
             under_way.run()
+            crew.bury()
         except BaseException:
             self.close()
             raise
@@ -118,45 +143,61 @@ class ProcessPool:
             process.kill()
         for process in self._all:
             process.join()
-        self._idle, self._all, self._inbox = [], [], queue.SimpleQueue()
+        self._idle, self._all, self.inbox = [], [], queue.SimpleQueue()
         self._free()
 
-    def _refuses(self, plan: Plan) -> str | None:
+    def _refuses(self, plan: Plan, engines: RemoteEngines) -> str | None:
         for i, actor in enumerate(plan.actors):
+            if (actor.prefixes or i == plan.prefill_actor) and not engines.takes_prefixes:
+                does = "receives prefixes" if actor.prefixes else "computes prefixes for others"
+                name = type(engines).__name__
+                return f"actor {i} of the plan {does}, which a {name} cannot; run a plan without deduplicated prefill"
             if self.devices and max(actor.gpu_ids) >= len(self.devices):
                 return (
                     f"actor {i} of the plan uses GPU {max(actor.gpu_ids)}, but there are {len(self.devices)} devices "
                     f"({', '.join(self.devices)}); plan for a cluster of {len(self.devices)} GPUs"
                 )
-            if len(actor.gpu_ids) > 1 and self._device(actor) != CPU:
+            if len(actor.gpu_ids) > 1 and self.device_of(actor) != CPU and not engines.several_gpus:
                 return (
                     f"actor {i} of the plan holds {len(actor.gpu_ids)} GPUs; the torch engine decodes on one, so plan for one"
                 )
         return None
 
-    def _device(self, actor: ActorPlan) -> str:
-        return self.devices[actor.gpu_ids[0]] if self.devices else CPU
+    def device_of(self, actor: ActorPlan) -> str:
+        """Where it computes: a device, or several with commas between them."""
+        return ",".join(dict.fromkeys(self.devices[i] for i in actor.gpu_ids)) if self.devices else CPU
 
-    def _take(self, device: str) -> Process:
-        """An idle process on the device, or a new one."""
+    def take(self, device: str, side: str, binding: Any) -> Process:
+        """An idle process on the device that can make such engines, or a new one."""
         for process in self._idle:
-            if process.device == device and process.alive:
+            if process.alive and (process.device, process.side, process.binding) == (device, side, binding):
                 self._idle.remove(process)
                 return process
-        process = Process(device, self._inbox)
+        wanted = set(device.split(",")) - {CPU}
+        for process in [p for p in self._idle if wanted.intersection(p.device.split(","))]:  # it holds memory there
+            self._idle.remove(process)
+            self._end(process)
+        process = Process(device, side, binding, self.inbox)
         self._all.append(process)
         return process
 
-    def _give_back(self, process: Process) -> None:
+    def give_back(self, process: Process) -> None:
         """A process without an engine."""
         if self.keep:
             self._idle.append(process)
             return
+        self._end(process)
+
+    def _end(self, process: Process) -> None:
         process.kill()
+        self.forget(process)
+
+    def forget(self, process: Process) -> None:
+        """A process that was killed."""
         process.join()
         self._all.remove(process)
 
-    def _new_block(self) -> str:
+    def new_block(self) -> str:
         """A name for shared memory, which is freed after the step at the latest."""
         self._blocks.append(f"{self._name}-{next(self._count)}")
         return self._blocks[-1]
@@ -168,71 +209,3 @@ class ProcessPool:
                 memory.close()
                 memory.unlink()
         self._blocks.clear()
-
-
-class _Processes:
-    """The crew of one step (see ``Crew``)."""
-
-    def __init__(self, pool: ProcessPool, engines: Any, start_s: float) -> None:
-        self._pool, self._engines = pool, engines
-        self._origin_s = time.monotonic() - start_s
-        self._index: dict[Process, int] = {}
-
-    def now_s(self) -> float:
-        return time.monotonic() - self._origin_s
-
-    def start(self, orders: Sequence[Order]) -> list[RemoteActor]:
-        """All processes are on their way up before the weights are laid out for them."""
-        pool = self._pool
-        processes = []
-        for order in orders:
-            processes.append(pool._take(pool._device(order.plan)))
-            self._index[processes[-1]] = order.index
-        weights = worker.write_block(pool._torch, pool._new_block(), self._engines)
-        for process, order in zip(processes, orders, strict=True):
-            process.send(worker.Begin(self._origin_s, weights, order.latency, order.admission))
-        return [_Remote(process, pool) for process in processes]
-
-    def reports(self, timeout_s: float | None) -> list[tuple[int, Report]]:
-        inbox, found = self._pool._inbox, []
-        with contextlib.suppress(queue.Empty):
-            found.append(inbox.get(timeout=timeout_s))
-            while True:
-                found.append(inbox.get_nowait())
-        said = []
-        for process, message in found:
-            if process in self._index:  # else it ended after it was closed, or between steps: nobody's loss
-                said.append((self._index[process], self._checked(process, message)))
-        return said
-
-    def _checked(self, process: Process, said: Any) -> Report:
-        """A report; an actor that closed gives its process back."""
-        if isinstance(said, Report):
-            if not said.closed:
-                return said
-            del self._index[process]
-            self._pool._give_back(process)
-            return said if self._pool.keep else replace(said, time_s=self.now_s())
-        given_up = "the step was given up and all its processes were ended"
-        name = f"actor-{self._index[process]} (process {process.pid} on {process.device})"
-        if said is None:
-            raise ActorError(f"{name} {process.end()}; {given_up}")
-        error = ActorError(f"{name} failed with {said.error}; {given_up}")
-        error.add_note(said.trace)
-        raise error
-
-
-class _Remote:
-    """An actor of a crew (see ``RemoteActor``)."""
-
-    def __init__(self, process: Process, pool: ProcessPool) -> None:
-        self._process, self._pool = process, pool
-
-    def add(self, requests: Sequence[Request]) -> None:
-        self._process.send(worker.Add(requests))
-
-    def cut(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
-        self._process.send(worker.CutOff(responses, {r: self._pool._new_block() for r in sorted(with_kv)}))
-
-    def close(self) -> None:
-        self._process.send(worker.End())

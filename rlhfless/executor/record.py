@@ -12,7 +12,9 @@ from typing import Any
 
 from rlhfless.engine.columns import Completions
 from rlhfless.engine.protocol import Completion, EngineSpan
+from rlhfless.engine.stretch import Stretch
 from solver.plan import Plan
+from solver.rules import RuntimeRule
 
 Row = dict[str, Any]
 
@@ -26,6 +28,7 @@ class StepRecord:
     Attributes:
         start_s, end_s: from the first GPU taken to the last response complete (later, when GPUs are held longer).
         moves: responses handed from one actor to another.
+        rule: the copy of the plan's rule that served this step, with what it has seen; None where the plan has none.
     """
 
     run: str
@@ -36,8 +39,10 @@ class StepRecord:
     allocations: list[Row] = field(default_factory=list)
     events: list[Row] = field(default_factory=list)
     moves: int = 0
+    rule: RuntimeRule | None = field(default=None, repr=False)
     _spans: list[Row] = field(default_factory=list, repr=False)
     _told: list[Row | tuple[str, Iterable[EngineSpan]]] = field(default_factory=list, repr=False)  # not in ``_spans`` yet
+    _going_on: dict[str, Stretch] = field(default_factory=dict, repr=False)  # of ``_told``, by holder
     _latest: dict[str, Row] = field(default_factory=dict, repr=False)  # the last engine span of each holder
     _whole: bool = field(default=False, repr=False)  # mean KV tokens are to be whole numbers
     _completions: dict[int, Completion] = field(default_factory=dict, repr=False)
@@ -64,11 +69,13 @@ class StepRecord:
 
     @property
     def spans(self) -> list[Row]:
-        """Rows in the order in which they were told."""
+        """Rows; those of one holder's engine in order of time, the others in the order in which they were told."""
         if self._told:
             told, self._told = self._told, []
+            self._going_on.clear()
             for one in told:
                 if isinstance(one, dict):
+                    one["detail"] = json.dumps(one["detail"]) if one["detail"] else None
                     self._spans.append(one)
                 else:
                     self._merge(*one)
@@ -119,7 +126,7 @@ class StepRecord:
             return
         row = self._row(holder, phase, start_s, end_s)
         row.update({name: what.pop(name) for name in row.keys() & what.keys()})
-        row["detail"] = json.dumps(what) if what else None
+        row["detail"] = what or None
         self._told.append(row)
 
     def _row(self, holder: str, phase: str, start_s: float, end_s: float) -> Row:
@@ -131,6 +138,11 @@ class StepRecord:
 
     def engine_spans(self, holder: str, spans: Iterable[EngineSpan]) -> None:
         """An engine's spans; decode stretches that follow on each other without a gap become one."""
+        if isinstance(spans, Stretch):
+            if holder in self._going_on:
+                self._going_on[holder].add(spans)
+                return
+            self._going_on[holder] = spans
         self._told.append((holder, spans))
 
     def _merge(self, holder: str, spans: Iterable[EngineSpan]) -> None:

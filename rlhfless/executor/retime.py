@@ -144,7 +144,7 @@ class _Retiming:
 
     def __init__(self, record: StepRecord, log: StepLog, replayed: Mapping[int, Replayed]) -> None:
         self.before, self.log = record, log
-        self.record = StepRecord(record.run, record.step, record.plan, record.start_s, moves=record.moves)
+        self.record = StepRecord(record.run, record.step, record.plan, record.start_s, moves=record.moves, rule=record.rule)
         self.record.actor_of.update(record.actor_of)
         self.actors = {i: _Actor(journal, replayed[i]) for i, journal in log.journals.items()}
         self.arrives_s: dict[int, tuple[float, float]] = {}  # of responses that were handed over: then, and now
@@ -196,7 +196,8 @@ class _Retiming:
         return min(decided_s, boundary_s)
 
     def _complete(self, index: int, response: int, at_s: float) -> None:
-        start_s, first_token_s = self.first_s[response]
+        at_s = max(at_s, self.arrives_s.get(response, (-np.inf, -np.inf))[1])  # one of no tokens joined no iteration
+        start_s, first_token_s = self.first_s.get(response, (at_s, at_s))
         done = self.before.completions[response]
         self.record.completions[response] = replace(done, time_s=at_s, start_s=start_s, first_token_s=first_token_s)
         self._done(index, at_s)

@@ -1,8 +1,8 @@
 """One process that can be an actor: spawned, spoken to through a pipe, ended.
 
 Knows processes and pipes; nothing of what is said. Processes are spawned, never forked, and without the caller's main module,
-so that scripts need no main guard and notebooks nothing at all. A thread per process brings what it says, so that it never
-waits for whoever listens.
+so that scripts need no main guard and notebooks nothing at all. A thread per process brings what it says and another takes
+orders to it, so that nobody waits: it not for whoever listens, and whoever gives orders not for a process that has stopped.
 """
 
 from __future__ import annotations
@@ -20,22 +20,32 @@ from typing import Any
 
 from rlhfless.executor import worker
 
-END_S = 5.0  # that a process whose pipe has ended may take to end itself
+END_S = 5.0  # that a process that was killed may take to be gone
+SOON_S = 0.5  # that a process whose pipe has ended has to say how it ended
 
 
 class Process:
-    """A process that can be an actor, and a thread that brings what it says to ``inbox``; None when it has ended."""
+    """A process that can be an actor, and threads that bring what it says to ``inbox``, None when it has ended, and orders to
+    it.
 
-    def __init__(self, device: str, inbox: queue.SimpleQueue[tuple[Process, Any]]) -> None:
-        self.device, self._inbox = device, inbox
+    Attributes:
+        device: that it computes on.
+        side, binding: of the engines that it can make (see ``sides.py``).
+    """
+
+    def __init__(self, device: str, side: str, binding: Any, inbox: queue.SimpleQueue[tuple[Process, Any]]) -> None:
+        self.device, self.side, self.binding, self._inbox = device, side, binding, inbox
+        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._silent = False  # its pipe has ended, so it is about to
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=worker.main, args=(theirs, device), name=f"rlhfless-{device}", daemon=True)
+        self._process = context.Process(target=worker.main, args=(theirs, device, side), name=f"rlhfless-{device}", daemon=True)
         with _undisturbed(), _without_main():
             self._process.start()
         theirs.close()
-        self._thread = threading.Thread(target=self._receive, daemon=True)
-        self._thread.start()
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._receive, self._send)]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def pid(self) -> int | None:
@@ -43,18 +53,19 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        return self._process.is_alive()
+        return not self._silent and self._process.is_alive()
 
     def send(self, order: Any) -> None:
-        """If it is gone, nothing happens here: its end is reported."""
-        with contextlib.suppress(OSError):
-            self._connection.send(order)
+        """Orders arrive in their order. If it is gone, nothing happens here: its end is reported."""
+        self._outbox.put(order)
 
     def end(self) -> str:
         """How it ended, for a sentence."""
-        self._process.join(END_S)
+        self._process.join(SOON_S)
         code = self._process.exitcode
-        if code is not None and code < 0:
+        if code is None:
+            return "closed its pipe"
+        if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
         return f"ended with exit code {code}"
 
@@ -63,16 +74,28 @@ class Process:
         self._process.kill()
 
     def join(self) -> None:
-        """Wait for its end, and for the last that it said."""
-        self._process.join()
-        self._thread.join()
+        """Wait for its end after ``kill``, and for the last that it said; not for ever, should the machine not let go of it."""
+        self._process.join(END_S)
+        self._outbox.put(None)
+        for thread in self._threads:
+            thread.join(END_S)
         self._connection.close()
+
+    def _send(self) -> None:
+        while (order := self._outbox.get()) is not None:
+            try:
+                self._connection.send(order)
+            except OSError:
+                pass  # it is gone, which the other thread says
+            except Exception as error:  # without a word the step would wait for what was never asked
+                self._inbox.put((self, worker.Failed(f"an order that cannot be sent ({error})", "", hopeless=True)))
 
     def _receive(self) -> None:
         while True:
             try:
                 self._inbox.put((self, self._connection.recv()))
             except (EOFError, OSError):
+                self._silent = True
                 self._inbox.put((self, None))
                 return
             except Exception as error:  # unreadable here; without a word the step would wait for ever

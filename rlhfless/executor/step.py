@@ -5,6 +5,7 @@ Knows plans, rules and the record; nothing of engines, of processes, or of how t
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ class Step(ABC, Generic[A]):
     """A step under way.
 
     Attributes:
+        rule: the plan's, as it came, for this step alone.
         live: actors that go on, by index; held: what the others hold.
         owner: of every response: the actor that it is with, or on its way to.
         complete, known_tokens: of every response, as far as it is known.
@@ -40,7 +42,8 @@ class Step(ABC, Generic[A]):
     def __init__(self, plan: Plan, requests: Sequence[Request], record: StepRecord, migration: str) -> None:
         if migration not in MIGRATION:
             raise ValueError(f"migration {migration!r} is unknown; choose one of {', '.join(MIGRATION)}")
-        self.plan, self.rule, self.record, self.migration = plan, plan.rule, record, migration
+        self.plan, self.record, self.migration = plan, record, migration
+        self.rule = record.rule = copy.deepcopy(plan.rule)  # rules keep what they have seen, a plan does not
         self.requests = Requests.of(requests)
         self.prompt_tokens = self.requests.rows["prompt_tokens"].copy()
         self.known_tokens = np.zeros(len(requests), np.int64)
@@ -52,13 +55,16 @@ class Step(ABC, Generic[A]):
     def _enter(self, together: Sequence[tuple[A, Completions]]) -> bool:
         """Completions are known from now on; returns whether the rule wants to be asked because of them."""
         reached = False
+        responses, tokens = (
+            np.concatenate([getattr(completions, name) for _, completions in together])
+            for name in ("responses", "response_tokens")
+        )
+        assert not self.complete[responses].any(), "a response completed twice"
+        self.complete[responses] = True
+        self.known_tokens[responses] = tokens
         for actor, completions in together:
-            responses, count = completions.responses, len(completions)
-            assert not self.complete[responses].any(), "a response completed twice"
-            self.complete[responses] = True
-            self.known_tokens[responses] = completions.response_tokens
-            actor.completed += count
-            actor.expecting -= count
+            actor.completed += len(completions)
+            actor.expecting -= len(completions)
             actor.done_s = max(actor.done_s, float(completions.time_s[-1]))
             reached |= actor.asked_at is not None and actor.completed >= actor.asked_at
         self.record.enter([(actor.holder, completions) for actor, completions in together])

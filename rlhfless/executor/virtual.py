@@ -11,25 +11,28 @@ iteration under way are entered with their own, later, time and stay hidden unti
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from rlhfless.engine.columns import Completions
+from rlhfless.engine.members import changed
 from rlhfless.engine.protocol import Progress, Request
 from rlhfless.executor.actors import EngineFactory, Held, Live, begin
 from rlhfless.executor.billing import bill
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.replay import check_replayable, measure
 from rlhfless.executor.retime import StepLog, retime
+from rlhfless.executor.state import LazyState
 from rlhfless.executor.step import Step
 from solver.cluster import Cluster, MixedCluster
 from solver.errors import PlanningError
 from solver.objective import StepRest
 from solver.offers import Latencies
 from solver.plan import Plan
-from solver.rules import ActorView, Cut, Decision, StepState
+from solver.rules import ActorView, Cut, Decision
+from solver.workload import IntArray
 
 CHARGING = ("profile", "measured")
 Watch = Callable[[int, float], None]
@@ -54,12 +57,12 @@ class VirtualStep(Step[Live]):
     ) -> None:
         super().__init__(plan, requests, record, migration)
         self.cluster, self.rest, self.watch = cluster, rest, watch
-        self.ended = np.zeros(len(requests), dtype=bool)  # complete, known or not yet
         self.hidden: list[tuple[Live, Completions]] = []  # completions that are not known yet
         self.available_s: dict[int, float] = {}  # of responses that are on their way to another actor
         self.live, self.held = begin(plan, self.requests, make_engine, latency, record, admission)
         for actor in self.live.values():
             self.owner.update(dict.fromkeys(actor.plan.responses, actor))
+        self.latest_s = record.start_s  # the latest completion that is known
         self.log = StepLog.of({i: actor.engine for i, actor in self.live.items()}, len(record.spans))
 
     def run(self) -> None:
@@ -77,15 +80,15 @@ class VirtualStep(Step[Live]):
                 now_s = horizon
                 reached = self._reveal(now_s)
                 if self.watch is not None:
-                    self.watch(len(self.record.completions), min(now_s, self.record.start_s + self.record.makespan_s))
+                    self.watch(int(np.count_nonzero(self.complete)), min(now_s, self.latest_s))
                 if self.rule is not None and math.isfinite(now_s) and (reached or self._timed(now_s)):
-                    state = self._state(now_s)
-                    decisions = self.rule.decide(now_s, state)
+                    views = self._views(now_s)
+                    decisions = self._decide(now_s, views)
                     for decision in decisions:
                         self._apply(now_s, decision)
                     for actor in [a for a in self.live.values() if a.expecting == 0]:
                         self._release(actor, actor.done_s)
-                    self._ask_triggers(now_s, None if decisions else state.actors)
+                    self._ask_triggers(now_s, None if decisions else views)
         finally:
             for actor in self.live.values():
                 actor.engine.close()
@@ -99,12 +102,12 @@ class VirtualStep(Step[Live]):
             if self.watch is None:
                 return math.inf
             return max(now_s, min((actor.engine.peek_next_event_s() for actor in self.live.values()), default=math.inf))
-        times = [float(completions.time_s[0]) for _, completions in self.hidden]
+        first_s = min((float(completions.time_s[0]) for _, completions in self.hidden), default=math.inf)
         for actor in self.live.values():
-            times.append(actor.asked_time_s)
+            first_s = min(first_s, actor.asked_time_s)
             if actor.asked_at is not None:
-                times.append(actor.engine.peek_next_event_s(max(1, actor.asked_at - actor.completed - actor.hidden)))
-        return max(now_s, min(times, default=math.inf))
+                first_s = min(first_s, actor.engine.peek_next_event_s(max(1, actor.asked_at - actor.completed - actor.hidden)))
+        return max(now_s, first_s)
 
     def _take(self, actor: Live, progress: Progress) -> None:
         """Enter what an engine committed; completions stay hidden until their time has come."""
@@ -112,7 +115,6 @@ class VirtualStep(Step[Live]):
         if progress.completions:
             completions = Completions.of(progress.completions)
             actor.hidden += len(completions)
-            self.ended[completions.responses] = True
             self.hidden.append((actor, completions))
 
     def _reveal(self, now_s: float) -> bool:
@@ -122,19 +124,25 @@ class VirtualStep(Step[Live]):
         """
         known, later = [], []
         for actor, completions in self.hidden:
+            if completions.time_s[-1] <= now_s:
+                known.append((actor, completions))
+                actor.hidden -= len(completions)
+                continue
             count = int(completions.time_s.searchsorted(now_s, side="right"))
             if count:
-                known.append((actor, completions[:count] if count < len(completions) else completions))
+                known.append((actor, completions[:count]))
                 actor.hidden -= count
-            if count < len(completions):
-                later.append((actor, completions[count:] if count else completions))
+            later.append((actor, completions[count:] if count else completions))
         self.hidden = later
         if not known:
             return False
         reached = self._enter(known)
-        for actor, _ in sorted(known, key=lambda one: float(one[1].time_s[-1])):
-            if actor.expecting == 0 and actor.index in self.live:
-                self._release(actor, actor.done_s)
+        done = sorted(
+            {a.index: a for a, _ in known if a.expecting == 0 and a.index in self.live}.values(), key=lambda a: a.done_s
+        )
+        for actor in done:
+            self._release(actor, actor.done_s)
+        self.latest_s = max(self.latest_s, *(actor.done_s for actor, _ in known))
         return reached
 
     # --- what a rule may see ------------------------------------------------------------------------------------------
@@ -142,7 +150,7 @@ class VirtualStep(Step[Live]):
     def _view(self, actor: Live, now_s: float) -> ActorView:
         """An actor that a move made finish the iteration under way is shown as it was before."""
         engine = actor.engine
-        running, queued = engine.running(), engine.waiting()
+        running, queued, last = engine.running(), engine.waiting(), actor.view
         arriving = tuple(r for r in queued if r in self.available_s) if self.available_s else ()
         waiting = tuple(r for r in queued if r not in self.available_s) if arriving else queued
         if engine.clock_s <= now_s:
@@ -153,7 +161,6 @@ class VirtualStep(Step[Live]):
             here = {*running, *waiting, *(r for owner, c in self.hidden if owner is actor for r in c.responses.tolist())}
             running = tuple(r for r in actor.running if r in here)
             waiting = tuple(r for r in actor.waiting if r in here)
-        last = actor.view
         if last is None or not (
             last.running is running and last.waiting is waiting and last.arriving == arriving
             and last.completed == actor.completed and last.assigned == actor.assigned
@@ -168,8 +175,21 @@ class VirtualStep(Step[Live]):
         self.available_s = {r: at_s for r, at_s in self.available_s.items() if at_s > now_s}
         return tuple(self._view(a, now_s) for a in self.live.values() if not a.closing)
 
-    def _state(self, now_s: float) -> StepState:
-        views = self._views(now_s)
+    def _decide(self, now_s: float, views: tuple[ActorView, ...]) -> list[Decision]:
+        """What the rule orders. Tokens are counted if it asks for them, or moves something, or keeps what it was shown."""
+        assert self.rule is not None
+        state = LazyState(now_s, views, self.complete.copy(), self.prompt_tokens, lambda: self._count_tokens(now_s))
+        shown = weakref.ref(state)
+        decisions = self.rule.decide(now_s, state)
+        del state
+        if (kept := shown()) is not None:
+            kept.generated_tokens  # noqa: B018
+        elif decisions:
+            self._count_tokens(now_s)
+        return decisions
+
+    def _count_tokens(self, now_s: float) -> IntArray:
+        """What is known at ``now_s`` of the tokens of every response; a copy."""
         on_way = list(self.available_s)
         before = self.known_tokens[on_way]
         for actor in self.live.values():
@@ -179,7 +199,7 @@ class VirtualStep(Step[Live]):
                     self.known_tokens[known[0]] = known[1]
                     actor.known = known
         self.known_tokens[on_way] = before
-        return StepState(now_s, views, self.known_tokens.copy(), self.complete.copy(), self.prompt_tokens)
+        return self.known_tokens.copy()
 
     # --- decisions ----------------------------------------------------------------------------------------------------
 
@@ -190,7 +210,7 @@ class VirtualStep(Step[Live]):
             actor.closing, actor.asked_at, actor.asked_time_s = True, None, math.inf
         else:
             moves = (decision,)
-            if self.ended[decision.response]:  # it completes in the iteration under way
+            if self._ended(decision.response):
                 return
             actor = self.owner[decision.response]
             taken, progress = actor.engine.cut(now_s, [decision.response])
@@ -213,6 +233,10 @@ class VirtualStep(Step[Live]):
         actor.assigned -= len(taken)
         actor.done_s = max(actor.done_s, boundary_s, actor.link_free_s if transfer_s else 0.0)
 
+    def _ended(self, response: int) -> bool:
+        """Whether it is complete, or completes in the iteration under way."""
+        return bool(self.complete[response]) or any((completions.responses == response).any() for _, completions in self.hidden)
+
     def _hand_over(self, actor: Live, taken: list[Request], goes_to: dict[int, int], boundary_s: float) -> dict[int, float]:
         """Move or recompute the KV state of ``taken``; returns what the transfers take, in their order.
 
@@ -220,6 +244,7 @@ class VirtualStep(Step[Live]):
         ``solver.prefill.links``, receiving makes no link busy). A cache that is still on its way goes on once it is there.
         """
         transfers: dict[int, float] = {}
+        given: dict[int, list[Request]] = {}
         for request in taken:
             receiver = self.live[goes_to[request.response]]
             assert receiver is not actor, "a response must move to another actor"
@@ -235,10 +260,13 @@ class VirtualStep(Step[Live]):
                 self.record.span(actor.holder, "migrate", start_s, sent_s, **what)
                 self.record.span(receiver.holder, "transfer", start_s, sent_s, background=True, **what)
             self.available_s[request.response] = sent_s
-            receiver.engine.add([replace(request, available_s=sent_s, kv=request.kv if move else None)])
+            passed_on = changed(request, available_s=sent_s, kv=request.kv if move else None)
+            given.setdefault(receiver.index, []).append(passed_on)
             self.owner[request.response] = receiver
             receiver.expecting += 1
             receiver.assigned += 1
+        for index, some in given.items():
+            self.live[index].engine.add(some)
         return transfers
 
     # --- GPUs ---------------------------------------------------------------------------------------------------------
@@ -275,7 +303,8 @@ def run_step(
     latency model.
 
     Args:
-        plan: every request must be in it once; its rule, if any, is asked while the step runs. What it says of its actors
+        plan: every request must be in it once; a copy of its rule, if any, is asked while the step runs, so
+            the plan can be run again. What it says of its actors
             (kind, price, prewarmed, start, prefixes, sharing of prompts, prefill actor) is what is executed and billed.
         requests: one per response of the workload, ``response`` counting from 0.
         make_engine: called once per actor that decodes, with its latency model, its admission and the time at which it is

@@ -1,14 +1,19 @@
 """The process of one actor: obeys orders from its pipe and decodes one iteration after another in between.
 
-Knows its pipe, one engine and shared memory; nothing of plans, rules or other actors. Loads torch when it runs, not when it is
-imported. Its clock is the machine's monotonic one, which all processes share. A thread of its own reads the pipe, so that
-whoever sends never waits for an iteration; when the pipe ends, because the other side is gone, so does the process.
+Knows its pipe, one engine and shared memory; nothing of plans, rules or other actors. What depends on the kind of engine stands
+in a module, its side (``sides.py``), which is loaded when the process runs. Its clock is the machine's monotonic one, which all
+processes share. A thread of its own reads the pipe, so that whoever sends never waits for an iteration; when the pipe ends,
+because the other side is gone, so does the process.
 """
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import os
 import queue
+import signal
+import sys
 import threading
 import time
 import traceback
@@ -16,15 +21,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.shared_memory import SharedMemory
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request
 from rlhfless.executor.remote import Copied, Report
+from rlhfless.executor.sides import Side
 from solver.admission import Admission
 from solver.latency import LatencyModel
 
+PR_SET_PDEATHSIG = 1
 REPORT_EVERY_S = 0.02  # at most, while nothing completes
 
 
@@ -38,7 +45,7 @@ class SteppedEngine(Engine, Protocol):
 
 @dataclass(frozen=True)
 class Block:
-    """Something with tensors, laid out in the shared memory ``name`` as ``packed`` says (rlhfless.engine.torch_process)."""
+    """Something with tensors, laid out in the shared memory ``name`` as ``packed`` says (see ``Side``)."""
 
     name: str
     packed: Any
@@ -46,12 +53,14 @@ class Block:
 
 @dataclass(frozen=True)
 class Begin:
-    """Order: make an engine. ``origin_s`` is the run's start on the monotonic clock, ``engines`` an engine factory."""
+    """Order: make an engine. ``origin_s`` is the run's start on the monotonic clock, ``engines`` an engine factory with the
+    weights of ``weights_version``."""
 
     origin_s: float
     engines: Block
     latency: LatencyModel
     admission: Admission
+    weights_version: int
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,7 @@ class Add:
     """Order: see ``RemoteActor.add``; KV states are blocks, which are freed once they are read."""
 
     requests: Sequence[Request]
+    prefixes: Block | None = None
 
 
 @dataclass(frozen=True)
@@ -70,26 +80,48 @@ class CutOff:
 
 
 @dataclass(frozen=True)
+class Prefill:
+    """Order: see ``RemoteActor.prefill``; ``names`` says how the block of each receiver is called."""
+
+    prefixes: Mapping[int, np.ndarray]
+    receivers: Mapping[int, Sequence[int]]
+    names: Mapping[int, str]
+
+
+@dataclass(frozen=True)
 class End:
     """Order: give the engine's memory back."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """Instead of a report: the process has ended with an exception."""
+    """Instead of a report: the process has ended with an exception (see ``Lost``)."""
 
     error: str
     trace: str
+    out_of_memory: bool = False
+    hopeless: bool = False
 
 
-def main(connection: Connection, device: str) -> None:
-    """What the process runs: until its pipe ends."""
+def main(connection: Connection, device: str, side: str) -> None:
+    """What the process runs, until its pipe ends: an actor on ``device`` whose engines' module is ``side``."""
+    _die_with_parent()
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
     try:
-        Worker(connection, inbox, device).serve()
+        Worker(connection, inbox, device, side).serve()
     except Exception as error:
-        connection.send(Failed(f"{type(error).__name__}: {error}", traceback.format_exc()))
+        name = type(error).__name__
+        memory = isinstance(error, MemoryError) or name == "OutOfMemoryError"  # torch's, which is not imported here
+        hopeless = isinstance(error, ValueError | TypeError)  # a request is wrong, wherever it goes
+        connection.send(Failed(f"{name}: {error}", traceback.format_exc(), memory, hopeless))
+
+
+def _die_with_parent() -> None:
+    """A process that is stopped or stuck does not see that its pipe has ended: on Linux the kernel ends it. (It does so
+    with the thread that started it; a pool whose thread ends between steps starts new processes.)"""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _receive(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:
@@ -104,13 +136,13 @@ def _receive(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:
 
 
 class Worker:
-    """An actor on ``device``. Loads torch."""
+    """An actor on ``device``. Loads the module ``side``."""
 
-    def __init__(self, connection: Connection, inbox: queue.SimpleQueue[Any], device: str) -> None:
-        from rlhfless.engine import torch_process
-
-        self.torch, self.connection, self.inbox, self.device = torch_process, connection, inbox, device
-        self.torch.use_device(device)
+    def __init__(self, connection: Connection, inbox: queue.SimpleQueue[Any], device: str, side: str) -> None:
+        self.connection, self.inbox, self.device = connection, inbox, device
+        self.side = cast(Side, importlib.import_module(side))
+        self.side.use_device(device)
+        self.engines: Any = None
         self.engine: SteppedEngine | None = None
         self.origin_s = 0.0
         self._up_s = time.monotonic()
@@ -139,13 +171,18 @@ class Worker:
             raise order
         if isinstance(order, Begin):
             self.origin_s, self._reported_s = order.origin_s, 0.0
-            engines = self._read(order.engines)
-            self.engine = engines(order.latency, order.admission, self.now_s())
-            self._report(ready_s=(self._up_s - self.origin_s, self.now_s()))
+            self.engines = engines = self._read(order.engines)
+            if self.side.bring_up(engines, order.latency):
+                self._up_s = time.monotonic()
+            self.engine = engine = engines(order.latency, order.admission, self.now_s())
+            version = order.weights_version if engines.weights_version is None else engine.weights_version
+            self._report(ready_s=(self._up_s - self.origin_s, self.now_s()), weights_version=version)
         elif isinstance(order, Add):
-            self._add(order.requests)
+            self._add(order.requests, order.prefixes)
         elif isinstance(order, CutOff):
             self._cut(order.responses, order.kv_names)
+        elif isinstance(order, Prefill):
+            self._prefill(order)
         else:
             assert isinstance(order, End)
             self._close()
@@ -170,15 +207,21 @@ class Worker:
 
     # --- orders -------------------------------------------------------------------------------------------------------
 
-    def _add(self, requests: Sequence[Request]) -> None:
+    def _add(self, requests: Sequence[Request], prefixes: Block | None) -> None:
         assert self.engine is not None
-        copies, there = [], []
+        copies, there, prefix_kv = [], [], {}
+        if prefixes is not None:
+            begin_s = self.now_s()
+            prefix_kv = self._read(prefixes, free=True)
+            tokens = sum(kv.tokens for kv in prefix_kv.values())
+            copies.append(Copied("transfer", None, begin_s, self.now_s(), tokens, prefixes.packed.nbytes))
         for request in requests:
             kv, begin_s = request.kv, self.now_s()
             if isinstance(kv, Block):
                 request = replace(request, kv=self._read(kv, free=True))
                 copies.append(self._copied("transfer", request, begin_s, kv.packed.nbytes))
-            there.append(replace(request, available_s=self.now_s()))
+            of_prompt = prefix_kv.get(request.prompt) if request.there_tokens else None
+            there.append(replace(request, available_s=self.now_s(), prefix_kv=of_prompt))
         self.engine.add(there)
         self._report(copies=copies)
 
@@ -196,11 +239,27 @@ class Worker:
             handed.append(replace(request, kv=kv))
         self._report(copies=copies, taken=handed)
 
+    def _prefill(self, order: Prefill) -> None:
+        """Everything is computed before anything is sent."""
+        begin_s = self.now_s()
+        computed = self.engines.compute_prefixes(order.prefixes)
+        pieces = {id(piece): int(piece.shape[3]) for kv in computed.values() for piece in kv.pieces}
+        end_s, tokens = self.now_s(), sum(pieces.values())
+        span = EngineSpan("prefill", begin_s, end_s, float(len(computed)), max(1, len(computed)), tokens, float(tokens))
+        sent = {
+            actor: self._write(name, {prompt: computed[prompt] for prompt in order.receivers[actor]})
+            for actor, name in order.names.items()
+        }
+        size = sum(block.packed.nbytes for block in sent.values())
+        copies = [Copied("migrate", None, end_s, self.now_s(), tokens, size)]
+        self._spans.append(span)
+        self._report(prefixes=sent, copies=copies)
+
     def _close(self) -> None:
         assert self.engine is not None
         self.engine.close()
-        self.engine = None
-        self.torch.free_memory(self.device)
+        self.engine = self.engines = None
+        self.side.free_memory(self.device)
         self.connection.send(Report(self.now_s(), closed=True))
 
     # --- shared memory ------------------------------------------------------------------------------------------------
@@ -212,23 +271,23 @@ class Worker:
         memory = SharedMemory(block.name)
         assert memory.buf is not None
         try:
-            return self.torch.read(block.packed, memory.buf, self.device)
+            return self.side.read(block.packed, memory.buf, self.device)
         finally:
             memory.close()
             if free:
                 memory.unlink()
 
     def _write(self, name: str, thing: Any) -> Block:
-        return write_block(self.torch, name, thing)
+        return write_block(self.side, name, thing)
 
 
-def write_block(torch_process: Any, name: str, thing: Any) -> Block:
+def write_block(side: Side, name: str, thing: Any) -> Block:
     """Lay ``thing`` out in new shared memory called ``name``; whoever named it frees it."""
-    packed, tensors = torch_process.pack(thing)
+    packed, tensors = side.pack(thing)
     memory = SharedMemory(name, create=True, size=max(1, packed.nbytes))
     assert memory.buf is not None
     try:
-        torch_process.write(packed, tensors, memory.buf)
+        side.write(packed, tensors, memory.buf)
     finally:
         memory.close()
     return Block(name, packed)

@@ -1,18 +1,21 @@
-"""Affine fits of measured times: a decode iteration of a table, and a prefill call.
+"""Affine fits of measured times: a decode iteration of a table, and a change of the batch.
 
 Knows numbers only; nothing of files, models or GPUs.
 
 The fit minimises the sum of squared *relative* residuals, so that short iterations count as much as long ones, under
-coefficients of 0 or more (a negative time per response or per token has no meaning and would break the bounds).
+coefficients of 0 or more (a negative time per response or per token has no meaning and would break the bounds). What a change
+takes is a small difference of iterations, so its residuals are relative to these iterations.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
+from rlhfless.latency.changes import Change
 from solver.latency import StepTable
 from solver.workload import FloatArray
 
@@ -41,25 +44,41 @@ def residuals(errors: FloatArray) -> dict[str, float]:
     }
 
 
-def fit_nonnegative(columns: FloatArray, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Coefficients of 0 or more for the (N, K) ``columns`` of (N,) ``seconds``, and the (N,) relative errors.
+@dataclass(frozen=True)
+class ChangeFit:
+    """A change takes ``base_s`` where responses join, ``per_join_s`` and ``per_end_s`` for each that joins or ends, and
+    ``per_token_s`` for each token that is computed; (N,) ``errors`` relative to the iterations around."""
+
+    base_s: float
+    per_token_s: float
+    per_join_s: float
+    per_end_s: float
+    errors: FloatArray
+
+
+def fit_nonnegative(
+    columns: FloatArray, seconds: FloatArray, within_s: FloatArray | None = None
+) -> tuple[FloatArray, FloatArray]:
+    """Coefficients of 0 or more for the (N, K) ``columns`` of (N,) ``seconds``, and the (N,) errors relative to ``within_s``,
+    by default ``seconds``.
 
     Exact for the few columns used here: the optimum is the unconstrained solution on its own support (the columns with
     positive coefficients), so the best feasible one of all 2^K - 1 supports is the optimum.
     """
-    relative = np.asarray(columns, dtype=float) / np.asarray(seconds, dtype=float)[:, None]
+    unit = np.asarray(seconds if within_s is None else within_s, dtype=float)
+    relative, wanted = np.asarray(columns, dtype=float) / unit[:, None], np.asarray(seconds, dtype=float) / unit
     scale = np.maximum(np.linalg.norm(relative, axis=0), 1e-300)
     relative = relative / scale
-    best, least = np.zeros(relative.shape[1]), np.inf
+    best, least = np.zeros(relative.shape[1]), float(wanted @ wanted)
     for size in range(1, relative.shape[1] + 1):
         for support in combinations(range(relative.shape[1]), size):
             part = relative[:, support]
-            coefficients = np.linalg.lstsq(part, np.ones(len(part)), rcond=None)[0]
-            residual = float(np.sum((part @ coefficients - 1.0) ** 2))
+            coefficients = np.linalg.lstsq(part, wanted, rcond=None)[0]
+            residual = float(np.sum((part @ coefficients - wanted) ** 2))
             if coefficients.min() >= 0 and residual < least:
                 least, best = residual, np.zeros(relative.shape[1])
                 best[list(support)] = coefficients
-    return best / scale, np.abs(relative @ best - 1.0)
+    return best / scale, np.abs(relative @ best - wanted)
 
 
 def held_points(table: StepTable, max_batch: int, kv_capacity_tokens: int) -> np.ndarray:
@@ -76,8 +95,9 @@ def fit_table(table: StepTable, max_batch: int, kv_capacity_tokens: int) -> Affi
     return AffineFit(float(base), float(per_response), float(per_kv_token), **residuals(errors), points=len(batch))
 
 
-def fit_prefill(prompts: FloatArray, tokens_each: FloatArray, seconds: FloatArray) -> tuple[float, float, FloatArray]:
-    """Base seconds of a prefill call, seconds per prompt token, and the (N,) relative errors."""
-    tokens = np.asarray(prompts, dtype=float) * np.asarray(tokens_each, dtype=float)
-    (base, per_token), errors = fit_nonnegative(np.stack([np.ones(len(tokens)), tokens], axis=1), np.asarray(seconds))
-    return float(base), float(per_token), errors
+def fit_changes(changes: Sequence[Change]) -> ChangeFit:
+    """The affine fit of changes of a batch."""
+    joined, tokens, ended, seconds, within_s = (np.array(column, dtype=float) for column in zip(*changes, strict=True))
+    columns = np.stack([joined > 0, joined * tokens, joined, ended], axis=1)
+    (base_s, per_token_s, per_join_s, per_end_s), errors = fit_nonnegative(columns, seconds, within_s)
+    return ChangeFit(float(base_s), float(per_token_s), float(per_join_s), float(per_end_s), errors)

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.errors import missing_extra
+from rlhfless.latency.changes import Change
 from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity, load_profile, save_profile
 from solver.latency import StepTable
 
@@ -134,11 +135,12 @@ def generate_profile(name: str, date: str) -> dict[str, Any]:
     engine, database = _compile(model, gpu, gpus)
     # predict_decode_latency(batch, n, 2) is the one iteration after the first token: n KV tokens per response.
     step_s = [[engine.predict_decode_latency(batch, n, 2) / 1e3 for n in CONTEXTS] for batch in BATCHES]
-    prefill_samples = [
-        (prompts, tokens, engine.predict_prefill_latency(prompts, tokens) / 1e3)
+    prefills = [
+        Change(prompts, tokens, 0, seconds, within_s=seconds)
         for prompts in PREFILL_PROMPTS
         for tokens in PREFILL_TOKENS
         if prompts * tokens <= PREFILL_CALL_TOKENS
+        for seconds in [engine.predict_prefill_latency(prompts, tokens) / 1e3]
     ]
     weight_bytes = model.parameters * BYTES_PER_NUMBER
     capacity = kv_capacity(
@@ -156,7 +158,7 @@ def generate_profile(name: str, date: str) -> dict[str, Any]:
         gpus_per_actor=gpus,
         precision="bfloat16",
         table=StepTable(np.array(BATCHES), np.array(CONTEXTS), np.array(step_s)),
-        prefill_samples=prefill_samples,
+        changes=prefills,
         start_s=round(weight_bytes / gpus / gpu.pcie_bytes_per_s, 4),
         sync_s=round(weight_bytes / gpus / gpu.link_bytes_per_s, 4),
         transfer_base_s=TRANSFER_BASE_S,
@@ -187,7 +189,7 @@ def _assumptions(gpu: GpuKind, model: ModelConfig, gpus: int, all_reduce_share: 
     }
     return (collectives if gpus > 1 else {}) | {
         "step_s": "sum of measured operators, interpolated between measured sizes and extrapolated above 1,048,576 KV "
-        "tokens; the host's work between iterations is not in it",
+        "tokens; the host's work between iterations, and once per response (prefill.per_join_s, per_end_s), is not in it",
         "start_s": f"an actor that was prewarmed within the step: process, kernels and CUDA graphs exist, and each GPU "
         f"loads its share of {model.parameters * BYTES_PER_NUMBER / 1e9:.2f} GB of weights from host memory over {gpu.pcie} "
         f"at {gpu.pcie_bytes_per_s / 1e9:.0f} GB/s (nominal); a start from nothing takes tens of seconds and is not in it",

@@ -1,10 +1,11 @@
 """Measures a latency profile of a transformers causal LM on this machine.
 
 Knows torch and transformers (imported inside functions only); what is timed comes from outside as two callables,
-``decode_iteration(batch, context)`` and ``prefill_call(prompts, tokens)``: those of the engine that will run
-(``rlhfless.engine.torch_profile``). The whole grid is gone through in rounds, each in an order of its own, and the median
-over the rounds is kept: a slow phase of the machine hits all points alike. A point where a bigger batch or a longer context
-came out faster stays as measured. The clock is that of ``rlhfless.latency.stopwatch``. Measure where nothing else runs.
+``decode_iteration(batch, context)`` and one that runs a course of joining and ending responses (``rlhfless.latency.changes``):
+those of the engine that will run (``rlhfless.engine.torch_profile``). The whole grid is gone through in rounds, each in an
+order of its own, and the median over the rounds is kept: a slow phase of the machine hits all points alike. A point where a
+bigger batch or a longer context came out faster stays as measured. The clock is that of ``rlhfless.latency.stopwatch``.
+Measure where nothing else runs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.errors import missing_extra
+from rlhfless.latency.changes import Course, RunCourse, measure_changes
 from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity
 from rlhfless.latency.stopwatch import stopwatch
 from solver.latency import StepTable
@@ -37,15 +39,15 @@ TINY_CONFIG = {  # the model of rlhfless.training.model
 }
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CONTEXTS = (16, 64, 128, 256, 512)
-PREFILLS = ((1, 16), (1, 64), (1, 256), (4, 16), (4, 64), (16, 16), (16, 64), (64, 16), (64, 32))
+JOINS = ((1, 16), (1, 64), (1, 256), (4, 16), (4, 64), (16, 16), (16, 64), (64, 16), (64, 32))  # responses, prompt tokens
 ROUNDS = 15
-FAST = {"batches": (1, 4, 16, 64), "contexts": (16, 128, 512), "prefills": ((1, 16), (1, 128), (4, 64), (16, 32)), "rounds": 5}
+FAST = {"batches": (1, 4, 16, 64), "contexts": (16, 128, 512), "joins": ((1, 16), (1, 128), (4, 64), (16, 32)), "rounds": 5}
 WARM_UP_CALLS = 3
 TIMED_CALLS = 5  # of a visit: the first ones after another size are still slower
 KV_MEMORY_BYTES = 1 << 30
 
 Timed = Callable[[int, int], None]
-Timers = Callable[[Any, int], tuple[Timed, Timed]]
+Timers = Callable[[Any, int], tuple[Timed, RunCourse]]
 
 
 class CausalLM:
@@ -125,7 +127,7 @@ def measure_profile(
     contexts: Sequence[int] = CONTEXTS,
     *,
     device: str = "cpu",
-    prefills: Sequence[tuple[int, int]] = PREFILLS,
+    joins: Sequence[tuple[int, int]] = JOINS,
     rounds: int = ROUNDS,
     threads: int = 1,
     max_batch: int | None = None,
@@ -135,10 +137,10 @@ def measure_profile(
     """Measures a profile of a model on one device of this machine; ``save_profile`` writes it.
 
     Args:
-        timers: makes (decode_iteration, prefill_call) from the loaded model and the longest context.
+        timers: makes (decode_iteration, run_course) from the loaded model and the longest context.
         model: a local folder with a model's ``config.json``, or ``tiny-qwen2``.
         batches, contexts: the grid, KV tokens per response; both increasing, contexts up to the model's longest.
-        prefills: (prompts, tokens of each) of the prefill calls to time.
+        joins: (responses, prompt tokens of each) of the courses to time; no more responses than slots.
         rounds: times the grid is gone through; the median is kept.
         max_batch: slots of an actor; the largest measured batch by default.
         kv_memory_bytes: memory set aside for KV caches.
@@ -149,15 +151,17 @@ def measure_profile(
     if rounds < 1 or len(batches) < 2 or len(contexts) < 2 or min(*batches, *contexts) < 1:
         raise ProfileError("a measurement needs 1 round or more and 2 or more batches and contexts, each of 1 or more")
     lm = CausalLM(model, device, threads)
-    longest = max(max(contexts), *(tokens for _, tokens in prefills))
+    slots = max_batch or max(batches)
+    courses = [Course(*sizes) for sizes in sorted({(min(responses, slots), tokens) for responses, tokens in joins})]
+    longest = max(max(contexts), *(course.tokens + course.iterations for course in courses))
     if longest > lm.max_context:
         raise ProfileError(f"{lm.name} holds {lm.max_context} tokens of context; {longest} cannot be measured")
     try:
-        decode, prefill = timers(lm.model, longest)
+        decode, run_course = timers(lm.model, longest)
     except ValueError as error:
         raise ProfileError(f"{lm.name}: {error}") from None
     step_s = median_seconds(decode, [(batch, context) for batch in batches for context in contexts], rounds, device)
-    prefill_s = median_seconds(prefill, list(prefills), rounds, device)
+    changes = measure_changes(run_course, courses, rounds)
     sync_s = lm.median_s(lm.sync, rounds)
     start_s = lm.median_s(lm.build, rounds) + sync_s
     capacity = kv_capacity(
@@ -177,14 +181,14 @@ def measure_profile(
         gpus_per_actor=1,
         precision=lm.precision,
         table=StepTable(np.array(batches), np.array(contexts), step_s.reshape(len(batches), len(contexts))),
-        prefill_samples=[(*size, seconds) for size, seconds in zip(prefills, prefill_s, strict=True)],
+        changes=changes,
         start_s=round(start_s, 6),
         sync_s=round(sync_s, 6),
         transfer_base_s=0.0,
         link="a copy in the device's memory",
         link_bytes_per_s=round(1 / lm.copy_s_per_byte(rounds)),
         capacity=capacity,
-        max_batch=max_batch or max(batches),
+        max_batch=slots,
         origin=f"measured on {where} with torch {torch.__version__}, transformers {transformers.__version__}: "
         f"median of {rounds} rounds, sampling and bookkeeping included",
         command=command,

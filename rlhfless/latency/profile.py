@@ -4,7 +4,8 @@ Knows files and numbers (json and numpy only); nothing of how a profile is measu
 checkout's ``data/profiles``, or in ``rlhfless/_data/profiles`` of an installed package.
 
 A profile holds (times in seconds): ``name, model, kind, gpus_per_actor, precision``; ``table`` (``batch``,
-``context_tokens``, ``step_s``); ``fit`` of it and ``prefill`` (``samples``, ``base_s``, ``per_token_s``), both with residuals;
+``context_tokens``, ``step_s``); ``fit`` of it and ``prefill`` (``samples``, ``base_s``, ``per_token_s``, and what a response
+takes once beside it, ``per_join_s`` and ``per_end_s``; 0 where they are missing), both with residuals;
 ``start_s, sync_s, transfer_base_s, transfer_per_kv_token_s`` (= ``link.kv_bytes_per_token / link.bytes_per_s``);
 ``max_batch, kv_capacity_tokens`` (``kv_capacity`` holds formula and inputs); and in words ``origin, command, date,
 licence`` and ``assumptions``, which names every number that is assumed rather than measured.
@@ -22,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from rlhfless.latency.fit import fit_prefill, fit_table, residuals
+from rlhfless.latency.changes import Change
+from rlhfless.latency.fit import fit_changes, fit_table, residuals
 from solver.errors import PlanningError
 from solver.latency import LatencyModel, StepTable
 
@@ -118,7 +120,7 @@ def compose_profile(
     gpus_per_actor: int,
     precision: str,
     table: StepTable,
-    prefill_samples: Sequence[tuple[int, int, float]],
+    changes: Sequence[Change],
     start_s: float,
     sync_s: float,
     transfer_base_s: float,
@@ -135,14 +137,13 @@ def compose_profile(
     """A profile from measured numbers: adds the fits, the transfer time per KV token and the schema.
 
     Args:
-        prefill_samples: (prompts, tokens of each, seconds) of prefill calls.
+        changes: what it takes that responses join (prefill) and end.
         capacity: of ``kv_capacity``.
         link: what KV caches move over, in words; ``link_bytes_per_s`` its bandwidth.
     """
     table = StepTable(table.batch, table.context_tokens, np.round(table.step_s, 9))
-    samples = [(int(prompts), int(tokens), round(float(seconds), 9)) for prompts, tokens, seconds in prefill_samples]
-    fit = fit_table(table, max_batch, capacity["tokens"])
-    base_s, per_token_s, errors = fit_prefill(*(np.array(column, dtype=float) for column in zip(*samples, strict=True)))
+    samples = [Change(*map(int, change[:3]), *(round(float(seconds), 9) for seconds in change[3:])) for change in changes]
+    fit, prefill = fit_table(table, max_batch, capacity["tokens"]), fit_changes(samples)
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -158,14 +159,12 @@ def compose_profile(
         "assumptions": dict(assumptions),
         "fit": {**asdict(fit), "over": "the table's points with batch <= max_batch and KV tokens <= kv_capacity_tokens"},
         "prefill": {
-            "base_s": base_s,
-            "per_token_s": per_token_s,
-            **residuals(errors),
-            "samples": {
-                "prompts": [sample[0] for sample in samples],
-                "tokens_each": [sample[1] for sample in samples],
-                "seconds": [sample[2] for sample in samples],
-            },
+            "base_s": prefill.base_s,
+            "per_token_s": prefill.per_token_s,
+            "per_join_s": prefill.per_join_s,
+            "per_end_s": prefill.per_end_s,
+            **residuals(prefill.errors),
+            "samples": dict(zip(Change._fields, map(list, zip(*samples, strict=True)), strict=True)),
         },
         "start_s": float(start_s),
         "sync_s": float(sync_s),
@@ -238,6 +237,11 @@ def _seconds(profile: Mapping[str, Any], path: Path, name: str) -> float:
     return float(value)
 
 
+def _once(profile: Mapping[str, Any]) -> list[str]:
+    """Names of the times that a response takes once; profiles from before they were measured have none of them."""
+    return [f"prefill.{name}" for name in ("per_join_s", "per_end_s") if name in profile["prefill"]]
+
+
 def _count(profile: Mapping[str, Any], path: Path, name: str) -> int:
     value = _field(profile, path, name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -285,6 +289,7 @@ def _model_of(profile: Mapping[str, Any], path: Path) -> LatencyModel:
             table=table,
             prefill_base_s=_seconds(profile, path, "prefill.base_s"),
             prefill_per_token_s=_seconds(profile, path, "prefill.per_token_s"),
+            join_s=sum(_seconds(profile, path, name) for name in _once(profile)),
             start_s=_seconds(profile, path, "start_s"),
             sync_s=_seconds(profile, path, "sync_s"),
             transfer_base_s=_seconds(profile, path, "transfer_base_s"),

@@ -47,24 +47,26 @@ class LocalCut:
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
         """Cut every actor that is due, the one with the fewest unfinished responses first."""
-        due = [a for a in state.actors if a.completed >= self._due(a) and a.unfinished]
+        left = {a.actor: len(a.running) + len(a.waiting) for a in state.actors}
+        free = {a.actor: a.free_slots for a in state.actors}  # of actors that are not cut
+        due = [a for a in state.actors if left[a.actor] and a.completed >= self._due(a)]
         cuts: list[Decision] = []
         taken: dict[int, int] = {}
-        gone: set[int] = set()
         missing: list[int] = []
-        for leaving in sorted(due, key=lambda a: (len(a.unfinished), a.actor)):
+        for leaving in sorted(due, key=lambda a: (left[a.actor], a.actor)):
             # an actor that receives goes on, and one that is due itself only receives if it is not cut
-            receivers = [a for a in state.actors if a.actor != leaving.actor and a.actor not in gone]
-            running = [a for a in receivers if a.unfinished or a.arriving]
-            cut = hand_over(leaving, running, taken) if running and leaving.actor not in taken else None
+            lacks, cut = left[leaving.actor] - sum(free.values()) + free[leaving.actor], None
+            if lacks <= 0 and leaving.actor not in taken:
+                receivers = [a for a in state.actors if a.actor != leaving.actor and a.actor in free]
+                cut = hand_over(leaving, [a for a in receivers if left[a.actor] or a.arriving], taken)
             if cut is not None:
                 cuts.append(cut)
-                gone.add(leaving.actor)
+                del free[leaving.actor]
             else:
-                missing.append(len(leaving.unfinished) - sum(a.free_slots for a in receivers))
+                missing.append(lacks)
         # a completion anywhere brings an actor that waits one slot nearer to being cut, never more
         self._missing = min(missing, default=None)
-        self._actors = max(1, len(state.actors) - len(gone))
+        self._actors = max(1, len(free))
         return cuts
 
 

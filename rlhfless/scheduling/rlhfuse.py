@@ -19,25 +19,29 @@ from solver.rules import ActorView, Cut, Decision, StepState, Trigger
 
 @dataclass
 class GlobalCut:
-    """Cut all but m actors once fewer than ``threshold`` responses are unfinished."""
+    """Cut all but m actors once fewer than ``threshold`` responses are unfinished.
+
+    Args:
+        total: responses of the step; actors: that go on, at its start.
+    """
 
     threshold: int
     total: int
+    actors: int = 1
     name: str = "global cut"
     _done: bool = field(default=False, repr=False)
     _unfinished: int | None = field(default=None, repr=False)
-    _actors: int = field(default=1, repr=False)
 
     def next_trigger(self, view: ActorView) -> Trigger | None:
         """Asked again when this actor alone could have brought the count to the threshold, or its share of it."""
         if self._done:
             return None
         missing = (self.total if self._unfinished is None else self._unfinished) - self.threshold + 1
-        return Trigger(completions=view.completed + max(1, math.ceil(missing / max(1, self._actors))))
+        return Trigger(completions=view.completed + max(1, math.ceil(missing / max(1, self.actors))))
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
         """See the module docstring."""
-        self._unfinished, self._actors = state.unfinished_count, len(state.actors)
+        self._unfinished, self.actors = state.unfinished_count, len(state.actors)
         if self._done or self._unfinished >= self.threshold:
             return []
         self._done = True
@@ -68,6 +72,4 @@ class RLHFuse:
         """See ``SchedulingPolicy``."""
         plan = Static(self.actors, hold="done", name=self.name).plan(given)
         total = len(given.workload)
-        rule = GlobalCut(max(1, round(self.threshold_share * total)), total)
-        rule._actors = len(plan.actors)
-        return replace(plan, rule=rule)
+        return replace(plan, rule=GlobalCut(max(1, round(self.threshold_share * total)), total, len(plan.actors)))

@@ -11,6 +11,8 @@ from typing import Any
 TASKS = ("arithmetic",)
 ALGORITHMS = ("grpo",)
 CHARGING = ("profile", "measured")
+EXECUTORS = ("virtual", "local")
+ENGINES = ("torch", "vllm")
 
 
 class TrainError(ValueError):
@@ -27,9 +29,12 @@ class TrainConfig:
         response_limit: no response gets longer.
         learning_rate, updates, clip_low, clip_high, token_budget: of the GRPO update.
         temperature: of sampling.
-        gpus, gpus_per_node, profile: the emulated cluster; ``profile`` also says how many GPUs an actor takes.
-        charging: virtual seconds of generation by the ``profile``, or ``measured``: decided with the profile's seconds, charged
-            what each actor's iterations take here when they are replayed alone.
+        gpus, gpus_per_node, profile: the cluster; ``profile`` also says how many GPUs an actor takes.
+        executor: where actors run: on the ``virtual`` clock, all emulated here, or ``local``, each in a process of its own on
+            this machine's GPUs (without any, on its CPU) on the wall clock, every second measured.
+        engine: what actors decode with; ``vllm`` runs in a process of its own per actor, so not on the virtual clock.
+        charging: of the virtual clock: seconds of generation by the ``profile``, or ``measured``: decided with the profile's
+            seconds, charged what each actor's iterations take here when they are replayed alone.
         policy, time_weight, time_limit_s, tau: how steps are planned.
         window: epochs that the length predictor looks back on; scenarios: samples of lengths that a plan is timed with.
         seed: of the task, the model, the warm-up, the order of prompts and every response.
@@ -51,6 +56,8 @@ class TrainConfig:
     gpus: int = 16
     gpus_per_node: int = 8
     profile: str = "cpu-tiny-qwen2"
+    executor: str = "virtual"
+    engine: str = "torch"
     charging: str = "profile"
     policy: str = "solver"
     time_weight: float = 0.7
@@ -61,7 +68,9 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, known in (("task", TASKS), ("algorithm", ALGORITHMS), ("charging", CHARGING)):
+        for name, known in (
+            ("task", TASKS), ("algorithm", ALGORITHMS), ("charging", CHARGING), ("executor", EXECUTORS), ("engine", ENGINES),
+        ):  # fmt: skip
             if getattr(self, name) not in known:
                 raise TrainError(f"{name} {getattr(self, name)!r} is unknown; choose from {', '.join(known)}")
         for name in (
@@ -77,6 +86,8 @@ class TrainConfig:
         ):
             if getattr(self, name) < 1:
                 raise TrainError(f"{name} is {getattr(self, name)}; at least 1 is needed")
+        if self.engine == "vllm" and self.executor == "virtual":
+            raise TrainError("engine 'vllm' decodes in processes of its own, not on the virtual clock; choose executor 'local'")
         if self.pool % self.prompts_per_step:
             raise TrainError(
                 f"prompts_per_step is {self.prompts_per_step}, which does not divide the pool of {self.pool} prompts; an epoch "

@@ -1,8 +1,8 @@
 """The RLHF loop: predict, plan, execute, reward, learn, trace; one step at a time, resumable after each.
 
 Knows all stations and their order; the stations know nothing of each other. Generation runs on emulated actors (virtual
-clock); preparation and learning are measured on this device and charged to the learner, which takes its GPUs when
-generation ends.
+clock) or on actors in processes of their own (wall clock); preparation and learning are measured on this device and charged to
+the learner, which takes its GPUs when generation ends.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ except ImportError as error:
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.sampling import Sampling
-from rlhfless.engine.torch_engine import TorchEngineFactory
-from rlhfless.engine.torch_forward import RowModel, one_thread
-from rlhfless.executor import StepRecord, run_step
+from rlhfless.engine.torch_forward import one_thread
+from rlhfless.executor import ProcessPool, StepRecord, run_step
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.trace import Trace
 from rlhfless.training.arithmetic import ArithmeticTask, Problem
 from rlhfless.training.config import TrainConfig, TrainError
+from rlhfless.training.engines import check_engine, make_engines
 from rlhfless.training.grpo import GrpoBatch, learn
 from rlhfless.training.model import save_model
 from rlhfless.training.run import Run
@@ -42,6 +42,7 @@ from rlhfless.training.tokenizer import CharTokenizer
 from solver.cluster import Cluster
 from solver.objective import Objective
 from solver.plan import Plan
+from solver.survival import from_scenarios
 from solver.workload import Workload
 
 
@@ -70,7 +71,7 @@ class TrainedStep:
 
 
 class Trainer:
-    """Runs steps of one training run.
+    """Runs steps of one training run; use it in a ``with`` statement, or ``close`` it, where actors are processes.
 
     Args:
         config: what to run.
@@ -80,6 +81,7 @@ class Trainer:
 
     Raises:
         TrainError: the options do not fit, or the folder holds nothing to resume.
+        MissingExtra, InputError: the engine is not installed, or a version that is not supported.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Trainer:
         resume: bool = False,
         progress: bool = True,
     ) -> None:
+        check_engine(config.engine)
         self.config, self.progress = config, progress
         self.latency = load_profile(config.profile)
         per_node = min(config.gpus, config.gpus_per_node)
@@ -101,10 +104,12 @@ class Trainer:
             raise TrainError(f"policy {config.policy!r} needs the true lengths, which nobody has before generating")
         self.task = ArithmeticTask(config.seed, config.pool)
         self.predictor = EwmaPredictor(config.window)
-        self.kept = Run.open(config, self.cluster, None if folder is None else Path(folder), model, resume, progress)
+        self.pool = ProcessPool() if config.executor == "local" else None
+        executed = {} if self.pool is None else self.pool.meta
+        self.kept = Run.open(config, self.cluster, None if folder is None else Path(folder), model, resume, progress, executed)
         longest_prompt = max(len(self.tokenizer.encode(p.prompt)) for p in self.task.problems)
-        self.rows = RowModel(self.model, longest_prompt + config.response_limit)
-        self.engines = TorchEngineFactory(self.rows, self.tokenizer.eos_token_id, Sampling(temperature=config.temperature))
+        eos_id, most_tokens = self.tokenizer.eos_token_id, longest_prompt + config.response_limit
+        self.engines = make_engines(config.engine, self.model, eos_id, most_tokens, Sampling(temperature=config.temperature))
 
     @classmethod
     def continue_from(cls, trace: Trace, model: str | Path, *, progress: bool = True, **changes: Any) -> Trainer:
@@ -123,6 +128,18 @@ class Trainer:
         trainer = cls(TrainConfig(**{**trace.meta["config"], **changes}), model=model, progress=progress)
         trainer.kept.go_on_after(trace)
         return trainer
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the actors' processes, if there are any, and remove what they read weights from. Idempotent."""
+        if self.pool is not None:
+            self.pool.close()
+        self.engines.close()
 
     @property
     def model(self) -> Any:
@@ -182,13 +199,22 @@ class Trainer:
                 requests.append(Request(index, len(ids), self.config.response_limit, prompt_ids=ids, seed=seed, prompt=p))
         return requests
 
-    def generate(self, plan: Plan, problems: Sequence[Problem], step: int) -> StepRecord:
-        """Run the plan on real engines, on the virtual clock."""
-        self.rows.load(self.model)
-        return run_step(
-            plan, self.requests(problems, step), self.engines, self.latency, self.cluster,
-            run=self.config.task, step=step, start_s=self.kept.clock_s, charging=self.config.charging,
-        )  # fmt: skip
+    def generate(self, plan: Plan, problems: Sequence[Problem], step: int, workload: Workload | None = None) -> StepRecord:
+        """Run the plan on real engines, with the weights as they are now.
+
+        Args:
+            workload: what was predicted, for planning anew should an actor be lost.
+
+        Raises:
+            ActorError: actors died or failed and the step could not be finished; the run goes on at this step when resumed.
+        """
+        engines = self.engines.of_step(self.model, step)
+        requests, c = self.requests(problems, step), self.config
+        given: dict[str, Any] = {"run": c.task, "step": step, "start_s": self.kept.clock_s}
+        if self.pool is None:
+            return run_step(plan, requests, engines, self.latency, self.cluster, charging=c.charging, **given)
+        forecast = None if workload is None else from_scenarios(workload)
+        return self.pool.run_step(plan, requests, engines, self.latency, self.cluster, forecast=forecast, **given)
 
     def step(self) -> TrainedStep:
         """One whole step: predict, plan, execute, reward, learn, trace."""
@@ -196,7 +222,7 @@ class Trainer:
         problems = self.problems_of(step)
         workload = self.predict(problems)
         plan = self.plan(workload)
-        record = self.generate(plan, problems, step)
+        record = self.generate(plan, problems, step, workload)
         began = time.perf_counter()
         rollouts = self._rollouts(problems, workload, record, step)
         prepare_s = time.perf_counter() - began
@@ -280,8 +306,8 @@ class Trainer:
 
 def train(config: TrainConfig, folder: str | Path, *, resume: bool = False, model: str | Path | None = None) -> Trace:
     """Run (or resume) a training run; ``folder`` keeps its trace, its last checkpoint, and the final weights in ``model/``."""
-    trainer = Trainer(config, folder, resume=resume, model=model)
-    trace = trainer.run()
+    with Trainer(config, folder, resume=resume, model=model) as trainer:
+        trace = trainer.run()
     assert trace is not None
     save_model(trainer.model, trainer.tokenizer, Path(folder) / "model")
     return trace

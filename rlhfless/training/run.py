@@ -7,6 +7,7 @@ trace's ``meta.json`` names it; its checkpoint is written before.
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ class Run:
 
     Attributes:
         folder: where trace and checkpoints go, with their writer; None keeps nothing.
-        history: rollouts of all steps so far; clock_s: when the last of them ended on the virtual clock.
+        history: rollouts of all steps so far; clock_s: when the last of them ended.
     """
 
     model: Any
@@ -65,9 +66,19 @@ class Run:
 
     @classmethod
     def open(
-        cls, config: TrainConfig, cluster: Cluster, folder: Path | None, model: str | Path | None, resume: bool, progress: bool
+        cls,
+        config: TrainConfig,
+        cluster: Cluster,
+        folder: Path | None,
+        model: str | Path | None,
+        resume: bool,
+        progress: bool,
+        executed: Mapping[str, str],
     ) -> Run:
         """Start a run with a loaded or a new model, or resume the one in ``folder`` after its last completed step.
+
+        Args:
+            executed: what ``meta.json`` says of where steps are executed, if not on the virtual clock.
 
         Raises:
             TrainError: the folder holds a run already, or nothing to resume, or one with other options.
@@ -78,7 +89,7 @@ class Run:
             weights, tokenizer = make_model(config.seed, progress) if model is None else load_model(model)
             run = cls(weights, tokenizer, _optimizer(weights, config), folder)
             if folder is not None:
-                run.writer = TraceWriter(folder, meta_of(config, cluster))
+                run.writer = TraceWriter(folder, meta_of(config, cluster) | dict(executed))
                 save_model(weights, tokenizer, folder / "warm")
                 save_checkpoint(run._checkpoints, 0, weights, run.optimizer)
             return run
@@ -133,7 +144,7 @@ def meta_of(config: TrainConfig, cluster: Cluster) -> dict[str, Any]:
         "policy": config.policy,
         "clock": "virtual",
         "charging": config.charging,
-        "engine": "torch",
+        "engine": config.engine,
         "device": f"{platform.machine()} CPU, torch {torch.__version__}",
         "config": config.to_dict(),
     }

@@ -113,6 +113,7 @@ class MixedWork:
             return np.asarray(np.add.reduceat(values, edge[:-1], axis=-1), dtype=float)
 
         decode = column("per_response_s")[:, None] * n + column("per_kv_token_s")[:, None] * kv_steps
+        decode += column("join_s")[:, None] * works
         per_token = column("prefill_per_token_s")[:, None]
         load = of_items(decode + per_token * must)
         kv_tokens = column("kv_capacity_tokens").astype(np.int64)

@@ -24,7 +24,7 @@ class SortedWork:
         order: (R,) responses, item after item, each item's longest first; iterations: (R,) of them; edge: (m+1,) where the
             items lie in it.
         length: (m,) iterations of the longest response of each item.
-        load: (m+1,) running sum of loads that every plan pays: decoding, and every prompt's prefill as often as it must be.
+        load: (m+1,) running sum of loads that every plan pays: decoding, a join, and prompts' prefill as often as it must be.
         slot_load, kv_load: (m+1,) the same with the share of the base time that slots and memory make it pay.
         own: (m,) load of an item by itself; computes: (m,) whether it has tokens to prefill.
         repeated: (m,) the part of its load that falls away beside an earlier item with the same prompt (``share_prefill``),
@@ -93,7 +93,7 @@ class SortedWork:
         n, p = remaining[order].astype(float), context[order].astype(float)
         computes = (n > 0) & (p > 0)
         kv_steps = p * n + n * (n - 1) / 2
-        decode = latency.per_response_s * n + latency.per_kv_token_s * kv_steps
+        decode = latency.per_response_s * n + latency.per_kv_token_s * kv_steps + latency.join_s * (n > 0)
         prefill = np.where(computes, latency.prefill_per_token_s * p, 0.0)
         repeated = np.zeros(len(start))
         previous = np.full(len(start), -1, dtype=np.int64)

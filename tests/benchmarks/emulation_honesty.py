@@ -31,7 +31,9 @@ import torch
 
 from rlhfless.engine.journal import Journal, Replayed
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_engine import MEASURED, TorchEngine, TorchEngineFactory
+from rlhfless.engine.torch_clock import MEASURED
+from rlhfless.engine.torch_engine import TorchEngine
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel, one_thread
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.replay import REPLAYS

@@ -16,7 +16,8 @@ Needs numpy, torch and transformers only. Models of Qwen2.5's shapes with random
 - ``throughput``: useful tokens per second on ragged lengths, the engine with 64 slots and ``generate`` in static batches of 64.
 - ``flips``: how often tokens depend on the batch or on recomputation (`flip_rate.py`).
 
-A part that would not end within the budget is skipped, and the result says so. The result is written after every part; with
+A part that would not end within the budget is skipped, and one that fails is noted with its error (so is a policy of ``replay``
+or a contender of ``throughput``): the others stand. The result is written after every part; with
 ``--only`` the other parts of an existing result are kept, so a long part can have a call of its own; with some policies only,
 ``replay`` has room for more prompts and is written under their names.
 """
@@ -30,7 +31,6 @@ import os
 import platform
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from functools import cache, partial
 from importlib.metadata import version
@@ -42,7 +42,7 @@ from flip_rate import RESPONSES as FLIP_RESPONSES
 from flip_rate import print_row, rates
 from gpu_parts import Grid, measured_profile, throughput
 from gpu_replay import POLICIES, replayed
-from gpu_workload import PREPARED, SHIPPED, SIZES, TINY, known_lengths, prepare, write_config
+from gpu_workload import PREPARED, SHIPPED, SIZES, TINY, attempted, known_lengths, prepare, write_config
 
 from rlhfless.latency.measure import CausalLM
 
@@ -50,9 +50,9 @@ BUDGET_S = 540.0
 RESULTS = Path(__file__).parent / "results"
 GRID = Grid(
     batches=(1, 2, 4, 8, 16, 32, 64, 128, 256), contexts=(128, 512, 1024),
-    prefills=((1, 128), (1, 512), (16, 128), (16, 512), (64, 128), (256, 128)), most_rounds=5,
+    joins=((1, 128), (1, 512), (16, 128), (16, 512), (64, 128), (256, 128)), most_rounds=5,
 )  # fmt: skip
-TINY_GRID = Grid(batches=(1, 4), contexts=(16, 32), prefills=((1, 16), (4, 16)), most_rounds=2)
+TINY_GRID = Grid(batches=(1, 4), contexts=(16, 32), joins=((1, 16), (4, 16)), most_rounds=2)
 PARTS = ("profile", "replay", "throughput", "flips")
 
 
@@ -89,12 +89,8 @@ class Report:
         if self.left_s < needs_s:
             found = {"skipped": f"{self.left_s:.0f} s of the budget were left, about {needs_s:.0f} s are needed"}
         else:
-            try:
-                _reset_peak()
-                found = run()
-            except Exception as error:  # whatever it is, earlier parts stand and later ones may run
-                traceback.print_exc()
-                found = {"failed": f"{type(error).__name__}: {error}"}
+            _reset_peak()
+            found = attempted(run)
         gc.collect()
         self.parts[name] = {**found, "took_s": time.monotonic() - begin, **_peak()}
         for why in ("skipped", "failed"):
@@ -165,11 +161,15 @@ def run(report: Report, device: str, sizes: list[str], only: list[str], policies
         return {"model": model().name, "lengths": where, **throughput(model(), some)}
 
     def flips() -> dict[str, Any]:
-        rows = []
-        for row in rates(device, 4 if tiny else FLIP_RESPONSES):
-            rows.append(row)
-            print_row(row)
-        return {"rows": rows}
+        rows: list[dict[str, Any]] = []
+
+        def all_rows() -> dict[str, Any]:
+            for row in rates(device, 4 if tiny else FLIP_RESPONSES):
+                rows.append(row)
+                print_row(row)
+            return {}
+
+        return {"rows": rows, **attempted(all_rows)}
 
     parts: list[tuple[str, str, float, Callable[[], dict[str, Any]]]] = [
         *(("profile", f"profile {size}", needs.profile_s, partial(profile, size)) for size in sizes),

@@ -14,15 +14,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from gpu_workload import LIMIT
+from gpu_workload import LIMIT, attempted
 
 from rlhfless.engine.kv_cache import BLOCK
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_engine import MEASURED, TorchEngine
+from rlhfless.engine.torch_clock import MEASURED
+from rlhfless.engine.torch_engine import TorchEngine
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.engine.torch_profile import engine_timers
 from rlhfless.engine.torch_step import GRAPH_WIDTH
 from rlhfless.latency import load_profile, read_profile
+from rlhfless.latency.changes import Course, measure_changes
 from rlhfless.latency.measure import TIMED_CALLS, WARM_UP_CALLS, CausalLM, median_seconds
 from rlhfless.latency.profile import compose_profile, kv_capacity
 from solver.admission import Admission
@@ -32,11 +34,11 @@ SLOTS, PROMPT_TOKENS = 64, 64  # of the comparison with generate
 
 
 class Grid(NamedTuple):
-    """Sizes to time: batches x contexts (KV tokens per response), prefill calls (prompts, tokens of each)."""
+    """Sizes to time: batches x contexts (KV tokens per response), and (responses, prompt tokens of each) that join."""
 
     batches: tuple[int, ...]
     contexts: tuple[int, ...]
-    prefills: tuple[tuple[int, int], ...]
+    joins: tuple[tuple[int, int], ...]
     most_rounds: int
 
 
@@ -49,22 +51,22 @@ def measured_profile(load: Callable[[], CausalLM], grid: Grid, shipped: str | No
     begin = time.monotonic()
     lm = load()
     device = lm.device.type
-    decode, prefill = engine_timers(lm.model, max(*grid.contexts, *(tokens for _, tokens in grid.prefills)))
+    courses = [Course(*sizes) for sizes in grid.joins]
+    decode, run_course = engine_timers(lm.model, max(*grid.contexts, *(c.tokens + c.iterations for c in courses)))
     points = [(batch, context) for batch in grid.batches for context in grid.contexts]
     first = time.monotonic()
     median_seconds(decode, points, 1, device)  # finds out what a round takes, and warms up
     a_round = time.monotonic() - first
     rounds = int(np.clip((seconds - (time.monotonic() - begin)) / (1.5 * a_round), 1, grid.most_rounds))
     step_s = median_seconds(decode, points, rounds, device).reshape(len(grid.batches), len(grid.contexts))
-    prefill_s = median_seconds(prefill, list(grid.prefills), 1, device)
+    changes = measure_changes(run_course, courses, 1)
     sync_s = lm.median_s(lm.sync, 1)
     memory = torch.cuda.get_device_properties(lm.device).total_memory if device == "cuda" else lm.weight_bytes + (1 << 30)
     name = torch.cuda.get_device_name(lm.device).lower().replace(" ", "-") if device == "cuda" else "cpu"
     profile = compose_profile(
         name=f"{name}-{lm.name.lower()}", model=lm.name, kind=name, gpus_per_actor=1, precision=lm.precision,
         table=StepTable(np.array(grid.batches), np.array(grid.contexts), step_s),
-        prefill_samples=[(*size, s) for size, s in zip(grid.prefills, prefill_s, strict=True)],
-        start_s=sync_s, sync_s=sync_s, transfer_base_s=0.0, link="a copy in the device's memory",
+        changes=changes, start_s=sync_s, sync_s=sync_s, transfer_base_s=0.0, link="a copy in the device's memory",
         link_bytes_per_s=round(1 / lm.copy_s_per_byte(1)),
         capacity=kv_capacity(
             gpus=1, memory_bytes_per_gpu=memory, weight_bytes=lm.weight_bytes, kv_bytes_per_token=lm.kv_bytes_per_token
@@ -81,8 +83,8 @@ def measured_profile(load: Callable[[], CausalLM], grid: Grid, shipped: str | No
     print("batch " + " ".join(f"{context:>8}" for context in grid.contexts))
     for batch, row in zip(grid.batches, step_s * 1e3, strict=True):
         print(f"{batch:>5} " + " ".join(f"{ms:8.2f}" for ms in row))
-    for (prompts, tokens), s in zip(grid.prefills, prefill_s, strict=True):
-        print(f"prefill {prompts:>3} x {tokens:<4} {s * 1e3:8.2f} ms {prompts * tokens / s:>10,.0f} tokens/s")
+    for c in changes:
+        print(f"{c.prompts:>3} x {c.tokens_each:<4} join, {c.ended} ends: {c.seconds * 1e3:8.2f} ms more than without")
     return {
         "profile": profile, "rounds": rounds, "attended_cells": [attended(context, device) for context in grid.contexts],
         "shipped": against_shipped(points, step_s.reshape(-1), shipped),
@@ -113,21 +115,29 @@ def against_shipped(points: list[tuple[int, int]], seconds: np.ndarray, shipped:
 def throughput(lm: CausalLM, lengths: np.ndarray) -> dict[str, Any]:
     """Useful tokens per second of the engine and of ``generate``, which decodes every batch until its longest is done."""
     prompts = np.random.default_rng(0).integers(1, lm.model.config.vocab_size, (len(lengths), PROMPT_TOKENS))
-    engine_s, prepare_s = engine_seconds(lm, prompts, lengths)
-    generate(lm, prompts[:SLOTS], 4)
-    generate_s = 0.0
-    for begin in range(0, len(lengths), SLOTS):
-        batch = slice(begin, begin + SLOTS)
-        generate_s += generate(lm, prompts[batch], int(lengths[batch].max()))
     tokens = int(lengths.sum())
-    print(f"{len(lengths)} responses, {tokens} tokens, {prepare_s:.1f} s of captures left out")
-    rates = f"engine {tokens / engine_s:,.0f} tokens/s, generate {tokens / generate_s:,.0f} tokens/s"
-    print(f"{rates}; ratio {generate_s / engine_s:.2f}")
-    return {
-        "responses": len(lengths), "tokens": tokens, "slots": SLOTS, "engine_s": engine_s, "engine_prepare_s": prepare_s,
-        "generate_s": generate_s, "engine_tokens_per_s": tokens / engine_s, "generate_tokens_per_s": tokens / generate_s,
-        "ratio": generate_s / engine_s,
-    }  # fmt: skip
+
+    def engine() -> dict[str, Any]:
+        seconds, prepare_s = engine_seconds(lm, prompts, lengths)
+        print(f"engine {tokens / seconds:,.0f} tokens/s, {prepare_s:.1f} s of captures left out")
+        return {"engine_s": seconds, "engine_prepare_s": prepare_s, "engine_tokens_per_s": tokens / seconds}
+
+    def static_batches() -> dict[str, Any]:
+        generate(lm, prompts[:SLOTS], 4)
+        seconds = 0.0
+        for begin in range(0, len(lengths), SLOTS):
+            batch = slice(begin, begin + SLOTS)
+            seconds += generate(lm, prompts[batch], int(lengths[batch].max()))
+        print(f"generate {tokens / seconds:,.0f} tokens/s")
+        return {"generate_s": seconds, "generate_tokens_per_s": tokens / seconds}
+
+    print(f"{len(lengths)} responses, {tokens} tokens")
+    found = {"responses": len(lengths), "tokens": tokens, "slots": SLOTS, **attempted(engine)}
+    more = attempted(static_batches)
+    if "failed" in more:
+        return {**found, "generate": more}
+    found |= more
+    return {**found, "ratio": found["generate_s"] / found["engine_s"]} if "engine_s" in found else found
 
 
 def engine_seconds(lm: CausalLM, prompts: np.ndarray, lengths: np.ndarray) -> tuple[float, float]:

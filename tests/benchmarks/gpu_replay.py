@@ -10,17 +10,20 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from gpu_workload import LIMIT, LONGEST_PROMPT, Step, step_of
+from gpu_workload import LIMIT, LONGEST_PROMPT, Step, attempted, step_of
 
 from rlhfless.engine.journal import Journal, Replayed
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated import SimulatedEngine
-from rlhfless.engine.torch_engine import MEASURED, TorchEngine, TorchEngineFactory
+from rlhfless.engine.torch_clock import MEASURED
+from rlhfless.engine.torch_engine import TorchEngine
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.latency import load_profile, save_profile
@@ -79,9 +82,11 @@ def replayed(
             print(f"{name:>9} skipped: {found['policies'][name]['skipped']}")
             continue
         begin = time.monotonic()
-        row = executed(plan, step, rows, latency, cluster)
-        slower = (time.monotonic() - begin) / expected[name]
+        row = attempted(partial(executed, plan, step, rows, latency, cluster))
         found["policies"][name] = row
+        if "failed" in row:
+            continue
+        slower = (time.monotonic() - begin) / expected[name]
         times = [f"{row[what][side]:9.3f}" for what in ("makespan_s", "gpu_seconds") for side in row[what]]
         print(f"{name:>9} {row['actors']:>3} actors {' '.join(times)}", flush=True)
     return found

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import csv
 import math
+import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from transformers import Qwen2Config
@@ -25,6 +27,15 @@ LOG_MEAN, LOG_SD = 369.56, 99.65  # of the log's first pass: 512 prompts x 8 sam
 PROMPTS, SAMPLES, LIMIT = 512, 8, 512
 SHORTEST_PROMPT, LONGEST_PROMPT = 48, 160  # the log has no prompts: lengths as questions of grade-school mathematics have
 SHIPPED = {"3B": "h100-qwen2.5-3b-tp1"}  # generated profiles to compare with
+
+
+def attempted(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What ``run`` finds, or why it failed: whatever goes wrong on a machine that is hard to come by, the rest is measured."""
+    try:
+        return run()
+    except Exception as error:
+        traceback.print_exc()
+        return {"failed": f"{type(error).__name__}: {error}"}
 
 
 class Size(NamedTuple):

@@ -72,7 +72,7 @@ def run(logged: LoggedStep, policy: SchedulingPolicy, setting: Setting, bound: C
         replace(plan, rule=rule), logged.requests(), SimulatedEngine,
         setting.latency, setting.cluster, admission=setting.admission, migration=setting.migration,
     )  # fmt: skip
-    deciding_s = 0.0 if rule is None else rule.seconds
+    deciding_s = record.rule.seconds if isinstance(record.rule, TimedRule) else 0.0
     gpu_s = idle_gpu_s = 0.0
     spans: dict[str, list[tuple[float, float]]] = {}
     for span in record.spans:

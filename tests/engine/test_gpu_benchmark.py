@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import subprocess
 import sys
@@ -74,3 +75,30 @@ def test_every_part_runs_and_is_written(tmp_path):
     again = json.loads(out.read_text())["parts"]
     assert "of the budget were left" in again["flips"]["skipped"]
     assert again["replay"] == parts["replay"], "the other parts are kept"
+
+
+def test_one_policy_that_fails_leaves_the_others(monkeypatch):
+    pytest.importorskip("transformers")
+    import gpu_replay
+    from gpu_engine import load
+
+    real = gpu_replay.executed
+
+    def executed(plan, *rest):
+        if plan.policy == "random":
+            raise RuntimeError("CUDA error: out of memory")
+        return real(plan, *rest)
+
+    monkeypatch.setattr(gpu_replay, "executed", executed)
+    profile = gpu_workload_profile()
+    lengths = np.full((4, 2), 5)
+    found = gpu_replay.replayed(load("0.5B", "cpu", True), profile, lengths, ("static", "random", "solver"), math.inf)
+    assert found["policies"]["random"] == {"failed": "RuntimeError: CUDA error: out of memory"}
+    assert {"makespan_s", "gpu_seconds"} <= set(found["policies"]["static"]) & set(found["policies"]["solver"])
+
+
+def gpu_workload_profile():
+    """A shipped profile as the fitted one."""
+    from rlhfless.latency import read_profile
+
+    return read_profile("h100-qwen2.5-3b-tp1")

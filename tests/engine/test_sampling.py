@@ -9,7 +9,8 @@ transformers = pytest.importorskip("transformers")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from rlhfless.engine.sampling import Sampling, draw, signals  # noqa: E402
+from rlhfless.engine.sampling import Sampling, draw, race_numbers, signals  # noqa: E402
+from rlhfless.engine.torch_noise import NoiseAhead, exponentials, places, streams, token_keys  # noqa: E402
 
 VOCAB = 24
 
@@ -35,44 +36,108 @@ samplings = st.builds(
 )
 
 
+def noise_of(seeds, vocabulary, index=0):
+    """(len(seeds), numbers) as the engine makes it for token ``index`` of responses with these seeds."""
+    keys = token_keys(streams(seeds), np.full(len(seeds), index), 1)[0]
+    halves = torch.from_numpy(keys.view(np.int32).reshape(-1, 2))
+    return exponentials(halves, places(race_numbers(vocabulary), torch.device("cpu")))
+
+
+def assert_frequencies(ids, probabilities):
+    """Chi-squared, with tokens that are hardly expected taken together: far less than one run in a million is this far off."""
+    expected, found = probabilities.double().numpy() * len(ids), np.bincount(ids.numpy(), minlength=len(probabilities))
+    assert found[expected == 0].sum() == 0, "a token was drawn that a filter takes out"
+    rare = (expected < 10) & (expected > 0)
+    expected = np.append(expected[expected >= 10], max(expected[rare].sum(), 1e-9))
+    found = np.append(found[probabilities.double().numpy() * len(ids) >= 10], found[rare].sum())
+    if expected[-1] < 10:
+        expected, found = expected[:-1], found[:-1]
+    chi_squared, degrees = ((found - expected) ** 2 / expected).sum(), len(expected) - 1
+    assert chi_squared < degrees + 6 * np.sqrt(2 * degrees) + 12
+
+
 @given(samplings, st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
-def test_the_numbers_cut_the_distribution_where_transformers_does(sampling, seed):
-    """Uniform numbers on a fine grid give every token its share of the numbers, to the width of the grid."""
+@settings(max_examples=30, deadline=None)
+def test_frequencies_are_those_of_transformers_filters(sampling, seed):
+    """One draw each of many seeds: temperature, top-k, top-p and min-p in every combination."""
     logits = 3 * torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(seed))
-    grid = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
-    ids, logprobs = draw(logits.expand(4000, -1), grid, sampling)
-    share = torch.bincount(ids, minlength=VOCAB) / 4000
-    assert (share - filtered(logits, sampling)[0]).abs().max() < 1e-3
+    noise = noise_of(range(seed, seed + 5000), VOCAB)
+    ids, logprobs = draw(logits.expand(5000, -1), noise, sampling)
+    assert_frequencies(ids, filtered(logits, sampling)[0])
     torch.testing.assert_close(logprobs, torch.log_softmax(logits, -1)[0, ids])
 
 
-def test_frequencies_of_independent_streams_are_the_distribution():
-    """Chi-squared over the streams that responses have: one number each of many seeds."""
-    from rlhfless.engine.sampling import uniform_stream
+@pytest.mark.parametrize("vocabulary", [256, 257, 1000])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, top_k=300), Sampling(1.2, top_p=0.8, min_p=0.001)])
+def test_frequencies_where_blocks_race_before_tokens(vocabulary, sampling):
+    logits = 2 * torch.randn(1, vocabulary, generator=torch.Generator().manual_seed(vocabulary))
+    ids, _ = draw(logits.expand(8000, -1), noise_of(range(8000), vocabulary), sampling)
+    assert_frequencies(ids, filtered(logits, sampling)[0])
 
-    sampling = Sampling(temperature=0.8, top_k=12, min_p=0.02)
-    logits = 2 * torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(4))
-    numbers = torch.from_numpy(np.array([uniform_stream(seed, 3)[2] for seed in range(20_000)]))
-    ids, _ = draw(logits.expand(len(numbers), -1), numbers, sampling)
-    expected = filtered(logits, sampling)[0].numpy() * len(numbers)
-    found = np.bincount(ids.numpy(), minlength=VOCAB)
-    likely = expected > 0
-    assert found[~likely].sum() == 0
-    chi_squared = ((found - expected)[likely] ** 2 / expected[likely]).sum()
-    degrees = likely.sum() - 1
-    assert chi_squared < degrees + 5 * np.sqrt(2 * degrees)
+
+def test_frequencies_along_one_response_and_of_pairs_of_tokens_that_follow_each_other():
+    probabilities = torch.softmax(torch.randn(1, 12, generator=torch.Generator().manual_seed(4)), -1)
+    keys = token_keys(streams([77]), np.zeros(1, np.int64), 40_000)[:, 0].copy()
+    noise = exponentials(torch.from_numpy(keys.view(np.int32).reshape(-1, 2)), places(12, torch.device("cpu")))
+    ids, _ = draw(probabilities.log().expand(len(noise), -1), noise, Sampling())
+    assert_frequencies(ids, probabilities[0])
+    assert_frequencies(ids[:-1] * 12 + ids[1:], torch.outer(probabilities[0], probabilities[0]).reshape(-1))
+
+
+def test_noise_is_exponential_at_every_place_and_independent_between_places():
+    noise = noise_of(range(1 << 34, (1 << 34) + 20_000), 40).double().numpy()
+    assert noise.min() > 0
+    uniform = 1 - np.exp(-noise)
+    cells = np.stack([np.histogram(column, 20, (0, 1))[0] for column in uniform.T])
+    assert (((cells - 1000) ** 2 / 1000).sum(1) < 19 + 6 * np.sqrt(38) + 12).all()
+    correlations = np.corrcoef(uniform.T)[np.triu_indices(40, 1)]
+    assert np.abs(correlations).max() < 6 / np.sqrt(20_000)
+
+
+def test_noise_belongs_to_seed_and_index():
+    keys = token_keys(streams([5, 6, 2**64 + 5, -1]), np.array([0, 0, 0, 9]), 100)
+    np.testing.assert_array_equal(keys[17:, 0], token_keys(streams([5]), np.array([17]), 83)[:, 0])
+    np.testing.assert_array_equal(keys[:, 0], keys[:, 2])  # seeds count modulo 2 ** 64
+    assert len(np.unique(keys[:, [0, 1, 3]])) == 300
+
+
+@given(st.lists(st.sampled_from(["join", "leave", "swap", "next", "forget"]), max_size=40), st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_rows_keep_their_noise_wherever_they_move(steps, seed):
+    """Whatever happened before, a row has the noise of its own seed and token."""
+    rng, ahead, rows = np.random.default_rng(seed), NoiseAhead(6, VOCAB, torch.device("cpu")), []
+    for step in steps:
+        if step == "join" and len(rows) < 6:
+            new = [[int(rng.integers(1 << 62)), int(rng.integers(1000))] for _ in range(rng.integers(1, 7 - len(rows)))]
+            ahead.join(len(rows), *map(list, zip(*new, strict=True)))
+            rows += new
+        elif step == "leave" and rows:
+            row, last = int(rng.integers(len(rows))), rows.pop()
+            if row < len(rows):
+                ahead.move(len(rows), row)
+                rows[row] = last
+        elif step == "swap" and rows:
+            a, b = rng.integers(len(rows), size=2).tolist()
+            ahead.swap(a, b)
+            rows[a], rows[b] = rows[b], rows[a]
+        elif step in ("next", "forget") and rows:
+            found = ahead.next(6, len(rows))
+            for row, (own, token) in enumerate(rows):
+                assert torch.equal(found[row], noise_of([own], VOCAB, token)[0])
+            if step == "next":
+                ahead.commit()
+                rows = [[own, token + 1] for own, token in rows]
 
 
 def test_a_forbidden_token_is_not_drawn_where_it_is_forbidden():
     logits = torch.zeros(1000, VOCAB)
     logits[:, 3] = 5.0
     rows = torch.arange(1000) % 2 == 0
-    numbers = torch.rand(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    for sampling in (Sampling(), Sampling(0.0)):
-        ids, _ = draw(logits, numbers, sampling, 3, rows)
+    for sampling in (Sampling(), Sampling(0.0), Sampling(0.5)):
+        ids, logprobs = draw(logits, noise_of(range(1000), VOCAB), sampling, 3, rows)
         assert not (ids[rows] == 3).any()
         assert (ids[~rows] == 3).float().mean() > 0.7
+        torch.testing.assert_close(logprobs, torch.log_softmax(logits, -1).gather(-1, ids[:, None])[:, 0])
 
 
 def test_signals_are_those_of_the_softmax():

@@ -141,7 +141,7 @@ class PlainEngine:
                 known.add(h.request.prompt)
         new = sum(computed)
         prefill_s = float(self.latency.prefill_s(new)) if new else 0.0
-        decode_s = float(self.latency.step_s(len(batch), sum(h.context for h in batch)))
+        decode_s = float(self.latency.step_s(len(batch), sum(h.context for h in batch))) + self.latency.join_s * len(joining)
         if self.clock_s + prefill_s + decode_s > to_s:
             return False
         self.known = known
@@ -187,7 +187,7 @@ def latencies(draw: st.DrawFn) -> LatencyModel:
 
     return LatencyModel(
         "small", 1, one_of(1e-3, 8e-3), one_of(0.0, 1e-4, 3e-3), one_of(0.0, 1e-5, 2e-4),
-        prefill_base_s=one_of(0.0, 4e-3), prefill_per_token_s=one_of(0.0, 2e-4),
+        prefill_base_s=one_of(0.0, 4e-3), prefill_per_token_s=one_of(0.0, 2e-4), join_s=one_of(0.0, 3e-3),
     )  # fmt: skip
 
 
@@ -382,6 +382,46 @@ def test_peek_commits_nothing_and_no_completion_comes_before_it(data, latency, a
     assert len(engine.advance(math.inf).completions) == left
 
 
+@given(st.data(), latencies(), admissions())
+@settings(max_examples=80, deadline=None)
+def test_peek_knows_the_completions_that_arrivals_have_a_part_in(data, latency, admission):
+    """Unless they share prompts: what they compute then depends on who has joined."""
+    new = [replace(r, shares_prompt=False) for r in data.draw(requests(0, 8, 0.0))]
+    engine, ahead = SimulatedEngine(latency, admission), SimulatedEngine(latency, admission)
+    for one in (engine, ahead):
+        one.add(new)
+    before = facts(engine)
+    ends = [c.time_s for c in ahead.advance(math.inf).completions]
+    assert [engine.peek_next_event_s(k + 1) for k in range(len(new))] == ends
+    assert facts(engine) == before
+    assert [c.time_s for c in engine.advance(math.inf).completions] == ends
+
+
+@given(st.data(), latencies(), admissions())
+@settings(max_examples=80, deadline=None)
+def test_looking_ahead_changes_nothing(data, latency, admission):
+    """An engine that was asked what comes next at every stop goes the same way, to the bit, as one that was not."""
+    asked, other = SimulatedEngine(latency, admission), SimulatedEngine(latency, admission)
+    completions, first, now_s = ([], []), 0, 0.0
+    for _ in range(data.draw(st.integers(1, 6))):
+        new = data.draw(requests(first, 4, now_s))
+        first += len(new)
+        now_s += data.draw(st.integers(0, 30)) * ODD_S
+        leaving = data.draw(st.lists(st.integers(0, first), max_size=2)) if data.draw(st.booleans()) else None
+        for one, done in zip((asked, other), completions, strict=True):
+            one.add(new)
+            if one is asked:
+                one.peek_next_event_s(data.draw(st.integers(1, 6)))
+            done += one.advance(now_s).completions
+            if leaving is not None:
+                done += one.cut(now_s, leaving)[1].completions
+    for one, done in zip((asked, other), completions, strict=True):
+        done += one.advance(math.inf).completions
+    mine, others = ([vars(c) for c in done] for done in completions)
+    assert mine == others
+    assert facts(asked) == facts(other)
+
+
 # --- by hand -------------------------------------------------------------------------------------------------------------
 
 TENTH = LatencyModel("tenth", 1, 0.1, 0.0, prefill_per_token_s=0.01)
@@ -406,6 +446,14 @@ def test_an_idle_engine_jumps_and_a_busy_one_admits_at_the_next_boundary():
     ends = {c.response: c for c in engine.advance(math.inf).completions}
     assert (ends[0].start_s, ends[0].time_s) == (pytest.approx(1.03), pytest.approx(1.23))
     assert (ends[1].start_s, ends[1].first_token_s) == (pytest.approx(1.13), pytest.approx(1.23))
+
+
+def test_peek_looks_through_an_arrival():
+    """Response 1 joins at 0.3, the first boundary after 0.25; 0 completes at 0.5, and 1 at 0.6."""
+    engine = SimulatedEngine(TENTH, Admission(4, 1000))
+    engine.add([Request(0, 0, 10, target_tokens=5), Request(1, 0, 10, 0.25, target_tokens=3)])
+    assert [engine.peek_next_event_s(k) for k in (1, 2, 3)] == [pytest.approx(0.5), pytest.approx(0.6), math.inf]
+    assert (engine.clock_s, engine.running(), engine.waiting()) == (0.0, (), (0, 1))
 
 
 def test_a_cut_lets_the_iteration_under_way_finish():

@@ -15,7 +15,6 @@ from torch_models import EOS, VOCAB, tiny_model  # noqa: E402
 
 from rlhfless.engine.kv_cache import BLOCK  # noqa: E402
 from rlhfless.engine.protocol import Request  # noqa: E402
-from rlhfless.engine.sampling import uniform_stream  # noqa: E402
 from rlhfless.engine.torch_engine import TorchEngine  # noqa: E402
 from rlhfless.engine.torch_forward import RowModel, Segment, one_thread  # noqa: E402
 from rlhfless.engine.torch_weights import ARCHITECTURES  # noqa: E402
@@ -153,9 +152,3 @@ def test_the_number_of_threads_changes_nothing(model, requests, expected):
     finally:
         torch.set_num_threads(threads)
     assert [found[i] for i in range(RESPONSES)] == expected
-
-
-def test_uniform_numbers_belong_to_seed_and_index():
-    np.testing.assert_array_equal(uniform_stream(5, 100)[:17], uniform_stream(5, 17))
-    assert uniform_stream(5, 8).tolist() != uniform_stream(6, 8).tolist()
-    assert 0 <= uniform_stream(7, 10**5).min() < 1e-3 < 1 - 1e-3 < uniform_stream(7, 10**5).max() < 1

@@ -14,15 +14,18 @@ pytest.importorskip("transformers")
 from torch_models import EOS, VOCAB, tiny_model  # noqa: E402
 
 from rlhfless.engine.protocol import Request  # noqa: E402
-from rlhfless.engine.sampling import Sampling, uniform_stream  # noqa: E402
-from rlhfless.engine.torch_engine import TorchEngine, TorchEngineFactory  # noqa: E402
+from rlhfless.engine.sampling import Sampling  # noqa: E402
+from rlhfless.engine.torch_engine import TorchEngine  # noqa: E402
+from rlhfless.engine.torch_factory import TorchEngineFactory  # noqa: E402
 from rlhfless.engine.torch_forward import RowModel, one_thread  # noqa: E402
+from rlhfless.engine.torch_noise import exponentials, places, streams, token_keys  # noqa: E402
 from solver.admission import Admission  # noqa: E402
 from solver.latency import LatencyModel  # noqa: E402
 
 LATENCY = LatencyModel(
-    "test", 1, base_s=1.0, per_response_s=0.25, per_kv_token_s=2**-10, prefill_base_s=0.5, prefill_per_token_s=2**-6
-)
+    "test", 1, base_s=1.0, per_response_s=0.25, per_kv_token_s=2**-10, prefill_base_s=0.5, prefill_per_token_s=2**-6,
+    join_s=2**-3,
+)  # fmt: skip
 ROOMY = Admission(8, 1 << 20)
 
 
@@ -55,7 +58,9 @@ def alone(model, r):
 
 def reference(hf, r, temperature=1.0, top_p=1.0):
     """The same response by transformers' own forward pass, the whole context again for every token."""
-    ids, logprobs, uniforms = [], [], uniform_stream(r.seed, r.limit_tokens)
+    ids, logprobs = [], []
+    keys = token_keys(streams([r.seed]), np.zeros(1, np.int64), r.limit_tokens)[:, 0].copy()
+    noise = exponentials(torch.from_numpy(keys.view(np.int32).reshape(-1, 2)), places(VOCAB, hf.device)).double().numpy()
     while len(ids) < r.limit_tokens and EOS not in ids:
         with torch.no_grad(), one_thread(hf.device):
             logits = hf(torch.tensor([[*r.prompt_ids, *ids]])).logits[0, -1].double().numpy()
@@ -67,7 +72,7 @@ def reference(hf, r, temperature=1.0, top_p=1.0):
             if top_p < 1:
                 order = np.argsort(-p, kind="stable")
                 p[order[np.cumsum(p[order]) - p[order] >= top_p]] = 0
-            token = int(np.searchsorted(np.cumsum(p), uniforms[len(ids)] * p.sum(), side="right"))
+            token = int((p / noise[len(ids)]).argmax())
         logprobs.append(logits[token] - np.log(np.exp(logits - logits.max()).sum()) - logits.max())
         ids.append(token)
     return ids, logprobs
@@ -108,8 +113,8 @@ def test_ends_at_eos_at_the_limit_and_at_a_forced_length(model):
 def test_profile_charging_is_what_one_computes_by_hand(model):
     e = engine(model, Admission(2, 1 << 20), start_s=3.0)
     e.add([request(0, 5, target_tokens=2), request(1, 7, target_tokens=1), request(2, 4, target_tokens=1)])
-    first = LATENCY.prefill_s(12) + LATENCY.step_s(2, 12)
-    second = LATENCY.prefill_s(4) + LATENCY.step_s(2, 6 + 4)
+    first = LATENCY.prefill_s(12) + LATENCY.step_s(2, 12) + 2 * LATENCY.join_s
+    second = LATENCY.prefill_s(4) + LATENCY.step_s(2, 6 + 4) + LATENCY.join_s
     assert e.peek_next_event_s() == 3.0 + first
     progress = e.advance(math.inf)
     assert [(c.response, c.time_s) for c in progress.completions] == [
@@ -184,13 +189,13 @@ def test_a_late_arrival_joins_at_the_next_boundary_and_an_idle_clock_jumps(model
     e = engine(model)
     e.add([request(0, target_tokens=3), request(1, target_tokens=1, available_s=1.5), request(2, available_s=100.0)])
     assert (e.running(), e.waiting()) == ((), (0, 1, 2))
-    boundary = float(LATENCY.prefill_s(5) + LATENCY.step_s(1, 5))
+    boundary = float(LATENCY.prefill_s(5) + LATENCY.step_s(1, 5) + LATENCY.join_s)
     completions = {c.response: c for c in e.advance(99.0).completions}
     assert completions[1].start_s == boundary
     assert e.clock_s == completions[0].time_s < 99.0
-    assert e.peek_next_event_s() == 100.0 + LATENCY.prefill_s(5) + LATENCY.step_s(1, 5)
+    assert e.peek_next_event_s() == 100.0 + LATENCY.prefill_s(5) + LATENCY.step_s(1, 5) + LATENCY.join_s
     e.add([request(3, target_tokens=1, available_s=50.0)])
-    assert e.peek_next_event_s() == 50.0 + LATENCY.prefill_s(5) + LATENCY.step_s(1, 5)
+    assert e.peek_next_event_s() == 50.0 + LATENCY.prefill_s(5) + LATENCY.step_s(1, 5) + LATENCY.join_s
     assert {c.start_s for c in e.advance(math.inf).completions} == {50.0, 100.0}
 
 
@@ -305,10 +310,19 @@ def test_training_the_model_in_place_shows_only_after_sync():
 def test_refusals_are_one_sentence_each(hf, model):
     e = engine(model, Admission(4, 100))
     for wrong, sentence in [
-        (replace(request(0), prompt_ids=None), "has none prompt_ids"),
-        (replace(request(0), generated_tokens=2), "0 generated_ids and 0 logprobs"),
-        (request(0, 80, 30), "can reach 110 tokens .* holds 100"),
-        (request(0, target_tokens=0), "already has 0 of 0 tokens"),
+        (replace(request(0), prompt_ids=None), "response 0 has no prompt_ids; prompt_tokens says that there are 5"),
+        (replace(request(0), prompt_ids=np.array([1])), "has 1 prompt_ids; prompt_tokens says that there are 5"),
+        (request(3, 0), "response 3 has an empty prompt; a prompt of at least 1 token is needed"),
+        (replace(request(0), prompt_ids=np.full(5, VOCAB)), "has the id 32 in its prompt; the model knows ids from 0 to 31"),
+        (replace(request(0), prompt_ids=np.full(5, -1)), "has the id -1 in its prompt"),
+        (replace(request(0), generated_tokens=2), "has 0 generated_ids and 0 logprobs; generated_tokens says that there are 2"),
+        (request(0, 80, 30), "can reach 110 tokens with its prompt; this actor's KV memory holds 100 at most"),
+        (
+            request(9, 512, 30),
+            "response 9 has a prompt of 512 tokens; the longest context here is 512 tokens, prompt and response",
+        ),
+        (request(0, 500, 30), "can reach 530 tokens .* the longest context here is 512 tokens, which leaves it 12"),
+        (request(0, limit_tokens=0), "already has 0 of 0 tokens"),
         (request(0, kv=torch.zeros(2, 4, 2, 3, 16)), "KV state of 3 tokens; it needs 4"),
     ]:
         with pytest.raises(ValueError, match=sentence):

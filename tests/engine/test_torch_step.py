@@ -100,7 +100,7 @@ def test_a_replay_reads_what_is_given_and_what_it_drew_outlives_the_next(capture
         inputs = Inputs(
             torch.randint(1, 32, (4,), generator=given),
             torch.tensor([position] * 3 + [cache.spare]),
-            torch.rand(4, generator=given, dtype=torch.float64),
+            torch.rand(4, 32, generator=given),
             torch.tensor([True, False, True, False]) if position == 1 else None,
         )
         found.append(step(cache, inputs, 10, 1))

@@ -4,7 +4,8 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import chaos
 import emulation_honesty
 import plan_against_reality
 
-__all__ = ["emulation_honesty", "plan_against_reality"]
+__all__ = ["chaos", "emulation_honesty", "plan_against_reality"]

@@ -52,6 +52,7 @@ def random_step(seed: int, *, prompts: int = 6, samples: int = 3, **changes: flo
         "per_kv_token_s": rng.choice([0.0, 1e-5, 1e-4]),
         "prefill_base_s": rng.choice([0.0, 3e-3]),
         "prefill_per_token_s": rng.choice([0.0, 2e-4]),
+        "join_s": rng.choice([0.0, 2e-3]),
         "start_s": rng.choice([0.0, 0.2]),
         "sync_s": rng.choice([0.0, 0.05]),
         "transfer_base_s": rng.choice([0.0, 2e-3, 0.05]),

@@ -1,4 +1,4 @@
-"""A crew without processes: actors that obey and decode one event at a time, in an order drawn at random."""
+"""A crew without processes: actors that obey and decode one event at a time, in an order drawn at random, and die at random."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from rlhfless.engine.protocol import Completion, Request
-from rlhfless.executor.remote import Order, RemoteActor, Report
+from rlhfless.executor.remote import Lost, Order, RemoteActor, Report
 
 
 class ScriptedActor:
@@ -18,11 +18,12 @@ class ScriptedActor:
     def __init__(self, order: Order, crew: ScriptedCrew) -> None:
         self.slots, self.crew = order.admission.max_batch, crew
         self.orders: deque[tuple[str, object]] = deque()
-        self.wire: deque[Report] = deque([Report(crew.now_s(), ready_s=(0.1, 0.2))])
+        ready = Report(crew.now_s(), ready_s=(crew.now_s(), crew.now_s()), weights_version=order.weights_version)
+        self.wire: deque[Report | Lost] = deque([ready])
         self.responses: list[Request] = []
-        self.closed = False
+        self.closed = self.dead = self.hangs = False
 
-    def add(self, requests: Sequence[Request]) -> None:
+    def add(self, requests: Sequence[Request], prefixes: object = None) -> None:
         self.orders.append(("add", list(requests)))
 
     def cut(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
@@ -67,11 +68,17 @@ class ScriptedActor:
 
 
 class ScriptedCrew:
-    """Between two looks of the loop anything may happen: orders and reports are on their way for as long as they like."""
+    """Between two looks of the loop anything may happen: orders and reports are on their way for as long as they like.
 
-    def __init__(self, seed: int, obeys: float = 0.5) -> None:
-        self.rng, self.obeys = np.random.default_rng(seed), obeys
+    Args:
+        dies: chance, at every event of an actor, that it dies instead; hangs: that it stops, to go on once it was given up, as
+            if nobody could end it. Of at most ``faults`` actors.
+    """
+
+    def __init__(self, seed: int, obeys: float = 0.5, dies: float = 0.0, hangs: float = 0.0, faults: int = 0) -> None:
+        self.rng, self.obeys, self.dies, self.hangs, self.faults = np.random.default_rng(seed), obeys, dies, hangs, faults
         self.actors: dict[int, ScriptedActor] = {}
+        self.abandoned: set[int] = set()
         self.clock = 0
 
     def now_s(self) -> float:
@@ -79,20 +86,45 @@ class ScriptedCrew:
         return self.clock * 1e-3
 
     def start(self, orders: Sequence[Order]) -> list[RemoteActor]:
-        self.actors = {order.index: ScriptedActor(order, self) for order in orders}
-        return list(self.actors.values())
+        assert not self.actors.keys() & {order.index for order in orders}, "an index is used twice"
+        started = {order.index: ScriptedActor(order, self) for order in orders}
+        self.actors.update(started)
+        return list(started.values())
 
-    def reports(self, timeout_s: float | None) -> list[tuple[int, Report]]:
-        found: list[tuple[int, Report]] = []
+    def abandon(self, index: int) -> None:
+        self.abandoned.add(index)
+        self.actors[index].hangs = False
+
+    def happens(self, actor: ScriptedActor) -> None:
+        """One event."""
+        if self.faults and self.rng.random() < self.dies + self.hangs:
+            self.faults -= 1
+            if self.rng.random() < self.dies / (self.dies + self.hangs):
+                actor.dead = True
+                for _ in range(self.rng.integers(0, len(actor.wire) + 1)):  # what it said last never arrives
+                    actor.wire.pop()
+                actor.wire.append(Lost("died"))
+            else:
+                actor.hangs = True
+        elif actor.orders and (not actor.responses or self.rng.random() < self.obeys):
+            actor.obey()
+        elif actor.responses:
+            actor.iterate()
+
+    def reports(self, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
+        found: list[tuple[int, Report | Lost]] = []
         while not found:
-            able = [a for a in self.actors.values() if a.orders or a.responses or a.wire]
-            assert able, "the loop waits although nothing will be said any more"
-            for _ in range(self.rng.integers(1, 12)):
+            able = [a for a in self.actors.values() if (a.orders or a.responses or a.wire) and not a.dead and not a.hangs]
+            if not able and timeout_s is not None and any(a.hangs or a.wire for a in self.actors.values()):
+                self.clock += 50
+            else:
+                assert able or any(a.wire for a in self.actors.values()), (
+                    "the loop waits although nothing will be said any more"
+                )
+            for _ in range(self.rng.integers(1, 12) if able else 0):
                 actor = able[self.rng.integers(len(able))]
-                if actor.orders and (not actor.responses or self.rng.random() < self.obeys):
-                    actor.obey()
-                elif actor.responses:
-                    actor.iterate()
+                if not actor.dead and not actor.hangs:
+                    self.happens(actor)
             if timeout_s is not None and self.rng.random() < 0.2:
                 return found
             for index in self.rng.permutation(list(self.actors)):

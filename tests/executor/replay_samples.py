@@ -9,7 +9,7 @@ import numpy as np
 from executor_samples import LIMIT, Step, random_step
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.executor import StepRecord
 from rlhfless.executor.virtual import VirtualStep

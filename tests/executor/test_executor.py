@@ -12,7 +12,7 @@ from executor_samples import plan_of, random_step
 from rlhfless.engine.kv_cache import KVCache
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated import SimulatedEngine
-from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.engine.torch_memory import admission_within
 from rlhfless.executor import Executor, run_step

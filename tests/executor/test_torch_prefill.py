@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated import SimulatedEngine
-from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel, counting, one_thread
 from rlhfless.engine.torch_prefixes import compute_prefixes
 from rlhfless.executor import StepRecord, run_step

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.scheduling import PlanningInput, make_policy
@@ -20,7 +20,7 @@ from solver import Cluster, LatencyModel, Objective, Workload
 
 PROMPTS, SAMPLES, LIMIT = 6, 4, 48
 LATENCY = LatencyModel(
-    "tiny", 1, 2e-3, 40e-6, 100e-9, prefill_base_s=1e-3, prefill_per_token_s=1e-5, start_s=0.01,
+    "tiny", 1, 2e-3, 40e-6, 100e-9, prefill_base_s=1e-3, prefill_per_token_s=1e-5, join_s=3e-4, start_s=0.01,
     transfer_base_s=1e-4, transfer_per_kv_token_s=1e-6, max_batch=16, kv_capacity_tokens=4096,
 )  # fmt: skip
 

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+import pickle
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from executor_samples import LIMIT, Restless, assert_sound, execute, plan_of, random_step, run, uniform_step
+from executor_samples import LIMIT, Restless, Step, assert_sound, execute, plan_of, random_step, run, uniform_step
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from solver import StepRest
+from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.executor import run_step
+from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.scheduling.draining import DrainingFold
+from rlhfless.scheduling.fold import Fold
+from rlhfless.scheduling.replan import OracleReplan, SolverReplan
+from rlhfless.scheduling.spread import Spread
+from solver import Plan, StepRest
 from solver.evaluate import evaluate
 from solver.rules import ActorView, Cut, Decision, Move, StepState, Trigger
 
@@ -55,7 +63,7 @@ def test_without_a_rule_a_step_takes_what_evaluate_says(seed, policy):
 
 
 def decisions_before(record, time_s: float) -> list[object]:
-    return [(at_s, decided) for at_s, decided in getattr(record.plan.rule, "decided", []) if at_s < time_s]
+    return [(at_s, decided) for at_s, decided in getattr(record.rule, "decided", []) if at_s < time_s]
 
 
 @given(st.data(), seeds, st.sampled_from([*RULES, "restless"]), st.sampled_from(["move", "recompute"]))
@@ -88,10 +96,10 @@ def test_other_lengths_after_a_moment_change_no_decision_before_it(data, seed, p
 @settings(max_examples=80, deadline=None)
 def test_a_rule_sees_the_tokens_of_finished_iterations_and_no_others(seed, lengths, period):
     """All iterations take 1/8 s and begin at multiples of it, so the tokens known at any time are known to the digit."""
-    step, rule = uniform_step(lengths, base_s=0.125), Restless(seed, period * math.pi * 1e-3)
+    step = uniform_step(lengths, base_s=0.125)
     groups = [list(range(k, len(lengths), 4)) for k in range(4)]
-    record = run(step, plan_of(groups, rule), migration="move")
-    for state in rule.seen:
+    record = run(step, plan_of(groups, Restless(seed, period * math.pi * 1e-3)), migration="move")
+    for state in record.rule.seen:
         iterations = math.floor(state.now_s / 0.125)
         truth = step.truth.response_tokens
         np.testing.assert_array_equal(state.generated_tokens, np.minimum(truth, iterations))
@@ -133,10 +141,9 @@ def held(record):
 
 
 def test_a_rule_is_asked_at_the_last_completion_of_an_actor_too():
-    rule = Once([], actor=0, completions=2)
-    run(uniform_step([1, 2, 9, 9]), plan_of([[0, 1], [2, 3]], rule))
-    assert [round(s.now_s, 6) for s in rule.seen] == [0.2]
-    assert [view.actor for view in rule.seen[0].actors] == [1]
+    seen = run(uniform_step([1, 2, 9, 9]), plan_of([[0, 1], [2, 3]], Once([], actor=0, completions=2))).rule.seen
+    assert [round(s.now_s, 6) for s in seen] == [0.2]
+    assert [view.actor for view in seen[0].actors] == [1]
 
 
 def test_a_cut_moves_kv_caches_and_holds_the_sender_until_they_are_sent():
@@ -272,9 +279,9 @@ class MoveThenLook:
 
 def test_a_move_shows_nothing_of_the_iteration_under_way():
     """Response 0 completes at 0.3, in the iteration that the move lets finish: at 0.27 it looks like any other."""
-    rule, step = MoveThenLook(), uniform_step([3, 6, 9, 9])
-    record = run(step, plan_of([[0, 1, 2], [3]], rule), migration="move")
-    before, after = rule.seen
+    step = uniform_step([3, 6, 9, 9])
+    record = run(step, plan_of([[0, 1, 2], [3]], MoveThenLook()), migration="move")
+    before, after = record.rule.seen
     assert [(v.running, v.waiting, v.arriving) for v in before.actors] == [((0, 1, 2), (), ()), ((3,), (), ())]
     assert [(v.running, v.waiting, v.arriving) for v in after.actors] == [((0, 1), (), ()), ((3,), (), (2,))]
     assert before.generated_tokens.tolist() == after.generated_tokens.tolist() == [2, 2, 2, 2]
@@ -310,3 +317,50 @@ def test_the_same_step_runs_the_same_way_twice(policy):
     one, two = (execute(step, policy, seed=48) for _ in range(2))
     assert (one.events, one.spans, one.allocations) == (two.events, two.spans, two.allocations)
     assert one.moves > 0
+
+
+# --- a plan is a value -----------------------------------------------------------------------------------------------
+
+
+RULED = ["fold", "spread+drain", "rlhfless", "random+tau", "rlhfuse", "solver+replan", "oracle+replan", "restless"]
+
+
+def ruled_plan(policy: str, step: Step, seed: int) -> Plan:
+    """A plan whose rule has something to do."""
+    given_ = PlanningInput(step.predicted, step.cluster, step.latency, time_limit_s=0.05, seed=seed)
+    if policy == "restless":
+        return replace(make_policy("static").plan(given_), rule=Restless(seed))
+    if policy == "spread+drain":
+        return Fold(Spread(), rule=DrainingFold).plan(given_)
+    if policy in ("solver+replan", "oracle+replan"):
+        known = replace(given_, workload=step.truth) if policy == "oracle+replan" else given_
+        return (OracleReplan if policy == "oracle+replan" else SolverReplan)(looks_ahead=False).plan(known)
+    return make_policy(policy).plan(given_)
+
+
+def told(record) -> tuple[object, ...]:
+    """Everything that a record says."""
+    ends = {i: (c.start_s, c.first_token_s, c.time_s, c.prefill_tokens_computed) for i, c in record.completions.items()}
+    return ends, record.actor_of, record.events, record.spans, record.allocations, record.moves, record.end_s
+
+
+class Interrupted(SimulatedEngine):
+    """Someone presses Ctrl-C while the first response is handed over."""
+
+    def cut(self, at_s, responses=None):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("policy", RULED)
+def test_a_plan_can_be_executed_again_whatever_became_of_the_first_time(policy):
+    step = random_step(48, prompts=20)
+    plans = [plan for seed in range(8) if run(step, plan := ruled_plan(policy, step, seed)).moves > 0]
+    assert plans, "the rule has something to do"
+    for plan in plans:
+        before = pickle.dumps(plan.rule)
+        one, two = run(step, plan), run(step, plan)
+        with pytest.raises(KeyboardInterrupt):
+            run_step(plan, step.requests(), Interrupted, step.latency, step.cluster)
+        assert told(one) == told(two) == told(run(step, plan))
+        assert pickle.dumps(plan.rule) == before != pickle.dumps(one.rule)
+        assert type(one.rule) is type(plan.rule)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,11 +19,11 @@ import pytest
 import torch
 from executor_samples import Restless, plan_of, uniform_step
 from remote_samples import ScriptedCrew
-from torch_wall_samples import CLUSTER, LATENCY, actor_plan, factory_of, requests, token_bytes
+from torch_wall_samples import CLUSTER, LATENCY, actor_plan, factory_of, requests, shared_memory, token_bytes, until
 
 from rlhfless.engine.simulated import SimulatedEngine
-from rlhfless.engine.torch_engine import TorchEngineFactory
-from rlhfless.executor import ActorError, ProcessPool, StepRecord, run_step
+from rlhfless.engine.torch_factory import TorchEngineFactory
+from rlhfless.executor import ActorError, Faults, ProcessPool, StepRecord, run_step
 from rlhfless.executor.wall import WallStep
 from rlhfless.trace.checks import validate
 from solver import Cluster, Plan, PlanningError
@@ -53,7 +53,8 @@ def test_no_response_is_lost_or_doubled_whatever_crosses_on_the_wire(seed: int) 
     assert sorted(record.completions) == list(range(len(LENGTHS)))
     assert [record.completions[i].response_tokens for i in range(len(LENGTHS))] == LENGTHS
     assert len(record.allocations) == len(GROUPS)
-    for state in rule.seen:
+    assert not rule.seen, "the plan is as it was"
+    for state in record.rule.seen:
         shown = [r for view in state.actors for r in (*view.unfinished, *view.arriving)]
         assert sorted(shown) == [r for r in range(len(LENGTHS)) if not state.complete[r]], "each unfinished one is somewhere"
         assert all(v.completed <= v.assigned for v in state.actors)
@@ -100,7 +101,7 @@ def factory() -> TorchEngineFactory:
 @pytest.fixture(scope="module")
 def pool(factory: TorchEngineFactory) -> Iterator[ProcessPool]:
     """Four processes that have started: rules have nothing to move while none decodes."""
-    with ProcessPool(["cpu"] * 4) as shared:
+    with ProcessPool(["cpu"] * 4, faults=Faults(slow_factor=math.inf)) as shared:  # a busy machine slows some down
         assert_sound(shared.run_step(actor_plan("static"), requests(), factory, LATENCY, CLUSTER), prewarmed=False)
         assert repr(shared) == "ProcessPool: 4 idle of 4 processes on cpu, cpu, cpu, cpu"
         yield shared
@@ -182,42 +183,9 @@ def test_a_process_that_is_not_kept_ends_with_its_actor(factory: TorchEngineFact
 # --- what can go wrong ------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Kill:
-    """Kills a process of the pool while it decodes."""
-
-    name: str = "kill"
-    killed: int = 0
-
-    def next_trigger(self, view: ActorView) -> Trigger | None:
-        return Trigger(completions=1)
-
-    def decide(self, now_s: float, state: StepState) -> list[Decision]:
-        if not self.killed:
-            self.killed = next(p.pid for p in multiprocessing.active_children() if p.name.startswith("rlhfless"))
-            os.kill(self.killed, signal.SIGKILL)
-        return []
-
-
-def test_an_actor_that_dies_ends_the_step_with_one_sentence(
-    pool: ProcessPool, factory: TorchEngineFactory, undisturbed: StepRecord
-) -> None:
-    rule, long = Kill(), [replace(r, target_tokens=60 if r.response else 1) for r in requests()]
-    with pytest.raises(ActorError) as error:
-        pool.run_step(actor_plan("static", rule), long, factory, LATENCY, CLUSTER)
-    name = str(error.value).split(" ")[0]
-    assert name in {f"actor-{i}" for i in range(4)}
-    given_up = "the step was given up and all its processes were ended"
-    assert str(error.value) == f"{name} (process {rule.killed} on cpu) was killed by SIGKILL; {given_up}"
-    assert not multiprocessing.active_children()
-    assert not shared_memory(os.getpid())
-    one = pool.run_step(plan_of([range(24)]), requests(), factory, LATENCY, CLUSTER)  # the pool goes on with new processes
-    assert token_bytes(one) == token_bytes(undisturbed)
-
-
 def test_an_actor_that_fails_says_why(pool: ProcessPool, factory: TorchEngineFactory) -> None:
     wrong = [replace(r, prompt_ids=None) for r in requests()]
-    said = r"^actor-0 \(process \d+ on cpu\) failed with ValueError: response 0 has none prompt_ids"
+    said = r"^actor-0 \(process \d+ on cpu\) failed with ValueError: response 0 has no prompt_ids"
     with pytest.raises(ActorError, match=said):
         pool.run_step(plan_of([range(24)]), wrong, factory, LATENCY, CLUSTER)
     assert not multiprocessing.active_children()
@@ -248,7 +216,8 @@ with ProcessPool() as pool:  # no main guard
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_program_that_is_stopped_leaves_nothing_behind(how: signal.Signals, tmp_path: Path) -> None:
-    """Ctrl-C as a terminal sends it, to the program and its actors; and a program that is killed outright."""
+    """Ctrl-C as a terminal sends it, to the program and its actors; and a program that is killed outright. An actor that hangs
+    goes with it."""
     here = Path(__file__).parent
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(paths=[str(here), str(here.parents[1])]))
@@ -261,6 +230,8 @@ def test_a_program_that_is_stopped_leaves_nothing_behind(how: signal.Signals, tm
         assert said == "running", program.communicate()[1]
         assert len(pids) == 2
         assert shared_memory(program.pid) or not Path("/dev/shm").exists()
+        if sys.platform == "linux":
+            os.kill(int(pids[0]), signal.SIGSTOP)
         if how == signal.SIGINT:
             os.killpg(program.pid, signal.SIGINT)
         else:
@@ -276,18 +247,6 @@ def test_a_program_that_is_stopped_leaves_nothing_behind(how: signal.Signals, tm
     until(lambda: not shared_memory(program.pid), "shared memory is freed")
 
 
-def shared_memory(pid: int) -> list[Path]:
-    """What the program ``pid`` and its actors have laid out (on Linux, where it has names that can be listed)."""
-    return list(Path("/dev/shm").glob(f"rlhfless-{pid}-*"))
-
-
-def until(true: object, what: str, patience_s: float = 20.0) -> None:
-    ends = time.monotonic() + patience_s
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < ends, f"{what}: not after {patience_s:g} s"
-        time.sleep(0.02)
-
-
 def test_what_cannot_run_is_refused_before_anything_starts(factory: TorchEngineFactory) -> None:
     plan = plan_of([range(12), range(12, 24)])
 
@@ -301,10 +260,8 @@ def test_what_cannot_run_is_refused_before_anything_starts(factory: TorchEngineF
         return replace(plan, actors=(plan.actors[0], replace(plan.actors[1], **changes)))  # type: ignore[arg-type]
 
     refused("actor 1 of the plan uses GPU 3, but there are 2 devices", changed(gpu_ids=(3,)))
-    refused("actor 1 of the plan starts 2 s after the step, which works on the virtual", changed(start_s=2.0))
-    refused("actor 1 of the plan receives prefixes, which works on the virtual", changed(prefixes=(0,), prefix_tokens=(3,)))
     refused("response 12 does not say its prompt", changed(shares_prompts=True))
-    refused("a TorchEngineFactory, not with SimulatedEngine", plan, SimulatedEngine, TypeError)
+    refused("a TorchEngineFactory or a VllmEngineFactory, not with SimulatedEngine", plan, SimulatedEngine, TypeError)
     two = replace(plan, actors=(replace(plan.actors[0], gpu_ids=(0, 1)),))
     with pytest.raises(PlanningError, match="actor 0 of the plan holds 2 GPUs; the torch engine decodes on one"):
         ProcessPool(["cuda:0", "cuda:1"]).run_step(two, requests(), factory, LATENCY, Cluster(1, 2, 2))

@@ -1,19 +1,25 @@
-"""A small step with real tokens: the shipped architecture with random weights, a few prompts, plans of every policy."""
+"""A small step with real tokens: the shipped architecture with random weights, a few prompts, plans of every policy; and
+engines that fail or are slow, for actors in processes of their own, which import them from here."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_engine import TorchEngineFactory
+from rlhfless.engine.protocol import Progress, Request
+from rlhfless.engine.torch_engine import TorchEngine
+from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.executor import StepRecord
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
-from solver import Cluster, LatencyModel, Objective, Plan, Workload
+from solver import Admission, Cluster, LatencyModel, Objective, Plan, Workload
 from solver.rules import RuntimeRule
 
 PROMPTS, SAMPLES, LIMIT = 6, 4, 64
@@ -50,3 +56,49 @@ def actor_plan(policy: str, rule: RuntimeRule | None = None, actors: int | None 
 
 def token_bytes(record: StepRecord) -> dict[int, bytes]:
     return {i: np.asarray(c.token_ids, dtype=np.int64).tobytes() for i, c in sorted(record.completions.items())}
+
+
+def shared_memory(pid: int) -> list[Path]:
+    """What the program ``pid`` and its actors have laid out (on Linux, where it has names that can be listed)."""
+    return list(Path("/dev/shm").glob(f"rlhfless-{pid}-*"))
+
+
+def until(true: Callable[[], object], what: str, patience_s: float = 20.0) -> None:
+    ends = time.monotonic() + patience_s
+    while not true():
+        assert time.monotonic() < ends, f"{what}: not after {patience_s:g} s"
+        time.sleep(0.02)
+
+
+@dataclass(frozen=True)
+class Troubled(TorchEngineFactory):
+    """Engines in trouble: an iteration of more than ``most`` responses finds no memory; one of an actor with ``slow_slots``
+    slots takes ``slow_s`` longer."""
+
+    most: int = 1 << 30
+    slow_slots: int = 0
+    slow_s: float = 0.0
+
+    def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> TorchEngine:
+        engine = super().__call__(latency, admission, start_s)
+        step = engine.step
+
+        def troubled(from_s: float, clock: Any) -> Progress:
+            if len(engine.running()) > self.most:
+                raise MemoryError("no more pages")
+            if admission.max_batch == self.slow_slots:
+                now = clock()
+                return step(from_s, lambda: _later(clock, now, self.slow_s))
+            return step(from_s, clock)
+
+        engine.step = troubled  # type: ignore[method-assign]
+        return engine
+
+
+def _later(clock: Any, now_s: float, slow_s: float) -> float:
+    time.sleep(max(0.0, now_s + slow_s - clock()))
+    return float(clock())
+
+
+def troubled(factory: TorchEngineFactory, **how: float) -> Troubled:
+    return Troubled(factory.model, factory.eos_id, factory.sampling, **how)  # type: ignore[arg-type]

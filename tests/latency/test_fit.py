@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhfless.latency.fit import fit_nonnegative, fit_prefill, fit_table
+from rlhfless.latency.changes import Change
+from rlhfless.latency.fit import fit_changes, fit_nonnegative, fit_table
 from solver.latency import StepTable
 
 BATCH, CONTEXT = np.array([1.0, 4, 16, 64, 256]), np.array([64.0, 512, 4096])
@@ -62,8 +63,29 @@ def test_falling_times_get_a_constant() -> None:
     assert 1e-2 < fit.base_s < 2e-2
 
 
-def test_prefill_is_recovered() -> None:
-    prompts, tokens = np.array([1.0, 4, 16]), np.array([16.0, 64, 128])
-    base_s, per_token_s, errors = fit_prefill(prompts, tokens, 2e-3 + 3e-5 * prompts * tokens)
-    assert (base_s, per_token_s) == pytest.approx((2e-3, 3e-5))
-    assert errors.max() < 1e-9
+CHANGES = [(1, 16, 0), (4, 64, 0), (16, 128, 0), (1, 16, 1), (1, 64, 2), (0, 0, 1), (0, 0, 3)]
+
+
+@given(*(st.sampled_from([0.0, value]) for value in (2e-3, 3e-5, 1e-4, 4e-4)), st.floats(0, 10))
+@settings(max_examples=50, deadline=None)
+def test_affine_changes_are_recovered(base_s: float, token_s: float, join_s: float, end_s: float, other_s: float) -> None:
+    """Whatever else the iterations around take."""
+    taken = [base_s * (n > 0) + token_s * n * t + join_s * n + end_s * ended for n, t, ended in CHANGES]
+    fit = fit_changes([Change(*one, s, s + other_s + 1e-3) for one, s in zip(CHANGES, taken, strict=True)])
+    assert (fit.base_s, fit.per_token_s, fit.per_join_s, fit.per_end_s) == pytest.approx(
+        (base_s, token_s, join_s, end_s), rel=1e-6, abs=1e-9
+    )
+    assert fit.errors.max() < 1e-6
+
+
+def test_errors_of_changes_are_relative_to_the_iterations_around() -> None:
+    """An end that took 1 ms, and one that took nothing, of iterations of 10 ms; the best constant is between."""
+    fit = fit_changes([Change(0, 0, 1, 1e-3, 1e-2), Change(0, 0, 1, 0.0, 1e-2)])
+    assert (fit.base_s, fit.per_token_s, fit.per_join_s, fit.per_end_s) == pytest.approx((0, 0, 0, 5e-4))
+    assert fit.errors == pytest.approx([0.05, 0.05])
+
+
+def test_ends_that_gain_time_take_none() -> None:
+    fit = fit_changes([Change(1, 8, 0, 2e-3, 5e-3), Change(0, 0, 1, -1e-4, 1e-2)])
+    assert fit.per_end_s == 0.0
+    assert min(fit.base_s, fit.per_token_s, fit.per_join_s) >= 0

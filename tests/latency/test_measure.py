@@ -9,11 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlhfless.engine import torch_profile
+from rlhfless.engine.torch_engine import TorchEngine
 from rlhfless.engine.torch_profile import EngineTimer, engine_timers
 from rlhfless.errors import MissingExtra
 from rlhfless.latency import ProfileError, load_profile, measure, save_profile
+from rlhfless.latency.changes import AFTER, GAP, Course, RunCourse
 
-SMALL = {"batches": (1, 8), "contexts": (16, 64), "prefills": ((1, 16), (4, 32)), "rounds": 1}
+SMALL = {"batches": (1, 8), "contexts": (16, 64), "joins": ((1, 16), (4, 32)), "rounds": 1}
 
 
 def test_a_tiny_model_is_measured_and_loads(tmp_path: Path) -> None:
@@ -39,25 +42,67 @@ def test_an_iteration_holds_the_context_that_is_asked_for() -> None:
         assert timer._engine.generated_tokens() == {0: calls, 1: calls}
     timer.decode_iteration(3, 16)
     assert timer._engine.generated_tokens() == {0: 1, 1: 1, 2: 1}
-    timer.prefill_call(3, 8)
 
 
-def test_the_times_are_those_of_the_callables() -> None:
-    """Work of 10 ms + 2 ms per response, so the fit must find about that."""
+@pytest.mark.parametrize(("batch", "tokens"), [(1, 8), (2, 8), (4, 16), (7, 3)])
+def test_the_batch_of_a_course_changes_as_the_course_says(batch: int, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every ``GAP`` iterations one ends; in the first half another joins at once."""
+    engines = []
+
+    class Watched(TorchEngine):
+        def close(self) -> None:
+            engines.append(self)
+
+    monkeypatch.setattr(torch_profile, "TorchEngine", Watched)
+    course = Course(batch, tokens)
+    model = measure.CausalLM(measure.TINY).model
+    seconds = EngineTimer(model, tokens + course.iterations).run_course(course)
+    assert seconds.shape == (course.iterations,)
+    assert seconds.min() > 0
+    changes = engines[0].journal.changes
+    assert [c.iteration for c in changes] == [GAP * i for i in range(2 * course.refills + 1)]
+    asked = [(batch, 0), *[(1, 1)] * course.refills, *[(0, 1)] * course.refills]
+    assert [(len(c.joined), len(c.left)) for c in changes] == asked
+    assert [new.context_tokens for c in changes for new in c.joined] == [tokens] * (batch + course.refills)
+
+
+def test_the_times_are_those_of_the_callables(tmp_path: Path) -> None:
+    """Iterations of 10 ms + 2 ms per response, and changes that take 4 ms for each that ends: the fits must find about that."""
 
     def work(seconds: float) -> None:
         until = time.thread_time() + seconds
         while time.thread_time() < until:
             pass
 
-    def timers(model: object, longest: int) -> tuple[measure.Timed, measure.Timed]:
-        return lambda batch, context: work(10e-3 + 2e-3 * batch), lambda prompts, tokens: work(1e-3)
+    def course_s(course: Course) -> np.ndarray:
+        """Half of what an end takes before the change and half after it; 6 ms for a prefill call, 1 ms for each that joins."""
+        seconds = np.full(course.iterations, 10e-3)
+        seconds[0] += 6e-3 + 1e-3 * course.batch
+        for i in range(1, 2 * course.refills + 1):
+            seconds[GAP * i - 1] += 2e-3
+            seconds[GAP * i + AFTER - 1] += 2e-3
+            seconds[GAP * i] += 7e-3 * (i <= course.refills)
+        return seconds
+
+    def timers(model: object, longest: int) -> tuple[measure.Timed, RunCourse]:
+        return lambda batch, context: work(10e-3 + 2e-3 * batch), course_s
 
     profile = measure.measure_profile(timers, name="pretended", **(SMALL | {"rounds": 3}))
     step_s = np.array(profile["table"]["step_s"])
     assert np.all(step_s >= np.array([[12e-3], [26e-3]]))
     assert profile["fit"]["base_s"] == pytest.approx(10e-3, rel=0.5)
     assert profile["fit"]["per_response_s"] == pytest.approx(2e-3, rel=0.5)
+    prefill = profile["prefill"]
+    assert [prefill[name] for name in ("base_s", "per_join_s", "per_end_s", "per_token_s")] == pytest.approx(
+        [6e-3, 1e-3, 4e-3, 0]
+    )
+    assert prefill["max_relative_error"] == pytest.approx(0, abs=1e-6)
+    assert load_profile(save_profile(tmp_path / "here.json", profile)).join_s == pytest.approx(5e-3)
+
+
+def test_no_more_responses_join_than_there_are_slots() -> None:
+    profile = measure.measure_profile(engine_timers, **(SMALL | {"joins": ((2, 8), (16, 8), (32, 8)), "max_batch": 3}))
+    assert sorted(set(profile["prefill"]["samples"]["prompts"])) == [0, 1, 2, 3]
 
 
 def test_a_local_folder_is_a_model_and_the_command_is_recorded(tmp_path: Path) -> None:

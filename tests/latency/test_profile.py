@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from rlhfless.latency import ProfileError, list_profiles, load_profile, read_profile, save_profile
-from rlhfless.latency.fit import fit_prefill, fit_table, held_points
+from rlhfless.latency.changes import Change
+from rlhfless.latency.fit import fit_changes, fit_table, held_points, residuals
 from rlhfless.latency.profile import data_folders, kv_capacity
 from solver.latency import LatencyModel
 
@@ -61,7 +62,7 @@ def test_the_stored_fits_are_those_of_the_stored_numbers(name: str) -> None:
     assert model.table is not None
     fit = fit_table(model.table, model.max_batch, model.kv_capacity_tokens)
     stored = profile["fit"]
-    for field in ("base_s", "per_response_s", "per_kv_token_s", "mean_relative_error", "max_relative_error", "points"):
+    for field in ("base_s", "per_response_s", "per_kv_token_s", *residuals(np.ones(1)), "points"):
         assert stored[field] == pytest.approx(getattr(fit, field), rel=1e-9)
     # The residuals by the model itself: affine against table.
     batch, context = np.broadcast_arrays(model.table.batch[:, None], model.table.context_tokens[None, :])
@@ -70,11 +71,20 @@ def test_the_stored_fits_are_those_of_the_stored_numbers(name: str) -> None:
     assert stored["mean_relative_error"] == pytest.approx(errors.mean(), rel=1e-9)
     assert stored["max_relative_error"] == pytest.approx(errors.max(), rel=1e-9)
     assert stored["points"] == held.sum()
-    samples = profile["prefill"]["samples"]
-    base_s, per_token_s, prefill_errors = fit_prefill(*(np.array(samples[key], dtype=float) for key in samples))
-    assert profile["prefill"]["base_s"] == pytest.approx(base_s, rel=1e-9)
-    assert profile["prefill"]["per_token_s"] == pytest.approx(per_token_s, rel=1e-9)
-    assert profile["prefill"]["max_relative_error"] == pytest.approx(prefill_errors.max(), rel=1e-9)
+    stored = dict(profile["prefill"])
+    changes = fit_changes([Change(*one) for one in zip(*stored.pop("samples").values(), strict=True)])
+    of_changes = {name: getattr(changes, name) for name in ("base_s", "per_token_s", "per_join_s", "per_end_s")}
+    assert stored == pytest.approx(of_changes | residuals(changes.errors), rel=1e-9)
+    assert model.join_s == pytest.approx(stored["per_join_s"] + stored["per_end_s"])
+
+
+def test_a_profile_from_before_changes_were_measured_charges_nothing_for_them(tmp_path: Path) -> None:
+    profile = read_profile("cpu-tiny-qwen2")
+    for name in ("per_join_s", "per_end_s"):
+        del profile["prefill"][name]
+    assert load_profile(save_profile(tmp_path / "old.json", profile)).join_s == 0
+    with pytest.raises(ProfileError, match=r"the field prefill.per_end_s is -1; a number of 0 or more is needed"):
+        save_profile(tmp_path / "wrong.json", profile | {"prefill": profile["prefill"] | {"per_end_s": -1}})
 
 
 @pytest.mark.parametrize("name", list_profiles())

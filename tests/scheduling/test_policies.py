@@ -346,8 +346,8 @@ def executed(plan, work: Workload, latency: LatencyModel = LATENCY):
 def test_the_global_cut_happens_at_the_very_completion_that_goes_below_the_threshold(seed):
     work = workload(16, seed=seed)
     plan = RLHFuse().plan(given(work))
-    watched = Watched(plan.rule)
-    record = executed(replace(plan, rule=watched), work)
+    record = executed(replace(plan, rule=Watched(plan.rule)), work)
+    watched = record.rule
     ((at, _),) = watched.cuts
     ends = sorted(c.time_s for c in record.completions.values())
     threshold = round(0.2 * 64)
@@ -362,8 +362,8 @@ def test_fold_in_a_step_keeps_the_square_root_at_every_completion(seed):
     work = workload(32, seed=seed)
     plan = Fold().plan(given(work, latency=replace(LATENCY, per_response_s=5e-4, per_kv_token_s=0.0, start_s=0.0)))
     nu, model = plan.rule.nu, plan.rule.latency
-    watched = Watched(plan.rule)
-    record = executed(replace(plan, rule=watched), work)
+    record = executed(replace(plan, rule=Watched(plan.rule)), work)
+    watched = record.rule
 
     def wanted(unfinished: int) -> int:
         return max(1, math.ceil(math.sqrt(nu * model.per_response_s * unfinished / model.base_s) - 1e-9))
@@ -386,8 +386,7 @@ def test_the_local_cut_in_a_step_respects_slots(seed):
     work = workload(32, seed=seed)
     latency = replace(LATENCY, max_batch=20)
     plan = RLHFless(least_actors=7).plan(given(work, latency=latency))
-    watched = Watched(plan.rule)
-    executed(replace(plan, rule=watched), work, latency)
+    watched = executed(replace(plan, rule=Watched(plan.rule)), work, latency).rule
     assigned = {i: len(a.responses) for i, a in enumerate(plan.actors)}
     assert watched.cuts
     for s, cuts in watched.cuts:

@@ -80,8 +80,8 @@ class Watched:
 
 
 def watched(plan: Plan, truth: Workload, latency: LatencyModel = LATENCY):
-    rule = Watched(plan.rule)
-    return executed(replace(plan, rule=rule), truth, latency), rule.seen
+    record = executed(replace(plan, rule=Watched(plan.rule)), truth, latency)
+    return record, record.rule.seen
 
 
 @given(
@@ -195,7 +195,8 @@ def test_without_history_the_batch_itself_is_the_forecast():
     assert type(plan.rule.remaining).__name__ == "BatchLengths"
     record = executed(plan, truth)
     assert len(record.completions) == len(truth)
-    assert plan.rule.remaining.seen > 0
+    assert record.rule.remaining.seen > 0
+    assert plan.rule.remaining.seen == 0, "the plan is as it was"
 
 
 def test_a_wider_objective_sets_the_price_of_time():

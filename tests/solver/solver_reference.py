@@ -55,7 +55,7 @@ def simulate(
             batch.append((newcomers[-1], now, ctx[newcomers[-1]]))
         tokens = sum(to_compute[i] for i in newcomers)
         clock += float(latency.prefill_s(tokens)) if tokens else 0.0
-        clock += float(latency.step_s(len(batch), sum(ctx[i] for i, *_ in batch)))
+        clock += float(latency.step_s(len(batch), sum(ctx[i] for i, *_ in batch))) + latency.join_s * len(newcomers)
         now += 1
         for i, first, joined_with in batch:
             ctx[i] += 1

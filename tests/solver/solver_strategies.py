@@ -36,6 +36,7 @@ def latencies(draw: st.DrawFn, *, max_batch: int = 64, kv_capacity_tokens: int =
         per_kv_token_s=seconds(1e-4, 1e-6, 0.0),
         prefill_base_s=seconds(0.0, 4e-3),
         prefill_per_token_s=seconds(0.0, 2e-4),
+        join_s=seconds(0.0, 3e-3),
         start_s=seconds(0.0, 0.05),
         sync_s=seconds(0.0, 0.01),
         max_batch=max_batch,

@@ -167,6 +167,7 @@ def schedules(work: solver.Workload, latency: solver.LatencyModel, cluster: solv
                 new = {prompt_of[i] for i in batch} - prefilled
                 took = float(latency.step_s(size, sum(context[i] + done[i] for i in batch)))
                 took += latency.prefill_per_token_s * sum(int(work.prompt_tokens[p]) for p in new)
+                took += latency.join_s * sum(done[i] == 0 for i in batch)
                 end = round(now + took, 12)
                 stack.append(
                     then(

@@ -81,7 +81,7 @@ def test_groups_that_share_prompts_take_what_evaluate_says(seed, refill):
     workload = solver.Workload(
         rng.integers(0, 20, 3), rng.integers(0, 3, 12), rng.integers(0, 30, 12), rng.integers(0, 9, 12), response_limit=30
     )
-    slow = replace(LATENCY, prefill_base_s=0.5, prefill_per_token_s=0.2, max_batch=2 if refill else 64)
+    slow = replace(LATENCY, prefill_base_s=0.5, prefill_per_token_s=0.2, join_s=0.7, max_batch=2 if refill else 64)
     split = Split(rng.permutation(12), np.array([0, 5, 12]))
     times = GroupTimes.of(workload, slow, admission_of(slow), split.order, shares_prompts=True).busy_s(split.edges)
     plan = assemble("hand", split.groups(), workload, CLUSTER, slow, shares_prompts=True)
@@ -112,6 +112,14 @@ def test_prefill_is_one_call_of_all_tokens_that_join_together():
     latency = replace(LATENCY, prefill_base_s=0.5, prefill_per_token_s=0.01)
     plan = assemble("hand", [[0, 1], [2]], WORKLOAD, CLUSTER, latency)
     assert [a.predicted_s for a in plan.actors] == pytest.approx([DONE_S[0] + 0.5 + 0.2, DONE_S[1] + 0.5 + 0.2])
+
+
+@pytest.mark.parametrize("slots", [2, 64])
+def test_every_response_that_has_something_to_generate_joins_once(slots):
+    workload = WORKLOAD.with_response_tokens(np.append(WORKLOAD.response_tokens[:-1], 0))
+    free, dear = (replace(LATENCY, join_s=join_s, max_batch=slots) for join_s in (0.0, 0.25))
+    without, paid = (assemble("hand", [[0, 1, 2]], workload, CLUSTER, latency) for latency in (free, dear))
+    assert paid.makespan_s == pytest.approx(without.makespan_s + 2 * 0.25)
 
 
 def test_fewer_slots_than_responses_are_refilled():

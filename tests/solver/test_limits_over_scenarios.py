@@ -27,6 +27,7 @@ def small(seed):
     latency = solver.LatencyModel(
         "small", 1, rng.choice([1e-3, 5e-3, 2e-2]), rng.choice([3e-3, 1e-4, 0.0]), rng.choice([1e-4, 1e-6, 0.0]),
         prefill_per_token_s=rng.choice([0.0, 2e-4]), start_s=rng.choice([0.0, 0.05]), sync_s=rng.choice([0.0, 0.01]),
+        join_s=rng.choice([0.0, 3e-3]),
     )  # fmt: skip
     workload = solver.Workload(
         rng.integers(0, 12, prompts),

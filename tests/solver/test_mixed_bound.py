@@ -38,7 +38,7 @@ def test_no_plan_on_any_offers_costs_less(seed, cost, slots):
     models = {
         (pool.kind, 1): solver.LatencyModel(
             pool.kind, 1, 10 ** rng.uniform(-3.5, -1), 10 ** rng.uniform(-5, -2.5), start_s=rng.choice([0.0, 0.3]),
-            prefill_base_s=rng.choice([0.0, 0.004]), max_batch=slots, kind=pool.kind,
+            prefill_base_s=rng.choice([0.0, 0.004]), join_s=rng.choice([0.0, 0.003]), max_batch=slots, kind=pool.kind,
         )
         for pool in pools
     }  # fmt: skip

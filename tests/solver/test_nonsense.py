@@ -45,7 +45,7 @@ CONSTRUCTORS = {
         solver.LatencyModel,
         {**MODEL, "per_kv_token_s": 0.0, "table": TABLE, "prefill_base_s": 0.0, "prefill_per_token_s": 0.0, "start_s": 0.0,
          "sync_s": 0.0, "transfer_base_s": 0.0, "transfer_per_kv_token_s": 0.0, "max_batch": 4, "kv_capacity_tokens": 99,
-         "kv_bytes_per_token": 1.0, "weight_bytes": 1.0, "fit_mean_error": 0.0, "fit_max_error": 0.0},
+         "join_s": 0.0, "kv_bytes_per_token": 1.0, "weight_bytes": 1.0, "fit_mean_error": 0.0, "fit_max_error": 0.0},
         numbers,
     ),
     "Admission": (solver.Admission, {"max_batch": 2, "kv_capacity_tokens": 9, "rule": "reserve"}, numbers),

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from rlhfless.trace import read_trace, step_metrics
+from rlhfless.trace import Trace, read_trace, step_metrics
 from rlhfless.training.config import TrainConfig, TrainError
-from rlhfless.training.loop import Trainer, train
+from rlhfless.training.loop import TrainedStep, Trainer, train
 from rlhfless.training.model import save_model, tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 
@@ -134,10 +135,50 @@ def test_measured_charging_takes_this_machines_time(tmp_path: Path, model: Path)
     assert measured.record.makespan_s > 0
 
 
+def test_actors_in_processes_write_the_same_texts(tmp_path: Path, model: Path) -> None:
+    """Every actor decodes with the weights of its step, the successor of a killed one too. As noise earns no reward, the test
+    changes the weights after every step itself."""
+
+    def trained(name: str, executor: str, changing: bool = True, killing: bool = False) -> Trace:
+        options = config(gpus=2, gpus_per_node=2, response_limit=48, executor=executor)
+
+        def after(done: TrainedStep) -> None:
+            if changing:
+                torch.manual_seed(done.step)
+                with torch.no_grad():
+                    for parameter in trainer.model.parameters():
+                        parameter += 0.1 * torch.randn_like(parameter)
+            if killing and done.step == 0:
+                assert trainer.pool is not None
+                trainer.pool._idle[0].kill()
+
+        with Trainer(options, tmp_path / name, model=model, progress=False) as trainer:
+            trace = trainer.run(after)
+        assert trace is not None
+        return trace
+
+    expected = trained("virtual", "virtual")
+    trained("stale", "virtual", changing=False)
+    for step in (1, 2):
+        fresh, stale = (set(texts(tmp_path / name)[12 * step : 12 * step + 12]) for name in ("virtual", "stale"))
+        assert len(fresh & stale) < 6
+    trace = trained("local", "local", killing=True)
+    assert texts(tmp_path / "local") == texts(tmp_path / "virtual")
+    assert (trace.meta["clock"], trace.meta["charging"]) == ("wall", "measured")
+    assert expected.meta["clock"] == "virtual"
+    assert step_metrics(trace)["gpu_seconds"].gt(0).all()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"task": "chess"}, "task 'chess' is unknown; choose from arithmetic"),
+        ({"executor": "cloud"}, "executor 'cloud' is unknown; choose from virtual, local"),
+        ({"engine": "abacus"}, "engine 'abacus' is unknown; choose from torch, vllm"),
+        (
+            {"engine": "vllm"},
+            "engine 'vllm' decodes in processes of its own, not on the virtual clock; choose executor 'local'",
+        ),
         ({"steps": 0}, "steps is 0; at least 1 is needed"),
         ({"prompts_per_step": 3}, "prompts_per_step is 3, which does not divide the pool of 8 prompts"),
         ({"gpus": 12}, "gpus is 12, no multiple of the 8 GPUs of a node"),

@@ -1,0 +1,93 @@
+"""How the courses of a simulated actor begin: scheduled anew, or as the rest of the course before.
+
+Knows admission and the latency model; nothing of requests, nor of when an actor is disturbed. A course that begins with a queue
+is scheduled by ``solver.batching``. Where everybody is in the batch and there is room, one that begins with newcomers, or
+without some, needs no schedule: it is the rest of the course before it, with their part added or taken away.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlhfless.engine.course import Course
+from rlhfless.engine.iterations import Iterations
+from rlhfless.engine.members import Members, there_tokens
+from solver.admission import Admission
+from solver.batching import Residency, timeline
+from solver.latency import LatencyModel
+from solver.workload import IntArray
+
+
+def scheduled(
+    members: Members,
+    running: int,
+    base_s: float,
+    latency: LatencyModel,
+    admission: Admission,
+    known_prompts: set[int],
+) -> Course:
+    """A course with whoever has to wait in a queue, or is evicted.
+
+    Args:
+        known_prompts: whose KV cache is with the actor.
+    """
+    context = members["prompt_tokens"] + members["generated_tokens"]
+    remaining = np.maximum(members["target_tokens"] - members["generated_tokens"], 0)
+    most = members["prompt_tokens"] + members["limit_tokens"]
+    there = there_tokens(members, remaining, known_prompts)
+    run = timeline(remaining, context, most, there, latency, admission, running)
+    stays = run.residency
+    if len(stays.response) == len(members) and (stays.response[1:] < stays.response[:-1]).any():
+        order = stays.response.argsort()
+        stays = Residency(*(x[order] for x in (stays.response, stays.first, stays.last, stays.context, stays.prefill)))
+    return Course(members, running, base_s, stays, Iterations.of(run, latency, base_s))
+
+
+def followed(
+    course: Course,
+    at: int,
+    base_s: float,
+    members: Members,
+    running: int,
+    gone: IntArray,
+    latency: LatencyModel,
+    admission: Admission,
+) -> Course | None:
+    """The course that follows another one from its boundary ``at`` on, where everybody is in the batch then.
+
+    None where somebody has to wait or is evicted, or where what a newcomer computes depends on others.
+
+    Args:
+        base_s: the boundary's time; an idle actor may have waited.
+        members: as they are then: who goes on, as ``remaining`` says, then the newcomers.
+        running: how many of the members go on. gone: rows of that course that are taken away.
+    """
+    new = members[running:]
+    count = len(members)
+    if not course.once or count > admission.max_batch or (new["prompt"] >= 0).any():
+        return None
+    tokens, context = members["generated_tokens"], members["prompt_tokens"] + members["generated_tokens"]
+    left = members["target_tokens"] - tokens
+    if (left <= 0).any():
+        return None
+    reserves = admission.rule == "reserve"
+    if reserves and int((members["prompt_tokens"] + members["limit_tokens"]).sum()) > admission.kv_capacity_tokens:
+        return None
+    horizon, before = int(left.max(initial=0)), course.iterations
+    batch, kv_tokens = np.zeros(horizon, np.int64), np.zeros(horizon, np.int64)
+    still = min(horizon, before.last - at)
+    batch[:still], kv_tokens[:still] = before.batch[at : at + still], before.kv_tokens[at : at + still]
+    taken = ((*course.left_of(row, at), -1) for row in gone.tolist())
+    added = zip(left[running:].tolist(), context[running:].tolist(), [1] * (count - running), strict=True)
+    for some in (taken, added):
+        for stays, held, sign in some:
+            batch[:stays] += sign
+            kv_tokens[:stays] += sign * np.arange(held, held + stays)[:horizon]
+    if not reserves and int(kv_tokens.max(initial=0)) > admission.kv_capacity_tokens:
+        return None
+    prefill = np.zeros(count, np.int64)
+    prefill[running:] = np.where(new["has_kv"], 0, context[running:] - new["there_tokens"])
+    stays = Residency(np.arange(count), np.zeros(count, np.int64), left, context, prefill)
+    computed, computing = int(prefill.sum()), int((prefill > 0).sum())
+    iterations = Iterations(latency, base_s, batch, kv_tokens, computed, computing, count - running)
+    return Course(members, running, base_s, stays, iterations)

@@ -1,0 +1,119 @@
+"""When the iterations of a simulated actor end, worked out as far as somebody asks: newcomers may change what comes later.
+
+Knows batches, KV tokens and the latency model; nothing of responses.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solver.batching import Timeline
+from solver.latency import LatencyModel
+from solver.workload import FloatArray, IntArray
+
+NONE: IntArray = np.zeros(0, np.int64)
+NO_TIME: FloatArray = np.zeros(0)
+AT_ONCE = 64  # iterations that are worked out together, at least: fewer are hardly faster
+
+
+class Iterations:
+    """Iterations of an actor from the boundary ``base_s`` on.
+
+    Args:
+        batch, kv_tokens: (I,) responses in the batch of each iteration, and KV tokens that they hold.
+        prefill_tokens: computed at the start of the first iteration, for ``computing`` responses; joins: responses that join
+            then.
+
+    Attributes:
+        boundary_s: (I+1,) boundaries between iterations, of which the first ``timed`` + 1 are worked out.
+        prefill_at: (P,) iterations with a prefill; prefill_s, prefill_tokens, computing: (P,) seconds, tokens and responses of
+            these.
+    """
+
+    __slots__ = (
+        "_base_s", "_joins_s", "_latency", "_took_s", "batch", "boundary_s", "computing", "kv_tokens", "last", "prefill_at", "prefill_s",
+        "prefill_tokens", "timed",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        latency: LatencyModel,
+        base_s: float,
+        batch: IntArray,
+        kv_tokens: IntArray,
+        prefill_tokens: int = 0,
+        computing: int = 0,
+        joins: int = 0,
+    ) -> None:
+        self.batch, self.kv_tokens, self.last = batch, kv_tokens, len(batch)
+        self._latency, self._base_s, self._took_s, self._joins_s = latency, base_s, 0.0, latency.join_s * joins
+        self.prefill_at = self.prefill_tokens = self.computing = NONE
+        self.prefill_s: FloatArray = NO_TIME
+        if prefill_tokens:
+            self.prefill_at, self.prefill_tokens, self.computing = np.array([[0], [prefill_tokens], [computing]])
+            self.prefill_s = latency.prefill_s(self.prefill_tokens)
+        self.boundary_s: FloatArray = np.empty(self.last + 1)
+        self.boundary_s[0] = base_s
+        self.timed = 0
+
+    @classmethod
+    def of(cls, timeline: Timeline, latency: LatencyModel, base_s: float) -> Iterations:
+        """Those of a timeline."""
+        new = cls(latency, base_s, timeline.batch, timeline.kv_tokens)
+        new.boundary_s, new.timed = base_s + timeline.boundary_s, new.last
+        new.prefill_at = np.flatnonzero(timeline.prefill_tokens)
+        stays = timeline.residency
+        computes = stays.first[(stays.prefill > 0) & (stays.last > stays.first)]
+        new.computing = np.bincount(computes, minlength=new.last)[new.prefill_at]
+        new.prefill_tokens, new.prefill_s = timeline.prefill_tokens[new.prefill_at], timeline.prefill_s[new.prefill_at]
+        return new
+
+    def part(self, first: int, until: int) -> Iterations:
+        """Those from boundary ``first`` to boundary ``until``, which is worked out; without what comes later."""
+        own = Iterations(self._latency, self._base_s, self.batch[first:until].copy(), self.kv_tokens[first:until].copy())
+        own.boundary_s, own.timed = self.boundary_s[first : until + 1].copy(), until - first
+        if len(self.prefill_at):
+            within = slice(*self.prefill_at.searchsorted([first, until]))
+            own.prefill_at, own.prefill_tokens = self.prefill_at[within] - first, self.prefill_tokens[within]
+            own.prefill_s, own.computing = self.prefill_s[within], self.computing[within]
+        return own
+
+    def end_s(self, index: int) -> float:
+        """The time of a boundary."""
+        if index > self.timed:
+            self._work_out(index)
+        return float(self.boundary_s[index])
+
+    def times(self, indices: IntArray) -> FloatArray:
+        """The times of boundaries, in order."""
+        if len(indices) and indices[-1] > self.timed:
+            self._work_out(int(indices[-1]))
+        return self.boundary_s[indices]
+
+    def first_from(self, at_s: float) -> int:
+        """The first boundary at or after ``at_s``; the last one where all are before."""
+        self._reach(at_s)
+        return min(int(self.boundary_s[: self.timed + 1].searchsorted(at_s, side="left")), self.last)
+
+    def last_by(self, at_s: float) -> int:
+        """The last boundary at or before ``at_s``; -1 where all are later."""
+        self._reach(at_s)
+        return int(self.boundary_s[: self.timed + 1].searchsorted(at_s, side="right")) - 1
+
+    def _reach(self, at_s: float) -> None:
+        """Work out boundaries until one is after ``at_s``."""
+        while self.timed < self.last and self.boundary_s[self.timed] <= at_s:
+            self._work_out(self.last if at_s == np.inf else self.timed + AT_ONCE)
+
+    def _work_out(self, until: int) -> None:
+        begin, until = self.timed, min(max(until, self.timed + AT_ONCE), self.last)
+        took = np.empty(until - begin + 1)
+        took[0] = self._took_s
+        took[1:] = self._latency.step_s(self.batch[begin:until], self.kv_tokens[begin:until])
+        if begin == 0 and len(self.prefill_at):
+            took[1] += self.prefill_s[0]
+        if begin == 0:
+            took[1] += self._joins_s
+        np.cumsum(took, out=took)  # summed from ``base_s`` on, in however many parts: the same sums
+        self.boundary_s[begin : until + 1] = self._base_s + took
+        self._took_s, self.timed = float(took[-1]), until

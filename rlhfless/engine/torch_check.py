@@ -1,0 +1,93 @@
+"""What the torch engine refuses, each in one sentence.
+
+Knows requests and what an actor can hold; nothing of models or of what else is with the actor.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rlhfless.engine.protocol import Request
+
+
+class Room(NamedTuple):
+    """Tokens of one response, prompt included, for which an actor has room.
+
+    Attributes:
+        context_tokens: the longest context of its model, or of its cache's rows.
+        kv_tokens: its whole KV memory.
+        vocabulary: ids of prompts are below it.
+    """
+
+    context_tokens: int
+    kv_tokens: int
+    vocabulary: int
+
+
+def check(request: Request, stop_tokens: int, room: Room) -> None:
+    """Refuse a request that would be decoded wrongly or not at all.
+
+    Args:
+        stop_tokens: the most tokens that it can get.
+
+    Raises:
+        ValueError: naming the response, what is wrong with it, and what would be right.
+    """
+    wrong = _prompt(request, room) or _progress(request, stop_tokens) or _room(request, room) or _kv(request)
+    if wrong is not None:
+        raise ValueError(f"response {request.response} {wrong}")
+
+
+def _prompt(r: Request, room: Room) -> str | None:
+    ids = r.prompt_ids
+    if r.prompt_tokens < 1:
+        return "has an empty prompt; a prompt of at least 1 token is needed, such as one that marks the beginning of a text"
+    if ids is None or len(ids) != r.prompt_tokens:
+        return f"has {'no' if ids is None else len(ids)} prompt_ids; prompt_tokens says that there are {r.prompt_tokens}"
+    if ids.min() < 0 or ids.max() >= room.vocabulary:
+        wrong = int(ids.min() if ids.min() < 0 else ids.max())
+        return f"has the id {wrong} in its prompt; the model knows ids from 0 to {room.vocabulary - 1}"
+    return None
+
+
+def _progress(r: Request, stop_tokens: int) -> str | None:
+    ids, logprobs = (0 if given is None else len(given) for given in (r.generated_ids, r.logprobs))
+    if ids != r.generated_tokens or logprobs != r.generated_tokens:
+        return f"has {ids} generated_ids and {logprobs} logprobs; generated_tokens says that there are {r.generated_tokens}"
+    if r.target_tokens == 0 and r.generated_tokens == 0:
+        return None
+    if r.generated_tokens >= stop_tokens:
+        return f"already has {r.generated_tokens} of {stop_tokens} tokens; add unfinished responses only"
+    return None
+
+
+def _room(r: Request, room: Room) -> str | None:
+    most = r.prompt_tokens + r.limit_tokens
+    if r.prompt_tokens >= room.context_tokens:
+        return (
+            f"has a prompt of {r.prompt_tokens} tokens; the longest context here is {room.context_tokens} tokens, prompt and "
+            "response together"
+        )
+    if most > room.context_tokens:
+        return (
+            f"can reach {most} tokens with its prompt; the longest context here is {room.context_tokens} tokens, which "
+            f"leaves it {room.context_tokens - r.prompt_tokens}"
+        )
+    if most > room.kv_tokens:
+        return f"can reach {most} tokens with its prompt; this actor's KV memory holds {room.kv_tokens} at most"
+    return None
+
+
+def _kv(r: Request) -> str | None:
+    if r.kv is not None and r.kv.shape[3] != r.context_tokens - 1:
+        return f"comes with the KV state of {r.kv.shape[3]} tokens; it needs {r.context_tokens - 1}, all tokens but the last"
+    if not 0 <= r.there_tokens <= r.prompt_tokens or (r.shares_prompt and r.prompt is None):
+        return (
+            f"has {r.there_tokens} there_tokens of {r.prompt_tokens} prompt tokens and prompt {r.prompt}; at most all of "
+            "them, and the prompt's index where it shares it, are needed"
+        )
+    have = 0 if r.prefix_kv is None else r.prefix_kv.tokens
+    need = min(r.there_tokens, r.prompt_tokens - 1)
+    if have < need:
+        return f"says that {need} tokens of its prompt are there, but comes with the KV state of {have}"
+    return None

@@ -1,0 +1,73 @@
+"""Makes torch engines: what an executor is given to decode with.
+
+Knows models and engines; nothing of plans, actors or processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+
+from rlhfless.engine import torch_engine  # first, as it says what is missing where torch is
+from rlhfless.engine.journal import Journal, Replayed
+from rlhfless.engine.sampling import Sampling
+from rlhfless.engine.torch_clock import MEASURED
+from rlhfless.engine.torch_forward import RowModel, one_thread
+from rlhfless.engine.torch_prefixes import PrefixKV, compute_prefixes
+from rlhfless.engine.torch_replay import replay
+from solver.admission import Admission
+from solver.latency import LatencyModel
+
+
+@dataclass(frozen=True)
+class TorchEngineFactory:
+    """Makes the engines of one device, all with the weights of one ``RowModel``: one call per actor.
+
+    Attributes:
+        signals: see ``TorchEngine``.
+        real_time: charge what an iteration takes where it runs, for actors in processes of their own.
+    """
+
+    model: RowModel
+    eos_id: int
+    sampling: Sampling = field(default_factory=Sampling)
+    signals: tuple[str, ...] = ()
+    real_time: bool = False
+
+    side: ClassVar[str] = "rlhfless.engine.torch_process"
+    several_gpus: ClassVar[bool] = False
+    start_floor_s: ClassVar[float] = 0.0
+    takes_prefixes: ClassVar[bool] = True
+    weights_version: ClassVar[None] = None
+
+    def in_real_time(self) -> TorchEngineFactory:
+        """The same engines charged with what they take; what is measured of the model's kernels is measured here, once for
+        all."""
+        if self.model.bit_stable:
+            _ = self.model.stable_rows
+        return replace(self, real_time=True)
+
+    def binding(self, latency: LatencyModel) -> None:
+        """What a process for these engines is bound to: nothing, it can make any."""
+
+    def close(self) -> None:
+        """Give the weights' memory back; engines can be made again once ``model.load`` was given weights."""
+        self.model.free()
+
+    def compute_prefixes(self, prefixes: Mapping[int, np.ndarray]) -> Mapping[int, PrefixKV]:
+        """KV state of prefixes (token ids by prompt), what they share computed once, for ``Request.prefix_kv``."""
+        with one_thread(self.model.device):
+            return compute_prefixes(self.model, prefixes)
+
+    def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> torch_engine.TorchEngine:
+        charge = MEASURED if self.real_time else latency
+        return torch_engine.TorchEngine(
+            self.model, admission, charge, eos_id=self.eos_id, sampling=self.sampling, start_s=start_s, signals=self.signals
+        )
+
+    def replay(self, journal: Journal) -> Replayed:
+        """What an engine's iterations take when nothing else runs: see ``torch_replay``."""
+        return replay(self.model, journal, self.sampling, self.signals)

@@ -1,0 +1,173 @@
+"""What is left of a step when an actor is lost or slow, re-solved: who goes on with its responses, which actors are started.
+
+Knows what a rule may see, a forecast of lengths, latency models and free GPUs; nothing of processes or of what went wrong. The
+ways of going on are those that there are anyway: the actors that go on take the responses over, as after a cut
+(``rlhfless.scheduling.handover``), or ``solver.plan_generation`` plans them for so many new actors. Each is timed by the
+planning model together with all that is under way, and the best for the objective is taken, what has passed and was paid
+included.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlhfless.scheduling.handover import hand_over
+from solver.admission import Admission
+from solver.batching import busy_s
+from solver.cluster import Cluster
+from solver.errors import PlanningError
+from solver.evaluate import admission_of, ready_s
+from solver.latency import LatencyModel
+from solver.objective import Objective
+from solver.offers import Latencies, latency_of
+from solver.plan import ActorPlan
+from solver.planner import plan_generation
+from solver.reference import sizing_key
+from solver.remaining import RemainingLengths
+from solver.rules import ActorView
+from solver.workload import IntArray, Workload
+
+SOLVE_S = 0.1  # for every number of new actors: without a model, whose loading alone takes longer
+
+
+@dataclass(frozen=True)
+class Goes:
+    """An actor that goes on: what is known of it, and how many times as long as others it takes."""
+
+    view: ActorView
+    plan: ActorPlan
+    latency: LatencyModel
+    admission: Admission
+    slowness: float = 1.0
+
+
+@dataclass(frozen=True)
+class Left:
+    """What is left of a step.
+
+    Attributes:
+        workload: of all R responses, each with a prompt of its own; what is complete has nothing left.
+        goes: actors that go on; free: GPUs on which actors may be started, as actors without responses.
+        passed_s, spent: seconds of the step so far and what they cost, in the objective's unit.
+    """
+
+    workload: Workload
+    goes: Sequence[Goes]
+    free: Sequence[ActorPlan]
+    latency: Latencies
+    admission: str
+    objective: Objective
+    passed_s: float = 0.0
+    spent: float = 0.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way of going on: which response goes to which actor that goes on, and actors to start, with their responses."""
+
+    moves: Mapping[int, int]
+    starts: tuple[ActorPlan, ...] = ()
+
+
+def what_is_left(
+    prompt_tokens: IntArray, tokens: IntArray, complete: np.ndarray, limit: int, forecast: RemainingLengths
+) -> Workload:
+    """The workload of a step under way: of what is not complete, the tokens that the forecast still expects.
+
+    Args:
+        prompt_tokens, tokens, complete: (R,) of every response; tokens are those that need not be generated again.
+    """
+    every = np.arange(len(tokens))
+    expected = np.ceil(forecast.observe(tokens, complete).expected_tokens(every, tokens))
+    predicted = np.where(complete, tokens, np.minimum(tokens + np.maximum(expected, 1), limit))
+    return Workload(prompt_tokens, every, predicted, tokens, response_limit=limit)
+
+
+def resolve(homeless: Sequence[int], left: Left, stays: Goes | None = None) -> Way | None:
+    """The best way of going on with ``homeless`` responses.
+
+    Args:
+        stays: the slow actor that has them, if they may also stay where they are.
+
+    Returns:
+        None when staying is best, or, if they cannot stay, when there is no way.
+    """
+    best = None if stays is None else _key({}, (), left, stays)
+    found: Way | None = None
+    for way in _ways(homeless, left):
+        key = _key(way.moves, way.starts, left)
+        if best is None or key < best:
+            best, found = key, way
+    return found
+
+
+def _ways(homeless: Sequence[int], left: Left) -> Iterator[Way]:
+    workload = left.workload
+    ordered = sorted(homeless, key=lambda r: (-int(workload.remaining_tokens[r]), r))
+    needs = int(workload.reserved_tokens[ordered].max())
+    # whoever has no slot free queues them, which the timing sees
+    able = [replace(g.view, free_slots=len(ordered)) for g in left.goes if g.admission.kv_capacity_tokens >= needs]
+    cut = hand_over(ActorView(-1, 0, 0, 0, (), tuple(ordered), (), 0), able, {})
+    if cut is not None:
+        yield Way({move.response: move.to_actor for move in cut.moves})
+    part = Workload(
+        workload.prompt_tokens[ordered], range(len(ordered)), workload.response_tokens[ordered],
+        workload.generated_tokens[ordered], workload.response_limit,
+    )  # fmt: skip
+    places = sorted(left.free, key=_alike)
+    for (kind, gpus, *_), alike in itertools.groupby(places, key=_alike):
+        group, model = list(alike), latency_of(left.latency, kind, gpus)
+        for count in _counts(min(len(group), len(ordered))):
+            try:
+                plan = plan_generation(
+                    part, Cluster(count, gpus, gpus, kind), model, Objective(left.objective.time_weight), time_limit_s=SOLVE_S,
+                    least_actors=count, most_actors=count, admission=left.admission,
+                )  # fmt: skip
+            except PlanningError:  # a response that these actors cannot hold
+                break
+            starts = [
+                replace(place, responses=tuple(ordered[i] for i in actor.responses))
+                for place, actor in zip(group, plan.actors, strict=False)
+            ]  # fmt: skip
+            yield Way({}, tuple(starts))
+
+
+def _alike(place: ActorPlan) -> tuple[str, int, str]:
+    return place.kind, len(place.gpu_ids), place.market
+
+
+def _counts(most: int) -> list[int]:
+    """Numbers of actors to try: doubling, and the most."""
+    return sorted({*(2**i for i in range(most.bit_length()) if 2**i <= most), most} - {0})
+
+
+def _key(moves: Mapping[int, int], starts: Sequence[ActorPlan], left: Left, stays: Goes | None = None) -> tuple[float, float]:
+    """What right-sizing minimises, for the whole step that goes on in this way."""
+    workload, usd = left.workload, left.objective.cost == "usd"
+    makespan_s, cost = 0.0, left.spent
+
+    def enter(plan: ActorPlan, done_s: float) -> None:
+        nonlocal makespan_s, cost
+        makespan_s = max(makespan_s, done_s)
+        cost += len(plan.gpu_ids) * done_s * (plan.usd_per_gpu_s if usd else 1.0)
+
+    def busy(responses: Sequence[int], running: int, model: LatencyModel, admission: Admission) -> float:
+        if not responses:
+            return 0.0
+        own = np.array(responses, dtype=np.int64)
+        context = workload.context_tokens[own]
+        there = np.where(np.arange(len(own)) < running, context, 0)
+        return busy_s(workload.remaining_tokens[own], context, workload.reserved_tokens[own], there, model.affine, admission)
+
+    for g in (*left.goes, *(() if stays is None else (stays,))):
+        own = [*g.view.unfinished, *g.view.arriving, *(r for r, to in moves.items() if to == g.view.actor)]
+        enter(g.plan, g.slowness * busy(own, len(g.view.running), g.latency, g.admission))
+    for plan in starts:
+        model = latency_of(left.latency, plan.kind, len(plan.gpu_ids))
+        admission = admission_of(model, plan.max_batch, left.admission)
+        enter(plan, ready_s(model) + busy(plan.responses, 0, model, admission))
+    return sizing_key(np.array([left.passed_s + makespan_s]), np.array([cost]), left.objective)
