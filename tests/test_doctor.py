@@ -42,7 +42,7 @@ def test_what_runs_the_tests_is_found(checks: dict[str, Check]) -> None:
 
 def test_the_extras_are_those_of_the_package() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    not_used_yet = {"vllm", "ray"}
+    not_used_yet = {"ray"}
     assert set(doctor.EXTRAS) == set(extras) - {"all", "dev"} - not_used_yet
     for name, (packages, _) in doctor.EXTRAS.items():
         stated = {requirement.split(">")[0].split("[")[0] for requirement in extras[name]}

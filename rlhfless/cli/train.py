@@ -36,7 +36,7 @@ from rlhfless.cli.options import seed_option, time_weight_option
 @click.option("--policy", default="solver", show_default=True, help="Scheduling policy.")
 @time_weight_option
 @click.option("--charging", type=click.Choice(["profile", "measured"]), default="profile", show_default=True)
-@click.option("--engine", type=click.Choice(["torch"]), default="torch", show_default=True)
+@click.option("--engine", type=click.Choice(["torch", "vllm"]), default="torch", show_default=True)
 @click.option(
     "--pool", "executor", type=click.Choice(["virtual", "local"]), default="virtual", show_default=True,
     help="Where actors run: emulated on the virtual clock, or each in a process of its own on this machine.",
@@ -47,7 +47,7 @@ from rlhfless.cli.options import seed_option, time_weight_option
 @click.option("--model", type=click.Path(path_type=Path), help="Start from this folder instead of a new warm-up.")
 @click.option("--resume", is_flag=True, help="Continue the run in OUT after its last completed step.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder of trace and checkpoint.")
-def train(out: Path, resume: bool, model: Path | None, engine: str, **options: Any) -> None:
+def train(out: Path, resume: bool, model: Path | None, **options: Any) -> None:
     """Train: predict, plan, execute, reward, learn, trace, step after step."""
     from rlhfless.executor import ActorError
     from rlhfless.training.config import TrainConfig

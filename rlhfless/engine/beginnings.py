@@ -88,5 +88,6 @@ def followed(
     prefill = np.zeros(count, np.int64)
     prefill[running:] = np.where(new["has_kv"], 0, context[running:] - new["there_tokens"])
     stays = Residency(np.arange(count), np.zeros(count, np.int64), left, context, prefill)
-    iterations = Iterations(latency, base_s, batch, kv_tokens, int(prefill.sum()), int((prefill > 0).sum()))
+    computed, computing = int(prefill.sum()), int((prefill > 0).sum())
+    iterations = Iterations(latency, base_s, batch, kv_tokens, computed, computing, count - running)
     return Course(members, running, base_s, stays, iterations)

@@ -21,7 +21,8 @@ class Iterations:
 
     Args:
         batch, kv_tokens: (I,) responses in the batch of each iteration, and KV tokens that they hold.
-        prefill_tokens: computed at the start of the first iteration, for ``computing`` responses.
+        prefill_tokens: computed at the start of the first iteration, for ``computing`` responses; joins: responses that join
+            then.
 
     Attributes:
         boundary_s: (I+1,) boundaries between iterations, of which the first ``timed`` + 1 are worked out.
@@ -30,7 +31,7 @@ class Iterations:
     """
 
     __slots__ = (
-        "_base_s", "_latency", "_took_s", "batch", "boundary_s", "computing", "kv_tokens", "last", "prefill_at", "prefill_s",
+        "_base_s", "_joins_s", "_latency", "_took_s", "batch", "boundary_s", "computing", "kv_tokens", "last", "prefill_at", "prefill_s",
         "prefill_tokens", "timed",
     )  # fmt: skip
 
@@ -42,9 +43,10 @@ class Iterations:
         kv_tokens: IntArray,
         prefill_tokens: int = 0,
         computing: int = 0,
+        joins: int = 0,
     ) -> None:
         self.batch, self.kv_tokens, self.last = batch, kv_tokens, len(batch)
-        self._latency, self._base_s, self._took_s = latency, base_s, 0.0
+        self._latency, self._base_s, self._took_s, self._joins_s = latency, base_s, 0.0, latency.join_s * joins
         self.prefill_at = self.prefill_tokens = self.computing = NONE
         self.prefill_s: FloatArray = NO_TIME
         if prefill_tokens:
@@ -110,6 +112,8 @@ class Iterations:
         took[1:] = self._latency.step_s(self.batch[begin:until], self.kv_tokens[begin:until])
         if begin == 0 and len(self.prefill_at):
             took[1] += self.prefill_s[0]
+        if begin == 0:
+            took[1] += self._joins_s
         np.cumsum(took, out=took)  # summed from ``base_s`` on, in however many parts: the same sums
         self.boundary_s[begin : until + 1] = self._base_s + took
         self._took_s, self.timed = float(took[-1]), until

@@ -6,7 +6,8 @@ Knows models and engines; nothing of plans, actors or processes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,6 +36,22 @@ class TorchEngineFactory:
     sampling: Sampling = field(default_factory=Sampling)
     signals: tuple[str, ...] = ()
     real_time: bool = False
+
+    side: ClassVar[str] = "rlhfless.engine.torch_process"
+    several_gpus: ClassVar[bool] = False
+    start_floor_s: ClassVar[float] = 0.0
+    takes_prefixes: ClassVar[bool] = True
+    weights_version: ClassVar[None] = None
+
+    def in_real_time(self) -> TorchEngineFactory:
+        """The same engines charged with what they take; what is measured of the model's kernels is measured here, once for
+        all."""
+        if self.model.bit_stable:
+            _ = self.model.stable_rows
+        return replace(self, real_time=True)
+
+    def binding(self, latency: LatencyModel) -> None:
+        """What a process for these engines is bound to: nothing, it can make any."""
 
     def close(self) -> None:
         """Give the weights' memory back; engines can be made again once ``model.load`` was given weights."""

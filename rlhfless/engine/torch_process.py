@@ -11,13 +11,10 @@ import io
 import math
 import pickle
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-from rlhfless.engine.torch_factory import TorchEngineFactory
 
 ALIGNMENT_BYTES = 64
 
@@ -107,20 +104,6 @@ def _view(place: Place, buffer: memoryview) -> Tensor:
     return torch.frombuffer(buffer, dtype=place.dtype, count=place.numbers, offset=place.begin).view(place.shape)
 
 
-def in_real_time(engines: TorchEngineFactory) -> TorchEngineFactory:
-    """The same engines charged with what they take; what is measured of the model's kernels is measured here, once for all.
-
-    Raises:
-        TypeError: engines of another kind.
-    """
-    if not isinstance(engines, TorchEngineFactory):
-        name = getattr(engines, "__name__", type(engines).__name__)
-        raise TypeError(f"actors in processes decode with a TorchEngineFactory, not with {name}; run it on the virtual clock")
-    if engines.model.bit_stable:
-        _ = engines.model.stable_rows
-    return replace(engines, real_time=True)
-
-
 def cuda_devices() -> list[str]:
     """The CUDA devices of this machine, in order; none where there are none."""
     return [f"cuda:{i}" for i in range(torch.cuda.device_count())]
@@ -132,6 +115,11 @@ def use_device(device: str) -> None:
         torch.cuda.set_device(device)
     else:
         torch.set_num_threads(1)
+
+
+def bring_up(engines: Any, latency: Any) -> bool:
+    """Start whatever engines need beside the process; returns whether there was anything: torch needs nothing."""
+    return False
 
 
 def free_memory(device: str) -> None:

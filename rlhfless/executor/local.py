@@ -40,14 +40,14 @@ class LocalCrew:
 
     def start(self, orders: Sequence[Order]) -> list[RemoteActor]:
         """All processes are on their way up before the weights are laid out for them, once for all of the step."""
-        pool = self._pool
+        pool, engines = self._pool, self._engines
         processes = []
         for order in orders:
-            processes.append(pool.take(pool.device_of(order.plan)))
+            processes.append(pool.take(pool.device_of(order.plan), engines.side, engines.binding(order.latency)))
             self._index[processes[-1]] = order.index
             self._process[order.index] = processes[-1]
         if self._weights is None:
-            self._weights = worker.write_block(pool.torch, pool.new_block(), self._engines)
+            self._weights = worker.write_block(pool.torch, pool.new_block(), engines)
         for process, order in zip(processes, orders, strict=True):
             begin = worker.Begin(self._origin_s, self._weights, order.latency, order.admission, order.weights_version)
             process.send(begin)

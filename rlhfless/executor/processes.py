@@ -13,6 +13,7 @@ import os
 import queue
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
@@ -20,6 +21,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.executor.faults import Faults
 from rlhfless.executor.local import LocalCrew
 from rlhfless.executor.record import StepRecord
+from rlhfless.executor.sides import RemoteEngines, remote_engines
 from rlhfless.executor.spawn import Process
 from rlhfless.executor.wall import WallStep
 from solver.cluster import Cluster, MixedCluster
@@ -101,8 +103,9 @@ class ProcessPool:
         """Run ``plan`` on real devices in real time and record everything; arguments as for ``rlhfless.executor.run_step``.
 
         Args:
-            engines: a ``TorchEngineFactory``; its weights, as they are now, are sent to every actor as those of this step, and
-                an actor with others is not believed. Hooks of its model stay here, and iterations take what they take.
+            engines: a ``TorchEngineFactory``, whose weights, as they are now, are sent to every actor (hooks of its model stay
+                here), or a ``VllmEngineFactory``, whose weights every actor reads. They are those of this step, and an actor
+                with others is not believed. Iterations take what they take.
             latency: slots and memory, whether moving a KV cache or recomputing it is cheaper, and how long an actor may be
                 silent; no time is charged by it.
             forecast: of the lengths of all responses, for planning anew when actors are lost; None learns from the step itself.
@@ -110,16 +113,20 @@ class ProcessPool:
         Raises:
             PlanningError: the plan asks for devices that are not there; nothing was started.
             TypeError: engines of another kind.
+            MissingExtra, InputError: the engines cannot be made here.
             ActorError: too many actors died or failed (see ``Faults``). All processes have ended; the pool can be used again.
                 The error, as whatever else ends a step early, has the ``record`` of what was done until then.
         """
-        if (refusal := self._refuses(plan)) is not None:
+        engines = remote_engines(engines)
+        if (refusal := self._refuses(plan, engines)) is not None:
             raise PlanningError(refusal)
-        record = StepRecord(run, step, plan, start_s)
-        crew = LocalCrew(self, self.torch.in_real_time(engines), start_s)
+        record, version = StepRecord(run, step, plan, start_s), engines.weights_version
+        faults = replace(self.faults, start_floor_s=max(self.faults.start_floor_s, engines.start_floor_s))
+        crew = LocalCrew(self, engines.in_real_time(), start_s)
         under_way = WallStep(
-            plan, requests, crew, latency, cluster, record, rest, admission, migration, self.faults, forecast, step
-        )
+            plan, requests, crew, latency, cluster, record, rest, admission, migration, faults, forecast,
+            step if version is None else version,
+        )  # fmt: skip
         try:
             under_way.run()
             crew.bury()
@@ -139,30 +146,38 @@ class ProcessPool:
         self._idle, self._all, self.inbox = [], [], queue.SimpleQueue()
         self._free()
 
-    def _refuses(self, plan: Plan) -> str | None:
+    def _refuses(self, plan: Plan, engines: RemoteEngines) -> str | None:
         for i, actor in enumerate(plan.actors):
+            if (actor.prefixes or i == plan.prefill_actor) and not engines.takes_prefixes:
+                does = "receives prefixes" if actor.prefixes else "computes prefixes for others"
+                name = type(engines).__name__
+                return f"actor {i} of the plan {does}, which a {name} cannot; run a plan without deduplicated prefill"
             if self.devices and max(actor.gpu_ids) >= len(self.devices):
                 return (
                     f"actor {i} of the plan uses GPU {max(actor.gpu_ids)}, but there are {len(self.devices)} devices "
                     f"({', '.join(self.devices)}); plan for a cluster of {len(self.devices)} GPUs"
                 )
-            if len(actor.gpu_ids) > 1 and self.device_of(actor) != CPU:
+            if len(actor.gpu_ids) > 1 and self.device_of(actor) != CPU and not engines.several_gpus:
                 return (
                     f"actor {i} of the plan holds {len(actor.gpu_ids)} GPUs; the torch engine decodes on one, so plan for one"
                 )
         return None
 
     def device_of(self, actor: ActorPlan) -> str:
-        """Where it computes."""
-        return self.devices[actor.gpu_ids[0]] if self.devices else CPU
+        """Where it computes: a device, or several with commas between them."""
+        return ",".join(dict.fromkeys(self.devices[i] for i in actor.gpu_ids)) if self.devices else CPU
 
-    def take(self, device: str) -> Process:
-        """An idle process on the device, or a new one."""
+    def take(self, device: str, side: str, binding: Any) -> Process:
+        """An idle process on the device that can make such engines, or a new one."""
         for process in self._idle:
-            if process.device == device and process.alive:
+            if process.alive and (process.device, process.side, process.binding) == (device, side, binding):
                 self._idle.remove(process)
                 return process
-        process = Process(device, self.inbox)
+        wanted = set(device.split(",")) - {CPU}
+        for process in [p for p in self._idle if wanted.intersection(p.device.split(","))]:  # it holds memory there
+            self._idle.remove(process)
+            self._end(process)
+        process = Process(device, side, binding, self.inbox)
         self._all.append(process)
         return process
 
@@ -171,6 +186,9 @@ class ProcessPool:
         if self.keep:
             self._idle.append(process)
             return
+        self._end(process)
+
+    def _end(self, process: Process) -> None:
         process.kill()
         self.forget(process)
 

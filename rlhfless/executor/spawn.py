@@ -26,15 +26,20 @@ SOON_S = 0.5  # that a process whose pipe has ended has to say how it ended
 
 class Process:
     """A process that can be an actor, and threads that bring what it says to ``inbox``, None when it has ended, and orders to
-    it."""
+    it.
 
-    def __init__(self, device: str, inbox: queue.SimpleQueue[tuple[Process, Any]]) -> None:
-        self.device, self._inbox = device, inbox
+    Attributes:
+        device: that it computes on.
+        side, binding: of the engines that it can make (see ``sides.py``).
+    """
+
+    def __init__(self, device: str, side: str, binding: Any, inbox: queue.SimpleQueue[tuple[Process, Any]]) -> None:
+        self.device, self.side, self.binding, self._inbox = device, side, binding, inbox
         self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._silent = False  # its pipe has ended, so it is about to
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=worker.main, args=(theirs, device), name=f"rlhfless-{device}", daemon=True)
+        self._process = context.Process(target=worker.main, args=(theirs, device, side), name=f"rlhfless-{device}", daemon=True)
         with _undisturbed(), _without_main():
             self._process.start()
         theirs.close()

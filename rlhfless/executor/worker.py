@@ -1,13 +1,15 @@
 """The process of one actor: obeys orders from its pipe and decodes one iteration after another in between.
 
-Knows its pipe, one engine and shared memory; nothing of plans, rules or other actors. Loads torch when it runs, not when it is
-imported. Its clock is the machine's monotonic one, which all processes share. A thread of its own reads the pipe, so that
-whoever sends never waits for an iteration; when the pipe ends, because the other side is gone, so does the process.
+Knows its pipe, one engine and shared memory; nothing of plans, rules or other actors. What depends on the kind of engine stands
+in a module, its side (``sides.py``), which is loaded when the process runs. Its clock is the machine's monotonic one, which all
+processes share. A thread of its own reads the pipe, so that whoever sends never waits for an iteration; when the pipe ends,
+because the other side is gone, so does the process.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import queue
 import signal
@@ -19,12 +21,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.shared_memory import SharedMemory
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request
 from rlhfless.executor.remote import Copied, Report
+from rlhfless.executor.sides import Side
 from solver.admission import Admission
 from solver.latency import LatencyModel
 
@@ -42,7 +45,7 @@ class SteppedEngine(Engine, Protocol):
 
 @dataclass(frozen=True)
 class Block:
-    """Something with tensors, laid out in the shared memory ``name`` as ``packed`` says (rlhfless.engine.torch_process)."""
+    """Something with tensors, laid out in the shared memory ``name`` as ``packed`` says (see ``Side``)."""
 
     name: str
     packed: Any
@@ -100,13 +103,13 @@ class Failed:
     hopeless: bool = False
 
 
-def main(connection: Connection, device: str) -> None:
-    """What the process runs: until its pipe ends."""
+def main(connection: Connection, device: str, side: str) -> None:
+    """What the process runs, until its pipe ends: an actor on ``device`` whose engines' module is ``side``."""
     _die_with_parent()
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
     try:
-        Worker(connection, inbox, device).serve()
+        Worker(connection, inbox, device, side).serve()
     except Exception as error:
         name = type(error).__name__
         memory = isinstance(error, MemoryError) or name == "OutOfMemoryError"  # torch's, which is not imported here
@@ -133,13 +136,12 @@ def _receive(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:
 
 
 class Worker:
-    """An actor on ``device``. Loads torch."""
+    """An actor on ``device``. Loads the module ``side``."""
 
-    def __init__(self, connection: Connection, inbox: queue.SimpleQueue[Any], device: str) -> None:
-        from rlhfless.engine import torch_process
-
-        self.torch, self.connection, self.inbox, self.device = torch_process, connection, inbox, device
-        self.torch.use_device(device)
+    def __init__(self, connection: Connection, inbox: queue.SimpleQueue[Any], device: str, side: str) -> None:
+        self.connection, self.inbox, self.device = connection, inbox, device
+        self.side = cast(Side, importlib.import_module(side))
+        self.side.use_device(device)
         self.engines: Any = None
         self.engine: SteppedEngine | None = None
         self.origin_s = 0.0
@@ -169,10 +171,12 @@ class Worker:
             raise order
         if isinstance(order, Begin):
             self.origin_s, self._reported_s = order.origin_s, 0.0
-            self.engines = self._read(order.engines)
-            self.engine = self.engines(order.latency, order.admission, self.now_s())
-            ready_s = self._up_s - self.origin_s, self.now_s()
-            self._report(ready_s=ready_s, weights_version=order.weights_version)
+            self.engines = engines = self._read(order.engines)
+            if self.side.bring_up(engines, order.latency):
+                self._up_s = time.monotonic()
+            self.engine = engine = engines(order.latency, order.admission, self.now_s())
+            version = order.weights_version if engines.weights_version is None else engine.weights_version
+            self._report(ready_s=(self._up_s - self.origin_s, self.now_s()), weights_version=version)
         elif isinstance(order, Add):
             self._add(order.requests, order.prefixes)
         elif isinstance(order, CutOff):
@@ -255,7 +259,7 @@ class Worker:
         assert self.engine is not None
         self.engine.close()
         self.engine = self.engines = None
-        self.torch.free_memory(self.device)
+        self.side.free_memory(self.device)
         self.connection.send(Report(self.now_s(), closed=True))
 
     # --- shared memory ------------------------------------------------------------------------------------------------
@@ -267,23 +271,23 @@ class Worker:
         memory = SharedMemory(block.name)
         assert memory.buf is not None
         try:
-            return self.torch.read(block.packed, memory.buf, self.device)
+            return self.side.read(block.packed, memory.buf, self.device)
         finally:
             memory.close()
             if free:
                 memory.unlink()
 
     def _write(self, name: str, thing: Any) -> Block:
-        return write_block(self.torch, name, thing)
+        return write_block(self.side, name, thing)
 
 
-def write_block(torch_process: Any, name: str, thing: Any) -> Block:
+def write_block(side: Side, name: str, thing: Any) -> Block:
     """Lay ``thing`` out in new shared memory called ``name``; whoever named it frees it."""
-    packed, tensors = torch_process.pack(thing)
+    packed, tensors = side.pack(thing)
     memory = SharedMemory(name, create=True, size=max(1, packed.nbytes))
     assert memory.buf is not None
     try:
-        torch_process.write(packed, tensors, memory.buf)
+        side.write(packed, tensors, memory.buf)
     finally:
         memory.close()
     return Block(name, packed)

@@ -12,6 +12,7 @@ ALGORITHMS = ("grpo", "ppo")
 CRITIC_OPTIONS = ("critic", "critic_learning_rate", "gamma", "lam", "value_clip", "value_weight")
 CHARGING = ("profile", "measured")
 EXECUTORS = ("virtual", "local")
+ENGINES = ("torch", "vllm")
 
 
 class TrainError(ValueError):
@@ -35,6 +36,7 @@ class TrainConfig:
         gpus, gpus_per_node, profile: the cluster; ``profile`` also says how many GPUs an actor takes.
         executor: where actors run: on the ``virtual`` clock, all emulated here, or ``local``, each in a process of its own on
             this machine's GPUs (without any, on its CPU) on the wall clock, every second measured.
+        engine: what actors decode with; ``vllm`` runs in a process of its own per actor, so not on the virtual clock.
         charging: of the virtual clock: seconds of generation by the ``profile``, or ``measured``: decided with the profile's
             seconds, charged what each actor's iterations take here when they are replayed alone.
         policy, time_weight, time_limit_s, tau: how steps are planned.
@@ -66,7 +68,7 @@ class TrainConfig:
     critic: str = "head"
     critic_learning_rate: float | None = None
     gamma: float = 1.0
-    lam: float = 0.95
+    lam: float = 1.0
     value_clip: float | None = 0.2
     value_weight: float = 0.1
     temperature: float = 1.0
@@ -74,6 +76,7 @@ class TrainConfig:
     gpus_per_node: int = 8
     profile: str = "cpu-tiny-qwen2"
     executor: str = "virtual"
+    engine: str = "torch"
     charging: str = "profile"
     policy: str = "solver"
     time_weight: float = 0.7
@@ -87,7 +90,9 @@ class TrainConfig:
         object.__setattr__(self, "rewards", tuple(self.rewards))  # a list where it comes from JSON
         if self.algorithm == "grpo" and self.samples == 1:
             raise TrainError("samples is 1, and GRPO compares responses of one prompt; give 2 or more, or algorithm ppo")
-        for name, known in (("algorithm", ALGORITHMS), ("charging", CHARGING), ("executor", EXECUTORS)):
+        for name, known in (
+            ("algorithm", ALGORITHMS), ("charging", CHARGING), ("executor", EXECUTORS), ("engine", ENGINES),
+        ):  # fmt: skip
             if getattr(self, name) not in known:
                 raise TrainError(f"{name} {getattr(self, name)!r} is unknown; choose from {', '.join(known)}")
         for name in (
@@ -103,6 +108,8 @@ class TrainConfig:
         ):
             if getattr(self, name) < 1:
                 raise TrainError(f"{name} is {getattr(self, name)}; at least 1 is needed")
+        if self.engine == "vllm" and self.executor == "virtual":
+            raise TrainError("engine 'vllm' decodes in processes of its own, not on the virtual clock; choose executor 'local'")
         if self.pool % self.prompts_per_step:
             raise TrainError(
                 f"prompts_per_step is {self.prompts_per_step}, which does not divide the pool of {self.pool} prompts; an epoch "

@@ -26,8 +26,7 @@ except ImportError as error:
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.sampling import Sampling
-from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.engine.torch_forward import RowModel, one_thread
+from rlhfless.engine.torch_forward import one_thread
 from rlhfless.executor import ProcessPool, StepRecord, run_step
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor
@@ -35,6 +34,7 @@ from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.trace import Trace
 from rlhfless.training.batch import Batch
 from rlhfless.training.config import TrainConfig, TrainError
+from rlhfless.training.engines import check_engine, make_engines
 from rlhfless.training.model import save_model
 from rlhfless.training.rewards import Response
 from rlhfless.training.rewards.named import make_rewards
@@ -82,6 +82,7 @@ class Trainer:
 
     Raises:
         TrainError: the options do not fit, or the folder holds nothing to resume.
+        MissingExtra, InputError: the engine is not installed, or a version that is not supported.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Trainer:
         resume: bool = False,
         progress: bool = True,
     ) -> None:
+        check_engine(config.engine)
         self.config, self.progress = config, progress
         self.latency = load_profile(config.profile)
         per_node = min(config.gpus, config.gpus_per_node)
@@ -108,8 +110,8 @@ class Trainer:
         self.task = make_task(config.task, self.tokenizer, seed=config.seed, pool=config.pool, **config.columns())
         self.rewards = make_rewards(config.rewards, self.task)
         longest_prompt = max(len(self.tokenizer.encode(p.prompt)) for p in self.task.problems)
-        self.rows = RowModel(self.model, longest_prompt + config.response_limit)
-        self.engines = TorchEngineFactory(self.rows, self.tokenizer.eos_token_id, Sampling(temperature=config.temperature))
+        eos_id, most_tokens = self.tokenizer.eos_token_id, longest_prompt + config.response_limit
+        self.engines = make_engines(config.engine, self.model, eos_id, most_tokens, Sampling(temperature=config.temperature))
 
     @classmethod
     def continue_from(cls, trace: Trace, model: str | Path, *, progress: bool = True, **changes: Any) -> Trainer:
@@ -136,9 +138,10 @@ class Trainer:
         self.close()
 
     def close(self) -> None:
-        """End the actors' processes, if there are any. Idempotent; another step would start new ones."""
+        """End the actors' processes, if there are any, and remove what they read weights from. Idempotent."""
         if self.pool is not None:
             self.pool.close()
+        self.engines.close()
 
     @property
     def model(self) -> Any:
@@ -207,13 +210,13 @@ class Trainer:
         Raises:
             ActorError: actors died or failed and the step could not be finished; the run goes on at this step when resumed.
         """
-        self.rows.load(self.model)
+        engines = self.engines.of_step(self.model, step)
         requests, c = self.requests(problems, step), self.config
         given: dict[str, Any] = {"run": c.task, "step": step, "start_s": self.kept.clock_s}
         if self.pool is None:
-            return run_step(plan, requests, self.engines, self.latency, self.cluster, charging=c.charging, **given)
+            return run_step(plan, requests, engines, self.latency, self.cluster, charging=c.charging, **given)
         forecast = None if workload is None else from_scenarios(workload)
-        return self.pool.run_step(plan, requests, self.engines, self.latency, self.cluster, forecast=forecast, **given)
+        return self.pool.run_step(plan, requests, engines, self.latency, self.cluster, forecast=forecast, **given)
 
     def step(self) -> TrainedStep:
         """One whole step: predict, plan, execute, reward, learn, trace."""

@@ -36,13 +36,14 @@ class PpoOptions(UpdateOptions):
     """What PPO adds.
 
     Attributes:
-        gamma, lam: of GAE.
+        gamma, lam: of GAE. A ``lam`` below 1 hides the reward, which comes with the last token, from the first tokens of a long
+            response until the critic expects it.
         value_clip: how far a value may move from the old one in its loss; None clips nothing. value_weight: of that loss.
         whiten: advantages to mean 0 and variance 1 over the tokens of the batch.
     """
 
     gamma: float = 1.0
-    lam: float = 0.95
+    lam: float = 1.0
     value_clip: float | None = 0.2
     value_weight: float = 0.1
     whiten: bool = True

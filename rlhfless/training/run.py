@@ -149,7 +149,7 @@ def meta_of(config: TrainConfig, cluster: Cluster) -> dict[str, Any]:
         "policy": config.policy,
         "clock": "virtual",
         "charging": config.charging,
-        "engine": "torch",
+        "engine": config.engine,
         "device": f"{platform.machine()} CPU, torch {torch.__version__}",
         "config": config.to_dict(),
     }

@@ -261,7 +261,7 @@ def test_what_cannot_run_is_refused_before_anything_starts(factory: TorchEngineF
 
     refused("actor 1 of the plan uses GPU 3, but there are 2 devices", changed(gpu_ids=(3,)))
     refused("response 12 does not say its prompt", changed(shares_prompts=True))
-    refused("a TorchEngineFactory, not with SimulatedEngine", plan, SimulatedEngine, TypeError)
+    refused("a TorchEngineFactory or a VllmEngineFactory, not with SimulatedEngine", plan, SimulatedEngine, TypeError)
     two = replace(plan, actors=(replace(plan.actors[0], gpu_ids=(0, 1)),))
     with pytest.raises(PlanningError, match="actor 0 of the plan holds 2 GPUs; the torch engine decodes on one"):
         ProcessPool(["cuda:0", "cuda:1"]).run_step(two, requests(), factory, LATENCY, Cluster(1, 2, 2))

@@ -175,6 +175,11 @@ def test_actors_in_processes_write_the_same_texts(tmp_path: Path, model: Path) -
         ({"algorithm": "dpo"}, "algorithm 'dpo' is unknown; choose from grpo, ppo"),
         ({"executor": "cloud"}, "executor 'cloud' is unknown; choose from virtual, local"),
         ({"samples": 1}, "samples is 1, and GRPO compares responses of one prompt; give 2 or more"),
+        ({"engine": "abacus"}, "engine 'abacus' is unknown; choose from torch, vllm"),
+        (
+            {"engine": "vllm"},
+            "engine 'vllm' decodes in processes of its own, not on the virtual clock; choose executor 'local'",
+        ),
         ({"steps": 0}, "steps is 0; at least 1 is needed"),
         ({"prompts_per_step": 3}, "prompts_per_step is 3, which does not divide the pool of 8 prompts"),
         ({"gpus": 12}, "gpus is 12, no multiple of the 8 GPUs of a node"),

@@ -32,7 +32,7 @@ from rlhfless.training.ppo import Ppo, PpoOptions  # noqa: E402
 PROMPT, LENGTH, ROWS, GENERATED, REFERENCE = 4, 9, 8, 2, 1  # the last two are seeds of models
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "defaults": ({"kl_weight": 0.05}, {}),
+    "defaults": ({"kl_weight": 0.05, "lam": 0.95}, {}),
     "all changed": (
         {
             "kl_weight": 0.3, "gamma": 0.9, "lam": 0.7, "clip_low": 0.1, "clip_high": 0.1, "value_clip": 0.01,

@@ -1,0 +1,77 @@
+"""What a process that decodes with vLLM does beside decoding: it knows its devices and holds its one replica.
+
+Knows devices and the replica; nothing of requests, orders or plans. vLLM is started once in a process, and a start takes long:
+the replica stays from step to step, asleep in between, and takes over each step's weights.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlhfless.engine import torch_process
+from rlhfless.engine.torch_process import Packed, pack, write
+from rlhfless.engine.vllm_adapter import Replica, Settings, VllmError
+from rlhfless.engine.vllm_factory import VllmEngineFactory
+from solver.latency import LatencyModel
+
+__all__ = ["bring_up", "free_memory", "pack", "read", "replica_for", "use_device", "write"]
+
+
+@dataclass
+class _Process:
+    """This process. ``devices`` are the numbers of its GPUs, none on the CPU."""
+
+    devices: list[str] = field(default_factory=list)
+    replica: Replica | None = None
+
+
+_here = _Process()
+
+
+def use_device(device: str) -> None:
+    """This process computes on ``device`` from now on, ``cpu`` or CUDA devices with commas between them. Leaves CUDA alone:
+    vLLM chooses among the devices that it sees."""
+    if device == "cpu":
+        torch_process.use_device(device)  # one thread
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    numbers = [int(name.removeprefix("cuda:")) for name in device.split(",")]
+    _here.devices = [visible.split(",")[i] if visible else str(i) for i in numbers]
+
+
+def read(packed: Packed, buffer: memoryview, device: str) -> Any:
+    """What ``pack`` was given. It holds no weights, so it need not go to the device."""
+    return torch_process.read(packed, buffer, "cpu")
+
+
+def bring_up(engines: VllmEngineFactory, latency: LatencyModel) -> bool:
+    """Start vLLM unless it runs; returns whether it had to be started."""
+    if _here.replica is not None:
+        return False
+    replica_for(engines.binding(latency), Path(engines.weights), engines.weights_version)
+    return True
+
+
+def replica_for(settings: Settings, folder: Path, version: int) -> Replica:
+    """This process's replica, started with these weights if there was none.
+
+    Raises:
+        VllmError: it was started with other settings.
+    """
+    if _here.replica is None:
+        if settings.gpus > 1:
+            multiprocessing.current_process().daemon = (
+                False  # a process per GPU is started, which daemons may not; they end with it
+            )
+        _here.replica = Replica(settings, _here.devices, folder, version)
+    elif _here.replica.settings != settings:
+        raise VllmError(f"vLLM runs here with {_here.replica.settings}; another process is needed for {settings}")
+    return _here.replica
+
+
+def free_memory(device: str) -> None:
+    """Nothing: a closed engine's replica sleeps."""

@@ -1,0 +1,92 @@
+"""What a process needs to know of the kind of engine that it decodes with, and where that stands.
+
+Knows names only: the engine factory says which module its processes load, so neither side has to know torch or vLLM.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from solver.admission import Admission
+from solver.latency import LatencyModel
+
+
+class Side(Protocol):
+    """A module beside a kind of engine (``torch_process``, ``vllm_process``)."""
+
+    def use_device(self, device: str) -> None:
+        """The process computes on ``device`` from now on: ``cpu``, or CUDA devices with commas between them."""
+        ...
+
+    def bring_up(self, engines: Any, latency: LatencyModel) -> bool:
+        """Start what engines need beside the process; returns whether anything was started, which counts as start-up."""
+        ...
+
+    def pack(self, thing: Any) -> tuple[Any, Any]:
+        """``thing`` without its tensors, and the tensors."""
+        ...
+
+    def write(self, packed: Any, tensors: Any, buffer: memoryview) -> None:
+        """Copy the tensors into the buffer."""
+        ...
+
+    def read(self, packed: Any, buffer: memoryview, device: str) -> Any:
+        """What ``pack`` was given, on ``device``."""
+        ...
+
+    def free_memory(self, device: str) -> None:
+        """Give memory that nothing uses any more back to the device."""
+        ...
+
+
+class RemoteEngines(Protocol):
+    """An engine factory for actors in processes of their own.
+
+    Attributes:
+        side: name of the module that such a process loads.
+        several_gpus: whether one engine can decode on several GPUs.
+        start_floor_s: seconds that an actor may always take until it reports, before it counts as lost.
+        takes_prefixes: whether they compute prefixes for others and go on from such.
+        weights_version: which weights they have; None: whatever is sent with the factory, which is the step's.
+    """
+
+    side: str
+    several_gpus: bool
+    start_floor_s: float
+    takes_prefixes: bool
+
+    @property
+    def weights_version(self) -> int | None: ...
+
+    def in_real_time(self) -> RemoteEngines:
+        """The same engines charged with what they take.
+
+        Raises:
+            MissingExtra, InputError: they cannot be made here.
+        """
+        ...
+
+    def binding(self, latency: LatencyModel) -> Any:
+        """What a process is bound to once it made an engine for actors of this latency model: it can make more for an equal
+        binding only."""
+        ...
+
+    def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> Any:
+        """An engine."""
+        ...
+
+
+def remote_engines(engines: Any) -> RemoteEngines:
+    """``engines``, which processes can make.
+
+    Raises:
+        TypeError: they cannot.
+    """
+    if not hasattr(engines, "side"):
+        name = getattr(engines, "__name__", type(engines).__name__)
+        raise TypeError(
+            f"actors in processes decode with a TorchEngineFactory or a VllmEngineFactory, not with {name}; run it on the "
+            "virtual clock"
+        )
+    found: RemoteEngines = engines
+    return found

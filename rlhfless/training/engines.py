@@ -1,0 +1,94 @@
+"""What a run's actors decode with, and how the weights of every step get there.
+
+Knows the model that is trained and engine factories; nothing of plans, executors or learning.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from rlhfless.engine.sampling import Sampling
+from rlhfless.engine.torch_factory import TorchEngineFactory
+from rlhfless.engine.torch_forward import RowModel
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class Engines(Protocol):
+    """The engines of a run."""
+
+    def of_step(self, model: Any, step: int) -> Any:
+        """A factory of engines with the weights that ``model`` has now, which are those of ``step``."""
+        ...
+
+    def close(self) -> None:
+        """Remove what weights were kept in. Idempotent."""
+        ...
+
+
+class TorchEngines:
+    """Torch engines that share a copy of the weights.
+
+    Args:
+        model: the model that is trained.
+        max_tokens: most tokens of a response with its prompt.
+    """
+
+    def __init__(self, model: Any, eos_id: int, max_tokens: int, sampling: Sampling) -> None:
+        self._rows = RowModel(model, max_tokens)
+        self._factory = TorchEngineFactory(self._rows, eos_id, sampling)
+
+    def of_step(self, model: Any, step: int) -> TorchEngineFactory:
+        self._rows.load(model)
+        return self._factory
+
+    def close(self) -> None:
+        pass
+
+
+class VllmEngines:
+    """vLLM in the process of every actor, which reads each step's weights from a folder, in memory where the system has one.
+
+    It computes in float32, as the learner does; on the CPU uncompiled, since a start there should not take minutes.
+    """
+
+    def __init__(self, eos_id: int, max_tokens: int, sampling: Sampling) -> None:
+        self._eos_id, self._max_tokens, self._sampling = eos_id, max_tokens, sampling
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="rlhfless-weights-", dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None, ignore_cleanup_errors=True
+        )
+
+    def of_step(self, model: Any, step: int) -> Any:
+        from rlhfless.engine.vllm_factory import VllmEngineFactory
+        from rlhfless.engine.vllm_weights import write_weights
+
+        folder = write_weights(model, self._folder.name, step)
+        return VllmEngineFactory(
+            str(folder), step, self._eos_id, self._max_tokens, self._sampling, "float32", eager=not torch.cuda.is_available()
+        )
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+
+def check_engine(engine: str) -> None:
+    """Whether the engine called ``torch`` or ``vllm`` can be made here.
+
+    Raises:
+        MissingExtra, InputError: vLLM is not installed, or a version that is not supported.
+    """
+    if engine == "vllm":
+        from rlhfless.engine.vllm_adapter import check_version
+
+        check_version()
+
+
+def make_engines(engine: str, model: Any, eos_id: int, max_tokens: int, sampling: Sampling) -> Engines:
+    """The engines called ``torch`` or ``vllm``."""
+    if engine == "torch":
+        return TorchEngines(model, eos_id, max_tokens, sampling)
+    return VllmEngines(eos_id, max_tokens, sampling)

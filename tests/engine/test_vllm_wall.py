@@ -1,0 +1,182 @@
+"""Actors that decode with real vLLM, each in a process of its own, on the wall clock."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import multiprocessing
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from vllm_samples import LATENCY, factory_of, model_of, needs_vllm, requests, torch_engine
+
+from rlhfless.engine import vllm_adapter
+from rlhfless.engine.vllm_weights import write_weights
+from rlhfless.errors import InputError
+from rlhfless.executor import ActorError, Faults, ProcessPool, StepRecord
+from rlhfless.trace.checks import validate
+from solver import Cluster, Plan, PlanningError
+from solver.plan import ActorPlan
+from solver.rules import ActorView, Decision, Move, RuntimeRule, StepState, Trigger
+
+pytestmark = [needs_vllm, pytest.mark.full]
+COUNT = 16
+TWO = Cluster(1, 2, 1)
+
+
+def plan_of(groups: Sequence[Sequence[int]], rule: RuntimeRule | None = None, gpus: int = 1) -> Plan:
+    actors = [ActorPlan("gpu", tuple(range(i * gpus, (i + 1) * gpus)), 0, tuple(g), (), 6) for i, g in enumerate(groups)]
+    return Plan(tuple(actors), "by hand", 0.0, 0.0, 0.0, rule=rule)
+
+
+HALVES = [range(0, COUNT, 2), range(1, COUNT, 2)]
+
+
+@dataclass
+class Shuffle:
+    """Whenever something completes, some responses change places."""
+
+    name: str = "shuffle"
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def next_trigger(self, view: ActorView) -> Trigger | None:
+        return Trigger(completions=view.completed + 1)
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        if len(state.actors) < 2:
+            return []
+        moves: list[Decision] = []
+        for one, other in itertools.permutations(state.actors, 2):
+            moves += [Move(int(r), other.actor) for r in self.rng.permutation(one.unfinished)[:2]]
+        return moves
+
+
+def by_torch(seed: int, wanted: Sequence[object]) -> dict[int, list[int]]:
+    engine = torch_engine(seed)
+    engine.add(wanted)  # type: ignore[arg-type]
+    return {c.response: c.token_ids.tolist() for c in engine.advance(math.inf).completions}
+
+
+def tokens_of(record: StepRecord) -> dict[int, list[int]]:
+    return {i: np.asarray(c.token_ids).tolist() for i, c in record.completions.items()}
+
+
+def assert_sound(record: StepRecord, phases: Sequence[str]) -> None:
+    """The schema's rules, one thing at a time within the allocation, every token in a span, and this before the first one."""
+    for table in ("allocations", "spans", "events"):
+        validate(table, getattr(record, table))
+    decoded = sum(s["tokens"] for s in record.spans if s["phase"] == "decode")
+    assert decoded == sum(c.response_tokens for c in record.completions.values())
+    for a in record.allocations:
+        own = sorted((s for s in record.spans if s["holder"] == a["holder"]), key=lambda s: s["start_s"])
+        assert [s["phase"] for s in own][: len(phases)] == list(phases)
+        assert a["start_s"] <= own[0]["start_s"]
+        assert own[-1]["end_s"] <= a["end_s"]
+        assert all(s["end_s"] <= t["start_s"] + 1e-9 for s, t in itertools.pairwise(own))
+
+
+def test_a_run_of_steps(tmp_path: Path) -> None:
+    """One start; moves change no greedy token; the next step has the next weights; at the end nothing is left."""
+    wanted = requests(COUNT)
+    with ProcessPool(["cpu", "cpu"]) as pool:
+        engines = factory_of(write_weights(model_of(3), tmp_path, 0), 0)
+        still = pool.run_step(plan_of(HALVES), wanted, engines, LATENCY, TWO)
+        assert tokens_of(still) == by_torch(3, wanted)
+        assert_sound(still, ["start", "sync", "prefill", "decode"])
+
+        forced = [replace(r, target_tokens=30 + r.response, limit_tokens=60) for r in wanted]
+        moved = pool.run_step(plan_of(HALVES, Shuffle()), forced, engines, LATENCY, TWO, step=1, migration="move")
+        assert moved.moves > 0
+        assert tokens_of(moved) == by_torch(3, forced)
+        assert_sound(moved, ["sync", "prefill", "decode"])
+        assert not [s for s in moved.spans if s["phase"] in ("transfer", "migrate")]  # contexts are recomputed
+
+        newer = engines.with_weights(write_weights(model_of(4), tmp_path, 1), 1)
+        learned = pool.run_step(plan_of(HALVES), wanted, newer, LATENCY, TWO, step=2)
+        assert tokens_of(learned) == by_torch(4, wanted)
+        assert repr(pool) == "ProcessPool: 2 idle of 2 processes on cpu, cpu"
+
+        other = replace(LATENCY, max_batch=3)  # which asks for another vLLM
+        pool.run_step(plan_of([range(4)]), wanted[:4], newer, other, TWO, step=3)
+        assert repr(pool) == "ProcessPool: 3 idle of 3 processes on cpu, cpu"
+    assert not multiprocessing.active_children()
+
+
+@dataclass
+class Kill:
+    """Kills an actor's process once something is complete."""
+
+    name: str = "kill"
+    killed: int = 0
+
+    def next_trigger(self, view: ActorView) -> Trigger | None:
+        return Trigger(completions=1)
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        if not self.killed:
+            self.killed = next(p.pid for p in multiprocessing.active_children() if p.name.startswith("rlhfless"))
+            os.kill(self.killed, signal.SIGKILL)
+        return []
+
+
+def test_actors_that_die_or_cannot_start(tmp_path: Path) -> None:
+    """Another process goes on where one died; what never works is said."""
+    folder = write_weights(model_of(3), tmp_path, 0)
+    engines = factory_of(folder, 0)
+    with ProcessPool(["cpu"], keep=False) as pool:
+        rule, long = Kill(), [replace(r, target_tokens=60 if r.response else 1, limit_tokens=60) for r in requests(4)]
+        record = pool.run_step(plan_of([range(4)], rule), long, engines, LATENCY, TWO)
+        assert rule.killed
+        assert tokens_of(record) == by_torch(3, long)
+        assert not multiprocessing.active_children(), "a process that is not kept ends with its actor"
+    (folder / "model.safetensors").write_bytes(b"nothing that anybody could read")
+    with ProcessPool(["cpu"], faults=Faults(restarts=0)) as pool:
+        with pytest.raises(ActorError, match=r"actor-0 \(process \d+ on cpu\) failed with \w+: .*[Ee]rror"):
+            pool.run_step(plan_of([range(4)]), requests(4), engines, LATENCY, TWO)
+        assert not multiprocessing.active_children()
+
+
+def test_what_cannot_run_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = factory_of(write_weights(model_of(3), tmp_path, 0), 0)
+    plan = plan_of([range(4)])
+    receiving = replace(plan, actors=(replace(plan.actors[0], prefixes=(0,), prefix_tokens=(2,)),))
+    with pytest.raises(PlanningError, match="actor 0 of the plan receives prefixes, which a VllmEngineFactory cannot"):
+        ProcessPool(["cpu"]).run_step(receiving, requests(4), engines, LATENCY, TWO)
+    monkeypatch.setattr(vllm_adapter, "SUPPORTED", ("0.1",))
+    with ProcessPool(["cpu"]) as pool:
+        with pytest.raises(InputError, match=r"is installed, but the vLLM engine is tested with 0\.1 only"):
+            pool.run_step(plan, requests(4), engines, LATENCY, TWO)
+        assert repr(pool) == "ProcessPool: 0 idle of 0 processes on cpu"
+
+
+def test_an_actor_of_two_gpus_is_two_ranks_of_vllm(tmp_path: Path) -> None:
+    """On the CPU a rank is a process; all of them end with their actor."""
+    wanted, engines = requests(6), factory_of(write_weights(model_of(3), tmp_path, 0), 0)
+    latency = replace(LATENCY, gpus_per_actor=2)
+    assert engines.binding(latency).gpus == 2
+    with ProcessPool([]) as pool:
+        record = pool.run_step(plan_of([range(6)], gpus=2), wanted, engines, latency, Cluster(1, 2, 2))
+        assert tokens_of(record) == by_torch(3, wanted)
+        newer = engines.with_weights(write_weights(model_of(4), tmp_path, 1), 1)
+        learned = pool.run_step(plan_of([range(6)], gpus=2), wanted, newer, latency, Cluster(1, 2, 2), step=1)
+        assert tokens_of(learned) == by_torch(4, wanted)
+        (actor,) = (p.pid for p in multiprocessing.active_children())
+        ranks = [int(p) for p in Path(f"/proc/{actor}/task/{actor}/children").read_text().split()]
+        assert len(ranks) >= 2
+    for pid in ranks:
+        until_gone(pid)
+
+
+def until_gone(pid: int) -> None:
+    import time
+
+    for _ in range(600):
+        if not Path(f"/proc/{pid}").exists():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"process {pid} is still there")

@@ -1,0 +1,137 @@
+"""A tiny model for real vLLM, a process that runs it, and a stand-in for the tests of what needs no tokens.
+
+The model is the project's own with heads as wide as vLLM's CPU build needs them (a multiple of 32). vLLM changes the process
+that it runs in (threads, environment), so it never starts in that of the tests: ``vllm_process`` calls functions in another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhfless.engine.protocol import Completion, Request
+from rlhfless.engine.sampling import Sampling
+from rlhfless.engine.torch_engine import TorchEngine
+from rlhfless.engine.torch_forward import RowModel
+from rlhfless.engine.vllm_adapter import Drawn, Settings
+from rlhfless.engine.vllm_engine import VllmEngine
+from rlhfless.engine.vllm_factory import VllmEngineFactory
+from rlhfless.engine.vllm_weights import write_weights
+from rlhfless.training.model import tiny_qwen2
+from rlhfless.training.tokenizer import CharTokenizer
+from solver.admission import Admission
+from solver.latency import LatencyModel
+
+needs_vllm = pytest.mark.skipif(
+    importlib.util.find_spec("vllm") is None, reason="vLLM is not installed; `make test-full` installs its CPU build"
+)
+EOS = CharTokenizer().eos_token_id
+LIMIT, LONGEST = 48, 160
+GREEDY = Sampling(temperature=0)
+LATENCY = LatencyModel("tiny", 1, 2e-3, 40e-6, 100e-9, max_batch=6, kv_capacity_tokens=1 << 20)
+ROOMY = Admission(6, 1 << 20)
+
+
+def model_of(seed: int) -> Any:
+    return tiny_qwen2(CharTokenizer(), seed, hidden=128, layers=2, heads=4, kv_heads=2, intermediate=256)
+
+
+def factory_of(folder: Path, version: int, sampling: Sampling = GREEDY) -> VllmEngineFactory:
+    return VllmEngineFactory(str(folder), version, EOS, LONGEST, sampling, dtype="float32", eager=True)
+
+
+def requests(count: int = 10, limit: int = LIMIT, longest: int = 80) -> list[Request]:
+    """Prompts of many lengths, some of them twice."""
+    rng = np.random.default_rng(5)
+    prompts = [rng.integers(2, 30, size=int(rng.integers(1, longest))).astype(np.int64) for _ in range(count)]
+    return [Request(i, len(prompts[i // 2]), limit, prompt_ids=prompts[i // 2], seed=i, prompt=i // 2) for i in range(count)]
+
+
+def torch_engine(seed: int, sampling: Sampling = GREEDY, admission: Admission = ROOMY) -> TorchEngine:
+    return TorchEngine(RowModel(model_of(seed), LONGEST), admission, LATENCY, eos_id=EOS, sampling=sampling)
+
+
+def by_response(completions: Sequence[Completion]) -> dict[int, Completion]:
+    assert len({c.response for c in completions}) == len(completions), "a response completed twice"
+    return {c.response: c for c in completions}
+
+
+# --- a process that runs vLLM -----------------------------------------------------------------------------------------
+
+
+def vllm_process(root: Path) -> Iterator[Callable[..., Any]]:
+    """``call(function, *arguments)`` runs a function in a process with a running replica of ``model_of(3)``, version 0."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as there:
+        there.submit(_start, write_weights(model_of(3), root, 0)).result()
+        yield lambda function, *arguments: there.submit(function, *arguments).result()
+        with contextlib.suppress(BrokenProcessPool):  # vLLM takes seconds to put its memory in order, which ends with it
+            there.submit(os._exit, 0).result()
+
+
+def _start(folder: Path) -> None:
+    from rlhfless.engine import vllm_process
+
+    vllm_process.use_device("cpu")
+    assert vllm_process.bring_up(factory_of(folder, 0), LATENCY)
+
+
+# --- a stand-in -------------------------------------------------------------------------------------------------------
+
+
+def token_after(context_tokens: int, forced: bool) -> int:
+    """The end of text in one case of eleven."""
+    return EOS if not forced and context_tokens % 11 == 10 else 2 + context_tokens % 20
+
+
+class ScriptedReplica:
+    """Draws what depends on the length of the context alone, so that it does not matter who was cut when: ``token_after``."""
+
+    def __init__(self, slots: int, kv_tokens: int) -> None:
+        self.settings, self.version = Settings(1, slots, kv_tokens, LONGEST), 0
+        self.here: dict[str, dict[str, Any]] = {}
+
+    def add(
+        self, name: str, ids: Sequence[int], sampling: Sampling, seed: int, stop_id: int, tokens: int, forced: bool
+    ) -> None:
+        assert name not in self.here, "a name is used twice"
+        self.here[name] = {"tokens": len(ids), "left": tokens, "forced": forced}
+        assert len(self.here) <= self.settings.slots, "more responses than slots"
+
+    def step(self) -> list[Drawn]:
+        held = sum(one["tokens"] for one in self.here.values())
+        assert len(self.here) == 1 or held <= self.settings.kv_tokens, "more KV tokens than there is memory for"
+        drawn = []
+        for name, one in list(self.here.items()):
+            token = token_after(one["tokens"], one["forced"])
+            one["tokens"] += 1
+            one["left"] -= 1
+            if finished := one["left"] == 0 or token == EOS:
+                del self.here[name]
+            drawn.append(Drawn(name, [token], [-0.5], finished, 0))
+        return drawn
+
+    def abort(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.here.pop(name, None)
+
+    def load(self, folder: Path, version: int) -> None:
+        self.version = version
+
+    def sleep(self) -> None:
+        self.version = None
+
+
+def scripted(admission: Admission) -> VllmEngine:
+    replica: Any = ScriptedReplica(admission.max_batch, admission.kv_capacity_tokens)
+    return VllmEngine(replica, admission, eos_id=EOS)
