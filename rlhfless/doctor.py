@@ -29,6 +29,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "ray": (("ray",), "actors on a Ray cluster (ProcessPool works without)"),
     "profiles": (("aiconfigurator-core",), "generating GPU profiles (the shipped ones work without)"),
     "export": (("kaleido",), "plotly's own figure.write_image (HTML works without)"),
+    "datasets": (("datasets",), "data sets from the hub (jsonl and parquet files work without)"),
 }
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 LOW_MEMORY_GIB = 4.0

@@ -12,8 +12,24 @@ from rlhfless.cli.options import seed_option, time_weight_option
 
 
 @main.command()
-@click.option("--task", type=click.Choice(["arithmetic"]), default="arithmetic", show_default=True)
-@click.option("--algorithm", type=click.Choice(["grpo"]), default="grpo", show_default=True)
+@click.option(
+    "--task",
+    default="arithmetic",
+    show_default=True,
+    help="arithmetic, gsm8k, gsm8k:FILE, or a data set (jsonl, parquet, hub).",
+)
+@click.option("--prompt-column", help="Column of the prompts, where it is not the task's own.")
+@click.option("--answer-column", help="Column of the answers.")
+@click.option("--reward", "rewards", multiple=True, default=["task"], show_default=True, help="[WEIGHT*]NAME; may be repeated.")
+@click.option("--algorithm", type=click.Choice(["grpo", "ppo"]), default="grpo", show_default=True)
+@click.option("--updates", type=int, default=1, show_default=True, help="Optimizer steps on a batch.")
+@click.option("--aggregation", type=click.Choice(["token", "sequence", "constant"]), default="token", show_default=True)
+@click.option("--std", type=click.Choice(["population", "sample", "none"]), default="population", show_default=True)
+@click.option("--kl-weight", type=float, default=0.0, show_default=True, help="Penalty on leaving the first weights.")
+@click.option("--mask-truncated", is_flag=True, help="Learn nothing from responses that the limit ended.")
+@click.option("--old-logprobs", type=click.Choice(["engine", "recomputed"]), default="engine", show_default=True)
+@click.option("--importance-cap", type=float, help="Correct the engine's probabilities, by this factor at most.")
+@click.option("--critic", default="head", show_default=True, help="Of PPO: head, model, or a folder.")
 @click.option("--steps", type=int, default=60, show_default=True, help="Steps of the whole run.")
 @click.option("--gpus", type=int, default=16, show_default=True, help="GPUs: emulated ones, or those of the pool.")
 @click.option("--profile", default="cpu-tiny-qwen2", show_default=True, help="What a GPU takes for an iteration.")
@@ -32,7 +48,7 @@ from rlhfless.cli.options import seed_option, time_weight_option
 @click.option("--resume", is_flag=True, help="Continue the run in OUT after its last completed step.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder of trace and checkpoint.")
 def train(out: Path, resume: bool, model: Path | None, **options: Any) -> None:
-    """Train the shipped task: predict, plan, execute, reward, learn, trace, step after step."""
+    """Train: predict, plan, execute, reward, learn, trace, step after step."""
     from rlhfless.executor import ActorError
     from rlhfless.training.config import TrainConfig
     from rlhfless.training.loop import train as run_training

@@ -1,4 +1,4 @@
-"""Training on real responses: the shipped task, its tiny model, the warm-up and the GRPO update.
+"""Training on real responses: tasks and rewards, the tiny model and its warm-up, GRPO and PPO.
 
 Importing this package loads nothing heavy; torch and transformers are loaded with the first name that needs them.
 """
@@ -21,10 +21,18 @@ _MODULE_OF = {
     "warm_up": "warmup",
     "token_logprobs": "logprobs",
     "response_logprobs": "logprobs",
-    "GrpoBatch": "grpo",
-    "group_advantages": "grpo",
-    "grpo_loss": "grpo",
-    "learn": "grpo",
+    "make_task": "tasks",
+    "make_rewards": "rewards.named",
+    "Batch": "batch",
+    "make_algorithm": "algorithms",
+    "Grpo": "grpo",
+    "GrpoOptions": "grpo",
+    "Ppo": "ppo",
+    "PpoOptions": "ppo",
+    "Critic": "critic",
+    "make_critic": "critic",
+    "group_advantages": "advantages",
+    "gae": "advantages",
 }
 
 __all__ = sorted(_MODULE_OF)

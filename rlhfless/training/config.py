@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-TASKS = ("arithmetic",)
-ALGORITHMS = ("grpo",)
+ALGORITHMS = ("grpo", "ppo")
+CRITIC_OPTIONS = ("critic", "critic_learning_rate", "gamma", "lam", "value_clip", "value_weight")
 CHARGING = ("profile", "measured")
 EXECUTORS = ("virtual", "local")
 ENGINES = ("torch", "vllm")
@@ -27,7 +27,11 @@ class TrainConfig:
         steps: steps of the whole run, a resumed one included.
         pool: training prompts; an epoch visits each once. prompts_per_step, samples: the batch of a step.
         response_limit: no response gets longer.
-        learning_rate, updates, clip_low, clip_high, token_budget: of the GRPO update.
+        task: ``arithmetic``, ``gsm8k``, ``gsm8k:FILE``, or a data set with ``prompt_column`` and ``answer_column``; all but the
+            first need a ``model``.
+        rewards: see ``rewards.named.make_rewards``.
+        learning_rate, updates, clip_low, clip_high, aggregation, mask_truncated, kl_weight, old_logprobs, importance_cap,
+            token_budget: of the update, see ``algorithm.UpdateOptions``; std: of GRPO's advantages; the rest of PPO.
         temperature: of sampling.
         gpus, gpus_per_node, profile: the cluster; ``profile`` also says how many GPUs an actor takes.
         executor: where actors run: on the ``virtual`` clock, all emulated here, or ``local``, each in a process of its own on
@@ -52,6 +56,21 @@ class TrainConfig:
     clip_low: float = 0.2
     clip_high: float = 0.2
     token_budget: int = 4096
+    prompt_column: str | None = None
+    answer_column: str | None = None
+    rewards: tuple[str, ...] = ("task",)
+    aggregation: str = "token"
+    mask_truncated: bool = False
+    kl_weight: float = 0.0
+    old_logprobs: str = "engine"
+    importance_cap: float | None = None
+    std: str = "population"
+    critic: str = "head"
+    critic_learning_rate: float | None = None
+    gamma: float = 1.0
+    lam: float = 1.0
+    value_clip: float | None = 0.2
+    value_weight: float = 0.1
     temperature: float = 1.0
     gpus: int = 16
     gpus_per_node: int = 8
@@ -68,8 +87,11 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "rewards", tuple(self.rewards))  # a list where it comes from JSON
+        if self.algorithm == "grpo" and self.samples == 1:
+            raise TrainError("samples is 1, and GRPO compares responses of one prompt; give 2 or more, or algorithm ppo")
         for name, known in (
-            ("task", TASKS), ("algorithm", ALGORITHMS), ("charging", CHARGING), ("executor", EXECUTORS), ("engine", ENGINES),
+            ("algorithm", ALGORITHMS), ("charging", CHARGING), ("executor", EXECUTORS), ("engine", ENGINES),
         ):  # fmt: skip
             if getattr(self, name) not in known:
                 raise TrainError(f"{name} {getattr(self, name)!r} is unknown; choose from {', '.join(known)}")
@@ -110,7 +132,19 @@ class TrainConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, JSON-ready."""
-        return asdict(self)
+        return {**asdict(self), "rewards": list(self.rewards)}
+
+    def columns(self) -> dict[str, str]:
+        """The columns of a data set that differ from the task's own."""
+        given = {"prompt_column": self.prompt_column, "answer_column": self.answer_column}
+        return {name: column for name, column in given.items() if column is not None}
+
+    def algorithm_options(self) -> dict[str, Any]:
+        """What ``make_algorithm`` is given."""
+        names = ["learning_rate", "updates", "clip_low", "clip_high", "aggregation", "response_limit", "mask_truncated"]
+        names += ["kl_weight", "old_logprobs", "importance_cap", "temperature", "token_budget"]
+        names += ["std"] if self.algorithm == "grpo" else CRITIC_OPTIONS
+        return {name: getattr(self, name) for name in names}
 
     def check_resume(self, earlier: dict[str, Any]) -> None:
         """Refuse to continue a run that was started with other options; only ``steps`` may differ.

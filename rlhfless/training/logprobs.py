@@ -40,6 +40,11 @@ def token_logprobs(model: Any, input_ids: Tensor, attention_mask: Tensor | None 
     else:
         positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
         logits = model(input_ids=input_ids, attention_mask=attention_mask, position_ids=positions, use_cache=False).logits
+    return logits_to_logprobs(logits, input_ids, temperature)
+
+
+def logits_to_logprobs(logits: Tensor, input_ids: Tensor, temperature: float = 1.0) -> Tensor:
+    """(B, T - 1) log-probabilities of the tokens (B, T) whose model gave the logits (B, T, V), as in ``token_logprobs``."""
     logits = logits[:, :-1].float()
     if temperature != 1.0:
         logits = logits / temperature

@@ -32,13 +32,14 @@ from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.trace import Trace
-from rlhfless.training.arithmetic import ArithmeticTask, Problem
+from rlhfless.training.batch import Batch
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.engines import check_engine, make_engines
-from rlhfless.training.grpo import GrpoBatch, learn
 from rlhfless.training.model import save_model
+from rlhfless.training.rewards import Response
+from rlhfless.training.rewards.named import make_rewards
 from rlhfless.training.run import Run
-from rlhfless.training.tokenizer import CharTokenizer
+from rlhfless.training.tasks import Problem, make_task
 from solver.cluster import Cluster
 from solver.objective import Objective
 from solver.plan import Plan
@@ -102,11 +103,12 @@ class Trainer:
         self.policy = make_policy(config.policy, tau=config.tau)
         if self.policy.clairvoyant:
             raise TrainError(f"policy {config.policy!r} needs the true lengths, which nobody has before generating")
-        self.task = ArithmeticTask(config.seed, config.pool)
         self.predictor = EwmaPredictor(config.window)
         self.pool = ProcessPool() if config.executor == "local" else None
         executed = {} if self.pool is None else self.pool.meta
         self.kept = Run.open(config, self.cluster, None if folder is None else Path(folder), model, resume, progress, executed)
+        self.task = make_task(config.task, self.tokenizer, seed=config.seed, pool=config.pool, **config.columns())
+        self.rewards = make_rewards(config.rewards, self.task)
         longest_prompt = max(len(self.tokenizer.encode(p.prompt)) for p in self.task.problems)
         eos_id, most_tokens = self.tokenizer.eos_token_id, longest_prompt + config.response_limit
         self.engines = make_engines(config.engine, self.model, eos_id, most_tokens, Sampling(temperature=config.temperature))
@@ -147,7 +149,7 @@ class Trainer:
         return self.kept.model
 
     @property
-    def tokenizer(self) -> CharTokenizer:
+    def tokenizer(self) -> Any:
         """The model's tokenizer."""
         return self.kept.tokenizer
 
@@ -227,7 +229,7 @@ class Trainer:
         rollouts = self._rollouts(problems, workload, record, step)
         prepare_s = time.perf_counter() - began
         learning = self._learn(problems, rollouts, record)
-        self._record_learning(record, prepare_s, learning["seconds"])
+        self._record_learning(record, prepare_s, learning)
         self.kept.commit(rollouts, record)
         return TrainedStep(step, plan, record, rollouts, learning)
 
@@ -246,12 +248,13 @@ class Trainer:
 
     def _rollouts(self, problems: Sequence[Problem], workload: Workload, record: StepRecord, step: int) -> pd.DataFrame:
         """Decode and reward the responses."""
-        rows = []
+        rows, responses = [], []
         for i in range(len(workload)):
             problem = problems[i // self.config.samples]
             ids = record.completions[i].token_ids
             assert ids is not None
-            text = self.tokenizer.decode(ids.tolist())
+            text, done = self.tokenizer.decode(ids.tolist()), record.completions[i]
+            responses.append(Response(problem, text, done.response_tokens, done.finish_reason == "length"))
             rows.append(
                 {
                     "run": record.run,
@@ -260,7 +263,6 @@ class Trainer:
                     "prompt_id": problem.prompt_id,
                     "sample": i % self.config.samples,
                     "prompt_tokens": int(workload.prompt_tokens[workload.prompt_of[i]]),
-                    "reward": self.task.reward(problem, text),
                     "weights_version": step,
                     "predicted_tokens": float(workload.response_tokens[i]),
                     "prompt": problem.prompt,
@@ -268,39 +270,37 @@ class Trainer:
                     **record.rollout_times(i),
                 }
             )
-        return pd.DataFrame(rows)
+        return pd.DataFrame(rows).assign(reward=self.rewards.score(responses).values)
 
     def _learn(self, problems: Sequence[Problem], rollouts: pd.DataFrame, record: StepRecord) -> dict[str, float]:
-        """One GRPO update on the step's responses."""
+        """What the algorithm learns from the step's responses."""
         c = self.config
         prompts = [self.tokenizer.encode(p.prompt) for p in problems for _ in range(c.samples)]
         completions = [record.completions[i] for i in range(len(rollouts))]
-        batch = GrpoBatch(
+        batch = Batch(
             prompts,
             [done.token_ids.tolist() for done in completions if done.token_ids is not None],
             rollouts["reward"].to_numpy(),
             np.repeat(np.arange(len(problems)), c.samples),
             [done.logprobs for done in completions if done.logprobs is not None] if c.temperature == 1.0 else None,
+            (rollouts["finish_reason"] == "length").to_numpy(),
         )
         self.model.train()
         with one_thread(self.model.device):
-            learning = learn(
-                self.model, self.kept.optimizer, batch, updates=c.updates, clip_low=c.clip_low, clip_high=c.clip_high,
-                temperature=c.temperature, token_budget=c.token_budget,
-            )  # fmt: skip
+            learning = self.kept.algorithm.learn(batch)
         self.model.eval()
         return learning
 
-    def _record_learning(self, record: StepRecord, prepare_s: float, learn_s: float) -> None:
+    def _record_learning(self, record: StepRecord, prepare_s: float, learning: dict[str, float]) -> None:
         """The learner takes one actor's GPUs when generation ends; what it does there was measured on this device."""
-        start, prepared = record.end_s, record.end_s + prepare_s
+        start, prepared, learn_s = record.end_s, record.end_s + prepare_s, learning["seconds"]
         node, gpu_ids = self.cluster.place(0)
         record.allocate(
             "learner", "learner", node, gpu_ids, self.cluster.kind, self.cluster.market, self.cluster.usd_per_gpu_s,
             start, prepared + learn_s,
         )  # fmt: skip
         record.span("learner", "prepare", start, prepared, clock="measured")
-        record.span("learner", "learn", prepared, prepared + learn_s, clock="measured")
+        record.span("learner", "learn", prepared, prepared + learn_s, clock="measured", learning=learning)
         record.close(prepared + learn_s)
 
 

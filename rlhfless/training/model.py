@@ -7,16 +7,18 @@ tokenizer; transformers and vLLM read the first two as any Qwen2 model.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from rlhfless.training import missing_torch
 
 try:
     import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.training.config import TrainError
+from rlhfless.training.tasks.pretrained import PretrainedTokenizer
 from rlhfless.training.tokenizer import CharTokenizer
 
 TOKENIZER_FILE = "char_tokenizer.json"
@@ -61,22 +63,22 @@ def tiny_qwen2(
     return model.float().eval()
 
 
-def save_model(model: Qwen2ForCausalLM, tokenizer: CharTokenizer, folder: str | Path) -> None:
+def save_model(model: Any, tokenizer: CharTokenizer | PretrainedTokenizer, folder: str | Path) -> None:
     """Write model and tokenizer into ``folder``."""
     model.save_pretrained(folder, safe_serialization=True)
-    tokenizer.save(Path(folder) / TOKENIZER_FILE)
+    tokenizer.save(Path(folder) / TOKENIZER_FILE if isinstance(tokenizer, CharTokenizer) else Path(folder))
 
 
-def load_model(folder: str | Path) -> tuple[Qwen2ForCausalLM, CharTokenizer]:
-    """Read what ``save_model`` wrote; nothing is ever looked up on a network.
+def load_model(folder: str | Path) -> tuple[Any, Any]:
+    """A model of transformers and its tokenizer, ours or its own; nothing is ever looked up on a network.
 
     Raises:
-        TrainError: ``folder`` lacks the tokenizer or the model.
+        TrainError: ``folder`` lacks the model.
+        InputError: it lacks the tokenizer.
     """
-    for name in (TOKENIZER_FILE, "config.json", "model.safetensors"):
-        if not (Path(folder) / name).is_file():
-            raise TrainError(
-                f"{folder}: holds no model, {name} is missing; name a folder that `rlhfless train` wrote (OUT/model)"
-            )
-    model = Qwen2ForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
-    return model.eval(), CharTokenizer.load(Path(folder) / TOKENIZER_FILE)
+    if not (Path(folder) / "config.json").is_file():
+        raise TrainError(f"{folder}: holds no model, config.json is missing; name a folder with a model of transformers")
+    own = Path(folder) / TOKENIZER_FILE
+    tokenizer = CharTokenizer.load(own) if own.is_file() else PretrainedTokenizer.load(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+    return model.eval(), tokenizer

@@ -24,6 +24,8 @@ except ImportError as error:
 from rlhfless.engine.torch_forward import one_thread
 from rlhfless.executor import StepRecord
 from rlhfless.trace import Trace, TraceWriter
+from rlhfless.training.algorithm import Algorithm
+from rlhfless.training.algorithms import make_algorithm
 from rlhfless.training.arithmetic import ArithmeticTask
 from rlhfless.training.checkpoint import keep_only, load_checkpoint, save_checkpoint
 from rlhfless.training.config import TrainConfig, TrainError
@@ -56,8 +58,8 @@ class Run:
     """
 
     model: Any
-    tokenizer: CharTokenizer
-    optimizer: Any
+    tokenizer: Any
+    algorithm: Algorithm
     folder: Path | None = None
     writer: TraceWriter | None = None
     history: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -86,20 +88,22 @@ class Run:
         if not resume:
             if folder is not None and (folder / "meta.json").exists():
                 raise TrainError(f"{folder}: holds a trace already; name another folder, or resume it")
+            if model is None and config.task != "arithmetic":
+                raise TrainError(f"task {config.task!r} needs a model that knows its words; give one (--model FOLDER)")
             weights, tokenizer = make_model(config.seed, progress) if model is None else load_model(model)
-            run = cls(weights, tokenizer, _optimizer(weights, config), folder)
+            run = cls(weights, tokenizer, _algorithm(weights, config), folder)
             if folder is not None:
                 run.writer = TraceWriter(folder, meta_of(config, cluster) | dict(executed))
                 save_model(weights, tokenizer, folder / "warm")
-                save_checkpoint(run._checkpoints, 0, weights, run.optimizer)
+                save_checkpoint(run._checkpoints, 0, run.algorithm.trained, run.algorithm.optimizer)
             return run
         if folder is None:
             raise TrainError("nothing to resume: no folder was given")
         writer = TraceWriter.resume(folder)
         config.check_resume(writer.meta.get("config", {}))
         weights, tokenizer = load_model(folder / "warm")
-        run = cls(weights, tokenizer, _optimizer(weights, config), folder, writer, next_step=writer.next_step)
-        load_checkpoint(run._checkpoints, run.next_step, weights, run.optimizer)
+        run = cls(weights, tokenizer, _algorithm(weights, config), folder, writer, next_step=writer.next_step)
+        load_checkpoint(run._checkpoints, run.next_step, run.algorithm.trained, run.algorithm.optimizer)
         if run.next_step:
             run.history, run.clock_s = writer.trace.rollouts, writer.end_s
         return run
@@ -115,7 +119,7 @@ class Run:
         self.next_step += 1
         self.clock_s = record.end_s
         if self.writer is not None:
-            save_checkpoint(self._checkpoints, self.next_step, self.model, self.optimizer)
+            save_checkpoint(self._checkpoints, self.next_step, self.algorithm.trained, self.algorithm.optimizer)
             self.writer.append_step(rollouts, record.allocations, record.spans, record.events, record.plan.to_dict())
             keep_only(self._checkpoints, self.next_step)
         self.history = pd.concat([self.history, rollouts], ignore_index=True)
@@ -131,8 +135,9 @@ class Run:
         return self.folder / "checkpoints"
 
 
-def _optimizer(model: Any, config: TrainConfig) -> Any:
-    return torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.0)
+def _algorithm(model: Any, config: TrainConfig) -> Algorithm:
+    """Made from the weights that training began with, before a checkpoint is loaded: they are the reference."""
+    return make_algorithm(config.algorithm, model, **config.algorithm_options())
 
 
 def meta_of(config: TrainConfig, cluster: Cluster) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""GRPO: the advantages' theorems, the loss against a plain reference, and an update that does what it says."""
+"""GRPO: an update that does what it says, whatever the batch is made of."""
 
 import math
 
@@ -10,109 +10,13 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from learning_samples import TOKENIZER, gradient_of, noise_batch, small_model, still  # noqa: E402
+
+from rlhfless.training.algorithm import frozen_copy  # noqa: E402
+from rlhfless.training.batch import Batch  # noqa: E402
 from rlhfless.training.batching import PAD_MULTIPLE, micro_batches, padded_tokens, right_padded  # noqa: E402
-from rlhfless.training.grpo import GrpoBatch, group_advantages, grpo_loss, learn  # noqa: E402
+from rlhfless.training.grpo import Grpo, GrpoOptions  # noqa: E402
 from rlhfless.training.logprobs import response_logprobs, token_logprobs  # noqa: E402
-from rlhfless.training.model import tiny_qwen2  # noqa: E402
-from rlhfless.training.tokenizer import CharTokenizer  # noqa: E402
-
-REWARDS = st.lists(st.tuples(st.integers(0, 5), st.floats(-100, 100)), min_size=1, max_size=40)
-TOKENIZER = CharTokenizer()
-
-
-def small_model(seed=0):
-    return tiny_qwen2(TOKENIZER, seed, hidden=32, layers=2, heads=2, kv_heads=1, intermediate=64)
-
-
-# --- advantages -------------------------------------------------------------------------------------------------------
-
-
-@given(REWARDS, st.booleans())
-def test_advantages_of_a_group_have_mean_zero(rows, normalise):
-    group, reward = np.array([g for g, _ in rows]), np.array([r for _, r in rows])
-    advantage = group_advantages(reward, group, normalise)
-    for g in np.unique(group):
-        assert abs(advantage[group == g].mean()) < 1e-6
-        if normalise and reward[group == g].std() > 1e-3:
-            assert advantage[group == g].std() == pytest.approx(1, abs=2e-3)
-
-
-@given(st.floats(-1e6, 1e6), st.integers(1, 9), st.booleans())
-def test_equal_rewards_have_advantage_exactly_zero(reward, size, normalise):
-    assert not group_advantages([reward] * size, ["prompt"] * size, normalise).any()
-
-
-def test_advantages_with_names_and_ragged_groups():
-    advantage = group_advantages([1, 0, 0, 5], ["b", "a", "b", "c"], normalise_std=False)
-    assert advantage.tolist() == [0.5, 0.0, -0.5, 0.0]
-
-
-# --- loss -------------------------------------------------------------------------------------------------------------
-
-
-def plain_loss(new, old, advantages, mask, low, high):
-    """Eq. (3) of DeepSeekMath without its KL term, token by token, averaged over all tokens."""
-    total, tokens, clipped = 0.0, 0, 0
-    for row in range(len(new)):
-        for t in range(len(new[row])):
-            if not mask[row][t]:
-                continue
-            ratio = math.exp(new[row][t] - old[row][t])
-            bounded = min(max(ratio, 1 - low), 1 + high)
-            free, held = ratio * advantages[row], bounded * advantages[row]
-            total -= min(free, held)
-            clipped += held < free
-            tokens += 1
-    return total / tokens, clipped
-
-
-@given(st.integers(0, 10_000), st.integers(1, 5), st.integers(1, 7))
-def test_loss_is_the_plain_one(seed, rows, width):
-    rng = np.random.default_rng(seed)
-    new, old = -rng.exponential(0.5, (2, rows, width))
-    advantages, mask = rng.normal(size=rows), rng.random((rows, width)) < 0.7
-    mask[0, 0] = True
-    want, clipped = plain_loss(new, old, advantages, mask, 0.2, 0.28)
-    loss, counts = grpo_loss(*map(torch.tensor, (new, old, advantages, mask)), clip_low=0.2, clip_high=0.28)
-    assert float(loss) == pytest.approx(want, abs=1e-9)
-    assert counts["clipped"] == clipped
-    assert counts["tokens"] == mask.sum()
-    assert counts["kl"] >= 0
-
-
-def test_gradient_raises_good_tokens_lowers_bad_ones_and_stops_beyond_the_clip():
-    old = torch.log(torch.tensor([[0.5, 0.5, 0.5, 0.5]]).repeat(2, 1))
-    new = torch.log(torch.tensor([[0.5, 0.55, 0.7, 0.3]]).repeat(2, 1)).requires_grad_()
-    loss, counts = grpo_loss(new, old, torch.tensor([1.0, -1.0]), torch.ones(2, 4, dtype=torch.bool))
-    (gradient,) = torch.autograd.grad(loss, new)
-    good, bad = gradient.tolist()
-    assert good[0] < 0
-    assert good[1] < 0
-    assert good[2] == 0  # already 1.4 times as probable
-    assert good[3] < 0
-    assert bad[0] > 0
-    assert bad[2] > 0
-    assert bad[3] == 0  # already 0.6 times as probable
-    assert counts["clipped"] == 2
-
-
-def test_whatever_padding_holds_changes_nothing():
-    mask = torch.tensor([[True, False]])
-    new = torch.tensor([[-1.0, -math.inf]], requires_grad=True)
-    loss, _ = grpo_loss(new, torch.tensor([[-1.0, 0.0]]), torch.tensor([2.0]), mask)
-    loss.backward()
-    assert float(loss.detach()) == -2.0
-    assert new.grad.tolist() == [[-2.0, 0.0]]
-
-
-def test_kl_penalty_pulls_to_the_reference():
-    new = torch.tensor([[-1.0]], requires_grad=True)
-    settings = {"ref_logprobs": torch.tensor([[-0.5]]), "kl_weight": 0.1}
-    loss, _ = grpo_loss(new, new.detach(), torch.tensor([0.0]), torch.tensor([[True]]), **settings)
-    assert float(loss.detach()) == pytest.approx(0.1 * (math.exp(0.5) - 0.5 - 1))
-    loss.backward()
-    assert new.grad.item() < 0
-
 
 # --- batching ---------------------------------------------------------------------------------------------------------
 
@@ -162,21 +66,23 @@ def test_response_logprobs_are_those_of_a_softmax():
 # --- learning ---------------------------------------------------------------------------------------------------------
 
 
-def two_answers(model, reward_first):
+def learner(model, learning_rate=1e-3, **options):
+    return Grpo(model, torch.optim.AdamW(model.parameters(), lr=learning_rate), GrpoOptions(**options))
+
+
+def two_answers(model, reward_first, with_engine=True):
     prompt = TOKENIZER.encode("4+7?")
     responses = [TOKENIZER.encode("11;#11.", eos=True), TOKENIZER.encode("12;#12.", eos=True)] * 2
-    rewards = [reward_first, 1 - reward_first] * 2
-    return GrpoBatch([prompt] * 4, responses, rewards, [0] * 4, response_logprobs(model, [prompt] * 4, responses))
+    engine = response_logprobs(model, [prompt] * 4, responses) if with_engine else None
+    return Batch([prompt] * 4, responses, [reward_first, 1 - reward_first] * 2, [0] * 4, engine)
 
 
-@pytest.mark.parametrize("with_old", [True, False])
-def test_learning_raises_what_was_rewarded(with_old):
+@pytest.mark.parametrize("with_engine", [True, False])
+def test_learning_raises_what_was_rewarded(with_engine):
     model = small_model()
-    batch = two_answers(model, 1.0)
-    before = [value.sum() for value in batch.old_logprobs]
-    if not with_old:
-        batch = GrpoBatch(batch.prompt_ids, batch.response_ids, batch.rewards, batch.group_of)
-    metrics = learn(model, torch.optim.AdamW(model.parameters(), lr=1e-3), batch, updates=3)
+    batch = two_answers(model, 1.0, with_engine)
+    before = [value.sum() for value in response_logprobs(model, batch.prompt_ids, batch.response_ids)]
+    metrics = learner(model, updates=3).learn(batch)
     after = [value.sum() for value in response_logprobs(model, batch.prompt_ids, batch.response_ids)]
     assert after[0] - before[0] > after[1] - before[1]
     assert after[0] > before[0]
@@ -186,12 +92,14 @@ def test_learning_raises_what_was_rewarded(with_old):
     assert 0 <= metrics["clip_share"] <= 1
 
 
-def test_micro_batches_change_no_gradient():
+@pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
+def test_parts_change_no_gradient(aggregation):
     gradients = []
     for budget in (16, 10_000):
         model = small_model()
-        learn(model, torch.optim.SGD(model.parameters(), lr=0.0), two_answers(model, 1.0), token_budget=budget)
-        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+        options = GrpoOptions(token_budget=budget, aggregation=aggregation, response_limit=14, kl_weight=0.1)
+        Grpo(model, still(model), options).learn(noise_batch(model))
+        gradients.append(gradient_of(model))
     torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-4)
 
 
@@ -199,17 +107,118 @@ def test_equal_rewards_teach_nothing():
     model = small_model()
     batch = two_answers(model, 0.5)
     before = [p.clone() for p in model.parameters()]
-    metrics = learn(model, torch.optim.AdamW(model.parameters(), lr=1e-3), batch)
+    metrics = learner(model).learn(batch)
     assert metrics["loss"] == metrics["grad_norm"] == 0
+    assert metrics["flat_groups"] == 1
     assert all(torch.equal(p, q) for p, q in zip(before, model.parameters(), strict=True))
+
+
+def test_several_updates_are_held_to_the_weights_that_generated():
+    """Without the engine's log-probabilities the first update's own are what later ones are compared with."""
+    found = []
+    for batch in (two_answers(small_model(), 1.0), two_answers(small_model(), 1.0, with_engine=False)):
+        model = small_model()
+        found.append((learner(model, updates=4, clip_low=0.01, clip_high=0.01).learn(batch), gradient_of(model)))
+    assert found[0][0]["clip_share"] == found[1][0]["clip_share"] > 0
+    torch.testing.assert_close(found[0][1], found[1][1], atol=1e-5, rtol=1e-3)
+
+
+def test_truncated_responses_are_left_out_but_still_judged():
+    model = small_model()
+    batch = noise_batch(model)
+    keep = np.flatnonzero(~batch.truncated)
+    metrics = Grpo(model, still(model), GrpoOptions(mask_truncated=True)).learn(batch)
+    assert metrics["tokens"] == sum(batch.response_tokens[i] for i in keep)
+    whole = gradient_of(model)
+    other = small_model()
+    changed = [r if i in keep else [5] for i, r in enumerate(batch.response_ids)]
+    logprobs = [x if i in keep else [0.0] for i, x in enumerate(batch.engine_logprobs)]
+    swapped = Batch(batch.prompt_ids, changed, batch.rewards, batch.group_of, logprobs, batch.truncated)
+    Grpo(other, still(other), GrpoOptions(mask_truncated=True)).learn(swapped)
+    torch.testing.assert_close(whole, gradient_of(other), atol=1e-6, rtol=1e-4)
+
+
+def test_a_batch_of_truncated_or_unjudged_responses_changes_nothing():
+    for changes in ({"truncated": [True] * 12}, {"rewards": [math.nan] * 12}):
+        model = small_model()
+        batch = noise_batch(model)
+        given = {name: getattr(batch, name) for name in ("prompt_ids", "response_ids", "rewards", "group_of")} | changes
+        metrics = learner(model, mask_truncated=True).learn(Batch(**given))
+        assert metrics["loss"] == metrics["grad_norm"] == 0
+        assert all(torch.equal(p, q) for p, q in zip(small_model().parameters(), model.parameters(), strict=True))
+        assert metrics["unjudged"] == ("rewards" in changes)
+
+
+def test_the_mismatch_of_the_engine_is_measured():
+    model = small_model()
+    for off, low, high in ((0.0, 0.0, 1e-4), (0.3, 0.05, 0.5)):
+        metrics = Grpo(model, still(model), GrpoOptions()).learn(noise_batch(model, off=off))
+        assert low <= metrics["mismatch_mean"] <= metrics["mismatch_max"]
+        assert metrics["mismatch_mean"] < high
+        assert metrics["mismatch_kl"] >= 0
+    corrected = GrpoOptions(old_logprobs="recomputed", importance_cap=1.5)
+    assert Grpo(model, still(model), corrected).learn(noise_batch(model, off=0.3))["importance_mean"] != 1
+    assert "mismatch_mean" not in Grpo(model, still(model), GrpoOptions()).learn(two_answers(model, 1.0, False))
+
+
+def test_tokens_that_the_engine_could_not_tell_are_taken_to_be_right():
+    model, other = small_model(), small_model()
+    batch = noise_batch(model, off=0.3)
+    exact = response_logprobs(model, batch.prompt_ids, batch.response_ids)
+    holes = [np.where(np.arange(len(x)) == 1, np.nan, x) for x in batch.engine_logprobs]
+    filled = [np.where(np.arange(len(x)) == 1, own, x) for x, own in zip(batch.engine_logprobs, exact, strict=True)]
+    columns = (batch.prompt_ids, batch.response_ids, batch.rewards, batch.group_of)
+    first = Grpo(model, still(model)).learn(Batch(*columns, holes))
+    second = Grpo(other, still(other)).learn(Batch(*columns, filled))
+    torch.testing.assert_close(gradient_of(model), gradient_of(other), atol=1e-6, rtol=1e-4)
+    assert first["mismatch_mean"] > second["mismatch_mean"], "what is unknown is not counted as right"
+
+
+def test_the_penalty_alone_pulls_to_the_reference():
+    model, reference = small_model(), small_model(1)
+    algorithm = learner(model, kl_weight=1.0)
+    assert algorithm.learn(two_answers(model, 0.5))["kl_reference"] < 1e-6, "the reference is where training began"
+    algorithm = learner(model, kl_weight=1.0, updates=10)
+    algorithm.reference = frozen_copy(reference)
+    first = algorithm.learn(two_answers(model, 0.5))["kl_reference"]
+    assert 0 <= algorithm.learn(two_answers(model, 0.5))["kl_reference"] < first
 
 
 def test_wrong_batches_are_named():
     with pytest.raises(ValueError, match="rewards has 1 entries for 2 responses"):
-        GrpoBatch([[2], [2]], [[3], [3]], [1.0], [0, 0])
+        Batch([[2], [2]], [[3], [3]], [1.0], [0, 0])
     with pytest.raises(ValueError, match="row 1 has an empty"):
-        GrpoBatch([[2], [2]], [[3], []], [1.0, 0.0], [0, 0])
-    with pytest.raises(ValueError, match="row 0 has 2 old_logprobs for 1 response tokens"):
-        GrpoBatch([[2]], [[3]], [1.0], [0], [[0.0, 0.0]])
-    with pytest.raises(ValueError, match="at least 1"):
-        learn(None, None, GrpoBatch([[2]], [[3]], [1.0], [0]), updates=0)
+        Batch([[2], [2]], [[3], []], [1.0, 0.0], [0, 0])
+    with pytest.raises(ValueError, match="row 0 has 2 engine_logprobs for 1 response tokens"):
+        Batch([[2]], [[3]], [1.0], [0], [[0.0, 0.0]])
+    with pytest.raises(ValueError, match="a reward is infinite"):
+        Batch([[2]], [[3]], [math.inf], [0])
+    with pytest.raises(ValueError, match="every group has 1 response; GRPO compares"):
+        learner(small_model()).learn(Batch([[2], [2]], [[3], [4]], [1.0, 0.0], ["a", "b"]))
+    with pytest.raises(ValueError, match="no engine_logprobs to correct"):
+        learner(small_model(), old_logprobs="recomputed", importance_cap=2.0).learn(two_answers(small_model(), 1.0, False))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"updates": 0}, "updates is 0; at least 1"),
+        ({"aggregation": "mean"}, "aggregation is 'mean'; choose from token, sequence, constant"),
+        ({"std": "batch"}, "std is 'batch'; choose from population, sample, none"),
+        ({"clip_low": 1.5}, "clip_low"),
+        ({"importance_cap": 2.0}, "needs old_logprobs 'recomputed'"),
+        ({"temperature": 0.0}, "temperature"),
+    ],
+)
+def test_wrong_options_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        GrpoOptions(**options)
+
+
+def test_weights_that_are_no_numbers_stop_the_run_before_they_spread():
+    model = small_model()
+    batch = two_answers(model, 1.0)
+    with torch.no_grad():
+        next(model.parameters())[5] = math.nan
+    with pytest.raises(ValueError, match="the gradient's norm is nan"):
+        learner(model).learn(batch)

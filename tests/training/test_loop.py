@@ -172,8 +172,9 @@ def test_actors_in_processes_write_the_same_texts(tmp_path: Path, model: Path) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"task": "chess"}, "task 'chess' is unknown; choose from arithmetic"),
+        ({"algorithm": "dpo"}, "algorithm 'dpo' is unknown; choose from grpo, ppo"),
         ({"executor": "cloud"}, "executor 'cloud' is unknown; choose from virtual, local"),
+        ({"samples": 1}, "samples is 1, and GRPO compares responses of one prompt; give 2 or more"),
         ({"engine": "abacus"}, "engine 'abacus' is unknown; choose from torch, vllm"),
         (
             {"engine": "vllm"},

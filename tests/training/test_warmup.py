@@ -72,7 +72,7 @@ from rlhfless.training import ArithmeticTask, CharTokenizer
 assert "torch" not in sys.modules
 sys.modules["torch"] = None
 try:
-    rlhfless.training.learn
+    rlhfless.training.Grpo
 except ImportError as error:
     print(error)
 """

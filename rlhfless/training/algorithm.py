@@ -1,0 +1,162 @@
+"""What every algorithm is: options, the weights it changes, and one method that learns from a batch.
+
+Knows the common part of GRPO and PPO: where the log-probabilities under the generating weights come from, how far the engine's
+are from the learner's, and the reference model.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rlhfless.errors import InputError
+from rlhfless.training import missing_torch
+
+try:
+    import torch
+    from torch import Tensor
+except ImportError as error:
+    raise missing_torch(error) from None
+
+from rlhfless.training.batch import Batch, Part
+from rlhfless.training.losses import AGGREGATIONS, k3, truncated_importance
+
+OLD_LOGPROBS = ("engine", "recomputed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateOptions:
+    """What both algorithms can be told.
+
+    Attributes:
+        updates: optimizer steps on a batch.
+        clip_low, clip_high: how far the ratio may fall and rise.
+        aggregation: of token losses, see ``losses.aggregation``; response_limit: what ``constant`` divides by.
+        mask_truncated: leave responses that the limit ended out of the loss. Their reward still counts in a group's mean.
+        kl_weight: of the divergence from the reference (the weights that training began with); 0 needs no reference.
+        old_logprobs: ratios are to the log-probabilities of the ``engine``, where a batch has them, or to those ``recomputed``
+            by the learner before its first update.
+        importance_cap: factors on token losses that correct the engine's distribution to the recomputed one, at most this;
+            None corrects nothing.
+        temperature: of sampling. token_budget: padded tokens computed at a time; changes no gradient.
+
+    Raises:
+        InputError: a value outside its range.
+    """
+
+    updates: int = 1
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    aggregation: str = "token"
+    response_limit: int | None = None
+    mask_truncated: bool = False
+    kl_weight: float = 0.0
+    old_logprobs: str = "engine"
+    importance_cap: float | None = None
+    temperature: float = 1.0
+    max_grad_norm: float = 1.0
+    token_budget: int = 4096
+
+    def __post_init__(self) -> None:
+        if self.updates < 1:
+            raise InputError(f"updates is {self.updates}; at least 1 is needed")
+        one_of("aggregation", self.aggregation, AGGREGATIONS)
+        one_of("old_logprobs", self.old_logprobs, OLD_LOGPROBS)
+        if not 0 <= self.clip_low <= 1 or self.clip_high < 0:
+            raise InputError(f"clip_low ({self.clip_low}) must lie in 0..1 and clip_high ({self.clip_high}) at 0 or above")
+        if self.kl_weight < 0 or self.temperature <= 0:
+            raise InputError(f"kl_weight ({self.kl_weight}) must be 0 or more and temperature ({self.temperature}) above 0")
+        if self.importance_cap is not None and (self.importance_cap <= 0 or self.old_logprobs != "recomputed"):
+            raise InputError(
+                f"importance_cap ({self.importance_cap}) must be above 0 and needs old_logprobs 'recomputed': with those of "
+                "the engine the ratio itself corrects"
+            )
+
+
+class Algorithm(Protocol):
+    """``trained`` are all weights that ``learn`` changes, the model's and a critic's: what a checkpoint holds beside the
+    optimizer's state. ``learn`` returns numbers of the step, ``seconds`` among them."""
+
+    trained: Any
+    optimizer: Any
+
+    def learn(self, batch: Batch) -> dict[str, float]:
+        """Take the optimizer steps that a batch is worth."""
+
+
+def one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    """Refuse a value that is not known.
+
+    Raises:
+        InputError: naming what is.
+    """
+    if value not in known:
+        raise InputError(f"{name} is {value!r}; choose from {', '.join(known)}")
+
+
+def frozen_copy(model: Any) -> Any:
+    """A reference: the model as it is now, which nothing changes."""
+    return copy.deepcopy(model).eval().requires_grad_(False)
+
+
+def settle_old(part: Part, recomputed: Tensor, options: UpdateOptions) -> None:
+    """Decide what the part's ratios are to (``old``), now that the generating weights were asked again, and how much of the
+    engine's mismatch is corrected (``importance``).
+
+    Raises:
+        InputError: a correction is asked for and the engine gave no log-probabilities.
+    """
+    engine = part.tokens.get("engine")
+    part.tokens["recomputed"] = part.tokens["old"] = recomputed
+    if engine is not None:
+        engine = torch.where(engine.isnan(), recomputed, engine)  # what the engine could not tell is taken to be right
+        if options.old_logprobs == "engine":
+            part.tokens["old"] = engine
+    if options.importance_cap is not None:
+        if engine is None:
+            raise InputError(
+                f"importance_cap is {options.importance_cap}, but the batch has no engine_logprobs to correct; leave it out"
+            )
+        part.tokens["importance"] = truncated_importance(recomputed, engine, part.mask, options.importance_cap)
+
+
+def mismatch(parts: list[Part]) -> dict[str, float]:
+    """How far the engine's log-probabilities are from the learner's under the same weights, over the tokens of the parts:
+    ``mismatch_mean`` and ``mismatch_max`` of the absolute difference, ``mismatch_kl`` the k3 estimate of KL(engine || learner);
+    and ``importance_mean``, the mean factor, where it is corrected. Empty if the engine gave none; tokens that it could not
+    tell (NaN) do not count."""
+    parts = [part for part in parts if "engine" in part.tokens and "recomputed" in part.tokens]
+    if not parts:
+        return {}
+    difference, kl = [], []
+    for part in parts:
+        engine, learner = part.tokens["engine"], part.tokens["recomputed"]
+        told = part.mask & ~engine.isnan()
+        difference.append((learner - engine)[told].abs())
+        kl.append(k3(engine, learner, told)[told])
+    every = torch.cat(difference)
+    if not len(every):
+        return {}
+    numbers = {
+        "mismatch_mean": float(every.mean()),
+        "mismatch_max": float(every.max()),
+        "mismatch_kl": float(torch.cat(kl).mean()),
+    }
+    if "importance" in parts[0].tokens:
+        numbers["importance_mean"] = float(torch.cat([part.tokens["importance"][part.mask] for part in parts]).mean())
+    return numbers
+
+
+def clip_and_step(trained: Any, optimizer: Any, max_grad_norm: float) -> float:
+    """One optimizer step on the accumulated gradient; returns its norm before clipping.
+
+    Raises:
+        InputError: the gradient is not finite; the weights are left as they were.
+    """
+    norm = float(torch.nn.utils.clip_grad_norm_(trained.parameters(), max_grad_norm))
+    if not math.isfinite(norm):
+        raise InputError(f"the gradient's norm is {norm}, so nothing was learned; lower learning_rate, or look at the rewards")
+    optimizer.step()
+    return norm

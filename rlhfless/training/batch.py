@@ -1,0 +1,110 @@
+"""The responses of one step as an algorithm learns from them, and the parts they are computed in.
+
+Knows tokens, rewards and log-probabilities; neither models nor losses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rlhfless.errors import InputError
+from rlhfless.training import missing_torch
+
+try:
+    import torch
+    from torch import Tensor
+except ImportError as error:
+    raise missing_torch(error) from None
+
+from rlhfless.training.batching import micro_batches, right_padded
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The responses of one step; every sequence has one entry per response.
+
+    Attributes:
+        rewards: NaN where nobody could judge a response; nothing is learned from it.
+        group_of: the prompt's group, any integers or strings.
+        engine_logprobs: of the response tokens as the engine drew them, at the temperature that is learned with; None if it
+            gave none, NaN for single tokens that it could not tell.
+        truncated: True where the response limit ended a response; None means that none was.
+
+    Raises:
+        InputError: a sequence has another number of entries, or a response is empty, or a number is none.
+    """
+
+    prompt_ids: Sequence[Sequence[int]]
+    response_ids: Sequence[Sequence[int]]
+    rewards: ArrayLike
+    group_of: ArrayLike
+    engine_logprobs: Sequence[Sequence[float] | np.ndarray] | None = None
+    truncated: ArrayLike | None = None
+
+    def __post_init__(self) -> None:
+        responses = len(self.response_ids)
+        for name in ("prompt_ids", "rewards", "group_of", "engine_logprobs", "truncated"):
+            column: Any = getattr(self, name)
+            if column is not None and len(column) != responses:
+                raise InputError(f"{name} has {len(column)} entries for {responses} responses; it needs one entry per response")
+        if np.isinf(np.asarray(self.rewards, dtype=float)).any():
+            raise InputError("a reward is infinite; a reward is a finite number, or NaN for a response that nobody could judge")
+        for row, (prompt, response) in enumerate(zip(self.prompt_ids, self.response_ids, strict=True)):
+            if len(prompt) == 0 or len(response) == 0:
+                raise InputError(f"row {row} has an empty prompt or response; each needs at least 1 token")
+            if self.engine_logprobs is not None and len(self.engine_logprobs[row]) != len(response):
+                raise InputError(
+                    f"row {row} has {len(self.engine_logprobs[row])} engine_logprobs for {len(response)} response tokens"
+                )
+
+    @property
+    def response_tokens(self) -> list[int]:
+        """Tokens of each response."""
+        return [len(response) for response in self.response_ids]
+
+    @property
+    def judged(self) -> np.ndarray:
+        """(R,) True where the reward is a number."""
+        unknown: np.ndarray = np.isnan(np.asarray(self.rewards, dtype=float))
+        return ~unknown
+
+    def counted(self, mask_truncated: bool) -> np.ndarray:
+        """(R,) True where a response's tokens count in the loss: everywhere, or where it was not truncated."""
+        if not mask_truncated or self.truncated is None:
+            return np.ones(len(self.response_ids), dtype=bool)
+        return ~np.asarray(self.truncated, dtype=bool)
+
+    def parts(self, rows: np.ndarray, token_budget: int, device: Any) -> list[Part]:
+        """The given rows as padded parts of similar length."""
+        index = rows.tolist()
+        lengths = [len(self.prompt_ids[i]) + len(self.response_ids[i]) for i in index]
+        parts = []
+        for chosen in micro_batches(lengths, token_budget):
+            own = [index[i] for i in chosen]
+            ids, mask = right_padded([self.prompt_ids[i] for i in own], [self.response_ids[i] for i in own])
+            part = Part(own, ids.to(device), mask.to(device))
+            if self.engine_logprobs is not None:
+                part.tokens["engine"] = part.aligned([self.engine_logprobs[i] for i in own])
+            parts.append(part)
+        return parts
+
+
+@dataclass(eq=False)
+class Part:
+    """Some rows of a batch, right-padded: (B, T) ids, (B, T - 1) mask in the alignment of ``token_logprobs``, and what is known
+    of the tokens in the same alignment."""
+
+    rows: list[int]
+    input_ids: Tensor
+    mask: Tensor
+    tokens: dict[str, Tensor] = field(default_factory=dict)
+
+    def aligned(self, values: Sequence[Sequence[float] | np.ndarray]) -> Tensor:
+        """Per-response arrays laid out where ``mask`` is True, row by row; zeros elsewhere."""
+        flat = torch.as_tensor(np.concatenate([np.asarray(value, dtype=np.float32) for value in values]))
+        return torch.zeros(self.mask.shape, device=self.mask.device).masked_scatter(self.mask, flat.to(self.mask.device))

@@ -1,0 +1,121 @@
+"""The losses that both algorithms are made of, token by token, and how tokens are weighed against each other.
+
+Knows tensors of log-probabilities, values and masks; nothing of models or batches. Padding may hold anything, infinities
+included: it is replaced before anything is computed from it, so that no gradient becomes nan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlhfless.errors import InputError
+from rlhfless.training import missing_torch
+
+try:
+    import torch
+    from torch import Tensor
+except ImportError as error:
+    raise missing_torch(error) from None
+
+AGGREGATIONS = ("token", "sequence", "constant")
+
+
+def aggregation(
+    kind: str, response_tokens: Sequence[int], counted: np.ndarray, response_limit: int | None = None
+) -> tuple[np.ndarray, float]:
+    """How the token losses of a batch become one number: sum over responses i of weight_i sum_t loss_it / divisor.
+
+    - ``token``: every counted token alike (DAPO, Yu et al. 2025, arXiv:2503.14476, eq. 8);
+    - ``sequence``: the mean of every response first (DeepSeekMath, eq. 3), which favours short ones;
+    - ``constant``: the sum divided by responses x response_limit, which favours none (Dr. GRPO, Liu et al. 2025).
+
+    Args:
+        response_tokens: (R,) tokens of each response.
+        counted: (R,) False where a response is left out of the loss; it still is one of the R responses.
+
+    Returns:
+        (R,) weights and the divisor. The whole batch decides them, so that micro-batches add up to its gradient.
+    """
+    tokens = np.asarray(response_tokens, dtype=float)
+    if kind == "token":
+        return counted.astype(float), max(float(tokens[counted].sum()), 1.0)
+    if kind == "sequence":
+        return counted / tokens, float(len(tokens))
+    if response_limit is None:
+        raise InputError("aggregation 'constant' divides by the longest response allowed: give response_limit")
+    return counted.astype(float), float(len(tokens) * response_limit)
+
+
+def clipped_loss(
+    new_logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    importance: Tensor | None = None,
+) -> tuple[Tensor, dict[str, float]]:
+    """The clipped surrogate of PPO (Schulman et al. 2017, arXiv:1707.06347, eq. 7), token by token.
+
+    With the ratio w = exp(new - old): -min(w A, clip(w, 1 - clip_low, 1 + clip_high) A); separate bounds are DAPO's (eq. 8).
+
+    Args:
+        new_logprobs, old_logprobs: (B, T) log-probabilities of the tokens.
+        advantages: (B,) per response, or (B, T) per token.
+        mask: (B, T) True on response tokens.
+        importance: (B, T) constant factors of the token losses, see ``truncated_importance``.
+
+    Returns:
+        (B, T) losses, 0 outside ``mask``; and sums over the tokens of ``mask``: ``tokens``, ``clipped`` (tokens whose gradient
+        the clip removed), ``kl`` (the k3 estimate of the divergence from the old weights).
+    """
+    if advantages.dim() == 1:
+        advantages = advantages[:, None]
+    log_ratio = torch.where(mask, new_logprobs - old_logprobs, 0.0)
+    ratio = log_ratio.exp()
+    clipped_ratio = ratio.clamp(1 - clip_low, 1 + clip_high)
+    loss = -torch.minimum(ratio * advantages, clipped_ratio * advantages)
+    if importance is not None:
+        loss = importance * loss
+    with torch.no_grad():
+        clipped = mask & (clipped_ratio * advantages < ratio * advantages)
+        kl = k3(old_logprobs, new_logprobs, mask)
+    counts = {"tokens": float(mask.sum()), "clipped": float(clipped.sum()), "kl": float(kl.sum())}
+    return torch.where(mask, loss, 0.0), counts
+
+
+def k3(logprobs: Tensor, other_logprobs: Tensor, mask: Tensor) -> Tensor:
+    """(B, T) estimate of a divergence from samples, never negative: e^d - d - 1 (DeepSeekMath, eq. 4; Schulman's k3).
+
+    With d = other - own: over tokens drawn from the distribution of ``logprobs`` its mean is KL(own || other). 0 outside
+    ``mask``.
+    """
+    difference = torch.where(mask, other_logprobs - logprobs, 0.0)
+    return difference.exp() - difference - 1
+
+
+def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor, clip: float | None) -> tuple[Tensor, float]:
+    """Half the squared error of the critic, token by token; no better than what a value ``clip`` away from the old one has.
+
+    1/2 max((V - R)^2, (clip(V, V_old - clip, V_old + clip) - R)^2), as in OpenAI's ``baselines`` (ppo2) and TRL.
+
+    Returns:
+        (B, T) losses, 0 outside ``mask``, and how many tokens the clip decided.
+    """
+    values = torch.where(mask, values, 0.0)
+    error = (values - returns).square()
+    if clip is None:
+        return torch.where(mask, 0.5 * error, 0.0), 0.0
+    held = (values.clamp(old_values - clip, old_values + clip) - returns).square()
+    return torch.where(mask, 0.5 * torch.maximum(error, held), 0.0), float((mask & (held > error)).sum())
+
+
+def truncated_importance(recomputed: Tensor, engine: Tensor, mask: Tensor, cap: float) -> Tensor:
+    """(B, T) factors min(p_learner / p_engine, cap) that correct for an engine whose probabilities are not the learner's.
+
+    Token-level truncated importance sampling (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL
+    training"). Both are under the weights that generated; the factors carry no gradient. 1 outside ``mask``.
+    """
+    return torch.where(mask, recomputed - engine, 0.0).exp().clamp(max=cap).detach()

@@ -1,0 +1,154 @@
+"""PPO with a critic (Schulman et al. 2017, arXiv:1707.06347; for language models Ouyang et al. 2022, arXiv:2203.02155).
+
+    r_t  = -kl_weight (log p_old - log p_reference)_t  + [t is the last token] reward         ``advantages.token_rewards``
+    A, R = GAE(r, V_old; gamma, lam), A whitened over the batch                               ``advantages.gae``
+    loss = sum_i weight_i sum_t -min(w A, clip(w, 1 - low, 1 + high) A)_it / divisor  +  value_weight mean_t value_loss(V, R)_t
+
+Knows nothing of generation: a batch arrives as tokens, rewards and the engine's log-probabilities.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlhfless.errors import InputError
+from rlhfless.training import missing_torch
+
+try:
+    import torch
+except ImportError as error:
+    raise missing_torch(error) from None
+
+from rlhfless.training.advantages import gae, token_rewards, whitened
+from rlhfless.training.algorithm import UpdateOptions, clip_and_step, frozen_copy, mismatch, settle_old
+from rlhfless.training.batch import Batch, Part
+from rlhfless.training.critic import PolicyAndCritic
+from rlhfless.training.logprobs import token_logprobs
+from rlhfless.training.losses import aggregation, clipped_loss, value_loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class PpoOptions(UpdateOptions):
+    """What PPO adds.
+
+    Attributes:
+        gamma, lam: of GAE. A ``lam`` below 1 hides the reward, which comes with the last token, from the first tokens of a long
+            response until the critic expects it.
+        value_clip: how far a value may move from the old one in its loss; None clips nothing. value_weight: of that loss.
+        whiten: advantages to mean 0 and variance 1 over the tokens of the batch.
+    """
+
+    gamma: float = 1.0
+    lam: float = 1.0
+    value_clip: float | None = 0.2
+    value_weight: float = 0.1
+    whiten: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (0 <= self.gamma <= 1 and 0 <= self.lam <= 1):
+            raise InputError(f"gamma ({self.gamma}) and lam ({self.lam}) must lie in 0..1")
+        if self.value_weight < 0 or (self.value_clip is not None and self.value_clip <= 0):
+            raise InputError(f"value_weight ({self.value_weight}) must be 0 or more and value_clip ({self.value_clip}) above 0")
+
+
+class Ppo:
+    """PPO on a policy with its critic; with a ``kl_weight`` the reference is the policy as it is when this object is made."""
+
+    def __init__(self, trained: PolicyAndCritic, optimizer: Any, options: PpoOptions = PpoOptions()) -> None:
+        self.trained, self.optimizer, self.options = trained, optimizer, options
+        self.reference = frozen_copy(trained.policy) if options.kl_weight else None
+
+    def learn(self, batch: Batch) -> dict[str, float]:
+        """Take ``updates`` optimizer steps on the whole batch, each accumulated over parts of similar length.
+
+        Responses without a reward are left out, and so are truncated ones with ``mask_truncated``.
+
+        Returns:
+            Means over the updates, as GRPO has them: ``loss``, ``value_loss``, ``clip_share``, ``value_clip_share``,
+            ``kl_old``, ``grad_norm``; of the batch: ``value_mean``, ``return_mean`` per token, ``explained_variance`` of the
+            returns by the old values, ``kl_reference`` (the penalised difference, per token), ``tokens``, ``unjudged``,
+            ``seconds``, and what ``mismatch`` says.
+        """
+        began, o = time.perf_counter(), self.options
+        counted = batch.counted(o.mask_truncated) & batch.judged
+        weights, divisor = aggregation(o.aggregation, batch.response_tokens, counted, o.response_limit)
+        tokens = float(np.asarray(batch.response_tokens)[counted].sum())
+        parts = batch.parts(np.flatnonzero(counted), o.token_budget, self.trained.policy.device)
+        metrics = self._look_back(parts, np.asarray(batch.rewards, dtype=float)) if parts else {}
+
+        sums = dict.fromkeys(("loss", "value_loss", "clipped", "values_clipped", "kl", "grad_norm"), 0.0)
+        for _ in range(o.updates if parts else 0):
+            self.optimizer.zero_grad(set_to_none=True)
+            for part in parts:
+                self._accumulate(part, weights[part.rows], divisor, tokens, sums)
+            sums["grad_norm"] += clip_and_step(self.trained, self.optimizer, o.max_grad_norm)
+        return {
+            "loss": sums["loss"] / o.updates,
+            "value_loss": sums["value_loss"] / o.updates,
+            "clip_share": sums["clipped"] / o.updates / max(tokens, 1.0),
+            "value_clip_share": sums["values_clipped"] / o.updates / max(tokens, 1.0),
+            "kl_old": sums["kl"] / o.updates / max(tokens, 1.0),
+            "grad_norm": sums["grad_norm"] / o.updates,
+            "tokens": tokens,
+            "unjudged": float(1 - batch.judged.mean()),
+            **metrics,
+            **mismatch(parts),
+            "seconds": time.perf_counter() - began,
+        }
+
+    @torch.no_grad()
+    def _look_back(self, parts: list[Part], scores: np.ndarray) -> dict[str, float]:
+        """Before any update: old log-probabilities, old values, rewards per token, advantages and returns of every part."""
+        o, penalties = self.options, []
+        for part in parts:
+            recomputed, values = self.trained(part.input_ids, o.temperature)
+            settle_old(part, recomputed, o)
+            kl = None
+            if self.reference is not None:
+                kl = part.tokens["old"] - token_logprobs(self.reference, part.input_ids, temperature=o.temperature)
+                penalties.append(kl[part.mask])
+            score = torch.as_tensor(scores[part.rows], dtype=values.dtype, device=values.device)
+            rewards = token_rewards(score, part.mask, kl, o.kl_weight)
+            advantages, returns = gae(rewards, values, part.mask, o.gamma, o.lam)
+            part.tokens |= {"values": values, "advantages": advantages, "returns": returns}
+
+        def of_all(name: str) -> torch.Tensor:
+            return torch.cat([part.tokens[name][part.mask] for part in parts])
+
+        values, returns = of_all("values"), of_all("returns")
+        spread = float(returns.var(correction=0))
+        metrics = {
+            "value_mean": float(values.mean()),
+            "return_mean": float(returns.mean()),
+            "explained_variance": 1 - float((returns - values).var(correction=0)) / spread if spread > 0 else float("nan"),
+        }
+        if penalties:
+            metrics["kl_reference"] = float(torch.cat(penalties).mean())
+        if o.whiten:
+            white = whitened(of_all("advantages")).split_with_sizes([int(part.mask.sum()) for part in parts])
+            for part, own in zip(parts, white, strict=True):
+                part.tokens["advantages"] = torch.zeros_like(part.tokens["values"]).masked_scatter(part.mask, own)
+        return metrics
+
+    def _accumulate(self, part: Part, weights: np.ndarray, divisor: float, tokens: float, sums: dict[str, float]) -> None:
+        """Add a part's gradient to the weights' and its numbers to ``sums``."""
+        o, known, mask = self.options, part.tokens, part.mask
+        new, values = self.trained(part.input_ids, o.temperature)
+        losses, counts = clipped_loss(
+            new, known["old"], known["advantages"], mask, o.clip_low, o.clip_high, known.get("importance")
+        )
+        weight = torch.as_tensor(weights, dtype=new.dtype, device=new.device)
+        loss = (losses * weight[:, None]).sum() / divisor
+        errors, held = value_loss(values, known["values"], known["returns"], mask, o.value_clip)
+        error = errors.sum() / tokens
+        (loss + o.value_weight * error).backward()  # type: ignore[no-untyped-call]
+        sums["loss"] += float(loss.detach())
+        sums["value_loss"] += float(error.detach())
+        sums["clipped"] += counts["clipped"]
+        sums["values_clipped"] += held
+        sums["kl"] += counts["kl"]

@@ -1,0 +1,83 @@
+"""A reward model: a transformers sequence-classification model with one label, whose logit is the reward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlhfless.errors import InputError
+from rlhfless.training import missing_torch
+
+try:
+    import torch
+    from transformers import AutoModelForSequenceClassification
+except ImportError as error:
+    raise missing_torch(error) from None
+
+from rlhfless.training.batching import micro_batches
+from rlhfless.training.rewards.response import Failure, Response
+from rlhfless.training.tasks.pretrained import PretrainedTokenizer
+
+
+class ModelReward:
+    """Judges prompt and response as one text: by the reward model's own chat template where it has one and the problem is a
+    conversation, else one after the other.
+
+    Args:
+        model, tokenizer: the reward model and its own tokenizer.
+        token_budget: padded tokens computed at a time.
+
+    Raises:
+        InputError: the model has more than one label.
+    """
+
+    def __init__(self, model: Any, tokenizer: PretrainedTokenizer, name: str = "model", token_budget: int = 8192) -> None:
+        if model.config.num_labels != 1:
+            raise InputError(f"the reward model has {model.config.num_labels} labels; a reward is the logit of a single one")
+        self.name, self.model, self.tokenizer, self.token_budget = name, model.eval(), tokenizer, token_budget
+        # transformers finds the last token of a row by the padding before which it stands.
+        model.config.get_text_config().pad_token_id = model.config.pad_token_id = tokenizer.pad_token_id
+
+    @classmethod
+    def load(cls, folder: str | Path, name: str = "model") -> ModelReward:
+        """The reward model in a folder; nothing is looked up on a network.
+
+        Raises:
+            InputError: the folder holds no such model, or no tokenizer.
+        """
+        if not (Path(folder) / "config.json").is_file():
+            raise InputError(f"{folder}: holds no reward model, config.json is missing")
+        tokenizer = PretrainedTokenizer.load(folder)
+        model = AutoModelForSequenceClassification.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+        return cls(model, tokenizer, name)
+
+    @torch.no_grad()
+    def score(self, responses: Sequence[Response]) -> tuple[np.ndarray, list[Failure]]:
+        """(R,) logits, NaN where the model's was no finite number."""
+        rows = [self.tokenizer.encode(self._text(response)) for response in responses]
+        values = np.full(len(rows), np.nan)
+        for part in micro_batches([len(row) for row in rows], self.token_budget):
+            width = max(len(rows[i]) for i in part)
+            ids = torch.full((len(part), width), self.tokenizer.pad_token_id)
+            mask = torch.zeros_like(ids)
+            for row, i in enumerate(part):
+                ids[row, : len(rows[i])] = torch.tensor(rows[i])
+                mask[row, : len(rows[i])] = 1
+            device = self.model.device
+            values[part] = (
+                self.model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits[:, 0].float().cpu().numpy()
+            )
+        bad = np.flatnonzero(~np.isfinite(values)).tolist()
+        failures = [Failure(i, self.name, f"the model's logit is {values[i]}, which is not finite") for i in bad]
+        values[bad] = np.nan
+        return values, failures
+
+    def _text(self, response: Response) -> str:
+        messages = getattr(response.problem, "messages", ())
+        if messages and self.tokenizer.has_chat_template:
+            whole = [*map(dict, messages), {"role": "assistant", "content": response.text}]
+            return str(self.tokenizer.wrapped.apply_chat_template(whole, tokenize=False))
+        return self.tokenizer.plain(response.prompt + response.text)

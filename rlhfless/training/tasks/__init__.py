@@ -1,0 +1,34 @@
+"""What there is to learn: the shipped arithmetic, GSM8K, and data sets of prompts and answers. Needs no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rlhfless.training.arithmetic import ArithmeticTask
+from rlhfless.training.tasks.dataset import DatasetTask
+from rlhfless.training.tasks.gsm8k import HUB, Gsm8kTask
+from rlhfless.training.tasks.pretrained import PretrainedTokenizer
+from rlhfless.training.tasks.problem import Problem, Task, TextProblem
+
+__all__ = ["DatasetTask", "Gsm8kTask", "PretrainedTokenizer", "Problem", "Task", "TextProblem", "make_task"]
+
+
+def make_task(name: str | Path, tokenizer: Any, *, seed: int = 0, pool: int = 128, **columns: Any) -> Task:
+    """The task of a run.
+
+    Args:
+        name: ``arithmetic``; ``gsm8k`` (from the hub) or ``gsm8k:FILE``; or a data set of prompts and answers, see
+            ``read_rows``.
+        tokenizer: the model's.
+        columns: ``prompt_column``, ``answer_column`` and whatever else ``DatasetTask`` takes.
+
+    Raises:
+        InputError: the task does not fit; see the tasks.
+    """
+    if name == "arithmetic":
+        return ArithmeticTask(seed, pool)
+    kind, _, source = str(name).partition(":")
+    if kind == "gsm8k":
+        return Gsm8kTask(source or HUB, tokenizer, seed=seed, pool=pool, **columns)
+    return DatasetTask(name, tokenizer, seed=seed, pool=pool, **columns)

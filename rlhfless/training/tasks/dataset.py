@@ -1,0 +1,105 @@
+"""Prompts and answers of a data set as a task.
+
+Knows rows and a tokenizer; nothing of files (``rows``) or models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from rlhfless.errors import InputError
+from rlhfless.training.rewards.response import Response
+from rlhfless.training.rewards.rules import contains_answer
+from rlhfless.training.tasks.pretrained import PretrainedTokenizer
+from rlhfless.training.tasks.problem import TextProblem, TextTokenizer
+from rlhfless.training.tasks.rows import read_rows, require_columns
+
+
+class DatasetTask:
+    """Prompts and answers from a file, the hub or memory.
+
+    Args:
+        source, split: see ``read_rows``.
+        tokenizer: encodes prompts; a ``PretrainedTokenizer`` with a chat template fills prompts into it.
+        seed, pool: how many rows to take, in an order that the seed decides; a larger pool begins with a smaller one. None
+            takes all.
+        prompt_column: a text, or a conversation as a list of {"role", "content"}.
+        answer_column: what rewards compare with. reference_column: a text as long as a good response; by default the answer's.
+        chat: fill prompts into the chat template; None does so where the tokenizer has one.
+        reward: a rule of one response; by default 1 if the response contains the answer.
+        instruction: what is added to every prompt of plain text.
+
+    Raises:
+        InputError: a column is missing, a row has no text, there are fewer rows than the pool, or a template is missing.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        tokenizer: TextTokenizer,
+        *,
+        seed: int = 0,
+        pool: int | None = None,
+        split: str = "train",
+        prompt_column: str = "prompt",
+        answer_column: str = "answer",
+        reference_column: str | None = None,
+        chat: bool | None = None,
+        reward: Callable[[Response], float] = contains_answer,
+        instruction: str = "",
+        name: str | None = None,
+    ) -> None:
+        found, rows = read_rows(source, split)
+        self.name, self.rule = name or found, reward
+        where = str(source) if isinstance(source, str) or hasattr(source, "__fspath__") else "the data set"
+        reference_column = reference_column or answer_column
+        require_columns(rows, {"prompt": prompt_column, "answer": answer_column, "reference": reference_column}, where)
+        if pool is not None and not 1 <= pool <= len(rows):
+            raise InputError(f"{where}: has {len(rows)} rows, and the pool is {pool}; it must lie in 1..{len(rows)}")
+        has_template = isinstance(tokenizer, PretrainedTokenizer) and tokenizer.has_chat_template
+        if chat and not has_template:
+            raise InputError("the model's tokenizer has no chat template; give chat=False to prompt with plain text")
+        self._tokenizer, self._chat = tokenizer, has_template if chat is None else chat
+        self._columns, self._instruction = (prompt_column, answer_column, reference_column), instruction
+        order = np.random.default_rng(seed).permutation(len(rows))[:pool].tolist()
+        self.problems: tuple[TextProblem, ...] = tuple(self._problem(i, rows[i], f"{where}: row {i}") for i in order)
+
+    def reward(self, problem: TextProblem, response_text: str) -> float:
+        """The task's own rule."""
+        return self.rule(Response(problem, response_text))
+
+    def answer_of(self, row: Mapping[str, Any], where: str) -> str:
+        """The answer of a row that rewards compare with.
+
+        Raises:
+            InputError: there is none.
+        """
+        answer = row[self._columns[1]]
+        if answer is None or not str(answer).strip():
+            raise InputError(f"{where} has no answer in column {self._columns[1]!r}")
+        return str(answer)
+
+    def _problem(self, index: int, row: Mapping[str, Any], where: str) -> TextProblem:
+        prompt, messages = self._prompt(row[self._columns[0]], where)
+        answer = self.answer_of(row, where)
+        tokens = len(self._tokenizer.encode(str(row[self._columns[2]]), eos=True))
+        return TextProblem(f"{self.name}-{index}", prompt, answer, tokens, messages, row)
+
+    def _prompt(self, value: Any, where: str) -> tuple[str, tuple[Mapping[str, str], ...]]:
+        """The text that is encoded, and the conversation it came from."""
+        if isinstance(value, str) and value.strip():
+            text = value + self._instruction
+            if not self._chat:
+                return (self._tokenizer.plain(text) if isinstance(self._tokenizer, PretrainedTokenizer) else text), ()
+            messages: tuple[Mapping[str, str], ...] = ({"role": "user", "content": text},)
+        elif isinstance(value, list) and value and all(isinstance(m, Mapping) and {"role", "content"} <= set(m) for m in value):
+            messages = tuple(value)
+        else:
+            raise InputError(f"{where} has no prompt in column {self._columns[0]!r}: a text or a list of messages is needed")
+        if not self._chat:
+            raise InputError(f"{where} is a conversation, which needs a tokenizer with a chat template; give prompts as text")
+        assert isinstance(self._tokenizer, PretrainedTokenizer)
+        return self._tokenizer.filled_in(messages), messages

@@ -1,0 +1,37 @@
+"""GSM8K (Cobbe et al. 2021, arXiv:2110.14168): grade-school problems whose answer is one number behind ``####``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlhfless.errors import InputError
+from rlhfless.training.rewards.rules import exact_answer, gsm8k_answer
+from rlhfless.training.tasks.dataset import DatasetTask
+from rlhfless.training.tasks.problem import TextTokenizer
+
+HUB = "openai/gsm8k:main"
+INSTRUCTION = ' Let\'s think step by step and output the final answer after "####".'
+"""What verl's example adds to each question."""
+
+
+class Gsm8kTask(DatasetTask):
+    """The problems of ``train.jsonl`` or ``test.jsonl`` of the authors' repository, or of the hub.
+
+    The reward is 1 where the number behind ``####`` is the right one, by the authors' own rule. The reference answer, from
+    whose length the first epoch's are predicted, is the worked solution.
+
+    Raises:
+        InputError: see ``DatasetTask``; or an answer has no number behind ``####``.
+    """
+
+    def __init__(self, source: Any, tokenizer: TextTokenizer, **options: Any) -> None:
+        given = {"prompt_column": "question", "reward": exact_answer, "instruction": INSTRUCTION, "name": "gsm8k", **options}
+        super().__init__(source, tokenizer, **given)
+
+    def answer_of(self, row: Mapping[str, Any], where: str) -> str:
+        """The number behind ``####``."""
+        number = gsm8k_answer(super().answer_of(row, where))
+        if number is None:
+            raise InputError(f"{where} has no number behind #### in its answer; is this GSM8K?")
+        return number

@@ -1,0 +1,86 @@
+"""The tokenizer of a user's model behind the interface of ``CharTokenizer``, and its chat template.
+
+Knows transformers' tokenizers; they are loaded inside functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlhfless.errors import InputError
+from rlhfless.training import missing_torch
+
+
+class PretrainedTokenizer:
+    """A tokenizer of transformers.
+
+    Raises:
+        InputError: it has no token that ends a response.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.wrapped = tokenizer
+        if tokenizer.eos_token_id is None:
+            raise InputError("the tokenizer has no end-of-text token; set eos_token in its tokenizer_config.json")
+        self.eos_token_id: int = tokenizer.eos_token_id
+        self.pad_token_id: int = self.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+
+    @classmethod
+    def load(cls, folder: str | Path) -> PretrainedTokenizer:
+        """The tokenizer in a model's folder; nothing is looked up on a network.
+
+        Raises:
+            InputError: the folder holds none.
+        """
+        try:
+            from transformers import AutoTokenizer
+        except ImportError as error:
+            raise missing_torch(error) from None
+        missing = InputError(f"{folder}: holds no tokenizer; save it beside the model (tokenizer.json, tokenizer_config.json)")
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        except (OSError, ValueError) as error:
+            raise missing from error
+        if len(tokenizer) <= len(tokenizer.all_special_ids):  # made up from the model's kind, without a single word
+            raise missing
+        return cls(tokenizer)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens."""
+        return len(self.wrapped)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether conversations can be filled in."""
+        return bool(getattr(self.wrapped, "chat_template", None))
+
+    def encode(self, text: str, *, eos: bool = False) -> list[int]:
+        """Tokens of ``text``, which holds all special tokens that it is to have; with the end token after them if ``eos``."""
+        tokens = list(self.wrapped.encode(text, add_special_tokens=False))
+        return [*tokens, self.eos_token_id] if eos else tokens
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Text up to the first end token, without special tokens."""
+        kept = []
+        for token in tokens:
+            if token == self.eos_token_id:
+                break
+            kept.append(int(token))
+        return str(self.wrapped.decode(kept, skip_special_tokens=True))
+
+    def filled_in(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The chat template filled with a conversation, up to where the model's answer begins."""
+        return str(self.wrapped.apply_chat_template([dict(m) for m in messages], tokenize=False, add_generation_prompt=True))
+
+    def plain(self, text: str) -> str:
+        """A plain prompt with the special tokens that the tokenizer begins a text with."""
+        first = self.wrapped.bos_token
+        begins = first is not None and self.wrapped(text).input_ids[:1] == [self.wrapped.bos_token_id]
+        return f"{first}{text}" if begins else text
+
+    def save(self, folder: str | Path) -> None:
+        """Write the tokenizer's files into ``folder``."""
+        self.wrapped.save_pretrained(folder)

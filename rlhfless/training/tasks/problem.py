@@ -1,0 +1,60 @@
+"""What a task is to the loop: problems with prompts, a rule that judges a response, and how long the reference answers are.
+
+Knows names only; ``rlhfless.training.arithmetic`` and ``dataset`` have tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class Problem(Protocol):
+    """One prompt: its name, its text as the tokenizer encodes it, the right answer, and the tokens of the reference answer,
+    from which the first epoch's lengths are predicted."""
+
+    @property
+    def prompt_id(self) -> str: ...
+    @property
+    def prompt(self) -> str: ...
+    @property
+    def answer(self) -> Any: ...
+    @property
+    def reference_answer_tokens(self) -> int: ...
+
+
+class Task(Protocol):
+    """Training problems, and the reward that is given where nothing else is asked for."""
+
+    name: str
+
+    @property
+    def problems(self) -> Sequence[Problem]: ...
+
+    def reward(self, problem: Any, response_text: str) -> float:
+        """Reward of a response's text."""
+
+
+class TextTokenizer(Protocol):
+    """What a task of texts asks of a tokenizer, see ``PretrainedTokenizer``."""
+
+    def encode(self, text: str, *, eos: bool = False) -> list[int]: ...
+
+
+@dataclass(frozen=True)
+class TextProblem:
+    """A prompt of a data set.
+
+    Attributes:
+        prompt: the text that is encoded: the chat template filled in, or the plain prompt.
+        messages: the conversation that the template was filled with; empty for a plain prompt.
+        row: all columns of the data set, for reward functions that need more than the answer.
+    """
+
+    prompt_id: str
+    prompt: str
+    answer: str
+    reference_answer_tokens: int
+    messages: tuple[Mapping[str, str], ...] = ()
+    row: Mapping[str, Any] = field(default_factory=dict, repr=False)

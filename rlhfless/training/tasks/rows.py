@@ -1,0 +1,102 @@
+"""Rows of a data set from a jsonl or parquet file, from the ``datasets`` library, or as they are in memory.
+
+Knows files and columns; nothing of prompts or models.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhfless.errors import InputError, missing_extra
+
+Rows = list[Mapping[str, Any]]
+
+
+def read_rows(source: Any, split: str = "train") -> tuple[str, Rows]:
+    """The rows of ``source`` and a name for it.
+
+    Args:
+        source: a .jsonl or .parquet file; a name on the hub, ``owner/name`` or ``owner/name:configuration``; or rows in memory:
+            a ``datasets.Dataset``, a pandas frame, a list of mappings.
+        split: of a data set of the hub.
+
+    Raises:
+        InputError: it cannot be read, or is empty.
+        MissingExtra: the hub is asked and ``datasets`` is not installed.
+    """
+    if isinstance(source, str | Path):
+        path = Path(source)
+        name, rows = (path.stem, _from_file(path)) if path.suffix in (".jsonl", ".parquet") else _from_hub(str(source), split)
+    else:
+        name, rows = "dataset", _in_memory(source)
+    if not rows:
+        raise InputError(f"{source if isinstance(source, str | Path) else 'the data set'}: has no rows; at least 1 is needed")
+    return name, rows
+
+
+def require_columns(rows: Rows, columns: Mapping[str, str], where: str) -> None:
+    """Refuse rows that lack a column.
+
+    Args:
+        columns: what a column is for, and what it is called.
+
+    Raises:
+        InputError: naming the first row without it, and the columns that it has.
+    """
+    for purpose, column in columns.items():
+        for number, row in enumerate(rows):
+            if column not in row:
+                raise InputError(
+                    f"{where}: row {number} has no column {column!r} for the {purpose}; it has {', '.join(map(str, row))}"
+                )
+
+
+def _from_file(path: Path) -> Rows:
+    if not path.is_file():
+        raise InputError(f"{path}: there is no such file")
+    if path.suffix == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            return list(pq.read_table(path).to_pylist())
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{path}: is no parquet file that can be read: {str(error).splitlines()[0]}") from None
+    rows: Rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path}: line {number} is not JSON ({error.msg}); every line holds one object") from None
+        if not isinstance(row, dict):
+            raise InputError(f"{path}: line {number} holds no object, but {type(row).__name__}; every line holds one object")
+        rows.append(row)
+    return rows
+
+
+def _from_hub(name: str, split: str) -> tuple[str, Rows]:
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise missing_extra(f"the data set {name!r}", error.name, "datasets") from None
+    path, _, configuration = name.partition(":")
+    try:
+        return path.rsplit("/", 1)[-1], list(load_dataset(path, configuration or None, split=split))
+    except Exception as error:  # whatever the library or the network says
+        raise InputError(
+            f"{name}: is neither a .jsonl or .parquet file nor a data set that could be loaded: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _in_memory(source: Any) -> Rows:
+    if hasattr(source, "to_dict") and hasattr(source, "itertuples"):
+        source = source.to_dict("records")
+    rows = list(source) if isinstance(source, Iterable) else None
+    if rows is None or not all(isinstance(row, Mapping) for row in rows):
+        raise InputError(f"a data set is a file, a name on the hub, or rows that are mappings, not {type(source).__name__}")
+    return rows

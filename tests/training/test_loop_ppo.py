@@ -1,0 +1,71 @@
+"""The loop with everything but the defaults: PPO, a data set of texts, a sum of rewards, a reward that fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from test_tasks import byte_tokenizer
+
+from rlhfless.training.config import TrainConfig, TrainError
+from rlhfless.training.loop import Trainer, train
+from rlhfless.training.model import save_model, tiny_qwen2
+from rlhfless.training.rewards import RewardWarning
+
+SMALL = {"steps": 3, "pool": 8, "prompts_per_step": 4, "samples": 3, "response_limit": 24, "time_limit_s": 0.05}
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model of bytes, and eight problems in GSM8K's form."""
+    folder, tokenizer = tmp_path_factory.mktemp("texts"), byte_tokenizer()
+    save_model(tiny_qwen2(tokenizer, 0, hidden=32, layers=1, intermediate=64, max_tokens=512), tokenizer, folder / "model")
+    rows = [{"question": f"{i} and {i}?", "answer": f"{'so ' * i}\n#### {2 * i}"} for i in range(8)]
+    (folder / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder
+
+
+def config(texts: Path, **changes: object) -> TrainConfig:
+    return TrainConfig(**{**SMALL, "task": f"gsm8k:{texts / 'sums.jsonl'}", **changes})  # type: ignore[arg-type]
+
+
+def test_ppo_on_texts_resumes_as_if_never_stopped(texts: Path, tmp_path: Path) -> None:
+    options = {
+        "algorithm": "ppo", "critic": "model", "kl_weight": 0.1, "updates": 2, "samples": 1,
+        "rewards": ["exact", "0.1*length:24,8"],
+    }  # fmt: skip
+    whole = train(config(texts, **options), tmp_path / "whole", model=texts / "model")
+    train(config(texts, **options, steps=2), tmp_path / "parts", model=texts / "model")
+    parts = train(config(texts, **options), tmp_path / "parts", resume=True)
+    assert parts.rollouts["response"].tolist() == whole.rollouts["response"].tolist()
+    assert whole.rollouts["reward"].between(-0.1, 1).all()
+    learned = json.loads(whole.spans.loc[whole.spans["phase"] == "learn", "detail"].iloc[-1])["learning"]
+    assert learned["mismatch_max"] < 1e-3
+    assert {"value_loss", "kl_reference", "explained_variance"} <= set(learned)
+
+
+def test_the_first_epoch_is_predicted_from_the_worked_solutions(texts: Path) -> None:
+    trainer = Trainer(config(texts, response_limit=40), model=texts / "model", progress=False)
+    predicted = trainer.predict(trainer.problems_of(0)).response_tokens
+    expected = [p.reference_answer_tokens for p in trainer.problems_of(0) for _ in range(3)]
+    assert predicted.tolist() == np.minimum(expected, 40).tolist()
+
+
+def test_responses_that_nobody_could_judge_have_no_reward(texts: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def picky(response):\n    return 1 / (int(response.answer) % 4)\n")
+    trainer = Trainer(config(texts, rewards=[f"{tmp_path / 'mine.py'}:picky"]), model=texts / "model", progress=False)
+    with pytest.warns(RewardWarning, match=r"reward 'picky' failed on \d+ of 12 responses.*ZeroDivisionError"):
+        step = trainer.step()
+    unjudged = step.rollouts["prompt_id"].map(lambda name: int(name.split("-")[1]) * 2 % 4 == 0)
+    assert (step.rollouts["reward"].isna() == unjudged).all()
+    assert step.learning["unjudged"] == pytest.approx(unjudged.mean())
+
+
+def test_texts_need_a_model(texts: Path) -> None:
+    with pytest.raises(TrainError, match="needs a model that knows its words"):
+        Trainer(config(texts), progress=False)

@@ -1,0 +1,164 @@
+"""PPO: loss and gradient against a reference of twenty lines on ragged batches, and updates that do what they say."""
+
+import math
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from learning_samples import TOKENIZER, gradient_of, noise_batch, small_model, still  # noqa: E402
+
+from rlhfless.training.algorithm import frozen_copy  # noqa: E402
+from rlhfless.training.algorithms import make_algorithm  # noqa: E402
+from rlhfless.training.batch import Batch  # noqa: E402
+from rlhfless.training.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
+from rlhfless.training.critic import PolicyAndCritic, make_critic  # noqa: E402
+from rlhfless.training.logprobs import response_logprobs  # noqa: E402
+from rlhfless.training.ppo import Ppo, PpoOptions  # noqa: E402
+
+
+def pair(kind="head", seed=0):
+    """A policy and a critic that expects something."""
+    trained = PolicyAndCritic(small_model(seed), make_critic(small_model(seed), kind))
+    with torch.no_grad():
+        trained.critic.head.weight.copy_(torch.linspace(-0.5, 0.5, 32)[None])
+        trained.critic.head.bias.fill_(0.1)
+    return trained
+
+
+def plain_ppo(trained, reference, batch, o):
+    """The loss as the papers write it: one response at a time, no padding, no masks."""
+    rows = []
+    for prompt, response, engine, reward in zip(
+        batch.prompt_ids, batch.response_ids, batch.engine_logprobs, batch.rewards, strict=True
+    ):
+        ids, first = torch.tensor([prompt + response]), len(prompt) - 1
+        output = trained.policy(ids, output_hidden_states=True)
+        hidden = output.hidden_states[-1] if trained.critic.backbone is None else trained.critic.backbone(ids).last_hidden_state
+        new = output.logits[0, first:-1].log_softmax(-1)[range(len(response)), response]
+        with torch.no_grad():
+            expected = reference(ids).logits[0, first:-1].log_softmax(-1)[range(len(response)), response]
+        values, old = trained.critic.head(hidden)[0, first:-1, 0], torch.tensor(np.asarray(engine))
+        v, r, a = values.detach().tolist(), (-o.kl_weight * (old - expected)).tolist(), [0.0] * (len(response) + 1)
+        r[-1] += reward
+        for t in reversed(range(len(response))):
+            following = v[t + 1] if t + 1 < len(response) else 0.0
+            a[t] = r[t] + o.gamma * following - v[t] + o.gamma * o.lam * a[t + 1]
+        rows.append((new, old, values, torch.tensor(a[:-1])))
+    new, old, values, advantages = (torch.cat(column) for column in zip(*rows, strict=True))
+    returns = advantages + values.detach()
+    white = (advantages - advantages.mean()) / torch.sqrt(advantages.var() + 1e-8) if o.whiten else advantages
+    ratio = (new - old).exp()
+    policy = -torch.minimum(ratio * white, ratio.clamp(1 - o.clip_low, 1 + o.clip_high) * white).mean()
+    return policy, 0.5 * (values - returns).square().mean()
+
+
+@pytest.mark.parametrize("kind", ["head", "model"])
+@pytest.mark.parametrize("options", [{}, {"whiten": False, "gamma": 0.9, "lam": 0.7, "clip_low": 0.1, "clip_high": 0.3}])
+def test_loss_and_gradient_are_those_of_the_plain_reference(kind, options):
+    trained, other = pair(kind), pair(kind)
+    batch = noise_batch(trained.policy)
+    o = PpoOptions(kl_weight=0.2, value_weight=0.5, max_grad_norm=math.inf, token_budget=64, **options)
+    algorithm = Ppo(trained, still(trained), o)
+    algorithm.reference = frozen_copy(small_model(1))
+    metrics = algorithm.learn(batch)
+    policy, value = plain_ppo(other, small_model(1), batch, o)
+    (policy + o.value_weight * value).backward()
+    assert metrics["loss"] == pytest.approx(float(policy.detach()), abs=1e-5)
+    assert metrics["value_loss"] == pytest.approx(float(value.detach()), rel=1e-5)
+    assert metrics["clip_share"] > 0
+    torch.testing.assert_close(gradient_of(trained), gradient_of(other), atol=1e-6, rtol=1e-3)
+
+
+def two_answers(policy, scores=(1.0, 0.0)):
+    prompt = TOKENIZER.encode("4+7?")
+    responses = [TOKENIZER.encode("11;#11.", eos=True), TOKENIZER.encode("12;#12.", eos=True)]
+    return Batch([prompt] * 2, responses, list(scores), ["a", "a"], response_logprobs(policy, [prompt] * 2, responses))
+
+
+@pytest.mark.parametrize("critic", ["head", "model"])
+def test_learning_raises_what_was_rewarded_and_the_critic_learns_to_expect_it(critic):
+    model = small_model()
+    algorithm = make_algorithm("ppo", model, learning_rate=1e-3, critic_learning_rate=1e-2, critic=critic, updates=3)
+    batch = two_answers(model)
+    before = [value.sum() for value in batch.engine_logprobs]
+    first = algorithm.learn(batch)
+    after = [value.sum() for value in response_logprobs(model, batch.prompt_ids, batch.response_ids)]
+    assert first["value_mean"] == 0, "a new critic expects nothing"
+    assert after[0] - before[0] > after[1] - before[1]
+    for _ in range(10):
+        last = algorithm.learn(two_answers(model))
+    assert last["value_loss"] < first["value_loss"]
+    assert last["explained_variance"] > first["explained_variance"]
+
+
+def test_a_group_of_one_response_is_enough():
+    model = small_model()
+    batch = two_answers(model)
+    single = Batch(batch.prompt_ids[:1], batch.response_ids[:1], [1.0], ["a"])
+    assert make_algorithm("ppo", model, learning_rate=1e-3).learn(single)["grad_norm"] > 0
+
+
+def test_unjudged_and_truncated_responses_are_left_out():
+    """Learning from a batch with them is learning from the batch without them."""
+    trained, other = pair(), pair()
+    batch = noise_batch(trained.policy)
+    rewards = np.array(batch.rewards)
+    rewards[4] = math.nan
+    keep = [i for i in range(12) if i != 4 and not batch.truncated[i]]
+    whole = Batch(batch.prompt_ids, batch.response_ids, rewards, batch.group_of, batch.engine_logprobs, batch.truncated)
+    columns = (batch.prompt_ids, batch.response_ids, rewards, batch.group_of, batch.engine_logprobs)
+    rest = Batch(*([column[i] for i in keep] for column in columns))
+    metrics = Ppo(trained, still(trained), PpoOptions(mask_truncated=True)).learn(whole)
+    Ppo(other, still(other), PpoOptions()).learn(rest)
+    torch.testing.assert_close(gradient_of(trained), gradient_of(other), atol=1e-6, rtol=1e-4)
+    assert metrics["unjudged"] == pytest.approx(1 / 12)
+    nothing = Batch(batch.prompt_ids, batch.response_ids, [math.nan] * 12, batch.group_of)
+    assert Ppo(trained, still(trained)).learn(nothing)["tokens"] == 0
+
+
+def test_a_checkpoint_holds_policy_and_critic(tmp_path):
+    model = small_model()
+    algorithm = make_algorithm("ppo", model, learning_rate=1e-2, critic="model")
+    algorithm.learn(two_answers(model))
+    save_checkpoint(tmp_path, 1, algorithm.trained, algorithm.optimizer)
+    again = make_algorithm("ppo", small_model(), learning_rate=1e-2, critic="model")
+    load_checkpoint(tmp_path, 1, again.trained, again.optimizer)
+    batch = two_answers(model)
+    for each in (algorithm, again):
+        each.learn(batch)
+    same = zip(algorithm.trained.parameters(), again.trained.parameters(), strict=True)
+    assert all(torch.allclose(p, q, atol=1e-6) for p, q in same)
+
+
+def test_a_reward_model_can_be_the_critic(tmp_path):
+    from transformers import Qwen2ForSequenceClassification
+
+    model, config = small_model(), small_model().config
+    config.num_labels = 1
+    Qwen2ForSequenceClassification(config).save_pretrained(tmp_path / "rm")
+    algorithm = make_algorithm("ppo", model, learning_rate=1e-3, critic=str(tmp_path / "rm"))
+    assert algorithm.learn(two_answers(model))["value_mean"] != 0
+    config.num_labels = 3
+    Qwen2ForSequenceClassification(config).save_pretrained(tmp_path / "three")
+    with pytest.raises(ValueError, match="this one has 3 labels"):
+        make_critic(model, str(tmp_path / "three"))
+    config.num_labels, config.vocab_size = 1, 50
+    Qwen2ForSequenceClassification(config).save_pretrained(tmp_path / "words")
+    with pytest.raises(ValueError, match="has a vocabulary of 50 tokens, the policy one of"):
+        make_critic(model, str(tmp_path / "words"))
+
+
+def test_wrong_options_are_named():
+    with pytest.raises(ValueError, match=r"lam \(2\) must lie in 0\.\.1"):
+        PpoOptions(lam=2)
+    with pytest.raises(ValueError, match=r"value_clip \(0\) above 0"):
+        PpoOptions(value_clip=0)
+    with pytest.raises(ValueError, match="critic 'nowhere' is neither head, nor model, nor a folder"):
+        make_critic(small_model(), "nowhere")
+    with pytest.raises(ValueError, match="algorithm is 'dpo'; choose from grpo, ppo"):
+        make_algorithm("dpo", None, learning_rate=1.0)
+    with pytest.raises(ValueError, match="grpo has no option gamma; it has aggregation"):
+        make_algorithm("grpo", None, learning_rate=1.0, gamma=0.9)

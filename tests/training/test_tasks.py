@@ -1,0 +1,241 @@
+"""Tasks from data sets: every source gives the same problems, lengths are the reference answers', bad rows are named."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import torch  # noqa: E402
+from learning_samples import small_model, word_tokenizer  # noqa: E402
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors  # noqa: E402
+
+from rlhfless.errors import MissingExtra  # noqa: E402
+from rlhfless.training.arithmetic import ArithmeticTask  # noqa: E402
+from rlhfless.training.rewards import Response, Rewards, RewardWarning  # noqa: E402
+from rlhfless.training.rewards.model import ModelReward  # noqa: E402
+from rlhfless.training.tasks import DatasetTask, Gsm8kTask, PretrainedTokenizer, make_task  # noqa: E402
+from rlhfless.training.tasks.gsm8k import INSTRUCTION  # noqa: E402
+
+GSM8K = Path(__file__).parents[2].parent / "shared" / "data" / "gsm8k"
+ROWS = [{"prompt": f"{i} and {i}?", "answer": str(2 * i), "why": "x" * i} for i in range(1, 11)]
+TEMPLATE = (
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}</>{% endfor %}{% if add_generation_prompt %}<me>{% endif %}"
+)
+
+
+def byte_tokenizer(chat: bool = True, bos: bool = False) -> PretrainedTokenizer:
+    """Every byte is a token; 0 pads, 1 ends a response, 2 begins a text if ``bos``."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"<pad>": 0, "<eos>": 1, "<bos>": 2} | {symbol: i for i, symbol in enumerate(alphabet, start=3)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    if bos:
+        tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 2)])
+    wrapped = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", bos_token="<bos>"
+    )
+    wrapped.chat_template = TEMPLATE if chat else None
+    return PretrainedTokenizer(wrapped)
+
+
+TOKENIZER = byte_tokenizer()
+
+
+def sources(folder: Path) -> dict[str, Any]:
+    """The same rows in every form."""
+    (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    pd.DataFrame(ROWS).to_parquet(folder / "sums.parquet")
+    return {"jsonl": folder / "sums.jsonl", "parquet": str(folder / "sums.parquet"), "list": ROWS, "frame": pd.DataFrame(ROWS)}
+
+
+# --- data sets --------------------------------------------------------------------------------------------------------
+
+
+def test_every_source_gives_the_same_problems(tmp_path: Path) -> None:
+    found = {name: DatasetTask(source, TOKENIZER, seed=1, pool=6) for name, source in sources(tmp_path).items()}
+    prompts = {name: [(p.prompt, p.answer, p.reference_answer_tokens) for p in task.problems] for name, task in found.items()}
+    assert all(each == prompts["list"] for each in prompts.values())
+    assert found["jsonl"].name == "sums"
+    assert len({p.prompt_id for p in found["jsonl"].problems}) == 6
+
+
+def test_a_datasets_dataset_is_a_source() -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra datasets is not installed")
+    task = DatasetTask(datasets.Dataset.from_list(ROWS), TOKENIZER)
+    assert {p.answer for p in task.problems} == {row["answer"] for row in ROWS}
+
+
+def test_the_pool_is_a_function_of_the_seed_and_a_larger_one_begins_with_it() -> None:
+    small, large = DatasetTask(ROWS, TOKENIZER, seed=1, pool=4), DatasetTask(ROWS, TOKENIZER, seed=1, pool=10)
+    assert small.problems == large.problems[:4]
+    assert DatasetTask(ROWS, TOKENIZER, seed=2, pool=10).problems != large.problems
+
+
+def test_prompts_are_filled_into_the_chat_template() -> None:
+    row = {"prompt": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "2?"}], "answer": "2"}
+    problem = DatasetTask([row], TOKENIZER).problems[0]
+    assert problem.prompt == "<system>be brief</><user>2?</><me>"
+    plain = DatasetTask(ROWS[:1], TOKENIZER).problems[0]
+    assert plain.prompt == "<user>1 and 1?</><me>"
+    assert plain.messages == ({"role": "user", "content": "1 and 1?"},)
+    assert TOKENIZER.decode(TOKENIZER.encode(plain.prompt, eos=True)) == plain.prompt
+    assert DatasetTask(ROWS[:1], TOKENIZER, chat=False).problems[0].prompt == "1 and 1?"
+
+
+def test_plain_prompts_begin_as_the_tokenizer_begins_a_text() -> None:
+    tokenizer = byte_tokenizer(chat=False, bos=True)
+    problem = DatasetTask(ROWS[:1], tokenizer).problems[0]
+    assert tokenizer.encode(problem.prompt) == tokenizer.wrapped("1 and 1?").input_ids
+    assert problem.reference_answer_tokens == len("2") + 1
+
+
+def test_the_reference_column_says_how_long_answers_are() -> None:
+    task = DatasetTask(ROWS, TOKENIZER, reference_column="why")
+    assert all(p.reference_answer_tokens == len(p.row["why"]) + 1 for p in task.problems)
+    assert task.reward(task.problems[0], f"so {task.problems[0].answer}") == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        (ROWS, {"prompt_column": "question"}, "row 0 has no column 'question' for the prompt; it has prompt, answer, why"),
+        ([*ROWS, {"prompt": "?"}], {}, "row 10 has no column 'answer' for the answer"),
+        ([{"prompt": " ", "answer": "1"}], {}, "row 0 has no prompt in column 'prompt': a text or a list of messages"),
+        ([{"prompt": ["hello"], "answer": "1"}], {}, "row 0 has no prompt in column 'prompt'"),
+        ([{"prompt": "?", "answer": None}], {}, "row 0 has no answer in column 'answer'"),
+        (ROWS, {"pool": 11}, r"has 10 rows, and the pool is 11; it must lie in 1\.\.10"),
+        ([], {}, "has no rows"),
+        (7, {}, "rows that are mappings, not int"),
+        ("nowhere.jsonl", {}, "nowhere.jsonl: there is no such file"),
+    ],
+)
+def test_bad_data_is_named(rows: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DatasetTask(rows, TOKENIZER, **options)
+
+
+def test_bad_files_are_named(tmp_path: Path) -> None:
+    for name, content, message in (
+        ("a.jsonl", '{"prompt": "?"}\n{oops\n', "line 2 is not JSON"),
+        ("b.jsonl", "[1]\n", "line 1 holds no object, but list"),
+        ("c.parquet", "nothing", "is no parquet file"),
+    ):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(ValueError, match=message):
+            DatasetTask(tmp_path / name, TOKENIZER)
+
+
+def test_a_model_without_tokenizer_or_chat_template_is_named(tmp_path: Path) -> None:
+    small_model().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="holds no tokenizer; save it beside the model"):
+        PretrainedTokenizer.load(tmp_path)
+    conversation = [{"prompt": [{"role": "user", "content": "2?"}], "answer": "2"}]
+    with pytest.raises(ValueError, match="row 0 is a conversation, which needs a tokenizer with a chat template"):
+        DatasetTask(conversation, byte_tokenizer(chat=False))
+    with pytest.raises(ValueError, match="has no chat template; give chat=False"):
+        DatasetTask(ROWS, byte_tokenizer(chat=False), chat=True)
+    endless = word_tokenizer()
+    endless.eos_token = None
+    with pytest.raises(ValueError, match="no end-of-text token"):
+        PretrainedTokenizer(endless)
+
+
+def test_the_tokenizer_is_found_again_beside_the_model(tmp_path: Path) -> None:
+    TOKENIZER.save(tmp_path)
+    again = PretrainedTokenizer.load(tmp_path)
+    assert again.has_chat_template
+    assert again.encode("für 2") == TOKENIZER.encode("für 2")
+    assert again.vocab_size == TOKENIZER.vocab_size
+
+
+def test_the_hub_needs_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'rlhfless\[datasets\]'"):
+        make_task("gsm8k", TOKENIZER, pool=4)
+
+
+# --- GSM8K ------------------------------------------------------------------------------------------------------------
+
+
+def test_gsm8k_problems_and_their_reward(tmp_path: Path) -> None:
+    row = {"question": "2 and 2?", "answer": "2+2=<<2+2=4>>4\n#### 1,004"}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row))
+    task = make_task(f"gsm8k:{tmp_path / 'train.jsonl'}", TOKENIZER, pool=1)
+    assert isinstance(task, Gsm8kTask)
+    problem = task.problems[0]
+    assert problem.prompt == f"<user>2 and 2?{INSTRUCTION}</><me>"
+    assert problem.answer == "1004"
+    assert problem.prompt_id == "gsm8k-0"
+    assert problem.reference_answer_tokens == len(row["answer"]) + 1
+    assert [task.reward(problem, text) for text in ("#### 1004", "#### 1,004.", "1004", "")] == [1, 0, 0, 0]
+    with pytest.raises(ValueError, match="row 0 has no number behind #### in its answer"):
+        Gsm8kTask([{"question": "?", "answer": "4"}], TOKENIZER)
+
+
+@pytest.mark.skipif(not GSM8K.is_dir(), reason="GSM8K is not beside the project (../shared/data/gsm8k)")
+def test_the_whole_of_gsm8k_is_read() -> None:
+    task = Gsm8kTask(GSM8K / "test.jsonl", TOKENIZER)
+    assert len(task.problems) == 1319
+    assert all(task.reward(p, p.row["answer"]) == 1 for p in task.problems)
+    first = next(p for p in task.problems if p.prompt_id == "gsm8k-0")
+    assert first.answer == "18"
+
+
+def test_the_shipped_task_is_still_there() -> None:
+    assert make_task("arithmetic", None, seed=3, pool=8).problems == ArithmeticTask(3, 8).problems
+
+
+# --- reward model -----------------------------------------------------------------------------------------------------
+
+
+def judge(labels: int = 1) -> Any:
+    """A reward model with random weights."""
+    config = small_model().config
+    config.num_labels, config.vocab_size = labels, TOKENIZER.vocab_size
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return transformers.Qwen2ForSequenceClassification(config)
+
+
+def test_a_reward_model_judges_prompt_and_response(tmp_path: Path) -> None:
+    judge().save_pretrained(tmp_path)
+    TOKENIZER.save(tmp_path)
+    reward = ModelReward.load(tmp_path)
+    reward.token_budget = 64
+    chat, plain = DatasetTask(ROWS, TOKENIZER).problems, DatasetTask(ROWS, TOKENIZER, chat=False).problems
+    responses = [Response(p, f"it is {p.answer}{'!' * i}") for i, p in enumerate([*chat, *plain])]
+    scores = Rewards([(reward, 2.0)]).score(responses).values
+    for response, score in zip(responses, scores, strict=True):
+        text = f"{response.prompt}{response.text}"
+        if response.problem.messages:
+            text = f"<user>{response.problem.messages[0]['content']}</><assistant>{response.text}</>"
+        with torch.no_grad():
+            alone = reward.model(input_ids=torch.tensor([TOKENIZER.encode(text)])).logits[0, 0]
+        assert score == pytest.approx(2 * float(alone), abs=1e-5)
+    assert len(set(scores.round(6))) > 1
+
+
+def test_a_reward_that_is_no_number_is_that_responses(tmp_path: Path) -> None:
+    model = judge()
+    with torch.no_grad():
+        model.model.embed_tokens.weight[TOKENIZER.encode("Z")] = torch.nan
+    problem = DatasetTask(ROWS, TOKENIZER).problems[0]
+    with pytest.warns(RewardWarning, match="failed on 1 of 2 responses"):
+        scores = Rewards([(ModelReward(model, TOKENIZER), 1.0)]).score([Response(problem, "Z"), Response(problem, "2")])
+    assert torch.tensor(scores.values).isnan().tolist() == [True, False]
+
+
+def test_wrong_reward_models_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has 3 labels; a reward is the logit of a single one"):
+        ModelReward(judge(3), TOKENIZER)
+    judge().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="holds no tokenizer"):
+        ModelReward.load(tmp_path)
