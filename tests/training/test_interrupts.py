@@ -127,7 +127,7 @@ def assert_same(trainer: Trainer, undisturbed: Trainer) -> None:
     assert [folder.name for folder in trainer.kept.checkpoints.iterdir()] == [f"after-{STEPS:06d}"]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("traced", [True, False])
 def test_a_run_interrupted_at_random_moments(
     tmp_path: Path, start: Start, whole: tuple[Trainer, Interrupts], seed: int, traced: bool

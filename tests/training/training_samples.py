@@ -8,7 +8,8 @@ from rlhfless.training.arithmetic import ArithmeticTask, Problem
 from rlhfless.training.config import TrainConfig
 
 SMALL = {
-    "steps": 3, "pool": 8, "prompts_per_step": 4, "samples": 3, "response_limit": 24, "time_limit_s": 0.05, "learning_rate": 1e-2,
+    "steps": 3, "pool": 8, "prompts_per_step": 4, "samples": 3, "response_limit": 24, "time_limit_s": 0.05,
+    "learning_rate": 1e-2,
 }  # fmt: skip
 
 
