@@ -23,8 +23,8 @@ PAGES = {  # headings of a notebook's page, the drawings that it has at least, a
         True,
     ),
     "03_executor": (
-        ("1. One step", "2. The same step", "3. The same tokens", "4. Prompts computed", "5. Plan against"),
-        8,
+        ("1. One step", "2. Who wins", "2. The same step", "3. The same tokens", "4. Prompts computed", "5. Plan against"),
+        10,
         False,
     ),
     "04_cluster": (("1. One step on the cluster", "2. Four life-cycles"), 2, False),

@@ -1,25 +1,32 @@
 """The GPU timelines of one step under several schedules, on one time axis, with the responses that moved.
 
 Knows what ``timeline_rows`` finds in each trace, and which transfers were hand-overs; nothing of how schedules came about.
+Responses that move between the same two actors at about the same time are one line, and the more lines there are the fainter
+they get: what arrived where is at the dots.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.plots.palette import VERMILLION
-from rlhfless.plots.style import INK, clean, counted, message_figure, number, styled
+from rlhfless.plots.style import INK, clean, counted, hover, message_figure, number, styled
 from rlhfless.plots.timeline import add_bars
 from rlhfless.plots.timeline_rows import MAX_SPANS, TimelineInfo, of_roles, timeline_info
 from rlhfless.trace import Trace
 
 ROW_PX, GAP_PX, FRAME_PX = 24, 42, 200
 MOST_ROWS = 120
+TOGETHER, VISIBLE = 0.02, 0.002
+"""Shares of the time axis: moves that are one line start within the one; spans shorter than the other cannot be seen."""
+CLEAR_LINES = 8
 
 
 class TimelinesInfo(NamedTuple):
@@ -73,6 +80,23 @@ def _moves(trace: Trace, info: TimelineInfo) -> pd.DataFrame:
     )
 
 
+def bundles(moves: pd.DataFrame, within_s: float) -> pd.DataFrame:
+    """Moves between the same two rows of which each starts within ``within_s`` of the one before, as one.
+
+    Returns:
+        ``from_row, to_row, start_s, end_s, responses``: first start, last end, and how many they are.
+    """
+    rows = ["from_row", "to_row"]
+    ordered = moves.sort_values([*rows, "start_s"])
+    same = (ordered[rows].diff() == 0).all(axis=1) & (ordered["start_s"].diff() <= within_s)
+    return (
+        ordered.groupby([(~same).cumsum(), *rows], sort=False)
+        .agg(start_s=("start_s", "min"), end_s=("end_s", "max"), responses=("start_s", "size"))
+        .reset_index(rows)
+        .reset_index(drop=True)
+    )
+
+
 def plot_timelines(traces: Mapping[str, Trace], step: int | None = None) -> go.Figure:
     """The timelines of one step under several schedules, one below the other on one time axis; only actors that decode.
 
@@ -96,20 +120,22 @@ def plot_timelines(traces: Mapping[str, Trace], step: int | None = None) -> go.F
     )  # fmt: skip
     fig.update_annotations(x=0.0, xanchor="left", font={"size": 13, "color": INK})
     notes = []
+    end_s = max(float(max(one.allocations["end_s"].max(), one.planned["end_s"].max())) for _, one in timelines)
     for panel, (name, one) in enumerate(timelines, start=1):
         notes.append(add_bars(fig, one, row=panel, col=1))
-        _add_moves(fig, info.moves[name], panel)
+        _add_moves(fig, bundles(info.moves[name], TOGETHER * end_s), one.labels, panel)
         fig.update_yaxes(
             tickvals=list(range(len(one.holders))), ticktext=list(one.labels), range=[len(one.holders) - 0.4, -0.6],
             tickfont={"size": 10}, zeroline=False, showgrid=False, row=panel, col=1,
         )  # fmt: skip
-    named: set[str] = set()
+    unseen = _too_short(fig, VISIBLE * end_s)
+    named = set(unseen)
     for drawn in fig.data:
         drawn.update(legendgroup=drawn.name, showlegend=drawn.name not in named)
         named.add(drawn.name)
+    note = max(notes, key=len) + (f"; too short to be seen: {', '.join(unseen)}" if unseen else "")
     below = {"orientation": "h", "x": 0, "xanchor": "left", "y": -54 / inner, "yanchor": "top", "traceorder": "normal"}
-    styled(fig, title, max(notes, key=len), height=inner + FRAME_PX, barmode="overlay", legend=below)
-    end_s = max(float(max(one.allocations["end_s"].max(), one.planned["end_s"].max())) for _, one in timelines)
+    styled(fig, title, note, height=inner + FRAME_PX, barmode="overlay", legend=below)
     fig.update_xaxes(range=[0, 1.02 * end_s])
     fig.update_xaxes(title="time since the start of the step (s)", row=len(sizes), col=1)
     fig.update_layout(margin={"t": 94, "b": 106})
@@ -122,14 +148,39 @@ def _heading(name: str, one: TimelineInfo, moves: int) -> str:
     return f"<b>{clean(name)}</b>: {text}, {idle:.1%} of them idle" + (f", {counted(moves, 'move')}" if moves else "")
 
 
-def _add_moves(fig: go.Figure, moves: pd.DataFrame, panel: int) -> None:
-    """One line from the sender to the receiver of every move: one plotly trace for all, as lines with gaps."""
+def _too_short(fig: go.Figure, visible_s: float) -> list[str]:
+    """Names of the bars of which none is long enough to be seen."""
+    longest: dict[str, float] = {}
+    for drawn in fig.data:
+        if drawn.type == "bar":
+            longest[drawn.name] = max(longest.get(drawn.name, 0.0), float(np.max(drawn.x, initial=0.0)))
+    return [name for name, x in longest.items() if x < visible_s]
+
+
+def _add_moves(fig: go.Figure, moves: pd.DataFrame, labels: tuple[str, ...], panel: int) -> None:
+    """A line from the sender to the receiver of every bundle, with a dot where it arrives; one plotly trace for all lines and
+    one for all dots."""
     if moves.empty:
         return
     at = [x for one in moves.itertuples() for x in (one.start_s, one.end_s, None)]
     rows = [y for one in moves.itertuples() for y in (one.from_row, one.to_row, None)]
+    lines = {"color": VERMILLION, "width": 1}
     fig.add_scatter(
-        x=at, y=rows, mode="lines+markers", name="a response moves (dot: where to)", line={"color": VERMILLION, "width": 1},
-        marker={"size": [0, 6, 0] * len(moves), "color": VERMILLION, "line": {"width": 1, "color": "#FFFFFF"}},
-        hoverinfo="skip", legendrank=150, row=panel, col=1,
+        x=at, y=rows, mode="lines", name="responses move (dot: where to, larger for more)", line=lines,
+        opacity=min(0.9, max(0.15, CLEAR_LINES / len(moves))), hoverinfo="skip", legendrank=150, row=panel, col=1,
+    )  # fmt: skip
+    told = [
+        hover(
+            [("from", labels[one.from_row]), ("time", f"{number(one.start_s, 's')} to {number(one.end_s, 's')}")],
+            f"{labels[one.to_row]}: {counted(one.responses, 'response')} moved here",
+        )
+        for one in moves.itertuples()
+    ]
+    fig.add_scatter(
+        x=moves["end_s"], y=moves["to_row"], mode="markers", name="responses arrive", hovertext=told, hoverinfo="text",
+        marker={
+            "size": [min(12.0, 3.0 + 2.0 * math.sqrt(n)) for n in moves["responses"]], "color": VERMILLION, "opacity": 0.8,
+            "line": {"width": 1, "color": "#FFFFFF"},
+        },
+        legendrank=151, row=panel, col=1,
     )  # fmt: skip

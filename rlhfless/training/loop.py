@@ -76,7 +76,7 @@ class Trainer:
 
     Args:
         config: what to run.
-        folder: where trace and checkpoints go; None keeps nothing (notebooks).
+        folder: where trace and checkpoints go; None keeps no trace (notebooks).
         model: a folder written by ``save_model``; None warms up a new model.
         resume: continue the run in ``folder``.
 
@@ -156,7 +156,7 @@ class Trainer:
     @property
     def next_step(self) -> int:
         """The step that comes next."""
-        return self.kept.next_step
+        return self.kept.position.next_step
 
     # --- one step -----------------------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class Trainer:
         scenarios around them."""
         c = self.config
         names, answers = [p.prompt_id for p in problems], {p.prompt_id: p.reference_answer_tokens for p in problems}
-        predictor, limit = self.predictor.fit(self.kept.history), c.response_limit
+        predictor, limit = self.predictor.fit(self.kept.position.history), c.response_limit
         predicted = predictor.predict(names, c.samples, answers, response_limit=limit)
         seed = c.seed + self.next_step
         scenarios = predictor.sample(names, c.samples, answers, response_limit=limit, scenarios=c.scenarios, seed=seed)
@@ -212,14 +212,16 @@ class Trainer:
         """
         engines = self.engines.of_step(self.model, step)
         requests, c = self.requests(problems, step), self.config
-        given: dict[str, Any] = {"run": c.task, "step": step, "start_s": self.kept.clock_s}
+        given: dict[str, Any] = {"run": c.task, "step": step, "start_s": self.kept.position.clock_s}
         if self.pool is None:
             return run_step(plan, requests, engines, self.latency, self.cluster, charging=c.charging, **given)
         forecast = None if workload is None else from_scenarios(workload)
         return self.pool.run_step(plan, requests, engines, self.latency, self.cluster, forecast=forecast, **given)
 
     def step(self) -> TrainedStep:
-        """One whole step: predict, plan, execute, reward, learn, trace."""
+        """One whole step: predict, plan, execute, reward, learn, trace. Interrupted, it has not happened, or it counts in full:
+        ``next_step`` says which, weights and trace agree with it, and the next call goes on from there."""
+        self.kept.settle()
         step = self.next_step
         problems = self.problems_of(step)
         workload = self.predict(problems)
@@ -228,9 +230,10 @@ class Trainer:
         began = time.perf_counter()
         rollouts = self._rollouts(problems, workload, record, step)
         prepare_s = time.perf_counter() - began
-        learning = self._learn(problems, rollouts, record)
-        self._record_learning(record, prepare_s, learning)
-        self.kept.commit(rollouts, record)
+        with self.kept.learning():
+            learning = self._learn(problems, rollouts, record)
+            self._record_learning(record, prepare_s, learning)
+            self.kept.commit(rollouts, record)
         return TrainedStep(step, plan, record, rollouts, learning)
 
     def run(self, on_step: Callable[[TrainedStep], None] | None = None) -> Trace | None:
@@ -286,10 +289,11 @@ class Trainer:
             (rollouts["finish_reason"] == "length").to_numpy(),
         )
         self.model.train()
-        with one_thread(self.model.device):
-            learning = self.kept.algorithm.learn(batch)
-        self.model.eval()
-        return learning
+        try:
+            with one_thread(self.model.device):
+                return self.kept.algorithm.learn(batch)
+        finally:
+            self.model.eval()
 
     def _record_learning(self, record: StepRecord, prepare_s: float, learning: dict[str, float]) -> None:
         """The learner takes one actor's GPUs when generation ends; what it does there was measured on this device."""

@@ -1,13 +1,17 @@
 """What a training run keeps from step to step: weights, optimizer, lengths so far, clock, trace and checkpoints.
 
 Knows folders, checkpoints and traces; nothing of how a step is planned, generated or learned from. A step counts when the
-trace's ``meta.json`` names it; its checkpoint is written before.
+trace's ``meta.json`` names it; its checkpoint is written before. An interrupt takes the run back to the last step that counts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import platform
-from collections.abc import Mapping
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,23 +52,37 @@ def make_model(seed: int, progress: bool = True) -> tuple[Any, CharTokenizer]:
     return model, tokenizer
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
+class Position:
+    """Where a run stands after its last completed step.
+
+    Attributes:
+        next_step: the step that comes next. clock_s: when the last one ended on the virtual clock.
+        history: rollouts of all steps so far.
+    """
+
+    next_step: int = 0
+    clock_s: float = 0.0
+    history: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+
+@dataclass(eq=False)
 class Run:
     """A training run as it stands after its last completed step.
 
     Attributes:
-        folder: where trace and checkpoints go, with their writer; None keeps nothing.
-        history: rollouts of all steps so far; clock_s: when the last of them ended.
+        checkpoints: where the weights and the optimizer's state after the last completed step lie.
+        writer: of the trace; None keeps no trace.
+        position: replaced as a whole, so that no interrupt finds half of a step in it.
     """
 
     model: Any
     tokenizer: Any
     algorithm: Algorithm
-    folder: Path | None = None
+    checkpoints: Path
     writer: TraceWriter | None = None
-    history: pd.DataFrame = field(default_factory=pd.DataFrame)
-    clock_s: float = 0.0
-    next_step: int = 0
+    position: Position = field(default_factory=Position)
+    _in_doubt: bool = False
 
     @classmethod
     def open(
@@ -79,6 +97,8 @@ class Run:
     ) -> Run:
         """Start a run with a loaded or a new model, or resume the one in ``folder`` after its last completed step.
 
+        Without a folder no trace is kept, and checkpoints lie in a temporary folder for as long as the run is used.
+
         Args:
             executed: what ``meta.json`` says of where steps are executed, if not on the virtual clock.
 
@@ -91,48 +111,76 @@ class Run:
             if model is None and config.task != "arithmetic":
                 raise TrainError(f"task {config.task!r} needs a model that knows its words; give one (--model FOLDER)")
             weights, tokenizer = make_model(config.seed, progress) if model is None else load_model(model)
-            run = cls(weights, tokenizer, _algorithm(weights, config), folder)
+            run = cls(weights, tokenizer, _algorithm(weights, config), _checkpoints(folder))
+            if folder is None:
+                weakref.finalize(run, shutil.rmtree, run.checkpoints, ignore_errors=True)
+            save_checkpoint(run.checkpoints, 0, run.algorithm.trained, run.algorithm.optimizer)
             if folder is not None:
-                run.writer = TraceWriter(folder, meta_of(config, cluster) | dict(executed))
                 save_model(weights, tokenizer, folder / "warm")
-                save_checkpoint(run._checkpoints, 0, run.algorithm.trained, run.algorithm.optimizer)
+                meta = meta_of(config, cluster) | dict(executed)
+                run.writer = TraceWriter(folder, meta)  # last: from here on it can be resumed
             return run
         if folder is None:
             raise TrainError("nothing to resume: no folder was given")
         writer = TraceWriter.resume(folder)
         config.check_resume(writer.meta.get("config", {}))
         weights, tokenizer = load_model(folder / "warm")
-        run = cls(weights, tokenizer, _algorithm(weights, config), folder, writer, next_step=writer.next_step)
-        load_checkpoint(run._checkpoints, run.next_step, run.algorithm.trained, run.algorithm.optimizer)
-        if run.next_step:
-            run.history, run.clock_s = writer.trace.rollouts, writer.end_s
+        run = cls(weights, tokenizer, _algorithm(weights, config), _checkpoints(folder), writer)
+        run._go_back()
         return run
 
     def go_on_after(self, trace: Trace) -> None:
         """Take over lengths, clock and step number of a trace, which stays as it is."""
-        self.history = trace.rollouts
-        self.next_step = trace.steps[-1] + 1
-        self.clock_s = float(trace.allocations["end_s"].max())
+        position = Position(trace.steps[-1] + 1, float(trace.allocations["end_s"].max()), trace.rollouts)
+        save_checkpoint(self.checkpoints, position.next_step, self.algorithm.trained, self.algorithm.optimizer)
+        self.position = position
+
+    @contextlib.contextmanager
+    def learning(self) -> Iterator[None]:
+        """Within it weights change and the step is committed; whatever ends it early takes the run back to its last completed
+        step. Where a second interrupt ends the way back too, the next step begins with it."""
+        self.settle()
+        self._in_doubt = True
+        try:
+            yield
+        except BaseException:
+            self._go_back()
+            raise
+        self._in_doubt = False
+
+    def settle(self) -> None:
+        """Go back to the last completed step if nobody knows what an interrupt left of the one after it."""
+        if self._in_doubt:
+            self._go_back()
 
     def commit(self, rollouts: pd.DataFrame, record: StepRecord) -> None:
-        """The next step is complete. Checkpoint first, trace second: the trace's meta.json decides which steps count."""
-        self.next_step += 1
-        self.clock_s = record.end_s
+        """The next step is complete. Checkpoint first, trace second: the trace's meta.json decides which steps count; without
+        a trace, ``position`` does."""
+        steps = self.position.next_step + 1
+        history = pd.concat([self.position.history, rollouts], ignore_index=True)
+        save_checkpoint(self.checkpoints, steps, self.algorithm.trained, self.algorithm.optimizer)
         if self.writer is not None:
-            save_checkpoint(self._checkpoints, self.next_step, self.algorithm.trained, self.algorithm.optimizer)
             self.writer.append_step(rollouts, record.allocations, record.spans, record.events, record.plan.to_dict())
-            keep_only(self._checkpoints, self.next_step)
-        self.history = pd.concat([self.history, rollouts], ignore_index=True)
+        self.position = Position(steps, record.end_s, history)
+        keep_only(self.checkpoints, steps)
 
     @property
     def trace(self) -> Trace | None:
         """The trace so far, if one is kept."""
         return None if self.writer is None else self.writer.trace
 
-    @property
-    def _checkpoints(self) -> Path:
-        assert self.folder is not None
-        return self.folder / "checkpoints"
+    def _go_back(self) -> None:
+        """Read anew what counts: the trace's steps, if one is kept, and the checkpoint after the last of them."""
+        if self.writer is not None:
+            self.writer = writer = TraceWriter.resume(self.writer.folder)
+            history = writer.trace.rollouts if writer.next_step else pd.DataFrame()
+            self.position = Position(writer.next_step, writer.end_s, history)
+        load_checkpoint(self.checkpoints, self.position.next_step, self.algorithm.trained, self.algorithm.optimizer)
+        self._in_doubt = False
+
+
+def _checkpoints(folder: Path | None) -> Path:
+    return Path(tempfile.mkdtemp(prefix="rlhfless-")) if folder is None else folder / "checkpoints"
 
 
 def _algorithm(model: Any, config: TrainConfig) -> Algorithm:

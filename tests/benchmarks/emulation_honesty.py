@@ -12,7 +12,7 @@ The summary compares what was charged with medians of alone runs, iteration by i
 on the wall clock, which on a machine that others use counts their turns too (mind the load that is printed); and one half of
 the alone runs with the other, which says what the machine can tell apart.
 
-Run: ``python tests/benchmarks/emulation_honesty.py [--repeats N] [--json FILE]``
+Run: ``python tests/benchmarks/emulation_honesty.py [--repeats N] [--json FILE] [--tiny]``
 """
 
 from __future__ import annotations
@@ -45,8 +45,23 @@ from solver.admission import Admission
 from solver.plan import ActorPlan, Plan
 from solver.rules import ActorView, Decision, StepState, Trigger
 
-ACTORS, RESPONSES, LIMIT, SLOTS = 16, 16, 320, 64
-COMPARED = range(0, ACTORS, 3)  # actors that are also run alone
+LIMIT, SLOTS = 320, 64
+
+
+@dataclass(frozen=True)
+class Size:
+    """Actors, responses of each, their median length; every third actor is also run alone."""
+
+    actors: int = 16
+    responses: int = 16
+    median_tokens: float = 90.0
+
+    @property
+    def compared(self) -> range:
+        return range(0, self.actors, 3)
+
+
+TINY_SIZE = Size(4, 2, 10.0)
 
 
 @dataclass
@@ -65,11 +80,11 @@ class Onlooker:
         return []
 
 
-def requests(seed: int) -> list[Request]:
-    """Prompts of 8 to 40 tokens, lengths around 90 with a long tail."""
+def requests(size: Size, seed: int) -> list[Request]:
+    """Prompts of 8 to 40 tokens, lengths with a long tail."""
     rng = np.random.default_rng(seed)
-    count = ACTORS * RESPONSES
-    lengths = np.clip(rng.lognormal(math.log(90), 0.6, count), 8, LIMIT).astype(int)
+    count = size.actors * size.responses
+    lengths = np.clip(rng.lognormal(math.log(size.median_tokens), 0.6, count), 8, LIMIT).astype(int)
     prompts = [rng.integers(2, 30, rng.integers(8, 41)) for _ in range(count)]
     return [
         Request(i, len(ids), LIMIT, target_tokens=int(n), prompt_ids=ids, seed=i)
@@ -77,9 +92,9 @@ def requests(seed: int) -> list[Request]:
     ]
 
 
-def plan() -> Plan:
-    """One actor on each of 16 GPUs; responses in the given order."""
-    groups = [tuple(range(a * RESPONSES, (a + 1) * RESPONSES)) for a in range(ACTORS)]
+def plan(size: Size) -> Plan:
+    """One actor on each GPU; responses in the given order."""
+    groups = [tuple(range(a * size.responses, (a + 1) * size.responses)) for a in range(size.actors)]
     actors = [ActorPlan("cpu", (a,), a // 8, own, (), SLOTS) for a, own in enumerate(groups)]
     return Plan(tuple(actors), "equal groups", 0.0, 0.0, 0.0, rule=Onlooker())
 
@@ -97,7 +112,7 @@ def alone(factory: TorchEngineFactory, own: list[Request]) -> np.ndarray:
     marks = [(now_s(), time.perf_counter())]
     engine.add(own)
     while engine.running() or engine.waiting():
-        engine.step()
+        engine.commit_next()
         marks.append((now_s(), time.perf_counter()))
     return np.diff(np.array(marks).T)
 
@@ -108,14 +123,18 @@ class Paired:
 
     factory: TorchEngineFactory
     asked: list[Request]
-    runs: dict[int, list[np.ndarray]] = field(default_factory=lambda: {a: [] for a in COMPARED})
+    size: Size
+    runs: dict[int, list[np.ndarray]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.runs = {a: [] for a in self.size.compared}
 
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> TorchEngine:
         return self.factory(latency, admission, start_s)
 
     def replay(self, journal: Journal) -> Replayed:
         """Before the replay and after it in turns."""
-        actor = journal.finished[0][1] // RESPONSES
+        actor = journal.finished[0][1] // self.size.responses
         runs = self.runs.get(actor)
         before = runs is not None and len(runs) % 2 == 0
         if before:
@@ -126,30 +145,30 @@ class Paired:
         return replayed
 
     def _run_alone(self, actor: int) -> None:
-        own = self.asked[actor * RESPONSES : (actor + 1) * RESPONSES]
+        own = self.asked[actor * self.size.responses : (actor + 1) * self.size.responses]
         alone(self.factory, own[:1])  # as a replay begins with a warm-up
         self.runs[actor].append(alone(self.factory, own))
 
 
-def busy_s(record: StepRecord) -> dict[int, float]:
+def busy_s(record: StepRecord, actors: int) -> dict[int, float]:
     """Seconds of prefill and decoding of every actor."""
-    taken = dict.fromkeys(range(ACTORS), 0.0)
+    taken = dict.fromkeys(range(actors), 0.0)
     for span in record.spans:
         if span["phase"] in ("prefill", "decode"):
             taken[int(span["holder"].removeprefix("actor-"))] += span["end_s"] - span["start_s"]
     return taken
 
 
-def repeat(factory: TorchEngineFactory, latency: LatencyModel, seed: int) -> list[dict[str, float]]:
+def repeat(factory: TorchEngineFactory, latency: LatencyModel, size: Size, seed: int) -> list[dict[str, float]]:
     """One emulation, measured and with actors that take turns."""
-    asked, cluster = requests(seed), Cluster(2, 8, 1)
-    paired = Paired(factory, asked)
+    asked, cluster = requests(size, seed), Cluster(2, 8, 1)
+    paired = Paired(factory, asked, size)
 
     def taking_turns(_: LatencyModel, admission: Admission, start_s: float) -> TorchEngine:
         return engine_of(factory, admission, start_s)
 
-    charged = busy_s(run_step(plan(), asked, paired, latency, cluster, charging="measured"))
-    turns = busy_s(run_step(plan(), asked, taking_turns, latency, cluster))
+    charged = busy_s(run_step(plan(size), asked, paired, latency, cluster, charging="measured"), size.actors)
+    turns = busy_s(run_step(plan(size), asked, taking_turns, latency, cluster), size.actors)
     rows = []
     for a, own in paired.runs.items():
         half = len(own) // 2
@@ -183,14 +202,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--tiny", action="store_true", help="tiny shapes: tries the script, its numbers say nothing")
     options = parser.parse_args()
+    size = TINY_SIZE if options.tiny else Size()
     latency = load_profile("cpu-tiny-qwen2")
     factory = TorchEngineFactory(RowModel(CausalLM(TINY).model, 40 + LIMIT), eos_id=0)
     rows: list[dict[str, float]] = []
     with one_thread(factory.model.device):
-        alone(factory, requests(0)[:RESPONSES])  # warms up
+        alone(factory, requests(size, 0)[: size.responses])  # warms up
         for seed in range(options.repeats):
-            rows += repeat(factory, latency, seed)
+            rows += repeat(factory, latency, size, seed)
     print(f"{'actor':>5} {'iterations':>10} {'alone s':>8} {'charged':>8} {'interleaved':>11}")
     for row in rows:
         shares = [f"{row[name] / row['alone_s'] - 1:+.1%}" for name in ("charged_s", "interleaved_s")]

@@ -1,6 +1,6 @@
 """How fast a step is simulated, and how much of a real iteration is neither forward pass nor sampling.
 
-    python tests/benchmarks/executor_speed.py [--json FILE] [--rounds 5]
+    python tests/benchmarks/executor_speed.py [--json FILE] [--rounds 5] [--tiny]
 
 Simulated: 16,384 responses (2,048 prompts x 8, lognormal lengths, at most 2,048 tokens) on Qwen2.5-3B on two L40S, on 64 GPUs.
 ``engine`` is ``SimulatedEngine.add`` and ``advance``: all responses on one engine, and split over as many engines as the plan
@@ -62,10 +62,10 @@ def best(rounds: int, once: Callable[[], object]) -> float:
     return min(took)
 
 
-def workload() -> Workload:
+def workload(prompts: int) -> Workload:
     rng = np.random.default_rng(0)
-    lengths = np.clip(rng.lognormal(5.3, 0.8, (PROMPTS, SAMPLES)).astype(int), 1, LIMIT)
-    return Workload.grid(rng.integers(50, 200, PROMPTS), lengths, response_limit=LIMIT)
+    lengths = np.clip(rng.lognormal(5.3, 0.8, (prompts, SAMPLES)).astype(int), 1, LIMIT)
+    return Workload.grid(rng.integers(50, 200, prompts), lengths, response_limit=LIMIT)
 
 
 def requests_of(work: Workload) -> list[Request]:
@@ -105,14 +105,13 @@ for _name in TIMED:
 
 def read(record: StepRecord) -> None:
     """What a trace takes from a record."""
-    assert len(record.completions) == PROMPTS * SAMPLES
     assert record.spans
-    assert len(record.actor_of) == PROMPTS * SAMPLES
+    assert len(record.completions) == len(record.actor_of)
 
 
-def simulated(rounds: int) -> list[dict[str, Any]]:
+def simulated(rounds: int, prompts: int = PROMPTS) -> list[dict[str, Any]]:
     """Responses per second, at every level."""
-    work, latency = workload(), load_profile("l40s-qwen2.5-3b-tp2")
+    work, latency = workload(prompts), load_profile("l40s-qwen2.5-3b-tp2")
     listed = requests_of(work)
     requests, count, rows = Requests(listed), len(listed), []
 
@@ -144,7 +143,7 @@ def simulated(rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def torch_overhead(size: str, batch: int, rounds: int) -> dict[str, Any]:
+def torch_overhead(size: str, batch: int, rounds: int, iterations: int = ITERATIONS) -> dict[str, Any]:
     """Seconds of a decode iteration, inside the ``DecodeStep`` call and in all."""
     hidden, layers, heads, kv_heads = SIZES[size]
     torch.manual_seed(0)
@@ -153,7 +152,7 @@ def torch_overhead(size: str, batch: int, rounds: int) -> dict[str, Any]:
         num_key_value_heads=kv_heads, intermediate_size=4 * hidden, max_position_embeddings=512, tie_word_embeddings=True,
     )  # fmt: skip
     model = RowModel(Qwen2ForCausalLM(config).eval())
-    rng, length, prompt = np.random.default_rng(0), WARM_UP + ITERATIONS + 10, 32
+    rng, length, prompt = np.random.default_rng(0), WARM_UP + iterations + 10, 32
     shares, totals = [], []
     for _ in range(rounds):
         engine = TorchEngine(model, Admission(batch, 1 << 30), LatencyModel("one", 1, 1.0, 0.0), eos_id=0)
@@ -179,9 +178,9 @@ def torch_overhead(size: str, batch: int, rounds: int) -> dict[str, Any]:
 
         engine._step = Watched()  # type: ignore[assignment]
         began = time.perf_counter()
-        engine.advance(float(WARM_UP + ITERATIONS))
+        engine.advance(float(WARM_UP + iterations))
         total = time.perf_counter() - began
-        totals.append(total / ITERATIONS)
+        totals.append(total / iterations)
         shares.append(1 - inside[0] / total)
     return {"model": size, "batch": batch, "iteration_s": float(np.median(totals)), "outside": float(np.median(shares))}
 
@@ -190,13 +189,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, default=RESULTS)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tiny", action="store_true", help="tiny shapes: tries the script, its numbers say nothing")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = simulated(options.rounds)
+    rows = simulated(options.rounds, 32 if options.tiny else PROMPTS)
     for row in rows:
         aim = "" if row["aim_per_s"] is None else f"{row['aim_per_s']:>10,}"
         print(f"{row['policy']:>9} {row['level']:<34} {1e3 * row['seconds']:>8.1f} ms {row['per_s']:>11,.0f}/s {aim}")
-    iterations = [torch_overhead(size, batch, options.rounds) for size in SIZES for batch in BATCHES]
+    iterations = [
+        torch_overhead(size, batch, options.rounds, 10 if options.tiny else ITERATIONS)
+        for size in (["0.5M"] if options.tiny else SIZES)
+        for batch in BATCHES
+    ]
     for one in iterations:
         name, ms = f"torch {one['model']}, batch {one['batch']}", 1e3 * one["iteration_s"]
         print(f"{name:>44} {ms:>8.2f} ms an iteration, {one['outside']:.1%} outside")

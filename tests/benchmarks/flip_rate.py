@@ -8,7 +8,7 @@ nothing early; a response counts from its first different token on. For every se
 - ``recomputed``: cut in the middle and their context computed anew by prefill, against undisturbed.
 
 Reported: share of responses that differ at all, and chance per token to be the first that differs (flips / tokens until then).
-Run: ``python tests/benchmarks/flip_rate.py [--device cuda] [-o results.json]``
+Run: ``python tests/benchmarks/flip_rate.py [--device cuda] [-o results.json] [--tiny]``
 """
 
 from __future__ import annotations
@@ -93,16 +93,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--tiny", action="store_true", help="tiny shapes: tries the script, its numbers say nothing")
     options = parser.parse_args()
+    responses = 2 if options.tiny else RESPONSES
     torch.set_num_threads(1)
     found = []
-    print(f"{RESPONSES} responses of {TOKENS} tokens on {options.device}")
-    for row in rates(options.device):
+    print(f"{responses} responses of {TOKENS} tokens on {options.device}")
+    for row in rates(options.device, responses):
         found.append(row)
         print_row(row)
     if options.output:
         name = torch.cuda.get_device_name() if options.device.startswith("cuda") else platform.machine() + " CPU"
-        about = {"device": name, "torch": importlib.metadata.version("torch"), "responses": RESPONSES, "tokens": TOKENS}
+        about = {"device": name, "torch": importlib.metadata.version("torch"), "responses": responses, "tokens": TOKENS}
         options.output.write_text(json.dumps({**about, "rows": found}, indent=1) + "\n")
 
 

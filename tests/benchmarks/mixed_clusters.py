@@ -1,6 +1,6 @@
 """How fast and how well mixed clusters are planned: time of the first plan, gaps after 0.1, 2 and 10 seconds, what improved.
 
-    python tests/benchmarks/mixed_clusters.py [--json FILE] [--quick]
+    python tests/benchmarks/mixed_clusters.py [--json FILE] [--quick] [--tiny]
 
 Six offers: L40S and H100 on demand and H100 preemptible, each with one and two GPUs per actor. Profiles: the shipped ones of
 Qwen2.5-3B for l40s tp2, h100 tp1 and h100 tp2. There is none for l40s tp1, so it is derived: every time of l40s tp2 times the
@@ -56,11 +56,11 @@ def six_offers(slots: int | None) -> tuple[MixedCluster, tuple[Offer, ...]]:
     return cluster, offers_of(cluster, models)
 
 
-def lognormal() -> solver.Workload:
-    """512 prompts x 4 samples with a long tail."""
+def lognormal(prompts: int = 512) -> solver.Workload:
+    """Prompts x 4 samples with a long tail."""
     rng = np.random.default_rng(0)
-    tokens = np.clip(rng.lognormal(6.0, 0.7, (512, 4)), 1, 2048).astype(int)
-    return solver.Workload.grid(rng.integers(50, 200, 512), tokens, response_limit=2048)
+    tokens = np.clip(rng.lognormal(6.0, 0.7, (prompts, 4)), 1, 2048).astype(int)
+    return solver.Workload.grid(rng.integers(50, 200, prompts), tokens, response_limit=2048)
 
 
 def gsm8k() -> solver.Workload | None:
@@ -103,11 +103,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write the rows, with their histories, to this file")
     parser.add_argument("--quick", action="store_true", help="leave out the runs of 10 seconds")
+    parser.add_argument("--tiny", action="store_true", help="tiny shapes: tries the script, its numbers say nothing")
     options = parser.parse_args()
-    limits = (0.1, 2.0) if options.quick else (0.1, 2.0, 10.0)
-    works = {"lognormal 512 x 4": lognormal(), "GSM8K log 128 x 8": gsm8k()}
+    limits = (0.1,) if options.tiny else (0.1, 2.0) if options.quick else (0.1, 2.0, 10.0)
+    works = (
+        {"lognormal 8 x 4": lognormal(8)} if options.tiny else {"lognormal 512 x 4": lognormal(), "GSM8K log 128 x 8": gsm8k()}
+    )
     cluster, offers = six_offers(None)
-    plan_mixed(MixedProblem(lognormal(), offers, cluster), 0.05)  # loads what is loaded once per process
+    plan_mixed(MixedProblem(lognormal(8), offers, cluster), 0.05)  # loads what is loaded once per process
     print(f"Python {platform.python_version()}, {platform.machine()}; one process, one thread")
     rows = []
     for name, workload in works.items():

@@ -1,6 +1,6 @@
 """How long a plan with its proof takes, and how large the gap is: one GPU kind, 80 actors, warm, imports left out.
 
-    python tests/benchmarks/planning_speed.py [--json FILE] [--repeats 7]
+    python tests/benchmarks/planning_speed.py [--json FILE] [--repeats 7] [--tiny]
 
 Lengths are lognormal around a lognormal mean per prompt (seed 0), prompts 50 to 300 tokens, Qwen2.5-3B on two L40S. "no
 limits" takes slots and KV memory away; "256 slots" is the profile as it is, where a plan of few actors refills its slots.
@@ -28,6 +28,7 @@ import solver
 from rlhfless.latency import load_profile
 
 SIZES = ((512, 4), (4096, 4), (12_500, 8))
+TINY = ((8, 4),)
 CLUSTER = solver.Cluster(20, 8, 2)
 QUICK_S, MODEL_S = 0.15, 1.0
 
@@ -73,9 +74,9 @@ def measure(work: solver.Workload, limits: bool, together: bool, time_limit_s: f
     }
 
 
-def peak_memory_gb() -> float:
+def peak_memory_gb(tiny: bool) -> float:
     """Peak resident memory of a new process that plans the largest workload once."""
-    command = [sys.executable, __file__, "--plan-once"]
+    command = [sys.executable, __file__, "--plan-once", *(["--tiny"] if tiny else [])]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
@@ -84,16 +85,18 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--json", type=Path)
     options.add_argument("--repeats", type=int, default=7)
+    options.add_argument("--tiny", action="store_true", help="tiny shapes: tries the script, its numbers say nothing")
     options.add_argument("--plan-once", action="store_true", help=argparse.SUPPRESS)
     given = options.parse_args()
+    sizes = TINY if given.tiny else SIZES
     if given.plan_once:
-        solver.plan_generation(workload(*SIZES[-1]), CLUSTER, latency(True), time_limit_s=QUICK_S)
+        solver.plan_generation(workload(*sizes[-1]), CLUSTER, latency(True), time_limit_s=QUICK_S)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
         return
     rows = []
     head = ("responses", "limits", "samples", "limit", "median", "actors", "gap")
     print("{:>9} {:>9} {:>8} {:>6} {:>9} {:>6} {:>8}  last step of the history".format(*head))
-    for prompts, samples in SIZES:
+    for prompts, samples in sizes:
         work = workload(prompts, samples)
         for limits in (False, True):
             for together in (False, True):
@@ -103,8 +106,8 @@ def main() -> None:
                     names = "responses", "limits", "samples", "time_limit_s", "median_ms", "actors", "gap"
                     line = "{:>9,} {:>9} {:>8} {:>4} s {:>6.1f} ms {:>6} {:>8.3%}".format(*(row[name] for name in names))
                     print(f"{line}  {row['history'][-1][0]} ({row['status']})")
-    memory = peak_memory_gb()
-    print(f"peak memory of a process that plans {SIZES[-1][0] * SIZES[-1][1]:,} responses: {memory:.2f} GB")
+    memory = peak_memory_gb(given.tiny)
+    print(f"peak memory of a process that plans {sizes[-1][0] * sizes[-1][1]:,} responses: {memory:.2f} GB")
     if given.json:
         machine = {"machine": platform.machine(), "python": platform.python_version(), "numpy": np.__version__}
         given.json.write_text(json.dumps({**machine, "peak_memory_gb": memory, "rows": rows}, indent=1) + "\n")

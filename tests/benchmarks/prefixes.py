@@ -2,7 +2,8 @@
 
 Two batches: 512 synthetic prompts (a system prompt, one of 8 few-shot blocks in two versions, a question) of about 1,000
 tokens, and 512 GSM8K questions, a token per word, behind a common instruction. Every prompt has 4 samples, split at random
-over 8 actors that compute a prompt for each response. Run: ``python tests/benchmarks/prefixes.py [--json FILE] [--gsm8k FILE]``
+over 8 actors that compute a prompt for each response.
+Run: ``python tests/benchmarks/prefixes.py [--json FILE] [--gsm8k FILE] [--tiny]``
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ INSTRUCTION = (
 )
 
 
-def synthetic(rng: np.random.Generator) -> list[np.ndarray]:
-    """512 prompts of 400 common tokens, 300 + 150 of a few-shot block and its version, and 50 to 250 of a question."""
+def synthetic(rng: np.random.Generator, count: int = PROMPTS) -> list[np.ndarray]:
+    """Prompts of 400 common tokens, 300 + 150 of a few-shot block and its version, and 50 to 250 of a question."""
     common = rng.integers(1000, 50_000, 400)
     blocks = [(rng.integers(1000, 50_000, 300), rng.integers(1000, 50_000, (2, 150))) for _ in range(8)]
     prompts = []
-    for _ in range(PROMPTS):
+    for _ in range(count):
         block, versions = blocks[rng.integers(8)]
         question = rng.integers(1000, 50_000, rng.integers(50, 251))
         prompts.append(np.concatenate([common, block, versions[rng.integers(2)], question]))
@@ -142,9 +143,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="write the results here")
     parser.add_argument("--gsm8k", type=Path, default=GSM8K, help="GSM8K's train.jsonl")
+    parser.add_argument("--tiny", action="store_true", help="tiny shapes: tries the script, its numbers say nothing")
     options = parser.parse_args()
-    results = [measure("synthetic few-shot tree", synthetic(np.random.default_rng(0)))]
-    if options.gsm8k.is_file():
+    results = [measure("synthetic few-shot tree", synthetic(np.random.default_rng(0), 32 if options.tiny else PROMPTS))]
+    if options.tiny:
+        print("the GSM8K batch is left out")
+    elif options.gsm8k.is_file():
         results.append(measure("GSM8K questions", gsm8k(options.gsm8k)))
     else:
         print(f"{options.gsm8k} is not there; the GSM8K batch is left out")

@@ -10,7 +10,7 @@ Contenders, all on the same two cores, each with the lengths forced:
 - ``vllm``: vLLM's CPU build, where it is installed (``make prove-constraints`` installs it in an environment of its own).
 
 Useful tokens (those asked for) per second of wall time, starting and compiling left out, best of the rounds.
-Run: ``python tests/benchmarks/torch_engine_speed.py [-o results.json] [--rounds 3] [--only engine,generate]``
+Run: ``python tests/benchmarks/torch_engine_speed.py [-o results.json] [--rounds 3] [--only engine,generate] [--tiny]``
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ def model(size: str) -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM(config).eval()
 
 
-def work() -> tuple[np.ndarray, np.ndarray]:
+def work(responses: int) -> tuple[np.ndarray, np.ndarray]:
     """(R, tokens) prompts and (R,) lengths."""
     rng = np.random.default_rng(0)
-    lengths = np.clip(np.exp(rng.normal(math.log(60), 0.9, RESPONSES)).astype(int), 1, LIMIT)
-    return rng.integers(1, VOCAB, (RESPONSES, PROMPT_TOKENS)), lengths
+    lengths = np.clip(np.exp(rng.normal(math.log(60), 0.9, responses)).astype(int), 1, LIMIT)
+    return rng.integers(1, VOCAB, (responses, PROMPT_TOKENS)), lengths
 
 
 def engine_s(rows: RowModel, prompts: np.ndarray, lengths: np.ndarray) -> float:
@@ -77,25 +77,25 @@ def engine_s(rows: RowModel, prompts: np.ndarray, lengths: np.ndarray) -> float:
     return time.perf_counter() - start
 
 
-def run_engine(size: str, rounds: int, part: slice = slice(None)) -> float:
+def run_engine(size: str, rounds: int, responses: int, part: slice = slice(None)) -> float:
     torch.set_num_threads(1)
     rows = RowModel(model(size))
-    prompts, lengths = work()
+    prompts, lengths = work(responses)
     engine_s(rows, prompts[:8], lengths[:8])
     return min(engine_s(rows, prompts[part], lengths[part]) for _ in range(rounds))
 
 
-def run_two_engines(size: str, rounds: int) -> float:
+def run_two_engines(size: str, rounds: int, responses: int) -> float:
     """The slower of two processes that run at once."""
-    command = [sys.executable, __file__, "--rounds", str(rounds), "--half", size]
+    command = [sys.executable, __file__, "--rounds", str(rounds), "--responses", str(responses), "--half", size]
     halves = [subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, text=True) for i in range(2)]
     return max(float(half.communicate()[0]) for half in halves)
 
 
-def run_generate(size: str, rounds: int) -> float:
+def run_generate(size: str, rounds: int, responses: int) -> float:
     torch.set_num_threads(THREADS)
     hf = model(size)
-    prompts, lengths = work()
+    prompts, lengths = work(responses)
 
     def batch(at: slice, most: int) -> None:
         ids = torch.from_numpy(prompts[at])
@@ -108,17 +108,17 @@ def run_generate(size: str, rounds: int) -> float:
     seconds = []
     for _ in range(rounds):
         start = time.perf_counter()
-        for begin in range(0, RESPONSES, SLOTS):
+        for begin in range(0, responses, SLOTS):
             at = slice(begin, begin + SLOTS)
             batch(at, int(lengths[at].max()))
         seconds.append(time.perf_counter() - start)
     return min(seconds)
 
 
-def run_continuous(size: str, rounds: int) -> float:
+def run_continuous(size: str, rounds: int, responses: int) -> float:
     torch.set_num_threads(THREADS)
     hf = model(size)
-    prompts, lengths = work()
+    prompts, lengths = work(responses)
     seconds = []
     for _ in range(rounds):
         config = GenerationConfig(do_sample=True, top_k=0, eos_token_id=-1, pad_token_id=EOS, max_new_tokens=LIMIT)
@@ -129,7 +129,7 @@ def run_continuous(size: str, rounds: int) -> float:
             for p, n in zip(prompts.tolist(), lengths.tolist(), strict=True):
                 manager.add_request(p, max_new_tokens=n)
             found = 0
-            while found < RESPONSES:
+            while found < responses:
                 result = manager.get_result(timeout=60)
                 if result is None:
                     raise RuntimeError("continuous batching gave no result for a minute")
@@ -141,10 +141,10 @@ def run_continuous(size: str, rounds: int) -> float:
     return min(seconds)
 
 
-def run_vllm(size: str, rounds: int) -> float:
+def run_vllm(size: str, rounds: int, responses: int) -> float:
     from vllm import LLM, SamplingParams
 
-    prompts, lengths = work()
+    prompts, lengths = work(responses)
     with tempfile.TemporaryDirectory() as folder:
         model(size).save_pretrained(folder)
         llm = LLM(
@@ -175,10 +175,10 @@ def run_vllm(size: str, rounds: int) -> float:
 RUNS = dict(zip(CONTENDERS, (run_engine, run_two_engines, run_generate, run_continuous, run_vllm), strict=True))
 
 
-def one(contender: str, size: str, rounds: int) -> float:
+def one(contender: str, size: str, rounds: int, responses: int) -> float:
     """Seconds, in a process of its own: none inherits threads or compiled code of another."""
     done = subprocess.run(
-        [sys.executable, __file__, "--one", contender, size, "--rounds", str(rounds)],
+        [sys.executable, __file__, "--one", contender, size, "--rounds", str(rounds), "--responses", str(responses)],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -193,20 +193,23 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(CONTENDERS))
     parser.add_argument("--half", nargs=2, metavar=("SIZE", "WHICH"), help=argparse.SUPPRESS)
     parser.add_argument("--one", nargs=2, metavar=("CONTENDER", "SIZE"), help=argparse.SUPPRESS)
+    parser.add_argument("--tiny", action="store_true", help="tiny shapes: tries the script, its numbers say nothing")
+    parser.add_argument("--responses", type=int, default=RESPONSES, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    responses = 4 if options.tiny else options.responses
     if options.half:
         size, which = options.half
-        print(run_engine(size, options.rounds, slice(int(which), None, 2)))
+        print(run_engine(size, options.rounds, responses, slice(int(which), None, 2)))
         return
     if options.one:
-        print("\n", RUNS[options.one[0]](options.one[1], options.rounds))
+        print("\n", RUNS[options.one[0]](options.one[1], options.rounds, responses))
         return
     wanted = [c for c in options.only.split(",") if c != "vllm" or importlib.util.find_spec("vllm")]
-    tokens = int(work()[1].sum())
+    tokens = int(work(responses)[1].sum())
     rows = []
-    print(f"{RESPONSES} responses, {tokens} tokens, {SLOTS} slots; useful tokens per second, ratio to generate")
-    for size in SIZES:
-        found = {c: one(c, size, options.rounds) for c in wanted}
+    print(f"{responses} responses, {tokens} tokens, {SLOTS} slots; useful tokens per second, ratio to generate")
+    for size in ["0.5M"] if options.tiny else SIZES:
+        found = {c: one(c, size, options.rounds, responses) for c in wanted}
         for c, seconds in found.items():
             ratio = found["generate"] / seconds if "generate" in found else float("nan")
             rows.append({"model": size, "contender": c, "seconds": seconds, "tokens_per_s": tokens / seconds, "ratio": ratio})

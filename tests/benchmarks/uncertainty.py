@@ -2,6 +2,7 @@
 
     python tests/benchmarks/uncertainty.py            # about nine minutes on one core
     python tests/benchmarks/uncertainty.py --fast     # under a minute: one coarse sweep, no oracle, no intervals
+    python tests/benchmarks/uncertainty.py --tiny     # tries the script on made-up lengths: its numbers say nothing
 
 Two public logs (skipped when they are not beside the checkout): GRPO on GSM8K (second visit of 128 prompts, 8 samples; history:
 their first visit) and MATH-500 (500 responses, 4k limit; history: another run of the same model family). Prompts have
@@ -133,6 +134,13 @@ def logs() -> list[Log]:
         base = [[row for row in math if row["run"].startswith("base") is is_base] for is_base in (True, False)]
         found.append(log_of("MATH-500", *base, 4096))
     return found
+
+
+def made_up() -> Log:
+    """40 prompts x 2 responses of lognormal lengths, which try the script."""
+    rng = np.random.default_rng(0)
+    before, now = np.clip(rng.lognormal(4.5, 0.6, (2, 40, 2)), 1, 512).astype(int)
+    return Log("made up", np.repeat(np.arange(40), 2), now.ravel(), list(before), 512, np.arange(40))
 
 
 # --- fronts -----------------------------------------------------------------------------------------------------------------
@@ -287,10 +295,10 @@ def shares(log: Log, weights: np.ndarray, seeds: int, splits: int, oracle: bool 
     return found | {"room": 1 - best / base[:, 1]}
 
 
-def report(log: Log, fast: bool) -> dict[str, object]:
+def report(log: Log, fast: bool, settings: int) -> dict[str, object]:
     """Measure a log and print its table."""
     began = time.perf_counter()
-    odds = np.geomspace(0.5, 5.0, 11 if fast else 19)  # w / (1 - w): the price of time in units of the split's actors
+    odds = np.geomspace(0.5, 5.0, settings)  # w / (1 - w): the price of time in units of the split's actors
     weights = odds / (1 + odds)
     measured = shares(log, weights, 1 if fast else 2, 8 if fast else 32, oracle=not fast)
     again = [shares(log.resampled(s), weights[::2], 1, 8) for s in range(0 if fast else 4)]
@@ -322,13 +330,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fast", action="store_true", help="one coarse sweep per log, no oracle, no intervals")
     parser.add_argument("--json", type=Path, help="write the numbers here")
+    parser.add_argument("--tiny", action="store_true", help="tiny shapes: tries the script, its numbers say nothing")
     options = parser.parse_args()
     print(
         f"{LATENCY.name}, affine fit: {1e3 * LATENCY.base_s:.2f} ms + {1e3 * LATENCY.per_response_s:.4f} ms per response + "
         f"{1e3 * LATENCY.per_kv_token_s:.3g} ms per KV token; a move {1e3 * LATENCY.transfer_base_s:.0f} ms + "
         f"{1e6 * LATENCY.transfer_per_kv_token_s:.2f} us per KV token; {LATENCY.max_batch} slots"
     )
-    results = [report(log, options.fast) for log in logs()]
+    fast, settings = options.fast or options.tiny, 3 if options.tiny else 11 if options.fast else 19
+    results = [report(log, fast, settings) for log in ([made_up()] if options.tiny else logs())]
     if options.json is not None:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
     if not results:

@@ -9,6 +9,7 @@ import pytest
 from plot_samples import EVIL, busy_trace, degenerate_traces, sample_trace, tables
 
 from rlhfless.plots import plot_side_by_side, plot_timelines, side_by_side_info, timelines_info
+from rlhfless.plots.timelines import bundles
 from rlhfless.trace import Trace
 
 TRACES = degenerate_traces()
@@ -39,6 +40,38 @@ def test_schedules_share_the_time_axis_and_the_legend():
     headings = [one.text for one in fig.layout.annotations]
     assert headings[0] == "<b>moves</b>: 2 actors, 4.00 s, 12.0 GPU-seconds, 16.7% of them idle, 1 move"
     assert "move" not in headings[1]
+
+
+def test_moves_between_two_actors_at_about_the_same_time_are_one_line():
+    moves = pd.DataFrame(
+        [(1, 0, 1.0, 1.2), (2, 0, 1.0, 1.1), (1, 0, 1.3, 1.4), (1, 0, 3.0, 3.1), (0, 1, 1.0, 1.1)],
+        columns=["from_row", "to_row", "start_s", "end_s"],
+    )
+    found = bundles(moves, 0.5)
+    columns = ["from_row", "to_row", "start_s", "end_s", "responses"]
+    assert found[columns].to_numpy().tolist() == [
+        [0, 1, 1.0, 1.1, 1], [1, 0, 1.0, 1.4, 2], [1, 0, 3.0, 3.1, 1], [2, 0, 1.0, 1.1, 1],
+    ]  # fmt: skip
+    assert bundles(moves[:0], 0.5).empty
+    assert bundles(moves, 0.0)["responses"].tolist() == [1] * 5
+
+
+def test_where_moves_arrive_is_told_at_the_dots():
+    fig = plot_timelines({"moves": moving_trace()})
+    dots = next(one for one in fig.data if one.name == "responses arrive")
+    assert (list(dots.x), list(dots.y)) == ([2.0], [0])
+    assert "actor-0" in dots.hovertext[0]
+    assert "1 response moved here" in dots.hovertext[0]
+    assert "actor-1" in dots.hovertext[0]
+
+
+def test_what_is_too_short_to_be_seen_is_not_in_the_legend():
+    rows = tables(0)
+    brief = {**rows["spans"][0], "phase": "sync", "start_s": 0.0, "end_s": 1e-4}
+    fig = plot_timelines({"brief": sample_trace(1, spans=[*rows["spans"], brief])})
+    assert [one.showlegend for one in fig.data if one.name == "sync"] == [False]
+    assert "too short to be seen: sync" in fig.layout.title.text
+    assert "too short" not in plot_timelines({"seen": sample_trace(1)}).layout.title.text
 
 
 @pytest.mark.parametrize("name", TRACES)

@@ -14,32 +14,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
+from training_samples import config
 
 from rlhfless.trace import Trace, read_trace, step_metrics
-from rlhfless.training.config import TrainConfig, TrainError
+from rlhfless.training.config import TrainError
 from rlhfless.training.loop import TrainedStep, Trainer, train
-from rlhfless.training.model import save_model, tiny_qwen2
-from rlhfless.training.tokenizer import CharTokenizer
-
-SMALL = {"steps": 3, "pool": 8, "prompts_per_step": 4, "samples": 3, "response_limit": 24, "time_limit_s": 0.05}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An untrained model: what it writes is noise, but it is generated, rewarded and learned from all the same."""
-    folder = tmp_path_factory.mktemp("model")
-    tokenizer = CharTokenizer()
-    save_model(tiny_qwen2(tokenizer, seed=1, hidden=32, layers=1, intermediate=64), tokenizer, folder)
-    return folder
-
-
-def config(**changes: object) -> TrainConfig:
-    return TrainConfig(**{**SMALL, **changes})  # type: ignore[arg-type]
 
 
 def texts(folder: Path) -> list[tuple[str, int, str]]:
     rollouts = read_trace(folder).rollouts
     return list(zip(rollouts["prompt_id"], rollouts["sample"], rollouts["response"], strict=True))
+
+
+def same_weights(folder: Path, other: Path) -> bool:
+    """Whether two runs that ended have the same final weights, bit for bit."""
+    ours, theirs = (load_file(path / "model" / "model.safetensors") for path in (folder, other))
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_a_run_is_traced(tmp_path: Path, model: Path) -> None:
@@ -82,7 +73,9 @@ def test_responses_depend_on_nothing_but_the_seed(tmp_path: Path, model: Path) -
 def test_a_resumed_run_is_the_run_that_was_never_stopped(tmp_path: Path, model: Path) -> None:
     train(config(steps=4), tmp_path / "whole", model=model)
     train(config(steps=2), tmp_path / "parts", model=model)
+    assert not same_weights(tmp_path / "whole", tmp_path / "parts"), "nothing was learned after the second step"
     train(config(steps=4), tmp_path / "parts", resume=True)
+    assert same_weights(tmp_path / "parts", tmp_path / "whole")
     assert texts(tmp_path / "parts") == texts(tmp_path / "whole")
     assert [p.name for p in (tmp_path / "parts" / "checkpoints").iterdir()] == ["after-000004"]
 
@@ -91,11 +84,15 @@ def test_a_killed_run_goes_on(tmp_path: Path, model: Path) -> None:
     """SIGKILL somewhere in the run: the trace holds whole steps, and resuming gives the texts of an undisturbed run."""
     out = tmp_path / "killed"
     program = textwrap.dedent(f"""
-        from rlhfless.training.config import TrainConfig
+        from rlhfless.training.arithmetic import ArithmeticTask
         from rlhfless.training.loop import train
-        train(TrainConfig(**{ {**SMALL, "steps": 40}!r}), {str(out)!r}, model={str(model)!r})
+        from training_samples import config, variety
+        ArithmeticTask.reward = variety
+        train(config(steps=40), {str(out)!r}, model={str(model)!r})
     """)
-    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
+    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL, env=environment)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         meta = out / "meta.json"
@@ -111,6 +108,7 @@ def test_a_killed_run_goes_on(tmp_path: Path, model: Path) -> None:
     train(config(steps=steps), out, resume=True)
     train(config(steps=steps), tmp_path / "whole", model=model)
     assert texts(out) == texts(tmp_path / "whole")
+    assert same_weights(out, tmp_path / "whole")
 
 
 def test_a_trace_can_be_continued_in_memory(tmp_path: Path, model: Path) -> None:

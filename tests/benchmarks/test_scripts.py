@@ -1,0 +1,48 @@
+"""Every script of measurements runs to its end at its smallest size; what it measures there says nothing and is not read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SMALLEST = {
+    "planning_speed": "--tiny --repeats 1 --json OUT",
+    "mixed_clusters": "--tiny --json OUT",
+    "uncertainty": "--tiny --json OUT",
+    "prefixes": "--tiny --json OUT",
+    "policies": "--fast --logs arithmetic --policies random static --json OUT",
+    "emulation_honesty": "--tiny --repeats 1 --json OUT",
+    "plan_against_reality": "--fast --steps 1 --json OUT",
+    "flip_rate": "--tiny -o OUT",
+    "executor_speed": "--tiny --rounds 1 --json OUT",
+    "torch_engine_speed": "--tiny --rounds 1 -o OUT --only",
+    "gpu_engine": "--tiny --device cpu --only flips -o OUT",
+}
+OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
+QUICK = ("planning_speed", "mixed_clusters", "uncertainty", "prefixes")
+
+
+@pytest.mark.parametrize("script", [name if name in QUICK else pytest.param(name, marks=pytest.mark.full) for name in SMALLEST])
+def test_a_script_runs_at_its_smallest_size(script: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    options = [str(out) if word == "OUT" else word for word in SMALLEST[script].split()]
+    options += [OURS] if options[-1] == "--only" else []
+    path = os.pathsep.join([str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, str(HERE / f"{script}.py"), *options],
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip()
+    assert out.stat().st_size > 2
+
+
+def test_every_script_is_tried() -> None:
+    """All that measure, but what only imports them, what another test runs, and what is told what to read."""
+    parts = {"gpu_parts", "gpu_replay", "gpu_workload", "policy_comparison", "task_dynamics"}
+    assert {path.stem for path in HERE.glob("*.py")} - parts - {Path(__file__).stem} == set(SMALLEST)

@@ -1,0 +1,22 @@
+"""Wrong options of an executor on the virtual clock end in one sentence, before the step: the one after it is the first."""
+
+from __future__ import annotations
+
+import pytest
+from executor_samples import plan_of, random_step
+
+from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.executor import Executor
+
+
+@pytest.mark.parametrize("option", ["charging", "admission", "migration"])
+def test_an_unknown_option_is_refused(option: str) -> None:
+    step = random_step(3)
+    plan = plan_of([range(0, 9), range(9, 18)])
+    with (
+        pytest.raises(ValueError, match=f"{option}.*'nonsense'"),
+        Executor(SimulatedEngine, step.latency, step.cluster, **{option: "nonsense"}) as executor,  # type: ignore[arg-type]
+    ):
+        executor.run(plan, step.requests())
+    with Executor(SimulatedEngine, step.latency, step.cluster) as executor:
+        assert executor.run(plan, step.requests()).step == 0

@@ -1,0 +1,28 @@
+"""What tests of the loop share: an untrained model on the disk, and a reward that it can learn from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from training_samples import variety
+
+from rlhfless.training.arithmetic import ArithmeticTask
+from rlhfless.training.model import save_model, tiny_qwen2
+from rlhfless.training.tokenizer import CharTokenizer
+
+
+@pytest.fixture(scope="session")
+def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained model: what it writes is noise, but it is generated, rewarded and learned from all the same."""
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = CharTokenizer()
+    save_model(tiny_qwen2(tokenizer, seed=1, hidden=32, layers=1, intermediate=64), tokenizer, folder)
+    return folder
+
+
+@pytest.fixture
+def model(untrained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The untrained model, in a test in which every response earns a reward of its own: weights and texts change."""
+    monkeypatch.setattr(ArithmeticTask, "reward", variety)
+    return untrained
