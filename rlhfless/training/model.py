@@ -73,12 +73,14 @@ def load_model(folder: str | Path) -> tuple[Any, Any]:
     """A model of transformers and its tokenizer, ours or its own; nothing is ever looked up on a network.
 
     Raises:
-        TrainError: ``folder`` lacks the model.
+        TrainError: ``folder`` lacks the model, or has no safetensors of it.
         InputError: it lacks the tokenizer.
     """
     if not (Path(folder) / "config.json").is_file():
         raise TrainError(f"{folder}: holds no model, config.json is missing; name a folder with a model of transformers")
+    if not any(Path(folder).glob("*.safetensors")):
+        raise TrainError(f"{folder}: holds no weights, model.safetensors is missing; only safetensors are read")
     own = Path(folder) / TOKENIZER_FILE
     tokenizer = CharTokenizer.load(own) if own.is_file() else PretrainedTokenizer.load(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, use_safetensors=True, dtype=torch.float32)
     return model.eval(), tokenizer

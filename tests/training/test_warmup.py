@@ -59,7 +59,7 @@ def test_saved_model_gives_the_same_logits(tmp_path):
         assert torch.equal(model(ids).logits, loaded(ids).logits)
     assert tokenizer == TOKENIZER
     (tmp_path / "model" / "model.safetensors").unlink()
-    with pytest.raises(TrainError, match=r"holds no model, model\.safetensors is missing"):
+    with pytest.raises(TrainError, match=r"holds no weights, model\.safetensors is missing"):
         load_model(tmp_path / "model")
 
 
