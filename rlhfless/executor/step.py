@@ -17,13 +17,21 @@ from rlhfless.engine.columns import Completions
 from rlhfless.engine.members import Requests
 from rlhfless.engine.protocol import Request
 from rlhfless.executor.actors import Actor, Held
+from rlhfless.executor.check import check_responses
 from rlhfless.executor.record import StepRecord
+from solver.errors import PlanningError
 from solver.plan import Plan
 from solver.rules import ActorView
 
 MIGRATION = ("cheaper", "move", "recompute")
 
 A = TypeVar("A", bound=Actor)
+
+
+def check_migration(migration: str) -> None:
+    """Refuse a migration that is not one of ``MIGRATION`` (a PlanningError)."""
+    if migration not in MIGRATION:
+        raise PlanningError(f"migration {migration!r} is unknown; choose one of {', '.join(MIGRATION)}")
 
 
 class Step(ABC, Generic[A]):
@@ -36,15 +44,15 @@ class Step(ABC, Generic[A]):
         complete, known_tokens: of every response, as far as it is known.
 
     Raises:
-        ValueError: an unknown ``migration``.
+        PlanningError: an unknown ``migration``, or the requests are not one for each response of the plan; nothing was started.
     """
 
     def __init__(self, plan: Plan, requests: Sequence[Request], record: StepRecord, migration: str) -> None:
-        if migration not in MIGRATION:
-            raise ValueError(f"migration {migration!r} is unknown; choose one of {', '.join(MIGRATION)}")
+        check_migration(migration)
         self.plan, self.record, self.migration = plan, record, migration
         self.rule = record.rule = copy.deepcopy(plan.rule)  # rules keep what they have seen, a plan does not
         self.requests = Requests.of(requests)
+        check_responses(plan, self.requests)
         self.prompt_tokens = self.requests.rows["prompt_tokens"].copy()
         self.known_tokens = np.zeros(len(requests), np.int64)
         self.complete = np.zeros(len(requests), dtype=bool)

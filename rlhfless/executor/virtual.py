@@ -21,6 +21,7 @@ from rlhfless.engine.members import changed
 from rlhfless.engine.protocol import Progress, Request
 from rlhfless.executor.actors import EngineFactory, Held, Live, begin
 from rlhfless.executor.billing import bill
+from rlhfless.executor.check import check_gpus
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.replay import check_replayable, measure
 from rlhfless.executor.retime import StepLog, retime
@@ -55,6 +56,7 @@ class VirtualStep(Step[Live]):
         migration: str,
         watch: Watch | None = None,
     ) -> None:
+        check_gpus(plan, cluster)
         super().__init__(plan, requests, record, migration)
         self.cluster, self.rest, self.watch = cluster, rest, watch
         self.hidden: list[tuple[Live, Completions]] = []  # completions that are not known yet
@@ -306,7 +308,7 @@ def run_step(
         plan: every request must be in it once; a copy of its rule, if any, is asked while the step runs, so
             the plan can be run again. What it says of its actors
             (kind, price, prewarmed, start, prefixes, sharing of prompts, prefill actor) is what is executed and billed.
-        requests: one per response of the workload, ``response`` counting from 0.
+        requests: one per response of the workload, ``response`` counting from 0, in any order.
         make_engine: called once per actor that decodes, with its latency model, its admission and the time at which it is
             ready; ``SimulatedEngine`` itself is one.
         latency: start-up, sync, transfer and recompute times, slots and memory; one model per kind and size of actors where
@@ -320,7 +322,8 @@ def run_step(
         watch: told of the step's progress; without it and without a rule every actor is run to its end at once.
 
     Raises:
-        PlanningError: a kind has no latency model, the plan reuses prefixes and the engines cannot, or the step cannot be
+        PlanningError: a response is not in the plan once or has not one request, an actor's GPUs are not there or another's,
+            a kind has no latency model, the plan reuses prefixes and the engines cannot, or the step cannot be
             measured: its actors are not all alike, or its engines decode nothing. Nothing was started.
     """
     if charging not in CHARGING:
