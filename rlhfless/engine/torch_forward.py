@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlhfless.engine.kv_cache import KVCache, blocks
-from rlhfless.engine.torch_weights import check_architecture, copy_weights, held_bytes, no_weights
+from rlhfless.engine.kv_cache import KVCache, blocks, give_back
+from rlhfless.engine.torch_weights import check_architecture, copy_weights, held_bytes, no_weights, tensors_of
 
 CPU_PASS_TOKENS = 256  # of one pass of a prefill; small, as every row holds its scores over its whole context
 GPU_PASS_TOKENS = 8192
@@ -94,8 +94,9 @@ class RowModel:
         self.weights = copy_weights(weights, self.layer_count, self.device, self.dtype)
 
     def free(self) -> None:
-        """Forget the weights, until ``load``."""
-        self.weights = no_weights()
+        """Give the weights' memory back, until ``load``, whoever still refers to them."""
+        weights, self.weights = self.weights, no_weights()
+        give_back(*tensors_of(weights))
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 

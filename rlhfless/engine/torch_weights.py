@@ -100,7 +100,11 @@ def no_weights() -> Weights:
 
 def held_bytes(weights: Weights) -> int:
     """Bytes of all weights, a tensor that is used twice counted once."""
+    return sum({t.data_ptr(): t.numel() * t.element_size() for t in tensors_of(weights)}.values())
+
+
+def tensors_of(weights: Weights) -> list[Tensor]:
+    """All of them; one that is used twice comes twice."""
     linears = [weights.head, *(part for layer in weights.layers for part in layer if isinstance(part, Linear))]
     norms = [part for layer in weights.layers for part in layer if isinstance(part, Tensor)]
-    tensors = [weights.embedding, weights.norm, *norms, *(t for linear in linears for t in linear if t is not None)]
-    return sum({t.data_ptr(): t.numel() * t.element_size() for t in tensors}.values())
+    return [weights.embedding, weights.norm, *norms, *(t for linear in linears for t in linear if t is not None)]

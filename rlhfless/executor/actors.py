@@ -105,7 +105,6 @@ def begin(
     """
     models = [latency_of(latency, actor.kind, len(actor.gpu_ids)) for actor in plan.actors]
     live: dict[int, Live] = {}
-    held: list[Held] = []
     for i, (actor, model) in enumerate(zip(plan.actors, models, strict=True)):
         start = record.start_s + actor.start_s
         if i != plan.prefill_actor:
@@ -116,6 +115,25 @@ def begin(
         for one in live.values():
             one.engine.close()
         raise PlanningError(refusal)
+    try:
+        held = _give_work(plan, requests, make_engine, record, models, live)
+    except BaseException:
+        for one in live.values():
+            one.engine.close()
+        raise
+    return live, held
+
+
+def _give_work(
+    plan: Plan,
+    requests: Requests,
+    make_engine: EngineFactory,
+    record: StepRecord,
+    models: Sequence[LatencyModel],
+    live: Mapping[int, Live],
+) -> list[Held]:
+    """Give the live actors their requests and record what each waits for; returns what the prefill actor holds, if any."""
+    held: list[Held] = []
     # requests that are all there from the beginning need no time stamp of their own: copies of thousands cost milliseconds
     available_s = requests.available_s
     as_they_are = not len(requests) or available_s.min() == available_s.max() <= record.start_s
@@ -139,7 +157,7 @@ def begin(
             record.span(holder_of(i), "prefill", up, computed, tokens=plan.prefill.computed_tokens)
             record.span(holder_of(i), "transfer", computed, ready, call="prefixes")
             held.append(Held(i, "prefill", actor, start, ready))
-    return live, held
+    return held
 
 
 def _reuses(actor: ActorPlan) -> bool:
