@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -16,12 +16,12 @@ import numpy as np
 from rlhfless.engine.columns import Completions
 from rlhfless.engine.members import Requests
 from rlhfless.engine.protocol import Request
-from rlhfless.executor.actors import Actor, Held
+from rlhfless.executor.actors import Actor, Held, holder_of
 from rlhfless.executor.check import check_responses
 from rlhfless.executor.record import StepRecord
 from solver.errors import PlanningError
 from solver.plan import Plan
-from solver.rules import ActorView
+from solver.rules import ActorView, Cut, Decision
 
 MIGRATION = ("cheaper", "move", "recompute")
 
@@ -77,6 +77,14 @@ class Step(ABC, Generic[A]):
             reached |= actor.asked_at is not None and actor.completed >= actor.asked_at
         self.record.enter([(actor.holder, completions) for actor, completions in together])
         return reached
+
+    def _tell_decision(self, now_s: float, decision: Decision, sender: A, goes_to: Mapping[int, int]) -> None:
+        """Record what was decided: how many responses go, and which to whom (``goes_to``: response to actor)."""
+        to: dict[str, list[int]] = {}
+        for response, index in goes_to.items():
+            to.setdefault(holder_of(index), []).append(response)
+        name = "cut" if isinstance(decision, Cut) else "move"
+        self.record.event(now_s, name, sender.holder, responses=len(goes_to), to=to)
 
     def _moves_kv(self, sender: A, receiver: A, context_tokens: int) -> bool:
         """Whether to move the KV state of a response with this context; else it is recomputed."""

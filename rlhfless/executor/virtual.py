@@ -29,6 +29,7 @@ from rlhfless.executor.state import LazyState
 from rlhfless.executor.step import Step
 from solver.cluster import Cluster, MixedCluster
 from solver.errors import PlanningError
+from solver.latency import LatencyModel
 from solver.objective import StepRest
 from solver.offers import Latencies
 from solver.plan import Plan
@@ -223,7 +224,7 @@ class VirtualStep(Step[Live]):
         goes_to = {m.response: m.to_actor for m in moves}
         lost = [r.response for r in taken if r.response not in goes_to]
         assert not lost, f"rule {self.plan.rule} cuts actor {actor.index} but says not where responses {lost} go"
-        self.record.event(now_s, "cut" if isinstance(decision, Cut) else "move", actor.holder, responses=len(taken))
+        self._tell_decision(now_s, decision, actor, {r.response: goes_to[r.response] for r in taken})
         transfer_s = self._hand_over(actor, taken, goes_to, boundary_s)
         if keeps:
             self.log.handed(
@@ -258,7 +259,10 @@ class VirtualStep(Step[Live]):
                 start_s = max(boundary_s, actor.link_free_s, request.available_s)
                 transfers[request.response] = transfer_s = actor.latency.transfer_s(context)
                 sent_s = actor.link_free_s = start_s + transfer_s
-                what = {"kv_tokens": float(context), "from_actor": actor.holder, "response": request.response}
+                what = {
+                    "kv_tokens": float(context), "bytes": _kv_bytes(request, actor.latency), "from_actor": actor.holder,
+                    "response": request.response,
+                }  # fmt: skip
                 self.record.span(actor.holder, "migrate", start_s, sent_s, **what)
                 self.record.span(receiver.holder, "transfer", start_s, sent_s, background=True, **what)
             self.available_s[request.response] = sent_s
@@ -279,6 +283,14 @@ class VirtualStep(Step[Live]):
         actor.done_s = at_s
         del self.live[actor.index]
         self.held.append(Held(actor.index, "decode", actor.plan, actor.start_s, at_s))
+
+
+def _kv_bytes(request: Request, latency: LatencyModel) -> int | None:
+    """Bytes of its KV state: as it is where engines are real, else by what a token takes; None where nobody knows."""
+    real = getattr(request.kv, "nbytes", None)  # of a tensor; simulated engines export a mark
+    if real is not None:
+        return int(real)
+    return round(request.context_tokens * latency.kv_bytes_per_token) or None
 
 
 def run_step(

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from executor_samples import plan_of, uniform_step
+from executor_samples import Restless, plan_of, uniform_step
 from torch import Tensor
 
 from rlhfless.engine.kv_cache import KVCache
@@ -23,7 +23,11 @@ from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 from solver import Admission, Cluster, LatencyModel
 
-LATENCY = LatencyModel("tiny", 1, 2e-3, 40e-6, 100e-9, prefill_base_s=1e-3, max_batch=16, kv_capacity_tokens=4096)
+LATENCY = LatencyModel(
+    "tiny", 1, 2e-3, 40e-6, 100e-9, prefill_base_s=1e-3, transfer_base_s=1e-4, max_batch=16, kv_capacity_tokens=4096
+)
+    "tiny", 1, 2e-3, 40e-6, 100e-9, prefill_base_s=1e-3, transfer_base_s=1e-4, max_batch=16, kv_capacity_tokens=4096
+)
 CLUSTER = Cluster(1, 2, 1)
 PLAN = plan_of([range(0, 4), range(4, 8)], slots=4)
 
@@ -141,6 +145,14 @@ def test_an_actor_that_is_done_is_closed_while_others_go_on(noted: type[Noted]) 
     )  # fmt: skip
     assert (1, 1) in seen
     assert not noted.open
+
+
+def test_a_moved_cache_says_its_bytes(engines: TorchEngineFactory) -> None:
+    rule = Restless(1, period_s=0.004)
+    record = run_step(replace(PLAN, rule=rule), requests(), engines, LATENCY, CLUSTER, migration="move")
+    sent = [s for s in record.spans if s["phase"] == "migrate"]
+    assert sent
+    assert all(s["bytes"] == (s["kv_tokens"] - 1) * engines.model.kv_bytes_per_token for s in sent)
 
 
 def test_what_ends_a_step_early_closes_its_engines(noted: type[Noted]) -> None:
