@@ -179,12 +179,6 @@ class TorchEngine:
     def waiting(self) -> tuple[int, ...]:
         return tuple([s.request.response for s in (*self._queue.waiting, *self._queue.empty)])
 
-    @_computes
-    def latest_signals(self) -> dict[int, dict[str, Any]]:
-        """By response of the batch: the signals of its last committed token, for a predictor of what remains."""
-        self._settle()
-        return {s.request.response: {name: values[-1] for name, values in s.signals.items()} for s in self._queue.running}
-
     def sync(self, weights: Any, weights_version: int) -> None:
         """Take over a model's weights or a state dict, for every engine that shares the ``RowModel``.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -24,6 +24,9 @@ from solver.plan import Plan
 from solver.rules import ActorView, Cut, Decision
 
 MIGRATION = ("cheaper", "move", "recompute")
+
+Watch = Callable[[int, float], None]
+"""Told how many responses are complete, and when the last of them was, whenever more are."""
 
 A = TypeVar("A", bound=Actor)
 
@@ -41,6 +44,7 @@ class Step(ABC, Generic[A]):
         rule: the plan's, as it came, for this step alone.
         live: actors that go on, by index; held: what the others hold.
         owner: of every response: the actor that it is with, or on its way to.
+        watch: told of completions; None tells nobody.
         complete, known_tokens: of every response, as far as it is known.
 
     Raises:
@@ -59,6 +63,7 @@ class Step(ABC, Generic[A]):
         self.live: dict[int, A] = {}
         self.held: list[Held] = []
         self.owner: dict[int, A] = {}
+        self.watch: Watch | None = None
 
     def _enter(self, together: Sequence[tuple[A, Completions]]) -> bool:
         """Completions are known from now on; returns whether the rule wants to be asked because of them."""
@@ -75,6 +80,8 @@ class Step(ABC, Generic[A]):
             actor.expecting -= len(completions)
             actor.done_s = max(actor.done_s, float(completions.time_s[-1]))
             reached |= actor.asked_at is not None and actor.completed >= actor.asked_at
+        if self.watch is not None:
+            self.watch(int(np.count_nonzero(self.complete)), max(float(c.time_s[-1]) for _, c in together))
         self.record.enter([(actor.holder, completions) for actor, completions in together])
         return reached
 

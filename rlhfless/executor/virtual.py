@@ -14,8 +14,6 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from rlhfless.engine.columns import Completions
 from rlhfless.engine.members import changed
 from rlhfless.engine.protocol import Progress, Request
@@ -26,7 +24,7 @@ from rlhfless.executor.record import StepRecord
 from rlhfless.executor.replay import check_replayable, measure
 from rlhfless.executor.retime import StepLog, retime
 from rlhfless.executor.state import LazyState
-from rlhfless.executor.step import Step
+from rlhfless.executor.step import Step, Watch
 from solver.cluster import Cluster, MixedCluster
 from solver.errors import PlanningError
 from solver.latency import LatencyModel
@@ -37,8 +35,8 @@ from solver.rules import ActorView, Cut, Decision
 from solver.workload import IntArray
 
 CHARGING = ("profile", "measured")
-Watch = Callable[[int, float], None]
-"""Told how many responses are complete, and the virtual time, whenever that is known anew."""
+WatchReplays = Callable[[int, int], None]
+"""Told how many of the replays that measure a step are done, and of how many."""
 
 
 class VirtualStep(Step[Live]):
@@ -65,7 +63,6 @@ class VirtualStep(Step[Live]):
         self.live, self.held = begin(plan, self.requests, make_engine, latency, record, admission)
         for actor in self.live.values():
             self.owner.update(dict.fromkeys(actor.plan.responses, actor))
-        self.latest_s = record.start_s  # the latest completion that is known
         self.log = StepLog.of({i: actor.engine for i, actor in self.live.items()}, len(record.spans))
 
     def run(self) -> None:
@@ -82,8 +79,6 @@ class VirtualStep(Step[Live]):
                     self._take(actor, actor.engine.advance(horizon))
                 now_s = horizon
                 reached = self._reveal(now_s)
-                if self.watch is not None:
-                    self.watch(int(np.count_nonzero(self.complete)), min(now_s, self.latest_s))
                 if self.rule is not None and math.isfinite(now_s) and (reached or self._timed(now_s)):
                     views = self._views(now_s)
                     decisions = self._decide(now_s, views)
@@ -145,7 +140,6 @@ class VirtualStep(Step[Live]):
         )
         for actor in done:
             self._release(actor, actor.done_s)
-        self.latest_s = max(self.latest_s, *(actor.done_s for actor, _ in known))
         return reached
 
     # --- what a rule may see ------------------------------------------------------------------------------------------
@@ -293,6 +287,12 @@ def _kv_bytes(request: Request, latency: LatencyModel) -> int | None:
     return round(request.context_tokens * latency.kv_bytes_per_token) or None
 
 
+def check_charging(charging: str) -> None:
+    """Refuse a charging that is not one of ``CHARGING`` (a PlanningError)."""
+    if charging not in CHARGING:
+        raise PlanningError(f"charging {charging!r} is unknown; choose one of {', '.join(CHARGING)}")
+
+
 def run_step(
     plan: Plan,
     requests: Sequence[Request],
@@ -308,6 +308,7 @@ def run_step(
     migration: str = "cheaper",
     charging: str = "profile",
     watch: Watch | None = None,
+    watch_replays: WatchReplays | None = None,
 ) -> StepRecord:
     """Run ``plan`` on the virtual clock and record everything.
 
@@ -332,19 +333,21 @@ def run_step(
             stays behind when it moves: it recomputes its whole context.
         charging: of iterations, by ``profile`` or ``measured``.
         watch: told of the step's progress; without it and without a rule every actor is run to its end at once.
+        watch_replays: told of the replays of ``measured``.
 
     Raises:
         PlanningError: a response is not in the plan once or has not one request, an actor's GPUs are not there or another's,
             a kind has no latency model, the plan reuses prefixes and the engines cannot, or the step cannot be
             measured: its actors are not all alike, or its engines decode nothing. Nothing was started.
     """
-    if charging not in CHARGING:
-        raise PlanningError(f"charging {charging!r} is unknown; choose one of {', '.join(CHARGING)}")
+    check_charging(charging)
     measured = check_replayable(plan, make_engine) if charging == "measured" else None
     record = StepRecord(run, step, plan, start_s)
     executed = VirtualStep(plan, requests, make_engine, latency, cluster, record, rest, admission, migration, watch)
     executed.run()
     if measured is not None:
-        record, held = retime(record, executed.log, executed.held, measure(executed.log.journals, measured))
+        record, held = retime(
+            record, executed.log, executed.held, measure(executed.log.journals, measured, watch=watch_replays)
+        )
         bill(record, plan, held, cluster, rest)
     return record

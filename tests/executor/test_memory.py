@@ -26,8 +26,6 @@ from solver import Admission, Cluster, LatencyModel
 LATENCY = LatencyModel(
     "tiny", 1, 2e-3, 40e-6, 100e-9, prefill_base_s=1e-3, transfer_base_s=1e-4, max_batch=16, kv_capacity_tokens=4096
 )
-    "tiny", 1, 2e-3, 40e-6, 100e-9, prefill_base_s=1e-3, transfer_base_s=1e-4, max_batch=16, kv_capacity_tokens=4096
-)
 CLUSTER = Cluster(1, 2, 1)
 PLAN = plan_of([range(0, 4), range(4, 8)], slots=4)
 
@@ -137,13 +135,13 @@ def noted() -> type[Noted]:
 
 
 def test_an_actor_that_is_done_is_closed_while_others_go_on(noted: type[Noted]) -> None:
-    step = uniform_step([2, 9])
+    step = uniform_step([2, 5, 9])
     seen = []
     run_step(
-        plan_of([[0], [1]]), step.requests(), noted, step.latency, step.cluster,
+        plan_of([[0], [1], [2]]), step.requests(), noted, step.latency, step.cluster,
         watch=lambda complete, _: seen.append((complete, len(noted.open))),
     )  # fmt: skip
-    assert (1, 1) in seen
+    assert seen[:2] == [(1, 3), (2, 2)]
     assert not noted.open
 
 
