@@ -4,6 +4,7 @@ Records hold the trace's rows.
 """
 
 from rlhfless.executor.actors import EngineFactory
+from rlhfless.executor.decisions import RuleError
 from rlhfless.executor.executor import Executor
 from rlhfless.executor.faults import Faults
 from rlhfless.executor.processes import ProcessPool
@@ -11,4 +12,4 @@ from rlhfless.executor.record import StepRecord
 from rlhfless.executor.remote import ActorError
 from rlhfless.executor.virtual import run_step
 
-__all__ = ["ActorError", "EngineFactory", "Executor", "Faults", "ProcessPool", "StepRecord", "run_step"]
+__all__ = ["ActorError", "EngineFactory", "Executor", "Faults", "ProcessPool", "RuleError", "StepRecord", "run_step"]

@@ -20,6 +20,7 @@ from rlhfless.engine.protocol import Progress, Request
 from rlhfless.executor.actors import EngineFactory, Held, Live, begin
 from rlhfless.executor.billing import bill
 from rlhfless.executor.check import check_gpus
+from rlhfless.executor.decisions import check_all_go, check_decision, checked_decisions, receiver_of
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.replay import check_replayable, measure
 from rlhfless.executor.retime import StepLog, retime
@@ -31,7 +32,7 @@ from solver.latency import LatencyModel
 from solver.objective import StepRest
 from solver.offers import Latencies
 from solver.plan import Plan
-from solver.rules import ActorView, Cut, Decision
+from solver.rules import ActorView, Cut, Decision, Move
 from solver.workload import IntArray
 
 CHARGING = ("profile", "measured")
@@ -172,12 +173,12 @@ class VirtualStep(Step[Live]):
         self.available_s = {r: at_s for r, at_s in self.available_s.items() if at_s > now_s}
         return tuple(self._view(a, now_s) for a in self.live.values() if not a.closing)
 
-    def _decide(self, now_s: float, views: tuple[ActorView, ...]) -> list[Decision]:
+    def _decide(self, now_s: float, views: tuple[ActorView, ...]) -> Sequence[Decision]:
         """What the rule orders. Tokens are counted if it asks for them, or moves something, or keeps what it was shown."""
         assert self.rule is not None
         state = LazyState(now_s, views, self.complete.copy(), self.prompt_tokens, lambda: self._count_tokens(now_s))
         shown = weakref.ref(state)
-        decisions = self.rule.decide(now_s, state)
+        decisions = checked_decisions(self.rule, self.rule.decide(now_s, state))
         del state
         if (kept := shown()) is not None:
             kept.generated_tokens  # noqa: B018
@@ -201,6 +202,8 @@ class VirtualStep(Step[Live]):
     # --- decisions ----------------------------------------------------------------------------------------------------
 
     def _apply(self, now_s: float, decision: Decision) -> None:
+        assert self.rule is not None
+        check_decision(self.rule, decision, self.live, len(self.requests))
         if isinstance(decision, Cut):
             actor, moves = self.live[decision.actor], decision.moves
             taken, progress = actor.engine.cut(now_s)
@@ -210,14 +213,15 @@ class VirtualStep(Step[Live]):
             if self._ended(decision.response):
                 return
             actor = self.owner[decision.response]
+            receiver_of(self.rule, decision, actor, self.live)
             taken, progress = actor.engine.cut(now_s, [decision.response])
         self._take(actor, progress)
         boundary_s = max(actor.engine.clock_s, now_s)
         keeps = actor.index in self.log.journals
         spans, events = (len(self.record.spans), len(self.record.events)) if keeps else (0, 0)
         goes_to = {m.response: m.to_actor for m in moves}
-        lost = [r.response for r in taken if r.response not in goes_to]
-        assert not lost, f"rule {self.plan.rule} cuts actor {actor.index} but says not where responses {lost} go"
+        if isinstance(decision, Cut):
+            check_all_go(self.rule, decision, [r.response for r in taken])
         self._tell_decision(now_s, decision, actor, {r.response: goes_to[r.response] for r in taken})
         transfer_s = self._hand_over(actor, taken, goes_to, boundary_s)
         if keeps:
@@ -243,9 +247,8 @@ class VirtualStep(Step[Live]):
         transfers: dict[int, float] = {}
         given: dict[int, list[Request]] = {}
         for request in taken:
-            receiver = self.live[goes_to[request.response]]
-            assert receiver is not actor, "a response must move to another actor"
-            assert not receiver.closing, "a response must move to an actor that goes on"
+            assert self.rule is not None
+            receiver = receiver_of(self.rule, Move(request.response, goes_to[request.response]), actor, self.live)
             context = request.context_tokens
             move = request.kv is not None and self._moves_kv(actor, receiver, context)
             sent_s = boundary_s
@@ -339,6 +342,7 @@ def run_step(
         PlanningError: a response is not in the plan once or has not one request, an actor's GPUs are not there or another's,
             a kind has no latency model, the plan reuses prefixes and the engines cannot, or the step cannot be
             measured: its actors are not all alike, or its engines decode nothing. Nothing was started.
+        RuleError: the rule orders what cannot be done.
     """
     check_charging(charging)
     measured = check_replayable(plan, make_engine) if charging == "measured" else None
