@@ -20,6 +20,12 @@ from solver.errors import PlanningError, is_whole
 RULES = ("reserve", "preempt")
 
 
+def check_rule(rule: str) -> None:
+    """Refuse a rule that is not one of ``RULES`` (a PlanningError)."""
+    if rule not in RULES:
+        raise PlanningError(f"admission rule {rule!r} is unknown; choose one of {', '.join(RULES)}")
+
+
 @dataclass(frozen=True)
 class Admission:
     """Slots and KV memory of one actor and the rule by which they are given out."""
@@ -29,8 +35,7 @@ class Admission:
     rule: str = "reserve"
 
     def __post_init__(self) -> None:
-        if self.rule not in RULES:
-            raise PlanningError(f"admission rule {self.rule!r} is unknown; choose one of {', '.join(RULES)}")
+        check_rule(self.rule)
         for name in ("max_batch", "kv_capacity_tokens"):
             if not is_whole(getattr(self, name), 1):
                 raise PlanningError(f"{name} is {getattr(self, name)}; a whole number of at least 1 is needed")

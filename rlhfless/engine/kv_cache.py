@@ -49,8 +49,14 @@ class KVCache:
                 f"the KV cache cannot grow to {wanted} slots of {self.cells} tokens, {wanted * a_row / 2**30:.2f} GiB{free}; "
                 f"it has {have} slots: use fewer slots, a shorter response limit or fewer actors on this device"
             ) from error
-        grown[:, :, :have] = self.data
-        self.data = grown
+        before, self.data = self.data, grown
+        grown[:, :, :have] = before
+        give_back(before)
+
+    def free(self) -> None:
+        """Give all rows back, whoever still refers to them: views of them cannot be read any more. Idempotent."""
+        data, self.data = self.data, self.data.new_zeros(*self.data.shape[:2], 0, *self.data.shape[3:])
+        give_back(data)
 
     def read(self, layer: int, rows: slice, width: int) -> tuple[Tensor, Tensor]:
         """Keys and values of the first ``width`` cells, (rows, kv_heads, width, head_dim) each; views."""
@@ -82,6 +88,14 @@ class KVCache:
         """Fill cells of ``row`` from ``start`` on with what ``take`` gave, here or elsewhere; ``tokens`` of it, or all."""
         count = kv.shape[3] if tokens is None else tokens
         self.data[:, :, row, :, start : start + count] = kv[:, :, :, :count]
+
+
+def give_back(*tensors: Tensor) -> None:
+    """Give the memory of tensors back now: an error that is kept, as a notebook keeps its last one, refers to them through the
+    frames of its traceback. Whoever reads one later is told by torch that its data is not there."""
+    for storage in [tensor.untyped_storage() for tensor in tensors]:
+        if storage.resizable():  # else it is numpy's or shared: not ours to give back
+            storage.resize_(0)
 
 
 def _free_bytes(device: torch.device) -> int:

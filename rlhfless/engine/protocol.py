@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,4 +175,13 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Give back memory. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class CountsInArrays(Protocol):
+    """An engine that has ``generated_tokens`` as arrays too."""
+
+    def generated_arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Responses that are with this engine and not complete, and their committed tokens."""
         ...

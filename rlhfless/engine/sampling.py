@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from solver.errors import is_number, is_whole
 
 ONE_RACE_TOKENS = 256  # up to which a vocabulary has one race
 
@@ -42,13 +43,13 @@ class Sampling:
 
     def __post_init__(self) -> None:
         for name, wanted, good in (
-            ("temperature", "a finite number of 0 or more", 0 <= self.temperature < np.inf),
-            ("top_p", "above 0 and at most 1", 0 < self.top_p <= 1),
-            ("top_k", "a whole number of 0 or more", isinstance(self.top_k, int) and self.top_k >= 0),
-            ("min_p", "at least 0 and at most 1", 0 <= self.min_p <= 1),
+            ("temperature", "a finite number of 0 or more", is_number(self.temperature, 0)),
+            ("top_p", "above 0 and at most 1", is_number(self.top_p, 0) and 0 < self.top_p <= 1),
+            ("top_k", "a whole number of 0 or more", isinstance(self.top_k, int) and is_whole(self.top_k, 0)),
+            ("min_p", "at least 0 and at most 1", is_number(self.min_p, 0) and self.min_p <= 1),
         ):
             if not good:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be {wanted}")
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be {wanted}")
 
 
 def race_numbers(vocabulary: int) -> int:

@@ -54,6 +54,8 @@ def _progress(r: Request, stop_tokens: int) -> str | None:
     ids, logprobs = (0 if given is None else len(given) for given in (r.generated_ids, r.logprobs))
     if ids != r.generated_tokens or logprobs != r.generated_tokens:
         return f"has {ids} generated_ids and {logprobs} logprobs; generated_tokens says that there are {r.generated_tokens}"
+    if r.target_tokens is not None and not 0 <= r.target_tokens <= r.limit_tokens:
+        return f"is forced to {r.target_tokens} tokens; its limit allows 0 to {r.limit_tokens}"
     if r.target_tokens == 0 and r.generated_tokens == 0:
         return None
     if r.generated_tokens >= stop_tokens:

@@ -179,26 +179,32 @@ class TorchEngine:
     def waiting(self) -> tuple[int, ...]:
         return tuple([s.request.response for s in (*self._queue.waiting, *self._queue.empty)])
 
-    @_computes
-    def latest_signals(self) -> dict[int, dict[str, Any]]:
-        """By response of the batch: the signals of its last committed token, for a predictor of what remains."""
-        self._settle()
-        return {s.request.response: {name: values[-1] for name, values in s.signals.items()} for s in self._queue.running}
-
     def sync(self, weights: Any, weights_version: int) -> None:
         """Take over a model's weights or a state dict, for every engine that shares the ``RowModel``.
 
-        Responses under way keep the KV state that the old weights computed.
+        Responses under way keep the KV state that the old weights computed of them; prompts and prefixes that others wait for
+        are computed anew.
         """
         self.model.load(weights)
         self.weights_version = weights_version
         self._upcoming = None
         self._rows.forget_prompts()
+        for s in self._queue.waiting:
+            s.forget_prefix()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of KV state that it holds for its batch and of prompts that others will share."""
+        return self._rows.held_bytes
 
     def close(self) -> None:
+        for s in (*self._queue, *(() if self._upcoming is None else self._upcoming.batch)):
+            s.kv = None
+            s.forget_prefix()
         self._queue = Queue(self._queue.admission)
         self._upcoming = self._stretch = None
         self._step.release()
+        self._rows.close()
         self._rows = self._new_rows()
 
     def _new_rows(self) -> Rows:
@@ -294,8 +300,8 @@ class TorchEngine:
             s.prefill_tokens += s.context_tokens - there[s]
             s.start_s = iteration.start_s if s.start_s is None else s.start_s
             s.kv = None
-        self._rows.commit(iteration, self._queue.waiting)
         self._queue.enter(iteration.batch, iteration.newcomers, iteration.evicted)
+        self._rows.commit(iteration, self._queue.waiting)
         self._stretch = stretch
 
     def _record_spans(self, iteration: Iteration) -> None:

@@ -18,7 +18,9 @@ from rlhfless.engine.torch_clock import MEASURED
 from rlhfless.engine.torch_forward import RowModel, one_thread
 from rlhfless.engine.torch_prefixes import PrefixKV, compute_prefixes
 from rlhfless.engine.torch_replay import replay
+from rlhfless.errors import InputError
 from solver.admission import Admission
+from solver.errors import is_whole
 from solver.latency import LatencyModel
 
 
@@ -29,6 +31,9 @@ class TorchEngineFactory:
     Attributes:
         signals: see ``TorchEngine``.
         real_time: charge what an iteration takes where it runs, for actors in processes of their own.
+
+    Raises:
+        InputError: ``eos_id`` is no token of the model, or contexts can be longer than the model was made for.
     """
 
     model: RowModel
@@ -42,6 +47,16 @@ class TorchEngineFactory:
     start_floor_s: ClassVar[float] = 0.0
     takes_prefixes: ClassVar[bool] = True
     weights_version: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        if not (is_whole(self.eos_id, 0) and self.eos_id < self.model.vocabulary):
+            raise InputError(f"eos_id is {self.eos_id!r}; the model knows ids from 0 to {self.model.vocabulary - 1}")
+
+        if self.model.max_tokens > self.model.known_tokens:
+            raise InputError(
+                f"max_tokens is {self.model.max_tokens}, prompt and response together; the model was made for contexts of "
+                f"{self.model.known_tokens} at most"
+            )
 
     def in_real_time(self) -> TorchEngineFactory:
         """The same engines charged with what they take; what is measured of the model's kernels is measured here, once for

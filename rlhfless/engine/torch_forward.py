@@ -19,8 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlhfless.engine.kv_cache import KVCache, blocks
-from rlhfless.engine.torch_weights import check_architecture, copy_weights, held_bytes, no_weights
+from rlhfless.engine.kv_cache import KVCache, blocks, give_back
+from rlhfless.engine.torch_weights import check_architecture, copy_weights, held_bytes, no_weights, tensors_of
+from rlhfless.errors import InputError
+from solver.errors import is_whole
 
 CPU_PASS_TOKENS = 256  # of one pass of a prefill; small, as every row holds its scores over its whole context
 GPU_PASS_TOKENS = 8192
@@ -50,10 +52,11 @@ class RowModel:
 
     Attributes:
         hooks: told what is fed, pass by pass: how computed tokens are counted where they are computed.
+        known_tokens: longest context that the model was made for; only its speed is known beyond.
         weights: those in use; ``load`` replaces them by others.
 
     Raises:
-        ValueError: another architecture.
+        ValueError: another architecture, no model with a head, or ``max_tokens`` is below 2.
     """
 
     def __init__(self, model: Any, max_tokens: int | None = None) -> None:
@@ -63,7 +66,10 @@ class RowModel:
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.eps = config.rms_norm_eps
-        self.max_tokens = max_tokens or config.max_position_embeddings
+        self.known_tokens = config.max_position_embeddings
+        if max_tokens is not None and not is_whole(max_tokens, 2):
+            raise InputError(f"max_tokens is {max_tokens}; a whole number of at least 2, prompt and response, is needed")
+        self.max_tokens = self.known_tokens if max_tokens is None else int(max_tokens)
         self.cells = blocks(self.max_tokens + 1)
         self.device, self.dtype = model.device, model.dtype
         self.hooks: list[FeedHook] = []
@@ -94,8 +100,9 @@ class RowModel:
         self.weights = copy_weights(weights, self.layer_count, self.device, self.dtype)
 
     def free(self) -> None:
-        """Forget the weights, until ``load``."""
-        self.weights = no_weights()
+        """Give the weights' memory back, until ``load``, whoever still refers to them."""
+        weights, self.weights = self.weights, no_weights()
+        give_back(*tensors_of(weights))
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rlhfless.engine.kv_cache import give_back
 from rlhfless.engine.sampling import race_numbers
 
 MOST_AHEAD = 32  # iterations whose noise is made at once; those beyond a change of the batch are made in vain
@@ -114,6 +115,11 @@ class NoiseAhead:
         """The next iteration counts."""
         self._at += 1
         self._committed += 1
+
+    def free(self) -> None:
+        """Give the memory back; nothing is drawn afterwards. Idempotent."""
+        give_back(self._block)
+        self._block = self._places = torch.empty(0)
 
     def _make(self, begin: int, end: int) -> None:
         keys = token_keys(self._stream[begin:end], self._token[begin:end] + self._committed, self._ahead - self._at)

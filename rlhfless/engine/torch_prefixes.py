@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhfless.engine.kv_cache import KVCache
+from rlhfless.engine.kv_cache import KVCache, give_back
 from rlhfless.engine.torch_forward import RowModel, Segment
 from solver.prefill.prefix import PrefixTree
 
@@ -63,6 +63,20 @@ def compute_prefixes(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> dic
             through[v] = through[v + 1]
     cache = model.new_cache()
     cache.reserve_rows(min(ROWS, len(tree)))
+    try:
+        _compute_levels(model, cache, tree, known, depth, [tokens[i] for i in through])
+    except BaseException:
+        give_back(*(piece for one in known for piece in one.pieces))
+        raise
+    finally:
+        cache.free()
+    return {prompt: known[v] for prompt, v in zip(prefixes, tree.node_of.tolist(), strict=True)}
+
+
+def _compute_levels(
+    model: RowModel, cache: KVCache, tree: PrefixTree, known: list[PrefixKV], depth: np.ndarray, tokens: list[Tensor]
+) -> None:
+    """Fill in ``known`` of every node, level by level; ``tokens`` are those of a prompt through each."""
     for level in range(1, int(depth.max()) + 1):
         nodes = np.flatnonzero(depth == level).tolist()
         for begin in range(0, len(nodes), ROWS):
@@ -71,9 +85,8 @@ def compute_prefixes(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> dic
             for row, v in enumerate(some):
                 start, end = int(tree.start_tokens[v]), int(tree.end_tokens[v])
                 known[tree.parent[v]].put(cache, row, start)
-                segments.append(Segment(row, start, tokens[through[v]][start:end]))
+                segments.append(Segment(row, start, tokens[v][start:end]))
             model.prefill(cache, segments)
             for segment, v in zip(segments, some, strict=True):
                 piece = cache.take(segment.row, segment.start + len(segment.tokens), segment.start)
                 known[v] = PrefixKV((*known[tree.parent[v]].pieces, piece))
-    return {prompt: known[v] for prompt, v in zip(prefixes, tree.node_of.tolist(), strict=True)}

@@ -53,13 +53,15 @@ class EngineTimer:
             for i, tokens in enumerate(course.lengths)
         ]
         seconds = np.zeros(course.iterations)
-        for k in range(course.iterations):
-            prepared_s, begin = engine.journal.prepare_s, now_s()
-            if k == 0:
-                engine.add(requests)
-            engine.commit_next()
-            seconds[k] = now_s() - begin - (engine.journal.prepare_s - prepared_s)
-        engine.close()
+        try:
+            for k in range(course.iterations):
+                prepared_s, begin = engine.journal.prepare_s, now_s()
+                if k == 0:
+                    engine.add(requests)
+                engine.commit_next()
+                seconds[k] = now_s() - begin - (engine.journal.prepare_s - prepared_s)
+        finally:
+            engine.close()
         return seconds
 
     def _ready_engine(self, batch: int, context: int) -> TorchEngine:

@@ -57,14 +57,16 @@ class Replay:
         are exports of KV caches, which stand for transfers, and what prepares shapes once.
         """
         seconds = np.zeros((iterations, 2))
-        for change, until in self.asked.stays():
-            if change.iteration >= iterations:
-                break
-            self._let_go(change)
-            requests = [self._request(new, change.iteration) for new in change.joined]
-            for k in range(change.iteration, min(until, iterations)):
-                seconds[k] = self._timed(requests if k == change.iteration else [])
-        self._engine.close()
+        try:
+            for change, until in self.asked.stays():
+                if change.iteration >= iterations:
+                    break
+                self._let_go(change)
+                requests = [self._request(new, change.iteration) for new in change.joined]
+                for k in range(change.iteration, min(until, iterations)):
+                    seconds[k] = self._timed(requests if k == change.iteration else [])
+        finally:
+            self._engine.close()
         return seconds
 
     def _timed(self, requests: Sequence[Request]) -> tuple[float, float]:

@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from rlhfless.engine.kv_cache import give_back
 from rlhfless.engine.torch_forward import RowModel, Segment
 from rlhfless.engine.torch_noise import NoiseAhead
 from rlhfless.engine.torch_state import ActiveResponse, Iteration
@@ -36,7 +38,8 @@ class Rows:
         self.cache = model.new_cache()
         most = model.padded(slots, slots)
         self.noise = NoiseAhead(most, model.vocabulary, model.device) if draws else None
-        self._shared: dict[int, Any] = {}  # KV state of prompts that responses in the queue will share
+        self._shared: dict[int, Tensor] = {}  # KV state of prompts that responses in the queue will share
+        self._computing: dict[int, Tensor] = {}  # the same of the last iteration that was run
 
     def there(self, newcomers: Iterable[ActiveResponse]) -> dict[ActiveResponse, int]:
         """Tokens of each newcomer's context that need not be computed: all, what was received, or a prompt that is shared."""
@@ -88,6 +91,7 @@ class Rows:
         """Compute what is not there for the newcomers; prompts that others in ``queue`` share are computed once."""
         wanted = Counter(s.request.prompt for s in queue if s.shares) if any(s.shares for s in iteration.newcomers) else {}
         shared: dict[int, Any] = {}
+        iteration.shared = self._computing = shared
         sharing = [(row, s) for row, s in self._new(iteration) if self._shares(s, iteration)]
         alone = [(row, s) for row, s in self._new(iteration) if s.kv is None and not self._shares(s, iteration)]
         self.model.prefill(self.cache, [_segment(self.model, row, self._received(s, iteration), s) for row, s in alone])
@@ -103,7 +107,6 @@ class Rows:
             self.cache.put(row, kv)
             rest.append(_segment(self.model, row, kv.shape[3], s))
         self.model.prefill(self.cache, rest)
-        iteration.shared = shared
 
     def commit(self, iteration: Iteration, queue: Iterable[ActiveResponse]) -> None:
         """The iteration counts: its rows are the rows now."""
@@ -128,10 +131,27 @@ class Rows:
         return self.cache.take(self.of.index(s), s.context_tokens - 1) if s in self.of else s.kv
 
     def forget_prompts(self, queue: Iterable[ActiveResponse] = ()) -> None:
-        """Drop the KV state of prompts that nobody in ``queue`` waits for."""
+        """Drop the KV state of prompts that nobody in ``queue`` waits for; no iteration that was run waits to be committed."""
+        self._computing = {}
         if self._shared:
             wanted = {s.request.prompt for s in queue if s.shares}
             self._shared = {prompt: kv for prompt, kv in self._shared.items() if prompt in wanted}
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the cache, and of prompts that are kept to be shared."""
+        kept = {id(kv): kv for some in (self._shared, self._computing) for kv in some.values()}
+        return sum(t.untyped_storage().nbytes() for t in (self.cache.data, *kept.values()))
+
+    def close(self) -> None:
+        """Give all memory back, whoever still refers to it. Idempotent."""
+        self.cache.free()
+        give_back(*self._shared.values(), *self._computing.values())
+        self._shared.clear()
+        self._computing.clear()
+        self.of = []
+        if self.noise is not None:
+            self.noise.free()
 
     def _new(self, iteration: Iteration) -> list[tuple[int, ActiveResponse]]:
         assert iteration.rows is not None

@@ -74,6 +74,11 @@ class ActiveResponse:
             one.ids[:count], one.logprobs[:count] = request.generated_ids, request.logprobs
         return one
 
+    def forget_prefix(self) -> None:
+        """Nothing of its prompt is there for it any more, except that it may share it."""
+        self.there_tokens = 0
+        self.request = replace(self.request, there_tokens=0, prefix_kv=None, kv=None)
+
     @property
     def context_tokens(self) -> int:
         """KV tokens that it holds at its next iteration."""

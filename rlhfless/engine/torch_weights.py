@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rlhfless.errors import InputError
+
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 
 
@@ -45,9 +47,17 @@ def check_architecture(model: Any) -> None:
     """Refuse what the pass of ``torch_forward`` would compute wrongly.
 
     Raises:
+        InputError: it is no language model with its head.
         ValueError: the sentence names the architectures that are supported.
     """
-    config = model.config
+    config = getattr(model, "config", None)
+    if config is None or not hasattr(model, "base_model"):
+        raise InputError(f"the torch engine decodes transformers language models, not a {type(model).__name__}")
+    if model.base_model is model:
+        raise InputError(
+            f"the torch engine needs a model with its language-model head, which {type(model).__name__} has not; load it with "
+            "AutoModelForCausalLM"
+        )
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     rope = model.base_model.rotary_emb.rope_type if config.model_type in ARCHITECTURES else ""
     if kinds != {"full_attention"} or rope in ("", "dynamic", "longrope") or config.hidden_act != "silu":
@@ -63,6 +73,8 @@ def copy_weights(source: Any, layers: int, device: torch.device, dtype: torch.dt
     state: Mapping[str, Tensor] = source if isinstance(source, Mapping) else source.state_dict()
 
     def copy(name: str) -> Tensor:
+        if name not in state:
+            raise InputError(f"the weights have no {name}; give a model of the architecture that is loaded, or its state dict")
         return state[name].detach().to(device, dtype, copy=True)
 
     def optional(name: str) -> Tensor | None:
@@ -100,7 +112,11 @@ def no_weights() -> Weights:
 
 def held_bytes(weights: Weights) -> int:
     """Bytes of all weights, a tensor that is used twice counted once."""
+    return sum({t.data_ptr(): t.numel() * t.element_size() for t in tensors_of(weights)}.values())
+
+
+def tensors_of(weights: Weights) -> list[Tensor]:
+    """All of them; one that is used twice comes twice."""
     linears = [weights.head, *(part for layer in weights.layers for part in layer if isinstance(part, Linear))]
     norms = [part for layer in weights.layers for part in layer if isinstance(part, Tensor)]
-    tensors = [weights.embedding, weights.norm, *norms, *(t for linear in linears for t in linear if t is not None)]
-    return sum({t.data_ptr(): t.numel() * t.element_size() for t in tensors}.values())
+    return [weights.embedding, weights.norm, *norms, *(t for linear in linears for t in linear if t is not None)]

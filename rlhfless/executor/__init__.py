@@ -5,6 +5,7 @@ Records hold the trace's rows.
 """
 
 from rlhfless.executor.actors import EngineFactory
+from rlhfless.executor.decisions import RuleError
 from rlhfless.executor.executor import Executor
 from rlhfless.executor.faults import Faults
 from rlhfless.executor.lifecycle import Lifecycle, PlanForecast, ShortestStep
@@ -23,6 +24,7 @@ __all__ = [
     "PlanForecast",
     "ProcessPool",
     "RayPool",
+    "RuleError",
     "ShortestStep",
     "StepRecord",
     "run_step",

@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
 
 from rlhfless.engine.members import Requests
-from rlhfless.engine.protocol import Engine, Request
+from rlhfless.engine.protocol import CountsInArrays, Engine, Request
 from rlhfless.executor.record import StepRecord
 from solver.admission import Admission
 from solver.errors import PlanningError
@@ -23,6 +25,24 @@ from solver.rules import ActorView
 
 EngineFactory = Callable[[LatencyModel, Admission, float], Engine]
 """Makes the engine of one actor: its latency model, admission (slots, memory, rule) and the time at which it is ready."""
+
+
+@runtime_checkable
+class ComputesPrefixes(Protocol):
+    """An engine factory that computes prefixes once for many responses."""
+
+    def compute_prefixes(self, prefixes: Mapping[int, np.ndarray]) -> Mapping[int, Any]:
+        """KV state of prefixes (token ids by prompt), for ``Request.prefix_kv``."""
+        ...
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """An engine factory that holds memory of its own."""
+
+    def close(self) -> None:
+        """Give it back. Idempotent."""
+        ...
 
 
 @dataclass
@@ -61,13 +81,17 @@ class Live(Actor):
     hidden: int = 0  # completions that are not known yet
     view: ActorView | None = None  # what a rule was last shown of it
     known: tuple[Any, Any] | None = None  # its responses and their tokens as they were last noted
+    counting: CountsInArrays | None = field(init=False)  # its engine, if it is one
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.counting = self.engine if isinstance(self.engine, CountsInArrays) else None
 
     def tokens(self) -> tuple[Any, Any]:
         """Responses with its engine and their committed tokens: as arrays where it has them, which saves a rule that is asked
         thousands of times a dictionary of thousands of entries each time."""
-        arrays = getattr(self.engine, "generated_arrays", None)
-        if arrays is not None:
-            return arrays()  # type: ignore[no-any-return]
+        if self.counting is not None:
+            return self.counting.generated_arrays()
         tokens = self.engine.generated_tokens()
         return list(tokens), list(tokens.values())
 
@@ -105,7 +129,6 @@ def begin(
     """
     models = [latency_of(latency, actor.kind, len(actor.gpu_ids)) for actor in plan.actors]
     live: dict[int, Live] = {}
-    held: list[Held] = []
     for i, (actor, model) in enumerate(zip(plan.actors, models, strict=True)):
         start = record.start_s + actor.start_s
         if i != plan.prefill_actor:
@@ -116,6 +139,25 @@ def begin(
         for one in live.values():
             one.engine.close()
         raise PlanningError(refusal)
+    try:
+        held = _give_work(plan, requests, make_engine, record, models, live)
+    except BaseException:
+        for one in live.values():
+            one.engine.close()
+        raise
+    return live, held
+
+
+def _give_work(
+    plan: Plan,
+    requests: Requests,
+    make_engine: EngineFactory,
+    record: StepRecord,
+    models: Sequence[LatencyModel],
+    live: Mapping[int, Live],
+) -> list[Held]:
+    """Give the live actors their requests and record what each waits for; returns what the prefill actor holds, if any."""
+    held: list[Held] = []
     # requests that are all there from the beginning need no time stamp of their own: copies of thousands cost milliseconds
     available_s = requests.available_s
     as_they_are = not len(requests) or available_s.min() == available_s.max() <= record.start_s
@@ -139,7 +181,7 @@ def begin(
             record.span(holder_of(i), "prefill", up, computed, tokens=plan.prefill.computed_tokens)
             record.span(holder_of(i), "transfer", computed, ready, call="prefixes")
             held.append(Held(i, "prefill", actor, start, ready))
-    return live, held
+    return held
 
 
 def _reuses(actor: ActorPlan) -> bool:
@@ -159,12 +201,11 @@ def _refusal(actor: Live, requests: Sequence[Request]) -> str | None:
 
 def _computed_prefixes(plan: Plan, requests: Sequence[Request], make_engine: EngineFactory) -> Mapping[int, Any]:
     """KV state by prompt of what the plan computes once, where engines are real. A prompt's last token is left to decoding."""
-    compute = getattr(make_engine, "compute_prefixes", None)
-    if plan.prefill is None or compute is None:
+    if plan.prefill is None or not isinstance(make_engine, ComputesPrefixes):
         return {}
     wanted = dict(zip(plan.prefill.prompts, plan.prefill.prefix_tokens, strict=True))
     prompts = {r.prompt: r.prompt_ids for r in requests if r.prompt in wanted and r.prompt_ids is not None}
-    return compute({p: ids[: min(wanted[p], len(ids) - 1)] for p, ids in prompts.items()})  # type: ignore[no-any-return]
+    return make_engine.compute_prefixes({p: ids[: min(wanted[p], len(ids) - 1)] for p, ids in prompts.items()})
 
 
 def without_prompt(index: int, actor: ActorPlan, requests: Sequence[Request]) -> str | None:

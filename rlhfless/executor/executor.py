@@ -11,11 +11,13 @@ from typing import Any
 
 from rlhfless.engine.protocol import Request
 from rlhfless.errors import missing_extra
-from rlhfless.executor.actors import EngineFactory
+from rlhfless.executor.actors import Closing, EngineFactory
 from rlhfless.executor.processes import ProcessPool
 from rlhfless.executor.ray_pool import RayPool
 from rlhfless.executor.record import StepRecord
-from rlhfless.executor.virtual import Watch, run_step
+from rlhfless.executor.step import Watch, check_migration
+from rlhfless.executor.virtual import WatchReplays, check_charging, run_step
+from solver.admission import check_rule
 from solver.cluster import Cluster, MixedCluster
 from solver.objective import StepRest
 from solver.offers import Latencies
@@ -33,12 +35,13 @@ class Executor:
         pool: run on the wall clock, in these processes or Ray actors; None emulates the plan's GPUs on this device, on the
             virtual clock.
         charging: of the virtual clock, ``profile`` or ``measured``. admission, migration: as for ``run_step``.
-        progress: show a bar of completed responses on the virtual clock (needs tqdm).
+        progress: show a bar of completed responses, and one of replays where they are measured (needs tqdm).
 
     Attributes:
         clock_s: where the next step starts; next_step: its number.
 
     Raises:
+        PlanningError: charging, admission or migration is none that there is.
         MissingExtra: a bar is wanted and tqdm is not installed.
     """
 
@@ -55,8 +58,12 @@ class Executor:
         migration: str = "cheaper",
         progress: bool = False,
     ) -> None:
+        check_charging(charging)
+        check_migration(migration)
+        check_rule(admission)
         if progress:
             _bar_class()
+        self._closed = False
         self.engines, self.latency, self.cluster, self.pool = engines, latency, cluster, pool
         self._how = {"run": run, "admission": admission, "migration": migration}
         self._charging, self._progress = charging, progress
@@ -69,39 +76,53 @@ class Executor:
         self.close()
 
     def run(self, plan: Plan, requests: Sequence[Request], *, rest: StepRest = StepRest()) -> StepRecord:  # noqa: B008 (frozen)
-        """Run one step after the last one; see ``run_step``."""
-        given = {**self._how, "step": self.next_step, "start_s": self.clock_s, "rest": rest}
-        if self.pool is not None:
-            record = self.pool.run_step(plan, requests, self.engines, self.latency, self.cluster, **given)  # type: ignore[arg-type]
-        else:
-            with self._watching(len(requests)) as watch:
+        """Run one step after the last one; see ``run_step``.
+
+        Raises:
+            RuntimeError: the executor was closed.
+        """
+        if self._closed:
+            raise RuntimeError("this executor was closed; make another one to run more steps")
+        given: dict[str, Any] = {**self._how, "step": self.next_step, "start_s": self.clock_s, "rest": rest}
+        with self._watching(len(requests)) as (watch, watch_replays):
+            if self.pool is not None:
+                record = self.pool.run_step(plan, requests, self.engines, self.latency, self.cluster, watch=watch, **given)
+            else:
                 record = run_step(
                     plan, requests, self.engines, self.latency, self.cluster, charging=self._charging, watch=watch,
-                    **given,  # type: ignore[arg-type]
+                    watch_replays=watch_replays, **given,
                 )  # fmt: skip
         self.clock_s, self.next_step = record.end_s, self.next_step + 1
         return record
 
     def close(self) -> None:
         """End processes and give back the memory of the weights. Idempotent; nothing can be run afterwards."""
+        self._closed = True
         if self.pool is not None:
             self.pool.close()
-        free = None if isinstance(self.engines, type) else getattr(self.engines, "close", None)  # an engine's own is another
-        if free is not None:
-            free()
+        if isinstance(self.engines, Closing) and not isinstance(self.engines, type):  # an engine class closes its own
+            self.engines.close()
 
     @contextlib.contextmanager
-    def _watching(self, responses: int) -> Iterator[Watch | None]:
+    def _watching(self, responses: int) -> Iterator[tuple[Watch | None, WatchReplays | None]]:
         if not self._progress:
-            yield None
+            yield None, None
             return
-        with _bar_class()(total=responses, desc=f"step {self.next_step}", unit="response") as bar:
+        step, seconds = f"step {self.next_step}", "s" if self.pool is not None else "virtual s"
+        with contextlib.ExitStack() as bars:
+            bar = bars.enter_context(_bar_class()(total=responses, desc=step, unit="response"))
+            replays: list[Any] = []  # a bar of their own, once there are any
 
             def watch(complete: int, now_s: float) -> None:
                 bar.update(complete - bar.n)
-                bar.set_postfix_str(f"{now_s - self.clock_s:.1f} virtual s")
+                bar.set_postfix_str(f"{now_s - self.clock_s:.1f} {seconds}")
 
-            yield watch
+            def watch_replays(done: int, of: int) -> None:
+                if not replays:
+                    replays.append(bars.enter_context(_bar_class()(total=of, desc=f"{step} measured", unit="replay")))
+                replays[0].update(done - replays[0].n)
+
+            yield watch, watch_replays
 
 
 def _bar_class() -> Any:

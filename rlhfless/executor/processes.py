@@ -23,6 +23,7 @@ from rlhfless.executor.local import LocalCrew
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.sides import RemoteEngines, remote_engines
 from rlhfless.executor.spawn import Process
+from rlhfless.executor.step import Watch
 from rlhfless.executor.wall import WallStep
 from solver.cluster import Cluster, MixedCluster
 from solver.errors import PlanningError
@@ -99,6 +100,7 @@ class ProcessPool:
         admission: str = "reserve",
         migration: str = "cheaper",
         forecast: RemainingLengths | None = None,
+        watch: Watch | None = None,
     ) -> StepRecord:
         """Run ``plan`` on real devices in real time and record everything; arguments as for ``rlhfless.executor.run_step``.
 
@@ -109,6 +111,7 @@ class ProcessPool:
             latency: slots and memory, whether moving a KV cache or recomputing it is cheaper, and how long an actor may be
                 silent; no time is charged by it.
             forecast: of the lengths of all responses, for planning anew when actors are lost; None learns from the step itself.
+            watch: told of completions.
 
         Raises:
             PlanningError: the plan asks for devices that are not there; nothing was started.
@@ -127,6 +130,7 @@ class ProcessPool:
             plan, requests, crew, latency, cluster, record, rest, admission, migration, faults, forecast,
             step if version is None else version,
         )  # fmt: skip
+        under_way.watch = watch
         try:
             under_way.run()
             crew.bury()

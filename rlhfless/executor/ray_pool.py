@@ -23,6 +23,7 @@ from rlhfless.executor.ray_cluster import RayCluster
 from rlhfless.executor.ray_placement import RayNode, place_nodes
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.sides import RemoteEngines, remote_engines
+from rlhfless.executor.step import Watch
 from rlhfless.executor.wall import WallStep
 from rlhfless.executor.worker import Block
 from solver.cluster import Cluster, MixedCluster
@@ -106,6 +107,7 @@ class RayPool:
         admission: str = "reserve",
         migration: str = "cheaper",
         forecast: RemainingLengths | None = None,
+        watch: Watch | None = None,
     ) -> StepRecord:
         """Run ``plan`` on the cluster in real time and record everything; arguments as for ``rlhfless.executor.run_step``.
 
@@ -138,6 +140,7 @@ class RayPool:
             plan, requests, crew, latency, cluster, record, rest, admission, migration, faults, forecast,
             step if version is None else version,
         )  # fmt: skip
+        under_way.watch = watch
         try:
             self._idle.begin(record, plan, rest)
             under_way.run()

@@ -6,7 +6,7 @@ All actors share one device, so they must be alike: what is measured there canno
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -46,12 +46,21 @@ def check_replayable(plan: Plan, make_engine: EngineFactory) -> Replayer:
     return make_engine
 
 
-def measure(journals: Mapping[int, Journal], replayer: Replayer, replays: int = REPLAYS) -> dict[int, Replayed]:
+def measure(
+    journals: Mapping[int, Journal], replayer: Replayer, replays: int = REPLAYS, watch: Callable[[int, int], None] | None = None
+) -> dict[int, Replayed]:
     """What every actor's iterations take: medians over ``replays``, and all that was spent on warming up.
+
+    ``watch`` is told how many replays are done, and of how many.
 
     The actors take turns, so that a slow phase of the machine hits one replay of all of them and not all replays of one.
     """
-    rounds = [{actor: replayer.replay(journal) for actor, journal in journals.items()} for _ in range(replays)]
+    rounds: list[dict[int, Replayed]] = [{} for _ in range(replays)]
+    turns = [(one, actor) for one in rounds for actor in journals]
+    for done, (one, actor) in enumerate(turns, 1):
+        one[actor] = replayer.replay(journals[actor])
+        if watch is not None:
+            watch(done, len(turns))
     return {
         actor: Replayed(np.median([one[actor].seconds for one in rounds], axis=0), sum(one[actor].warm_up_s for one in rounds))
         for actor in journals

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -16,14 +16,25 @@ import numpy as np
 from rlhfless.engine.columns import Completions
 from rlhfless.engine.members import Requests
 from rlhfless.engine.protocol import Request
-from rlhfless.executor.actors import Actor, Held
+from rlhfless.executor.actors import Actor, Held, holder_of
+from rlhfless.executor.check import check_responses
 from rlhfless.executor.record import StepRecord
+from solver.errors import PlanningError
 from solver.plan import Plan
-from solver.rules import ActorView
+from solver.rules import ActorView, Cut, Decision
 
 MIGRATION = ("cheaper", "move", "recompute")
 
+Watch = Callable[[int, float], None]
+"""Told how many responses are complete, and when the last of them was, whenever more are."""
+
 A = TypeVar("A", bound=Actor)
+
+
+def check_migration(migration: str) -> None:
+    """Refuse a migration that is not one of ``MIGRATION`` (a PlanningError)."""
+    if migration not in MIGRATION:
+        raise PlanningError(f"migration {migration!r} is unknown; choose one of {', '.join(MIGRATION)}")
 
 
 class Step(ABC, Generic[A]):
@@ -33,24 +44,26 @@ class Step(ABC, Generic[A]):
         rule: the plan's, as it came, for this step alone.
         live: actors that go on, by index; held: what the others hold.
         owner: of every response: the actor that it is with, or on its way to.
+        watch: told of completions; None tells nobody.
         complete, known_tokens: of every response, as far as it is known.
 
     Raises:
-        ValueError: an unknown ``migration``.
+        PlanningError: an unknown ``migration``, or the requests are not one for each response of the plan; nothing was started.
     """
 
     def __init__(self, plan: Plan, requests: Sequence[Request], record: StepRecord, migration: str) -> None:
-        if migration not in MIGRATION:
-            raise ValueError(f"migration {migration!r} is unknown; choose one of {', '.join(MIGRATION)}")
+        check_migration(migration)
         self.plan, self.record, self.migration = plan, record, migration
         self.rule = record.rule = copy.deepcopy(plan.rule)  # rules keep what they have seen, a plan does not
         self.requests = Requests.of(requests)
+        check_responses(plan, self.requests)
         self.prompt_tokens = self.requests.rows["prompt_tokens"].copy()
         self.known_tokens = np.zeros(len(requests), np.int64)
         self.complete = np.zeros(len(requests), dtype=bool)
         self.live: dict[int, A] = {}
         self.held: list[Held] = []
         self.owner: dict[int, A] = {}
+        self.watch: Watch | None = None
 
     def _enter(self, together: Sequence[tuple[A, Completions]]) -> bool:
         """Completions are known from now on; returns whether the rule wants to be asked because of them."""
@@ -67,8 +80,18 @@ class Step(ABC, Generic[A]):
             actor.expecting -= len(completions)
             actor.done_s = max(actor.done_s, float(completions.time_s[-1]))
             reached |= actor.asked_at is not None and actor.completed >= actor.asked_at
+        if self.watch is not None:
+            self.watch(int(np.count_nonzero(self.complete)), max(float(c.time_s[-1]) for _, c in together))
         self.record.enter([(actor.holder, completions) for actor, completions in together])
         return reached
+
+    def _tell_decision(self, now_s: float, decision: Decision, sender: A, goes_to: Mapping[int, int]) -> None:
+        """Record what was decided: how many responses go, and which to whom (``goes_to``: response to actor)."""
+        to: dict[str, list[int]] = {}
+        for response, index in goes_to.items():
+            to.setdefault(holder_of(index), []).append(response)
+        name = "cut" if isinstance(decision, Cut) else "move"
+        self.record.event(now_s, name, sender.holder, responses=len(goes_to), to=to)
 
     def _moves_kv(self, sender: A, receiver: A, context_tokens: int) -> bool:
         """Whether to move the KV state of a response with this context; else it is recomputed."""

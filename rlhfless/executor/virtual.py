@@ -14,29 +14,30 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from rlhfless.engine.columns import Completions
 from rlhfless.engine.members import changed
 from rlhfless.engine.protocol import Progress, Request
 from rlhfless.executor.actors import EngineFactory, Held, Live, begin
 from rlhfless.executor.billing import bill
+from rlhfless.executor.check import check_gpus
+from rlhfless.executor.decisions import check_all_go, check_decision, checked_decisions, receiver_of
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.replay import check_replayable, measure
 from rlhfless.executor.retime import StepLog, retime
 from rlhfless.executor.state import LazyState
-from rlhfless.executor.step import Step
+from rlhfless.executor.step import Step, Watch
 from solver.cluster import Cluster, MixedCluster
 from solver.errors import PlanningError
+from solver.latency import LatencyModel
 from solver.objective import StepRest
 from solver.offers import Latencies
 from solver.plan import Plan
-from solver.rules import ActorView, Cut, Decision
+from solver.rules import ActorView, Cut, Decision, Move
 from solver.workload import IntArray
 
 CHARGING = ("profile", "measured")
-Watch = Callable[[int, float], None]
-"""Told how many responses are complete, and the virtual time, whenever that is known anew."""
+WatchReplays = Callable[[int, int], None]
+"""Told how many of the replays that measure a step are done, and of how many."""
 
 
 class VirtualStep(Step[Live]):
@@ -55,6 +56,7 @@ class VirtualStep(Step[Live]):
         migration: str,
         watch: Watch | None = None,
     ) -> None:
+        check_gpus(plan, cluster)
         super().__init__(plan, requests, record, migration)
         self.cluster, self.rest, self.watch = cluster, rest, watch
         self.hidden: list[tuple[Live, Completions]] = []  # completions that are not known yet
@@ -62,7 +64,6 @@ class VirtualStep(Step[Live]):
         self.live, self.held = begin(plan, self.requests, make_engine, latency, record, admission)
         for actor in self.live.values():
             self.owner.update(dict.fromkeys(actor.plan.responses, actor))
-        self.latest_s = record.start_s  # the latest completion that is known
         self.log = StepLog.of({i: actor.engine for i, actor in self.live.items()}, len(record.spans))
 
     def run(self) -> None:
@@ -79,8 +80,6 @@ class VirtualStep(Step[Live]):
                     self._take(actor, actor.engine.advance(horizon))
                 now_s = horizon
                 reached = self._reveal(now_s)
-                if self.watch is not None:
-                    self.watch(int(np.count_nonzero(self.complete)), min(now_s, self.latest_s))
                 if self.rule is not None and math.isfinite(now_s) and (reached or self._timed(now_s)):
                     views = self._views(now_s)
                     decisions = self._decide(now_s, views)
@@ -142,7 +141,6 @@ class VirtualStep(Step[Live]):
         )
         for actor in done:
             self._release(actor, actor.done_s)
-        self.latest_s = max(self.latest_s, *(actor.done_s for actor, _ in known))
         return reached
 
     # --- what a rule may see ------------------------------------------------------------------------------------------
@@ -175,12 +173,12 @@ class VirtualStep(Step[Live]):
         self.available_s = {r: at_s for r, at_s in self.available_s.items() if at_s > now_s}
         return tuple(self._view(a, now_s) for a in self.live.values() if not a.closing)
 
-    def _decide(self, now_s: float, views: tuple[ActorView, ...]) -> list[Decision]:
+    def _decide(self, now_s: float, views: tuple[ActorView, ...]) -> Sequence[Decision]:
         """What the rule orders. Tokens are counted if it asks for them, or moves something, or keeps what it was shown."""
         assert self.rule is not None
         state = LazyState(now_s, views, self.complete.copy(), self.prompt_tokens, lambda: self._count_tokens(now_s))
         shown = weakref.ref(state)
-        decisions = self.rule.decide(now_s, state)
+        decisions = checked_decisions(self.rule, self.rule.decide(now_s, state))
         del state
         if (kept := shown()) is not None:
             kept.generated_tokens  # noqa: B018
@@ -204,6 +202,8 @@ class VirtualStep(Step[Live]):
     # --- decisions ----------------------------------------------------------------------------------------------------
 
     def _apply(self, now_s: float, decision: Decision) -> None:
+        assert self.rule is not None
+        check_decision(self.rule, decision, self.live, len(self.requests))
         if isinstance(decision, Cut):
             actor, moves = self.live[decision.actor], decision.moves
             taken, progress = actor.engine.cut(now_s)
@@ -213,15 +213,16 @@ class VirtualStep(Step[Live]):
             if self._ended(decision.response):
                 return
             actor = self.owner[decision.response]
+            receiver_of(self.rule, decision, actor, self.live)
             taken, progress = actor.engine.cut(now_s, [decision.response])
         self._take(actor, progress)
         boundary_s = max(actor.engine.clock_s, now_s)
         keeps = actor.index in self.log.journals
         spans, events = (len(self.record.spans), len(self.record.events)) if keeps else (0, 0)
         goes_to = {m.response: m.to_actor for m in moves}
-        lost = [r.response for r in taken if r.response not in goes_to]
-        assert not lost, f"rule {self.plan.rule} cuts actor {actor.index} but says not where responses {lost} go"
-        self.record.event(now_s, "cut" if isinstance(decision, Cut) else "move", actor.holder, responses=len(taken))
+        if isinstance(decision, Cut):
+            check_all_go(self.rule, decision, [r.response for r in taken])
+        self._tell_decision(now_s, decision, actor, {r.response: goes_to[r.response] for r in taken})
         transfer_s = self._hand_over(actor, taken, goes_to, boundary_s)
         if keeps:
             self.log.handed(
@@ -246,9 +247,8 @@ class VirtualStep(Step[Live]):
         transfers: dict[int, float] = {}
         given: dict[int, list[Request]] = {}
         for request in taken:
-            receiver = self.live[goes_to[request.response]]
-            assert receiver is not actor, "a response must move to another actor"
-            assert not receiver.closing, "a response must move to an actor that goes on"
+            assert self.rule is not None
+            receiver = receiver_of(self.rule, Move(request.response, goes_to[request.response]), actor, self.live)
             context = request.context_tokens
             move = request.kv is not None and self._moves_kv(actor, receiver, context)
             sent_s = boundary_s
@@ -256,7 +256,10 @@ class VirtualStep(Step[Live]):
                 start_s = max(boundary_s, actor.link_free_s, request.available_s)
                 transfers[request.response] = transfer_s = actor.latency.transfer_s(context)
                 sent_s = actor.link_free_s = start_s + transfer_s
-                what = {"kv_tokens": float(context), "from_actor": actor.holder, "response": request.response}
+                what = {
+                    "kv_tokens": float(context), "bytes": _kv_bytes(request, actor.latency), "from_actor": actor.holder,
+                    "response": request.response,
+                }  # fmt: skip
                 self.record.span(actor.holder, "migrate", start_s, sent_s, **what)
                 self.record.span(receiver.holder, "transfer", start_s, sent_s, background=True, **what)
             self.available_s[request.response] = sent_s
@@ -279,6 +282,20 @@ class VirtualStep(Step[Live]):
         self.held.append(Held(actor.index, "decode", actor.plan, actor.start_s, at_s))
 
 
+def _kv_bytes(request: Request, latency: LatencyModel) -> int | None:
+    """Bytes of its KV state: as it is where engines are real, else by what a token takes; None where nobody knows."""
+    real = getattr(request.kv, "nbytes", None)  # of a tensor; simulated engines export a mark
+    if real is not None:
+        return int(real)
+    return round(request.context_tokens * latency.kv_bytes_per_token) or None
+
+
+def check_charging(charging: str) -> None:
+    """Refuse a charging that is not one of ``CHARGING`` (a PlanningError)."""
+    if charging not in CHARGING:
+        raise PlanningError(f"charging {charging!r} is unknown; choose one of {', '.join(CHARGING)}")
+
+
 def run_step(
     plan: Plan,
     requests: Sequence[Request],
@@ -294,6 +311,7 @@ def run_step(
     migration: str = "cheaper",
     charging: str = "profile",
     watch: Watch | None = None,
+    watch_replays: WatchReplays | None = None,
 ) -> StepRecord:
     """Run ``plan`` on the virtual clock and record everything.
 
@@ -306,7 +324,7 @@ def run_step(
         plan: every request must be in it once; a copy of its rule, if any, is asked while the step runs, so
             the plan can be run again. What it says of its actors
             (kind, price, prewarmed, start, prefixes, sharing of prompts, prefill actor) is what is executed and billed.
-        requests: one per response of the workload, ``response`` counting from 0.
+        requests: one per response of the workload, ``response`` counting from 0, in any order.
         make_engine: called once per actor that decodes, with its latency model, its admission and the time at which it is
             ready; ``SimulatedEngine`` itself is one.
         latency: start-up, sync, transfer and recompute times, slots and memory; one model per kind and size of actors where
@@ -318,18 +336,22 @@ def run_step(
             stays behind when it moves: it recomputes its whole context.
         charging: of iterations, by ``profile`` or ``measured``.
         watch: told of the step's progress; without it and without a rule every actor is run to its end at once.
+        watch_replays: told of the replays of ``measured``.
 
     Raises:
-        PlanningError: a kind has no latency model, the plan reuses prefixes and the engines cannot, or the step cannot be
+        PlanningError: a response is not in the plan once or has not one request, an actor's GPUs are not there or another's,
+            a kind has no latency model, the plan reuses prefixes and the engines cannot, or the step cannot be
             measured: its actors are not all alike, or its engines decode nothing. Nothing was started.
+        RuleError: the rule orders what cannot be done.
     """
-    if charging not in CHARGING:
-        raise PlanningError(f"charging {charging!r} is unknown; choose one of {', '.join(CHARGING)}")
+    check_charging(charging)
     measured = check_replayable(plan, make_engine) if charging == "measured" else None
     record = StepRecord(run, step, plan, start_s)
     executed = VirtualStep(plan, requests, make_engine, latency, cluster, record, rest, admission, migration, watch)
     executed.run()
     if measured is not None:
-        record, held = retime(record, executed.log, executed.held, measure(executed.log.journals, measured))
+        record, held = retime(
+            record, executed.log, executed.held, measure(executed.log.journals, measured, watch=watch_replays)
+        )
         bill(record, plan, held, cluster, rest)
     return record

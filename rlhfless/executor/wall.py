@@ -18,6 +18,7 @@ import numpy as np
 from rlhfless.engine.columns import Completions
 from rlhfless.engine.protocol import Request
 from rlhfless.executor.billing import bill
+from rlhfless.executor.check import check_gpus
 from rlhfless.executor.faults import Faults
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.remote import ActorError, Crew, Lost, Report
@@ -60,6 +61,7 @@ class WallStep(WallLosses):
         forecast: RemainingLengths | None = None,
         weights_version: int = 0,
     ) -> None:
+        check_gpus(plan, cluster)
         super().__init__(plan, requests, crew, latency, record, admission, migration, faults, weights_version)
         self.cluster, self.rest = cluster, rest
         self._prepare_for_losses(forecast)

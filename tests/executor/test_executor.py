@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.engine.torch_memory import admission_within
-from rlhfless.executor import Executor, run_step
+from rlhfless.executor import Executor, StepRecord, run_step
+from rlhfless.executor.step import Watch
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
-from solver import Cluster, LatencyModel
+from solver import Cluster, LatencyModel, Plan, PlanningError
 
 LATENCY = LatencyModel("tiny", 1, 2e-3, 40e-6, 100e-9, prefill_base_s=1e-3, max_batch=16, kv_capacity_tokens=4096)
 CLUSTER = Cluster(1, 2, 1)
@@ -68,6 +70,62 @@ def test_a_bar_counts_responses(capsys: pytest.CaptureFixture[str]) -> None:
     assert "step 0" in shown
     assert "8/8" in shown
     assert "virtual s" in shown
+
+
+def test_replays_that_measure_a_step_have_a_bar_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with Executor(engines(), LATENCY, CLUSTER, progress=True, charging="measured") as executor:
+        executor.run(plan_of([range(0, 4), range(4, 8)]), requests())
+    shown = capsys.readouterr().err
+    assert "8/8" in shown
+    assert "step 0 measured" in shown
+    assert "6/6" in shown  # two actors, three times
+
+
+class Pool:
+    """Stands in for a ``ProcessPool``: tells of three completions and remembers that it was closed."""
+
+    closed = False
+
+    def run_step(self, plan: Plan, requests: list[Request], *_: object, watch: Watch, **given: object) -> StepRecord:
+        for n in (1, 2, 8):
+            watch(n, 0.5 * n)
+        return StepRecord("run", 0, plan, 0.0)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_the_bar_counts_on_the_wall_clock_too_and_closing_ends_the_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    pool = Pool()
+    with Executor(engines(), LATENCY, CLUSTER, progress=True, pool=pool) as executor:  # type: ignore[arg-type]
+        executor.run(plan_of([range(8)]), requests())
+        assert not pool.closed
+    shown = capsys.readouterr().err
+    assert "8/8" in shown
+    assert "4.0 s" in shown
+    assert pool.closed
+
+
+@pytest.mark.parametrize("pool", [None, Pool()])
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ({"charging": "nonsense"}, "charging 'nonsense' is unknown; choose one of profile, measured"),
+        ({"migration": "nonsense"}, "migration 'nonsense' is unknown; choose one of cheaper, move, recompute"),
+        ({"admission": "nonsense"}, "admission rule 'nonsense' is unknown; choose one of reserve, preempt"),
+    ],
+)
+def test_options_are_checked_before_anything_runs(pool: Pool | None, option: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(PlanningError, match=sentence):
+        Executor(SimulatedEngine, LATENCY, CLUSTER, pool=pool, **option)  # type: ignore[arg-type]
+
+
+def test_a_closed_executor_runs_nothing() -> None:
+    step = random_step(3)
+    executor = Executor(SimulatedEngine, step.latency, step.cluster)
+    executor.close()
+    with pytest.raises(RuntimeError, match="this executor was closed; make another one"):
+        executor.run(plan_of([range(18)]), step.requests())
 
 
 def test_an_interrupt_ends_the_step_and_nothing_else() -> None:

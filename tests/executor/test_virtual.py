@@ -161,7 +161,7 @@ def test_a_cut_moves_kv_caches_and_holds_the_sender_until_they_are_sent():
     assert [c.prefill_tokens_computed for _, c in sorted(record.completions.items())] == [10] * 4
     assert record.moves == 2
     assert [(e["name"], round(e["time_s"], 6), json.loads(e["detail"])) for e in record.events] == [
-        ("cut", 0.1, {"responses": 2})
+        ("cut", 0.1, {"responses": 2, "to": {"actor-1": [1, 2]}})
     ]
     assert_sound(record, step)
 
@@ -219,6 +219,22 @@ def test_a_cache_that_is_on_its_way_is_sent_on_when_it_has_arrived():
     assert sent_by(record, "actor-1") == [(0, 0.35, 0.6)]
     assert record.actor_of[0] == "actor-2"
     assert_sound(record, step, cuts_only=False)
+
+
+@pytest.mark.parametrize(("bytes_per_token", "sent"), [(0.0, None), (512.0, 11 * 512)])
+def test_a_transfer_says_its_bytes_where_they_are_known(bytes_per_token, sent):
+    step = uniform_step([9, 9], transfer_base_s=0.1, kv_bytes_per_token=bytes_per_token)
+    record = run(step, plan_of([[0], [1]], Orders({0.05: [Move(0, 1)]})), migration="move")
+    assert [s["bytes"] for s in record.spans if s["phase"] in ("migrate", "transfer")] == [sent, sent]
+
+
+def test_events_say_who_gets_which_response_also_when_it_is_recomputed():
+    rule = Orders({0.05: [Move(3, 1)], 0.15: [Cut(0, (Move(0, 1), Move(1, 2), Move(2, 1)))]})
+    record = run(uniform_step([9] * 6), plan_of([[0, 1, 2, 3], [4], [5]], rule), migration="recompute")
+    assert [(e["name"], json.loads(e["detail"])) for e in record.events] == [
+        ("move", {"responses": 1, "to": {"actor-1": [3]}}),
+        ("cut", {"responses": 3, "to": {"actor-1": [0, 2], "actor-2": [1]}}),
+    ]
 
 
 def test_recomputing_sends_nothing_and_costs_the_receiver_a_prefill():

@@ -1,0 +1,48 @@
+"""What a step refuses before anything is started, on every clock: a plan that does not fit its requests or its cluster.
+
+Knows plans, requests and clusters; nothing of engines or time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlhfless.engine.members import Requests
+from solver.cluster import Cluster, MixedCluster
+from solver.errors import PlanningError
+from solver.evaluate import check_complete
+from solver.plan import Plan
+
+
+def check_responses(plan: Plan, requests: Requests) -> None:
+    """Refuse requests that are not one for each response of the plan; they come in order of ``response``.
+
+    Raises:
+        PlanningError: naming the first response that is wrong.
+    """
+    responses = requests.rows["response"]
+    if (wrong := np.flatnonzero(responses != np.arange(len(responses)))).size:
+        index, found = int(wrong[0]), int(responses[wrong[0]])
+        what = f"response {found} has two requests" if index and found == responses[index - 1] else f"response {index} has none"
+        raise PlanningError(
+            f"{what}; the {len(responses)} requests of a step must be one for each of the responses 0 to {len(responses) - 1}"
+        )
+    check_complete(plan, len(responses))
+
+
+def check_gpus(plan: Plan, cluster: Cluster | MixedCluster) -> None:
+    """Refuse actors on GPUs that the cluster does not have, or that another actor of the plan has.
+
+    Raises:
+        PlanningError: naming the actor and the GPU.
+    """
+    holder: dict[int, int] = {}
+    for i, actor in enumerate(plan.actors):
+        for gpu in actor.gpu_ids:
+            if not 0 <= gpu < cluster.gpus:
+                raise PlanningError(f"actor {i} of the plan is on GPU {gpu}; the cluster has GPUs 0 to {cluster.gpus - 1} only")
+            if gpu in holder:
+                raise PlanningError(
+                    f"GPU {gpu} belongs to actor {holder[gpu]} and to actor {i} of the plan; every actor needs GPUs of its own"
+                )
+            holder[gpu] = i

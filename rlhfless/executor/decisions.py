@@ -1,0 +1,89 @@
+"""What a runtime rule may order, on every clock: rules are the user's, so what is wrong with a decision is said in a sentence.
+
+Knows decisions and the actors that go on; nothing of how a decision is carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+from rlhfless.executor.actors import Actor
+from solver.errors import PlanningError, is_whole
+from solver.rules import Cut, Decision, Move, RuntimeRule
+
+A = TypeVar("A", bound=Actor)
+
+
+class RuleError(PlanningError):
+    """A runtime rule ordered what cannot be done; the message names the rule, the decision and what would be right."""
+
+
+def checked_decisions(rule: RuntimeRule, decisions: Any) -> Sequence[Decision]:
+    """What ``rule.decide`` returned.
+
+    Raises:
+        RuleError: it is not a list of ``Move`` and ``Cut``.
+    """
+    if not isinstance(decisions, list | tuple):
+        raise RuleError(f"rule {_name(rule)} returned {decisions!r}; decide must return a list of Move and Cut, empty for none")
+    for one in decisions:
+        if not isinstance(one, Move | Cut) or (isinstance(one, Cut) and not all(isinstance(m, Move) for m in one.moves)):
+            raise RuleError(f"rule {_name(rule)} ordered {one!r}; a decision must be a Move, or a Cut with a Move per response")
+    return decisions
+
+
+def check_decision(rule: RuntimeRule, decision: Decision, live: Mapping[int, Actor], responses: int) -> None:
+    """Refuse a decision about responses or actors that are not there, just before it is carried out.
+
+    Args:
+        live: actors that go on, by index. responses: how many the step has.
+
+    Raises:
+        RuleError: naming them.
+    """
+    for move in decision.moves if isinstance(decision, Cut) else (decision,):
+        if not is_whole(move.response, 0) or move.response >= responses:
+            raise RuleError(f"rule {_name(rule)} ordered {move}; the step has responses 0 to {responses - 1} only")
+    if isinstance(decision, Cut) and (decision.actor not in live or live[decision.actor].closing):
+        raise RuleError(
+            f"rule {_name(rule)} cuts actor {decision.actor}; an actor that goes on and was not cut before is needed, "
+            f"which now are {_going_on(live)}"
+        )
+
+
+def receiver_of(rule: RuntimeRule, move: Move, sender: Actor, live: Mapping[int, A]) -> A:
+    """The actor that gets the response of a move.
+
+    Raises:
+        RuleError: it is not another actor that goes on.
+    """
+    receiver = live.get(move.to_actor)
+    if receiver is None or receiver.closing or receiver.index == sender.index:
+        others = {i: actor for i, actor in live.items() if i != sender.index}
+        raise RuleError(
+            f"rule {_name(rule)} ordered {move}, off actor {sender.index}; a response must move to another actor that goes on, "
+            f"which now are {_going_on(others)}"
+        )
+    return receiver
+
+
+def check_all_go(rule: RuntimeRule, cut: Cut, unfinished: Collection[int]) -> None:
+    """Refuse a cut that does not say where each of the actor's ``unfinished`` responses goes.
+
+    Raises:
+        RuleError: naming those that are missing.
+    """
+    if lost := sorted(set(unfinished).difference(move.response for move in cut.moves)):
+        raise RuleError(
+            f"rule {_name(rule)} cuts actor {cut.actor} but says not where responses {lost} go; a Cut needs a Move for each of "
+            "the actor's unfinished responses"
+        )
+
+
+def _name(rule: RuntimeRule) -> str:
+    return str(getattr(rule, "name", type(rule).__name__))
+
+
+def _going_on(live: Mapping[int, Actor]) -> str:
+    return ", ".join(str(i) for i, actor in live.items() if not actor.closing) or "none"

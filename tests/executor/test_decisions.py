@@ -1,0 +1,51 @@
+"""What a rule cannot order, and the sentence that says so."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from executor_samples import plan_of, run, uniform_step
+
+from rlhfless.executor import RuleError
+from solver.rules import ActorView, Cut, Move, StepState, Trigger
+
+
+@dataclass
+class Says:
+    """Decides at 0.05 what it is told to."""
+
+    decided: Any
+    name: str = "says"
+    asked: bool = False
+
+    def next_trigger(self, view: ActorView) -> Trigger | None:
+        return None if self.asked else Trigger(time_s=0.05)
+
+    def decide(self, now_s: float, state: StepState) -> Any:
+        self.asked = True
+        return self.decided
+
+
+@pytest.mark.parametrize(
+    ("decided", "sentence"),
+    [
+        (None, "rule says returned None; decide must return a list of Move and Cut, empty for none"),
+        ([7], "rule says ordered 7; a decision must be a Move, or a Cut with a Move per response"),
+        ([Cut(0, (5,))], "rule says ordered Cut(actor=0, moves=(5,)); a decision must be a Move"),  # type: ignore[arg-type]
+        ([Move(9, 1)], "rule says ordered Move(response=9, to_actor=1); the step has responses 0 to 4 only"),
+        ([Move(-1, 1)], "rule says ordered Move(response=-1, to_actor=1); the step has responses 0 to 4 only"),
+        ([Cut(7, ())], "rule says cuts actor 7; an actor that goes on and was not cut before is needed, which now are 0, 1, 2"),
+        ([Move(0, 7)], "rule says ordered Move(response=0, to_actor=7), off actor 0; a response must move to another actor"),
+        ([Move(0, 0)], "off actor 0; a response must move to another actor that goes on, which now are 1, 2"),
+        ([Cut(0, (Move(0, 1),))], "rule says cuts actor 0 but says not where responses [1] go; a Cut needs a Move for each"),
+        ([Cut(0, (Move(0, 1), Move(1, 0)))], "rule says ordered Move(response=1, to_actor=0), off actor 0"),
+        ([Cut(0, (Move(0, 1), Move(1, 1))), Move(2, 0)], "off actor 1; a response must move to another actor that goes on"),
+        ([Cut(0, (Move(0, 1), Move(1, 1))), Cut(0, ())], "rule says cuts actor 0; an actor that goes on and was not cut"),
+    ],
+)
+def test_a_rule_that_is_wrong_is_told_what_would_be_right(decided: Any, sentence: str) -> None:
+    with pytest.raises(RuleError, match=re.escape(sentence)):
+        run(uniform_step([9] * 5), plan_of([[0, 1], [2, 3], [4]], Says(decided)))
