@@ -32,7 +32,7 @@ LATENCY = LatencyModel(
 
 def factory_of(seed: int = 3, longest: int = 96) -> TorchEngineFactory:
     tokenizer = CharTokenizer()
-    model = tiny_qwen2(tokenizer, seed=seed, hidden=64, layers=2, intermediate=128)
+    model = tiny_qwen2(tokenizer, seed=seed, hidden=64, layers=2, intermediate=128, max_tokens=longest)
     return TorchEngineFactory(RowModel(model, longest), tokenizer.eos_token_id)
 
 
