@@ -19,7 +19,7 @@ class RuleError(PlanningError):
     """A runtime rule ordered what cannot be done; the message names the rule, the decision and what would be right."""
 
 
-def checked_decisions(rule: RuntimeRule, decisions: Any) -> Sequence[Decision]:
+def checked_decisions(rule: RuntimeRule | None, decisions: Any) -> Sequence[Decision]:
     """What ``rule.decide`` returned.
 
     Raises:
@@ -33,7 +33,7 @@ def checked_decisions(rule: RuntimeRule, decisions: Any) -> Sequence[Decision]:
     return decisions
 
 
-def check_decision(rule: RuntimeRule, decision: Decision, live: Mapping[int, Actor], responses: int) -> None:
+def check_decision(rule: RuntimeRule | None, decision: Decision, live: Mapping[int, Actor], responses: int) -> None:
     """Refuse a decision about responses or actors that are not there, just before it is carried out.
 
     Args:
@@ -52,7 +52,7 @@ def check_decision(rule: RuntimeRule, decision: Decision, live: Mapping[int, Act
         )
 
 
-def receiver_of(rule: RuntimeRule, move: Move, sender: Actor, live: Mapping[int, A]) -> A:
+def receiver_of(rule: RuntimeRule | None, move: Move, sender: Actor, live: Mapping[int, A]) -> A:
     """The actor that gets the response of a move.
 
     Raises:
@@ -68,7 +68,7 @@ def receiver_of(rule: RuntimeRule, move: Move, sender: Actor, live: Mapping[int,
     return receiver
 
 
-def check_all_go(rule: RuntimeRule, cut: Cut, unfinished: Collection[int]) -> None:
+def check_all_go(rule: RuntimeRule | None, cut: Cut, unfinished: Collection[int]) -> None:
     """Refuse a cut that does not say where each of the actor's ``unfinished`` responses goes.
 
     Raises:
@@ -81,8 +81,9 @@ def check_all_go(rule: RuntimeRule, cut: Cut, unfinished: Collection[int]) -> No
         )
 
 
-def _name(rule: RuntimeRule) -> str:
-    return str(getattr(rule, "name", type(rule).__name__))
+def _name(rule: RuntimeRule | None) -> str:
+    """None: the executor itself relieves an actor."""
+    return "of the executor" if rule is None else str(getattr(rule, "name", type(rule).__name__))
 
 
 def _going_on(live: Mapping[int, Actor]) -> str:

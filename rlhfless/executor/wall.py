@@ -19,6 +19,7 @@ from rlhfless.engine.columns import Completions
 from rlhfless.engine.protocol import Request
 from rlhfless.executor.billing import bill
 from rlhfless.executor.check import check_gpus
+from rlhfless.executor.decisions import checked_decisions
 from rlhfless.executor.faults import Faults
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.remote import ActorError, Crew, Lost, Report
@@ -114,7 +115,7 @@ class WallStep(WallLosses):
             changed = self._relieve(now_s) or bool(losses)
             if self.rule is not None and self.live and (reached or self._timed(now_s)):
                 state = self._state(now_s)
-                decisions = self.rule.decide(now_s, state)
+                decisions = checked_decisions(self.rule, self.rule.decide(now_s, state))
                 for decision in decisions:
                     self._apply(now_s, decision)
                 self._release_done()

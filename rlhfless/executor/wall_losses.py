@@ -184,7 +184,7 @@ class WallLosses(WallOrders):
                 times = int(self.retried[again].max())
                 self.record.event(now_s, "retry", receiver.holder, responses=again, times=times)
             if between:
-                self.record.event(now_s, "move", receiver.holder, responses=len(between))
+                self.record.event(now_s, "move", receiver.holder, responses=len(between), to={receiver.holder: between})
         self._start(started)
 
     def _start_more(self, now_s: float, plans: Sequence[ActorPlan]) -> list[Remote]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from rlhfless.engine.protocol import Request
 from rlhfless.executor.actors import Held, with_prefixes, without_prompt
+from rlhfless.executor.decisions import check_all_go, check_decision, receiver_of
 from rlhfless.executor.faults import Faults, Speed
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.remote import Crew
@@ -25,7 +26,7 @@ from solver.errors import PlanningError
 from solver.evaluate import admission_of
 from solver.offers import Latencies, latency_of
 from solver.plan import ActorPlan, Plan
-from solver.rules import ActorView, Cut, Decision, StepState
+from solver.rules import ActorView, Cut, Decision, Move, StepState
 
 
 class WallOrders(Step[Remote]):
@@ -234,23 +235,21 @@ class WallOrders(Step[Remote]):
 
     def _apply(self, now_s: float, decision: Decision) -> None:
         """Order what was decided. Responses that are between actors just get another receiver."""
+        check_decision(self.rule, decision, self.live, len(self.requests))
         if isinstance(decision, Cut):
             actor, meant = self.live[decision.actor], {m.response: m.to_actor for m in decision.moves}
-            lost = [r for r in actor.own if r not in meant]
-            assert not lost, f"rule {self.plan.rule} cuts actor {actor.index} but says not where responses {lost} go"
+            check_all_go(self.rule, decision, actor.own)
             goes_to = {r: meant[r] for r in actor.own}
             actor.closing, actor.asked_at, actor.asked_time_s = True, None, math.inf
         else:
             if self.complete[decision.response]:
                 return
             actor, goes_to = self.owner[decision.response], {decision.response: decision.to_actor}
-        self.record.event(now_s, "cut" if isinstance(decision, Cut) else "move", actor.holder, responses=len(goes_to))
+        self._tell_decision(now_s, decision, actor, goes_to)
         with_kv = []
         asked = [r for r in goes_to if r not in self.leaving]
         for response, to_actor in goes_to.items():
-            receiver = self.live[to_actor]
-            assert receiver is not actor, "a response must move to another actor"
-            assert not receiver.closing, "a response must move to an actor that goes on"
+            receiver = receiver_of(self.rule, Move(response, to_actor), actor, self.live)
             known = int(self.prompt_tokens[response] + self.known_tokens[response])
             if self._moves_kv(actor, receiver, known):
                 with_kv.append(response)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from executor_samples import plan_of, run, uniform_step
+from executor_samples import Step, plan_of, run, uniform_step
+from remote_samples import ScriptedCrew
 
-from rlhfless.executor import RuleError
+from rlhfless.executor import RuleError, StepRecord
+from rlhfless.executor.wall import WallStep
+from solver import Plan
+from solver.objective import StepRest
 from solver.rules import ActorView, Cut, Move, StepState, Trigger
 
 
@@ -29,6 +34,12 @@ class Says:
         return self.decided
 
 
+def on_the_wall_clock(step: Step, plan: Plan) -> StepRecord:
+    record = StepRecord("run", 0, plan, 0.0)
+    WallStep(plan, step.requests(), ScriptedCrew(0), step.latency, step.cluster, record, StepRest(), "reserve", "move").run()
+    return record
+
+
 @pytest.mark.parametrize(
     ("decided", "sentence"),
     [
@@ -46,6 +57,9 @@ class Says:
         ([Cut(0, (Move(0, 1), Move(1, 1))), Cut(0, ())], "rule says cuts actor 0; an actor that goes on and was not cut"),
     ],
 )
-def test_a_rule_that_is_wrong_is_told_what_would_be_right(decided: Any, sentence: str) -> None:
+@pytest.mark.parametrize("clock", [run, on_the_wall_clock])
+def test_a_rule_that_is_wrong_is_told_what_would_be_right(
+    clock: Callable[..., StepRecord], decided: Any, sentence: str
+) -> None:
     with pytest.raises(RuleError, match=re.escape(sentence)):
-        run(uniform_step([9] * 5), plan_of([[0, 1], [2, 3], [4]], Says(decided)))
+        clock(uniform_step([90] * 5), plan_of([[0, 1], [2, 3], [4]], Says(decided)))
