@@ -33,6 +33,7 @@ from rlhfless.cli.options import seed_option, time_weight_option
 @click.option("--steps", type=int, default=60, show_default=True, help="Steps of the whole run.")
 @click.option("--gpus", type=int, default=16, show_default=True, help="GPUs: emulated ones, or those of the pool.")
 @click.option("--profile", default="cpu-tiny-qwen2", show_default=True, help="What a GPU takes for an iteration.")
+@click.option("--memory-gib", type=float, help="Memory of a GPU, which decides slots; without it the profile's slots count.")
 @click.option("--policy", default="solver", show_default=True, help="Scheduling policy.")
 @time_weight_option
 @click.option("--charging", type=click.Choice(["profile", "measured"]), default="profile", show_default=True)

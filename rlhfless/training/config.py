@@ -34,6 +34,7 @@ class TrainConfig:
             token_budget: of the update, see ``algorithm.UpdateOptions``; std: of GRPO's advantages; the rest of PPO.
         temperature: of sampling.
         gpus, gpus_per_node, profile: the cluster; ``profile`` also says how many GPUs an actor takes.
+        memory_gib: of every (emulated) GPU, which decides slots and KV tokens of plans and torch engines; None: the profile's.
         executor: where actors run: on the ``virtual`` clock, all emulated here, or ``local``, each in a process of its own on
             this machine's GPUs (without any, on its CPU) on the wall clock, every second measured.
         engine: what actors decode with; ``vllm`` runs in a process of its own per actor, so not on the virtual clock.
@@ -75,6 +76,7 @@ class TrainConfig:
     gpus: int = 16
     gpus_per_node: int = 8
     profile: str = "cpu-tiny-qwen2"
+    memory_gib: float | None = None
     executor: str = "virtual"
     engine: str = "torch"
     charging: str = "profile"
@@ -110,6 +112,11 @@ class TrainConfig:
                 raise TrainError(f"{name} is {getattr(self, name)}; at least 1 is needed")
         if self.engine == "vllm" and self.executor == "virtual":
             raise TrainError("engine 'vllm' decodes in processes of its own, not on the virtual clock; choose executor 'local'")
+        if self.memory_gib is not None and (self.memory_gib <= 0 or self.engine == "vllm"):
+            raise TrainError(
+                f"memory_gib is {self.memory_gib} with engine {self.engine!r}; it must be above 0, and it decides the slots "
+                "of the torch engine only: those of vLLM come from the profile"
+            )
         if self.pool % self.prompts_per_step:
             raise TrainError(
                 f"prompts_per_step is {self.prompts_per_step}, which does not divide the pool of {self.pool} prompts; an epoch "

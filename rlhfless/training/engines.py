@@ -6,6 +6,7 @@ Knows the model that is trained and engine factories; nothing of plans, executor
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +15,9 @@ import torch
 from rlhfless.engine.sampling import Sampling
 from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
+from rlhfless.engine.torch_memory import admission_within
+from rlhfless.training.config import TrainError
+from solver.latency import LatencyModel
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -45,6 +49,18 @@ class TorchEngines:
     def of_step(self, model: Any, step: int) -> TorchEngineFactory:
         self._rows.load(model)
         return self._factory
+
+    def within(self, latency: LatencyModel, memory_bytes: int) -> LatencyModel:
+        """``latency`` with the slots and KV tokens of GPUs with so much memory: the planner's and, from there, the engines'.
+
+        Raises:
+            TrainError: no actor fits.
+        """
+        try:
+            fits = admission_within(self._rows, memory_bytes, most_slots=latency.max_batch)
+        except MemoryError as error:
+            raise TrainError(str(error)) from None
+        return replace(latency, max_batch=fits.max_batch, kv_capacity_tokens=fits.kv_capacity_tokens)
 
     def close(self) -> None:
         pass

@@ -34,7 +34,7 @@ from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.trace import Trace
 from rlhfless.training.batch import Batch
 from rlhfless.training.config import TrainConfig, TrainError
-from rlhfless.training.engines import check_engine, make_engines
+from rlhfless.training.engines import TorchEngines, check_engine, make_engines
 from rlhfless.training.model import save_model
 from rlhfless.training.rewards import Response
 from rlhfless.training.rewards.named import make_rewards
@@ -112,6 +112,9 @@ class Trainer:
         longest_prompt = max(len(self.tokenizer.encode(p.prompt)) for p in self.task.problems)
         eos_id, most_tokens = self.tokenizer.eos_token_id, longest_prompt + config.response_limit
         self.engines = make_engines(config.engine, self.model, eos_id, most_tokens, Sampling(temperature=config.temperature))
+        if config.memory_gib is not None:
+            assert isinstance(self.engines, TorchEngines), "the configuration refuses others"
+            self.latency = self.engines.within(self.latency, int(config.memory_gib * 2**30))
 
     @classmethod
     def continue_from(cls, trace: Trace, model: str | Path, *, progress: bool = True, **changes: Any) -> Trainer:

@@ -125,6 +125,17 @@ def test_a_trace_can_be_continued_in_memory(tmp_path: Path, model: Path) -> None
     assert (out / "meta.json").read_bytes() == before
 
 
+def test_memory_decides_the_slots_of_planner_and_engines(tmp_path: Path, model: Path) -> None:
+    roomy, tight = (Trainer(config(memory_gib=gib), model=model) for gib in (1.0, 0.0002))
+    assert roomy.latency.max_batch == Trainer(config(), model=model).latency.max_batch
+    assert 1 <= tight.latency.max_batch < 32
+    done = tight.step()
+    decoding = [row for row in done.record.spans if row["phase"] == "decode"]
+    assert {row["slots"] for row in decoding} == {tight.latency.max_batch}
+    with pytest.raises(TrainError, match=r"0\.000 GiB hold no actor: weights of .* give more memory"):
+        Trainer(config(memory_gib=1e-6), model=model)
+
+
 def test_measured_charging_takes_this_machines_time(tmp_path: Path, model: Path) -> None:
     by_profile = Trainer(config(), model=model, progress=False).step()
     measured = Trainer(config(charging="measured"), model=model, progress=False).step()
@@ -170,6 +181,7 @@ def test_actors_in_processes_write_the_same_texts(tmp_path: Path, model: Path) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"memory_gib": 0.0}, "memory_gib is 0.0 with engine 'torch'; it must be above 0"),
         ({"algorithm": "dpo"}, "algorithm 'dpo' is unknown; choose from grpo, ppo"),
         ({"executor": "cloud"}, "executor 'cloud' is unknown; choose from virtual, local"),
         ({"samples": 1}, "samples is 1, and GRPO compares responses of one prompt; give 2 or more"),
