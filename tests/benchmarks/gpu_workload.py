@@ -51,7 +51,7 @@ class Size(NamedTuple):
 
 
 SIZES = {"0.5B": Size(896, 24, 14, 2, 4864), "3B": Size(2048, 36, 16, 2, 11008)}
-TINY = Size(64, 2, 4, 2, 128, 512, 256)
+TINY = Size(64, 2, 4, 2, 128, 512, 1024)
 
 
 def write_config(size: Size, folder: Path) -> str:
