@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 CLUSTER   := $(VENV)/.installed-cluster
 EXTRAS    := notebook,torch,dev
 
-.PHONY: help run lab test test-full lint record picture prove-constraints clean
+.PHONY: help run lab test test-full test-search test-cluster lint record picture prove-constraints clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -43,8 +43,11 @@ lint: $(INSTALLED)  ## ruff, mypy, import contracts
 test: lint  ## set up, lint, types, tests (minutes)
 	$(PY) -m pytest -m "not full" --durations=10
 
-test-full: $(CLUSTER)  ## the long tests, real vLLM and Ray among them
+test-full: $(INSTALLED)  ## the long tests; those of Ray and vLLM where they are installed
 	$(PY) -m pytest -m full --durations=10 --timeout=1800
+
+test-cluster: $(CLUSTER)  ## set up Ray and vLLM's CPU build, and all tests of them
+	$(PY) -m pytest --durations=10 --timeout=1800 $$(ls tests/*/test_*ray*.py tests/*/test_*vllm*.py)
 
 test-search: $(INSTALLED)  ## the property tests of `make test`, with examples that nobody has seen
 	$(PY) -m pytest -m "not full" --hypothesis-profile=search $$(grep -rl hypothesis tests --include='test_*.py')
