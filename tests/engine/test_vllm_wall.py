@@ -129,9 +129,9 @@ def test_actors_that_die_or_cannot_start(tmp_path: Path) -> None:
     folder = write_weights(model_of(3), tmp_path, 0)
     engines = factory_of(folder, 0)
     with ProcessPool(["cpu"], keep=False) as pool:
-        rule, long = Kill(), [replace(r, target_tokens=60 if r.response else 1, limit_tokens=60) for r in requests(4)]
-        record = pool.run_step(plan_of([range(4)], rule), long, engines, LATENCY, TWO)
-        assert rule.killed
+        long = [replace(r, target_tokens=60 if r.response else 1, limit_tokens=60) for r in requests(4)]
+        record = pool.run_step(plan_of([range(4)], Kill()), long, engines, LATENCY, TWO)
+        assert record.rule.killed  # type: ignore[union-attr]  # the step's copy of the rule
         assert tokens_of(record) == by_torch(3, long)
         assert not multiprocessing.active_children(), "a process that is not kept ends with its actor"
     (folder / "model.safetensors").write_bytes(b"nothing that anybody could read")
