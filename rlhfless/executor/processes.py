@@ -21,7 +21,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.executor.faults import Faults
 from rlhfless.executor.local import LocalCrew
 from rlhfless.executor.record import StepRecord
-from rlhfless.executor.sides import RemoteEngines, remote_engines
+from rlhfless.executor.sides import RemoteEngines, prefix_refusal, remote_engines
 from rlhfless.executor.spawn import Process
 from rlhfless.executor.step import Watch
 from rlhfless.executor.wall import WallStep
@@ -151,11 +151,9 @@ class ProcessPool:
         self._free()
 
     def _refuses(self, plan: Plan, engines: RemoteEngines) -> str | None:
+        if (refusal := prefix_refusal(plan, engines)) is not None:
+            return refusal
         for i, actor in enumerate(plan.actors):
-            if (actor.prefixes or i == plan.prefill_actor) and not engines.takes_prefixes:
-                does = "receives prefixes" if actor.prefixes else "computes prefixes for others"
-                name = type(engines).__name__
-                return f"actor {i} of the plan {does}, which a {name} cannot; run a plan without deduplicated prefill"
             if self.devices and max(actor.gpu_ids) >= len(self.devices):
                 return (
                     f"actor {i} of the plan uses GPU {max(actor.gpu_ids)}, but there are {len(self.devices)} devices "

@@ -22,7 +22,7 @@ from rlhfless.executor.lifecycle import Lifecycle
 from rlhfless.executor.ray_cluster import RayCluster
 from rlhfless.executor.ray_placement import RayNode, place_nodes
 from rlhfless.executor.record import StepRecord
-from rlhfless.executor.sides import RemoteEngines, remote_engines
+from rlhfless.executor.sides import RemoteEngines, prefix_refusal, remote_engines
 from rlhfless.executor.step import Watch
 from rlhfless.executor.wall import WallStep
 from rlhfless.executor.worker import Block
@@ -216,16 +216,13 @@ class RayPool:
         return Block(name, packed), self.cluster.ray.put(laid_out)
 
     def _refuse(self, plan: Plan, engines: RemoteEngines) -> None:
+        if (refusal := prefix_refusal(plan, engines)) is not None:
+            raise PlanningError(refusal)
         for i, actor in enumerate(plan.actors):
             if actor.node not in self._nodes:
                 raise PlanningError(
                     f"actor {i} of the plan is on node {actor.node}, but its cluster has {len(self._nodes)} nodes; give the "
                     "cluster that it was planned for"
-                )
-            if (actor.prefixes or i == plan.prefill_actor) and not engines.takes_prefixes:
-                raise PlanningError(
-                    f"actor {i} of the plan computes or receives prefixes, which a {type(engines).__name__} cannot; run a plan "
-                    "without deduplicated prefill"
                 )
             if len(actor.gpu_ids) > 1 and self._nodes[actor.node].kinds and not engines.several_gpus:
                 raise PlanningError(

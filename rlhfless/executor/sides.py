@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from solver.admission import Admission
 from solver.latency import LatencyModel
+from solver.plan import Plan
 
 
 class Side(Protocol):
@@ -74,6 +75,18 @@ class RemoteEngines(Protocol):
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> Any:
         """An engine."""
         ...
+
+
+def prefix_refusal(plan: Plan, engines: RemoteEngines) -> str | None:
+    """Why these engines cannot run the plan as far as its prefixes go; None where they can."""
+    if engines.takes_prefixes:
+        return None
+    for i, actor in enumerate(plan.actors):
+        if actor.prefixes or i == plan.prefill_actor:
+            does = "receives prefixes" if actor.prefixes else "computes prefixes for others"
+            name = type(engines).__name__
+            return f"actor {i} of the plan {does}, which a {name} cannot; run a plan without deduplicated prefill"
+    return None
 
 
 def remote_engines(engines: Any) -> RemoteEngines:
