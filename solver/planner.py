@@ -15,7 +15,7 @@ from solver.mixed.planner import plan_mixed
 from solver.mixed.problem import MixedProblem
 from solver.mixed.scenarios import plan_mixed_over_scenarios
 from solver.objective import Objective, StepRest
-from solver.offers import Latencies, check_options, offers_of, one_pool, several
+from solver.offers import Latencies, check_options, check_priced, offers_of, one_pool, several
 from solver.one_kind.planner import SMALLEST_MODEL_S, OneKind
 from solver.plan import Plan, check_release
 from solver.reference import check_seed
@@ -75,8 +75,7 @@ def plan_generation(
         raise PlanningError(f"time_limit_s is {time_limit_s}; a finite number of seconds of 0 or more is needed")
     check_seed(seed)
     check_fits(workload, cluster, latency)
-    if objective.cost == "usd" and not any(pool.usd_per_gpu_hour > 0 for pool in cluster.pools):
-        raise PlanningError("cost is counted in USD, but usd_per_gpu_hour is 0; give a price or count GPU-seconds")
+    check_priced(objective.cost, cluster)
     offers = offers_of(cluster, latency)
     check_options(workload, offers, least_actors, most_actors, keep_together)
     if several(offers):
