@@ -25,25 +25,22 @@ def limit_of(objective: Objective) -> tuple[str, str, float]:
     return "budget", objective.cost_unit, objective.budget
 
 
-def missed(
-    objective: Objective, least: float, best: float, *, scenarios: int = 1, where: str = "", room: str = "", gpus: bool = True
-) -> str:
+def missed(objective: Objective, least: float, best: float, *, scenarios: int = 1, where: str = "", room: str = "") -> str:
     """The sentence.
 
     Args:
         least: no plan takes less time (cost). best: what the best plan found takes.
         scenarios: over how many sets of lengths these are risks. where: what they hold for; room: what ``room_to_blame`` says.
-        gpus: whether more GPUs may help against a deadline.
     """
     what, unit, limit = limit_of(objective)
     over = ""
     if scenarios > 1:
         share = "" if objective.tail == 1.0 else f" of the worst {objective.tail:.0%}"
         over = f" in the mean{share} over the scenarios of lengths"
-    remedy = " or add GPUs" if gpus and what == "deadline" else ""
+    remedy = " or add GPUs" if what == "deadline" else ""
     return (
-        f"no plan found for the {what} of {shown(limit)} {unit}{over}: the step needs at least {shown(least)} {unit}{where}, and "
-        f"the best plan found takes {shown(best)}; raise the {what} by {shown_above(best - limit)} {unit}{remedy}{room}"
+        f"no plan found for the {what} of {shown(limit)} {unit}{over}: the step needs at least {shown(least)} {unit}{where}, "
+        f"and the best plan found takes {shown(best)}; raise the {what} by {shown_above(best - limit)} {unit}{remedy}{room}"
     )
 
 
@@ -69,7 +66,9 @@ def room_to_blame(
 
     if max(ample) == 1.0 or not kept(*ample):
         return ""
-    only = [i for i in (0, 1) if ample[1 - i] == 1.0 or (ample[i] > 1.0 and kept(*(ample[j] if j == i else 1.0 for j in (0, 1))))]
+    only = [
+        i for i in (0, 1) if ample[1 - i] == 1.0 or (ample[i] > 1.0 and kept(*(ample[j] if j == i else 1.0 for j in (0, 1))))
+    ]
     chosen = only[:1] or [0, 1]
     low, high = 0.0, 1.0  # the share of the way, in logarithms, to what is ample
     widest = max(math.log(ample[i]) for i in chosen)

@@ -276,9 +276,7 @@ class OneKind:
 
         def keeps(roomier: LatencyModel) -> bool:
             quick_s = min(self.time_limit_s, ROOM_S)
-            again = replace(
-                self, latency=roomier, time_limit_s=quick_s, began=time.perf_counter(), explains=False, history=[]
-            )
+            again = replace(self, latency=roomier, time_limit_s=quick_s, began=time.perf_counter(), explains=False, history=[])
             try:
                 again.plan()
             except PlanningError:

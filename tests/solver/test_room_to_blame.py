@@ -85,3 +85,78 @@ def test_over_scenarios_slots_are_named_too():
 def test_they_are_not_blamed_for_what_more_of_them_would_not_help(few):
     soon = solver.Objective(deadline_s=0.9 * best(ROOMY, 1.0).makespan_s)
     assert "to blame" not in refusal(few, soon)
+
+
+POOLS = solver.MixedCluster((solver.Pool("a", 1, 2, usd_per_gpu_hour=2.0), solver.Pool("b", 1, 2, usd_per_gpu_hour=5.0)))
+
+
+def two_kinds(slots: int, kv_tokens: int = 1 << 40) -> dict[tuple[str, int], solver.LatencyModel]:
+    return {
+        (kind, 1): solver.LatencyModel(
+            kind, 1, base_s, 2e-5, 3e-8, kind=kind, max_batch=slots * extra, kv_capacity_tokens=kv_tokens
+        )
+        for kind, base_s, extra in (("a", 6e-3, 1), ("b", 4e-3, 2))
+    }
+
+
+def mixed(work, models, objective, time_limit_s=0.5):
+    return solver.plan_generation(work, POOLS, models, objective, time_limit_s=time_limit_s)
+
+
+def sampled(work: solver.Workload) -> solver.Workload:
+    rng = np.random.default_rng(0)
+    lengths = work.response_tokens * rng.uniform(0.8, 1.2, (5, len(work)))
+    return solver.Workload(work.prompt_tokens, work.prompt_of, lengths)
+
+
+@pytest.mark.parametrize("uncertain", [False, True])
+@pytest.mark.parametrize("kind", ["deadline_s", "budget_usd"])
+def test_of_several_kinds_all_slots_are_named(uncertain, kind):
+    work = sampled(WORK) if uncertain else WORK
+    few, weight, cost = two_kinds(2), 1.0 if kind == "deadline_s" else 0.0, "usd" if kind == "budget_usd" else "gpu_s"
+    plans = [mixed(work, models, solver.Objective(weight, cost=cost)) for models in (two_kinds(64), few)]
+    taken = [plan.makespan_s if kind == "deadline_s" else plan.cost_usd for plan in plans]
+    assert taken[0] < 0.8 * taken[1]
+    objective = solver.Objective(**{kind: 0.5 * (taken[0] + taken[1])})
+    with pytest.raises(solver.PlanningError) as refused:
+        mixed(work, few, objective, 2.0)
+    pattern = r"; the (\d+) to (\d+) slots of an actor are to blame: with (\d+) to (\d+) a plan keeps the"
+    have, also, enough, double = numbers(pattern, str(refused.value))
+    assert (have, also) == (2, 4)
+    assert 2 < enough <= double <= 2 * enough
+    assert mixed(work, two_kinds(enough), objective, 2.0).value is not None
+
+
+@pytest.mark.parametrize(
+    ("objective", "unit"),
+    [
+        (solver.Objective(budget_usd=2e-4), "USD"),
+        (solver.Objective(budget_gpu_s=0.5), "GPU-seconds"),
+        (solver.Objective(deadline_s=2e-3), "s"),
+        (solver.Objective(deadline_s=2e-3, tail=0.4), "s"),
+    ],
+)
+def test_over_scenarios_on_several_kinds_the_sentence_says_what_is_needed(objective, unit):
+    """Small numbers are shown, the least is a bound, GPUs are no advice for a budget, and the limit raised so is kept."""
+    work, models = sampled(WORK), two_kinds(64)
+    with pytest.raises(solver.PlanningError) as refused:
+        mixed(work, models, objective)
+    text = str(refused.value)
+    what = "deadline" if objective.deadline_s is not None else "budget"
+    over = "in the mean over" if objective.tail == 1.0 else "in the mean of the worst 40% over"
+    limit = objective.deadline_s or objective.budget
+    found = re.match(
+        rf"no plan found for the {what} of (\S+) {unit} {over} the scenarios of lengths: the step needs at least (\S+) {unit}, "
+        rf"and the best plan found takes (\S+); raise the {what} by (\S+) {unit}( or add GPUs)?$",
+        text,
+    )
+    assert found, text
+    shown, least, best, raised = (float(number) for number in found.groups()[:4])
+    assert shown == pytest.approx(limit, rel=1e-2)
+    assert limit < least <= best * 1.001
+    assert least > 0.5 * best
+    assert (found[5] is not None) == (what == "deadline")
+    enough = {"deadline_s": None, "budget_usd": None, "budget_gpu_s": None}
+    name = next(name for name in enough if getattr(objective, name) is not None)
+    later = replace(objective, **{name: limit + raised})
+    assert np.isfinite(mixed(work, models, later).value)
