@@ -64,7 +64,12 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float) -> Pla
         return with_times(plan, taken), time_s, cost + learner_rate * time_s
 
     search_s = max(0.1 * time_limit_s, SEARCH * time_limit_s - 2 * once_s)
-    outcome = search_mixed(replace(problem, workload=workload.points), search_s)
+    points = replace(problem, workload=workload.points)
+    try:
+        outcome = search_mixed(points, search_s)
+    except PlanningError:  # what the predicted lengths miss may be kept over the scenarios
+        toward = Objective(0.0 if objective.deadline_s is None else 1.0, cost=objective.cost)
+        outcome = search_mixed(replace(points, objective=toward), search_s / 2)
     effort.spend(COUNTED * search_s)
     *others, dealt = [outcome.plan, *outcome.candidates[1:]]
     before = time.perf_counter()
