@@ -4,10 +4,10 @@
 
 Steps of prompts x samples with lognormal lengths (as in planning_speed.py) in 8 scenarios, Qwen2.5-3B on two L40S per actor,
 charged by the virtual clock; the policy ``solver+replan`` re-plans each from beginning to end. Times are the thread's own on
-this machine: others may use it as well. A *look* is an ask of the rule (``Replan.decide``) at which it works everything out anew; between looks it only sends
-on what the last one has listed. At every look ``solver.replan`` is called on the same state as well, which knows nothing from
-before and leaves the step alone; what a thousand such calls would take of the step's time is in a column of its own. The last
-column is all that the rule took, the questions when to ask next (``next_trigger``) included.
+this machine: others may use it as well. A *look* is an ask of the rule (``Replan.decide``) at which it works everything out
+anew; between looks it only sends on what the last one has listed. At every look ``solver.replan`` is called on the same state
+as well, which knows nothing from before and leaves the step alone; what a thousand such calls would take of the step's time is
+in a column of its own. The last column is all that the rule took, the questions when to ask next (``next_trigger``) included.
 
 The last line fits ``seconds = LOOK_S + LOOK_RESPONSE_S x unfinished responses`` to all looks (least squares of the relative
 error): the counted work from which ``solver.replan`` decides how often to look.
