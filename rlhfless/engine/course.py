@@ -71,11 +71,6 @@ class Course:
         """Whether nothing is left to commit."""
         return self.done == self.iterations.last
 
-    def completion_index(self, completions: int) -> int | None:
-        """The boundary of the ``completions``-th completion from now on; None when fewer are left."""
-        place = self.reported + completions - 1
-        return int(self.finish[place]) if place < len(self.finish) else None
-
     def completed_by(self, index: int) -> int:
         """How many responses end at this boundary or before it."""
         return int(self.finish.searchsorted(index, side="right"))
