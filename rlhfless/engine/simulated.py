@@ -273,8 +273,8 @@ class SimulatedEngine:
 
         over = slice(before, reported)
         ends_s = course.iterations.times(course.finish[over])
-        columns = course.responses[over], ends_s, course.target_tokens[over]
-        committed.completions.append(Completions(*columns, make, range(before, reported)))
+        responses, tokens = course.ending(over)
+        committed.completions.append(Completions(responses, ends_s, tokens, make, range(before, reported)))
 
 
 class _Committed:

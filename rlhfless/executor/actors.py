@@ -79,6 +79,7 @@ class Live(Actor):
 
     engine: Engine = field(kw_only=True)
     hidden: int = 0  # completions that are not known yet
+    noted: bool = False  # its batch and queue were, because a decision made its engine go ahead
     known: tuple[Any, Any] | None = None  # its responses and their tokens as they were last noted
     counting: CountsInArrays | None = field(init=False)  # its engine, if it is one
     foreseeing: Foresees | None = field(init=False)  # the same

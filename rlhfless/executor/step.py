@@ -127,8 +127,7 @@ class Step(Generic[A]):
         Raises:
             RuleError: what it answers is no moment at which it could be asked.
         """
-        if self.rule is None:
-            return
+        assert self.rule is not None
         self.asked_at = None
         for view in views:
             actor, trigger = self.live[view.actor], checked_trigger(self.rule, self.rule.next_trigger(view), view, self.told_s)

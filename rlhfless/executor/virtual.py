@@ -74,8 +74,9 @@ class VirtualStep(VirtualOrders):
                     self._take(actor, actor.engine.advance(horizon))
                 now_s = horizon
                 reached = self._reveal(now_s)
-                if self.rule is not None and math.isfinite(now_s) and (reached or self._timed(now_s)):
-                    for decision in self._decide(now_s):
+                asked = self.rule is not None and math.isfinite(now_s) and (reached or self._timed(now_s))
+                if asked and (decisions := self._consult(now_s)):
+                    for decision in decisions:
                         self._apply(now_s, decision)
                     for actor in [a for a in self.live.values() if a.expecting == 0]:
                         self._release(actor, actor.done_s)

@@ -38,22 +38,29 @@ class VirtualViews(Step[Live]):
         self.hidden: list[tuple[Live, Completions]] = []
         self.available_s: dict[int, float] = {}
 
-    def _decide(self, now_s: float) -> Sequence[Decision]:
-        """What the rule orders. Tokens are counted if it asks for them, or moves something, or keeps what it was shown."""
+    def _consult(self, now_s: float) -> Sequence[Decision]:
+        """What the rule orders; where it orders nothing, it is asked when it wants to be asked next as well.
+
+        Tokens are counted if it asks for them, or moves something, or keeps what it was shown.
+        """
         assert self.rule is not None
         self.told_s, known = now_s, _Known(self, now_s)
         views = self._views(known)
         state = LazyState(now_s, views, self.complete.copy(), self.prompt_tokens, self.reserved_tokens, known.copy)
         shown = _references((*views, state))
         decisions = checked_decisions(self.rule, self.rule.decide(now_s, state))
-        del views, state
-        _settle(shown)
         if decisions:
             known.tokens  # noqa: B018 (what is noted now is not known any more once an engine is ahead)
+        else:
+            self._ask_triggers(views)
+        del views, state
+        _settle(shown)
         return decisions
 
     def _ask(self, now_s: float) -> None:
-        """Ask the rule when it wants to be asked next."""
+        """Ask the rule, if there is one, when it wants to be asked next."""
+        if self.rule is None:
+            return
         views = self._views(_Known(self, now_s))
         shown = _references(views)
         self._ask_triggers(views)
@@ -71,7 +78,7 @@ class VirtualViews(Step[Live]):
         engine = actor.engine
         look: Look = partial(self._look, actor)
         count = actor.expecting - arriving
-        if engine.clock_s > known.now_s:
+        if actor.noted and engine.clock_s > known.now_s:
             seen = self._as_before(actor)
             count, look = len(seen[0]) + len(seen[1]), lambda: seen
         return LazyView(
@@ -97,7 +104,7 @@ class VirtualViews(Step[Live]):
     def _note(self, now_s: float, actor: Live) -> None:
         """Before a decision makes its engine go ahead: note its batch and queue as they are known."""
         if actor.engine.clock_s <= now_s:
-            actor.running, actor.waiting = actor.engine.running(), actor.engine.waiting()
+            actor.noted, actor.running, actor.waiting = True, actor.engine.running(), actor.engine.waiting()
 
 
 class _Known:

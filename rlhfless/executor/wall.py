@@ -91,7 +91,7 @@ class WallStep(WallLosses):
     def _run(self) -> None:
         self._begin()
         self._release_done()
-        self._ask_triggers(self._views())
+        self._ask()
         while self.live or self.ending:
             reached = False
             losses: list[tuple[Remote, Lost]] = []
@@ -122,7 +122,7 @@ class WallStep(WallLosses):
                 self._ask_triggers(self._views() if decisions else state.actors)
             elif changed:
                 self._release_done()
-                self._ask_triggers(self._views())
+                self._ask()
         bill(self.record, self.plan, self.held, self.cluster, self.rest)
 
     def _patience_s(self) -> float | None:

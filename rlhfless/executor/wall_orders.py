@@ -215,6 +215,11 @@ class WallOrders(Step[Remote]):
 
     # --- what a rule may see ------------------------------------------------------------------------------------------
 
+    def _ask(self) -> None:
+        """Ask the rule, if there is one, when it wants to be asked next."""
+        if self.rule is not None:
+            self._ask_triggers(self._views())
+
     def _views(self) -> tuple[ActorView, ...]:
         """What is known of every actor that goes on."""
         return tuple(self._view(actor) for actor in self.live.values() if not actor.closing)
