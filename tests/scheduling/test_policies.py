@@ -222,7 +222,10 @@ def test_the_local_cut_waits_for_free_slots_and_comes_later():
         rule.next_trigger(v)
     due, full = view(0, range(3), completed=7), view(1, range(10, 18), completed=2, free=2)
     assert rule.decide(1.0, state(due, full)) == []
-    assert rule.next_trigger(full).completions == 3  # any completion anywhere may free the slot
+    assert rule.next_trigger(full) == Trigger(
+        7, step_completions=90
+    )  # 89 are complete: the next one anywhere may free the slot
+    assert rule.next_trigger(due) == Trigger(None, step_completions=90)
     roomy = view(1, range(10, 17), completed=3, free=3)
     assert cut_actors(rule.decide(1.0, state(due, roomy))) == [0]
 
@@ -405,7 +408,7 @@ class Eager(Watched):
 
     def next_trigger(self, v):
         self.rule.next_trigger(v)
-        return Trigger(completions=v.completed + 1)
+        return Trigger(step_completions=1)
 
 
 @pytest.mark.parametrize("slots", [14, 20, 64])
@@ -419,6 +422,7 @@ def test_cuts_come_no_later_than_if_asked_at_every_completion(policy, seed, slot
         for plan in [policy.plan(given(work, latency=latency))]
     ]
     assert records[0].events == records[1].events
+    assert len(records[0].rule.seen) < len(records[1].rule.seen)
     ends = [[r.completions[i].time_s for i in range(len(work))] for r in records]
     np.testing.assert_allclose(*ends, rtol=1e-12)
 
