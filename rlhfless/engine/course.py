@@ -176,7 +176,7 @@ class Course:
         """The same where everybody joined in the first iteration."""
         members["generated_tokens"] += at
         members["has_kv"], members["there_tokens"], members["prompt"] = True, 0, -1
-        members["prefill_tokens"] += self.stays.prefill[rows]
+        members["prefill_tokens"] += self.stays.computed[rows]
         for name, index in (("start_s", 0), ("first_token_s", 1)):
             new = np.isnan(members[name])
             if new.any():
@@ -193,7 +193,7 @@ class Course:
         joined = np.zeros(len(members), dtype=bool)
         joined[rows] = True
         start_s, first_token_s, prefill = (members[name].copy() for name in ("start_s", "first_token_s", "prefill_tokens"))
-        np.add.at(prefill, rows, stays.prefill[some])
+        np.add.at(prefill, rows, stays.computed[some])
         if len(first):
             self.iterations.end_s(int(first.max()) + 1)
         for column, offset in ((start_s, 0), (first_token_s, 1)):

@@ -61,7 +61,7 @@ class VirtualStep(Step[Live]):
         self.cluster, self.rest, self.watch = cluster, rest, watch
         self.hidden: list[tuple[Live, Completions]] = []  # completions that are not known yet
         self.available_s: dict[int, float] = {}  # of responses that are on their way to another actor
-        self.live, self.held = begin(plan, self.requests, make_engine, latency, record, admission)
+        self.live, self.held = begin(self.plan, self.requests, make_engine, latency, record, admission)
         for actor in self.live.values():
             self.owner.update(dict.fromkeys(actor.plan.responses, actor))
         self.log = StepLog.of({i: actor.engine for i, actor in self.live.items()}, len(record.spans))
@@ -353,5 +353,5 @@ def run_step(
         record, held = retime(
             record, executed.log, executed.held, measure(executed.log.journals, measured, watch=watch_replays)
         )
-        bill(record, plan, held, cluster, rest)
+        bill(record, executed.plan, held, cluster, rest)
     return record
