@@ -76,9 +76,9 @@ class Rows:
             if self.noise is not None:
                 self.noise.swap(row, last)
         change.rows = [*self.of[: len(self.of) - len(change.evicted)], *change.newcomers]
-        padded = self.model.padded(len(change.rows), self.slots)
-        self.reserve(len(change.rows))
-        newcomers = change.newcomers
+        padded, newcomers = self.model.padded(len(change.rows), self.slots), change.newcomers
+        if padded > self.cache.data.shape[2]:
+            self.reserve(len(change.rows))
         if self.noise is not None and newcomers:
             begin = len(change.rows) - len(newcomers)
             self.noise.join(begin, [s.request.seed for s in newcomers], [s.count for s in newcomers])

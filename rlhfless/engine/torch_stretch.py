@@ -8,6 +8,7 @@ iteration costs the host no work per response, and with forced lengths no synchr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -19,6 +20,12 @@ from rlhfless.engine.torch_state import ActiveResponse, Settled
 from rlhfless.engine.torch_step import DecodeStep, Drawn, Inputs
 
 SETTLED_EVERY = 64  # so that logits that are no numbers are noticed, and little waits on the device
+
+
+@cache
+def _iterations(device: torch.device) -> Tensor:
+    """(SETTLED_EVERY, 1) 0, 1, 2, ..."""
+    return torch.arange(SETTLED_EVERY, device=device)[:, None]
 
 
 class Stretch:
@@ -70,7 +77,7 @@ class Stretch:
         """Cells that its next iteration attends over."""
         return self.longest + self.steps
 
-    def run(self, step: DecodeStep, cache: KVCache, count: int, eos_id: int) -> list[Drawn]:
+    def run(self, step: DecodeStep, kv: KVCache, count: int, eos_id: int) -> list[Drawn]:
         """Compute the next iterations, at most ``count`` of the ``certain`` ones, until a response ends; at least one.
 
         Changes nothing but cells of the cache that nobody owns yet: they may still be forgotten.
@@ -82,12 +89,11 @@ class Stretch:
             count = len(noises)
         places: Sequence[Tensor] = (self._positions,)
         if count > 1:
-            moves = self._moves * torch.arange(count, device=self._moves.device)[:, None]
-            places = (self._positions + moves).unbind()
+            places = torch.addcmul(self._positions, self._moves, _iterations(self._moves.device)[:count]).unbind()
         tokens, forced, free = self._tokens, self._forced, self._free
         drawn: list[Drawn] = []
         for k, (noise, positions) in enumerate(zip(noises, places, strict=True)):
-            one = step(cache, Inputs(tokens, positions, noise, forced), width + k, padding)
+            one = step(kv, Inputs(tokens, positions, noise, forced), width + k, padding)
             drawn.append(one)
             tokens = one.ids
             if free and count > 1 and self._ending(one, eos_id):
@@ -133,7 +139,7 @@ class Stretch:
             s.parts.append((settled, row))
             s.count += count
             s.last_token = last
-        if (bad := np.isnan(own_logprobs[: len(self.rows)]).any(1)).any():
+        if np.isnan(own_logprobs.sum()) and (bad := np.isnan(own_logprobs[: len(self.rows)]).any(1)).any():
             raise FloatingPointError(
                 f"the model's logits for response {self.rows[int(bad.argmax())].request.response} are not numbers; its weights "
                 "or the precision are to blame: load finite weights, or decode in float32"
