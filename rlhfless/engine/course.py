@@ -178,7 +178,7 @@ class Course:
         if not len(new):
             return
         new["has_kv"], new["there_tokens"], new["prompt"] = True, 0, -1
-        new["prefill_tokens"] += self.stays.prefill[rows[known:]]
+        new["prefill_tokens"] += self.stays.computed[rows[known:]]
         for name, index in (("start_s", 0), ("first_token_s", 1)):
             unknown = np.isnan(new[name])
             if unknown.any():
@@ -195,7 +195,7 @@ class Course:
         joined = np.zeros(len(members), dtype=bool)
         joined[rows] = True
         start_s, first_token_s, prefill = (members[name].copy() for name in ("start_s", "first_token_s", "prefill_tokens"))
-        np.add.at(prefill, rows, stays.prefill[some])
+        np.add.at(prefill, rows, stays.computed[some])
         if len(first):
             self.iterations.end_s(int(first.max()) + 1)
         for column, offset in ((start_s, 0), (first_token_s, 1)):

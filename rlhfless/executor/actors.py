@@ -14,6 +14,7 @@ import numpy as np
 
 from rlhfless.engine.members import Requests
 from rlhfless.engine.protocol import CountsInArrays, Engine, Foresees, Request
+from rlhfless.executor.prefixes import prefixes_of
 from rlhfless.executor.record import StepRecord
 from solver.admission import Admission
 from solver.errors import PlanningError
@@ -209,12 +210,10 @@ def _refusal(actor: Live, requests: Sequence[Request]) -> str | None:
 
 
 def _computed_prefixes(plan: Plan, requests: Sequence[Request], make_engine: EngineFactory) -> Mapping[int, Any]:
-    """KV state by prompt of what the plan computes once, where engines are real. A prompt's last token is left to decoding."""
+    """KV state by prompt of what the plan computes once, where engines are real."""
     if plan.prefill is None or not isinstance(make_engine, ComputesPrefixes):
         return {}
-    wanted = dict(zip(plan.prefill.prompts, plan.prefill.prefix_tokens, strict=True))
-    prompts = {r.prompt: r.prompt_ids for r in requests if r.prompt in wanted and r.prompt_ids is not None}
-    return make_engine.compute_prefixes({p: ids[: min(wanted[p], len(ids) - 1)] for p, ids in prompts.items()})
+    return make_engine.compute_prefixes(prefixes_of(plan, requests))
 
 
 def without_prompt(index: int, actor: ActorPlan, requests: Sequence[Request]) -> str | None:

@@ -18,6 +18,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.executor.actors import Actor, Held, holder_of
 from rlhfless.executor.check import check_responses
 from rlhfless.executor.decisions import checked_trigger
+from rlhfless.executor.prefixes import with_computed_tokens
 from rlhfless.executor.record import StepRecord
 from solver.errors import PlanningError
 from solver.plan import Plan
@@ -56,10 +57,11 @@ class Step(Generic[A]):
 
     def __init__(self, plan: Plan, requests: Sequence[Request], record: StepRecord, migration: str, admission: str) -> None:
         check_migration(migration)
-        self.plan, self.record, self.migration = plan, record, migration
+        self.record, self.migration = record, migration
         self.rule = record.rule = copy.deepcopy(plan.rule)  # rules keep what they have seen, a plan does not
         self.requests = Requests.of(requests)
         check_responses(plan, self.requests)
+        self.plan = with_computed_tokens(plan, self.requests)
         self.prompt_tokens = self.requests.rows["prompt_tokens"].copy()
         self.reserved_tokens: IntArray | None = None
         if admission == "reserve":

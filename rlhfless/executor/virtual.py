@@ -55,7 +55,7 @@ class VirtualStep(VirtualOrders):
         check_gpus(plan, cluster)
         super().__init__(plan, requests, record, migration, admission)
         self.cluster, self.rest, self.watch = cluster, rest, watch
-        self.live, self.held = begin(plan, self.requests, make_engine, latency, record, admission)
+        self.live, self.held = begin(self.plan, self.requests, make_engine, latency, record, admission)
         for actor in self.live.values():
             self.owner.update(dict.fromkeys(actor.plan.responses, actor))
         self.log = StepLog.of({i: actor.engine for i, actor in self.live.items()}, len(record.spans))
@@ -216,5 +216,5 @@ def run_step(
         record, held = retime(
             record, executed.log, executed.held, measure(executed.log.journals, measured, watch=watch_replays)
         )
-        bill(record, plan, held, cluster, rest)
+        bill(record, executed.plan, held, cluster, rest)
     return record

@@ -18,6 +18,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.executor.actors import Held, with_prefixes, without_prompt
 from rlhfless.executor.decisions import check_all_go, check_decision, receiver_of
 from rlhfless.executor.faults import Faults, Speed
+from rlhfless.executor.prefixes import prefixes_of
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.remote import Crew
 from rlhfless.executor.step import Step
@@ -94,9 +95,7 @@ class WallOrders(Step[Remote]):
         self._start(first)
         if self.plan.prefill is None:
             return
-        wanted = dict(zip(self.plan.prefill.prompts, self.plan.prefill.prefix_tokens, strict=True))
-        ids = {r.prompt: r.prompt_ids for r in self.requests if r.prompt in wanted and r.prompt_ids is not None}
-        prefixes = {p: ids[p][: min(n, len(ids[p]) - 1)] for p, n in wanted.items() if p in ids}
+        prefixes = prefixes_of(self.plan, self.requests)
         receivers = {a.index: a.plan.prefixes for a in self.planned if a.awaits}
         if prefill is None:
             handles, done_s = self.crew.prefill(prefixes, receivers)
