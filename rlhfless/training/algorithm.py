@@ -90,10 +90,9 @@ class UpdateOptions:
 
 class Algorithm(Protocol):
     """``trained`` are all weights that ``learn`` changes, the model's and a critic's: what a checkpoint holds beside the
-    optimizer's state; ``policy`` is the model among them. ``learn`` returns numbers of the step, ``seconds`` among them."""
+    optimizer's state. ``learn`` returns numbers of the step, ``seconds`` among them."""
 
     trained: Any
-    policy: Any
     optimizer: Any
 
     def learn(self, batch: Batch) -> dict[str, float]:

@@ -41,6 +41,26 @@ def make_algorithm(
         options: of ``GrpoOptions`` or ``PpoOptions``.
 
     Raises:
+        InputError: see ``algorithm_options`` and ``make_optimizer``.
+    """
+    given = algorithm_options(name, **options)
+    reference = ranks.shard(frozen_copy(model)) if given.kl_weight else None
+    if isinstance(given, GrpoOptions):
+        trained = ranks.shard(model)
+        groups = [{"params": list(trained.parameters()), "lr": learning_rate}]
+        return Grpo(trained, make_optimizer(groups, optimizer, weight_decay, ranks.count), given, reference, ranks)
+    both = ranks.shard(PolicyAndCritic(model, make_critic(model, critic)))
+    groups = [
+        {"params": list(both.policy.parameters()), "lr": learning_rate},
+        {"params": list(both.critic.parameters()), "lr": critic_learning_rate or learning_rate},
+    ]
+    return Ppo(both, make_optimizer(groups, optimizer, weight_decay, ranks.count), given, reference, ranks)
+
+
+def algorithm_options(name: str, **options: Any) -> GrpoOptions | PpoOptions:
+    """The options of a named algorithm.
+
+    Raises:
         InputError: a name, an option or a value that the algorithm does not know.
     """
     one_of("algorithm", name, ALGORITHMS)
@@ -48,15 +68,5 @@ def make_algorithm(
     known = {field.name for field in fields(kind)}
     if unknown := sorted(set(options) - known):
         raise InputError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    given = kind(**options)
-    reference = ranks.shard(frozen_copy(model)) if given.kl_weight else None
-    if name == "grpo":
-        trained = ranks.shard(model)
-        groups = [{"params": list(trained.parameters()), "lr": learning_rate}]
-        return Grpo(trained, make_optimizer(groups, optimizer, weight_decay, ranks), given, reference, ranks)
-    both = ranks.shard(PolicyAndCritic(model, make_critic(model, critic)))
-    groups = [
-        {"params": list(both.policy.parameters()), "lr": learning_rate},
-        {"params": list(both.critic.parameters()), "lr": critic_learning_rate or learning_rate},
-    ]
-    return Ppo(both, make_optimizer(groups, optimizer, weight_decay, ranks), given, reference, ranks)
+    given: GrpoOptions | PpoOptions = kind(**options)
+    return given

@@ -53,8 +53,7 @@ class Grpo:
     def __init__(
         self, model: Any, optimizer: Any, options: GrpoOptions = GrpoOptions(), reference: Any = None, ranks: Ranks = ONE
     ) -> None:
-        self.trained = self.policy = model
-        self.optimizer, self.options, self.ranks = optimizer, options, ranks
+        self.trained, self.optimizer, self.options, self.ranks = model, optimizer, options, ranks
         self.reference = frozen_copy(model) if options.kl_weight and reference is None else reference
 
     def learn(self, batch: Batch) -> dict[str, float]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import math
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from rlhfless.training import missing_torch
@@ -21,6 +23,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.training.algorithm import Algorithm
 from rlhfless.training.algorithms import make_algorithm
 from rlhfless.training.batch import Batch
 from rlhfless.training.config import TrainError, differences
@@ -56,32 +59,44 @@ class LocalLearner:
     """The learner of this process: alone, or one of ``ranks``.
 
     Args:
-        name: of the algorithm.
-        model: is trained in place. With several ranks its weights are spread over them.
+        algorithm: with its optimizer.
         schedule, warmup_steps, schedule_steps: see ``make_schedule``.
-        options: see ``make_algorithm``.
+        configuration: anything that JSON has, which a checkpoint has to be of.
 
     Raises:
-        InputError: an option or a value that nobody knows.
+        InputError: rates that make no schedule.
     """
 
     def __init__(
         self,
-        name: str,
-        model: Any,
+        algorithm: Algorithm,
         *,
         ranks: Ranks = ONE,
         schedule: str = "constant",
         warmup_steps: int = 0,
         schedule_steps: int | None = None,
-        **options: Any,
+        configuration: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.ranks = ranks
-        self.algorithm = make_algorithm(name, model, ranks=ranks, **options)
-        self.schedule = make_schedule(self.algorithm.optimizer, schedule, warmup_steps, schedule_steps)
+        self.algorithm, self.ranks = algorithm, ranks
+        self.schedule = make_schedule(algorithm.optimizer, schedule, warmup_steps, schedule_steps)
         self._ends = math.inf if schedule_steps is None else schedule_steps
-        own = {"schedule": schedule, "warmup_steps": warmup_steps, "schedule_steps": schedule_steps}
-        self._configuration = json.loads(json.dumps({"algorithm": name, **own, **options}))
+        rates = {"schedule": schedule, "warmup_steps": warmup_steps, "schedule_steps": schedule_steps}
+        self._configuration = json.loads(json.dumps({**rates, **configuration}))
+
+    @classmethod
+    def make(cls, name: str, model: Any, *, ranks: Ranks = ONE, **options: Any) -> LocalLearner:
+        """The learner of a named algorithm.
+
+        Args:
+            model: is trained in place. With several ranks its weights are spread over them.
+            options: of the schedule, and of ``make_algorithm``.
+
+        Raises:
+            InputError: an option or a value that nobody knows.
+        """
+        rates = {option: options.pop(option) for option in ("schedule", "warmup_steps", "schedule_steps") if option in options}
+        algorithm = make_algorithm(name, model, ranks=ranks, **options)
+        return cls(algorithm, ranks=ranks, configuration={"algorithm": name, **options}, **rates)
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """See ``Learner``. Parts of the model that behave differently in training do so only in here."""

@@ -39,7 +39,7 @@ class Beginning:
         device: ``cuda`` for a GPU each, or ``cpu``.
         config: of the transformers model. first: its weights as training began, see ``laid_out``.
         board: shared memory of the same layout, where the first process puts new weights.
-        name, options: of ``LocalLearner``.
+        name, options: of ``LocalLearner.make``.
     """
 
     count: int
@@ -56,13 +56,13 @@ def main(connection: Connection, rank: int, beginning: Beginning) -> None:
     """The process, until its pipe ends."""
     die_with_parent()
     try:
-        learner = _learner(rank, beginning)
+        learner, model = _learner(rank, beginning)
         connection.send((READY, None))
         while True:
             order, argument = connection.recv()
             numbers = getattr(learner, order)(argument)
             if order != "write":
-                publish(learner, beginning.board)
+                publish(model, rank, beginning.board)
             connection.send((DONE, numbers))
     except (EOFError, OSError) as error:
         if isinstance(error, EOFError):
@@ -72,8 +72,8 @@ def main(connection: Connection, rank: int, beginning: Beginning) -> None:
         _report(connection, error)
 
 
-def _learner(rank: int, beginning: Beginning) -> LocalLearner:
-    """Meet the other processes and share the model with them."""
+def _learner(rank: int, beginning: Beginning) -> tuple[LocalLearner, Any]:
+    """Meet the other processes and share the model with them; the learner and its model."""
     on_gpu = beginning.device == "cuda"
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = LOOPBACK
     if on_gpu:
@@ -86,7 +86,8 @@ def _learner(rank: int, beginning: Beginning) -> LocalLearner:
     model = AutoModelForCausalLM.from_config(beginning.config, dtype=torch.float32).eval()
     for parameter, values in zip(model.parameters(), laid_out(model.parameters(), beginning.first), strict=True):
         parameter.detach().copy_(values)
-    return LocalLearner(beginning.name, model.to(beginning.device), ranks=ranks, **beginning.options)
+    model = model.to(beginning.device)
+    return LocalLearner.make(beginning.name, model, ranks=ranks, **beginning.options), model
 
 
 def laid_out(parameters: Iterable[Tensor], flat: Tensor) -> list[Tensor]:
@@ -96,12 +97,12 @@ def laid_out(parameters: Iterable[Tensor], flat: Tensor) -> list[Tensor]:
     return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
 
 
-def publish(learner: LocalLearner, board: Tensor) -> None:
-    """Put the policy's weights on the board; all ranks have to call it, the first one writes."""
-    parameters = list(learner.algorithm.policy.parameters())
+def publish(model: Any, rank: int, board: Tensor) -> None:
+    """Put the model's weights on the board; all ranks have to call it, the first one writes."""
+    parameters = list(model.parameters())
     for parameter, values in zip(parameters, laid_out(parameters, board), strict=True):
         new = whole(parameter.detach())
-        if learner.ranks.rank == 0:
+        if rank == 0:
             values.copy_(new)
 
 

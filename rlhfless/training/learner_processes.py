@@ -28,24 +28,48 @@ except ImportError as error:
 
 from rlhfless.executor.spawn import undisturbed, without_main
 from rlhfless.training import learner_process
+from rlhfless.training.algorithms import algorithm_options
 from rlhfless.training.batch import Batch
 from rlhfless.training.config import LearnerError
 from rlhfless.training.learner import Learner, LocalLearner
 from rlhfless.training.learner_process import DONE, FAILED, READY, Beginning, laid_out
+from rlhfless.training.optimizing import check_optimizer, check_schedule
 
 END_S = 5.0  # that a process that was killed may take to be gone
 
 
 def make_learner(name: str, model: Any, *, processes: int = 1, **options: Any) -> Learner:
-    """A learner of this process, or of several others; arguments as for ``LocalLearner``."""
-    return LocalLearner(name, model, **options) if processes == 1 else LearnerProcesses(processes, name, model, **options)
+    """A learner of this process, or of several others; arguments as for ``LocalLearner.make``."""
+    return LocalLearner.make(name, model, **options) if processes == 1 else LearnerProcesses(processes, name, model, **options)
+
+
+def check_learner(
+    name: str,
+    *,
+    processes: int = 1,
+    schedule: str = "constant",
+    warmup_steps: int = 0,
+    schedule_steps: int | None = None,
+    optimizer: str = "adamw",
+    weight_decay: float = 0.0,
+    **options: Any,
+) -> None:
+    """Refuse what ``make_learner`` would refuse, before there is a model.
+
+    Raises:
+        InputError: an option or a value that nobody knows.
+    """
+    check_schedule(schedule, warmup_steps, schedule_steps)
+    check_optimizer(optimizer, weight_decay, processes)
+    of_the_model = ("learning_rate", "critic", "critic_learning_rate")
+    algorithm_options(name, **{option: value for option, value in options.items() if option not in of_the_model})
 
 
 class LearnerProcesses:
     """Processes of this machine that learn together: on a GPU each if the model is on one, else on the CPU.
 
     Args:
-        count: of processes. name, options: see ``LocalLearner``.
+        count: of processes. name, options: see ``LocalLearner.make``.
         model: stays here and whole; ``learn`` and ``read`` change its weights.
 
     Raises:

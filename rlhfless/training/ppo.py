@@ -73,8 +73,7 @@ class Ppo:
         reference: Any = None,
         ranks: Ranks = ONE,
     ) -> None:
-        self.trained, self.policy = trained, trained.policy
-        self.optimizer, self.options, self.ranks = optimizer, options, ranks
+        self.trained, self.optimizer, self.options, self.ranks = trained, optimizer, options, ranks
         self.reference = frozen_copy(trained.policy) if options.kl_weight and reference is None else reference
 
     def learn(self, batch: Batch) -> dict[str, float]:
@@ -92,7 +91,7 @@ class Ppo:
         counted = batch.counted(o.mask_truncated) & batch.judged
         weights, divisor = aggregation(o.aggregation, batch.response_tokens, counted, o.response_limit)
         tokens = float(np.asarray(batch.response_tokens)[counted].sum())
-        parts = batch.parts(np.flatnonzero(counted), o.token_budget, self.policy.device, self.ranks)
+        parts = batch.parts(np.flatnonzero(counted), o.token_budget, self.trained.policy.device, self.ranks)
         metrics = self._look_back(parts, np.asarray(batch.rewards, dtype=float)) if parts else {}
 
         sums, norms = dict.fromkeys(("loss", "value_loss", "clipped", "values_clipped", "kl"), 0.0), 0.0

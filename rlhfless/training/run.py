@@ -32,7 +32,7 @@ from rlhfless.training.arithmetic import ArithmeticTask
 from rlhfless.training.checkpoint import keep_only, load_checkpoint, save_checkpoint
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.learner import Learner
-from rlhfless.training.learner_processes import make_learner
+from rlhfless.training.learner_processes import check_learner, make_learner
 from rlhfless.training.model import load_model, save_model, tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 from rlhfless.training.warmup import warm_up
@@ -105,6 +105,7 @@ class Run:
         Raises:
             TrainError: the folder holds a run already, or nothing to resume, or one with other options.
         """
+        check_learner(config.algorithm, processes=config.learner_processes, **config.learner_options())
         if not resume:
             if folder is not None and (folder / "meta.json").exists():
                 raise TrainError(f"{folder}: holds a trace already; name another folder, or resume it")

@@ -142,7 +142,7 @@ def test_weights_after_several_updates_are_those_of_trl(
     """TRL's optimizer, schedule and clipping of gradients; its schedule counts updates, ours batches."""
     batches, model, other = [noise_batch(small_model(), seed=seed) for seed in range(3)], small_model(), small_model()
     given = {"std": "sample", "eps": 1e-4, "token_budget": 64, "learning_rate": 1e-3, "updates": updates, **ours}
-    learner = LocalLearner("grpo", model, schedule_steps=3, **given)
+    learner = LocalLearner.make("grpo", model, schedule_steps=3, **given)
     rates = [learner.learn(batch)["learning_rate"] for batch in batches]
 
     trainer = trl_trainer(tmp_path, other, batches, 4, **{"loss_type": "dapo", "learning_rate": 1e-3, **theirs})

@@ -159,4 +159,4 @@ def test_the_loop_with_two_processes_goes_on_with_one(model: Path, tmp_path: Pat
     with pytest.raises(
         TrainError, match="was started with schedule 'constant', not 'linear', and warmup_steps 0, not 1; resume"
     ):
-        train(config(steps=3, schedule="linear", warmup_steps=1), tmp_path / "two", resume=True)
+        train(config(steps=2, schedule="linear", warmup_steps=1), tmp_path / "two", resume=True)

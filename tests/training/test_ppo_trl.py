@@ -42,8 +42,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"kl_coef": 0.3, "gamma": 0.9, "lam": 0.7, "cliprange": 0.1, "cliprange_value": 0.01, "vf_coef": 0.5},
     ),
     "several updates": (
-        {"kl_weight": 0.05, "lam": 0.95, "updates": 3},
-        {"num_ppo_epochs": 3, "learning_rate": RATE, "optim": "sgd", "lr_scheduler_type": "constant"},
+        {"kl_weight": 0.05, "lam": 0.95, "updates": 3, "value_clip": 0.01},
+        {"num_ppo_epochs": 3, "cliprange_value": 0.01, "learning_rate": RATE, "optim": "sgd", "lr_scheduler_type": "constant"},
     ),
 }  # fmt: skip
 
@@ -110,6 +110,7 @@ def test_loss_and_gradient_are_those_of_trl(case: str, monkeypatch: pytest.Monke
     algorithm.reference = frozen_copy(small_model(REFERENCE))
     metrics = algorithm.learn(batch)
     assert metrics["clip_share"] > 0
+    assert (metrics["value_clip_share"] > 0) == (options.updates > 1), "the first update finds the old values"
 
     loss, policy_gradient, critic_gradient = trl_step(monkeypatch, tmp_path, batch, **theirs)
     if options.updates == 1:  # else ours is the mean over the updates
