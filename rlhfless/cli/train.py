@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from rlhfless.cli.group import main
+from rlhfless.cli.learner_options import learner_options
 from rlhfless.cli.options import seed_option, time_weight_option
 
 
@@ -30,6 +31,7 @@ from rlhfless.cli.options import seed_option, time_weight_option
 @click.option("--old-logprobs", type=click.Choice(["engine", "recomputed"]), default="engine", show_default=True)
 @click.option("--importance-cap", type=float, help="Correct the engine's probabilities, by this factor at most.")
 @click.option("--critic", default="head", show_default=True, help="Of PPO: head, model, or a folder.")
+@learner_options
 @click.option("--steps", type=int, default=60, show_default=True, help="Steps of the whole run.")
 @click.option("--gpus", type=int, default=16, show_default=True, help="GPUs: emulated ones, or those of the pool.")
 @click.option("--profile", default="cpu-tiny-qwen2", show_default=True, help="What a GPU takes for an iteration.")
@@ -51,12 +53,12 @@ from rlhfless.cli.options import seed_option, time_weight_option
 def train(out: Path, resume: bool, model: Path | None, **options: Any) -> None:
     """Train: predict, plan, execute, reward, learn, trace, step after step."""
     from rlhfless.executor import ActorError
-    from rlhfless.training.config import TrainConfig
+    from rlhfless.training.config import LearnerError, TrainConfig
     from rlhfless.training.loop import train as run_training
 
     try:
         trace = run_training(TrainConfig(**options), out, resume=resume, model=model)
-    except ActorError as error:
+    except (ActorError, LearnerError) as error:
         raise click.ClickException(f"{error}; {out} holds the steps before it, and --resume goes on with this one") from error
     click.echo(repr(trace))
     click.echo(f"wrote {out}")

@@ -25,6 +25,7 @@ _MODULE_OF = {
     "make_rewards": "rewards.named",
     "Batch": "batch",
     "make_algorithm": "algorithms",
+    "make_learner": "learner_processes",
     "Grpo": "grpo",
     "GrpoOptions": "grpo",
     "Ppo": "ppo",

@@ -141,9 +141,10 @@ class Trainer:
         self.close()
 
     def close(self) -> None:
-        """End the actors' processes, if there are any, and remove what they read weights from. Idempotent."""
+        """End the processes of actors and learner, if there are any, and remove what actors read weights from. Idempotent."""
         if self.pool is not None:
             self.pool.close()
+        self.kept.close()
         self.engines.close()
 
     @property
@@ -291,12 +292,8 @@ class Trainer:
             [done.logprobs for done in completions if done.logprobs is not None] if c.temperature == 1.0 else None,
             (rollouts["finish_reason"] == "length").to_numpy(),
         )
-        self.model.train()
-        try:
-            with one_thread(self.model.device):
-                return self.kept.algorithm.learn(batch)
-        finally:
-            self.model.eval()
+        with one_thread(self.model.device):
+            return self.kept.learner.learn(batch)
 
     def _record_learning(self, record: StepRecord, prepare_s: float, learning: dict[str, float]) -> None:
         """The learner takes one actor's GPUs when generation ends; what it does there was measured on this device."""

@@ -28,11 +28,11 @@ except ImportError as error:
 from rlhfless.engine.torch_forward import one_thread
 from rlhfless.executor import StepRecord
 from rlhfless.trace import Trace, TraceWriter
-from rlhfless.training.algorithm import Algorithm
-from rlhfless.training.algorithms import make_algorithm
 from rlhfless.training.arithmetic import ArithmeticTask
 from rlhfless.training.checkpoint import keep_only, load_checkpoint, save_checkpoint
 from rlhfless.training.config import TrainConfig, TrainError
+from rlhfless.training.learner import Learner
+from rlhfless.training.learner_processes import check_learner, make_learner
 from rlhfless.training.model import load_model, save_model, tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 from rlhfless.training.warmup import warm_up
@@ -78,7 +78,7 @@ class Run:
 
     model: Any
     tokenizer: Any
-    algorithm: Algorithm
+    learner: Learner
     checkpoints: Path
     writer: TraceWriter | None = None
     position: Position = field(default_factory=Position)
@@ -105,16 +105,17 @@ class Run:
         Raises:
             TrainError: the folder holds a run already, or nothing to resume, or one with other options.
         """
+        check_learner(config.algorithm, processes=config.learner_processes, **config.learner_options())
         if not resume:
             if folder is not None and (folder / "meta.json").exists():
                 raise TrainError(f"{folder}: holds a trace already; name another folder, or resume it")
             if model is None and config.task != "arithmetic":
                 raise TrainError(f"task {config.task!r} needs a model that knows its words; give one (--model FOLDER)")
             weights, tokenizer = make_model(config.seed, progress) if model is None else load_model(model)
-            run = cls(weights, tokenizer, _algorithm(weights, config), _checkpoints(folder))
+            run = cls(weights, tokenizer, _learner(weights, config), _checkpoints(folder))
             if folder is None:
                 weakref.finalize(run, shutil.rmtree, run.checkpoints, ignore_errors=True)
-            save_checkpoint(run.checkpoints, 0, run.algorithm.trained, run.algorithm.optimizer)
+            save_checkpoint(run.checkpoints, 0, run.learner)
             if folder is not None:
                 save_model(weights, tokenizer, folder / "warm")
                 meta = meta_of(config, cluster) | dict(executed)
@@ -125,14 +126,14 @@ class Run:
         writer = TraceWriter.resume(folder)
         config.check_resume(writer.meta.get("config", {}))
         weights, tokenizer = load_model(folder / "warm")
-        run = cls(weights, tokenizer, _algorithm(weights, config), _checkpoints(folder), writer)
+        run = cls(weights, tokenizer, _learner(weights, config), _checkpoints(folder), writer)
         run._go_back()
         return run
 
     def go_on_after(self, trace: Trace) -> None:
         """Take over lengths, clock and step number of a trace, which stays as it is."""
         position = Position(trace.steps[-1] + 1, float(trace.allocations["end_s"].max()), trace.rollouts)
-        save_checkpoint(self.checkpoints, position.next_step, self.algorithm.trained, self.algorithm.optimizer)
+        save_checkpoint(self.checkpoints, position.next_step, self.learner)
         self.position = position
 
     @contextlib.contextmanager
@@ -158,11 +159,16 @@ class Run:
         a trace, ``position`` does."""
         steps = self.position.next_step + 1
         history = pd.concat([self.position.history, rollouts], ignore_index=True)
-        save_checkpoint(self.checkpoints, steps, self.algorithm.trained, self.algorithm.optimizer)
+        save_checkpoint(self.checkpoints, steps, self.learner)
         if self.writer is not None:
             self.writer.append_step(rollouts, record.allocations, record.spans, record.events, record.plan.to_dict())
         self.position = Position(steps, record.end_s, history)
         keep_only(self.checkpoints, steps)
+
+    def close(self) -> None:
+        """End the learner's processes, if there are any; another step would read the last checkpoint first. Idempotent."""
+        self.learner.close()
+        self._in_doubt = True
 
     @property
     def trace(self) -> Trace | None:
@@ -175,7 +181,7 @@ class Run:
             self.writer = writer = TraceWriter.resume(self.writer.folder)
             history = writer.trace.rollouts if writer.next_step else pd.DataFrame()
             self.position = Position(writer.next_step, writer.end_s, history)
-        load_checkpoint(self.checkpoints, self.position.next_step, self.algorithm.trained, self.algorithm.optimizer)
+        load_checkpoint(self.checkpoints, self.position.next_step, self.learner)
         self._in_doubt = False
 
 
@@ -183,9 +189,9 @@ def _checkpoints(folder: Path | None) -> Path:
     return Path(tempfile.mkdtemp(prefix="rlhfless-")) if folder is None else folder / "checkpoints"
 
 
-def _algorithm(model: Any, config: TrainConfig) -> Algorithm:
+def _learner(model: Any, config: TrainConfig) -> Learner:
     """Made from the weights that training began with, before a checkpoint is loaded: they are the reference."""
-    return make_algorithm(config.algorithm, model, **config.algorithm_options())
+    return make_learner(config.algorithm, model, processes=config.learner_processes, **config.learner_options())
 
 
 def meta_of(config: TrainConfig, cluster: Cluster) -> dict[str, Any]:
