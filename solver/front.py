@@ -1,8 +1,8 @@
 """The time-cost front of a workload: plans that no other plan found beats, and the bound curve below all of them.
 
 Knows the relaxation and the rounding. Every plan of the front is within the planning model; the curve is the relaxation, so no
-plan with makespan M costs less than the curve says at M. For a workload with scenarios the plans' times and costs are means
-over them, while the curve stays that of the predicted lengths.
+plan with makespan M costs less than the curve says at M. For a workload with scenarios times and costs of plans are means over
+them, and so is the curve (``mean_curve``); what may be planned is found for the predicted lengths.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from solver.assemble import assemble, check_fits
+from solver.canonical import Canonical
 from solver.cluster import Cluster, MixedCluster
 from solver.errors import PlanningError
 from solver.evaluate import admission_of
+from solver.mean_curve import mean_curve
 from solver.mixed.front import mixed_front
 from solver.mixed.problem import MixedProblem
 from solver.objective import COSTS, Objective, StepRest
@@ -123,6 +125,8 @@ def pareto_front(
     check_fits(workload, cluster, latency)
     offers = offers_of(cluster, latency)
     check_options(workload, offers, least_actors, most_actors, keep_together)
+    asked = Canonical.of(workload)
+    workload = asked.workload
     if several(offers):
         objective = Objective(cost=cost)
         problem = MixedProblem(
@@ -130,17 +134,21 @@ def pareto_front(
             release=release, keep_together=keep_together, share_prefill=share_prefill,
         )  # fmt: skip
         plans, makespans_s, least = mixed_front(problem, points, time_limit_s)
-        return Front(_undominated(plans, cost), makespans_s, least, cost)
-    cluster, model = one_pool(cluster, offers[0]), offers[0].latency.affine
-    work = SortedWork.of(
-        workload.points, model, admission_of(model, None, admission),
-        most_actors=min(cluster.max_actors, most_actors or cluster.max_actors), least_actors=least_actors,
-        prewarmed=cluster.prewarmed, keep_together=keep_together, share_prefill=share_prefill,
-    )  # fmt: skip
+        return Front(_undominated([asked.given(plan) for plan in plans], cost), makespans_s, least, cost)
+    where, model = one_pool(cluster, offers[0]), offers[0].latency.affine
+
+    def sorted_of(lengths: Workload) -> SortedWork:
+        return SortedWork.of(
+            lengths, model, admission_of(model, None, admission),
+            most_actors=min(where.max_actors, most_actors or where.max_actors), least_actors=least_actors,
+            prewarmed=where.prewarmed, keep_together=keep_together, share_prefill=share_prefill,
+        )  # fmt: skip
+
+    work = sorted_of(workload.points)
     fastest_s = max(work.shortest_makespan_s, 1e-12)  # 0 when every response is complete already
     grid = np.geomspace(fastest_s, max(fastest_s, work.longest_makespan_s) * (1 + 1e-9), points)
-    rate = cluster.gpus_per_actor * (1.0 if cost == "gpu_s" else cluster.usd_per_gpu_s)
-    bound = np.array([_bound(work, i, grid, release, rest) * rate for i in range(len(grid))])
+    rate = where.gpus_per_actor * (1.0 if cost == "gpu_s" else where.usd_per_gpu_s)
+    curve_s, bound = _curve([sorted_of(case) for case in workload.cases()], points, release, rest)
     seen: dict[bytes, Plan] = {}
     for makespan_s in grid.tolist():
         for groups in _roundings(work, makespan_s):
@@ -148,10 +156,10 @@ def pareto_front(
             key = np.concatenate(responses).tobytes() + np.array([len(r) for r in responses]).tobytes()
             if key not in seen:
                 seen[key] = assemble(
-                    "solver", responses, workload, cluster, model, rest, release=release, admission=admission,
+                    "solver", responses, workload, where, model, rest, release=release, admission=admission,
                     shares_prompts=share_prefill,
                 )  # fmt: skip
-    return Front(_undominated(list(seen.values()), cost), grid, bound, cost)
+    return Front(_undominated([asked.given(plan) for plan in seen.values()], cost), curve_s, bound * rate, cost)
 
 
 def _undominated(found: list[Plan], cost: str) -> tuple[Plan, ...]:
@@ -165,6 +173,18 @@ def _undominated(found: list[Plan], cost: str) -> tuple[Plan, ...]:
         if not plans or paid(plan) < paid(plans[-1]):
             plans.append(plan)
     return tuple(plans)
+
+
+def _curve(works: list[SortedWork], points: int, release: str, rest: StepRest) -> tuple[FloatArray, FloatArray]:
+    """``points`` makespans and the actor-seconds of any plan up to each: of the one set of lengths, or means over scenarios."""
+    ends = [(w.shortest_makespan_s, w.longest_makespan_s) for w in works]
+    grids = [np.geomspace(max(a, 1e-12), max(a, b, 1e-12) * (1 + 1e-9), points) for a, b in ends]
+    bounds = np.array([[_bound(w, i, g, release, rest) for i in range(points)] for w, g in zip(works, grids, strict=True)])
+    if len(works) == 1:
+        return grids[0], bounds[0]
+    begins = np.array([np.concatenate([[first], grid[:-1]]) for (first, _), grid in zip(ends, grids, strict=True)])
+    grid = np.geomspace(np.mean([g[0] for g in grids]), np.mean([g[-1] for g in grids]), points)
+    return grid, mean_curve(begins, bounds, grid)
 
 
 def _bound(work: SortedWork, i: int, grid: FloatArray, release: str, rest: StepRest) -> float:

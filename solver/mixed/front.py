@@ -5,11 +5,14 @@ Knows ``solver.mixed.planner`` and its bound over sequences; ``solver.front`` sa
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
 
 from solver.assemble import timed
+from solver.mean_curve import mean_curve
+from solver.mixed.effort import Effort
 from solver.mixed.planner import search_mixed
 from solver.mixed.problem import MixedProblem
 from solver.mixed.sequences import Sequences
@@ -18,6 +21,7 @@ from solver.objective import Objective
 from solver.plan import Plan
 from solver.workload import FloatArray
 
+POINTS = 16  # of the curve of a single scenario
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
@@ -36,12 +40,38 @@ def mixed_front(problem: MixedProblem, points: int, time_limit_s: float) -> tupl
         found += [outcome.plan, *outcome.candidates]
     if problem.workload.scenarios is not None:
         found = [timed(p, problem.workload, problem.latencies, problem.rest, admission=problem.admission) for p in found]
+    slowest_s = max(plan.makespan_s for plan in found)
+    cases = problem.workload.cases()
+    if len(cases) == 1:
+        grid, _, cost = _curve(problem, problem.needed_actors, slowest_s, points, Effort())
+        return found, grid, cost
+    effort = Effort(time_limit_s, time.perf_counter() + time_limit_s)
+    curves = []
+    for s, case in enumerate(cases):
+        part = Effort(effort.left_s / (len(cases) - s), effort.stop_at)
+        single = replace(problem, workload=case)
+        # plans are made for the predicted lengths, in which less may have anything to generate
+        least = min(problem.needed_actors, single.needed_actors)
+        curves.append(_curve(single, least, slowest_s, min(points, POINTS), part))
+        effort.spend(part.spent_s)
+    makespans, begins, costs = (np.array(x) for x in zip(*curves, strict=True))
+    grid = np.geomspace(makespans[:, 0].mean(), makespans[:, -1].mean(), points)
+    return found, grid, mean_curve(begins, costs, grid)
+
+
+def _curve(
+    problem: MixedProblem, least_actors: int, slowest_s: float, points: int, effort: Effort
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Makespans from the fastest that a plan can have to that of everything on one actor, dense up to a little beyond
+    ``slowest_s``; of the interval that ends at each its begin and the least cost of any plan in it, coarser without effort."""
     work = MixedWork.of(problem)
     sequences = Sequences(
-        work, least_actors=problem.needed_actors, most_actors=problem.most_actors, release=problem.release,
-        after_s=problem.rest.seconds,
+        work, least_actors=least_actors, most_actors=problem.most_actors, release=problem.release,
+        after_s=problem.rest.seconds, effort=effort,
     )  # fmt: skip
-    fastest = max(work.shortest_makespan_s, 1e-12)
-    grid = np.geomspace(fastest, max(fastest, 1.2 * max(plan.makespan_s for plan in found)), points)
-    least = [sequences.at(float(high), low_s=float(low)) for low, high in zip([fastest, *grid[:-1]], grid, strict=True)]
-    return found, grid, np.array([s.cost for s in least])
+    fastest_s = max(work.shortest_makespan_s, 1e-12)
+    last_s = max(work.longest_makespan_s, fastest_s)
+    grid = np.append(np.geomspace(fastest_s, min(last_s, max(fastest_s, 1.2 * slowest_s)), max(points - 1, 1)), last_s)
+    begins = np.concatenate([[work.shortest_makespan_s], grid[:-1]])
+    least = [sequences.at(high, low_s=low).cost for low, high in zip(begins.tolist(), grid.tolist(), strict=True)]
+    return grid, begins, np.array(least)
