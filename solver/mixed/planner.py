@@ -15,6 +15,7 @@ from solver.errors import PlanningError
 from solver.mixed.blame import blame, room_of
 from solver.mixed.classes import Classes
 from solver.mixed.effort import Effort
+from solver.mixed.history import History
 from solver.mixed.linear_model import load
 from solver.mixed.plans import TIMING_S, Plans
 from solver.mixed.problem import MixedProblem
@@ -23,7 +24,7 @@ from solver.mixed.rounding import openings
 from solver.mixed.search import BoundSearch, Node
 from solver.mixed.sequences import Sequences
 from solver.mixed.work import MixedWork
-from solver.plan import Improvement, Plan
+from solver.plan import Plan
 
 PROVEN_GAP = 1e-6
 CLASSES = 40
@@ -126,7 +127,7 @@ class _MixedPlanner:
         self.search = BoundSearch(self.sequences, self.linear, self.plans.worth, self.work.shortest_makespan_s, last)
         self.bound = 0.0
         self.started = False  # whether the bound search has its first intervals
-        self.history: list[Improvement] = []
+        self.history = History(self.began)
         self.waiting: list[Node] = []  # intervals whose actors have not been filled yet
 
     def linear(self) -> Relaxation:
@@ -135,15 +136,10 @@ class _MixedPlanner:
             self.relaxation = Relaxation(self.work, Classes.of(self.work, CLASSES), **self.limits)  # type: ignore[arg-type]
         return self.relaxation
 
-    def note(self, name: str) -> None:
-        """Add a line to the history when value or bound have moved by more than a little."""
+    def note(self, cause: str) -> None:
+        """Tell the history how value and bound stand after what ``cause`` did."""
         self.bound = min(max(self.bound, self.search.lower_bound), self.plans.value) if self.started else 0.0
-        if self.history:
-            last = self.history[-1]
-            moved = max(last.value - self.plans.value, self.bound - last.lower_bound)
-            if math.isfinite(last.value) and moved < 1e-3 * abs(self.plans.value):
-                return
-        self.history.append(Improvement(name, time.perf_counter() - self.began, self.plans.value, self.bound))
+        self.history.note(cause, self.plans.value, self.bound)
 
     def run(self) -> MixedOutcome:
         """Search until the bound meets the plan, nothing more is found, or the work is done."""
@@ -154,12 +150,13 @@ class _MixedPlanner:
         while not self.over():
             enough = self.plans.value * (1 - PROVEN_GAP)
             before = self.effort.spent_s
+            asked = self.search.asked
             nodes = self.search.split(enough, linear=not self.hurry)
+            self.note("sequences" if self.search.asked == asked else "linear programme")
             if nodes is None and (self.search.lower_bound >= enough or math.isinf(self.search.lower_bound)):
                 stopped = "proof"
                 break
             self.waiting += nodes or []
-            self.note("linear programme" if self.search.asked else "sequences")
             stale = 0 if self.search.lower_bound > moved * (1 + 1e-4) else stale + 1
             moved = moved if stale else self.search.lower_bound
             between = self.effort.spent_s
@@ -171,14 +168,15 @@ class _MixedPlanner:
             self.waiting.sort(key=lambda node: node.bound)
             for node in self.waiting[:NODES]:
                 self.round(node)
+                self.note("rounding")
             self.waiting.clear()
             for _ in range(MOST_STEPS):
                 done = proving <= share * (proving + planning + self.effort.spent_s - between)
                 if done or self.effort.over:
                     break
                 self.plans.step()
+                self.note("local search")
             planning += self.effort.spent_s - between
-            self.note("local search")
             if nodes is None and self.plans.failures > MOST_FAILURES:
                 stopped = "failures"
                 break
@@ -232,15 +230,11 @@ class _MixedPlanner:
         """The result, or the refusal."""
         if math.isinf(self.plans.value):
             self.refuse()
-        self.bound = min(max(self.bound, self.search.lower_bound), self.plans.value) if self.started else 0.0
         proven = self.plans.value - self.bound <= PROVEN_GAP * max(abs(self.plans.value), 1e-12)
-        last = self.history[-1]
-        if last.value != self.plans.value or last.lower_bound != self.bound:
-            self.history.append(Improvement("end", time.perf_counter() - self.began, self.plans.value, self.bound))
         notes = {"stopped_by": stopped}
         plan = replace(
             self.plans.plan, policy="solver", value=self.plans.value, lower_bound=self.bound,
-            status="optimal" if proven else "stopped" if stopped == "time" else "feasible", history=tuple(self.history),
+            status="optimal" if proven else "stopped" if stopped == "time" else "feasible", history=tuple(self.history.lines),
             solve_s=time.perf_counter() - self.began, reference=self.plans.reference, notes=notes,
         )  # fmt: skip
         others = [replace(other, notes=notes) for other in self.plans.others(self.most_candidates, self.last_at)]

@@ -17,6 +17,7 @@ from solver.errors import PlanningError
 from solver.evaluate import evaluate
 from solver.mixed.blame import blame
 from solver.mixed.effort import Effort
+from solver.mixed.history import History
 from solver.mixed.linear_model import load
 from solver.mixed.planner import BLAME, COUNTED, HURRY_S, LAST_S, PROVEN_GAP, MixedOutcome, room_to_try, search_mixed
 from solver.mixed.problem import MixedProblem
@@ -24,7 +25,7 @@ from solver.mixed.search import bound_of, floor_of
 from solver.mixed.work import MixedWork
 from solver.mixed.worth import Worth
 from solver.objective import Objective
-from solver.plan import Improvement, Plan, Reference
+from solver.plan import Plan, Reference
 from solver.workload import FloatArray
 
 SEARCH = 0.5  # of the time limit, less what timing two plans over the scenarios takes, for plans for the predicted lengths
@@ -43,6 +44,9 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
     Timing the split over all scenarios and a first plan for the predicted lengths come first, however little time there is: a
     limit below what they take, half a microsecond to two (where memory binds, on a busy machine) for each response of each
     scenario beside what ``search_mixed`` says, cannot be kept.
+
+    The history holds values over the scenarios; that of the search for the predicted lengths, in its own values, is in
+    ``notes["predicted"]``.
 
     Raises:
         PlanningError: no plan exists, or none found keeps the limit over the scenarios.
@@ -92,8 +96,18 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
         len(split.actors), split_s, rest.step_gpu_s(split.makespan_s, split.gpu_seconds), split.cost_usd + usd_rate * split_s
     )
     norms = reference.norms(objective.cost)
+    history = History(began)
+    values = [objective.value_over(*found[0][1:], norms)]
+
+    def look_at(plan: Plan, cause: str) -> None:
+        """Time a plan over the scenarios, and note what that came to."""
+        found.append(over_scenarios(plan))
+        values.append(objective.value_over(*found[-1][1:], norms))
+        history.note(cause, min(values), 0.0)
+
+    history.note("random split", values[0], 0.0)
     if others and not over():
-        found.append(over_scenarios(others.pop(0)))
+        look_at(others.pop(0), _cause(outcome.plan))
     free, unit = objective, norms
     if objective.deadline_s is not None:
         free, unit = Objective(0.0, cost=objective.cost), (1.0, 1.0)  # then values are costs themselves, or seconds
@@ -111,18 +125,16 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
         effort.spend(BUILD_S * len(workload))
     for plan in others:
         # some of the work is kept for the bounds, once a plan keeps the limit
-        kept = any(math.isfinite(objective.value_over(t, c, norms)) for _, t, c in found)
-        if over() or (kept and effort.left_s < BOUNDS * effort.most_s):
+        if over() or (math.isfinite(min(values)) and effort.left_s < BOUNDS * effort.most_s):
             break
-        found.append(over_scenarios(plan))
-    values = [objective.value_over(t, c, norms) for _, t, c in found]
+        look_at(plan, "other actors")
     if math.isinf(min(values)) and near is None:
         near = search_mixed(nearest, NEAREST * search_s)
-        found += [over_scenarios(plan) for plan in near.candidates[:NEAR]]
-        values = [objective.value_over(t, c, norms) for _, t, c in found]
+        for plan in near.candidates[:NEAR]:
+            look_at(plan, "near the limit")
     best = int(np.argmin(values))
     value = values[best]
-    at_s = time.perf_counter() - began
+    history.note("loads of the scenarios", value, min(objective.risk(bounds), value))
     if math.isinf(value):
         best_found = min(objective.risk(t if objective.deadline_s is not None else c) for _, t, c in found)
         room = room_to_try(problem, time_limit_s, began, plan_mixed_over_scenarios) if explains else ""
@@ -142,6 +154,7 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
         bounds[s] = max(bounds[s], better)
         effort.spend(share.spent_s)
         effort.late |= share.late
+        history.note("sequences of the scenarios", value, min(objective.risk(bounds), value))
     bound = min(objective.risk(bounds), value)
     proven = value - bound <= PROVEN_GAP * max(abs(value), 1e-12)
     stopped = effort.late or outcome.plan.status == "stopped"
@@ -152,10 +165,12 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
         value=value,
         lower_bound=bound,
         status="optimal" if proven else "stopped" if stopped else "feasible",
-        history=(
-            *(replace(line, lower_bound=0.0) for line in outcome.plan.history[:1]),
-            Improvement("scenarios", at_s, value, 0.0),
-            Improvement("bounds of the scenarios", time.perf_counter() - began, value, bound),
-        ),
+        history=tuple(history.lines),
         solve_s=time.perf_counter() - began,
+        notes={**chosen.notes, "predicted": (near or outcome).plan.to_dict()["history"]},
     )
+
+
+def _cause(plan: Plan) -> str:
+    """What found a plan for the predicted lengths."""
+    return next(line.solver for line in plan.history if line.value == plan.value)
