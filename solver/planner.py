@@ -6,6 +6,8 @@ Knows which planner serves which problem; the planning itself is in the packages
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from solver.assemble import check_fits
 from solver.canonical import Canonical
@@ -18,8 +20,11 @@ from solver.objective import Objective, StepRest
 from solver.offers import Latencies, check_options, check_priced, offers_of, one_pool, several
 from solver.one_kind.planner import SMALLEST_MODEL_S, OneKind
 from solver.plan import Plan, check_release
+from solver.prefill.samples import together_or_split
 from solver.reference import check_seed
 from solver.workload import Workload
+
+CHEAPER = "cheaper"
 
 
 def plan_generation(
@@ -31,12 +36,13 @@ def plan_generation(
     time_limit_s: float = 1.0,
     *,
     admission: str = "reserve",
-    keep_together: bool = False,
+    keep_together: bool | str = False,
     share_prefill: bool = False,
     least_actors: int = 1,
     most_actors: int | None = None,
     release: str = "done",
     seed: int = 0,
+    prefill: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Choose the number of actors and the responses of each, with a bound.
 
@@ -56,11 +62,13 @@ def plan_generation(
             stay together in slots, cannot be kept. Several kinds take at least what ``search_mixed`` and
             ``plan_mixed_over_scenarios`` say, whatever the limit.
         admission: ``reserve`` or ``preempt``, the rule that the engines will use.
-        keep_together: all responses of a prompt on one actor.
+        keep_together: all responses of a prompt on one actor; or ``cheaper``: planned both ways, in half the time each, prefill
+            deduplicated (``solver.deduplicate``, transfers of KV cache included), and the better plan kept, without a bound.
         share_prefill: an actor computes a prompt once for all its responses there.
         least_actors, most_actors: bounds on the number of actors.
         release: actors give their GPUs back when ``done``, at the end of ``generation`` or of the ``step``.
         seed: of the random split that serves as reference.
+        prefill: further arguments of ``solver.deduplicate``, where ``keep_together`` is ``cheaper``.
 
     Returns:
         The best plan found, never worse than the right-sized random split, with ``lower_bound``, ``gap``, ``status``
@@ -73,6 +81,20 @@ def plan_generation(
     check_release(release)
     if not is_number(time_limit_s, 0):
         raise PlanningError(f"time_limit_s is {time_limit_s}; a finite number of seconds of 0 or more is needed")
+    if keep_together not in (True, False, CHEAPER):
+        raise PlanningError(f"keep_together is {keep_together!r}; True, False or {CHEAPER!r} is needed")
+    if keep_together == CHEAPER:
+
+        def plan_with(together: bool) -> Plan:
+            return plan_generation(
+                workload, cluster, latency, objective, rest, time_limit_s / 2, admission=admission, keep_together=together,
+                share_prefill=True, least_actors=least_actors, most_actors=most_actors, release=release, seed=seed,
+            )  # fmt: skip
+
+        return together_or_split(plan_with, workload, cluster, latency, objective, rest, admission, prefill or {})
+    if prefill is not None:
+        raise PlanningError("prefill is for keep_together='cheaper'; deduplicate other plans with solver.deduplicate")
+    keep_together = bool(keep_together)
     check_seed(seed)
     check_fits(workload, cluster, latency)
     check_priced(objective.cost, cluster)

@@ -82,7 +82,7 @@ def hardware_options(*, required: bool = True, gpus: str = "GPUs in all.", profi
         click.option("--profile", required=required, help=profile or "Latency profile: a shipped name or a JSON file."),
         usd_option,
     ]
-    return _together("hardware", lambda: Hardware, options)
+    return together("hardware", lambda: Hardware, options)
 
 
 def rest_options(command: Command) -> Command:
@@ -98,10 +98,10 @@ def rest_options(command: Command) -> Command:
         click.option("--learn-s", type=float, default=0.0, help="Seconds of learning after preparation."),
         click.option("--learner-gpus", type=int, default=0, help="GPUs of the learner beside the actors'."),
     ]
-    return _together("rest", step_rest, options)(command)
+    return together("rest", step_rest, options)(command)
 
 
-def _together(argument: str, made_by: Callable[[], Callable[..., Any]], options: Sequence[Decorator]) -> Decorator:
+def together(argument: str, made_by: Callable[[], Callable[..., Any]], options: Sequence[Decorator]) -> Decorator:
     """Options whose values arrive as one ``argument``, made by the class that ``made_by`` gives, which is imported late."""
 
     def decorate(command: Command) -> Command:

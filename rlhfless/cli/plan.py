@@ -20,6 +20,7 @@ from rlhfless.cli.options import (
     time_limit_option,
     time_weight_option,
 )
+from rlhfless.cli.prefill import PrefillOptions, prefill_options
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 @click.option("--budget-usd", type=float, help="Least time within these dollars instead.")
 @click.option("--cost", type=click.Choice(["gpu_s", "usd"]), default="gpu_s", show_default=True, help="What cost counts.")
 @click.option("--tail", type=float, default=1.0, show_default=True, help="Plan for the mean of this worst share of scenarios.")
-@click.option("--keep-together", is_flag=True, help="All responses of a prompt on one actor.")
+@prefill_options
 @click.option("--share-prefill", is_flag=True, help="An actor computes a prompt once for all its responses there.")
 @click.option("--least-actors", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--most-actors", type=click.IntRange(1), help="[default: all that fit]")
@@ -58,6 +59,7 @@ def plan(
     time_weight: float,
     response_limit: int | None,
     rest: StepRest,
+    prefill: PrefillOptions,
     pools: tuple[str, ...],
     deadline_s: float | None,
     budget_gpu_s: float | None,
@@ -75,6 +77,7 @@ def plan(
     from rlhfless.trace import read_rollouts
     from solver.objective import Objective
     from solver.planner import plan_generation
+    from solver.prefill.dedup import deduplicate
 
     cluster, latency = hardware.cluster(prewarmed)
     objective = Objective(time_weight, deadline_s, budget_gpu_s, budget_usd, cost, tail)
@@ -85,9 +88,23 @@ def plan(
         raise InputError(f"{rollouts}: has no step {wanted}; its steps are {known[0]} to {known[-1]}")
     logged = next(logged_steps(table, response_limit=response_limit, steps=[wanted]))
     where, models = mixed_pools(cluster, latency, pools) if pools else (cluster, latency)
-    result = plan_generation(logged.predicted, where, models, objective, rest, time_limit_s, **options)
+    work = logged.predicted
+    sharing = prefill.arguments(logged.rows, work, f"step {wanted} of {rollouts}") if prefill.wanted else None
+    if prefill.together_if_cheaper:
+        options |= {"keep_together": "cheaper", "prefill": sharing}
+    else:
+        options["keep_together"] = prefill.keep_together
+    result = plan_generation(work, where, models, objective, rest, time_limit_s, **options)
+    said = ""
+    if sharing is not None and not prefill.together_if_cheaper:
+        shared = deduplicate(
+            result, work, where, models, objective=objective, rest=rest, admission=options["admission"], **sharing
+        )
+        result, said = shared.plan, repr(shared)
     if form == "json":
         click.echo(json.dumps({"step": wanted, "profile": latency.name, **json.loads(result.to_json())}))
         return
     click.echo(f"step {wanted} of {rollouts}: {logged.predicted}")
     click.echo(repr(result))
+    if said:
+        click.echo(said)

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from solver.assemble import timed
 from solver.cluster import Cluster, MixedCluster
 from solver.errors import PlanningError
-from solver.evaluate import evaluate, there_tokens
+from solver.evaluate import there_tokens
 from solver.latency import LatencyModel
 from solver.objective import Objective, StepRest
 from solver.offers import Latencies, check_priced, latency_of
@@ -29,7 +29,8 @@ from solver.prefill.links import bandwidth_bytes_per_s, pool_of_node, transfer_r
 from solver.prefill.placed import Placement
 from solver.prefill.placement import check_options, place, retimed
 from solver.prefill.prefix import PrefixChoice, PrefixCosts, PrefixTree, choose_prefixes
-from solver.workload import FloatArray, IntArray, Workload
+from solver.prefill.step_value import StepValue
+from solver.workload import IntArray, Workload
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,8 +126,7 @@ def deduplicate(
     sharing = replace(plan, actors=tuple(replace(a, shares_prompts=a.shares_prompts or share_in_actors) for a in plan.actors))
     sharing = retimed(sharing, workload, latency, rest, admission)
     best, how, after = sharing, "shared in actors", _prefill_tokens(sharing, workload)
-    learner_rate = rest.learner_rate(objective.cost, cluster.pools[0].usd_per_gpu_s)
-    judged = _Judge(workload, latency, objective, rest, admission, learner_rate).against(given)
+    judged = StepValue.of(workload, cluster, latency, objective, rest, admission).against(given)
 
     if after == before or judged.rank(sharing) > judged.rank(given):
         best, how, after = given, "none", before
@@ -161,47 +161,6 @@ def deduplicate(
         tried = choose(tried.computed_tokens // 2)
     notes = {**plan.notes, "prefill": {"how": how, "tokens_before": before, "tokens_after": after}}
     return Deduplication(plan if how == "none" else replace(best, notes=notes), how, choice, placement, before, after)
-
-
-@dataclass(frozen=True, eq=False)
-class _Judge:
-    """What plans of a workload are worth: time, cost and value of the whole step, in the unit of the objective.
-
-    Attributes:
-        learner_rate: cost of the learner's GPUs per second of the step. norms: T_ref and C_ref.
-    """
-
-    workload: Workload
-    latency: Latencies
-    objective: Objective
-    rest: StepRest
-    admission: str
-    learner_rate: float
-    norms: tuple[float, float] = (1.0, 1.0)
-
-    def against(self, given: Plan) -> _Judge:
-        """The same with the mean time and cost of a plan as reference."""
-        time_s, cost = (float(x.mean()) for x in self.step(given))
-        return replace(self, norms=(time_s or 1.0, cost or 1.0))
-
-    def step(self, plan: Plan) -> tuple[FloatArray, FloatArray]:
-        """(S,) time and cost of the step in every scenario, or for the one set of lengths."""
-        if self.workload.scenarios is None:
-            makespan_s, gpu_s, usd = (np.array([x]) for x in (plan.makespan_s, plan.gpu_seconds, plan.cost_usd))
-        else:
-            taken = evaluate(plan, self.workload, self.latency, self.rest, admission=self.admission)
-            makespan_s, gpu_s, usd = taken.makespans_s, taken.gpu_seconds_of, taken.cost_usd_of
-        time_s = makespan_s + self.rest.seconds
-        return time_s, (gpu_s if self.objective.cost == "gpu_s" else usd) + self.learner_rate * time_s
-
-    def rank(self, plan: Plan) -> tuple[float, float]:
-        """What to minimise: by how much a deadline or a budget is missed, then the value (without a limit on it)."""
-        objective, (time_s, cost) = self.objective, self.step(plan)
-        if objective.deadline_s is not None:
-            return max(0.0, objective.risk(time_s) - objective.deadline_s * (1 + 1e-9)), objective.risk(cost)
-        if objective.budget is not None:
-            return max(0.0, objective.risk(cost) - objective.budget * (1 + 1e-9)), objective.risk(time_s)
-        return 0.0, objective.value_over(time_s, cost, self.norms)
 
 
 def _rate(cluster: Cluster | MixedCluster, source: int, target: int, model: LatencyModel) -> tuple[float, float]:
