@@ -159,9 +159,8 @@ def report(log: Log, fast: bool, settings: int) -> dict[str, Any]:
         f"\n{log.name}: {len(log.tokens)} responses, limit {log.limit}; room "
         + " ".join("-" if np.isnan(x) else f"{x:.0%}" for x in measured["room"])
     )
-    print(
-        f"{'share of the way to the fluid clairvoyant bound':50s}{'mean':>7s}{'90 %':>10s}{'of limit':>18s}{'least':>8s}   N = 3..12"
-    )
+    head = f"{'share of the way to the fluid clairvoyant bound':50s}{'mean':>7s}{'90 %':>10s}{'of limit':>18s}{'least':>8s}"
+    print(f"{head}   N = 3..12")
     table: dict[str, dict[str, Any]] = {}
     of = {name: information for name, (_, _, information) in contenders(log).items()}
     of |= {"even fold, free moves": "no history", "even fold": "no history"}
