@@ -1,6 +1,6 @@
 """How fast and how well mixed clusters are planned: time of the first plan, gaps after 0.1, 2 and 10 seconds, what improved.
 
-    python tests/benchmarks/mixed_clusters.py [--json FILE] [--quick] [--tiny]
+    python tests/benchmarks/mixed_clusters.py [--json FILE] [--quick] [--markdown] [--tiny]
 
 Six offers: L40S and H100 on demand and H100 preemptible, each with one and two GPUs per actor. Profiles: the shipped ones of
 Qwen2.5-3B for l40s tp2, h100 tp1 and h100 tp2. There is none for l40s tp1, so it is derived: every time of l40s tp2 times the
@@ -99,9 +99,31 @@ def measure(
     return row
 
 
+def markdown(rows: list[dict[str, Any]], limits: tuple[float, ...]) -> str:
+    """The README's table: a line per workload, slots and cost, gaps by time weight; and how many aims are met."""
+    shown = [limit for limit in limits if limit >= 1.0] or list(limits)
+    head = ["workload", "slots", "cost", "first plan"]
+    head += [f"gap at {limit:g} s (w = {', '.join(map(str, WEIGHTS))})" for limit in shown]
+    lines = []
+    for own in (rows[i : i + len(WEIGHTS)] for i in range(0, len(rows), len(WEIGHTS))):
+        first = [1e3 * row["first_s"] for row in own if row["first_s"] is not None]
+        cells = [own[0]["workload"], f"{own[0]['slots']:,}", "USD" if own[0]["cost"] == "usd" else "GPU-seconds"]
+        cells.append(f"{min(first):.0f} to {max(first):.0f} ms" if first else "the split is best")
+        lines.append(cells + [", ".join(f"{row[f'gap_{limit:g}s']:.1%}" for row in own) for limit in shown])
+    table = "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *lines))
+    said = [f"- the first plan within 100 ms in {sum((r['first_s'] or r['split_s']) <= 0.1 for r in rows)} of {len(rows)} rows"]
+    for limit, aim in ((2.0, 0.05), (10.0, 0.02)):
+        met = [row for row in rows if row.get(f"gap_{limit:g}s", 1.0) <= aim]
+        if limit in limits:
+            by = ", ".join(f"{sum(r['slots'] == s for r in met)} with {s:,} slots" for s in sorted({r["slots"] for r in rows}))
+            said.append(f"- a gap of at most {aim:.0%} in {limit:g} s in {len(met)} of {len(rows)} rows ({by})")
+    return "\n".join([table, "", *said])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write the rows, with their histories, to this file")
+    parser.add_argument("--markdown", action="store_true", help="in the end the table as it stands in README.md")
     parser.add_argument("--quick", action="store_true", help="leave out the runs of 10 seconds")
     parser.add_argument("--tiny", action="store_true", help="tiny shapes: tries the script, its numbers say nothing")
     options = parser.parse_args()
@@ -130,6 +152,8 @@ def main() -> None:
                         f"{row['improved_by']}",
                         flush=True,
                     )
+    if options.markdown:
+        print(f"\n{markdown(rows, limits)}")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1, default=float))
 

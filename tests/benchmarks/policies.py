@@ -1,6 +1,6 @@
 """Scheduling policies side by side: realised time and GPU-seconds on real logs, against right-sized random and the bound.
 
-    python tests/benchmarks/policies.py [--fast | --full] [--json FILE] [--profile NAME ...] [--logs NAME ...]
+    python tests/benchmarks/policies.py [--fast | --full] [--markdown] [--json FILE] [--profile NAME ...] [--logs NAME ...]
 
 Every policy plans every step that has history from the same predictions (clairvoyant ones from the true lengths) and is run
 with the true lengths on simulated engines, which charge the measured table of the profile and every migration. Then once
@@ -12,14 +12,15 @@ the runtime rule took to decide. Planning holds no GPUs, so GPU-seconds are thos
 deciding are measured on this machine, so they vary from run to run; everything else is deterministic.
 
 ``value`` is T^w C^(1-w) of these sums, divided by that of right-sized random; ``alone`` is the same without planning and
-deciding, which a faster implementation would take less of, or hide behind the decoding. The interval of the value (95 %,
-paired: every policy on the same resample) depends on the log:
+deciding, which a faster implementation would take less of, or hide behind the decoding. Intervals of values, times and
+GPU-seconds (95 %, paired: every policy on the same resample) depend on the log:
 
 - logs of 8 steps and more: steps are drawn with replacement (2,000 times, percentiles). A step of these logs is a batch of
   prompts, so it is a block bootstrap over prompts; nothing is planned anew. With 8 blocks it is somewhat too narrow.
 - shorter logs, and all with ``--full``: within every step whole prompts (all samples, with their predictions) are drawn with
-  replacement, every policy plans and runs the resampled step anew, with its own draw of the random split; the interval is
-  the ratio times exp(-+ t sd of its logarithm over the replicates).
+  replacement, 20 times (100 with ``--full``). The three rivals (random, random+tau, fold) and the solver's two policies plan
+  and run every resampled step anew, with its own draw of the random split; the interval is the ratio times
+  exp(-+ t sd of its logarithm over the resamples). The other policies have no intervals there.
 
 Short logs are run with several draws of the random split, and their numbers are sums over these too.
 
@@ -40,6 +41,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from policy_comparison import POLICIES, compare
+from policy_tables import Column, markdown, show
 
 from rlhfless.latency import load_profile
 from rlhfless.simulate import Setting, logged_steps
@@ -135,31 +137,13 @@ def off(latency: LatencyModel, share: float) -> LatencyModel:
     )
 
 
-def show(rows: Sequence[dict[str, Any]]) -> str:
-    """The table as text."""
-    head = (
-        f"{'policy':15s}{'actors':>7s}{'time s':>9s}{'GPU-s':>9s}{'idle':>8s}{'value':>8s}{'95 % interval':>17s}{'alone':>7s}"
-    )
-    lines = [head + f"{'C/bound':>8s}{'moves':>7s}{'plan s':>8s}{'decide s':>9s}"]
-    for r in rows:
-        if r["policy"] == "bound":
-            lines.append(f"{'bound':22s}{r['time_s']:9.2f}{r['gpu_seconds']:9.1f}{'':8s}{r['value']:8.3f}{'':24s}{1.0:8.2f}")
-            continue
-        interval = f"[{r['low']:.3f}, {r['high']:.3f}]"
-        lines.append(
-            f"{r['policy']:15s}{r['actors']:7.1f}{r['time_s']:9.2f}{r['gpu_seconds']:9.1f}{r['idle_gpu_seconds']:8.1f}"
-            f"{r['value']:8.3f}{interval:>17s}{r['generation_value']:7.3f}{r['over_bound']:8.2f}{r['moves']:7.0f}"
-            f"{r['planning_s']:8.3f}{r['deciding_s']:9.3f}"
-        )
-    return "\n".join(lines)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a table per log and profile, and which of the solver's policies beats or loses to which rival."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fast", action="store_true", help="three logs, one profile, the last step of each, few resamples")
     parser.add_argument("--full", action="store_true", help="prompts of all logs are resampled, 100 times (hours)")
     parser.add_argument("--json", type=Path, help="write all rows to this file")
+    parser.add_argument("--markdown", action="store_true", help="in the end the tables as they stand in README.md")
     parser.add_argument("--profile", nargs="+", default=list(PROFILES))
     parser.add_argument("--logs", nargs="+", choices=LOGS, help="all but 'arithmetic' unless given")
     parser.add_argument("--policies", nargs="+", default=list(POLICIES))
@@ -168,12 +152,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--off", type=float, nargs="*", default=[0.2], help="a and b of planners that are wrong")
     options = parser.parse_args(arguments)
     everything: list[dict[str, Any]] = []
+    columns: list[Column] = []
     names = options.logs or [n for n in LOGS if n != "arithmetic" and not (options.fast and n == "gsm8k")]
     for name, log in available(names):
         steps = [s for s in logged_steps(log.rollouts, response_limit=log.response_limit) if s.has_history]
         steps = steps[-1:] if options.fast else steps
         few = len(steps) < ENOUGH_STEPS
-        replicates = 100 if options.full else (3 if options.fast else 5) if few else 0
+        replicates = 100 if options.full else (3 if options.fast else 20) if few else 0
         draws = 4 if few and not options.fast else 1
         variants = [(profile, 0.0) for profile in options.profile] + [(options.profile[0], share) for share in options.off]
         for profile, share in variants[: 1 if options.fast else None]:
@@ -192,6 +177,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
             print("\n".join(result.verdicts()), flush=True)
             everything += [{"log": name, "profile": profile, "off": share, **row} for row in result.rows()]
+            columns.append(Column(name, profile, share, result.rows()))
+    if options.markdown and columns:
+        print(f"\n{markdown(columns)}")
     if options.json is not None:
         options.json.write_text(json.dumps(everything, indent=1))
 

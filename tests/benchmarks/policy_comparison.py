@@ -27,7 +27,8 @@ POLICIES = (
     "static", "random", "random+tau", "least-loaded", "karmarkar-karp", "lpt", "trl", "rlhfuse", "rlhfless", "spread", "fold",
     "solver", "solver+replan", "oracle", "oracle+replan",
 )  # fmt: skip
-BASE, RIVALS, OURS = "random", ("random", "random+tau", "fold", "spread"), ("solver", "solver+replan")
+BASE, RIVALS, OURS = "random", ("random", "random+tau", "fold"), ("solver", "solver+replan")
+RESAMPLED = (*RIVALS, *OURS)  # policies that run on resampled prompts as well
 NUMBERS = ("time_s", "gpu_seconds", "idle_gpu_seconds", "bound_gpu_seconds", "planning_s", "deciding_s", "moves", "actors")
 
 # --- one step under one policy -----------------------------------------------------------------------------------------------
@@ -130,7 +131,8 @@ class Comparison:
 
     Attributes:
         runs: (units, policies, NUMBERS) of every step (and draw of the random split).
-        replicates: (replicates, policies, 2) time and GPU-seconds of resampled logs; without them steps are resampled.
+        replicates: (replicates, policies, 2) time and GPU-seconds of resampled logs, NaN for policies that are not among
+            ``RESAMPLED``; without replicates steps are resampled.
         least: (units, 3) of the bound, see ``least_on_curve``.
     """
 
@@ -144,25 +146,40 @@ class Comparison:
         """T^w C^(1-w) of (..., policies, time and GPU-seconds first)."""
         return np.asarray(sums[..., 0] ** self.weight * sums[..., 1] ** (1 - self.weight))
 
-    def ratio(self, policy: str, rival: str) -> tuple[float, float, float]:
-        """The value of ``policy`` over that of ``rival``, and its interval."""
+    def ratio(self, policy: str, rival: str, of: str = "value") -> tuple[float, float, float]:
+        """What ``policy`` takes over what ``rival`` takes, and its interval; NaN where not both ran on resampled prompts.
+
+        Args:
+            of: ``value``, ``time_s`` or ``gpu_seconds``.
+        """
         mine, other = self.policies.index(policy), self.policies.index(rival)
-        values = self.values(self.runs.sum(axis=0))
+        column = {"time_s": 0, "gpu_seconds": 1}.get(of)
+
+        def taken(sums: np.ndarray) -> np.ndarray:
+            return self.values(sums) if column is None else sums[..., column]
+
+        values = taken(self.runs.sum(axis=0))
         ratio = float(values[mine] / values[other])
         if len(self.replicates):
-            logs = np.log(self.values(self.replicates))
+            logs = np.log(taken(self.replicates))
             more = len(logs) - 1
             student = 1.96 + 2.37 / more + 2.82 / more**2  # the 97.5 % quantile of Student's t
             spread = student * float(np.std(logs[:, mine] - logs[:, other], ddof=1))
             return ratio, ratio * math.exp(-spread), ratio * math.exp(spread)
         rng = np.random.default_rng(0)
         drawn = rng.integers(0, len(self.runs), (2000, len(self.runs)))
-        values = self.values(self.runs[drawn][..., :2].sum(axis=1))
+        values = taken(self.runs[drawn][..., :2].sum(axis=1))
         low, high = np.percentile(values[:, mine] / values[:, other], [2.5, 97.5])
         return ratio, float(low), float(high)
 
+    def against(self, policy: str) -> dict[str, dict[str, tuple[float, float, float]]]:
+        """``ratio`` of ``policy`` to every rival that ran, of the value, the time and the GPU-seconds."""
+        rivals = [rival for rival in RIVALS if rival in self.policies]
+        return {rival: {of: self.ratio(policy, rival, of) for of in ("value", "time_s", "gpu_seconds")} for rival in rivals}
+
     def rows(self) -> list[dict[str, Any]]:
-        """One row per policy, and the bound. ``generation_value`` leaves planning and deciding out."""
+        """One row per policy, and the bound. ``generation_value`` leaves planning and deciding out; an interval that is not
+        known is None."""
         sums = self.runs.sum(axis=0)
         alone = sums.copy()
         alone[:, 0] -= sums[:, NUMBERS.index("planning_s")] + sums[:, NUMBERS.index("deciding_s")]
@@ -172,8 +189,9 @@ class Comparison:
         for name, own, without in zip(self.policies, sums, generation.tolist(), strict=True):
             value, low, high = self.ratio(name, BASE)
             row = dict(zip(NUMBERS, own.tolist(), strict=True))
-            row |= {"actors": row["actors"] / len(self.runs), "value": value, "low": low, "high": high}
-            row["generation_value"] = without
+            known = (low, high) if math.isfinite(low) else (None, None)
+            row |= {"actors": row["actors"] / len(self.runs), "value": value, "low": known[0], "high": known[1]}
+            row |= {"generation_value": without, "against": self.against(name) if name in OURS else None}
             table.append({"policy": name, **row, "over_bound": row["gpu_seconds"] / row.pop("bound_gpu_seconds")})
         time_s, gpu_s, value = self.least.sum(axis=0).tolist()
         table.append(
@@ -185,8 +203,8 @@ class Comparison:
         """One sentence per policy of ours and rival."""
         said = []
         for mine in (name for name in OURS if name in self.policies):
-            for rival in (name for name in RIVALS if name in self.policies):
-                ratio, low, high = self.ratio(mine, rival)
+            for rival, ratios in self.against(mine).items():
+                ratio, low, high = ratios["value"]
                 word = "beats" if high < 1 else "loses to" if low > 1 else "is not told apart from"
                 said.append(f"{mine} {word} {rival}: {ratio:.3f} [{low:.3f}, {high:.3f}]")
         return said
@@ -206,7 +224,7 @@ def known_policies(names: Sequence[str], setting: Setting) -> list[SchedulingPol
 def compare(
     steps: Sequence[LoggedStep], setting: Setting, names: Sequence[str] = POLICIES, draws: int = 1, replicates: int = 0
 ) -> Comparison:
-    """Run every step under every policy, ``draws`` times, and on ``replicates`` resamples of its prompts."""
+    """Run every step under every policy, ``draws`` times, and under ``RESAMPLED`` on ``replicates`` resamples of prompts."""
     policies = known_policies(names, setting)
     runs, least, again = [], [], []
     for logged in steps:
@@ -217,11 +235,13 @@ def compare(
             least.append(least_on_curve(bound, setting.objective.time_weight))
     for replicate in range(1, replicates + 1):
         rng, other = np.random.default_rng(replicate), replace(setting, seed=setting.seed + 1000 * replicate)
-        sums = np.zeros((len(policies), 2))
+        sums = np.array([[0.0 if policy.name in RESAMPLED else math.nan] * 2 for policy in policies])
         for logged in steps:
             sample = resampled(logged, rng)
             bound = clairvoyant_bound(sample.truth, setting.cluster, setting.latency)
-            sums += [list(run(sample, policy, other, bound).values())[:2] for policy in policies]
+            for own, policy in zip(sums, policies, strict=True):
+                if policy.name in RESAMPLED:
+                    own += list(run(sample, policy, other, bound).values())[:2]
         again.append(sums)
     name = [p.name for p in policies]
     return Comparison(name, setting.objective.time_weight, np.array(runs), np.array(again), np.array(least))

@@ -3,7 +3,10 @@
 Two batches: 512 synthetic prompts (a system prompt, one of 8 few-shot blocks in two versions, a question) of about 1,000
 tokens, and 512 GSM8K questions, a token per word, behind a common instruction. Every prompt has 4 samples, split at random
 over 8 actors that compute a prompt for each response.
-Run: ``python tests/benchmarks/prefixes.py [--json FILE] [--gsm8k FILE] [--tiny]``
+The paper's rule computes one length of all prompts' prefixes once, the largest of which the prefill batch (here 64) holds all
+distinct ones. It stands beside the tree's choice under the same batch, and its tokens are given to a prefill actor alone
+("fixed length"), without sharing in actors.
+Run: ``python tests/benchmarks/prefixes.py [--markdown] [--json FILE] [--gsm8k FILE] [--tiny]``
 """
 
 from __future__ import annotations
@@ -139,10 +142,41 @@ def show(result: dict[str, Any]) -> None:
         )
 
 
+def markdown(results: list[dict[str, Any]]) -> str:
+    """The README's table."""
+
+    def choice(result: dict[str, Any], label: str, batch: int | None) -> dict[str, Any]:
+        found = (r for r in result["choices"] if (r["choice"], r["max_batch"], r["capacity_tokens"]) == (label, batch, None))
+        return next(found)
+
+    def took(row: dict[str, Any]) -> str:
+        return f"{row['makespan_s']:.2f} s, {row['gpu_seconds']:.1f} GPU-s"
+
+    lines: dict[str, list[str]] = {}
+    for result in results:
+        rule, tree = choice(result, "fixed length", 64), choice(result, "exact, any prefix", 64)
+        cells = {
+            "prefill tokens: every response its own": f"{rule['tokens_before']:,}",
+            "the paper's fixed length, batch of 64": f"{rule['tokens_after']:,}, {rule['net_s']:.2f} s saved",
+            "prefix tree, batch of 64": f"{tree['tokens_after']:,}, {tree['net_s']:.2f} s saved",
+            "prefill tokens: each once": f"{result['distinct_tokens']:,}",
+            "as it is": took(result),
+        }
+        plans = {plan["plan"]: took(plan) for plan in result["plans"]}
+        cells |= {name: plans[name] for name in ("shared in actors", "prefill actor, streamed")}
+        fixed = next(name for name in plans if name.endswith(" tokens"))
+        cells["prefill actor alone, fixed length of the paper"] = plans[fixed]
+        for name, cell in cells.items():
+            lines.setdefault(name, []).append(cell)
+    head = ["", *(result["batch"] for result in results)]
+    return "\n".join("| " + " | ".join(c) + " |" for c in (head, ["---"] * len(head), *([n, *c] for n, c in lines.items())))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="write the results here")
     parser.add_argument("--gsm8k", type=Path, default=GSM8K, help="GSM8K's train.jsonl")
+    parser.add_argument("--markdown", action="store_true", help="in the end the table as it stands in README.md")
     parser.add_argument("--tiny", action="store_true", help="tiny shapes: tries the script, its numbers say nothing")
     options = parser.parse_args()
     results = [measure("synthetic few-shot tree", synthetic(np.random.default_rng(0), 32 if options.tiny else PROMPTS))]
@@ -154,6 +188,8 @@ def main() -> None:
         print(f"{options.gsm8k} is not there; the GSM8K batch is left out")
     for result in results:
         show(result)
+    if options.markdown:
+        print(f"\n{markdown(results)}")
     if options.json:
         options.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 

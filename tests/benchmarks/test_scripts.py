@@ -13,10 +13,10 @@ HERE = Path(__file__).parent
 SMALLEST = {
     "planning_speed": "--tiny --repeats 1 --markdown --json OUT",
     "replan_speed": "--tiny --markdown --json OUT",
-    "mixed_clusters": "--tiny --json OUT",
-    "uncertainty": "--tiny --json OUT",
-    "prefixes": "--tiny --json OUT",
-    "policies": "--fast --logs arithmetic --policies random static --json OUT",
+    "mixed_clusters": "--tiny --markdown --json OUT",
+    "uncertainty": "--tiny --markdown --json OUT",
+    "prefixes": "--tiny --markdown --json OUT",
+    "policies": "--fast --logs arithmetic --policies random static --markdown --json OUT",
     "emulation_honesty": "--tiny --repeats 1 --json OUT",
     "plan_against_reality": "--fast --steps 1 --json OUT",
     "flip_rate": "--tiny -o OUT",
@@ -45,5 +45,6 @@ def test_a_script_runs_at_its_smallest_size(script: str, tmp_path: Path) -> None
 
 def test_every_script_is_tried() -> None:
     """All that measure, but what only imports them, what another test runs, and what is told what to read."""
-    parts = {"gpu_parts", "gpu_replay", "gpu_workload", "policy_comparison", "task_dynamics", "chaos"}
+    parts = {"gpu_parts", "gpu_replay", "gpu_workload", "policy_comparison", "policy_tables", "task_dynamics", "chaos"}
+    parts |= {"uncertainty_logs", "fluid_fronts"}
     assert {path.stem for path in HERE.glob("*.py")} - parts - {Path(__file__).stem} == set(SMALLEST)

@@ -106,8 +106,17 @@ def test_intervals_are_paired_and_verdicts_follow_from_them(comparison, steps, r
     result = comparison.compare(steps, SETTING, NAMES, draws=2, replicates=replicates)
     assert len(result.runs) == 4
     for row in result.rows()[:-1]:
-        assert row["low"] <= row["value"] <= row["high"]
+        if row["policy"] in comparison.RESAMPLED or not replicates:
+            assert row["low"] <= row["value"] <= row["high"]
+        else:  # only the rivals and the solver's policies run on resampled prompts
+            assert (row["low"], row["high"]) == (None, None)
     assert result.ratio("fold", "fold") == (1.0, 1.0, 1.0)
+    for of in ("time_s", "gpu_seconds"):
+        ratio, low, high = result.ratio("fold", "random", of)
+        own = [row[of] for name in ("fold", "random") for row in result.rows() if row["policy"] == name]
+        assert ratio == pytest.approx(own[0] / own[1])
+        assert low <= ratio <= high
+    json.dumps(result.rows(), allow_nan=False)
     forth, back = result.ratio("oracle", "random"), result.ratio("random", "oracle")
     assert forth[0] * back[0] == pytest.approx(1.0)
     for sentence in result.verdicts():
@@ -147,7 +156,44 @@ def test_the_script_prints_a_table_and_writes_its_rows(benchmark_script, monkeyp
     assert "tiny (a few responses; 1 steps x 1 draws), l40s-qwen2.5-3b-tp2, 16 GPUs" in said
     rows = json.loads(file.read_text())
     assert [row["policy"] for row in rows] == ["random", "fold", "solver", "bound"]
+    assert "| policy |" not in said
     assert all(math.isfinite(row["value"]) for row in rows)
+
+
+def row_of(policy, value, low, high, **more):
+    row = {"policy": policy, "actors": 4.0, "value": value, "low": low, "high": high, "generation_value": value}
+    return {**row, "time_s": 20.0, "gpu_seconds": 300.0, "against": None, **more}
+
+
+def test_tables_mark_what_is_told_apart_and_nothing_else(benchmark_script):
+    import policy_tables
+
+    better, worse, open_ = (0.9, 0.8, 0.99), (1.1, 1.01, 1.2), (0.98, 0.9, 1.1)
+    ratios = {
+        "random": {"value": better, "time_s": better, "gpu_seconds": worse},
+        "random+tau": {"value": open_, "time_s": better, "gpu_seconds": open_},
+        "fold": {"value": worse, "time_s": open_, "gpu_seconds": open_},
+    }
+    ours = row_of("solver", 0.9, 0.8, 0.99, against=ratios, generation_value=0.89)
+    rows = [row_of("random", 1.0, 1.0, 1.0), row_of("static", 1.2, None, None), row_of("fold", 1.1, 1.01, 1.2), ours]
+    values, times, against, said = policy_tables.markdown(
+        [
+            policy_tables.Column(
+                "math500", "l40s-x", 0.2, [*rows, {"policy": "bound", "time_s": 9, "gpu_seconds": 99, "value": 0.5}]
+            )
+        ]
+    ).split("\n\n")
+    assert values.splitlines()[0] == "| policy | MATH-500, L40S off by 20 % |"
+    assert values.splitlines()[2:] == [
+        "| random | 1.000 |", "| static | 1.200 |", "| fold | *1.100* |", "| solver | **0.900** (0.890) |", "| bound | 0.500 |",
+    ]  # fmt: skip
+    assert "| 20.00 +rt / 300 -r |" in times
+    assert against.splitlines()[2].split(" | ")[1:4] == [
+        "**0.900** [0.800, 0.990]", "0.980 [0.900, 1.100]", "*1.100* [1.010, 1.200]",
+    ]  # fmt: skip
+    assert said.splitlines()[2] == (
+        "- `solver` against fold: better in 0 of 1 rows, worse in 1, else not told apart; ratios 1.100 to 1.100."
+    )
 
 
 def test_every_policy_is_given_the_workload_as_new(comparison, steps):
