@@ -141,10 +141,10 @@ class Course:
         Args:
             reported: completions that are not among them.
         """
-        inside, rest = self.batch(at), np.ones(len(self.members), dtype=bool)
-        rest[self.finishing[:reported]] = False
+        inside = self.batch(at)
         if len(inside) < len(self.members) - reported:
-            rest[inside] = False
+            rest = np.ones(len(self.members), dtype=bool)
+            rest[self.finishing[:reported]] = rest[inside] = False
             queue = np.flatnonzero(rest)
             rows = np.concatenate([inside, queue if self.once else self._evicted_first(queue, at)])
         else:

@@ -14,6 +14,7 @@ from solver.workload import FloatArray, IntArray
 NONE: IntArray = np.zeros(0, np.int64)
 NO_TIME: FloatArray = np.zeros(0)
 AT_ONCE = 64  # iterations that are worked out together, at least: fewer are hardly faster
+FIRST = 6  # iterations that are worked out one by one at first: often the next arrival joins before that
 
 
 class Iterations:
@@ -103,17 +104,29 @@ class Iterations:
     def _reach(self, at_s: float) -> None:
         """Work out boundaries until one is after ``at_s``."""
         while self.timed < self.last and self.boundary_s[self.timed] <= at_s:
-            self._work_out(self.last if at_s == np.inf else self.timed + AT_ONCE)
+            if self.timed < FIRST and at_s < np.inf:
+                self._work_out_next()
+            else:
+                self._work_out(self.last if at_s == np.inf else self.timed + AT_ONCE)
 
     def _work_out(self, until: int) -> None:
         begin, until = self.timed, min(max(until, self.timed + AT_ONCE), self.last)
         took = np.empty(until - begin + 1)
         took[0] = self._took_s
         took[1:] = self._latency.step_s(self.batch[begin:until], self.kv_tokens[begin:until])
-        if begin == 0 and len(self.prefill_at):
-            took[1] += self.prefill_s[0]
         if begin == 0:
-            took[1] += self._joins_s
-        np.cumsum(took, out=took)  # summed from ``base_s`` on, in however many parts: the same sums
+            took[1] = self._with_joins_s(took[1])
+        took.cumsum(out=took)  # summed from ``base_s`` on, in however many parts: the same sums
         self.boundary_s[begin : until + 1] = self._base_s + took
         self._took_s, self.timed = float(took[-1]), until
+
+    def _work_out_next(self) -> None:
+        k = self.timed
+        step_s = self._latency.one_step_s(int(self.batch[k]), int(self.kv_tokens[k]))
+        self._took_s += step_s if k else self._with_joins_s(step_s)
+        self.timed = k + 1
+        self.boundary_s[k + 1] = self._base_s + self._took_s
+
+    def _with_joins_s(self, step_s: float) -> float:
+        """The first iteration, with what its newcomers take."""
+        return step_s + (float(self.prefill_s[0]) if len(self.prefill_at) else 0.0) + self._joins_s

@@ -114,8 +114,9 @@ class SimulatedEngine:
             # right after a cut the clock may be ahead: then there is nothing to commit, and the course may change again
             course = self._course()
             if to_s >= course.clock_s:
-                last, limit = course.iterations.last_by(to_s), self._next_arrival_index(course)
-                until = last if limit is None else min(last, limit)
+                until = course.iterations.last_by(to_s)
+                if self._arriving and self._arriving[0].available_s <= to_s:
+                    until = min(until, max(course.iterations.first_from(self._arriving[0].available_s), course.done))
                 if until > course.done or course.begins_with_completions:
                     self._commit(course, until, committed)
             if not self._arriving or not self._take_in(to_s):
@@ -236,7 +237,7 @@ class SimulatedEngine:
 
     def _read_given(self) -> None:
         for given in self._given:
-            self._requests.update((r.response, r) for r in given)
+            self._requests.update(zip(given.rows["response"].tolist(), given, strict=True))
         self._given.clear()
 
     def _finish_of(self, response: int) -> str:

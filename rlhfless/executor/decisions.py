@@ -36,13 +36,14 @@ def checked_trigger(rule: RuntimeRule, trigger: Any, view: ActorView, told_s: fl
         raise RuleError(
             f"rule {_name(rule)} returned {trigger!r} about actor {view.actor}; next_trigger must return a Trigger, or None"
         )
-    asks = f"rule {_name(rule)} wants to be asked because of actor {view.actor} at"
-    for name in ("completions", "step_completions"):
-        if (count := getattr(trigger, name)) is not None and not is_whole(count, 1):
-            raise RuleError(f"{asks} {name}={count!r}; a whole number of at least 1, or None, is needed")
+    for name, count in (("completions", trigger.completions), ("step_completions", trigger.step_completions)):
+        if count is not None and not (type(count) is int and count > 0) and not is_whole(count, 1):
+            raise RuleError(f"{_asks(rule, view)} {name}={count!r}; a whole number of at least 1, or None, is needed")
     time_s = trigger.time_s
     if time_s is not None and time_s != math.inf and not (is_number(time_s) and time_s > told_s):
-        raise RuleError(f"{asks} time_s={time_s!r}; a time after {told_s:g} s, counted from the run's start, or None is needed")
+        raise RuleError(
+            f"{_asks(rule, view)} time_s={time_s!r}; a time after {told_s:g} s, counted from the run's start, or None is needed"
+        )
     return trigger
 
 
@@ -106,6 +107,10 @@ def check_all_go(rule: RuntimeRule | None, cut: Cut, unfinished: Collection[int]
             f"rule {_name(rule)} cuts actor {cut.actor} but says not where responses {lost} go; a Cut needs a Move for each of "
             "the actor's unfinished responses"
         )
+
+
+def _asks(rule: RuntimeRule, view: ActorView) -> str:
+    return f"rule {_name(rule)} wants to be asked because of actor {view.actor} at"
 
 
 def _name(rule: RuntimeRule | None) -> str:

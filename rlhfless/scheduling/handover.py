@@ -46,14 +46,13 @@ class Room:
         self.received[actor] = self.received.get(actor, 0) + 1
 
     def completions_short(self, leaving: ActorView, receivers: Iterable[int]) -> int:
-        """Completions, of whomever, without which ``receivers`` cannot take all that is unfinished on ``leaving``; 0 or less
-        where they may. Under ``preempt`` nobody knows what a completion frees: one more may be enough."""
-        slots = leaving.unfinished_count - sum(max(0, self.slots[a]) for a in receivers)
-        if slots > 0:
-            return slots
+        """Completions, of whomever, without which ``receivers`` have too little memory for all that is unfinished on
+        ``leaving``; 0 where they may have enough. Under ``preempt`` nobody knows what a completion frees: one may do."""
         lacks = sum(self.needs(leaving.unfinished)) - sum(max(0.0, self.kv_tokens(a)) for a in receivers)
-        if lacks <= 0 or self._state.reserved_tokens is None:
-            return min(slots, 0) if lacks <= 0 else 1
+        if lacks <= 0:
+            return 0
+        if self._state.reserved_tokens is None:
+            return 1
         unfinished = np.flatnonzero(~np.asarray(self._state.complete))
         return math.ceil(lacks / float(self._state.reserved_tokens[unfinished].max()))
 

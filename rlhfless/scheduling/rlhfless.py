@@ -50,10 +50,13 @@ class LocalCut:
         missing: list[int] = []
         for leaving in sorted(due, key=lambda a: (left[a.actor], a.actor)):
             # an actor that receives goes on, and one that is due itself only receives if it is not cut
-            others = [a for a in stays.values() if a is not leaving]
-            short, cut = room.completions_short(leaving, [a.actor for a in others]), None
-            if short <= 0 and left[leaving.actor] and leaving.actor not in room.received:
-                cut = hand_over(leaving, [a for a in others if left[a.actor] or a.arriving], room)
+            short = left[leaving.actor] - sum(max(0, room.slots[a]) for a in stays if a != leaving.actor)
+            awaits, cut = left[leaving.actor] < leaving.assigned - leaving.completed, None
+            if short <= 0 and not awaits and leaving.actor not in room.received:
+                others = [a for a in stays.values() if a is not leaving and (left[a.actor] or a.arriving)]
+                cut = hand_over(leaving, others, room)
+                if cut is None:
+                    short = room.completions_short(leaving, stays.keys() - {leaving.actor})
             if cut is not None:
                 cuts.append(cut)
                 del stays[leaving.actor]

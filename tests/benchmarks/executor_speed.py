@@ -48,7 +48,7 @@ AIMS = {"random": 1_000_000, "rlhfless": 100_000}
 BATCHES, ITERATIONS, WARM_UP = (8, 64), 200, 20
 SIZES = {"0.5M": (128, 2, 4, 2), "17M": (512, 6, 8, 2)}  # hidden, layers, heads, KV heads
 RESULTS = Path(__file__).parent / "results" / "executor_speed.json"
-TIMED = ("add", "advance", "cut", "peek_next_event_s", "running", "waiting", "generated_arrays")
+TIMED = ("add", "advance", "cut", "peek_next_event_s", "next_completions_s", "running", "waiting", "generated_arrays")
 
 
 def best(rounds: int, once: Callable[[], object]) -> float:
