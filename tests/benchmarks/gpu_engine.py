@@ -1,18 +1,20 @@
 """The torch engine on a GPU: what an iteration takes, what plans are worth there, and how it does beside ``generate``.
 
     PYTHONPATH=. python tests/benchmarks/gpu_engine.py [--sizes ...] [--only PART,...] [--policies ...] [-o FILE]
-    PYTHONPATH=. python tests/benchmarks/gpu_engine.py --prepare             # beside the public logs: out/gpu_lengths.npz
+    PYTHONPATH=. python tests/benchmarks/gpu_engine.py --prepare [--profile NAME]   # beside the public logs, before
     PYTHONPATH=. python tests/benchmarks/gpu_engine.py --device cpu --tiny   # every path but CUDA itself, no result
 
-Needs numpy, torch and transformers only. Models of Qwen2.5's shapes with random weights, bfloat16 on a GPU. Parts, in order:
+Needs numpy, torch and transformers only, and what `--prepare` wrote where everything is installed: out/gpu_lengths.npz, and
+out/gpu_plans.json with plans made with the profile NAME (or a profile's file), which it names. With ``--tiny`` a tiny step is
+prepared. Models of Qwen2.5's shapes with random weights, bfloat16 on a GPU. Parts, in order:
 
 - ``profile SIZE``: seconds of a decode iteration (TPOT) by batch and context and of prefill calls; the profile fitted to them;
   the ratio to the shipped profile of that model, which is generated, where there is one (aim: within 1.5x). Contexts are
   measured as the engine attends over them: rounded up to the width of its graphs.
 - ``replay``: a step of 512 prompts x 8 samples of known, forced lengths (fewer prompts where time or memory forbid it, see
-  "prompts"; never more) on 16 emulated GPUs by four policies, planned by the fitted profile of the first size and charged
-  ``measured``; every actor is replayed once. Aim: planned within 10 % of executed. A plan does not foresee what its rule does,
-  so "simulated" is the same step, rule and all, charged by the profile.
+  "prompts"; never more) on 16 emulated GPUs by the prepared plans of four policies, charged ``measured``; every actor is
+  replayed once. Aim: planned within 10 % of executed. "planned" is what the plan takes by the fitted profile of the first size.
+  It does not foresee what a rule does, so "simulated" is the same step, rule and all, charged by that profile.
 - ``throughput``: useful tokens per second on ragged lengths, the engine with 64 slots and ``generate`` in static batches of 64.
 - ``flips``: how often tokens depend on the batch or on recomputation (`flip_rate.py`).
 
@@ -37,12 +39,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from flip_rate import RESPONSES as FLIP_RESPONSES
 from flip_rate import print_row, rates
 from gpu_parts import Grid, measured_profile, throughput
-from gpu_replay import POLICIES, replayed
-from gpu_workload import PREPARED, SHIPPED, SIZES, TINY, attempted, known_lengths, prepare, write_config
+from gpu_plans import POLICIES, PROFILE
+from gpu_plans import PREPARED as PLANS
+from gpu_plans import prepare as prepare_plans
+from gpu_replay import replayed
+from gpu_workload import LOG, SHIPPED, SIZES, TINY, attempted, known_lengths, write_config
+from gpu_workload import prepare as prepare_lengths
 
 from rlhfless.latency.measure import CausalLM
 
@@ -133,12 +140,16 @@ def about(device: str, tiny: bool) -> dict[str, Any]:
     return {"device": name, "cuda": torch.version.cuda, "versions": versions, **said}
 
 
-def run(report: Report, device: str, sizes: list[str], only: list[str], policies: list[str], tiny: bool) -> None:
+def lengths_of(tiny: bool) -> tuple[np.ndarray, str]:
+    """(prompts, samples) lengths in tokens, and in words where they come from."""
+    lengths, where = known_lengths()
+    return (lengths[:8] // 24 + 1, f"{where}; scaled down") if tiny else (lengths, where)
+
+
+def run(report: Report, device: str, sizes: list[str], only: list[str], policies: list[str], plans: Path, tiny: bool) -> None:
     """All parts that were asked for."""
     needs = Needs(0, 0, 0, 0) if tiny else Needs()
-    lengths, where = known_lengths()
-    if tiny:
-        lengths, where = lengths[:8] // 24 + 1, f"{where}; scaled down"
+    lengths, where = lengths_of(tiny)
 
     @cache
     def model() -> CausalLM:
@@ -153,8 +164,10 @@ def run(report: Report, device: str, sizes: list[str], only: list[str], policies
         if fitted is None:
             return {"skipped": f"there is no fitted profile: the part profile {sizes[0]} has to run first"}
         seconds = report.left_s if only == ["replay"] or tiny else needs.replay_s
-        found = replayed(model(), fitted, lengths, policies, time.monotonic() + seconds)
-        return {"model": model().name, "lengths": where, **found}
+        return {
+            "model": model().name,
+            **replayed(model(), fitted, lengths, where, plans, policies, time.monotonic() + seconds),
+        }
 
     def beside_generate() -> dict[str, Any]:
         some = lengths[: 1 if tiny else 16].reshape(-1)
@@ -190,11 +203,16 @@ def main() -> None:
     parser.add_argument("--policies", default=",".join(POLICIES), help="policies to replay")
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds for all parts")
     parser.add_argument("--tiny", action="store_true", help="tiny shapes: try the script")
-    parser.add_argument("--prepare", action="store_true", help=f"write {PREPARED.name} from the public log, and nothing else")
+    parser.add_argument("--prepare", action="store_true", help="write lengths (of the public log) and plans, and nothing else")
+    parser.add_argument("--profile", default=PROFILE, help="what --prepare plans with: a name or a file")
+    parser.add_argument("--plans", type=Path, help=f"where plans stand, {PLANS.name} by default")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
+    plans = options.plans or PLANS.with_stem(PLANS.stem + "_tiny" * options.tiny)
     if options.prepare:
-        print(prepare())
+        if LOG.is_file():
+            print(prepare_lengths())
+        print(prepare_plans(*lengths_of(options.tiny), options.profile, plans))
         return
     sizes, only, policies = (given.split(",") for given in (options.sizes, options.only, options.policies))
     for given, known in ((sizes, SIZES), (only, PARTS), (policies, POLICIES)):
@@ -210,7 +228,8 @@ def main() -> None:
     if kept.get("device", facts["device"]) != facts["device"]:
         parser.error(f"{path} is of {kept['device']}, this is {facts['device']}; give another file with -o")
     print(facts["device"], facts["versions"])
-    run(Report(path, facts, options.budget, kept.get("parts", {})), options.device, sizes, only, policies, options.tiny)
+    report = Report(path, facts, options.budget, kept.get("parts", {}))
+    run(report, options.device, sizes, only, policies, plans, options.tiny)
     print(f"\nwritten: {path}")
 
 

@@ -1,6 +1,6 @@
-"""The part `replay` of `gpu_engine.py`: one step on 16 emulated GPUs under several policies, planned and executed.
+"""The part `replay` of `gpu_engine.py`: one step on 16 emulated GPUs under several plans, planned and executed.
 
-Knows plans, engines and a fitted profile; nothing of the result file, nor of where lengths come from.
+Knows plans, engines and a fitted profile; nothing of the result file, of how plans are made, nor of where lengths come from.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_plans import cluster_of, prompts_of, read, read_file
 from gpu_workload import LIMIT, LONGEST_PROMPT, Step, attempted, step_of
 
 from rlhfless.engine.journal import Journal, Replayed
@@ -28,13 +29,9 @@ from rlhfless.engine.torch_forward import RowModel
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.latency import load_profile, save_profile
 from rlhfless.latency.measure import CausalLM
-from rlhfless.scheduling import PlanningInput, make_policy
-from solver import Cluster, LatencyModel, Objective, Plan
+from solver import Cluster, LatencyModel, Plan
 from solver.admission import Admission
 
-POLICIES = ("static", "random", "rlhfless", "solver")
-PLANNING_S = 0.1  # below what a CP-SAT model takes, so plans need numpy only
-FEWER = (1, 2, 4, 8, 16)  # divisors of the step's prompts that are tried until time and memory suffice
 WIDTHS = 4  # graph widths that a context passes through
 SCRATCH_BYTES = 40  # per row and token of the vocabulary, of an iteration's logits and what is made of them
 
@@ -52,27 +49,44 @@ class ReplayedOnce(TorchEngineFactory):
 
 
 def replayed(
-    lm: CausalLM, profile: dict[str, Any], lengths: np.ndarray, policies: Sequence[str], until: float
+    lm: CausalLM,
+    profile: dict[str, Any],
+    lengths: np.ndarray,
+    where: str,
+    prepared: Path,
+    policies: Sequence[str],
+    until: float,
 ) -> dict[str, Any]:
-    """A step under each of ``policies``, planned by the profile and executed; where no time is left, one is skipped.
+    """A step under the prepared plan of each of ``policies``, executed; where no time is left, one is skipped. It has as many
+    of the prompts as time and memory suffice for.
 
     Args:
+        where: the lengths come from. prepared: the file of plans.
         until: when to be done, by ``time.monotonic``.
+
+    Raises:
+        FileNotFoundError, ValueError: there are no plans for this step.
     """
+    plans_of = read_file(prepared, lengths, where, policies)
     with tempfile.TemporaryDirectory() as folder:
         latency = load_profile(save_profile(Path(folder, "fitted.json"), profile))
-    cluster = Cluster(2, 8, 1, kind=latency.kind)
+    cluster = cluster_of(latency.kind)
     rows = RowModel(lm.model, LONGEST_PROMPT + LIMIT)
     capture_s = seconds_of_a_capture(rows, latency)
-    for fewer in FEWER:
-        step = step_of(lengths[: max(1, len(lengths) // fewer)], rows.vocabulary)
-        given = PlanningInput(step.workload, cluster, latency, Objective(0.7), time_limit_s=PLANNING_S)
-        plans = {name: make_policy(name).plan(given) for name in policies}
+    for prompts in prompts_of(lengths):
+        step = step_of(lengths[:prompts], rows.vocabulary)
+        plans = {name: read(plans_of["plans"][str(prompts)][name], step.workload, latency) for name in policies}
         expected = {name: expected_s(plan, latency, capture_s) for name, plan in plans.items()}
         short = sum(expected.values()) > until - time.monotonic() or not fits(plans, rows, latency)
         if not short:
             break
-    found: dict[str, Any] = {"prompts": len(step.prompts), "samples": lengths.shape[1], "capture_s": capture_s, "policies": {}}
+    found: dict[str, Any] = {
+        "lengths": where,
+        "prompts": len(step.prompts),
+        "samples": lengths.shape[1],
+        "capture_s": capture_s,
+    }
+    found |= {"plans_made_with": plans_of["profile"], "policies": {}}
     print(f"{len(step.prompts)} x {lengths.shape[1]} responses; makespan in s and GPU-seconds: planned, simulated, executed")
     slower = 1.0
     for name, plan in plans.items():

