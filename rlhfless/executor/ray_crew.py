@@ -67,7 +67,7 @@ class RayCrew:
         self.given += members
         self.members.update(zip(members, orders, strict=True))
         if self._weights is None:
-            self._weights = self._put("weights", self._engines)
+            self._weights = self._put("weights", self._engines.carried())
         block, weights = self._weights
         for member, order in zip(members, orders, strict=True):
             version = order.weights_version
