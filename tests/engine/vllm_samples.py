@@ -33,7 +33,7 @@ from solver.admission import Admission
 from solver.latency import LatencyModel
 
 needs_vllm = pytest.mark.skipif(
-    importlib.util.find_spec("vllm") is None, reason="vLLM is not installed; `make test-full` installs its CPU build"
+    importlib.util.find_spec("vllm") is None, reason="vLLM is not installed; `make test` installs its CPU build"
 )
 EOS = CharTokenizer().eos_token_id
 LIMIT, LONGEST = 48, 160
