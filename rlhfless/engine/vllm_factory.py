@@ -81,7 +81,9 @@ class VllmEngineFactory:
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> VllmEngine:
         from rlhfless.engine import vllm_process  # which holds the process's replica
 
-        replica = vllm_process.replica_for(self.binding(latency), Path(self.weights), self.weights_version)
-        replica.load(Path(self.weights), self.weights_version)
-        vllm_process.weights_are_read()
+        try:
+            replica = vllm_process.replica_for(self.binding(latency), Path(self.weights), self.weights_version)
+            replica.load(Path(self.weights), self.weights_version)
+        finally:
+            vllm_process.weights_are_read()
         return VllmEngine(replica, admission, eos_id=self.eos_id, sampling=self.sampling, start_s=start_s)

@@ -67,7 +67,11 @@ def bring_up(engines: VllmEngineFactory, latency: LatencyModel) -> bool:
     """Start vLLM unless it runs; returns whether it had to be started."""
     if _here.replica is not None:
         return False
-    replica_for(engines.binding(latency), Path(engines.weights), engines.weights_version)
+    try:
+        replica_for(engines.binding(latency), Path(engines.weights), engines.weights_version)
+    except BaseException:
+        weights_are_read()
+        raise
     return True
 
 
