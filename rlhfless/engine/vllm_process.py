@@ -50,7 +50,7 @@ def read(packed: Packed, buffer: memoryview, device: str) -> Any:
     """What ``pack`` was given; weights that came with it lie in a folder here until ``weights_are_read``."""
     found = torch_process.view(packed, buffer)
     if not isinstance(found, Carried):
-        return found
+        return torch_process.read(packed, buffer, "cpu")  # to the device in whole blocks, when it is needed there
     weights_are_read()
     _here.weights = found.lay_down()
     return _here.weights.engines

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vllm_samples import LATENCY, factory_of, model_of, needs_vllm, requests, torch_engine
+from vllm_samples import LATENCY, Shuffle, assert_handed_over, factory_of, model_of, needs_vllm, requests, torch_engine
 
 from rlhfless.engine import vllm_carried
 from rlhfless.engine.protocol import Request
@@ -108,15 +108,23 @@ def test_a_run_of_steps_on_two_nodes(pool: RayPool, tmp_path: Path) -> None:
     where = {i: pool._nodes[i].node_id for i in range(2)}
     assert {h: one["ray_node"] for h, one in details(first, "ready").items()} == {f"actor-{i}": n for i, n in where.items()}
 
-    engines = factory_of(write_weights(model_of(4), tmp_path, 1), 1)
-    learned = pool.run_step(plan_of(HALVES), wanted, engines, LATENCY, TWO_NODES, step=1, start_s=first.end_s)
+    engines = factory_of(write_weights(model_of(3), tmp_path, 1), 1)
+    forced = [replace(r, target_tokens=30 + 2 * r.response, limit_tokens=60) for r in wanted]
+    options: dict[str, Any] = {"step": 1, "start_s": first.end_s, "migration": "move"}
+    moved = pool.run_step(plan_of(HALVES, Shuffle()), forced, engines, LATENCY, TWO_NODES, **options)
+    assert tokens_of(moved) == by_torch(3, forced)
+    assert moved.moves > 0
+    assert_handed_over(moved)
+
+    engines = factory_of(write_weights(model_of(4), tmp_path, 2), 2)
+    learned = pool.run_step(plan_of(HALVES), wanted, engines, LATENCY, TWO_NODES, step=2, start_s=moved.end_s)
     assert tokens_of(learned) == by_torch(4, wanted)
     assert_sound(learned)
     assert pids(learned) == pids(first), "actors of the step before are used again"
     assert not [s for s in learned.spans if s["phase"] == "start"]
-    assert {one["weights_version"] for one in details(learned, "ready").values()} == {1}
-    assert [sorted(nodes) for nodes in puts.places()] == [sorted(where.values())] * 2
-    assert not {pid for pid in pids(first).values() if pid not in running({pid})}
+    assert {one["weights_version"] for one in details(learned, "ready").values()} == {2}
+    assert [sorted(nodes) for nodes in puts.places()] == [sorted(where.values())] * 3
+    assert running(set(pids(first).values())) == set(pids(first).values())
 
 
 def test_a_killed_actor_is_lost_and_what_it_had_goes_on_elsewhere(
