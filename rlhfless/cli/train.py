@@ -1,4 +1,4 @@
-"""``rlhfless train``: the shipped task on emulated GPUs, or on this machine's."""
+"""``rlhfless train``: the shipped task on emulated GPUs, on this machine's, or on those of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from rlhfless.cli.group import main
 from rlhfless.cli.learner_options import learner_options
-from rlhfless.cli.options import seed_option, time_weight_option
+from rlhfless.cli.options import check_size, seed_option, time_weight_option
 
 
 @main.command()
@@ -34,6 +34,8 @@ from rlhfless.cli.options import seed_option, time_weight_option
 @learner_options
 @click.option("--steps", type=int, default=60, show_default=True, help="Steps of the whole run.")
 @click.option("--gpus", type=int, default=16, show_default=True, help="GPUs: emulated ones, or those of the pool.")
+@click.option("--gpus-per-node", type=int, default=8, show_default=True, help="Of a cluster of several nodes.")
+@click.option("--gpus-per-actor", type=int, help="GPUs of an actor, which the profile has to be of.  [default: the profile's]")
 @click.option("--profile", default="cpu-tiny-qwen2", show_default=True, help="What a GPU takes for an iteration.")
 @click.option("--memory-gib", type=float, help="Memory of a GPU, which decides slots; without it the profile's slots count.")
 @click.option("--policy", default="solver", show_default=True, help="Scheduling policy.")
@@ -41,21 +43,25 @@ from rlhfless.cli.options import seed_option, time_weight_option
 @click.option("--charging", type=click.Choice(["profile", "measured"]), default="profile", show_default=True)
 @click.option("--engine", type=click.Choice(["torch", "vllm"]), default="torch", show_default=True)
 @click.option(
-    "--pool", "executor", type=click.Choice(["virtual", "local"]), default="virtual", show_default=True,
-    help="Where actors run: emulated on the virtual clock, or each in a process of its own on this machine.",
+    "--pool", "executor", type=click.Choice(["virtual", "local", "ray"]), default="virtual", show_default=True,
+    help="Where actors run: emulated on the virtual clock, each in a process of its own on this machine, or as Ray actors.",
 )  # fmt: skip
+@click.option("--ray-address", help="Of a Ray cluster that is there (HOST:PORT, auto); without it one is started here.")
+@click.option("--keep-s", type=float, default=60.0, show_default=True, help="How long a Ray actor without work waits for more.")
 @click.option("--prompts-per-step", type=int, default=32, show_default=True)
 @click.option("--samples", type=int, default=8, show_default=True, help="Responses per prompt.")
 @seed_option
 @click.option("--model", type=click.Path(path_type=Path), help="Start from this folder instead of a new warm-up.")
 @click.option("--resume", is_flag=True, help="Continue the run in OUT after its last completed step.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder of trace and checkpoint.")
-def train(out: Path, resume: bool, model: Path | None, **options: Any) -> None:
+def train(out: Path, resume: bool, model: Path | None, gpus_per_actor: int | None, **options: Any) -> None:
     """Train: predict, plan, execute, reward, learn, trace, step after step."""
     from rlhfless.executor import ActorError
     from rlhfless.training.config import LearnerError, TrainConfig
     from rlhfless.training.loop import train as run_training
 
+    if gpus_per_actor is not None:
+        check_size(gpus_per_actor, options["profile"])
     try:
         trace = run_training(TrainConfig(**options), out, resume=resume, model=model)
     except (ActorError, LearnerError) as error:

@@ -1,8 +1,8 @@
 """The RLHF loop: predict, plan, execute, reward, learn, trace; one step at a time, resumable after each.
 
 Knows all stations and their order; the stations know nothing of each other. Generation runs on emulated actors (virtual
-clock) or on actors in processes of their own (wall clock); preparation and learning are measured on this device and charged to
-the learner, which takes its GPUs when generation ends.
+clock) or on actors in processes of their own, here or on a Ray cluster (wall clock); preparation and learning are measured on
+this device and charged to the learner, which takes its GPUs when generation ends.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ except ImportError as error:
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.sampling import Sampling
 from rlhfless.engine.torch_forward import one_thread
-from rlhfless.executor import ProcessPool, StepRecord, run_step
+from rlhfless.executor import RayPool, StepRecord, run_step
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.trace import Trace
 from rlhfless.training.batch import Batch
 from rlhfless.training.config import TrainConfig, TrainError
-from rlhfless.training.engines import TorchEngines, check_engine, make_engines
+from rlhfless.training.engines import TorchEngines, check_engine, make_engines, make_pool
 from rlhfless.training.model import save_model
 from rlhfless.training.rewards import Response
 from rlhfless.training.rewards.named import make_rewards
@@ -97,14 +97,24 @@ class Trainer:
         check_engine(config.engine)
         self.config, self.progress = config, progress
         self.latency = load_profile(config.profile)
-        per_node = min(config.gpus, config.gpus_per_node)
+        per_node = config.gpus_of_node
         price = usd_per_gpu_hour(self.latency.kind)
         self.cluster = Cluster(config.gpus // per_node, per_node, self.latency.gpus_per_actor, self.latency.kind, price)
         self.policy = make_policy(config.policy, tau=config.tau)
         if self.policy.clairvoyant:
             raise TrainError(f"policy {config.policy!r} needs the true lengths, which nobody has before generating")
         self.predictor = EwmaPredictor(config.window)
-        self.pool = ProcessPool() if config.executor == "local" else None
+        self.pool = make_pool(config, self.cluster)
+        try:
+            self._open(folder, model, resume)
+        except BaseException:
+            if self.pool is not None:
+                self.pool.close()
+            raise
+
+    def _open(self, folder: str | Path | None, model: str | Path | None, resume: bool) -> None:
+        """What is kept of the run, and what follows from its model."""
+        config, progress = self.config, self.progress
         executed = {} if self.pool is None else self.pool.meta
         self.kept = Run.open(config, self.cluster, None if folder is None else Path(folder), model, resume, progress, executed)
         self.task = make_task(config.task, self.tokenizer, seed=config.seed, pool=config.pool, **config.columns())
@@ -231,12 +241,16 @@ class Trainer:
         workload = self.predict(problems)
         plan = self.plan(workload)
         record = self.generate(plan, problems, step, workload)
+        if isinstance(self.pool, RayPool) and step + 1 >= self.config.steps:
+            self.pool.release()  # nobody waits for a step that nobody plans
         began = time.perf_counter()
         rollouts = self._rollouts(problems, workload, record, step)
         prepare_s = time.perf_counter() - began
         with self.kept.learning():
             learning = self._learn(problems, rollouts, record)
             self._record_learning(record, prepare_s, learning)
+            if isinstance(self.pool, RayPool):
+                self.pool.settle(record)
             self.kept.commit(rollouts, record)
         return TrainedStep(step, plan, record, rollouts, learning)
 
@@ -299,6 +313,8 @@ class Trainer:
         """The learner takes one actor's GPUs when generation ends; what it does there was measured on this device."""
         start, prepared, learn_s = record.end_s, record.end_s + prepare_s, learning["seconds"]
         node, gpu_ids = self.cluster.place(0)
+        if isinstance(self.pool, RayPool):  # whose actors may wait on theirs meanwhile: the learner's are beside them
+            node, gpu_ids = self.cluster.nodes, tuple(self.cluster.gpus + gpu for gpu in gpu_ids)
         record.allocate(
             "learner", "learner", node, gpu_ids, self.cluster.kind, self.cluster.market, self.cluster.usd_per_gpu_s,
             start, prepared + learn_s,

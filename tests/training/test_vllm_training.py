@@ -2,27 +2,92 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import json
 import multiprocessing
+import os
+import secrets
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch_wall_samples import until
 
+from rlhfless.trace import Trace, held_gpu_seconds, read_trace
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.loop import TrainedStep, Trainer
 from rlhfless.training.model import save_model, tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed; `make test-full` installs its CPU build"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("vllm") is None, reason="vLLM is not installed; `make test` installs its CPU build"
+)
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed; `make test` installs it")
+COMMAND = "train --task arithmetic --engine vllm --pool ray --gpus 2 --gpus-per-actor 1"
 
 
+def trained(out: Path, *options: object) -> Trace:
+    """What the command line writes; every process that it started has ended with it, and no weights are left in memory."""
+    mark, before = f"RLHFLESS_RUN={secrets.token_hex(8)}", left_in_memory()
+    name, value = mark.split("=")
+    command = [sys.executable, "-m", "rlhfless", *COMMAND.split(), *map(str, options), "-o", str(out)]
+    done = subprocess.run(command, env={**os.environ, name: value}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    until(lambda: not processes_with(mark), "every process has ended")
+    assert left_in_memory() <= before
+    return read_trace(out)
+
+
+def processes_with(mark: str) -> list[str]:
+    """Commands of the processes that have it in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+def left_in_memory() -> set[Path]:
+    return {*Path("/dev/shm").glob("rlhfless-carried-*"), *Path("/dev/shm").glob("rlhfless-weights-*")}
+
+
+def check_trace(trace: Trace, steps: int) -> None:
+    """vLLM starts with the run's first step, in every actor; each step is decoded with its own weights."""
+    assert (trace.meta["engine"], trace.meta["clock"], trace.meta["config"]["executor"]) == ("vllm", "wall", "ray")
+    assert trace.steps == list(range(steps))
+    assert (trace.rollouts["weights_version"] == trace.rollouts["step"]).all()
+    ready = trace.events[trace.events["name"] == "ready"]
+    assert [json.loads(detail)["weights_version"] for detail in ready["detail"]] == ready["step"].tolist()
+    pids = {json.loads(detail)["pid"] for detail in ready["detail"]}
+    assert len(trace.spans[trace.spans["phase"] == "start"]) == len(pids) <= 2
+    held = held_gpu_seconds(trace)
+    assert held["total"].sum() == pytest.approx(held[["start", "sync", "work", "hold"]].to_numpy().sum())
+
+
+@needs_ray
+def test_the_command_in_short(tmp_path: Path) -> None:
+    save_model(tiny_qwen2(CharTokenizer()), CharTokenizer(), tmp_path / "model")
+    options = ["--steps", 2, "--prompts-per-step", 4, "--samples", 2, "--policy", "static", "--model", tmp_path / "model"]
+    trace = trained(tmp_path / "run", *options)
+    check_trace(trace, 2)
+    assert trace.spans.loc[trace.spans["phase"] == "start", "holder"].tolist() == ["actor-0", "actor-1"]
+
+
+@needs_ray
+@pytest.mark.full
+def test_the_command_and_its_resumption(tmp_path: Path) -> None:
+    check_trace(trained(tmp_path / "run", "--steps", 3), 3)
+    resumed = trained(tmp_path / "run", "--steps", 4, "--resume")
+    assert resumed.steps == [0, 1, 2, 3]
+    assert set(resumed.spans.loc[resumed.spans["phase"] == "start", "step"]) >= {0, 3}
+
+
+@pytest.mark.full
 def test_every_step_is_decoded_with_its_own_weights(tmp_path: Path) -> None:
     """Log-probabilities from vLLM are those of the model as it was then; noise earns no reward, so the test changes the weights
     after every step itself. At the end neither processes nor weights are left."""
