@@ -102,7 +102,7 @@ def busy_ahead(
             actors[live], alive, mine, still_s[alive] <= 0, tokens[alive], prompt[alive],
             np.maximum(model.max_batch - np.bincount(mine, minlength=len(live)), 0), remaining, model, price,
         )  # fmt: skip
-        found = look(s, remaining, model, price, links)
+        found = look(s, remaining, price, links)
         until = now + pause
         held = prompt + tokens
         delay, stall = delay_s(model, held, 0.0), stall_s(model, held)
