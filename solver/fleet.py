@@ -96,14 +96,15 @@ class Fleet:
 
     def moves_s(self, kv_tokens: FloatArray, owner: IntArray) -> tuple[FloatArray, FloatArray]:
         """(n, M) seconds that each response takes to move to an actor of each class and join there, and those of them for which
-        the receiver's batch stands still. What has no KV cache yet takes none. Between two models a cache is of no use: it is
-        recomputed; else it is sent or recomputed, whichever is cheaper.
+        the receiver's batch stands still. What has no KV cache yet takes none. Between kinds or sizes a cache is of no use: it
+        is recomputed; else it is sent or recomputed, whichever is cheaper.
 
         Args:
             kv_tokens, owner: (n,) tokens of the KV cache, and the class of the actor that holds it.
         """
         delay, stall = np.zeros((2, len(kv_tokens), len(self.models)))
+        sizes = [(model.kind, model.gpus_per_actor) for model in self.models]
         for m, model in enumerate(self.models):
-            alike = np.array([other == model for other in self.models], dtype=bool)[owner]
+            alike = np.array([size == sizes[m] for size in sizes])[owner]
             delay[:, m], stall[:, m] = delay_s(model, kv_tokens, 0.0, alike), stall_s(model, kv_tokens, alike)
         return delay, stall
