@@ -59,6 +59,11 @@ class RayCrew:
         self._objects: dict[str, Any] = {}  # laid out and not passed on yet
         self._names = (f"kv-{i}" for i in itertools.count())
 
+    @property
+    def working(self) -> list[int]:
+        """Ids of the processes of those that are up; see ``PoolCrew``."""
+        return [member.up.pid for member in list(self.members) if member.up is not None and member not in self._ended]
+
     def now_s(self) -> float:
         return time.monotonic() - self._origin_s
 

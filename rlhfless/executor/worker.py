@@ -94,6 +94,13 @@ class End:
 
 
 @dataclass(frozen=True)
+class Up:
+    """Before any report: the process can take orders, since ``up_s`` on the machine's monotonic clock."""
+
+    up_s: float
+
+
+@dataclass(frozen=True)
 class Failed:
     """Instead of a report: the process has ended with an exception (see ``Lost``)."""
 
@@ -109,7 +116,9 @@ def main(connection: Connection, device: str, side: str) -> None:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
     try:
-        Worker(connection, inbox, device, side).serve()
+        worker = Worker(connection, inbox, device, side)
+        connection.send(Up(worker.up_s))
+        worker.serve()
     except Exception as error:
         connection.send(failed(error))
 
@@ -150,7 +159,7 @@ class Worker:
         self.engines: Any = None
         self.engine: SteppedEngine | None = None
         self.origin_s = 0.0
-        self._up_s = time.monotonic()
+        self.up_s = time.monotonic()
         self._from_s = 0.0  # where the next iteration begins, unless the last one ended later
         self._reported_s = 0.0
         self._spans: list[EngineSpan] = []
@@ -178,10 +187,10 @@ class Worker:
             self.origin_s, self._reported_s = order.origin_s, 0.0
             self.engines = engines = self._read(order.engines)
             if self.side.bring_up(engines, order.latency):
-                self._up_s = time.monotonic()
+                self.up_s = time.monotonic()
             self.engine = engine = engines(order.latency, order.admission, self.now_s())
             version = order.weights_version if engines.weights_version is None else engine.weights_version
-            self._report(ready_s=(self._up_s - self.origin_s, self.now_s()), weights_version=version)
+            self._report(ready_s=(self.up_s - self.origin_s, self.now_s()), weights_version=version)
         elif isinstance(order, Add):
             self._add(order.requests, order.prefixes)
         elif isinstance(order, CutOff):

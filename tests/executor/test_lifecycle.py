@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from rlhfless.errors import InputError
 from rlhfless.executor import Lifecycle, PlanForecast, ShortestStep, StepRecord
-from rlhfless.executor.holdings import Holdings, Place
+from rlhfless.executor.carrier import Place
+from rlhfless.executor.holdings import Holdings
 from rlhfless.executor.lifecycle import Forecast, History
 from rlhfless.trace import Trace, held_gpu_seconds
 from solver.objective import StepRest
@@ -84,6 +85,9 @@ class Carrier:
     def start(self, place: Place) -> int:
         self.started[len(self.started)] = place, self.clock_s
         return len(self.started) - 1
+
+    def serves(self, here: Place, wanted: Place) -> bool:
+        return here.alike(wanted)
 
     def up_s(self, actor: int) -> float | None:
         up_s = self.started[actor][1] + self.start_takes_s

@@ -23,7 +23,7 @@ from torch_wall_samples import CLUSTER, LATENCY, actor_plan, factory_of, request
 
 from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.executor import ActorError, Faults, ProcessPool, StepRecord, run_step
+from rlhfless.executor import ActorError, Faults, Lifecycle, ProcessPool, StepRecord, run_step
 from rlhfless.executor.wall import WallStep
 from rlhfless.trace.checks import validate
 from solver import Cluster, Plan, PlanningError
@@ -119,8 +119,9 @@ def assert_sound(record: StepRecord, prewarmed: bool) -> None:
         validate(table, getattr(record, table))
     spans, tokens = record.spans, sum(c.response_tokens for c in record.completions.values())
     assert sum(s["tokens"] for s in spans if s["phase"] == "decode") == tokens
-    assert {a["holder"] for a in record.allocations} == {f"actor-{i}" for i in range(len(record.plan.actors))}
-    for a in record.allocations:
+    worked = [a for a in record.allocations if a["role"] != "warm"]
+    assert {a["holder"] for a in worked} == {f"actor-{i}" for i in range(len(record.plan.actors))}
+    for a in worked:
         own = sorted((s for s in spans if s["holder"] == a["holder"]), key=lambda s: s["start_s"])
         assert [s["phase"] for s in own][:2] == ["sync", "prefill"] if prewarmed else ["start", "sync"]
         assert a["start_s"] <= own[0]["start_s"]
@@ -138,10 +139,10 @@ def assert_sound(record: StepRecord, prewarmed: bool) -> None:
 def test_tokens_are_those_of_the_virtual_clock(
     policy: str, migration: str, pool: ProcessPool, factory: TorchEngineFactory, undisturbed: StepRecord
 ) -> None:
-    record = pool.run_step(actor_plan(policy), requests(), factory, LATENCY, CLUSTER, start_s=5.0, migration=migration)
+    record = pool.run_step(actor_plan(policy), requests(), factory, LATENCY, CLUSTER, start_s=1e3, migration=migration)
     assert token_bytes(record) == token_bytes(undisturbed)
     assert_sound(record, prewarmed=True)
-    assert record.start_s == 5.0
+    assert record.start_s >= 1e3
     moved_bytes = sum(s["bytes"] for s in record.spans if s["phase"] == "transfer")
     if migration == "recompute":
         assert moved_bytes == 0
@@ -172,7 +173,7 @@ def test_forced_lengths_and_new_weights(pool: ProcessPool) -> None:
 
 
 def test_a_process_that_is_not_kept_ends_with_its_actor(factory: TorchEngineFactory, undisturbed: StepRecord) -> None:
-    with ProcessPool(keep=False) as pool:
+    with ProcessPool(lifecycle=Lifecycle.cold()) as pool:
         before = set(multiprocessing.active_children())
         record = pool.run_step(plan_of([range(24)]), requests(), factory, LATENCY, CLUSTER)
         assert set(multiprocessing.active_children()) == before
