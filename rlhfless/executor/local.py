@@ -17,7 +17,8 @@ import numpy as np
 
 from rlhfless.engine.protocol import Request
 from rlhfless.executor import worker
-from rlhfless.executor.remote import Lost, Order, RemoteActor, Report
+from rlhfless.executor.blocks import Block, write_block
+from rlhfless.executor.remote import Lost, NoRoom, Order, RemoteActor, Report
 from rlhfless.executor.spawn import Process
 from solver.plan import ActorPlan
 
@@ -47,7 +48,7 @@ class LocalCrew:
         self._orders: dict[Process, Order] = {}
         self._process: dict[int, Process] = {}
         self._lost: list[Process] = []
-        self._weights: worker.Block | None = None
+        self._weights: Block | None = None
 
     @property
     def working(self) -> list[int]:
@@ -66,7 +67,7 @@ class LocalCrew:
             self._orders[process], self._process[order.index] = order, process
             started.append((process, order))
         if self._weights is None:
-            self._weights = worker.write_block(self._pool.side, self._pool.new_block(), self._engines)
+            self._weights = write_block(self._pool.side, self._pool.new_block(), self._engines)
         for process, order in started:
             process.send(worker.Begin(self._origin_s, self._weights, order.latency, order.admission, order.weights_version))
         return [LocalActor(process, self._pool) for process, _ in started]
@@ -76,10 +77,10 @@ class LocalCrew:
     ) -> tuple[Mapping[int, Any], float]:
         computed = self._engines.compute_prefixes(prefixes)
         done_s = self.now_s()
-        sent = {
-            actor: worker.write_block(self._pool.side, self._pool.new_block(), {p: computed[p] for p in prompts})
-            for actor, prompts in receivers.items()
-        }
+        sent = {}
+        for actor, prompts in receivers.items():
+            with contextlib.suppress(NoRoom):  # it computes them itself
+                sent[actor] = write_block(self._pool.side, self._pool.new_block(), {p: computed[p] for p in prompts})
         return sent, done_s
 
     def reports(self, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rlhfless.executor.blocks import Block
 from rlhfless.executor.carrier import Place
 from rlhfless.executor.faults import Faults
 from rlhfless.executor.lifecycle import Lifecycle
@@ -16,8 +17,8 @@ from rlhfless.executor.pool import Pool
 from rlhfless.executor.ray_cluster import RayCluster
 from rlhfless.executor.ray_placement import RayNode, place_nodes
 from rlhfless.executor.record import StepRecord
+from rlhfless.executor.remote import NoRoom
 from rlhfless.executor.sides import RemoteEngines
-from rlhfless.executor.worker import Block
 from solver.cluster import Cluster, MixedCluster
 from solver.plan import Plan
 
@@ -118,9 +119,21 @@ class RayPool(Pool[Any]):
         return self._crew.RayCrew(take, self._idle.keeps, self._put, engines, record, self._origin_s)
 
     def _put(self, name: str, thing: Any) -> tuple[Block, Any]:
-        """Lay something out in the object store."""
+        """Lay something out in the object store.
+
+        Raises:
+            NoRoom: it is full, and so is the disk behind it.
+        """
         packed, laid_out = self._actor.lay_out(self.side, thing)
-        return Block(name, packed), self.cluster.ray.put(laid_out)
+        full = self.cluster.ray.exceptions.ObjectStoreFullError, self.cluster.ray.exceptions.OutOfDiskError
+        try:
+            return Block(name, packed), self.cluster.ray.put(laid_out)
+        except full as error:
+            said = str(error).splitlines()[0]
+            raise NoRoom(
+                f"Ray's object store has no room for {laid_out.nbytes:,} bytes ({said}); give it more (`ray start "
+                "--object-store-memory`)"
+            ) from None
 
     def _refusal(self, plan: Plan, engines: RemoteEngines, cluster: Cluster | MixedCluster) -> str | None:
         """Also finds the nodes.

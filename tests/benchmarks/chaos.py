@@ -7,9 +7,9 @@ that just start. Engines count tokens instead of computing them (``counting_engi
 on a busy machine too; with ``--engine torch`` a tiny model decodes. What counts:
 
 - lost: responses that a disturbed step did not deliver; doubled: entered twice; different: delivered with other tokens than the
-  undisturbed step's. All of these must be 0, as must steps that were given up and what is left behind (processes, shared memory).
-- added seconds and GPU-seconds per kill: a disturbed step's minus its undisturbed one's, over the actors that were lost in it. A
-  stopped actor costs the time until its silence counts (``--silence``) besides.
+  undisturbed step's. All of these must be 0, as must steps that were given up and what is left behind (processes, memory).
+- added seconds and GPU-seconds per kill: a disturbed step's minus its undisturbed one's, over the actors that were lost in it.
+  A stopped actor costs the time until its silence counts (``--silence``) besides.
 
     python tests/benchmarks/chaos.py --kills 1000 -o tests/benchmarks/results/chaos.json
     python tests/benchmarks/chaos.py --pool ray --kills 200 -o tests/benchmarks/results/chaos_ray.json

@@ -148,19 +148,25 @@ def left_behind(counts: Counts) -> Iterator[None]:
 
 def _there() -> set[str]:
     """Processes that this one started, and theirs, and what it laid out in shared memory (on Linux)."""
+    memory = {str(path) for path in Path("/dev/shm").glob(f"rlhfless-{os.getpid()}-*")}
+    return memory | {f"process {pid} ({name})" for pid, name in descendants(os.getpid()).items()}
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Processes that a process started, and theirs, with their names; none that has ended (on Linux)."""
     parents: dict[int, int] = {}
     names: dict[int, str] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             name, rest = entry.read_text().rsplit(")", 1)
-            if rest.split()[0] != "Z":
-                parents[int(entry.parent.name)], names[int(entry.parent.name)] = int(rest.split()[1]), name.split("(", 1)[1]
-    found, new = set[int](), {os.getpid()}
+            state, parent = rest.split()[:2]
+            if state != "Z":
+                parents[int(entry.parent.name)], names[int(entry.parent.name)] = int(parent), name.split("(", 1)[1]
+    found, new = set[int](), {pid}
     while new:
         new = {child for child, parent in parents.items() if parent in new} - found
         found |= new
-    memory = {str(path) for path in Path("/dev/shm").glob(f"rlhfless-{os.getpid()}-*")}
-    return memory | {f"process {pid} ({names[pid]})" for pid in found}
+    return {one: names[one] for one in found}
 
 
 def gpu_seconds(record: StepRecord) -> float:

@@ -65,9 +65,14 @@ def free_memory(device: str) -> None:
 
 @dataclass(frozen=True)
 class CountingEngines:
-    """Makes engines (see ``rlhfless.executor.sides.RemoteEngines``). ``weights`` change every token."""
+    """Makes engines (see ``rlhfless.executor.sides.RemoteEngines``).
+
+    Attributes:
+        weights: change every token. kv_bytes: size of a KV state that is handed over.
+    """
 
     weights: int = 1
+    kv_bytes: int = 8
 
     side: ClassVar[str] = "counting_engine"
     several_gpus: ClassVar[bool] = True
@@ -83,7 +88,7 @@ class CountingEngines:
         """A process can make any of them."""
 
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> CountingEngine:
-        return CountingEngine(latency, admission, self.weights, start_s)
+        return CountingEngine(latency, admission, self, start_s)
 
 
 @dataclass
@@ -105,9 +110,9 @@ class CountingEngine:
 
     reuses_prefixes = False
 
-    def __init__(self, latency: LatencyModel, admission: Admission, weights: int, clock_s: float) -> None:
+    def __init__(self, latency: LatencyModel, admission: Admission, made_by: CountingEngines, clock_s: float) -> None:
         self.slots, self._latency, self._admission = admission.max_batch, latency, admission
-        self._weights, self.clock_s = weights, clock_s
+        self._weights, self._kv_numbers, self.clock_s = made_by.weights, made_by.kv_bytes // 8, clock_s
         self._batch: list[_Member] = []
         self._queue: list[_Member] = []
 
@@ -176,8 +181,8 @@ class CountingEngine:
         return [
             replace(
                 m.request, generated_tokens=len(m.tokens), generated_ids=np.array(m.tokens, dtype=np.int64),
-                kv=None if m.state is None else np.array([m.state]), start_s=m.start_s, first_token_s=m.first_token_s,
-                prefill_tokens_computed=m.computed,
+                kv=None if m.state is None else np.full(self._kv_numbers, m.state), start_s=m.start_s,
+                first_token_s=m.first_token_s, prefill_tokens_computed=m.computed,
             )
             for m in taken
         ], Progress([], [])  # fmt: skip
