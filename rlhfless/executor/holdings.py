@@ -108,6 +108,12 @@ class Holdings(Generic[H]):
             self._note(one, at_s)
             return one.actor
 
+    def waited(self, place: Place, since_s: float, until_s: float) -> None:
+        """An actor of the step under way waited between two parts of it."""
+        with self.lock:
+            if until_s > since_s:
+                self._over.append(WarmRow(place, since_s, until_s, None))
+
     def keeps(self, actor: ActorPlan) -> bool:
         """Whether an actor of the step that has no work left goes on living."""
         with self.lock:
@@ -134,6 +140,7 @@ class Holdings(Generic[H]):
                 one = _Waiting(actor, Place.of(plan), end_s, until_s)
                 self._waiting.append(one)
             self._wanted = tuple(Place.of(actor) for actor in record.plan.actors)
+            self._write(record)
             self._wake()
 
     def settle(self, record: StepRecord) -> None:

@@ -44,7 +44,7 @@ class LocalCrew:
     ) -> None:
         self._pool, self._take, self._keeps, self._engines, self._origin_s = pool, take, keeps, engines, origin_s
         self.given: list[Process] = []
-        self.left: list[tuple[Order, Process]] = []
+        self.left: list[tuple[Order, Process, float]] = []
         self._orders: dict[Process, Order] = {}
         self._process: dict[int, Process] = {}
         self._lost: list[Process] = []
@@ -114,7 +114,7 @@ class LocalCrew:
             order = self._orders.pop(process)
             del self._process[order.index]
             if self._keeps(order.plan):
-                self.left.append((order, process))
+                self.left.append((order, process, said.time_s))
                 return said
             self._pool.end(process)
             return replace(said, time_s=self.now_s())

@@ -38,11 +38,12 @@ class PoolCrew(Crew, Protocol[H]):
     """The actors of one step of a pool.
 
     Attributes:
-        given: all that it ever had. left: those that live on without work, with what they were started for.
+        given: all that it ever had.
+        left: those that live on without work, with what they were started for and when they were done with it.
     """
 
     given: list[H]
-    left: list[tuple[Order, H]]
+    left: list[tuple[Order, H, float]]
 
     @property
     def working(self) -> list[int]:
@@ -221,8 +222,19 @@ class Pool(ABC, Generic[H]):
         return self._bound[0]
 
     def _take(self, order: Order, record: StepRecord) -> H:
-        """The actor for an order, one that waits or a new one."""
-        return self._idle.take(order.index, Place.of(order.plan), record.start_s + order.plan.start_s)
+        """The actor for an order: one that waits, also one that has just been done with its part of this step, or a new one."""
+        wanted, crew = Place.of(order.plan), self._under_way
+        assert crew is not None
+        for one in [one for one in crew.left if not set(wanted.gpu_ids).isdisjoint(one[0].plan.gpu_ids)]:
+            before, actor, done_s = one
+            crew.left.remove(one)
+            here = Place.of(before.plan)
+            if here.gpu_ids == wanted.gpu_ids and self.alive(actor):
+                self._idle.waited(here, done_s, self.now_s())
+                return actor
+            self.end(actor)  # it is in the way, or dead
+            self._idle.waited(here, done_s, self.now_s())
+        return self._idle.take(order.index, wanted, record.start_s + order.plan.start_s)
 
     def _start_clock(self, start_s: float) -> float:
         """The run's clock goes on where the caller's is, and never back."""
@@ -242,6 +254,6 @@ class Pool(ABC, Generic[H]):
     def _keep(self, crew: PoolCrew[H], record: StepRecord) -> None:
         """Generation is over: what lives on waits from when the record says that it was done."""
         until_s = {row["holder"]: row["end_s"] for row in record.allocations}
-        left = [(actor, order.plan, until_s[holder_of(order.index)]) for order, actor in crew.left]
+        left = [(actor, order.plan, until_s[holder_of(order.index)]) for order, actor, _ in crew.left]
         cold_s = [s["end_s"] - s["start_s"] for s in record.spans if s["phase"] == s["call"] == "start"]
         self._idle.generated(record, left, max(cold_s, default=0.0))

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import os
+import signal
 import time
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -14,12 +19,13 @@ from executor_samples import plan_of
 from torch_wall_samples import until
 
 from rlhfless.engine.protocol import Request
-from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, ShortestStep, StepRecord
+from rlhfless.executor import Faults, Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep, StepRecord
 from rlhfless.executor.carrier import Place
 from rlhfless.executor.lifecycle import Forecast
 from rlhfless.trace import Trace, held_gpu_seconds
 from solver import Cluster, LatencyModel
 from solver.objective import StepRest
+from solver.rules import ActorView, Decision, StepState, Trigger
 
 LATENCY = LatencyModel("tiny", 1, 2e-3, 0.0, max_batch=16, kv_capacity_tokens=1 << 20)
 CLUSTER = Cluster(1, 2, 1)
@@ -47,7 +53,7 @@ def held(records: list[StepRecord]) -> pd.DataFrame:
 
 
 def starts(record: StepRecord) -> list[str]:
-    return [s["holder"] for s in record.spans if s["phase"] == "start"]
+    return sorted(s["holder"] for s in record.spans if s["phase"] == "start")
 
 
 def test_a_kept_pool_is_reused_within_its_time_and_scales_to_zero_after_it() -> None:
@@ -112,6 +118,52 @@ def test_prewarmed_processes_are_up_before_their_step(prewarm: Forecast) -> None
         assert sorted(ahead) == [("warm-0", "prewarm"), ("warm-1", "prewarm")]
         assert [e["name"] for e in records[1].events] == ["prewarm", "prewarm"]
         assert held(records).loc["warm", "start"] > 0
+
+
+@dataclass
+class KillTheLast:
+    """Kills the actor that is still at work when another one is done."""
+
+    pool: Any
+    name: str = "kill the last"
+    killed: int = 0
+
+    def __deepcopy__(self, memo: object) -> KillTheLast:
+        """It looks on from outside: the step's copy of it is the same one."""
+        return self
+
+    def next_trigger(self, view: ActorView) -> Trigger:
+        return Trigger(completions=view.completed + 1)
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        if not self.killed and len(state.actors) == 1 and len(self.pool.working) == 1:
+            self.killed = self.pool.working[0]
+            os.kill(self.killed, signal.SIGKILL)
+        return []
+
+
+@pytest.mark.parametrize("carrier", ["local", pytest.param("ray", marks=pytest.mark.full)])
+def test_what_was_lost_goes_to_an_actor_that_waits_not_to_a_second_one_on_its_gpus(carrier: str) -> None:
+    """One is done early and is kept; the other is killed: the first goes on with what is left, as nobody has other GPUs."""
+    if carrier == "ray":
+        pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
+    lengths = [1, 1, *range(100, 500, 25)]
+    many = [replace(REQUESTS[0], response=i, seed=i, target_tokens=n, limit_tokens=500) for i, n in enumerate(lengths)]
+    faults, engines = Faults(restarts=1), counting_engine.CountingEngines()
+    here = {"PYTHONPATH": os.path.dirname(counting_engine.__file__)}
+    with mock.patch.dict("os.environ", here):
+        made = ProcessPool(["cpu"] * 2, faults=faults) if carrier == "local" else None
+        with made or RayPool(gpus=2, faults=faults, lifecycle=Lifecycle.serverful()) as pool:
+            rule, plan = KillTheLast(pool), plan_of([[0, 1], range(2, len(many))])
+            record = pool.run_step(replace(plan, rule=rule), many, engines, LATENCY, CLUSTER)
+            pool.settle(record)
+    assert rule.killed
+    assert [record.completions[i].response_tokens for i in range(len(many))] == lengths
+    held([record])
+    later = {a["holder"]: a["gpu_ids"] for a in record.allocations if a["role"] == "decode"}
+    del later["actor-0"], later["actor-1"]
+    assert [0] in later.values()
+    assert not [s for s in record.spans if s["phase"] == "start" and later.get(s["holder"]) == [0]]
 
 
 def test_an_actor_waits_for_places_with_its_devices_only() -> None:
