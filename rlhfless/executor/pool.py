@@ -110,9 +110,9 @@ class Pool(ABC, Generic[H]):
         """Run ``plan`` on real devices in real time and record everything; arguments as for ``rlhfless.executor.run_step``.
 
         Args:
-            engines: a ``TorchEngineFactory`` or a ``VllmEngineFactory``, whose weights, as they are now, go to every actor (hooks
-                of a model stay here). They are those of this step, and an actor with others is not believed. Iterations take
-                what they take.
+            engines: a ``TorchEngineFactory`` or a ``VllmEngineFactory``, whose weights, as they are now, go to every actor
+                (hooks of a model stay here). They are those of this step, and an actor with others is not believed. Iterations
+                take what they take.
             latency: slots and memory, whether moving a KV cache or recomputing it is cheaper, and how long an actor may be
                 silent; no time is charged by it.
             start_s: the step starts now, which the run's clock shows as this, or as more where more time has passed.

@@ -84,6 +84,10 @@ class CountingEngines:
         """It has no other time."""
         return self
 
+    def carried(self) -> CountingEngines:
+        """It is all there is."""
+        return self
+
     def binding(self, latency: LatencyModel) -> None:
         """A process can make any of them."""
 

@@ -7,8 +7,9 @@ paper's rule (the shortest step so far and a buffer) and by the solver's forecas
 far), and the serverful baseline, which holds its GPUs through learning. The learner has other GPUs. Of every step but the first
 two, which give the rules something to go by: seconds of generation, GPU-seconds by purpose (from the trace), and what was idle.
 
-Planned are the start-up, sync and decode times of the shipped profile of that model; measured are medians over the actors of
-all steps. The profile's start-up is that of an engine in a process that runs; a cold actor is a process first.
+Planned start-up, sync and decode are those of the shipped profile of that model, whose start-up is that of an engine in a
+process that runs already (a cold actor is a process first), and those of the first step, as one would plan after it; measured
+are medians over the actors of the steps after it, all of the cold life-cycle.
 
     python tests/benchmarks/lifecycle_costs.py --json tests/benchmarks/results/lifecycle_costs.json
 """
@@ -110,24 +111,20 @@ def _ready_s(record: StepRecord) -> float:
     return max(s["end_s"] for s in record.spans if s["phase"] == "sync" and s["holder"].startswith("actor")) - record.start_s
 
 
-def planned_against_measured(records: Sequence[StepRecord]) -> dict[str, dict[str, float]]:
-    """Medians over actors and steps; decode is an actor's decoding, of which the plan knows every length."""
+def planned_against_measured(records: Sequence[StepRecord]) -> pd.DataFrame:
+    """Seconds by phase: of the profile; of the first step, as one would plan after it; and measured in the steps after it.
+    Medians over actors (and steps); for decoding the plan knows every length."""
     latency, plan = load_profile(PROFILE), records[0].plan
-    spans = pd.DataFrame([s for r in records for s in r.spans])
-    took = (spans["end_s"] - spans["start_s"]).to_numpy()
-    own = spans["holder"].str.startswith("actor").to_numpy()
-
-    def measured(phase: str) -> float:
-        each = pd.Series(took[own & (spans["phase"] == phase).to_numpy()])
-        keys = [spans.loc[own & (spans["phase"] == phase), name].to_numpy() for name in ("step", "holder")]
-        return float(each.groupby(keys).sum().median()) if len(each) else float("nan")
-
-    predicted = float(np.median([a.predicted_s for a in plan.actors])) - latency.start_s - latency.sync_s
-    return {
-        "start": {"planned_s": latency.start_s, "measured_s": measured("start")},
-        "sync": {"planned_s": latency.sync_s, "measured_s": measured("sync")},
-        "prefill and decode": {"planned_s": predicted, "measured_s": measured("prefill") + measured("decode")},
-    }
+    spans = pd.DataFrame([s for r in records for s in r.spans if s["holder"].startswith("actor")])
+    spans["took_s"], first = spans["end_s"] - spans["start_s"], spans["step"] == records[0].step
+    decode_s = float(np.median([a.predicted_s for a in plan.actors])) - latency.start_s - latency.sync_s
+    phases = {"start": latency.start_s, "sync": latency.sync_s, "prefill and decode": decode_s}
+    rows = {}
+    for name, profile_s in phases.items():
+        own = spans["phase"].isin(name.split(" and "))
+        took = [spans[own & these].groupby(["step", "holder"])["took_s"].sum().median() for these in (first, ~first)]
+        rows[name] = {"profile_s": profile_s, "first_step_s": float(took[0]), "measured_s": float(took[1])}
+    return pd.DataFrame(rows).T
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -159,11 +156,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             load.append(os.getloadavg())
             print(pd.DataFrame(rows[-1:]).round(3).to_string(index=False, header=len(rows) == 1), flush=True)
     for name, phases in planned.items():
-        print(f"\n{name}: planned and measured seconds\n{pd.DataFrame(phases).T.round(4).to_string()}")
+        print(f"\n{name}: planned and measured seconds\n{phases.round(4).to_string()}")
     if options.json is not None:
         about = {"machine": platform.machine(), "cores": os.cpu_count(), "load_1m_5m_15m": load}
         asked = {name: value for name, value in vars(options).items() if name != "json"}
-        whole = {**about, "options": asked, "costs": rows, "planned_against_measured": planned}
+        phases_of = {name: phases.to_dict("index") for name, phases in planned.items()}
+        whole = {**about, "options": asked, "costs": rows, "planned_against_measured": phases_of}
         options.json.write_text(json.dumps(whole, indent=1) + "\n")
 
 

@@ -22,6 +22,7 @@ SMALLEST = {
     "flip_rate": "--tiny -o OUT",
     "executor_speed": "--tiny --rounds 1 --json OUT",
     "torch_engine_speed": "--tiny --rounds 1 -o OUT --only",
+    "lifecycle_costs": "--pools local --only cold serverful --steps 3 --prompts 2 --limit 50 --learn 0.2 --json OUT",
     "gpu_engine": "--tiny --device cpu --only flips -o OUT",
 }
 OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
