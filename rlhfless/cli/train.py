@@ -47,7 +47,7 @@ from rlhfless.cli.options import check_size, seed_option, time_weight_option
     help="Where actors run: emulated on the virtual clock, each in a process of its own on this machine, or as Ray actors.",
 )  # fmt: skip
 @click.option("--ray-address", help="Of a Ray cluster that is there (HOST:PORT, auto); without it one is started here.")
-@click.option("--keep-s", type=float, default=60.0, show_default=True, help="How long a Ray actor without work waits for more.")
+@click.option("--keep-s", type=float, default=60.0, show_default=True, help="How long an actor without work waits for more.")
 @click.option("--prompts-per-step", type=int, default=32, show_default=True)
 @click.option("--samples", type=int, default=8, show_default=True, help="Responses per prompt.")
 @seed_option

@@ -52,7 +52,7 @@ class TrainConfig:
             this machine's GPUs (without any, on its CPU) on the wall clock, every second measured, or ``ray``: the same as
             Ray actors, on one machine or many.
         ray_address: of a Ray cluster that is there, as for ``ray.init``; None starts one here, of one
-            node. keep_s: seconds that a Ray actor without work waits for the next step; 0 ends it at once.
+            node. keep_s: seconds that an actor without work waits for the next step; 0 ends it at once.
         engine: what actors decode with; ``vllm`` runs in a process of its own per actor, so not on the virtual clock.
         charging: of the virtual clock: seconds of generation by the ``profile``, or ``measured``: decided with the profile's
             seconds, charged what each actor's iterations take here when they are replayed alone.

@@ -241,7 +241,7 @@ class Trainer:
         workload = self.predict(problems)
         plan = self.plan(workload)
         record = self.generate(plan, problems, step, workload)
-        if isinstance(self.pool, RayPool) and step + 1 >= self.config.steps:
+        if self.pool is not None and step + 1 >= self.config.steps:
             self.pool.release()  # nobody waits for a step that nobody plans
         began = time.perf_counter()
         rollouts = self._rollouts(problems, workload, record, step)
@@ -249,7 +249,7 @@ class Trainer:
         with self.kept.learning():
             learning = self._learn(problems, rollouts, record)
             self._record_learning(record, prepare_s, learning)
-            if isinstance(self.pool, RayPool):
+            if self.pool is not None:
                 self.pool.settle(record)
             self.kept.commit(rollouts, record)
         return TrainedStep(step, plan, record, rollouts, learning)
