@@ -27,6 +27,7 @@ from rlhfless.training.algorithm import UpdateOptions, clip_and_step, frozen_cop
 from rlhfless.training.batch import Batch, Part
 from rlhfless.training.logprobs import token_logprobs
 from rlhfless.training.losses import aggregation, clipped_loss, k3
+from rlhfless.training.passes import counted_seconds, pass_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,8 @@ class Grpo:
             Means over the updates: ``loss``, ``clip_share`` (share of tokens clipped), ``kl_old`` (per token, from the weights
             that generated), ``grad_norm`` (before clipping), ``kl_reference`` (with a penalty); and ``tokens`` that count,
             ``flat_groups`` and ``unjudged`` (shares of groups and responses that teach nothing), ``seconds``, and what
-            ``mismatch`` says of the responses that were computed.
+            ``mismatch`` says of the responses that were computed; and of the reference's passes ``prepare_seconds``, with what
+            ``pass_tokens`` says.
 
         Raises:
             InputError: every group is a single response.
@@ -74,7 +76,7 @@ class Grpo:
         parts = batch.parts(rows, o.token_budget, self.trained.device)
         tokens = float(np.asarray(batch.response_tokens)[counted].sum())
 
-        sums = dict.fromkeys(("loss", "clipped", "kl", "kl_reference", "grad_norm"), 0.0)
+        sums = dict.fromkeys(("loss", "clipped", "kl", "kl_reference", "grad_norm", "prepare_seconds"), 0.0)
         for _ in range(o.updates):
             self.optimizer.zero_grad(set_to_none=True)
             for part in parts:
@@ -90,6 +92,8 @@ class Grpo:
             "flat_groups": float(flat_groups(batch.rewards, batch.group_of).mean()),
             "unjudged": float(1 - batch.judged.mean()),
             **mismatch(parts),
+            **pass_tokens(parts, int(self.reference is not None), o.updates),
+            "prepare_seconds": sums["prepare_seconds"],
         }
         if self.reference is not None:
             metrics["kl_reference"] = sums["kl_reference"] / o.updates / max(tokens, 1.0)
@@ -104,7 +108,7 @@ class Grpo:
         if "old" not in part.tokens:  # the first update: these weights generated
             settle_old(part, new.detach(), o)
             if self.reference is not None:
-                with torch.no_grad():
+                with torch.no_grad(), counted_seconds(sums, part):
                     part.tokens["reference"] = token_logprobs(self.reference, part.input_ids, temperature=o.temperature)
         advantage, weight = (torch.as_tensor(x, dtype=new.dtype, device=new.device) for x in (advantages, weights))
         old, importance = part.tokens["old"], part.tokens.get("importance")
