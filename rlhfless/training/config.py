@@ -5,6 +5,8 @@ Knows numbers and names only; needs no torch.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +15,9 @@ CRITIC_OPTIONS = ("critic", "critic_learning_rate", "gamma", "lam", "value_clip"
 CHARGING = ("profile", "measured")
 EXECUTORS = ("virtual", "local")
 ENGINES = ("torch", "vllm")
+PREPARATION = ("after", "overlap")
+MAY_DIFFER = ("steps", "keep")
+"""Options that a run can be resumed with other values of."""
 
 
 class TrainError(ValueError):
@@ -41,6 +46,12 @@ class TrainConfig:
         charging: of the virtual clock: seconds of generation by the ``profile``, or ``measured``: decided with the profile's
             seconds, charged what each actor's iterations take here when they are replayed alone.
         policy, time_weight, time_limit_s, tau: how steps are planned.
+        preparation: rewards, reference and values: ``after`` generation, or ``overlap``: of each response as soon as its
+            generation ends, on GPUs beside the cluster. The results are the same.
+        preparation_actors: most that prepare side by side on the virtual clock, each on the GPUs of an actor.
+        judge_s: what the profile charges for judging one response, beside passes of models. The default is what the arithmetic
+            task's own rule takes on the machine of the default profile.
+        keep: how many checkpoints are kept, the latest ones.
         window: epochs that the length predictor looks back on; scenarios: samples of lengths that a plan is timed with.
         seed: of the task, the model, the warm-up, the order of prompts and every response.
     """
@@ -84,6 +95,10 @@ class TrainConfig:
     time_weight: float = 0.7
     time_limit_s: float = 0.3
     tau: float = 0.7
+    preparation: str = "after"
+    preparation_actors: int = 1
+    judge_s: float = 2e-5
+    keep: int = 1
     window: int = 1
     scenarios: int = 8
     seed: int = 0
@@ -94,6 +109,7 @@ class TrainConfig:
             raise TrainError("samples is 1, and GRPO compares responses of one prompt; give 2 or more, or algorithm ppo")
         for name, known in (
             ("algorithm", ALGORITHMS), ("charging", CHARGING), ("executor", EXECUTORS), ("engine", ENGINES),
+            ("preparation", PREPARATION),
         ):  # fmt: skip
             if getattr(self, name) not in known:
                 raise TrainError(f"{name} {getattr(self, name)!r} is unknown; choose from {', '.join(known)}")
@@ -107,6 +123,8 @@ class TrainConfig:
             "updates",
             "gpus",
             "gpus_per_node",
+            "preparation_actors",
+            "keep",
         ):
             if getattr(self, name) < 1:
                 raise TrainError(f"{name} is {getattr(self, name)}; at least 1 is needed")
@@ -129,6 +147,13 @@ class TrainConfig:
                 f"time_weight ({self.time_weight}) must lie in 0..1, tau ({self.tau}) above 0 and up to 1, time_limit_s "
                 f"({self.time_limit_s}) and seed ({self.seed}) at 0 or above"
             )
+        if self.executor != "virtual" and (self.preparation != "after" or self.preparation_actors != 1):
+            raise TrainError(
+                f"preparation is {self.preparation!r} with {self.preparation_actors} actors, and executor {self.executor!r}; "
+                "on the wall clock it is done after generation, by this process alone: choose executor 'virtual'"
+            )
+        if not 0 <= self.judge_s < math.inf:
+            raise TrainError(f"judge_s is {self.judge_s}; seconds of 0 or more are needed")
         if self.temperature <= 0 or self.learning_rate <= 0:
             raise TrainError(f"temperature ({self.temperature}) and learning_rate ({self.learning_rate}) must be above 0")
 
@@ -153,12 +178,19 @@ class TrainConfig:
         names += ["std"] if self.algorithm == "grpo" else CRITIC_OPTIONS
         return {name: getattr(self, name) for name in names}
 
-    def check_resume(self, earlier: dict[str, Any]) -> None:
-        """Refuse to continue a run that was started with other options; only ``steps`` may differ.
+    def check_resume(self, earlier: Mapping[str, Any]) -> None:
+        """Refuse to continue a run that was started with other options than those that may differ; an option that the run did
+        not know yet had its default.
 
         Raises:
-            TrainError: naming the option and both values.
+            TrainError: naming all options that differ, with both values.
         """
-        for name, value in self.to_dict().items():
-            if name != "steps" and earlier.get(name, value) != value:
-                raise TrainError(f"the run was started with {name} {earlier[name]!r}, not {value!r}; resume it with that value")
+        defaults = TrainConfig().to_dict()
+        differ = [
+            f"{name} {was!r}, not {now!r}"
+            for name, now in self.to_dict().items()
+            if name not in MAY_DIFFER and (was := earlier.get(name, defaults[name])) != now
+        ]
+        if differ:
+            those = "that value" if len(differ) == 1 else "those values"
+            raise TrainError(f"the run was started with {' and '.join(differ)}; resume it with {those}")

@@ -7,7 +7,6 @@ trace's ``meta.json`` names it; its checkpoint is written before. An interrupt t
 from __future__ import annotations
 
 import contextlib
-import platform
 import shutil
 import tempfile
 import weakref
@@ -18,25 +17,17 @@ from typing import Any
 
 import pandas as pd
 
-from rlhfless.training import missing_torch
-
-try:
-    import torch
-except ImportError as error:
-    raise missing_torch(error) from None
-
 from rlhfless.engine.torch_forward import one_thread
 from rlhfless.executor import StepRecord
 from rlhfless.trace import Trace, TraceWriter
 from rlhfless.training.algorithm import Algorithm
 from rlhfless.training.algorithms import make_algorithm
 from rlhfless.training.arithmetic import ArithmeticTask
-from rlhfless.training.checkpoint import keep_only, load_checkpoint, save_checkpoint
+from rlhfless.training.checkpoint import keep_latest, load_checkpoint, save_checkpoint
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.model import load_model, save_model, tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 from rlhfless.training.warmup import warm_up
-from solver.cluster import Cluster
 
 
 def make_model(seed: int, progress: bool = True) -> tuple[Any, CharTokenizer]:
@@ -71,7 +62,7 @@ class Run:
     """A training run as it stands after its last completed step.
 
     Attributes:
-        checkpoints: where the weights and the optimizer's state after the last completed step lie.
+        checkpoints: where weights and the optimizer's state after the last completed steps lie; keep: of how many.
         writer: of the trace; None keeps no trace.
         position: replaced as a whole, so that no interrupt finds half of a step in it.
     """
@@ -80,6 +71,7 @@ class Run:
     tokenizer: Any
     algorithm: Algorithm
     checkpoints: Path
+    keep: int = 1
     writer: TraceWriter | None = None
     position: Position = field(default_factory=Position)
     _in_doubt: bool = False
@@ -88,44 +80,65 @@ class Run:
     def open(
         cls,
         config: TrainConfig,
-        cluster: Cluster,
         folder: Path | None,
-        model: str | Path | None,
-        resume: bool,
-        progress: bool,
-        executed: Mapping[str, str],
+        *,
+        model: str | Path | tuple[Any, Any] | None = None,
+        algorithm: Algorithm | None = None,
+        meta: Mapping[str, Any],
+        resume: bool = False,
+        progress: bool = True,
     ) -> Run:
-        """Start a run with a loaded or a new model, or resume the one in ``folder`` after its last completed step.
+        """Start a run with a loaded, a given or a new model, or resume the one in ``folder`` after its last completed step.
 
-        Without a folder no trace is kept, and checkpoints lie in a temporary folder for as long as the run is used.
+        Without a folder no trace is kept, and checkpoints lie in a temporary folder for as long as the run is used. A run that
+        ended before it could be resumed, in its warm-up say, is started anew.
 
         Args:
-            executed: what ``meta.json`` says of where steps are executed, if not on the virtual clock.
+            model: a folder, or a model with its tokenizer; None warms up a new one. A resumed run has its own: a given model
+                takes over its weights.
+            algorithm: for the given model; None makes the one that ``config`` names.
+            meta: what ``meta.json`` says.
 
         Raises:
             TrainError: the folder holds a run already, or nothing to resume, or one with other options.
         """
-        if not resume:
-            if folder is not None and (folder / "meta.json").exists():
-                raise TrainError(f"{folder}: holds a trace already; name another folder, or resume it")
-            if model is None and config.task != "arithmetic":
-                raise TrainError(f"task {config.task!r} needs a model that knows its words; give one (--model FOLDER)")
-            weights, tokenizer = make_model(config.seed, progress) if model is None else load_model(model)
-            run = cls(weights, tokenizer, _algorithm(weights, config), _checkpoints(folder))
+        if resume:
             if folder is None:
-                weakref.finalize(run, shutil.rmtree, run.checkpoints, ignore_errors=True)
-            save_checkpoint(run.checkpoints, 0, run.algorithm.trained, run.algorithm.optimizer)
-            if folder is not None:
-                save_model(weights, tokenizer, folder / "warm")
-                meta = meta_of(config, cluster) | dict(executed)
-                run.writer = TraceWriter(folder, meta)  # last: from here on it can be resumed
-            return run
+                raise TrainError("nothing to resume: no folder was given")
+            if not _never_began(folder):
+                return cls._resumed(config, folder, model, algorithm, meta)
+        if folder is not None:
+            if (folder / "meta.json").exists():
+                raise TrainError(f"{folder}: holds a trace already; name another folder, or resume it")
+            folder.mkdir(parents=True, exist_ok=True)
+        if model is None and (config.task != "arithmetic" or "task" in meta["given"]):
+            raise TrainError(f"task {config.task!r} needs a model that knows its words; give one (--model FOLDER)")
+        weights, tokenizer = make_model(config.seed, progress) if model is None else _model(model)
+        run = cls(weights, tokenizer, algorithm or _algorithm(weights, config), _checkpoints(folder), config.keep)
         if folder is None:
-            raise TrainError("nothing to resume: no folder was given")
+            weakref.finalize(run, shutil.rmtree, run.checkpoints, ignore_errors=True)
+        save_checkpoint(run.checkpoints, 0, run.algorithm.trained, run.algorithm.optimizer)
+        if folder is not None:
+            save_model(weights, tokenizer, folder / "warm")
+            run.writer = TraceWriter(folder, meta)  # last: from here on it can be resumed
+        return run
+
+    @classmethod
+    def _resumed(
+        cls, config: TrainConfig, folder: Path, model: Any, algorithm: Algorithm | None, meta: Mapping[str, Any]
+    ) -> Run:
         writer = TraceWriter.resume(folder)
         config.check_resume(writer.meta.get("config", {}))
+        given, earlier = meta["given"], writer.meta.get("given") or {}
+        for name in sorted({*given, *earlier}):
+            if given.get(name) != earlier.get(name):
+                was, now = (told.get(name, "what the configuration names") for told in (earlier, given))
+                raise TrainError(f"{folder}: the run was started with {was} as {name}, not {now}; resume it with that")
         weights, tokenizer = load_model(folder / "warm")
-        run = cls(weights, tokenizer, _algorithm(weights, config), _checkpoints(folder), writer)
+        if isinstance(model, tuple):
+            model[0].load_state_dict(weights.state_dict())
+            weights, tokenizer = model
+        run = cls(weights, tokenizer, algorithm or _algorithm(weights, config), _checkpoints(folder), config.keep, writer)
         run._go_back()
         return run
 
@@ -162,7 +175,7 @@ class Run:
         if self.writer is not None:
             self.writer.append_step(rollouts, record.allocations, record.spans, record.events, record.plan.to_dict())
         self.position = Position(steps, record.end_s, history)
-        keep_only(self.checkpoints, steps)
+        keep_latest(self.checkpoints, steps, self.keep)
 
     @property
     def trace(self) -> Trace | None:
@@ -183,21 +196,17 @@ def _checkpoints(folder: Path | None) -> Path:
     return Path(tempfile.mkdtemp(prefix="rlhfless-")) if folder is None else folder / "checkpoints"
 
 
+def _never_began(folder: Path) -> bool:
+    """Whether a run in the folder ended before its trace began: nothing but what is written before that is there."""
+    before = {"checkpoints", "warm", "plans.jsonl"}
+    return folder.is_dir() and all(path.name in before or path.name.startswith(".") for path in folder.iterdir())
+
+
+def _model(given: str | Path | tuple[Any, Any]) -> tuple[Any, Any]:
+    """A model and its tokenizer."""
+    return given if isinstance(given, tuple) else load_model(given)
+
+
 def _algorithm(model: Any, config: TrainConfig) -> Algorithm:
     """Made from the weights that training began with, before a checkpoint is loaded: they are the reference."""
     return make_algorithm(config.algorithm, model, **config.algorithm_options())
-
-
-def meta_of(config: TrainConfig, cluster: Cluster) -> dict[str, Any]:
-    """What ``meta.json`` says of a run."""
-    return {
-        "seeds": {"run": config.seed},
-        "cluster": vars(cluster),
-        "profile": config.profile,
-        "policy": config.policy,
-        "clock": "virtual",
-        "charging": config.charging,
-        "engine": config.engine,
-        "device": f"{platform.machine()} CPU, torch {torch.__version__}",
-        "config": config.to_dict(),
-    }
