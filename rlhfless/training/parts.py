@@ -30,7 +30,7 @@ from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.engines import Engines, TorchEngines, check_engine, make_engines
 from rlhfless.training.rewards import Rewards
 from rlhfless.training.rewards.named import make_rewards
-from rlhfless.training.run import Run
+from rlhfless.training.run import Origin, Run
 from rlhfless.training.tasks import Task, make_task
 from solver.cluster import Cluster
 from solver.latency import LatencyModel
@@ -118,10 +118,9 @@ def resolve(config: TrainConfig, given: Given, folder: Path | None, *, resume: b
         )
     meta = meta_of(config, cluster, planner) | {"given": given.names()} | ({} if pool is None else pool.meta)
     meta["run"] = config.task if given.task is None else given.task.name
-    kept = Run.open(
-        config, folder, model=given.model, algorithm=given.algorithm, meta=meta, resume=resume, progress=progress
-    )  # fmt: skip
-    task = given.task or make_task(config.task, kept.tokenizer, seed=config.seed, pool=config.pool, **config.columns())
+    origin = Origin.of(config, folder, given.model, meta, resume=resume, progress=progress)
+    tokenizer = origin.tokenizer
+    task = given.task or make_task(config.task, tokenizer, seed=config.seed, pool=config.pool, **config.columns())
     problems = task.problems[: config.pool]
     if len({problem.prompt_id for problem in problems}) < config.pool:
         raise TrainError(
@@ -129,13 +128,14 @@ def resolve(config: TrainConfig, given: Given, folder: Path | None, *, resume: b
             f"{config.pool}; choose a pool that is not larger"
         )
     rewards = given.rewards or make_rewards(config.rewards, task)
-    most_tokens = max(len(kept.tokenizer.encode(p.prompt)) for p in problems) + config.response_limit
+    most_tokens = max(len(tokenizer.encode(p.prompt)) for p in problems) + config.response_limit
     sampling = Sampling(temperature=config.temperature)
-    engines = make_engines(config.engine, kept.model, kept.tokenizer.eos_token_id, most_tokens, sampling)
+    engines = make_engines(config.engine, origin.model, tokenizer.eos_token_id, most_tokens, sampling)
     if config.memory_gib is not None:
         assert isinstance(engines, TorchEngines), "the configuration refuses others"
         latency = engines.within(latency, int(config.memory_gib * 2**30))
     predictor = given.predictor or EwmaPredictor(config.window)
+    kept = Run.begin(origin, config, folder, given.algorithm)  # last: before it nothing is written
     return Parts(latency, cluster, planner, predictor, pool, kept, task, rewards, engines, meta)
 
 

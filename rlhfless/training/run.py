@@ -44,6 +44,72 @@ def make_model(seed: int, progress: bool = True) -> tuple[Any, CharTokenizer]:
 
 
 @dataclass(frozen=True, eq=False)
+class Origin:
+    """The model that a run begins with, before anything of the run is written.
+
+    Attributes:
+        meta: what ``meta.json`` says of the run. writer: of the trace of a run that is resumed.
+    """
+
+    model: Any
+    tokenizer: Any
+    meta: Mapping[str, Any]
+    writer: TraceWriter | None = None
+
+    @classmethod
+    def of(
+        cls,
+        config: TrainConfig,
+        folder: Path | None,
+        model: str | Path | tuple[Any, Any] | None,
+        meta: Mapping[str, Any],
+        *,
+        resume: bool = False,
+        progress: bool = True,
+    ) -> Origin:
+        """A loaded, a given or a new model, or that of the run in ``folder``. A run that ended before its trace began, in its
+        warm-up say, is not resumed but started anew.
+
+        Args:
+            model: a folder, or a model with its tokenizer; None warms up a new one. A resumed run has its own: a given model
+                takes over its weights.
+
+        Raises:
+            TrainError: the folder holds a run already, or nothing to resume, or one with other options.
+        """
+        if resume and folder is None:
+            raise TrainError("nothing to resume: no folder was given")
+        if resume and folder is not None and not _never_began(folder):
+            return cls._resumed(config, folder, model, meta)
+        if folder is not None and (folder / "meta.json").exists():
+            raise TrainError(f"{folder}: holds a trace already; name another folder, or resume it")
+        if isinstance(model, tuple):
+            return cls(*model, meta)
+        if model is not None:
+            return cls(*load_model(model), meta)
+        if config.task != "arithmetic" or "task" in meta["given"]:
+            raise TrainError(f"task {meta['run']!r} needs a model that knows its words; give one (--model FOLDER)")
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        return cls(*make_model(config.seed, progress), meta)
+
+    @classmethod
+    def _resumed(cls, config: TrainConfig, folder: Path, model: Any, meta: Mapping[str, Any]) -> Origin:
+        writer = TraceWriter.resume(folder)
+        config.check_resume(writer.meta.get("config", {}))
+        given, earlier = meta["given"], writer.meta.get("given") or {}
+        for name in sorted({*given, *earlier}):
+            if given.get(name) != earlier.get(name):
+                was, now = (told.get(name, "what the configuration names") for told in (earlier, given))
+                raise TrainError(f"{folder}: the run was started with {was} as {name}, not {now}; resume it with that")
+        weights, tokenizer = load_model(folder / "warm")
+        if isinstance(model, tuple):
+            model[0].load_state_dict(weights.state_dict())
+            weights, tokenizer = model
+        return cls(weights, tokenizer, meta, writer)
+
+
+@dataclass(frozen=True, eq=False)
 class Position:
     """Where a run stands after its last completed step.
 
@@ -77,69 +143,27 @@ class Run:
     _in_doubt: bool = False
 
     @classmethod
-    def open(
-        cls,
-        config: TrainConfig,
-        folder: Path | None,
-        *,
-        model: str | Path | tuple[Any, Any] | None = None,
-        algorithm: Algorithm | None = None,
-        meta: Mapping[str, Any],
-        resume: bool = False,
-        progress: bool = True,
-    ) -> Run:
-        """Start a run with a loaded, a given or a new model, or resume the one in ``folder`` after its last completed step.
+    def begin(cls, origin: Origin, config: TrainConfig, folder: Path | None, algorithm: Algorithm | None) -> Run:
+        """Start a run, or go on after the last completed step of the one that ``origin`` is of.
 
-        Without a folder no trace is kept, and checkpoints lie in a temporary folder for as long as the run is used. A run that
-        ended before it could be resumed, in its warm-up say, is started anew.
+        Without a folder no trace is kept, and checkpoints lie in a temporary folder for as long as the run is used.
 
         Args:
-            model: a folder, or a model with its tokenizer; None warms up a new one. A resumed run has its own: a given model
-                takes over its weights.
-            algorithm: for the given model; None makes the one that ``config`` names.
-            meta: what ``meta.json`` says.
-
-        Raises:
-            TrainError: the folder holds a run already, or nothing to resume, or one with other options.
+            algorithm: for the model of ``origin``; None makes the one that ``config`` names.
         """
-        if resume:
-            if folder is None:
-                raise TrainError("nothing to resume: no folder was given")
-            if not _never_began(folder):
-                return cls._resumed(config, folder, model, algorithm, meta)
-        if folder is not None:
-            if (folder / "meta.json").exists():
-                raise TrainError(f"{folder}: holds a trace already; name another folder, or resume it")
-            folder.mkdir(parents=True, exist_ok=True)
-        if model is None and (config.task != "arithmetic" or "task" in meta["given"]):
-            raise TrainError(f"task {config.task!r} needs a model that knows its words; give one (--model FOLDER)")
-        weights, tokenizer = make_model(config.seed, progress) if model is None else _model(model)
-        run = cls(weights, tokenizer, algorithm or _algorithm(weights, config), _checkpoints(folder), config.keep)
+        # made from the weights that training began with, before a checkpoint is loaded: they are the reference
+        algorithm = algorithm or make_algorithm(config.algorithm, origin.model, **config.algorithm_options())
+        checkpoints = Path(tempfile.mkdtemp(prefix="rlhfless-")) if folder is None else folder / "checkpoints"
+        run = cls(origin.model, origin.tokenizer, algorithm, checkpoints, config.keep, origin.writer)
+        if run.writer is not None:
+            run._go_back()
+            return run
         if folder is None:
             weakref.finalize(run, shutil.rmtree, run.checkpoints, ignore_errors=True)
         save_checkpoint(run.checkpoints, 0, run.algorithm.trained, run.algorithm.optimizer)
         if folder is not None:
-            save_model(weights, tokenizer, folder / "warm")
-            run.writer = TraceWriter(folder, meta)  # last: from here on it can be resumed
-        return run
-
-    @classmethod
-    def _resumed(
-        cls, config: TrainConfig, folder: Path, model: Any, algorithm: Algorithm | None, meta: Mapping[str, Any]
-    ) -> Run:
-        writer = TraceWriter.resume(folder)
-        config.check_resume(writer.meta.get("config", {}))
-        given, earlier = meta["given"], writer.meta.get("given") or {}
-        for name in sorted({*given, *earlier}):
-            if given.get(name) != earlier.get(name):
-                was, now = (told.get(name, "what the configuration names") for told in (earlier, given))
-                raise TrainError(f"{folder}: the run was started with {was} as {name}, not {now}; resume it with that")
-        weights, tokenizer = load_model(folder / "warm")
-        if isinstance(model, tuple):
-            model[0].load_state_dict(weights.state_dict())
-            weights, tokenizer = model
-        run = cls(weights, tokenizer, algorithm or _algorithm(weights, config), _checkpoints(folder), config.keep, writer)
-        run._go_back()
+            save_model(origin.model, origin.tokenizer, folder / "warm")
+            run.writer = TraceWriter(folder, origin.meta)  # last: from here on it can be resumed
         return run
 
     def go_on_after(self, trace: Trace) -> None:
@@ -192,21 +216,7 @@ class Run:
         self._in_doubt = False
 
 
-def _checkpoints(folder: Path | None) -> Path:
-    return Path(tempfile.mkdtemp(prefix="rlhfless-")) if folder is None else folder / "checkpoints"
-
-
 def _never_began(folder: Path) -> bool:
     """Whether a run in the folder ended before its trace began: nothing but what is written before that is there."""
     before = {"checkpoints", "warm", "plans.jsonl"}
     return folder.is_dir() and all(path.name in before or path.name.startswith(".") for path in folder.iterdir())
-
-
-def _model(given: str | Path | tuple[Any, Any]) -> tuple[Any, Any]:
-    """A model and its tokenizer."""
-    return given if isinstance(given, tuple) else load_model(given)
-
-
-def _algorithm(model: Any, config: TrainConfig) -> Algorithm:
-    """Made from the weights that training began with, before a checkpoint is loaded: they are the reference."""
-    return make_algorithm(config.algorithm, model, **config.algorithm_options())
