@@ -1,4 +1,4 @@
-"""``rlhfless train``: the shipped task on emulated GPUs, or on this machine's."""
+"""``rlhfless train``: a task on emulated GPUs, or on this machine's."""
 
 from __future__ import annotations
 
@@ -8,54 +8,110 @@ from typing import Any
 import click
 
 from rlhfless.cli.group import main
+from rlhfless.cli.headings import WithHeadings
 from rlhfless.cli.options import seed_option, time_weight_option
 
+HEADINGS = {
+    "Run": ["out", "resume", "steps", "seed", "keep", "loggers"],
+    "Task": [
+        "task", "prompt_column", "answer_column", "model", "rewards", "pool", "prompts_per_step", "samples", "response_limit",
+        "temperature",
+    ],
+    "Algorithm": [
+        "algorithm", "learning_rate", "updates", "aggregation", "std", "kl_weight", "mask_truncated", "old_logprobs",
+        "importance_cap", "critic",
+    ],
+    "Schedule": ["policy", "time_weight", "preparation", "preparation_actors"],
+    "Actors": ["executor", "engine", "gpus", "profile", "memory_gib", "charging"],
+}  # fmt: skip
 
-@main.command()
+
+@main.command(cls=WithHeadings, headings=HEADINGS)
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder of trace and checkpoints.")
+@click.option("--resume", is_flag=True, help="Continue the run in OUT after its last completed step.")
+@click.option("--steps", type=int, default=60, show_default=True, help="Steps of the whole run.")
+@seed_option
+@click.option("--keep", type=int, default=1, show_default=True, help="Checkpoints that are kept, the latest ones.")
 @click.option(
-    "--task",
-    default="arithmetic",
-    show_default=True,
-    help="arithmetic, gsm8k, gsm8k:FILE, or a data set (jsonl, parquet, hub).",
+    "--log",
+    "loggers",
+    multiple=True,
+    type=click.Choice(["tensorboard", "wandb", "trackio", "jsonl"]),
+    help="Where metrics go; may be repeated.",
 )
-@click.option("--prompt-column", help="Column of the prompts, where it is not the task's own.")
-@click.option("--answer-column", help="Column of the answers.")
+@click.option("--task", default="arithmetic", show_default=True, help="arithmetic, gsm8k[:FILE], or a data set.")
+@click.option("--prompt-column", help="Of the data set, where it is not the task's own.")
+@click.option("--answer-column", help="Of the data set.")
+@click.option("--model", type=click.Path(path_type=Path), help="Folder to start from instead of a new warm-up.")
 @click.option("--reward", "rewards", multiple=True, default=["task"], show_default=True, help="[WEIGHT*]NAME; may be repeated.")
-@click.option("--algorithm", type=click.Choice(["grpo", "ppo"]), default="grpo", show_default=True)
+@click.option(
+    "--prompts", "pool", type=int, default=128, show_default=True, help="Prompts of an epoch, which visits each once."
+)
+@click.option("--prompts-per-step", type=int, default=32, show_default=True, help="Prompts of a step.")
+@click.option("--samples", type=int, default=8, show_default=True, help="Responses per prompt.")
+@click.option("--response-limit", type=int, default=320, show_default=True, help="No response gets longer (tokens).")
+@click.option("--temperature", type=float, default=1.0, show_default=True, help="Of sampling.")
+@click.option("--algorithm", type=click.Choice(["grpo", "ppo"]), default="grpo", show_default=True, help="What is learned by.")
+@click.option("--learning-rate", type=float, default=6e-5, show_default=True, help="Of the optimizer.")
 @click.option("--updates", type=int, default=1, show_default=True, help="Optimizer steps on a batch.")
-@click.option("--aggregation", type=click.Choice(["token", "sequence", "constant"]), default="token", show_default=True)
-@click.option("--std", type=click.Choice(["population", "sample", "none"]), default="population", show_default=True)
+@click.option(
+    "--aggregation",
+    type=click.Choice(["token", "sequence", "constant"]),
+    default="token",
+    show_default=True,
+    help="Of token losses.",
+)
+@click.option(
+    "--std",
+    type=click.Choice(["population", "sample", "none"]),
+    default="population",
+    show_default=True,
+    help="GRPO: divides advantages.",
+)
 @click.option("--kl-weight", type=float, default=0.0, show_default=True, help="Penalty on leaving the first weights.")
 @click.option("--mask-truncated", is_flag=True, help="Learn nothing from responses that the limit ended.")
-@click.option("--old-logprobs", type=click.Choice(["engine", "recomputed"]), default="engine", show_default=True)
+@click.option(
+    "--old-logprobs", type=click.Choice(["engine", "recomputed"]), default="engine", show_default=True, help="Of ratios."
+)
 @click.option("--importance-cap", type=float, help="Correct the engine's probabilities, by this factor at most.")
-@click.option("--critic", default="head", show_default=True, help="Of PPO: head, model, or a folder.")
-@click.option("--steps", type=int, default=60, show_default=True, help="Steps of the whole run.")
-@click.option("--gpus", type=int, default=16, show_default=True, help="GPUs: emulated ones, or those of the pool.")
-@click.option("--profile", default="cpu-tiny-qwen2", show_default=True, help="What a GPU takes for an iteration.")
-@click.option("--memory-gib", type=float, help="Memory of a GPU, which decides slots; without it the profile's slots count.")
+@click.option("--critic", default="head", show_default=True, help="PPO: head, model, or a folder.")
 @click.option("--policy", default="solver", show_default=True, help="Scheduling policy.")
 @time_weight_option
-@click.option("--charging", type=click.Choice(["profile", "measured"]), default="profile", show_default=True)
-@click.option("--engine", type=click.Choice(["torch", "vllm"]), default="torch", show_default=True)
 @click.option(
-    "--pool", "executor", type=click.Choice(["virtual", "local"]), default="virtual", show_default=True,
-    help="Where actors run: emulated on the virtual clock, or each in a process of its own on this machine.",
+    "--preparation",
+    type=click.Choice(["after", "overlap"]),
+    default="after",
+    show_default=True,
+    help="When responses are judged.",
+)
+@click.option("--preparation-actors", type=int, default=1, show_default=True, help="Most that prepare side by side.")
+@click.option(
+    "--pool",
+    "executor",
+    type=click.Choice(["virtual", "local"]),
+    default="virtual",
+    show_default=True,
+    help="Emulated actors, or processes here.",
+)
+@click.option("--engine", type=click.Choice(["torch", "vllm"]), default="torch", show_default=True, help="What decodes.")
+@click.option("--gpus", type=int, default=16, show_default=True, help="GPUs: emulated ones, or those of the pool.")
+@click.option("--profile", default="cpu-tiny-qwen2", show_default=True, help="What a GPU takes for an iteration.")
+@click.option("--memory-gib", type=float, help="Of a GPU, which decides slots.  [default: the profile's slots]")
+@click.option(
+    "--charging", type=click.Choice(["profile", "measured"]), default="profile", show_default=True,
+    help="Of the virtual clock.",
 )  # fmt: skip
-@click.option("--prompts-per-step", type=int, default=32, show_default=True)
-@click.option("--samples", type=int, default=8, show_default=True, help="Responses per prompt.")
-@seed_option
-@click.option("--model", type=click.Path(path_type=Path), help="Start from this folder instead of a new warm-up.")
-@click.option("--resume", is_flag=True, help="Continue the run in OUT after its last completed step.")
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder of trace and checkpoint.")
-def train(out: Path, resume: bool, model: Path | None, **options: Any) -> None:
-    """Train: predict, plan, execute, reward, learn, trace, step after step."""
+def train(out: Path, resume: bool, model: Path | None, loggers: tuple[str, ...], **options: Any) -> None:
+    """Train: predict, plan, execute, prepare, learn, trace, step after step.
+
+    Every option's meaning stands in rlhfless.training.config.TrainConfig, which has more of them.
+    """
     from rlhfless.executor import ActorError
     from rlhfless.training.config import TrainConfig
     from rlhfless.training.loop import train as run_training
 
     try:
-        trace = run_training(TrainConfig(**options), out, resume=resume, model=model)
+        trace = run_training(TrainConfig(**options), out, resume=resume, model=model, loggers=loggers)
     except ActorError as error:
         raise click.ClickException(f"{error}; {out} holds the steps before it, and --resume goes on with this one") from error
     click.echo(repr(trace))
