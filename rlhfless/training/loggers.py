@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,52 +22,58 @@ LOGGERS = ("tensorboard", "wandb", "trackio", "jsonl")
 class TensorBoard(Callback):
     """Scalars for TensorBoard, in ``folder``.
 
-    Args:
-        next_step: the first step that will be told; what an earlier process wrote of it and later ones is hidden.
-
     Raises:
         MissingExtra: the package ``tensorboard`` is not installed.
     """
 
-    def __init__(self, folder: str | Path, next_step: int = 0) -> None:
+    def __init__(self, folder: str | Path) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise missing_extra("logging to TensorBoard", "tensorboard", "loggers") from None
-        self._writer: Any = SummaryWriter(str(folder), purge_step=next_step)
+        self._open = partial(SummaryWriter, str(folder))
+        self._writer: Any = None  # made with the first step: before it nothing is written
 
     def on_step(self, trainer: Any, step: TrainedStep) -> None:
+        self._writer = self._writer or self._open()
         for name, value in step.metrics.items():
             self._writer.add_scalar(name, value, step.step)
         self._writer.flush()
 
     def on_end(self, trainer: Any) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
 class Tracked(Callback):
     """A run of Weights & Biases or of trackio, which took over its interface.
 
     Args:
-        library: ``wandb`` or ``trackio``. project, name: of the run there. config: what it was started with.
+        library: ``wandb`` or ``trackio``. project, name: of the run there.
 
     Raises:
         MissingExtra: the library is not installed.
     """
 
-    def __init__(self, library: str, project: str, name: str, config: Mapping[str, Any]) -> None:
+    def __init__(self, library: str, project: str, name: str) -> None:
         try:
             self._library: Any = importlib.import_module(library)
         except ImportError:
             raise MissingExtra(f"logging to {library} needs {library}, which is not installed: pip install {library}") from None
-        given = {"id": name} if library == "wandb" else {}  # trackio finds a run again by its name
-        self._library.init(project=project, name=name, config=dict(config), resume="allow", **given)
+        self._given = {"project": project, "name": name, "resume": "allow"}
+        if library == "wandb":
+            self._given["id"] = name  # trackio finds a run again by its name
+        self._began = False
 
     def on_step(self, trainer: Any, step: TrainedStep) -> None:
+        if not self._began:
+            self._library.init(config=trainer.config.to_dict(), **self._given)
+            self._began = True
         self._library.log(step.metrics, step=step.step)
 
     def on_end(self, trainer: Any) -> None:
-        self._library.finish()
+        if self._began:
+            self._library.finish()
 
 
 class JsonLines(Callback):
@@ -81,7 +88,7 @@ class JsonLines(Callback):
             file.write(json.dumps({"step": step.step, **numbers}) + "\n")
 
 
-def make_loggers(names: Sequence[str], folder: str | Path, config: Mapping[str, Any], next_step: int = 0) -> list[Callback]:
+def make_loggers(names: Sequence[str], folder: str | Path) -> list[Callback]:
     """The loggers called so, for a run in ``folder``: TensorBoard in its ``tensorboard``, JSON lines in ``metrics.jsonl``.
 
     Raises:
@@ -93,9 +100,9 @@ def make_loggers(names: Sequence[str], folder: str | Path, config: Mapping[str, 
         if name not in LOGGERS:
             raise InputError(f"logger {name!r} is unknown; choose from {', '.join(LOGGERS)}")
         if name == "tensorboard":
-            made.append(TensorBoard(folder / "tensorboard", next_step))
+            made.append(TensorBoard(folder / "tensorboard"))
         elif name == "jsonl":
             made.append(JsonLines(folder / "metrics.jsonl"))
         else:
-            made.append(Tracked(name, "rlhfless", folder.resolve().name, config))
+            made.append(Tracked(name, "rlhfless", folder.resolve().name))
     return made

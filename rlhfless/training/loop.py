@@ -264,8 +264,7 @@ def train(
     Args:
         loggers: where metrics go as well, see ``make_loggers``.
     """
-    with Trainer(config, folder, resume=resume, model=model) as trainer:
-        trainer.callbacks += make_loggers(loggers, folder, config.to_dict(), trainer.next_step)
+    with Trainer(config, folder, resume=resume, model=model, callbacks=make_loggers(loggers, folder)) as trainer:
         trace = trainer.run()
     assert trace is not None
     save_model(trainer.model, trainer.tokenizer, Path(folder) / "model")
