@@ -9,6 +9,7 @@ import click
 
 from rlhfless.cli.group import main
 from rlhfless.cli.headings import WithHeadings
+from rlhfless.cli.learner_options import learner_options
 from rlhfless.cli.options import seed_option, time_weight_option
 
 HEADINGS = {
@@ -18,8 +19,12 @@ HEADINGS = {
         "temperature",
     ],
     "Algorithm": [
-        "algorithm", "learning_rate", "updates", "aggregation", "std", "kl_weight", "mask_truncated", "old_logprobs",
-        "importance_cap", "critic",
+        "algorithm", "updates", "aggregation", "clip_low", "clip_high", "std", "kl_weight", "mask_truncated", "old_logprobs",
+        "importance_cap", "critic", "gamma", "lam", "value_weight",
+    ],
+    "Learner": [
+        "learning_rate", "critic_learning_rate", "schedule", "warmup_steps", "schedule_steps", "optimizer", "weight_decay",
+        "max_grad_norm", "precision", "token_budget", "learner_processes",
     ],
     "Schedule": ["policy", "time_weight", "preparation", "preparation_actors"],
     "Actors": ["executor", "engine", "gpus", "profile", "memory_gib", "charging"],
@@ -52,7 +57,6 @@ HEADINGS = {
 @click.option("--response-limit", type=int, default=320, show_default=True, help="No response gets longer (tokens).")
 @click.option("--temperature", type=float, default=1.0, show_default=True, help="Of sampling.")
 @click.option("--algorithm", type=click.Choice(["grpo", "ppo"]), default="grpo", show_default=True, help="What is learned by.")
-@click.option("--learning-rate", type=float, default=6e-5, show_default=True, help="Of the optimizer.")
 @click.option("--updates", type=int, default=1, show_default=True, help="Optimizer steps on a batch.")
 @click.option(
     "--aggregation",
@@ -75,6 +79,7 @@ HEADINGS = {
 )
 @click.option("--importance-cap", type=float, help="Correct the engine's probabilities, by this factor at most.")
 @click.option("--critic", default="head", show_default=True, help="PPO: head, model, or a folder.")
+@learner_options
 @click.option("--policy", default="solver", show_default=True, help="Scheduling policy.")
 @time_weight_option
 @click.option(
@@ -107,12 +112,12 @@ def train(out: Path, resume: bool, model: Path | None, loggers: tuple[str, ...],
     Every option's meaning stands in rlhfless.training.config.TrainConfig, which has more of them.
     """
     from rlhfless.executor import ActorError
-    from rlhfless.training.config import TrainConfig
+    from rlhfless.training.config import LearnerError, TrainConfig
     from rlhfless.training.loop import train as run_training
 
     try:
         trace = run_training(TrainConfig(**options), out, resume=resume, model=model, loggers=loggers)
-    except ActorError as error:
+    except (ActorError, LearnerError) as error:
         raise click.ClickException(f"{error}; {out} holds the steps before it, and --resume goes on with this one") from error
     click.echo(repr(trace))
     click.echo(f"wrote {out}")

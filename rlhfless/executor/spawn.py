@@ -40,7 +40,7 @@ class Process:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=worker.main, args=(theirs, device, side), name=f"rlhfless-{device}", daemon=True)
-        with _undisturbed(), _without_main():
+        with undisturbed(), without_main():
             self._process.start()
         theirs.close()
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._receive, self._send)]
@@ -104,7 +104,7 @@ class Process:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """What is started in here never sees Ctrl-C, which a terminal sends to everybody: the pool ends its processes itself."""
     resource_tracker.ensure_running()  # else starting it in here would undo the mask
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -115,7 +115,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_main() -> Iterator[None]:
+def without_main() -> Iterator[None]:
     """What is spawned in here does not import the caller's main module: it needs nothing of it, and might start over."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")

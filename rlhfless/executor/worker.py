@@ -105,7 +105,7 @@ class Failed:
 
 def main(connection: Connection, device: str, side: str) -> None:
     """What the process runs, until its pipe ends: an actor on ``device`` whose engines' module is ``side``."""
-    _die_with_parent()
+    die_with_parent()
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
     try:
@@ -122,7 +122,7 @@ def failed(error: Exception) -> Failed:
     return Failed(f"{name}: {error}", traceback.format_exc(), memory, hopeless)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """A process that is stopped or stuck does not see that its pipe has ended: on Linux the kernel ends it. (It does so
     with the thread that started it; a pool whose thread ends between steps starts new processes.)"""
     if sys.platform == "linux":

@@ -30,6 +30,7 @@ _MODULE_OF = {
     "TrainedStep": "trained_step",
     "make_loggers": "loggers",
     "make_algorithm": "algorithms",
+    "make_learner": "learner_processes",
     "Grpo": "grpo",
     "GrpoOptions": "grpo",
     "Ppo": "ppo",

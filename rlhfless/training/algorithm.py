@@ -1,11 +1,12 @@
 """What every algorithm is: options, the weights it changes, and one method that learns from a batch.
 
 Knows the common part of GRPO and PPO: where the log-probabilities under the generating weights come from, how far the engine's
-are from the learner's, and the reference model.
+are from the learner's, the reference model, and how precisely models compute.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.training.batch import Batch, Part
+from rlhfless.training.config import PRECISIONS
 from rlhfless.training.losses import AGGREGATIONS, k3, truncated_importance
+from rlhfless.training.ranks import ONE, Ranks, whole
 
 OLD_LOGPROBS = ("engine", "recomputed")
 
@@ -40,7 +43,11 @@ class UpdateOptions:
             by the learner before its first update.
         importance_cap: factors on token losses that correct the engine's distribution to the recomputed one, at most this;
             None corrects nothing.
-        temperature: of sampling. token_budget: padded tokens computed at a time; changes no gradient.
+        temperature: of sampling.
+        max_grad_norm: the gradient of an update is scaled down to this norm.
+        token_budget: padded tokens that a process computes at a time; changes no gradient.
+        precision: models compute in ``float32``, or matrix products in ``bfloat16`` (autocast); weights, log-probabilities,
+            losses and the optimizer's state are float32 either way.
 
     Raises:
         InputError: a value outside its range.
@@ -58,12 +65,18 @@ class UpdateOptions:
     temperature: float = 1.0
     max_grad_norm: float = 1.0
     token_budget: int = 4096
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         if self.updates < 1:
             raise InputError(f"updates is {self.updates}; at least 1 is needed")
         one_of("aggregation", self.aggregation, AGGREGATIONS)
         one_of("old_logprobs", self.old_logprobs, OLD_LOGPROBS)
+        one_of("precision", self.precision, PRECISIONS)
+        if self.max_grad_norm <= 0 or self.token_budget < 1:
+            raise InputError(
+                f"max_grad_norm ({self.max_grad_norm}) must be above 0 and token_budget ({self.token_budget}) 1 or more"
+            )
         if not 0 <= self.clip_low <= 1 or self.clip_high < 0:
             raise InputError(f"clip_low ({self.clip_low}) must lie in 0..1 and clip_high ({self.clip_high}) at 0 or above")
         if self.kl_weight < 0 or self.temperature <= 0:
@@ -101,6 +114,11 @@ def frozen_copy(model: Any) -> Any:
     return copy.deepcopy(model).eval().requires_grad_(False)
 
 
+def autocast(options: UpdateOptions, device: Any) -> contextlib.AbstractContextManager[Any]:
+    """Within it a model computes with the precision of the options."""
+    return torch.autocast(torch.device(device).type, torch.bfloat16, enabled=options.precision == "bfloat16")
+
+
 def settle_old(part: Part, recomputed: Tensor, options: UpdateOptions) -> None:
     """Decide what the part's ratios are to (``old``), now that the generating weights were asked again, and how much of the
     engine's mismatch is corrected (``importance``).
@@ -122,8 +140,8 @@ def settle_old(part: Part, recomputed: Tensor, options: UpdateOptions) -> None:
         part.tokens["importance"] = truncated_importance(recomputed, engine, part.mask, options.importance_cap)
 
 
-def mismatch(parts: list[Part]) -> dict[str, float]:
-    """How far the engine's log-probabilities are from the learner's under the same weights, over the tokens of the parts:
+def mismatch(parts: list[Part], ranks: Ranks = ONE) -> dict[str, float]:
+    """How far the engine's log-probabilities are from the learner's under the same weights, over the tokens of all parts:
     ``mismatch_mean`` and ``mismatch_max`` of the absolute difference, ``mismatch_kl`` the k3 estimate of KL(engine || learner);
     and ``importance_mean``, the mean factor, where it is corrected. Empty if the engine gave none; tokens that it could not
     tell (NaN) do not count."""
@@ -136,16 +154,17 @@ def mismatch(parts: list[Part]) -> dict[str, float]:
         told = part.mask & ~engine.isnan()
         difference.append((learner - engine)[told].abs())
         kl.append(k3(engine, learner, told)[told])
-    every = torch.cat(difference)
+    every = torch.cat(ranks.of_all(torch.cat(difference)))
     if not len(every):
         return {}
     numbers = {
         "mismatch_mean": float(every.mean()),
         "mismatch_max": float(every.max()),
-        "mismatch_kl": float(torch.cat(kl).mean()),
+        "mismatch_kl": float(torch.cat(ranks.of_all(torch.cat(kl))).mean()),
     }
     if "importance" in parts[0].tokens:
-        numbers["importance_mean"] = float(torch.cat([part.tokens["importance"][part.mask] for part in parts]).mean())
+        own = torch.cat([part.tokens["importance"][part.mask] for part in parts])
+        numbers["importance_mean"] = float(torch.cat(ranks.of_all(own)).mean())
     return numbers
 
 
@@ -155,7 +174,7 @@ def clip_and_step(trained: Any, optimizer: Any, max_grad_norm: float) -> float:
     Raises:
         InputError: the gradient is not finite; the weights are left as they were.
     """
-    norm = float(torch.nn.utils.clip_grad_norm_(trained.parameters(), max_grad_norm))
+    norm = float(whole(torch.nn.utils.clip_grad_norm_(trained.parameters(), max_grad_norm)))
     if not math.isfinite(norm):
         raise InputError(f"the gradient's norm is {norm}, so nothing was learned; lower learning_rate, or look at the rewards")
     optimizer.step()

@@ -6,19 +6,13 @@ from dataclasses import fields
 from typing import Any
 
 from rlhfless.errors import InputError
-from rlhfless.training import missing_torch
-
-try:
-    import torch
-except ImportError as error:
-    raise missing_torch(error) from None
-
-from rlhfless.training.algorithm import Algorithm, one_of
+from rlhfless.training.algorithm import Algorithm, frozen_copy, one_of
+from rlhfless.training.config import ALGORITHMS
 from rlhfless.training.critic import PolicyAndCritic, make_critic
 from rlhfless.training.grpo import Grpo, GrpoOptions
+from rlhfless.training.optimizing import make_optimizer
 from rlhfless.training.ppo import Ppo, PpoOptions
-
-ALGORITHMS = ("grpo", "ppo")
+from rlhfless.training.ranks import ONE, Ranks
 
 
 def make_algorithm(
@@ -28,9 +22,12 @@ def make_algorithm(
     learning_rate: float,
     critic: str = "head",
     critic_learning_rate: float | None = None,
+    optimizer: str = "adamw",
+    weight_decay: float = 0.0,
+    ranks: Ranks = ONE,
     **options: Any,
 ) -> Algorithm:
-    """An algorithm that trains ``model`` with AdamW, without weight decay.
+    """An algorithm that trains ``model``.
 
     Made before the first step, or before a checkpoint is loaded into its ``trained`` and ``optimizer``: the reference of a KL
     penalty and a critic's first weights come from ``model`` as it is now.
@@ -39,7 +36,29 @@ def make_algorithm(
         name: ``grpo`` or ``ppo``.
         critic: of PPO: ``head``, ``model``, or a folder, see ``make_critic``.
         critic_learning_rate: None takes ``learning_rate``.
+        optimizer, weight_decay: see ``make_optimizer``.
+        ranks: the processes that learn together; they share the weights of ``model``, critic and reference.
         options: of ``GrpoOptions`` or ``PpoOptions``.
+
+    Raises:
+        InputError: see ``algorithm_options`` and ``make_optimizer``.
+    """
+    given = algorithm_options(name, **options)
+    reference = ranks.shard(frozen_copy(model)) if given.kl_weight else None
+    if isinstance(given, GrpoOptions):
+        trained = ranks.shard(model)
+        groups = [{"params": list(trained.parameters()), "lr": learning_rate}]
+        return Grpo(trained, make_optimizer(groups, optimizer, weight_decay, ranks.count), given, reference, ranks)
+    both = ranks.shard(PolicyAndCritic(model, make_critic(model, critic)))
+    groups = [
+        {"params": list(both.policy.parameters()), "lr": learning_rate},
+        {"params": list(both.critic.parameters()), "lr": critic_learning_rate or learning_rate},
+    ]
+    return Ppo(both, make_optimizer(groups, optimizer, weight_decay, ranks.count), given, reference, ranks)
+
+
+def algorithm_options(name: str, **options: Any) -> GrpoOptions | PpoOptions:
+    """The options of a named algorithm.
 
     Raises:
         InputError: a name, an option or a value that the algorithm does not know.
@@ -49,11 +68,5 @@ def make_algorithm(
     known = {field.name for field in fields(kind)}
     if unknown := sorted(set(options) - known):
         raise InputError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    if name == "grpo":
-        return Grpo(model, torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0), GrpoOptions(**options))
-    trained = PolicyAndCritic(model, make_critic(model, critic))
-    groups = [
-        {"params": list(trained.policy.parameters()), "lr": learning_rate},
-        {"params": list(trained.critic.parameters()), "lr": critic_learning_rate or learning_rate},
-    ]
-    return Ppo(trained, torch.optim.AdamW(groups, lr=learning_rate, weight_decay=0.0), PpoOptions(**options))
+    given: GrpoOptions | PpoOptions = kind(**options)
+    return given

@@ -21,7 +21,8 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.training.batching import micro_batches, right_padded
+from rlhfless.training.batching import PAD_MULTIPLE, dealt, right_padded
+from rlhfless.training.ranks import ONE, Ranks
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,14 +80,18 @@ class Batch:
             return np.ones(len(self.response_ids), dtype=bool)
         return ~np.asarray(self.truncated, dtype=bool)
 
-    def parts(self, rows: np.ndarray, token_budget: int, device: Any) -> list[Part]:
-        """The given rows as padded parts of similar length."""
+    def parts(self, rows: np.ndarray, token_budget: int, device: Any, ranks: Ranks = ONE) -> list[Part]:
+        """The given rows as padded parts of similar length: this process's share of them, as many parts as the others have."""
         index = rows.tolist()
         lengths = [len(self.prompt_ids[i]) + len(self.response_ids[i]) for i in index]
         parts = []
-        for chosen in micro_batches(lengths, token_budget):
+        for chosen in dealt(lengths, token_budget, ranks.count)[ranks.rank]:
             own = [index[i] for i in chosen]
-            ids, mask = right_padded([self.prompt_ids[i] for i in own], [self.response_ids[i] for i in own])
+            if own:
+                ids, mask = right_padded([self.prompt_ids[i] for i in own], [self.response_ids[i] for i in own])
+            else:  # a row none of whose tokens count, so that this process computes when the others do
+                own, ids = index[:1], torch.zeros((1, PAD_MULTIPLE), dtype=torch.long)
+                mask = torch.zeros((1, PAD_MULTIPLE - 1), dtype=torch.bool)
             part = Part(own, ids.to(device), mask.to(device))
             if self.engine_logprobs is not None:
                 part.tokens["engine"] = part.aligned([self.engine_logprobs[i] for i in own])

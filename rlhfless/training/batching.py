@@ -1,4 +1,4 @@
-"""Micro-batches by token budget and right padding; knows neither models nor losses."""
+"""Micro-batches by token budget, dealt to processes, and right padding; knows neither models nor losses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rlhfless.scheduling.balanced import largest_differencing
 from rlhfless.training import missing_torch
 
 try:
@@ -35,6 +36,19 @@ def micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
         else:
             batches.append([row])
     return batches
+
+
+def dealt(lengths: Sequence[int], token_budget: int, processes: int) -> list[list[list[int]]]:
+    """``micro_batches`` of every process: rows are dealt so that the sums of tokens are balanced (Karmarkar-Karp).
+
+    All processes have as many micro-batches as the others, because they compute in step; empty ones fill up what is missing.
+    """
+    if processes == 1:
+        return [micro_batches(lengths, token_budget)]
+    shares = largest_differencing([padded_tokens(length) for length in lengths], processes) if lengths else []
+    batches = [[[rows[i] for i in own] for own in micro_batches([lengths[i] for i in rows], token_budget)] for rows in shares]
+    most = max(map(len, batches), default=0)
+    return [own + [[]] * (most - len(own)) for own in batches] or [[]] * processes
 
 
 def right_padded(prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

@@ -1,24 +1,15 @@
-"""Checkpoints: weights and optimizer state after a step, as safetensors, found again by step number.
+"""Checkpoints: the learner's state after a step, found again by step number.
 
-Knows tensors and folders; nothing of traces. A checkpoint is a folder that appears whole (renamed into place).
+Knows folders; nothing of traces, or of what a learner writes. A checkpoint is a folder that appears whole (renamed into place).
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
-
-from rlhfless.training import missing_torch
-
-try:
-    import torch
-    from safetensors.torch import load_file, save_file
-except ImportError as error:
-    raise missing_torch(error) from None
 
 from rlhfless.training.config import TrainError
+from rlhfless.training.learner import Learner
 
 
 def folder_of(root: Path, steps: int) -> Path:
@@ -26,43 +17,38 @@ def folder_of(root: Path, steps: int) -> Path:
     return root / f"after-{steps:06d}"
 
 
-def save_checkpoint(root: Path, steps: int, model: Any, optimizer: Any) -> None:
-    """Write the state after ``steps`` completed steps, all of it or nothing."""
+def save_checkpoint(root: Path, steps: int, learner: Learner) -> None:
+    """Write the state after ``steps`` completed steps, all of it or nothing.
+
+    Raises:
+        TrainError: it could not be written, as on a full disk; earlier checkpoints are as they were.
+    """
     target = folder_of(root, steps)
     draft = target.with_suffix(".tmp")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    save_file({name: value.contiguous() for name, value in _weights(model).items()}, draft / "model.safetensors")
-    state = optimizer.state_dict()
-    tensors = {f"{p}.{name}": torch.as_tensor(v) for p, values in state["state"].items() for name, v in values.items()}
-    save_file(tensors, draft / "optimizer.safetensors")
-    groups = [{k: v for k, v in group.items() if k != "params"} for group in state["param_groups"]]
-    (draft / "state.json").write_text(json.dumps({"steps": steps, "groups": groups}), encoding="utf-8")
-    shutil.rmtree(target, ignore_errors=True)
-    draft.rename(target)
+    try:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        learner.write(draft)
+        shutil.rmtree(target, ignore_errors=True)
+        draft.rename(target)
+    except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        why = error.strerror or error
+        raise TrainError(
+            f"{target}: could not be written ({why}); what was saved before it is there: make room, and resume the run"
+        ) from error
 
 
-def load_checkpoint(root: Path, steps: int, model: Any, optimizer: Any) -> None:
+def load_checkpoint(root: Path, steps: int, learner: Learner) -> None:
     """Restore the state after ``steps`` completed steps.
 
     Raises:
-        TrainError: there is no such checkpoint.
+        TrainError: there is no such checkpoint, or it is of another configuration.
     """
     folder = folder_of(root, steps)
     if not (folder / "state.json").is_file():
         raise TrainError(f"{root}: has no checkpoint after {steps} steps, which the trace has; start the run anew")
-    weights = _weights(model)
-    for name, value in load_file(folder / "model.safetensors").items():
-        weights[name].copy_(value)
-    tensors: dict[int, dict[str, Any]] = {}
-    for key, value in load_file(folder / "optimizer.safetensors").items():
-        parameter, name = key.split(".", 1)
-        tensors.setdefault(int(parameter), {})[name] = value
-    saved = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-    groups = optimizer.state_dict()["param_groups"]
-    for group, values in zip(groups, saved["groups"], strict=True):
-        group.update({k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
-    optimizer.load_state_dict({"state": tensors, "param_groups": groups})
+    learner.read(folder)
 
 
 def keep_latest(root: Path, steps: int, count: int) -> None:
@@ -71,8 +57,3 @@ def keep_latest(root: Path, steps: int, count: int) -> None:
     for folder in root.glob("after-*"):
         if folder not in kept:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _weights(model: Any) -> dict[str, Any]:
-    """The model's parameters by name, tied ones once; views, not copies."""
-    return {name: value.detach() for name, value in model.named_parameters()}

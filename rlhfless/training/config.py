@@ -11,17 +11,23 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 ALGORITHMS = ("grpo", "ppo")
-CRITIC_OPTIONS = ("critic", "critic_learning_rate", "gamma", "lam", "value_clip", "value_weight")
+CRITIC_OPTIONS = ("critic", "critic_learning_rate", "gamma", "lam", "value_clip", "value_weight", "whiten")
+OPTIMIZERS = ("adamw", "sgd", "adafactor")
+SCHEDULES = ("constant", "linear", "cosine")
+PRECISIONS = ("float32", "bfloat16")
 CHARGING = ("profile", "measured")
 EXECUTORS = ("virtual", "local")
 ENGINES = ("torch", "vllm")
 PREPARATION = ("after", "overlap")
-MAY_DIFFER = ("steps", "keep")
-"""Options that a run can be resumed with other values of."""
+MAY_CHANGE = ("steps", "keep", "learner_processes")  # when a run is resumed
 
 
 class TrainError(ValueError):
     """A training option is wrong, or a run cannot be resumed; one sentence says what would be right."""
+
+
+class LearnerError(RuntimeError):
+    """A process of the learner died or failed, so a step was not learned from; the run goes on at this step when resumed."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,12 @@ class TrainConfig:
             first need a ``model``.
         rewards: see ``rewards.named.make_rewards``.
         learning_rate, updates, clip_low, clip_high, aggregation, mask_truncated, kl_weight, old_logprobs, importance_cap,
-            token_budget: of the update, see ``algorithm.UpdateOptions``; std: of GRPO's advantages; the rest of PPO.
+            token_budget, max_grad_norm, precision: of the update, see ``algorithm.UpdateOptions``; std: of GRPO's advantages;
+            critic, critic_learning_rate, gamma, lam, value_clip, value_weight, whiten: of PPO.
+        optimizer, weight_decay: see ``optimizing.make_optimizer``.
+        schedule, warmup_steps, schedule_steps: of the rates, see ``optimizing.make_schedule``; None takes ``steps``.
+        learner_processes: that share weights, gradients and the optimizer's state (FSDP2), on a GPU each where the model is on
+            one; a run may be resumed with another number.
         temperature: of sampling.
         gpus, gpus_per_node, profile: the cluster; ``profile`` also says how many GPUs an actor takes.
         memory_gib: of every (emulated) GPU, which decides slots and KV tokens of plans and torch engines; None: the profile's.
@@ -83,6 +94,15 @@ class TrainConfig:
     lam: float = 1.0
     value_clip: float | None = 0.2
     value_weight: float = 0.1
+    whiten: bool = True
+    optimizer: str = "adamw"
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    schedule: str = "constant"
+    warmup_steps: int = 0
+    schedule_steps: int | None = None
+    precision: str = "float32"
+    learner_processes: int = 1
     temperature: float = 1.0
     gpus: int = 16
     gpus_per_node: int = 8
@@ -109,7 +129,7 @@ class TrainConfig:
             raise TrainError("samples is 1, and GRPO compares responses of one prompt; give 2 or more, or algorithm ppo")
         for name, known in (
             ("algorithm", ALGORITHMS), ("charging", CHARGING), ("executor", EXECUTORS), ("engine", ENGINES),
-            ("preparation", PREPARATION),
+            ("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS), ("preparation", PREPARATION),
         ):  # fmt: skip
             if getattr(self, name) not in known:
                 raise TrainError(f"{name} {getattr(self, name)!r} is unknown; choose from {', '.join(known)}")
@@ -125,6 +145,7 @@ class TrainConfig:
             "gpus_per_node",
             "preparation_actors",
             "keep",
+            "learner_processes",
         ):
             if getattr(self, name) < 1:
                 raise TrainError(f"{name} is {getattr(self, name)}; at least 1 is needed")
@@ -171,26 +192,32 @@ class TrainConfig:
         given = {"prompt_column": self.prompt_column, "answer_column": self.answer_column}
         return {name: column for name, column in given.items() if column is not None}
 
-    def algorithm_options(self) -> dict[str, Any]:
-        """What ``make_algorithm`` is given."""
+    def learner_options(self) -> dict[str, Any]:
+        """What ``make_learner`` is given."""
         names = ["learning_rate", "updates", "clip_low", "clip_high", "aggregation", "response_limit", "mask_truncated"]
         names += ["kl_weight", "old_logprobs", "importance_cap", "temperature", "token_budget"]
+        names += ["optimizer", "weight_decay", "max_grad_norm", "schedule", "warmup_steps", "precision"]
         names += ["std"] if self.algorithm == "grpo" else CRITIC_OPTIONS
-        return {name: getattr(self, name) for name in names}
+        ends = None if self.schedule == "constant" else self.schedule_steps or self.steps
+        return {**{name: getattr(self, name) for name in names}, "schedule_steps": ends}
 
     def check_resume(self, earlier: Mapping[str, Any]) -> None:
-        """Refuse to continue a run that was started with other options than those that may differ; an option that the run did
-        not know yet had its default.
+        """Refuse to continue a run that was started with other options; only ``MAY_CHANGE`` may differ, and ``steps`` only if
+        no schedule ends with them. An option that the run did not know yet had its default.
 
         Raises:
-            TrainError: naming all options that differ, with both values.
+            TrainError: naming the options and both their values.
         """
-        defaults = TrainConfig().to_dict()
-        differ = [
-            f"{name} {was!r}, not {now!r}"
-            for name, now in self.to_dict().items()
-            if name not in MAY_DIFFER and (was := earlier.get(name, defaults[name])) != now
-        ]
-        if differ:
-            those = "that value" if len(differ) == 1 else "those values"
-            raise TrainError(f"the run was started with {' and '.join(differ)}; resume it with {those}")
+        ends = self.schedule != "constant" and self.schedule_steps is None
+        may_change = [name for name in MAY_CHANGE if not (ends and name == "steps")]
+        ours = {name: value for name, value in self.to_dict().items() if name not in may_change}
+        known = {**TrainConfig().to_dict(), **earlier}
+        if different := differences(ours, {name: known[name] for name in ours}):
+            raise TrainError(f"the run was started with {different}; resume it with what it was started with")
+
+
+def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+    """What differs, as ``name theirs, not ours, and ...``; the first four, and how many more."""
+    names = [name for name in {**theirs, **ours} if ours.get(name) != theirs.get(name)]
+    words = [f"{name} {theirs.get(name)!r}, not {ours.get(name)!r}" for name in names[:4]]
+    return ", and ".join(words + ([f"{len(names) - 4} more"] if len(names) > 4 else []))

@@ -43,7 +43,7 @@ class Critic(nn.Module):
             policy_hidden = self.backbone(input_ids=input_ids, use_cache=False).last_hidden_state
         assert policy_hidden is not None
         values: Tensor = self.head(policy_hidden[:, :-1].to(next(self.head.parameters()).dtype))
-        return values.squeeze(-1).float()
+        return torch.squeeze_copy(values, -1).float()  # fully_shard wants no views
 
 
 class PolicyAndCritic(nn.Module):

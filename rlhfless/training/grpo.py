@@ -23,11 +23,12 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.training.advantages import GROUP_STD, flat_groups, group_advantages
-from rlhfless.training.algorithm import UpdateOptions, clip_and_step, frozen_copy, mismatch, one_of, settle_old
+from rlhfless.training.algorithm import UpdateOptions, autocast, clip_and_step, frozen_copy, mismatch, one_of, settle_old
 from rlhfless.training.batch import Batch, Part
 from rlhfless.training.logprobs import token_logprobs
 from rlhfless.training.losses import aggregation, clipped_loss, k3
-from rlhfless.training.passes import counted_seconds, pass_tokens
+from rlhfless.training.passes import counted_seconds, pass_tokens, whole_tokens
+from rlhfless.training.ranks import ONE, Ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +44,18 @@ class GrpoOptions(UpdateOptions):
 
 
 class Grpo:
-    """GRPO on ``model``; with a ``kl_weight`` the reference is the model as it is when this object is made."""
+    """GRPO on ``model``.
 
-    def __init__(self, model: Any, optimizer: Any, options: GrpoOptions = GrpoOptions()) -> None:
-        self.trained, self.optimizer, self.options = model, optimizer, options
-        self.reference = frozen_copy(model) if options.kl_weight else None
+    Args:
+        reference: of the penalty; None takes the model as it is now, if there is a ``kl_weight``.
+        ranks: the processes that learn together, of which this is one.
+    """
+
+    def __init__(
+        self, model: Any, optimizer: Any, options: GrpoOptions = GrpoOptions(), reference: Any = None, ranks: Ranks = ONE
+    ) -> None:
+        self.trained, self.optimizer, self.options, self.ranks = model, optimizer, options, ranks
+        self.reference = frozen_copy(model) if options.kl_weight and reference is None else reference
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """Take ``updates`` optimizer steps on the whole batch, each accumulated over parts of similar length.
@@ -73,27 +81,28 @@ class Grpo:
         counted = batch.counted(o.mask_truncated)
         weights, divisor = aggregation(o.aggregation, batch.response_tokens, counted, o.response_limit)
         rows = np.flatnonzero(counted & ((advantages != 0) | (self.reference is not None)))
-        parts = batch.parts(rows, o.token_budget, self.trained.device)
+        parts = batch.parts(rows, o.token_budget, self.trained.device, self.ranks)
         tokens = float(np.asarray(batch.response_tokens)[counted].sum())
 
-        sums = dict.fromkeys(("loss", "clipped", "kl", "kl_reference", "grad_norm", "prepare_seconds"), 0.0)
+        sums, norms = dict.fromkeys(("loss", "clipped", "kl", "kl_reference", "prepare_seconds"), 0.0), 0.0
         for _ in range(o.updates):
             self.optimizer.zero_grad(set_to_none=True)
             for part in parts:
                 self._accumulate(part, advantages[part.rows], weights[part.rows], divisor, sums)
             if parts:
-                sums["grad_norm"] += clip_and_step(self.trained, self.optimizer, o.max_grad_norm)
+                norms += clip_and_step(self.trained, self.optimizer, o.max_grad_norm)
+        sums = self.ranks.sums({**sums, "whole_tokens": whole_tokens(parts)})
         metrics = {
             "loss": sums["loss"] / o.updates,
             "clip_share": sums["clipped"] / o.updates / max(tokens, 1.0),
             "kl_old": sums["kl"] / o.updates / max(tokens, 1.0),
-            "grad_norm": sums["grad_norm"] / o.updates,
+            "grad_norm": norms / o.updates,
             "tokens": tokens,
             "flat_groups": float(flat_groups(batch.rewards, batch.group_of).mean()),
             "unjudged": float(1 - batch.judged.mean()),
-            **mismatch(parts),
-            **pass_tokens(parts, int(self.reference is not None), o.updates),
-            "prepare_seconds": sums["prepare_seconds"],
+            **mismatch(parts, self.ranks),
+            **pass_tokens(sums["whole_tokens"], int(self.reference is not None), o.updates),
+            "prepare_seconds": sums["prepare_seconds"] / self.ranks.count,
         }
         if self.reference is not None:
             metrics["kl_reference"] = sums["kl_reference"] / o.updates / max(tokens, 1.0)
@@ -104,11 +113,12 @@ class Grpo:
     ) -> None:
         """Add a part's gradient to the weights' and its numbers to ``sums``."""
         o, mask = self.options, part.mask
-        new = token_logprobs(self.trained, part.input_ids, temperature=o.temperature)
+        with autocast(o, mask.device):
+            new = token_logprobs(self.trained, part.input_ids, temperature=o.temperature)
         if "old" not in part.tokens:  # the first update: these weights generated
             settle_old(part, new.detach(), o)
             if self.reference is not None:
-                with torch.no_grad(), counted_seconds(sums, part):
+                with torch.no_grad(), autocast(o, mask.device), counted_seconds(sums, part):
                     part.tokens["reference"] = token_logprobs(self.reference, part.input_ids, temperature=o.temperature)
         advantage, weight = (torch.as_tensor(x, dtype=new.dtype, device=new.device) for x in (advantages, weights))
         old, importance = part.tokens["old"], part.tokens.get("importance")

@@ -119,10 +119,11 @@ class Trainer:
         self.close()
 
     def close(self) -> None:
-        """Tell callbacks of the end, end the actors' processes, if there are any, and remove what they read weights from.
-        Idempotent."""
+        """Tell callbacks of the end, end the processes of actors and learner, if there are any, and remove what actors read
+        weights from. Idempotent."""
         with contextlib.ExitStack() as ends:  # all of them, whatever one raises
             ends.callback(self.engines.close)
+            ends.callback(self.kept.close)
             if self.pool is not None and self._own_pool:
                 ends.callback(self.pool.close)
             if not self._closed:
@@ -243,12 +244,8 @@ class Trainer:
 
     def _learn(self, batch: Batch) -> dict[str, float]:
         """What the algorithm learns from the step's responses."""
-        self.model.train()
-        try:
-            with one_thread(self.model.device):
-                return self.kept.algorithm.learn(batch)
-        finally:
-            self.model.eval()
+        with one_thread(self.model.device):
+            return self.kept.learner.learn(batch)
 
 
 def train(

@@ -28,6 +28,7 @@ from rlhfless.scheduling import SchedulingPolicy, make_policy
 from rlhfless.training.algorithm import Algorithm
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.engines import Engines, TorchEngines, check_engine, make_engines
+from rlhfless.training.learner_processes import check_learner
 from rlhfless.training.rewards import Rewards
 from rlhfless.training.rewards.named import make_rewards
 from rlhfless.training.run import Origin, Run
@@ -99,6 +100,12 @@ def resolve(config: TrainConfig, given: Given, folder: Path | None, *, resume: b
     check_engine(config.engine)
     if given.algorithm is not None and not isinstance(given.model, tuple):
         raise TrainError("an algorithm was given without its model; give model=(model, tokenizer) as well")
+    if given.algorithm is None:
+        check_learner(config.algorithm, processes=config.learner_processes, **config.learner_options())
+    elif config.learner_processes > 1:
+        raise TrainError(
+            f"learner_processes is {config.learner_processes}, but an algorithm that is given learns in this process"
+        )
     latency = load_profile(config.profile)
     per_node = min(config.gpus, config.gpus_per_node)
     price = usd_per_gpu_hour(latency.kind)

@@ -23,15 +23,20 @@ BACKWARD = 2
 """A backward pass takes as much as so many forward ones (RLHFuse, arXiv:2409.13221)."""
 
 
-def pass_tokens(parts: Sequence[Part], prepare: int, learn: int) -> dict[str, float]:
+def whole_tokens(parts: Sequence[Part]) -> float:
+    """Prompt and response tokens of parts; padding does not count."""
+    return float(sum(_tokens(part) for part in parts))
+
+
+def pass_tokens(tokens: float, prepare: int, learn: int) -> dict[str, float]:
     """``prepare_pass_tokens`` and ``learn_pass_tokens``: tokens of forward passes, a backward pass counting as ``BACKWARD`` of
-    them; padding does not count.
+    them.
 
     Args:
+        tokens: of the responses that are learned from, their prompts included.
         prepare: models that every token goes through before the first update.
         learn: models that are trained on every token, over all updates.
     """
-    tokens = float(sum(_tokens(part) for part in parts))
     return {"prepare_pass_tokens": prepare * tokens, "learn_pass_tokens": (1 + BACKWARD) * learn * tokens}
 
 

@@ -24,12 +24,13 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.training.advantages import gae, token_rewards, whitened
-from rlhfless.training.algorithm import UpdateOptions, clip_and_step, frozen_copy, mismatch, settle_old
+from rlhfless.training.algorithm import UpdateOptions, autocast, clip_and_step, frozen_copy, mismatch, settle_old
 from rlhfless.training.batch import Batch, Part
 from rlhfless.training.critic import PolicyAndCritic
 from rlhfless.training.logprobs import token_logprobs
 from rlhfless.training.losses import aggregation, clipped_loss, value_loss
-from rlhfless.training.passes import counted_seconds, pass_tokens
+from rlhfless.training.passes import counted_seconds, pass_tokens, whole_tokens
+from rlhfless.training.ranks import ONE, Ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +59,23 @@ class PpoOptions(UpdateOptions):
 
 
 class Ppo:
-    """PPO on a policy with its critic; with a ``kl_weight`` the reference is the policy as it is when this object is made."""
+    """PPO on a policy with its critic.
 
-    def __init__(self, trained: PolicyAndCritic, optimizer: Any, options: PpoOptions = PpoOptions()) -> None:
-        self.trained, self.optimizer, self.options = trained, optimizer, options
-        self.reference = frozen_copy(trained.policy) if options.kl_weight else None
+    Args:
+        reference: of the penalty; None takes the policy as it is now, if there is a ``kl_weight``.
+        ranks: the processes that learn together, of which this is one.
+    """
+
+    def __init__(
+        self,
+        trained: PolicyAndCritic,
+        optimizer: Any,
+        options: PpoOptions = PpoOptions(),
+        reference: Any = None,
+        ranks: Ranks = ONE,
+    ) -> None:
+        self.trained, self.optimizer, self.options, self.ranks = trained, optimizer, options, ranks
+        self.reference = frozen_copy(trained.policy) if options.kl_weight and reference is None else reference
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """Take ``updates`` optimizer steps on the whole batch, each accumulated over parts of similar length.
@@ -80,9 +93,9 @@ class Ppo:
         counted = batch.counted(o.mask_truncated) & batch.judged
         weights, divisor = aggregation(o.aggregation, batch.response_tokens, counted, o.response_limit)
         tokens = float(np.asarray(batch.response_tokens)[counted].sum())
-        parts = batch.parts(np.flatnonzero(counted), o.token_budget, self.trained.policy.device)
-        names = ("loss", "value_loss", "clipped", "values_clipped", "kl", "grad_norm", "prepare_seconds")
-        sums = dict.fromkeys(names, 0.0)
+        parts = batch.parts(np.flatnonzero(counted), o.token_budget, self.trained.policy.device, self.ranks)
+        names = ("loss", "value_loss", "clipped", "values_clipped", "kl", "prepare_seconds")
+        sums, norms = dict.fromkeys(names, 0.0), 0.0
         metrics = self._look_back(parts, np.asarray(batch.rewards, dtype=float), sums) if parts else {}
         models = 1 + (self.trained.critic.backbone is not None)
 
@@ -90,20 +103,21 @@ class Ppo:
             self.optimizer.zero_grad(set_to_none=True)
             for part in parts:
                 self._accumulate(part, weights[part.rows], divisor, tokens, sums)
-            sums["grad_norm"] += clip_and_step(self.trained, self.optimizer, o.max_grad_norm)
+            norms += clip_and_step(self.trained, self.optimizer, o.max_grad_norm)
+        sums = self.ranks.sums({**sums, "whole_tokens": whole_tokens(parts)})
         return {
             "loss": sums["loss"] / o.updates,
             "value_loss": sums["value_loss"] / o.updates,
             "clip_share": sums["clipped"] / o.updates / max(tokens, 1.0),
             "value_clip_share": sums["values_clipped"] / o.updates / max(tokens, 1.0),
             "kl_old": sums["kl"] / o.updates / max(tokens, 1.0),
-            "grad_norm": sums["grad_norm"] / o.updates,
+            "grad_norm": norms / o.updates,
             "tokens": tokens,
             "unjudged": float(1 - batch.judged.mean()),
             **metrics,
-            **mismatch(parts),
-            **pass_tokens(parts, models + (self.reference is not None), models * o.updates),
-            "prepare_seconds": sums["prepare_seconds"],
+            **mismatch(parts, self.ranks),
+            **pass_tokens(sums["whole_tokens"], models + (self.reference is not None), models * o.updates),
+            "prepare_seconds": sums["prepare_seconds"] / self.ranks.count,
             "seconds": time.perf_counter() - began,
         }
 
@@ -112,24 +126,25 @@ class Ppo:
         """Before any update: old log-probabilities, old values, rewards per token, advantages and returns of every part."""
         o, penalties = self.options, []
         for part in parts:
-            with counted_seconds(sums, part):
+            with autocast(o, part.mask.device), counted_seconds(sums, part):
                 recomputed, values = self.trained(part.input_ids, o.temperature)
             settle_old(part, recomputed, o)
             kl = None
             if self.reference is not None:
-                with counted_seconds(sums, part):
-                    reference = token_logprobs(self.reference, part.input_ids, temperature=o.temperature)
-                kl = part.tokens["old"] - reference
+                with autocast(o, part.mask.device), counted_seconds(sums, part):
+                    expected = token_logprobs(self.reference, part.input_ids, temperature=o.temperature)
+                kl = part.tokens["old"] - expected
                 penalties.append(kl[part.mask])
             score = torch.as_tensor(scores[part.rows], dtype=values.dtype, device=values.device)
             rewards = token_rewards(score, part.mask, kl, o.kl_weight)
             advantages, returns = gae(rewards, values, part.mask, o.gamma, o.lam)
             part.tokens |= {"values": values, "advantages": advantages, "returns": returns}
 
-        def of_all(name: str) -> torch.Tensor:
-            return torch.cat([part.tokens[name][part.mask] for part in parts])
+        def of_all(name: str) -> list[torch.Tensor]:
+            """The tokens of every process."""
+            return self.ranks.of_all(torch.cat([part.tokens[name][part.mask] for part in parts]))
 
-        values, returns = of_all("values"), of_all("returns")
+        values, returns = torch.cat(of_all("values")), torch.cat(of_all("returns"))
         spread = float(returns.var(correction=0))
         metrics = {
             "value_mean": float(values.mean()),
@@ -137,17 +152,19 @@ class Ppo:
             "explained_variance": 1 - float((returns - values).var(correction=0)) / spread if spread > 0 else float("nan"),
         }
         if penalties:
-            metrics["kl_reference"] = float(torch.cat(penalties).mean())
+            metrics["kl_reference"] = float(torch.cat(self.ranks.of_all(torch.cat(penalties))).mean())
         if o.whiten:
-            white = whitened(of_all("advantages")).split_with_sizes([int(part.mask.sum()) for part in parts])
-            for part, own in zip(parts, white, strict=True):
+            every = of_all("advantages")
+            white = whitened(torch.cat(every)).split_with_sizes([len(tokens) for tokens in every])[self.ranks.rank]
+            for part, own in zip(parts, white.split_with_sizes([int(part.mask.sum()) for part in parts]), strict=True):
                 part.tokens["advantages"] = torch.zeros_like(part.tokens["values"]).masked_scatter(part.mask, own)
         return metrics
 
     def _accumulate(self, part: Part, weights: np.ndarray, divisor: float, tokens: float, sums: dict[str, float]) -> None:
         """Add a part's gradient to the weights' and its numbers to ``sums``."""
         o, known, mask = self.options, part.tokens, part.mask
-        new, values = self.trained(part.input_ids, o.temperature)
+        with autocast(o, mask.device):
+            new, values = self.trained(part.input_ids, o.temperature)
         losses, counts = clipped_loss(
             new, known["old"], known["advantages"], mask, o.clip_low, o.clip_high, known.get("importance")
         )

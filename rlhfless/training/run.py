@@ -21,10 +21,11 @@ from rlhfless.engine.torch_forward import one_thread
 from rlhfless.executor import StepRecord
 from rlhfless.trace import Trace, TraceWriter
 from rlhfless.training.algorithm import Algorithm
-from rlhfless.training.algorithms import make_algorithm
 from rlhfless.training.arithmetic import ArithmeticTask
 from rlhfless.training.checkpoint import keep_latest, load_checkpoint, save_checkpoint
 from rlhfless.training.config import TrainConfig, TrainError
+from rlhfless.training.learner import Learner, LocalLearner
+from rlhfless.training.learner_processes import make_learner
 from rlhfless.training.model import load_model, save_model, tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 from rlhfless.training.warmup import warm_up
@@ -135,7 +136,7 @@ class Run:
 
     model: Any
     tokenizer: Any
-    algorithm: Algorithm
+    learner: Learner
     checkpoints: Path
     keep: int = 1
     writer: TraceWriter | None = None
@@ -152,15 +153,19 @@ class Run:
             algorithm: for the model of ``origin``; None makes the one that ``config`` names.
         """
         # made from the weights that training began with, before a checkpoint is loaded: they are the reference
-        algorithm = algorithm or make_algorithm(config.algorithm, origin.model, **config.algorithm_options())
+        if algorithm is None:
+            options = config.learner_options()
+            learner = make_learner(config.algorithm, origin.model, processes=config.learner_processes, **options)
+        else:
+            learner = LocalLearner(algorithm)
         checkpoints = Path(tempfile.mkdtemp(prefix="rlhfless-")) if folder is None else folder / "checkpoints"
-        run = cls(origin.model, origin.tokenizer, algorithm, checkpoints, config.keep, origin.writer)
+        run = cls(origin.model, origin.tokenizer, learner, checkpoints, config.keep, origin.writer)
         if run.writer is not None:
             run._go_back()
             return run
         if folder is None:
             weakref.finalize(run, shutil.rmtree, run.checkpoints, ignore_errors=True)
-        save_checkpoint(run.checkpoints, 0, run.algorithm.trained, run.algorithm.optimizer)
+        save_checkpoint(run.checkpoints, 0, run.learner)
         if folder is not None:
             save_model(origin.model, origin.tokenizer, folder / "warm")
             run.writer = TraceWriter(folder, origin.meta)  # last: from here on it can be resumed
@@ -169,7 +174,7 @@ class Run:
     def go_on_after(self, trace: Trace) -> None:
         """Take over lengths, clock and step number of a trace, which stays as it is."""
         position = Position(trace.steps[-1] + 1, float(trace.allocations["end_s"].max()), trace.rollouts)
-        save_checkpoint(self.checkpoints, position.next_step, self.algorithm.trained, self.algorithm.optimizer)
+        save_checkpoint(self.checkpoints, position.next_step, self.learner)
         self.position = position
 
     @contextlib.contextmanager
@@ -195,11 +200,16 @@ class Run:
         a trace, ``position`` does."""
         steps = self.position.next_step + 1
         history = pd.concat([self.position.history, rollouts], ignore_index=True)
-        save_checkpoint(self.checkpoints, steps, self.algorithm.trained, self.algorithm.optimizer)
+        save_checkpoint(self.checkpoints, steps, self.learner)
         if self.writer is not None:
             self.writer.append_step(rollouts, record.allocations, record.spans, record.events, record.plan.to_dict())
         self.position = Position(steps, record.end_s, history)
         keep_latest(self.checkpoints, steps, self.keep)
+
+    def close(self) -> None:
+        """End the learner's processes, if there are any; another step would read the last checkpoint first. Idempotent."""
+        self.learner.close()
+        self._in_doubt = True
 
     @property
     def trace(self) -> Trace | None:
@@ -212,7 +222,7 @@ class Run:
             self.writer = writer = TraceWriter.resume(self.writer.folder)
             history = writer.trace.rollouts if writer.next_step else pd.DataFrame()
             self.position = Position(writer.next_step, writer.end_s, history)
-        load_checkpoint(self.checkpoints, self.position.next_step, self.algorithm.trained, self.algorithm.optimizer)
+        load_checkpoint(self.checkpoints, self.position.next_step, self.learner)
         self._in_doubt = False
 
 

@@ -16,7 +16,7 @@ import torch
 from training_samples import config, variety
 
 from rlhfless.trace import read_trace
-from rlhfless.training import checkpoint, grpo, loop, preparation, responses, run
+from rlhfless.training import checkpoint, grpo, learner, loop, preparation, responses, run
 from rlhfless.training.arithmetic import ArithmeticTask
 from rlhfless.training.loop import Trainer
 from rlhfless.training.run import Run
@@ -24,7 +24,7 @@ from rlhfless.training.run import Run
 Start: TypeAlias = Callable[..., Trainer]
 STEPS = 3
 PACKAGE = Path(run.__file__).parents[1]
-FILES = {module.__file__ for module in (checkpoint, grpo, loop, preparation, responses, run)} | {
+FILES = {module.__file__ for module in (checkpoint, grpo, learner, loop, preparation, responses, run)} | {
     str(PACKAGE / "trace" / f"{name}.py") for name in ("io", "storage", "writer")
 }
 """Where interrupts come: between any two lines of these."""
@@ -103,7 +103,7 @@ def go_on(trainer: Trainer, interrupts: Interrupts) -> None:
 
 def state(trainer: Trainer) -> list[torch.Tensor]:
     """Weights, and the optimizer's moments and counts."""
-    moments = trainer.kept.algorithm.optimizer.state_dict()["state"]
+    moments = trainer.kept.learner.algorithm.optimizer.state_dict()["state"]
     kept = [torch.as_tensor(value) for _, values in sorted(moments.items()) for _, value in sorted(values.items())]
     return [*trainer.model.state_dict().values(), *kept]
 
@@ -175,7 +175,7 @@ def test_an_interrupt_while_a_checkpoint_is_written(
     tmp_path: Path, start: Start, whole: tuple[Trainer, Interrupts], monkeypatch: pytest.MonkeyPatch, traced: bool, file: str
 ) -> None:
     """The step does not count, though its weights were there already."""
-    trainer, save = start(tmp_path if traced else None), checkpoint.save_file
+    trainer, save = start(tmp_path if traced else None), learner.save_file
     trainer.step()
 
     def interrupted_save(tensors: Any, path: Path) -> None:
@@ -184,7 +184,7 @@ def test_an_interrupt_while_a_checkpoint_is_written(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save_file", interrupted_save)
+        patch.setattr(learner, "save_file", interrupted_save)
         with pytest.raises(KeyboardInterrupt):
             trainer.step()
     assert trainer.next_step == 1

@@ -208,5 +208,5 @@ def test_a_clairvoyant_policy_cannot_train(model: Path) -> None:
 
 def test_other_options_cannot_resume(tmp_path: Path, model: Path) -> None:
     train(config(steps=1), tmp_path / "run", model=model)
-    with pytest.raises(TrainError, match="started with samples 3, not 4"):
+    with pytest.raises(TrainError, match="started with samples 3, not 4; resume it with what it was started with"):
         train(config(samples=4), tmp_path / "run", resume=True)

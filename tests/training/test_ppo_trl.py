@@ -30,6 +30,7 @@ from rlhfless.training.logprobs import response_logprobs  # noqa: E402
 from rlhfless.training.ppo import Ppo, PpoOptions  # noqa: E402
 
 PROMPT, LENGTH, ROWS, GENERATED, REFERENCE = 4, 9, 8, 2, 1  # the last two are seeds of models
+RATE = 0.1  # of plain gradient descent, where there are several updates
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "defaults": ({"kl_weight": 0.05, "lam": 0.95}, {}),
@@ -39,6 +40,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "value_weight": 0.5,
         },
         {"kl_coef": 0.3, "gamma": 0.9, "lam": 0.7, "cliprange": 0.1, "cliprange_value": 0.01, "vf_coef": 0.5},
+    ),
+    "several updates": (
+        {"kl_weight": 0.05, "lam": 0.95, "updates": 3, "value_clip": 0.01},
+        {"num_ppo_epochs": 3, "cliprange_value": 0.01, "learning_rate": RATE, "optim": "sgd", "lr_scheduler_type": "constant"},
     ),
 }  # fmt: skip
 
@@ -61,7 +66,7 @@ def fixed_batch() -> Batch:
 
 
 def trl_step(monkeypatch: pytest.MonkeyPatch, folder: Path, batch: Batch, **options: Any) -> tuple[float, Any, Any]:
-    """Loss, and gradients of policy and critic, in TRL's only update of one step."""
+    """Loss, and gradients of policy and critic, in TRL's last update of one step."""
     ids = torch.tensor([p + r for p, r in zip(batch.prompt_ids, batch.response_ids, strict=True)])
     with torch.no_grad():
         logits = small_model(GENERATED)(ids).logits[:, PROMPT - 1 : -1]
@@ -74,9 +79,10 @@ def trl_step(monkeypatch: pytest.MonkeyPatch, folder: Path, batch: Batch, **opti
     monkeypatch.setattr(ppo_trainer, "batch_generation", lambda *_: (ids, logits))
     monkeypatch.setattr(ppo_trainer, "get_reward", get_reward)
     arguments = PPOConfig(
-        folder, per_device_train_batch_size=ROWS, gradient_accumulation_steps=1, num_mini_batches=1, num_ppo_epochs=1,
-        total_episodes=ROWS, response_length=LENGTH, temperature=1.0, learning_rate=0.0, num_sample_generations=0, use_cpu=True,
-        bf16=False, report_to=[], save_strategy="no", gradient_checkpointing=False, **options,
+        folder, per_device_train_batch_size=ROWS, gradient_accumulation_steps=1, num_mini_batches=1,
+        total_episodes=ROWS, response_length=LENGTH, temperature=1.0, num_sample_generations=0, use_cpu=True,
+        bf16=False, report_to=[], save_strategy="no", gradient_checkpointing=False,
+        **{"num_ppo_epochs": 1, "learning_rate": 0.0, **options},
     )  # fmt: skip
     rows = Dataset.from_list([{"input_ids": p} for p in batch.prompt_ids])
     trainer = PPOTrainer(
@@ -89,8 +95,8 @@ def trl_step(monkeypatch: pytest.MonkeyPatch, folder: Path, batch: Batch, **opti
 
     monkeypatch.setattr(trainer.accelerator, "backward", backward)
     trainer.train()
-    assert len(found) == 1
-    return found[0]
+    assert len(found) == arguments.num_ppo_epochs
+    return found[-1]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -99,13 +105,16 @@ def test_loss_and_gradient_are_those_of_trl(case: str, monkeypatch: pytest.Monke
     batch, critic = fixed_batch(), value_model()
     trained = PolicyAndCritic(small_model(), Critic(critic.score, critic.model))
     options = PpoOptions(max_grad_norm=math.inf, token_budget=40, **ours)
-    algorithm = Ppo(trained, still(trained), options)
+    optimizer = torch.optim.SGD(trained.parameters(), lr=RATE) if options.updates > 1 else still(trained)
+    algorithm = Ppo(trained, optimizer, options)
     algorithm.reference = frozen_copy(small_model(REFERENCE))
     metrics = algorithm.learn(batch)
     assert metrics["clip_share"] > 0
+    assert (metrics["value_clip_share"] > 0) == (options.updates > 1), "the first update finds the old values"
 
     loss, policy_gradient, critic_gradient = trl_step(monkeypatch, tmp_path, batch, **theirs)
-    assert metrics["loss"] + options.value_weight * metrics["value_loss"] == pytest.approx(loss, abs=1e-6)
+    if options.updates == 1:  # else ours is the mean over the updates
+        assert metrics["loss"] + options.value_weight * metrics["value_loss"] == pytest.approx(loss, abs=1e-6)
     torch.testing.assert_close(gradient_of(trained.policy), policy_gradient, atol=1e-6, rtol=1e-4)
     torch.testing.assert_close(gradient_of(critic), critic_gradient, atol=1e-6, rtol=1e-4)
     assert TOKENIZER.pad_token_id not in np.array(batch.response_ids)

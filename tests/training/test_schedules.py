@@ -30,7 +30,7 @@ def test_schedules_give_the_same_tokens_rewards_and_weights(tmp_path: Path, mode
         with Trainer(options, tmp_path / name, model=model, progress=False) as trainer:
             for step in trainer:
                 moves += step.record.moves
-        trace, weights = trainer.kept.trace, trainer.kept.algorithm.trained.state_dict()
+        trace, weights = trainer.kept.trace, trainer.kept.learner.algorithm.trained.state_dict()
         assert trace is not None
         found[name] = (trace.rollouts[SAME], weights, trace.allocations["end_s"].tolist(), moves)
     rollouts, weights, *_ = found["static"]

@@ -1,0 +1,164 @@
+"""The learner: an algorithm with its optimizer and schedule, and its state in the files of a checkpoint.
+
+Knows one process of possibly several; the trainer's side of several is ``learner_processes.py``. Whatever the number of
+processes, files hold whole tensors by name, so a checkpoint can be read by any number.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from rlhfless.training import missing_torch
+
+try:
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file, save_file
+except ImportError as error:
+    raise missing_torch(error) from None
+
+from rlhfless.training.algorithm import Algorithm
+from rlhfless.training.algorithms import make_algorithm
+from rlhfless.training.batch import Batch
+from rlhfless.training.config import TrainError, differences
+from rlhfless.training.optimizing import make_schedule
+from rlhfless.training.ranks import ONE, Ranks, spread_like, whole
+
+
+class Learner(Protocol):
+    """What trains a model in place, in this process or in others."""
+
+    def learn(self, batch: Batch) -> dict[str, float]:
+        """What the algorithm learns from a batch; returns its numbers and the ``learning_rate`` of the step."""
+
+    def write(self, folder: Path) -> None:
+        """Write weights, optimizer and schedule into an empty folder.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+
+    def read(self, folder: Path) -> None:
+        """Go on from what ``write`` wrote.
+
+        Raises:
+            TrainError: it is of another configuration; the message says what differs.
+        """
+
+    def close(self) -> None:
+        """Give back what it holds outside of this process. Idempotent."""
+
+
+class LocalLearner:
+    """The learner of this process: alone, or one of ``ranks``.
+
+    Args:
+        algorithm: with its optimizer.
+        schedule, warmup_steps, schedule_steps: see ``make_schedule``.
+        configuration: anything that JSON has, which a checkpoint has to be of.
+
+    Raises:
+        InputError: rates that make no schedule.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        *,
+        ranks: Ranks = ONE,
+        schedule: str = "constant",
+        warmup_steps: int = 0,
+        schedule_steps: int | None = None,
+        configuration: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.algorithm, self.ranks = algorithm, ranks
+        self.schedule = make_schedule(algorithm.optimizer, schedule, warmup_steps, schedule_steps)
+        self._ends = math.inf if schedule_steps is None else schedule_steps
+        rates = {"schedule": schedule, "warmup_steps": warmup_steps, "schedule_steps": schedule_steps}
+        self._configuration = json.loads(json.dumps({**rates, **configuration}))
+
+    @classmethod
+    def make(cls, name: str, model: Any, *, ranks: Ranks = ONE, **options: Any) -> LocalLearner:
+        """The learner of a named algorithm.
+
+        Args:
+            model: is trained in place. With several ranks its weights are spread over them.
+            options: of the schedule, and of ``make_algorithm``.
+
+        Raises:
+            InputError: an option or a value that nobody knows.
+        """
+        rates = {option: options.pop(option) for option in ("schedule", "warmup_steps", "schedule_steps") if option in options}
+        algorithm = make_algorithm(name, model, ranks=ranks, **options)
+        return cls(algorithm, ranks=ranks, configuration={"algorithm": name, **options}, **rates)
+
+    def learn(self, batch: Batch) -> dict[str, float]:
+        """See ``Learner``. Parts of the model that behave differently in training do so only in here."""
+        rate = float(self.schedule.get_last_lr()[0])
+        self.algorithm.trained.train()
+        try:
+            numbers = self.algorithm.learn(batch)
+        finally:
+            self.algorithm.trained.eval()
+        if self.schedule.last_epoch < self._ends:  # beyond its end a cosine would rise again
+            with warnings.catch_warnings():  # a first batch that teaches nothing has taken no step of the optimizer
+                warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+                self.schedule.step()
+        return {**numbers, "learning_rate": rate}
+
+    def write(self, folder: Path) -> None:
+        """See ``Learner``. All ranks have to call it; the first one writes."""
+        parameters = self._parameters()
+        weights = {name: whole(value.detach()).cpu().contiguous() for name, value in parameters.items()}
+        optimizer = self.algorithm.optimizer
+        moments = {
+            f"{name}/{what}": whole(torch.as_tensor(value)).cpu().contiguous()
+            for name, parameter in parameters.items()
+            for what, value in optimizer.state.get(parameter, {}).items()
+            if value is not None
+        }
+        if self.ranks.rank > 0:
+            return
+        groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+        state = {"configuration": self._configuration, "groups": groups, "schedule": self.schedule.state_dict()}
+        try:
+            save_file(weights, folder / "model.safetensors")
+            save_file(moments, folder / "optimizer.safetensors")
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
+        (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
+
+    @torch.no_grad()
+    def read(self, folder: Path) -> None:
+        """See ``Learner``. All ranks have to call it."""
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        if different := differences(self._configuration, state["configuration"]):
+            raise TrainError(f"{folder}: was written with {different}; read it with what it was written with")
+        parameters, optimizer = self._parameters(), self.algorithm.optimizer
+        weights = load_file(folder / "model.safetensors")
+        shapes, saved = ({name: tuple(value.shape) for name, value in each.items()} for each in (parameters, weights))
+        if different := differences(shapes, saved):
+            raise TrainError(f"{folder}: holds the weights of another model ({different}); go on with the model that it is of")
+        for name, parameter in parameters.items():
+            parameter.detach().copy_(spread_like(weights[name], parameter.detach()))
+        optimizer.state.clear()
+        for key, value in load_file(folder / "optimizer.safetensors").items():
+            name, what = key.rsplit("/", 1)
+            # counts of steps stay on the CPU, where torch has them
+            optimizer.state[parameters[name]][what] = spread_like(value, parameters[name].detach()) if value.dim() else value
+        for group, values in zip(optimizer.param_groups, state["groups"], strict=True):
+            group.update({key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+        self.schedule.load_state_dict(state["schedule"])
+
+    def close(self) -> None:
+        """See ``Learner``; nothing is held."""
+
+    def _parameters(self) -> dict[str, Any]:
+        """All trained weights by name, tied ones once."""
+        return dict(self.algorithm.trained.named_parameters())

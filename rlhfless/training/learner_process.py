@@ -1,0 +1,116 @@
+"""What a process of the learner runs: obeys the trainer's orders, in step with the other processes of the learner.
+
+Knows its pipe, the board on which the trainer reads new weights, and one ``LocalLearner``; nothing of steps or traces. It
+listens on the loopback interface alone. When the trainer is gone, so is the process.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from transformers import AutoModelForCausalLM
+
+from rlhfless.executor.worker import die_with_parent
+from rlhfless.training.learner import LocalLearner
+from rlhfless.training.ranks import Ranks, whole
+
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+READY, DONE, FAILED = "ready", "done", "failed"
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a process is told when it starts.
+
+    Attributes:
+        count: of processes. meeting: path of a file by which they find each other.
+        device: ``cuda`` for a GPU each, or ``cpu``.
+        config: of the transformers model. first: its weights as training began, see ``laid_out``.
+        board: shared memory of the same layout, where the first process puts new weights.
+        name, options: of ``LocalLearner.make``.
+    """
+
+    count: int
+    meeting: str
+    device: str
+    config: Any
+    first: Tensor
+    board: Tensor
+    name: str
+    options: dict[str, Any]
+
+
+def main(connection: Connection, rank: int, beginning: Beginning) -> None:
+    """The process, until its pipe ends."""
+    die_with_parent()
+    try:
+        learner, model = _learner(rank, beginning)
+        connection.send((READY, None))
+        while True:
+            order, argument = connection.recv()
+            numbers = getattr(learner, order)(argument)
+            if order != "write":
+                publish(model, rank, beginning.board)
+            connection.send((DONE, numbers))
+    except (EOFError, OSError) as error:
+        if isinstance(error, EOFError):
+            os._exit(0)  # the trainer is gone; the others may never meet this one again
+        _report(connection, error)
+    except Exception as error:
+        _report(connection, error)
+
+
+def _learner(rank: int, beginning: Beginning) -> tuple[LocalLearner, Any]:
+    """Meet the other processes and share the model with them; the learner and its model."""
+    on_gpu = beginning.device == "cuda"
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = LOOPBACK
+    if on_gpu:
+        torch.cuda.set_device(rank)
+    else:
+        torch.set_num_threads(1)
+    backend, meeting = "nccl" if on_gpu else "gloo", Path(beginning.meeting).as_uri()
+    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=beginning.count)
+    ranks = Ranks(rank, beginning.count, init_device_mesh(beginning.device, (beginning.count,)))
+    model = AutoModelForCausalLM.from_config(beginning.config, dtype=torch.float32).eval()
+    for parameter, values in zip(model.parameters(), laid_out(model.parameters(), beginning.first), strict=True):
+        parameter.detach().copy_(values)
+    model = model.to(beginning.device)
+    return LocalLearner.make(beginning.name, model, ranks=ranks, **beginning.options), model
+
+
+def laid_out(parameters: Iterable[Tensor], flat: Tensor) -> list[Tensor]:
+    """Views of ``flat`` in the shapes of the parameters, one behind the other."""
+    shapes = [parameter.shape for parameter in parameters]
+    pieces = flat.split_with_sizes([shape.numel() for shape in shapes])
+    return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+
+
+def publish(model: Any, rank: int, board: Tensor) -> None:
+    """Put the model's weights on the board; all ranks have to call it, the first one writes."""
+    parameters = list(model.parameters())
+    for parameter, values in zip(parameters, laid_out(parameters, board), strict=True):
+        new = whole(parameter.detach())
+        if rank == 0:
+            values.copy_(new)
+
+
+def _report(connection: Connection, error: Exception) -> None:
+    """Say what went wrong, as the exception itself where it can be sent."""
+    said: Any = error
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        said = RuntimeError("".join(traceback.format_exception(error)))
+    connection.send((FAILED, said))

@@ -1,0 +1,204 @@
+"""A learner of several processes, as the trainer sees it: orders in, numbers out, new weights in the trainer's model.
+
+Knows processes, pipes and shared memory; nothing of losses. The processes share weights, gradients and the optimizer's state
+(``ranks.py``). They start with the first order. Whatever ends an order early ends all of them; ``read`` starts new ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import shutil
+import signal
+import tempfile
+import time
+import weakref
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from rlhfless.errors import InputError
+from rlhfless.training import missing_torch
+
+try:
+    import torch
+except ImportError as error:
+    raise missing_torch(error) from None
+
+from rlhfless.executor.spawn import undisturbed, without_main
+from rlhfless.training import learner_process
+from rlhfless.training.algorithms import algorithm_options
+from rlhfless.training.batch import Batch
+from rlhfless.training.config import LearnerError
+from rlhfless.training.learner import Learner, LocalLearner
+from rlhfless.training.learner_process import DONE, FAILED, READY, Beginning, laid_out
+from rlhfless.training.optimizing import check_optimizer, check_schedule
+
+END_S = 5.0  # that a process that was killed may take to be gone
+
+
+def make_learner(name: str, model: Any, *, processes: int = 1, **options: Any) -> Learner:
+    """A learner of this process, or of several others; arguments as for ``LocalLearner.make``."""
+    return LocalLearner.make(name, model, **options) if processes == 1 else LearnerProcesses(processes, name, model, **options)
+
+
+def check_learner(
+    name: str,
+    *,
+    processes: int = 1,
+    schedule: str = "constant",
+    warmup_steps: int = 0,
+    schedule_steps: int | None = None,
+    optimizer: str = "adamw",
+    weight_decay: float = 0.0,
+    **options: Any,
+) -> None:
+    """Refuse what ``make_learner`` would refuse, before there is a model.
+
+    Raises:
+        InputError: an option or a value that nobody knows.
+    """
+    check_schedule(schedule, warmup_steps, schedule_steps)
+    check_optimizer(optimizer, weight_decay, processes)
+    of_the_model = ("learning_rate", "critic", "critic_learning_rate")
+    algorithm_options(name, **{option: value for option, value in options.items() if option not in of_the_model})
+
+
+class LearnerProcesses:
+    """Processes of this machine that learn together: on a GPU each if the model is on one, else on the CPU.
+
+    Args:
+        count: of processes. name, options: see ``LocalLearner.make``.
+        model: stays here and whole; ``learn`` and ``read`` change its weights.
+
+    Raises:
+        InputError: there are fewer GPUs than processes.
+    """
+
+    def __init__(self, count: int, name: str, model: Any, **options: Any) -> None:
+        device = model.device.type
+        if device == "cuda" and torch.cuda.device_count() < count:
+            raise InputError(
+                f"learner_processes is {count}, but there are {torch.cuda.device_count()} GPUs; each needs its own"
+            )
+        self.count, self.model, self._device, self._name, self._options = count, model, device, name, options
+        first = torch.cat([p.detach().cpu().flatten() for p in model.parameters()])
+        self._first, self._board = (flat.share_memory_() for flat in (first, first.clone()))  # type: ignore[no-untyped-call]
+        self._crew: list[tuple[BaseProcess, Connection]] = []
+        self._began = False  # processes have started once, so new ones know nothing of what was learned since
+        weakref.finalize(self, _end, self._crew)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes that run now, by rank."""
+        return [process.pid for process, _ in self._crew if process.pid is not None]
+
+    def learn(self, batch: Batch) -> dict[str, float]:
+        """See ``Learner``; ``seconds`` are from the order until the model here has its new weights.
+
+        Raises:
+            InputError: whatever the algorithm refuses.
+            LearnerError: a process died or failed.
+        """
+        began = time.perf_counter()
+        numbers: dict[str, float] = self._order("learn", batch)
+        self._take_weights()
+        return {**numbers, "seconds": time.perf_counter() - began}
+
+    def write(self, folder: Path) -> None:
+        """See ``Learner``."""
+        self._order("write", folder)
+
+    def read(self, folder: Path) -> None:
+        """See ``Learner``."""
+        self._order("read", folder)
+        self._take_weights()
+
+    def close(self) -> None:
+        """End the processes."""
+        _end(self._crew)
+
+    def _order(self, order: str, argument: Any) -> Any:
+        """Give all processes an order and wait for them; returns what the first one answers."""
+        if not self._crew and self._began and order != "read":
+            raise LearnerError("the learner's processes have ended with what they had learned; read a checkpoint first")
+        try:
+            if not self._crew:
+                self._start()
+            for _, connection in self._crew:
+                with contextlib.suppress(OSError):  # it is gone, which its silence says
+                    connection.send((order, argument))
+            return self._answers(DONE, order)[0]
+        except BaseException:
+            self.close()  # the others may wait for one that failed; nobody knows what each of them did
+            raise
+
+    def _start(self) -> None:
+        """New processes, with the weights with which training began."""
+        folder = tempfile.mkdtemp(prefix="rlhfless-learner-")
+        beginning = Beginning(
+            self.count, str(Path(folder) / "meeting"), self._device, self.model.config, self._first, self._board, self._name,
+            self._options,
+        )  # fmt: skip
+        context = multiprocessing.get_context("spawn")
+        try:
+            for rank in range(self.count):
+                ours, theirs = context.Pipe()
+                process = context.Process(
+                    target=learner_process.main, args=(theirs, rank, beginning), name=f"rlhfless-learner-{rank}", daemon=True
+                )
+                self._crew.append((process, ours))
+                with undisturbed(), without_main():
+                    process.start()
+                theirs.close()
+            self._answers(READY, "start")
+            self._began = True
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _answers(self, expected: str, order: str) -> list[Any]:
+        """What every process answers, by rank."""
+        answers: dict[int, Any] = {}
+        rank_of = {connection: rank for rank, (_, connection) in enumerate(self._crew)}
+        while len(answers) < self.count:
+            for connection in wait([c for c, rank in rank_of.items() if rank not in answers]):
+                assert isinstance(connection, Connection)
+                rank = rank_of[connection]
+                try:
+                    kind, answer = connection.recv()
+                except (EOFError, OSError):
+                    raise LearnerError(
+                        f"process {rank} of the learner {_how_it_ended(self._crew[rank][0])} during {order!r}; "
+                        "the step was not learned from, and resuming the run goes on with it"
+                    ) from None
+                if kind == FAILED:
+                    raise answer
+                assert kind == expected
+                answers[rank] = answer
+        return [answers[rank] for rank in range(self.count)]
+
+    @torch.no_grad()
+    def _take_weights(self) -> None:
+        parameters = list(self.model.parameters())
+        for parameter, values in zip(parameters, laid_out(parameters, self._board), strict=True):
+            parameter.copy_(values)
+
+
+def _how_it_ended(process: BaseProcess) -> str:
+    process.join(END_S)
+    if process.exitcode is None:
+        return "closed its pipe"
+    return f"was killed by {signal.Signals(-process.exitcode).name}" if process.exitcode < 0 else f"ended ({process.exitcode})"
+
+
+def _end(crew: list[tuple[BaseProcess, Connection]]) -> None:
+    """Kill the processes; they hold nothing that they would have to put in order."""
+    for process, _ in crew:
+        if process.pid is not None:
+            process.kill()
+    for process, connection in crew:
+        if process.pid is not None:
+            process.join(END_S)
+        connection.close()
+    crew.clear()

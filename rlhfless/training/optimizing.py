@@ -1,0 +1,85 @@
+"""The optimizer and its schedule, by name: torch's optimizers, the schedules of transformers.
+
+Knows parameters and rates; nothing of algorithms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rlhfless.errors import InputError
+from rlhfless.training import missing_torch
+
+try:
+    import torch
+    from transformers import get_scheduler
+except ImportError as error:
+    raise missing_torch(error) from None
+
+from rlhfless.training.config import OPTIMIZERS, SCHEDULES
+
+
+def check_optimizer(kind: str, weight_decay: float, processes: int) -> None:
+    """Refuse what ``make_optimizer`` cannot make.
+
+    Raises:
+        InputError: another kind, a negative decay, or Adafactor in several processes.
+    """
+    if kind not in OPTIMIZERS:
+        raise InputError(f"optimizer is {kind!r}; choose from {', '.join(OPTIMIZERS)}")
+    if weight_decay < 0:
+        raise InputError(f"weight_decay is {weight_decay}; it must be 0 or more")
+    if kind == "adafactor" and processes > 1:
+        raise InputError(
+            f"optimizer 'adafactor' needs whole matrices, which {processes} processes share; choose adamw, sgd, or 1 process"
+        )
+
+
+def make_optimizer(
+    groups: Sequence[dict[str, Any]], kind: str = "adamw", weight_decay: float = 0.0, processes: int = 1
+) -> torch.optim.Optimizer:
+    """An optimizer of torch with its defaults.
+
+    Args:
+        groups: parameters with their rates, as torch takes them.
+        kind: ``adamw`` (Loshchilov and Hutter 2019), ``sgd`` without momentum, or ``adafactor`` (Shazeer and Stern 2018).
+        processes: that share the parameters.
+
+    Raises:
+        InputError: see ``check_optimizer``.
+    """
+    check_optimizer(kind, weight_decay, processes)
+    optimizers: dict[str, Any] = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD, "adafactor": torch.optim.Adafactor}
+    made: torch.optim.Optimizer = optimizers[kind](list(groups), lr=groups[0]["lr"], weight_decay=weight_decay)
+    return made
+
+
+def check_schedule(kind: str = "constant", warmup_steps: int = 0, schedule_steps: int | None = None) -> None:
+    """Refuse what ``make_schedule`` cannot make.
+
+    Raises:
+        InputError: another kind, or numbers of batches that make no schedule.
+    """
+    if kind not in SCHEDULES:
+        raise InputError(f"schedule is {kind!r}; choose from {', '.join(SCHEDULES)}")
+    if kind != "constant" and (schedule_steps is None or schedule_steps <= warmup_steps):
+        raise InputError(
+            f"schedule {kind!r} ends at step {schedule_steps}, with {warmup_steps} steps of warm-up; it must end later"
+        )
+    if warmup_steps < 0:
+        raise InputError(f"warmup_steps is {warmup_steps}; it must be 0 or more")
+
+
+def make_schedule(optimizer: Any, kind: str = "constant", warmup_steps: int = 0, schedule_steps: int | None = None) -> Any:
+    """How the rates change from batch to batch; the updates on a batch share one rate.
+
+    After a linear rise from 0 over ``warmup_steps`` batches: ``constant``, or down to 0 at batch ``schedule_steps``, in a line
+    (``linear``) or half a wave (``cosine``). The first batch of a warm-up has rate 0, as in transformers.
+
+    Raises:
+        InputError: see ``check_schedule``.
+    """
+    check_schedule(kind, warmup_steps, schedule_steps)
+    name = "constant_with_warmup" if kind == "constant" else kind
+    return get_scheduler(name, optimizer, num_warmup_steps=warmup_steps, num_training_steps=schedule_steps)

@@ -1,0 +1,180 @@
+"""The learner of one process: optimizers, schedules and precision that do what they say, and checkpoints that go on exactly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from learning_samples import TOKENIZER, gradient_of, noise_batch, small_model  # noqa: E402
+
+from rlhfless.training.checkpoint import folder_of, load_checkpoint, save_checkpoint  # noqa: E402
+from rlhfless.training.config import TrainError  # noqa: E402
+from rlhfless.training.learner import LocalLearner  # noqa: E402
+from rlhfless.training.logprobs import response_logprobs  # noqa: E402
+from rlhfless.training.model import tiny_qwen2  # noqa: E402
+
+
+def learner(name: str = "grpo", seed: int = 0, **options: Any) -> LocalLearner:
+    return LocalLearner.make(name, small_model(seed), **{"learning_rate": 1e-3, **options})
+
+
+def same_state(ours: LocalLearner, theirs: LocalLearner) -> bool:
+    """Whether weights and the optimizer's state are the same, bit for bit."""
+    pairs = list(zip(ours.algorithm.trained.parameters(), theirs.algorithm.trained.parameters(), strict=True))
+    states = [(ours.algorithm.optimizer.state[p], theirs.algorithm.optimizer.state[q]) for p, q in pairs]
+    return all(torch.equal(p, q) for p, q in pairs) and all(
+        a.keys() == b.keys() and all(torch.equal(torch.as_tensor(a[name]), torch.as_tensor(b[name])) for name in a)
+        for a, b in states
+    )
+
+
+# --- optimizers, schedules, precision ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("optimizer", "rate"), [("adamw", 3e-3), ("sgd", 0.3), ("adafactor", 3e-2)])
+def test_every_optimizer_raises_what_was_rewarded(optimizer: str, rate: float) -> None:
+    one = learner(optimizer=optimizer, learning_rate=rate, updates=3)
+    batch = noise_batch(small_model(), off=0.0)
+    before = response_logprobs(one.algorithm.trained, batch.prompt_ids, batch.response_ids)
+    one.learn(batch)
+    after = response_logprobs(one.algorithm.trained, batch.prompt_ids, batch.response_ids)
+    gain = np.array([(a - b).mean() for a, b in zip(after, before, strict=True)])
+    assert np.corrcoef(gain, batch.rewards)[0, 1] > 0.3
+
+
+def test_weight_decay_pulls_every_weight_to_zero() -> None:
+    """One step of gradient descent with and without it differs by rate x decay x weight."""
+    kept, decayed = (learner(optimizer="sgd", learning_rate=0.1, weight_decay=decay) for decay in (0.0, 0.5))
+    for one in (kept, decayed):
+        one.learn(noise_batch(small_model()))
+    for p, q, before in zip(
+        *(one.algorithm.trained.parameters() for one in (kept, decayed)), small_model().parameters(), strict=True
+    ):
+        torch.testing.assert_close(p - q, 0.05 * before, atol=1e-6, rtol=1e-4)
+
+
+def test_rates_follow_the_schedule_and_stay_after_its_end() -> None:
+    batch = noise_batch(small_model())
+
+    def rates(**options: Any) -> list[float]:
+        one = learner(learning_rate=1.0e-3, **options)
+        return [one.learn(batch)["learning_rate"] * 1e3 for _ in range(6)]
+
+    assert rates() == [1] * 6
+    assert rates(warmup_steps=2) == pytest.approx([0, 0.5, 1, 1, 1, 1])
+    assert rates(schedule="linear", schedule_steps=4) == pytest.approx([1, 0.75, 0.5, 0.25, 0, 0])
+    cosine = rates(schedule="cosine", schedule_steps=4, warmup_steps=1)
+    assert cosine == pytest.approx([0, 1, 0.75, 0.25, 0, 0], abs=1e-9)
+
+
+def test_a_step_at_rate_zero_changes_nothing() -> None:
+    one = learner(warmup_steps=2)
+    one.learn(noise_batch(small_model()))
+    assert all(torch.equal(p, q) for p, q in zip(one.algorithm.trained.parameters(), small_model().parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo"])
+def test_bfloat16_keeps_weights_and_state_in_float32_and_gives_nearly_the_same_gradient(name: str) -> None:
+    """Cosine of the gradients' angle above 0.99; that numbers differ at all shows that bfloat16 was used."""
+    gradients = []
+    for precision in ("float32", "bfloat16"):
+        one = learner(name, precision=precision, kl_weight=0.1, max_grad_norm=1e9)
+        numbers = one.learn(noise_batch(small_model(), off=0.0))
+        gradients.append(gradient_of(one.algorithm.trained))
+        assert {p.dtype for p in one.algorithm.trained.parameters()} == {torch.float32}
+        moments = [v for state in one.algorithm.optimizer.state.values() for v in state.values()]
+        assert {value.dtype for value in moments} == {torch.float32}
+        assert (numbers["mismatch_max"] < 1e-4) == (precision == "float32"), "what it costs is measured"
+    exact, rough = gradients
+    assert not torch.equal(exact, rough)
+    assert float(torch.nn.functional.cosine_similarity(exact, rough, dim=0)) > 0.99
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer": "lion"}, "optimizer is 'lion'; choose from adamw, sgd, adafactor"),
+        ({"weight_decay": -1.0}, r"weight_decay is -1\.0; it must be 0 or more"),
+        ({"schedule": "step"}, "schedule is 'step'; choose from constant, linear, cosine"),
+        ({"schedule": "linear"}, "schedule 'linear' ends at step None, with 0 steps of warm-up; it must end later"),
+        ({"schedule": "cosine", "schedule_steps": 3, "warmup_steps": 3}, "ends at step 3, with 3 steps of warm-up"),
+        ({"warmup_steps": -1}, "warmup_steps is -1; it must be 0 or more"),
+        ({"precision": "float16"}, "precision is 'float16'; choose from float32, bfloat16"),
+        ({"max_grad_norm": 0.0}, r"max_grad_norm \(0\.0\) must be above 0"),
+        ({"token_budget": 0}, r"token_budget \(0\) 1 or more"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        learner(**options)
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "grpo": ("grpo", {"updates": 2, "schedule": "cosine", "warmup_steps": 1, "schedule_steps": 5}),
+    "adafactor": ("grpo", {"optimizer": "adafactor"}),
+    "sgd": ("grpo", {"optimizer": "sgd", "precision": "bfloat16"}),
+    "head": ("ppo", {"critic_learning_rate": 1e-2, "kl_weight": 0.1}),
+    "model": ("ppo", {"critic": "model", "schedule": "linear", "schedule_steps": 5, "weight_decay": 0.1}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_learner_that_was_read_goes_on_bit_for_bit(kind: str, tmp_path: Path) -> None:
+    name, options = KINDS[kind]
+    batches = [noise_batch(small_model(), seed=seed) for seed in range(4)]
+    whole, again = learner(name, **options), learner(name, **options)
+    for batch in batches[:2]:
+        whole.learn(batch)
+    save_checkpoint(tmp_path, 2, whole)
+    again.learn(batches[3])  # whatever it knew is forgotten
+    load_checkpoint(tmp_path, 2, again)
+    assert same_state(whole, again)
+    for batch in batches[2:]:
+        assert {**whole.learn(batch), "seconds": 0} == {**again.learn(batch), "seconds": 0}
+    assert same_state(whole, again)
+
+
+def test_a_checkpoint_of_another_configuration_says_what_differs(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, 1, learner())
+    with pytest.raises(
+        TrainError, match=r"after-000001: was written with learning_rate 0\.001, not 0\.5, and updates None, not 3"
+    ):
+        load_checkpoint(tmp_path, 1, learner(learning_rate=0.5, updates=3))
+    with pytest.raises(TrainError, match="was written with algorithm 'grpo', not 'ppo'; read it with what it was written with"):
+        load_checkpoint(tmp_path, 1, learner("ppo"))
+    larger = LocalLearner.make("grpo", tiny_qwen2(TOKENIZER, hidden=64, layers=3, heads=2, kv_heads=1), learning_rate=1e-3)
+    before = [p.clone() for p in larger.algorithm.trained.parameters()]
+    shape = (
+        rf"embed_tokens\.weight \({TOKENIZER.vocab_size}, 32\), not \({TOKENIZER.vocab_size}, 64\), and .* more\); go on with"
+    )
+    with pytest.raises(TrainError, match=f"holds the weights of another model .*{shape}"):
+        load_checkpoint(tmp_path, 1, larger)
+    assert all(torch.equal(p, q) for p, q in zip(before, larger.algorithm.trained.parameters(), strict=True))
+    with pytest.raises(TrainError, match="has no checkpoint after 7 steps"):
+        load_checkpoint(tmp_path, 7, learner())
+
+
+def test_the_files_are_whole_tensors_by_name(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    one = learner("ppo")
+    one.learn(noise_batch(small_model()))
+    save_checkpoint(tmp_path, 3, one)
+    weights = load_file(folder_of(tmp_path, 3) / "model.safetensors")
+    moments = load_file(folder_of(tmp_path, 3) / "optimizer.safetensors")
+    assert {"policy.model.embed_tokens.weight", "critic.head.weight"} <= set(weights)
+    for name, value in weights.items():
+        assert moments[f"{name}/exp_avg"].shape == moments[f"{name}/exp_avg_sq"].shape == value.shape
+    state = json.loads((folder_of(tmp_path, 3) / "state.json").read_text())
+    assert state["configuration"] == {
+        "algorithm": "ppo", "schedule": "constant", "warmup_steps": 0, "schedule_steps": None, "learning_rate": 0.001,
+    }  # fmt: skip

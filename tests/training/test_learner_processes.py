@@ -1,0 +1,162 @@
+"""A learner of two processes (FSDP2 over gloo, on the CPU) is the learner of one: numbers, weights, checkpoints; and its end.
+
+float32 on both sides. Over several batches of two updates with AdamW at a rate of 1e-3, losses, gradients' norms and all other
+numbers agree to 1e-5 + 1e-4 |x|, weights to 1e-4, a tenth of one of these steps: sums are taken in another order, and AdamW
+divides by the gradient, so that where it is near zero its rounding shows.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from learning_samples import noise_batch, small_model  # noqa: E402
+from training_samples import config  # noqa: E402
+
+from rlhfless.errors import InputError  # noqa: E402
+from rlhfless.trace import read_trace  # noqa: E402
+from rlhfless.training.batch import Batch  # noqa: E402
+from rlhfless.training.batching import dealt, micro_batches, padded_tokens  # noqa: E402
+from rlhfless.training.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
+from rlhfless.training.config import LearnerError, TrainError  # noqa: E402
+from rlhfless.training.learner import LocalLearner  # noqa: E402
+from rlhfless.training.learner_processes import LearnerProcesses, make_learner  # noqa: E402
+from rlhfless.training.loop import Trainer, train  # noqa: E402
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "grpo": {"kl_weight": 0.1, "aggregation": "sequence", "schedule": "linear", "schedule_steps": 5},
+    "ppo": {"kl_weight": 0.1, "critic": "model", "critic_learning_rate": 2e-3, "mask_truncated": True, "lam": 0.95},
+}
+SHARED = {"learning_rate": 1e-3, "updates": 2, "token_budget": 64, "old_logprobs": "recomputed", "importance_cap": 1.2}
+
+
+class Pair:
+    """A learner of one process and one of two, of the same algorithm on the same first weights."""
+
+    def __init__(self, name: str) -> None:
+        self.options = {**SHARED, **OPTIONS[name]}
+        self.one_model, self.two_model = small_model(), small_model()
+        self.one = make_learner(name, self.one_model, **self.options)
+        self.two = make_learner(name, self.two_model, processes=2, **self.options)
+        assert isinstance(self.one, LocalLearner)
+        assert isinstance(self.two, LearnerProcesses)
+
+    def learn_the_same(self, batch: Batch) -> None:
+        """Numbers and weights are the same within the tolerance."""
+        ours, theirs = self.one.learn(batch), self.two.learn(batch)
+        assert ours.keys() == theirs.keys()
+        for name in ours.keys() - {"seconds"}:
+            assert theirs[name] == pytest.approx(ours[name], abs=1e-5, rel=1e-4, nan_ok=True), name
+        self.assert_same_weights()
+
+    def assert_same_weights(self) -> None:
+        for p, q in zip(self.one_model.parameters(), self.two_model.parameters(), strict=True):
+            torch.testing.assert_close(p, q, atol=1e-4, rtol=0)
+
+
+@pytest.fixture(scope="module", params=OPTIONS)
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    both = Pair(request.param)
+    yield both
+    both.two.close()
+
+
+@given(st.lists(st.integers(1, 400), max_size=40), st.integers(16, 2000), st.integers(1, 5))
+def test_rows_are_dealt_once_balanced_and_in_as_many_parts_to_everybody(
+    lengths: list[int], budget: int, processes: int
+) -> None:
+    """Largest differencing leaves sums that differ by no more than the largest row."""
+    hands = dealt(lengths, budget, processes)
+    assert len(hands) == processes
+    assert len({len(parts) for parts in hands}) == 1
+    rows = [[row for part in parts for row in part] for parts in hands]
+    assert sorted(row for own in rows for row in own) == list(range(len(lengths)))
+    sums = [sum(padded_tokens(lengths[row]) for row in own) for own in rows]
+    assert max(sums) - min(sums) <= max(map(padded_tokens, lengths), default=0)
+    for part in (part for parts in hands for part in parts):
+        assert len(part) <= 1 or len(part) * padded_tokens(max(lengths[row] for row in part)) <= budget
+    if processes == 1:
+        assert hands == [micro_batches(lengths, budget)]
+
+
+@pytest.mark.full
+def test_two_processes_learn_what_one_learns_and_go_on_from_each_other(pair: Pair, tmp_path: Path) -> None:
+    """Several batches, one with fewer responses to learn from than processes; then each goes on from the other's checkpoint."""
+    for seed in range(2):
+        pair.learn_the_same(noise_batch(small_model(), seed=seed))
+    pairs = list(zip(pair.two_model.parameters(), small_model().parameters(), strict=True))
+    assert max(float((p - q).detach().abs().max()) for p, q in pairs) > 2e-3
+    drawn = noise_batch(small_model(), seed=7)
+    rewards, truncated = np.array([1.0] + [math.nan] * 10 + [0.0]), np.array([False] + [True] * 11)
+    few = Batch(drawn.prompt_ids, drawn.response_ids, rewards, [0] * 12, drawn.engine_logprobs, truncated)
+    pair.learn_the_same(few)
+    pair.two.learn(Batch(drawn.prompt_ids, drawn.response_ids, [math.nan] * 12, [0] * 12, drawn.engine_logprobs))
+    pair.one.learn(Batch(drawn.prompt_ids, drawn.response_ids, [math.nan] * 12, [0] * 12, drawn.engine_logprobs))
+
+    save_checkpoint(tmp_path / "one", 3, pair.one)
+    save_checkpoint(tmp_path / "two", 3, pair.two)
+    load_checkpoint(tmp_path / "one", 3, pair.two)
+    load_checkpoint(tmp_path / "two", 3, pair.one)
+    pair.assert_same_weights()
+    pair.learn_the_same(noise_batch(small_model(), seed=3))
+
+
+@pytest.mark.full
+def test_what_ends_a_process_ends_all_and_reading_starts_new_ones(pair: Pair, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, 1, pair.one)
+    load_checkpoint(tmp_path, 1, pair.two)
+    first, second = pair.two.pids
+    os.kill(second, signal.SIGKILL)
+    with pytest.raises(LearnerError, match="process 1 of the learner was killed by SIGKILL during 'learn'; the step was not"):
+        pair.two.learn(noise_batch(small_model()))
+    assert pair.two.pids == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+    with pytest.raises(LearnerError, match="have ended with what they had learned; read a checkpoint first"):
+        pair.two.learn(noise_batch(small_model()))
+    load_checkpoint(tmp_path, 1, pair.two)
+    pair.assert_same_weights()
+    pair.learn_the_same(noise_batch(small_model(), seed=5))
+
+
+@pytest.mark.full
+def test_refusals_come_through_as_they_are(tmp_path: Path) -> None:
+    model = small_model()
+    with pytest.raises(InputError, match=r"every group has 1 response; GRPO compares responses of one prompt"):
+        make_learner("grpo", model, processes=2, learning_rate=1e-3).learn(Batch([[2], [2]], [[3], [4]], [1, 0], ["a", "b"]))
+    with pytest.raises(InputError, match="optimizer 'adafactor' needs whole matrices, which 2 processes share"):
+        make_learner("grpo", model, processes=2, learning_rate=1e-3, optimizer="adafactor").write(tmp_path)
+
+
+@pytest.mark.full
+def test_the_loop_with_two_processes_goes_on_with_one(model: Path, tmp_path: Path) -> None:
+    """The same responses as with one process; a run may be resumed with another number, and closing ends the processes."""
+    train(config(steps=3), tmp_path / "one", model=model)
+    with Trainer(config(steps=2, learner_processes=2), tmp_path / "two", model=model, progress=False) as trainer:
+        trainer.run()
+        learner = trainer.kept.learner
+        assert isinstance(learner, LearnerProcesses)
+        pids = learner.pids
+        assert len(pids) == 2
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    train(config(steps=3), tmp_path / "two", resume=True)
+    ours, theirs = (read_trace(tmp_path / name).rollouts for name in ("one", "two"))
+    assert theirs["response"].tolist() == ours["response"].tolist()
+    with pytest.raises(
+        TrainError, match="was started with schedule 'constant', not 'linear', and warmup_steps 0, not 1; resume"
+    ):
+        train(config(steps=2, schedule="linear", warmup_steps=1), tmp_path / "two", resume=True)
