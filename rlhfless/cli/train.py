@@ -1,4 +1,4 @@
-"""``rlhfless train``: a task on emulated GPUs, or on this machine's."""
+"""``rlhfless train``: a task on emulated GPUs, on this machine's, or on those of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from rlhfless.cli.group import main
 from rlhfless.cli.headings import WithHeadings
 from rlhfless.cli.learner_options import learner_options
-from rlhfless.cli.options import seed_option, time_weight_option
+from rlhfless.cli.options import check_size, seed_option, time_weight_option
 
 HEADINGS = {
     "Run": ["out", "resume", "steps", "seed", "keep", "loggers"],
@@ -27,7 +27,10 @@ HEADINGS = {
         "max_grad_norm", "precision", "token_budget", "learner_processes",
     ],
     "Schedule": ["policy", "time_weight", "preparation", "preparation_actors"],
-    "Actors": ["executor", "engine", "gpus", "profile", "memory_gib", "charging"],
+    "Actors": [
+        "executor", "engine", "gpus", "gpus_per_node", "gpus_per_actor", "profile", "memory_gib", "charging", "ray_address",
+        "keep_s",
+    ],
 }  # fmt: skip
 
 
@@ -93,20 +96,26 @@ HEADINGS = {
 @click.option(
     "--pool",
     "executor",
-    type=click.Choice(["virtual", "local"]),
+    type=click.Choice(["virtual", "local", "ray"]),
     default="virtual",
     show_default=True,
-    help="Emulated actors, or processes here.",
+    help="Emulated actors, processes here, or Ray's.",
 )
 @click.option("--engine", type=click.Choice(["torch", "vllm"]), default="torch", show_default=True, help="What decodes.")
 @click.option("--gpus", type=int, default=16, show_default=True, help="GPUs: emulated ones, or those of the pool.")
+@click.option("--gpus-per-node", type=int, default=8, show_default=True, help="Of a cluster of several nodes.")
+@click.option("--gpus-per-actor", type=int, help="The profile has to be of such actors.  [default: the profile's]")
 @click.option("--profile", default="cpu-tiny-qwen2", show_default=True, help="What a GPU takes for an iteration.")
 @click.option("--memory-gib", type=float, help="Of a GPU, which decides slots.  [default: the profile's slots]")
 @click.option(
     "--charging", type=click.Choice(["profile", "measured"]), default="profile", show_default=True,
     help="Of the virtual clock.",
 )  # fmt: skip
-def train(out: Path, resume: bool, model: Path | None, loggers: tuple[str, ...], **options: Any) -> None:
+@click.option("--ray-address", help="Of a Ray cluster (HOST:PORT, auto).  [default: one is started here]")
+@click.option("--keep-s", type=float, default=60.0, show_default=True, help="How long idle Ray actors wait for work.")
+def train(
+    out: Path, resume: bool, model: Path | None, loggers: tuple[str, ...], gpus_per_actor: int | None, **options: Any
+) -> None:
     """Train: predict, plan, execute, prepare, learn, trace, step after step.
 
     Every option's meaning stands in rlhfless.training.config.TrainConfig, which has more of them.
@@ -115,6 +124,8 @@ def train(out: Path, resume: bool, model: Path | None, loggers: tuple[str, ...],
     from rlhfless.training.config import LearnerError, TrainConfig
     from rlhfless.training.loop import train as run_training
 
+    if gpus_per_actor is not None:
+        check_size(gpus_per_actor, options["profile"])
     try:
         trace = run_training(TrainConfig(**options), out, resume=resume, model=model, loggers=loggers)
     except (ActorError, LearnerError) as error:

@@ -68,6 +68,10 @@ class TorchEngineFactory:
     def binding(self, latency: LatencyModel) -> None:
         """What a process for these engines is bound to: nothing, it can make any."""
 
+    def carried(self) -> TorchEngineFactory:
+        """What other machines need to make these engines: itself, with its weights."""
+        return self
+
     def close(self) -> None:
         """Give the weights' memory back; engines can be made again once ``model.load`` was given weights."""
         self.model.free()

@@ -100,6 +100,13 @@ def read(packed: Packed, buffer: memoryview, device: str) -> Any:
     return _Unpacker(packed.form, tensors, where).load()
 
 
+def view(packed: Packed, buffer: memoryview) -> Any:
+    """What ``pack`` was given, its tensors where they lie in the buffer."""
+    empty = (torch.empty(place.shape, dtype=place.dtype) for place in packed.places)
+    tensors = [_view(place, buffer) if place.numbers else none for place, none in zip(packed.places, empty, strict=True)]
+    return _Unpacker(packed.form, tensors, torch.device("cpu")).load()
+
+
 def _view(place: Place, buffer: memoryview) -> Tensor:
     return torch.frombuffer(buffer, dtype=place.dtype, count=place.numbers, offset=place.begin).view(place.shape)
 

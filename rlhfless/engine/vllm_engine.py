@@ -5,8 +5,9 @@ by the admission rule that planner and engines share: vLLM gets a response when 
 An iteration takes what it takes. vLLM computes prefill and decode of an iteration in one pass: its time is split between the
 two spans by the tokens of each.
 
-vLLM shares the KV cache of equal prefixes by itself, in whole blocks; it neither takes nor gives a KV state, so a response that
-comes from elsewhere has its context computed, but for what the prefix cache holds.
+vLLM shares the KV cache of equal prefixes by itself, in whole blocks. A response that is cut takes the KV state of its full
+blocks along where the replica can hand it over; what is missing of a context, all of it where there is no KV state, is computed
+but for what the prefix cache holds.
 
 Every response has a random stream of its own. One that was cut goes on with a stream derived from its seed and its length: what
 a migration promises is the same distribution, not the same tokens.
@@ -28,6 +29,7 @@ from rlhfless.engine.protocol import Completion, Progress, Request
 from rlhfless.engine.sampling import Sampling
 from rlhfless.engine.spans import SpanAccumulator
 from rlhfless.engine.vllm_adapter import Drawn, Replica, VllmError
+from rlhfless.engine.vllm_kv import BlocksKV
 from rlhfless.engine.vllm_state import ActiveResponse
 from solver.admission import Admission
 
@@ -91,7 +93,8 @@ class VllmEngine:
 
     def add(self, requests: Sequence[Request]) -> None:
         room = min(self.replica.settings.max_tokens, self.admission.kv_capacity_tokens)
-        self._waiting += [ActiveResponse.of(request, self._clock_s, room) for request in requests]
+        takes_kv = self.replica.hands_over
+        self._waiting += [ActiveResponse.of(request, self._clock_s, room, takes_kv) for request in requests]
         self._waiting.sort(key=lambda s: s.queued_s)
 
     def peek_next_event_s(self, completions: int = 1) -> float:
@@ -123,8 +126,8 @@ class VllmEngine:
             self._clock_s = at_s
         wanted = None if responses is None else set(responses)
         taken = [s for s in (*self._running, *self._waiting) if wanted is None or s.request.response in wanted]
-        self._leave(taken)
-        return [s.export(self._clock_s) for s in taken], progress
+        kv = self._leave(taken)
+        return [s.export(self._clock_s, kv.get(s)) for s in taken], progress
 
     def generated_tokens(self) -> dict[int, int]:
         return {s.request.response: len(s.ids) for s in (*self._running, *self._waiting)}
@@ -191,16 +194,20 @@ class VllmEngine:
             self._names[s] = name = f"{s.request.response}-{next(self._count)}"
             self._joined_tokens[s] = s.context_tokens
             seed, tokens = seed_at(s.request.seed, len(s.ids)), s.stop_tokens - len(s.ids)
-            self.replica.add(name, s.context, self.sampling, seed, self.eos_id, tokens, s.forced)
+            self.replica.add(name, s.context, self.sampling, seed, self.eos_id, tokens, s.forced, s.kv)
+            s.kv = None
         drawn = {one.name: one for one in self.replica.step()}
         iteration.drawn = {s: drawn[name] for s in iteration.batch if (name := self._names[s]) in drawn}
 
     def _abort(self, leaving: Sequence[ActiveResponse]) -> None:
-        names = [self._names.pop(s) for s in leaving if s in self._names]
+        if names := self._forget(leaving):
+            self.replica.abort(names)
+
+    def _forget(self, leaving: Sequence[ActiveResponse]) -> list[str]:
+        """vLLM does not have these any more, or will not; returns what they were called there."""
         for s in leaving:
             self._joined_tokens.pop(s, None)
-        if names:
-            self.replica.abort(names)
+        return [self._names.pop(s) for s in leaving if s in self._names]
 
     # Committing
 
@@ -256,10 +263,17 @@ class VllmEngine:
         self._running = [s for s in self._running if s.request.response not in over]
         return done
 
-    def _leave(self, leaving: Sequence[ActiveResponse]) -> None:
-        """Responses are not here any more, and whatever was drawn for them and not committed is forgotten."""
+    def _leave(self, leaving: Sequence[ActiveResponse]) -> dict[ActiveResponse, BlocksKV]:
+        """Responses are not here any more, and whatever was drawn for them and not committed is forgotten.
+
+        Returns:
+            KV states of those that have one.
+        """
         gone = set(leaving)
-        self._abort(leaving)
+        kv = {s: s.kv for s in leaving if s.kv is not None}
+        names = {self._names[s]: s for s in leaving if s in self._names}
+        kv |= {names[name]: state for name, state in self.replica.hand_over(list(names)).items()}
+        self._forget(leaving)
         self._running = [s for s in self._running if s not in gone]
         self._waiting = [s for s in self._waiting if s not in gone]
         if (upcoming := self._upcoming) is not None:
@@ -268,6 +282,7 @@ class VllmEngine:
             upcoming.evicted = [s for s in upcoming.evicted if s not in gone]
             upcoming.drawn = {s: drawn for s, drawn in upcoming.drawn.items() if s not in gone}
             self._upcoming = upcoming if upcoming.batch else None
+        return kv
 
 
 def seed_at(seed: int, tokens: int) -> int:

@@ -18,6 +18,7 @@ from solver.latency import LatencyModel
 try:
     from rlhfless.engine.sampling import Sampling
     from rlhfless.engine.vllm_adapter import Settings, check_version
+    from rlhfless.engine.vllm_carried import Carried
     from rlhfless.engine.vllm_engine import VllmEngine
     from rlhfless.engine.vllm_weights import check_weights
 except ImportError as error:
@@ -56,6 +57,10 @@ class VllmEngineFactory:
         """The same engines with other weights."""
         return replace(self, weights=str(folder), weights_version=version)
 
+    def carried(self) -> Carried:
+        """With the weights, for machines that do not see their folder; their side reads it as this factory with another one."""
+        return Carried.of(self)
+
     def in_real_time(self) -> VllmEngineFactory:
         """Itself, once it is clear that it can be started.
 
@@ -76,6 +81,9 @@ class VllmEngineFactory:
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> VllmEngine:
         from rlhfless.engine import vllm_process  # which holds the process's replica
 
-        replica = vllm_process.replica_for(self.binding(latency), Path(self.weights), self.weights_version)
-        replica.load(Path(self.weights), self.weights_version)
+        try:
+            replica = vllm_process.replica_for(self.binding(latency), Path(self.weights), self.weights_version)
+            replica.load(Path(self.weights), self.weights_version)
+        finally:
+            vllm_process.weights_are_read()
         return VllmEngine(replica, admission, eos_id=self.eos_id, sampling=self.sampling, start_s=start_s)

@@ -15,18 +15,21 @@ from typing import Any
 from rlhfless.engine import torch_process
 from rlhfless.engine.torch_process import Packed, pack, write
 from rlhfless.engine.vllm_adapter import Replica, Settings, VllmError
+from rlhfless.engine.vllm_carried import Carried, LaidDown
 from rlhfless.engine.vllm_factory import VllmEngineFactory
 from solver.latency import LatencyModel
 
-__all__ = ["bring_up", "free_memory", "pack", "read", "replica_for", "use_device", "write"]
+__all__ = ["bring_up", "free_memory", "pack", "read", "replica_for", "use_device", "weights_are_read", "write"]
 
 
 @dataclass
 class _Process:
-    """This process. ``devices`` are the numbers of its GPUs, none on the CPU."""
+    """This process. ``devices`` are the numbers of its GPUs, none on the CPU; ``weights`` those that it is about to read, where
+    they came from another machine."""
 
     devices: list[str] = field(default_factory=list)
     replica: Replica | None = None
+    weights: LaidDown | None = None
 
 
 _here = _Process()
@@ -44,15 +47,31 @@ def use_device(device: str) -> None:
 
 
 def read(packed: Packed, buffer: memoryview, device: str) -> Any:
-    """What ``pack`` was given. It holds no weights, so it need not go to the device."""
-    return torch_process.read(packed, buffer, "cpu")
+    """What ``pack`` was given; weights that came with it lie in a folder here until ``weights_are_read``."""
+    found = torch_process.view(packed, buffer)
+    if not isinstance(found, Carried):
+        return torch_process.read(packed, buffer, "cpu")  # to the device in whole blocks, when it is needed there
+    weights_are_read()
+    _here.weights = found.lay_down()
+    return _here.weights.engines
+
+
+def weights_are_read() -> None:
+    """The replica has them: their folder may go."""
+    if _here.weights is not None:
+        _here.weights.let_go()
+        _here.weights = None
 
 
 def bring_up(engines: VllmEngineFactory, latency: LatencyModel) -> bool:
     """Start vLLM unless it runs; returns whether it had to be started."""
     if _here.replica is not None:
         return False
-    replica_for(engines.binding(latency), Path(engines.weights), engines.weights_version)
+    try:
+        replica_for(engines.binding(latency), Path(engines.weights), engines.weights_version)
+    except BaseException:
+        weights_are_read()
+        raise
     return True
 
 

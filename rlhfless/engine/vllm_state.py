@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlhfless.engine.protocol import Completion, Request
+from rlhfless.engine.vllm_kv import BlocksKV
 
 
 @dataclass(eq=False)
@@ -20,6 +21,7 @@ class ActiveResponse:
         ids, logprobs: of the tokens so far.
         queued_s: its place in the queue: when it became available; evicted ones are first.
         start_s, first_token_s, prefill_tokens: as in its completion.
+        kv: that came with it, until it joins the batch.
     """
 
     request: Request
@@ -29,13 +31,14 @@ class ActiveResponse:
     start_s: float | None
     first_token_s: float | None
     prefill_tokens: int
+    kv: BlocksKV | None = None
 
     @classmethod
-    def of(cls, request: Request, clock_s: float, most_tokens: int) -> ActiveResponse:
+    def of(cls, request: Request, clock_s: float, most_tokens: int, takes_kv: bool) -> ActiveResponse:
         """A checked request.
 
         Args:
-            most_tokens: that the actor can hold of one response.
+            most_tokens: that the actor can hold of one response. takes_kv: whether it can go on from KV states.
 
         Raises:
             ValueError: naming the response, what is wrong with it, and what would be right.
@@ -44,9 +47,9 @@ class ActiveResponse:
         logprobs = [] if request.logprobs is None else [float(x) for x in request.logprobs]
         one = cls(
             request, ids, logprobs, max(request.available_s, clock_s), request.start_s, request.first_token_s,
-            request.prefill_tokens_computed,
+            request.prefill_tokens_computed, request.kv,
         )  # fmt: skip
-        _check(one, most_tokens)
+        _check(one, most_tokens, takes_kv)
         return one
 
     @property
@@ -97,8 +100,8 @@ class ActiveResponse:
             logprobs,
         )
 
-    def export(self, clock_s: float) -> Request:
-        """What another engine needs to go on, or this one later; its KV cache stays behind."""
+    def export(self, clock_s: float, kv: BlocksKV | None) -> Request:
+        """What another engine needs to go on, or this one later, with what there is of its KV state."""
         return replace(
             self.request,
             available_s=max(clock_s, self.request.available_s),
@@ -106,13 +109,14 @@ class ActiveResponse:
             generated_ids=np.array(self.ids, dtype=np.int64),
             logprobs=np.array(self.logprobs, dtype=np.float32),
             shares_prompt=False,
+            kv=kv,
             start_s=self.start_s,
             first_token_s=self.first_token_s,
             prefill_tokens_computed=self.prefill_tokens,
         )
 
 
-def _check(one: ActiveResponse, most_tokens: int) -> None:
+def _check(one: ActiveResponse, most_tokens: int, takes_kv: bool) -> None:
     request, prompt = one.request, one.request.prompt_ids
     name, most = f"response {request.response}", request.prompt_tokens + request.limit_tokens
     if prompt is None or len(prompt) != request.prompt_tokens or request.prompt_tokens < 1:
@@ -129,5 +133,5 @@ def _check(one: ActiveResponse, most_tokens: int) -> None:
         )
     if most > most_tokens:
         raise ValueError(f"{name} can reach {most} tokens with its prompt; this actor holds {most_tokens} at most")
-    if request.kv is not None or request.there_tokens:
-        raise ValueError(f"{name} comes with KV state, which vLLM does not take; recompute it")
+    if request.there_tokens or not (request.kv is None or (takes_kv and isinstance(request.kv, BlocksKV))):
+        raise ValueError(f"{name} comes with KV state that this vLLM does not take; recompute it")

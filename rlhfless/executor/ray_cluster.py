@@ -20,6 +20,7 @@ from rlhfless.errors import InputError, missing_extra
 from rlhfless.executor import ray_sweeper
 
 OBJECT_STORE_BYTES = 512 * 2**20
+START_TRIES = 3
 
 
 def import_ray() -> Any:
@@ -93,13 +94,23 @@ class RayCluster:
         self._sweeper = subprocess.Popen(script, stdin=subprocess.PIPE, start_new_session=True)
         try:
             with _environment({"PYTHONPATH": _with_own_code()}), _loopback():
-                self.ray.init(
-                    address="local", num_gpus=gpus, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES,
-                    log_to_driver=False, logging_level="ERROR", _temp_dir=str(self._folder),
-                )  # fmt: skip
+                self._start_ray(gpus)
         except BaseException:
             self.close()
             raise
+
+    def _start_ray(self, gpus: int | None, tries: int = START_TRIES) -> None:
+        """Ray gives itself 30 s, which a busy machine may not keep, and says so with a plain ``Exception``."""
+        try:
+            self.ray.init(
+                address="local", num_gpus=gpus, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES,
+                log_to_driver=False, logging_level="ERROR", _temp_dir=str(self._folder),
+            )  # fmt: skip
+        except Exception:
+            self.ray.shutdown()
+            if tries == 1:
+                raise
+            self._start_ray(gpus, tries - 1)
 
 
 def _packages() -> list[Path]:

@@ -112,8 +112,8 @@ class RayPool:
         """Run ``plan`` on the cluster in real time and record everything; arguments as for ``rlhfless.executor.run_step``.
 
         Args:
-            engines: a ``TorchEngineFactory``, whose weights, as they are now, are put into Ray's object store once and fetched
-                once by every node, or a ``VllmEngineFactory``, whose weights lie in a folder that every node has to see.
+            engines: a ``TorchEngineFactory`` or a ``VllmEngineFactory``, whose weights, as they are now, are put into Ray's
+                object store once and fetched once by every node.
             cluster: its nodes and GPUs, which Ray has to have.
             forecast: see ``ProcessPool.run_step``.
             start_s: the step starts now, which the run's clock shows as this, or as more where more time has passed.
@@ -125,7 +125,7 @@ class RayPool:
                 again. The error, as whatever else ends a step early, has the ``record`` of what was done until then.
         """
         engines = remote_engines(engines)
-        self._nodes = place_nodes(cluster, RayNode.listed(self.cluster.ray.nodes()), self._nodes)
+        self.check(cluster)
         self._refuse(plan, engines)
         engines = engines.in_real_time()
         version = engines.weights_version
@@ -153,6 +153,18 @@ class RayPool:
         starts_s = [member.up_s - member.asked_s for member in crew.given if member.up_s is not None]
         self._idle.generated(record, left, max(starts_s, default=0.0))
         return record
+
+    def check(self, cluster: Cluster | MixedCluster) -> None:
+        """Find the Ray nodes that are those of ``cluster``.
+
+        Raises:
+            PlanningError: Ray has not as many, or they are smaller.
+        """
+        self._nodes = place_nodes(cluster, RayNode.listed(self.cluster.ray.nodes()), self._nodes)
+
+    def release(self) -> None:
+        """End the actors that wait; another step would start new ones."""
+        self._idle.close()
 
     def settle(self, record: StepRecord) -> None:
         """Add to the record of the last step what waiting actors have held since, up to now."""

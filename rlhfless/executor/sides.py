@@ -67,6 +67,11 @@ class RemoteEngines(Protocol):
         """
         ...
 
+    def carried(self) -> Any:
+        """What processes of other machines need to make these engines: where a process here gets the factory, they get this,
+        and their side reads it as a factory."""
+        ...
+
     def binding(self, latency: LatencyModel) -> Any:
         """What a process is bound to once it made an engine for actors of this latency model: it can make more for an equal
         binding only."""

@@ -16,10 +16,10 @@ OPTIMIZERS = ("adamw", "sgd", "adafactor")
 SCHEDULES = ("constant", "linear", "cosine")
 PRECISIONS = ("float32", "bfloat16")
 CHARGING = ("profile", "measured")
-EXECUTORS = ("virtual", "local")
+EXECUTORS = ("virtual", "local", "ray")
 ENGINES = ("torch", "vllm")
 PREPARATION = ("after", "overlap")
-MAY_CHANGE = ("steps", "keep", "learner_processes")  # when a run is resumed
+MAY_CHANGE = ("steps", "keep", "learner_processes", "ray_address", "keep_s")  # when a run is resumed
 
 
 class TrainError(ValueError):
@@ -52,7 +52,10 @@ class TrainConfig:
         gpus, gpus_per_node, profile: the cluster; ``profile`` also says how many GPUs an actor takes.
         memory_gib: of every (emulated) GPU, which decides slots and KV tokens of plans and torch engines; None: the profile's.
         executor: where actors run: on the ``virtual`` clock, all emulated here, or ``local``, each in a process of its own on
-            this machine's GPUs (without any, on its CPU) on the wall clock, every second measured.
+            this machine's GPUs (without any, on its CPU) on the wall clock, every second measured, or ``ray``: the same as
+            Ray actors, on one machine or many.
+        ray_address: of a Ray cluster that is there, as for ``ray.init``; None starts one here, of one
+            node. keep_s: seconds that a Ray actor without work waits for the next step; 0 ends it at once.
         engine: what actors decode with; ``vllm`` runs in a process of its own per actor, so not on the virtual clock.
         charging: of the virtual clock: seconds of generation by the ``profile``, or ``measured``: decided with the profile's
             seconds, charged what each actor's iterations take here when they are replayed alone.
@@ -109,6 +112,8 @@ class TrainConfig:
     profile: str = "cpu-tiny-qwen2"
     memory_gib: float | None = None
     executor: str = "virtual"
+    ray_address: str | None = None
+    keep_s: float = 60.0
     engine: str = "torch"
     charging: str = "profile"
     policy: str = "solver"
@@ -150,7 +155,15 @@ class TrainConfig:
             if getattr(self, name) < 1:
                 raise TrainError(f"{name} is {getattr(self, name)}; at least 1 is needed")
         if self.engine == "vllm" and self.executor == "virtual":
-            raise TrainError("engine 'vllm' decodes in processes of its own, not on the virtual clock; choose executor 'local'")
+            raise TrainError(
+                "engine 'vllm' decodes in processes of its own, not on the virtual clock; choose executor 'local' or 'ray'"
+            )
+        if self.ray_address is not None and self.executor != "ray":
+            raise TrainError(
+                f"ray_address is {self.ray_address!r}, but executor {self.executor!r} uses no Ray cluster; choose 'ray'"
+            )
+        if not self.keep_s >= 0:
+            raise TrainError(f"keep_s is {self.keep_s}; a number of seconds of 0 or more is needed")
         if self.memory_gib is not None and (self.memory_gib <= 0 or self.engine == "vllm"):
             raise TrainError(
                 f"memory_gib is {self.memory_gib} with engine {self.engine!r}; it must be above 0, and it decides the slots "
@@ -161,7 +174,7 @@ class TrainConfig:
                 f"prompts_per_step is {self.prompts_per_step}, which does not divide the pool of {self.pool} prompts; an epoch "
                 "must be a whole number of steps"
             )
-        if self.gpus % min(self.gpus, self.gpus_per_node):
+        if self.gpus % self.gpus_of_node:
             raise TrainError(f"gpus is {self.gpus}, no multiple of the {self.gpus_per_node} GPUs of a node; give whole nodes")
         if not 0 <= self.time_weight <= 1 or not 0 < self.tau <= 1 or self.time_limit_s < 0 or self.seed < 0:
             raise TrainError(
@@ -177,6 +190,12 @@ class TrainConfig:
             raise TrainError(f"judge_s is {self.judge_s}; seconds of 0 or more are needed")
         if self.temperature <= 0 or self.learning_rate <= 0:
             raise TrainError(f"temperature ({self.temperature}) and learning_rate ({self.learning_rate}) must be above 0")
+
+    @property
+    def gpus_of_node(self) -> int:
+        """GPUs of one node of the cluster: a Ray cluster that is started here is one node."""
+        alone = self.executor == "ray" and self.ray_address is None
+        return self.gpus if alone else min(self.gpus, self.gpus_per_node)
 
     @property
     def steps_per_epoch(self) -> int:

@@ -1,6 +1,6 @@
-"""What a run's actors decode with, and how the weights of every step get there.
+"""What a run's actors decode with and where they run, and how the weights of every step get there.
 
-Knows the model that is trained and engine factories; nothing of plans, executors or learning.
+Knows the model that is trained, engine factories and pools; nothing of plans or learning.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from rlhfless.engine.sampling import Sampling
 from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.engine.torch_memory import admission_within
-from rlhfless.training.config import TrainError
+from rlhfless.engine.torch_process import cuda_devices
+from rlhfless.executor import Lifecycle, ProcessPool, RayPool
+from rlhfless.executor.ray_cluster import import_ray
+from rlhfless.training.config import TrainConfig, TrainError
+from solver.cluster import Cluster
 from solver.latency import LatencyModel
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -67,7 +71,8 @@ class TorchEngines:
 
 
 class VllmEngines:
-    """vLLM in the process of every actor, which reads each step's weights from a folder, in memory where the system has one.
+    """vLLM in the process of every actor, which reads each step's weights from a folder, in memory where the system has one; on
+    other machines it is one of theirs (see ``vllm_carried``).
 
     It computes in float32, as the learner does; on the CPU uncompiled, since a start there should not take minutes.
     """
@@ -101,6 +106,31 @@ def check_engine(engine: str) -> None:
         from rlhfless.engine.vllm_adapter import check_version
 
         check_version()
+
+
+def make_pool(config: TrainConfig, cluster: Cluster) -> ProcessPool | RayPool | None:
+    """Where the run's actors live; None for the virtual clock, on which there are none.
+
+    A Ray cluster that is started here has this machine's CUDA devices; without any it counts as many GPUs as the run has, and
+    actors compute on the CPU.
+
+    Raises:
+        MissingExtra, InputError: Ray is not installed, or there is no cluster at the address.
+        PlanningError: the Ray cluster has not the GPUs of ``cluster``.
+    """
+    if config.executor == "virtual":
+        return None
+    if config.executor == "local":
+        return ProcessPool()
+    there = config.ray_address is not None or import_ray().is_initialized()
+    logical = None if there or cuda_devices() else config.gpus
+    pool = RayPool(config.ray_address, gpus=logical, lifecycle=Lifecycle(keep_s=config.keep_s))
+    try:
+        pool.check(cluster)
+    except BaseException:
+        pool.close()
+        raise
+    return pool
 
 
 def make_engines(engine: str, model: Any, eos_id: int, max_tokens: int, sampling: Sampling) -> Engines:

@@ -1,7 +1,7 @@
 """The RLHF loop: predict, plan, execute, prepare, learn, trace; one step at a time, resumable after each.
 
 Knows all stations and their order; the stations know nothing of each other, and ``parts`` how they are made. Generation runs on
-emulated actors (virtual clock) or on actors in processes of their own (wall clock).
+emulated actors (virtual clock) or on actors in processes of their own, here or on a Ray cluster (wall clock).
 """
 
 from __future__ import annotations
@@ -172,6 +172,8 @@ class Trainer:
         workload = self.predict(problems)
         plan = self.plan(workload)
         record = self.generate(plan, problems, step, workload)
+        if isinstance(self.pool, RayPool) and step + 1 >= c.steps:
+            self.pool.release()  # nobody waits for a step that nobody plans
         with streams_of(c.seed, step):
             began = time.perf_counter()
             responses = read_responses(problems, record, self.tokenizer, c.samples)
@@ -183,7 +185,10 @@ class Trainer:
                 learning = self._learn(batch)
                 by_profile = self.pool is None and c.charging == "profile"
                 latency = self.latency if by_profile else None
-                record_rest(record, self.cluster, latency, batch, learning, judging_s, c)
+                waiting = isinstance(self.pool, RayPool)  # its actors may wait on their GPUs meanwhile
+                record_rest(record, self.cluster, latency, batch, learning, judging_s, c, beside=waiting)
+                if isinstance(self.pool, RayPool):
+                    self.pool.settle(record)
                 self.kept.commit(rollouts, record)
         done = TrainedStep(step, plan, record, rollouts, learning, scores.metrics(), self._meta)
         for callback in self.callbacks:

@@ -27,7 +27,7 @@ from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import SchedulingPolicy, make_policy
 from rlhfless.training.algorithm import Algorithm
 from rlhfless.training.config import TrainConfig, TrainError
-from rlhfless.training.engines import Engines, TorchEngines, check_engine, make_engines
+from rlhfless.training.engines import Engines, TorchEngines, check_engine, make_engines, make_pool
 from rlhfless.training.learner_processes import check_learner
 from rlhfless.training.rewards import Rewards
 from rlhfless.training.rewards.named import make_rewards
@@ -107,7 +107,7 @@ def resolve(config: TrainConfig, given: Given, folder: Path | None, *, resume: b
             f"learner_processes is {config.learner_processes}, but an algorithm that is given learns in this process"
         )
     latency = load_profile(config.profile)
-    per_node = min(config.gpus, config.gpus_per_node)
+    per_node = config.gpus_of_node
     price = usd_per_gpu_hour(latency.kind)
     cluster = Cluster(config.gpus // per_node, per_node, latency.gpus_per_actor, latency.kind, price)
     if config.preparation == "after" and config.preparation_actors > cluster.nodes * cluster.actors_per_node:
@@ -118,13 +118,33 @@ def resolve(config: TrainConfig, given: Given, folder: Path | None, *, resume: b
     planner = given.planner or make_policy(config.policy, tau=config.tau)
     if planner.clairvoyant:
         raise TrainError(f"policy {planner.name!r} needs the true lengths, which nobody has before generating")
-    pool = given.executor or (ProcessPool() if config.executor == "local" else None)
+    pool = given.executor or make_pool(config, cluster)
     if pool is not None and (config.preparation, config.preparation_actors) != ("after", 1):
         raise TrainError(
             "preparation overlaps generation, or has several actors, on the virtual clock only; leave executor out"
         )
     meta = meta_of(config, cluster, planner) | {"given": given.names()} | ({} if pool is None else pool.meta)
     meta["run"] = config.task if given.task is None else given.task.name
+    try:
+        model = _of_the_model(config, given, folder, latency, meta, resume, progress)
+    except BaseException:
+        if pool is not None and given.executor is None:
+            pool.close()
+        raise
+    predictor = given.predictor or EwmaPredictor(config.window)
+    return Parts(cluster=cluster, planner=planner, predictor=predictor, pool=pool, meta=meta, **model)
+
+
+def _of_the_model(
+    config: TrainConfig,
+    given: Given,
+    folder: Path | None,
+    latency: LatencyModel,
+    meta: Mapping[str, Any],
+    resume: bool,
+    progress: bool,
+) -> dict[str, Any]:
+    """The parts that follow from the model that training begins with."""
     origin = Origin.of(config, folder, given.model, meta, resume=resume, progress=progress)
     tokenizer = origin.tokenizer
     task = given.task or make_task(config.task, tokenizer, seed=config.seed, pool=config.pool, **config.columns())
@@ -141,9 +161,8 @@ def resolve(config: TrainConfig, given: Given, folder: Path | None, *, resume: b
     if config.memory_gib is not None:
         assert isinstance(engines, TorchEngines), "the configuration refuses others"
         latency = engines.within(latency, int(config.memory_gib * 2**30))
-    predictor = given.predictor or EwmaPredictor(config.window)
     kept = Run.begin(origin, config, folder, given.algorithm)  # last: before it nothing is written
-    return Parts(latency, cluster, planner, predictor, pool, kept, task, rewards, engines, meta)
+    return {"latency": latency, "kept": kept, "task": task, "rewards": rewards, "engines": engines}
 
 
 def meta_of(config: TrainConfig, cluster: Cluster, planner: SchedulingPolicy) -> dict[str, Any]:

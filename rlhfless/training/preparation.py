@@ -108,6 +108,8 @@ def record_rest(
     learning: Mapping[str, float],
     judging_s: float,
     config: TrainConfig,
+    *,
+    beside: bool = False,
 ) -> None:
     """Write preparation and learning behind a step's generation and close its record.
 
@@ -117,17 +119,19 @@ def record_rest(
     Args:
         latency: the profile that decides what it takes; None charges what it took here.
         learning: the algorithm's numbers. judging_s: what judging all responses took here.
+        beside: the GPUs of generation may still be held, so neither takes them.
     """
     tokens = np.array([len(p) + len(r) for p, r in zip(batch.prompt_ids, batch.response_ids, strict=True)])
     if latency is None:
         charge = Charge.measured(tokens, learning, judging_s)
     else:
         charge = Charge.by_profile(latency, tokens, learning, config.judge_s)
-    generated_s, beside = record.end_s, config.preparation == "overlap"
+    generated_s, overlaps = record.end_s, config.preparation == "overlap"
     ends = [record.completions[i].time_s for i in range(len(charge.prepare_s))]
-    ready_s = np.array(ends) if beside else np.full(len(ends), generated_s)
+    ready_s = np.array(ends) if overlaps else np.full(len(ends), generated_s)
     stretches = [s for s in dispatch(ready_s, charge.prepare_s, config.preparation_actors) if s.end_s > s.start_s]
-    first = cluster.nodes * cluster.actors_per_node if beside else 0
+    behind = cluster.nodes * cluster.actors_per_node
+    first = behind if beside or overlaps else 0
     for actor in sorted({s.actor for s in stretches}):
         own = [s for s in stretches if s.actor == actor]
         holder = f"prepare-{actor}"
@@ -137,7 +141,7 @@ def record_rest(
     start_s = max([generated_s, *(s.end_s for s in stretches)])
     end_s = start_s + charge.learn_s
     if charge.learn_s > 0:
-        _hold(record, cluster, "learner", "learner", 0, start_s, end_s)
+        _hold(record, cluster, "learner", "learner", behind if beside else 0, start_s, end_s)
         record.span("learner", "learn", start_s, end_s, clock=charge.clock, learning=learning, judging_s=judging_s)
     record.close(end_s)
 

@@ -61,7 +61,7 @@ def test_options_are_those_of_the_configuration_with_its_defaults() -> None:
     of_config = {field.name: field.default for field in fields(TrainConfig)}
     for parameter in train.params:
         name = str(parameter.name)
-        if name not in ("out", "resume", "model", "loggers"):
+        if name not in ("out", "resume", "model", "loggers", "gpus_per_actor"):
             default = train.make_context("train", ["-o", "x"]).params[name]
             assert default == of_config[name], name
 

@@ -37,7 +37,8 @@ def expected_length(request: Request) -> int:
 def test_no_token_and_no_response_is_lost_or_doubled(data: st.DataObject) -> None:
     rule = data.draw(st.sampled_from(["reserve", "preempt"]))
     admission = Admission(data.draw(st.integers(1, 5)), data.draw(st.integers(130, 400)), rule)
-    engines = [scripted(admission), scripted(admission)]
+    hands_over = data.draw(st.booleans())
+    engines = [scripted(admission, hands_over), scripted(admission, hands_over)]
     todo = [replace(r, target_tokens=7 if r.response % 3 == 0 else None) for r in requests(12)]
     wanted = {r.response: expected_length(r) for r in todo}
     done: list[Completion] = []
@@ -65,6 +66,7 @@ def test_no_token_and_no_response_is_lost_or_doubled(data: st.DataObject) -> Non
             taken, progress = engine.cut(engine.clock_s, some)
             keep(which, progress)
             assert sorted(r.response for r in taken) == sorted(some)
+            assert all(r.kv is None or (hands_over and r.kv.tokens < r.context_tokens) for r in taken)
             (engine if what == "cut" else engines[1 - which]).add(taken)
     engines[0].add(todo)
     for which, engine in enumerate(engines):
@@ -109,7 +111,7 @@ def test_time_is_split_between_prefill_and_decode_by_tokens() -> None:
 
 def test_what_vllm_cannot_take_is_refused() -> None:
     engine, one = scripted(Admission(2, 1000)), requests(1)[0]
-    with pytest.raises(ValueError, match="response 0 comes with KV state, which vLLM does not take"):
+    with pytest.raises(ValueError, match="response 0 comes with KV state that this vLLM does not take"):
         engine.add([replace(one, kv=torch.zeros(1))])
     with pytest.raises(ValueError, match="response 0 comes with KV state"):
         engine.add([replace(one, there_tokens=1)])

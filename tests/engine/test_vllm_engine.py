@@ -98,6 +98,42 @@ def decode_in_pieces(folder: Path, wanted: Sequence[Request], every: int) -> tup
     return (by_response(completions), spans), cuts
 
 
+def decode_elsewhere(folder: Path, wanted: Sequence[Request], every: int, tamper: bool = False) -> tuple[Outcome, int]:
+    """As in ``decode_in_pieces``, but what was cut goes to an engine that has nothing but the KV states, as bytes; returns how
+    many of their tokens there were, too."""
+    from rlhfless.engine import vllm_connector, vllm_process
+
+    engine = factory_of(folder, 0)(LATENCY, ROOMY)
+    completions, spans, moved_tokens = [], [], 0
+    waiting = list(wanted)
+    while waiting:
+        engine.add(waiting)
+        for _ in range(every):
+            progress = engine.step(engine.clock_s, lambda: engine.clock_s + 1.0)
+            completions += progress.completions
+            spans += progress.spans
+        cut, _ = engine.cut(engine.clock_s)
+        assert engine.replica._engine.reset_prefix_cache()
+        for cache in vllm_connector.caches.values():
+            cache.fill_(7.0)
+        waiting = []
+        for request in cut:
+            if request.kv is not None:
+                moved_tokens += request.kv.tokens
+                assert request.kv.tokens == (request.context_tokens - 1) // 32 * 32
+                packed, tensors = vllm_process.pack(request.kv)
+                laid_out = bytearray(packed.nbytes)
+                vllm_process.write(packed, tensors, memoryview(laid_out))
+                if tamper:
+                    laid_out[:] = bytes(len(laid_out))
+                kv = vllm_process.read(packed, memoryview(laid_out), "cpu")
+                laid_out[:] = bytes(len(laid_out))
+                request = replace(request, kv=kv)
+            waiting.append(request)
+    engine.close()
+    return (by_response(completions), spans), moved_tokens
+
+
 def load_while_decoding(first: Path, folder: Path, version: int) -> None:
     engine = factory_of(first, 0)(LATENCY, ROOMY)
     engine.add(requests(1))
@@ -146,6 +182,22 @@ def test_cut_responses_go_on_where_they_were(call: Call, first: Path) -> None:
     assert cuts > 3
     assert_same(found, by_torch(wanted))
     assert sum(s.tokens for s in spans if s.phase == "decode") == sum(c.response_tokens for c in found.values())
+
+
+def test_a_kv_state_that_is_handed_over_is_not_computed_again(call: Call, first: Path) -> None:
+    """Whole blocks of 32 tokens go from engine to engine, what is left of a context is computed, tokens are what they were."""
+    wanted = requests(8)
+    (found, spans), moved_tokens = call(decode_elsewhere, first, wanted, 13)
+    assert_same(found, by_torch(wanted))
+    assert moved_tokens > 32 * 8
+    computed = sum(c.prefill_tokens_computed for c in found.values())
+    assert sum(s.tokens for s in spans if s.phase == "prefill") == computed
+    long = replace(requests(1)[0], prompt_ids=np.arange(70, dtype=np.int64) % 28 + 2, prompt_tokens=70, target_tokens=30)
+    (found, _), moved_tokens = call(decode_elsewhere, first, [long], 10)
+    assert moved_tokens == 64 + 64
+    assert found[0].prefill_tokens_computed == 70 + (80 - 64) + (90 - 64)
+    (other, _), _ = call(decode_elsewhere, first, [long], 10, True)
+    assert np.abs(other[0].logprobs - found[0].logprobs).max() > 1e-2, "states of others change nothing"
 
 
 def test_what_the_prefix_cache_holds_is_not_computed_again(call: Call, first: Path) -> None:

@@ -8,12 +8,12 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from vllm_samples import LATENCY, factory_of, model_of, needs_vllm, requests, torch_engine
+from vllm_samples import LATENCY, Shuffle, assert_handed_over, factory_of, model_of, needs_vllm, requests, torch_engine
 
 from rlhfless.engine import vllm_adapter
 from rlhfless.engine.vllm_weights import write_weights
@@ -22,7 +22,7 @@ from rlhfless.executor import ActorError, Faults, ProcessPool, StepRecord
 from rlhfless.trace.checks import validate
 from solver import Cluster, Plan, PlanningError
 from solver.plan import ActorPlan
-from solver.rules import ActorView, Decision, Move, RuntimeRule, StepState, Trigger
+from solver.rules import ActorView, Decision, RuntimeRule, StepState, Trigger
 
 pytestmark = [needs_vllm, pytest.mark.full]
 COUNT = 16
@@ -35,25 +35,6 @@ def plan_of(groups: Sequence[Sequence[int]], rule: RuntimeRule | None = None, gp
 
 
 HALVES = [range(0, COUNT, 2), range(1, COUNT, 2)]
-
-
-@dataclass
-class Shuffle:
-    """Whenever something completes, some responses change places."""
-
-    name: str = "shuffle"
-    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
-
-    def next_trigger(self, view: ActorView) -> Trigger | None:
-        return Trigger(completions=view.completed + 1)
-
-    def decide(self, now_s: float, state: StepState) -> list[Decision]:
-        if len(state.actors) < 2:
-            return []
-        moves: list[Decision] = []
-        for one, other in itertools.permutations(state.actors, 2):
-            moves += [Move(int(r), other.actor) for r in self.rng.permutation(one.unfinished)[:2]]
-        return moves
 
 
 def by_torch(seed: int, wanted: Sequence[object]) -> dict[int, list[int]]:
@@ -94,7 +75,7 @@ def test_a_run_of_steps(tmp_path: Path) -> None:
         assert moved.moves > 0
         assert tokens_of(moved) == by_torch(3, forced)
         assert_sound(moved, ["sync", "prefill", "decode"])
-        assert not [s for s in moved.spans if s["phase"] in ("transfer", "migrate")]  # contexts are recomputed
+        assert_handed_over(moved)
 
         newer = engines.with_weights(write_weights(model_of(4), tmp_path, 1), 1)
         learned = pool.run_step(plan_of(HALVES), wanted, newer, LATENCY, TWO, step=2)

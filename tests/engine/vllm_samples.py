@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from rlhfless.engine.protocol import Completion, Request
 from rlhfless.engine.sampling import Sampling
@@ -26,14 +29,17 @@ from rlhfless.engine.torch_forward import RowModel
 from rlhfless.engine.vllm_adapter import Drawn, Settings
 from rlhfless.engine.vllm_engine import VllmEngine
 from rlhfless.engine.vllm_factory import VllmEngineFactory
+from rlhfless.engine.vllm_kv import BlocksKV
 from rlhfless.engine.vllm_weights import write_weights
+from rlhfless.executor import StepRecord
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 from solver.admission import Admission
 from solver.latency import LatencyModel
+from solver.rules import ActorView, Decision, Move, StepState, Trigger
 
 needs_vllm = pytest.mark.skipif(
-    importlib.util.find_spec("vllm") is None, reason="vLLM is not installed; `make test-full` installs its CPU build"
+    importlib.util.find_spec("vllm") is None, reason="vLLM is not installed; `make test` installs its CPU build"
 )
 EOS = CharTokenizer().eos_token_id
 LIMIT, LONGEST = 48, 160
@@ -64,6 +70,32 @@ def torch_engine(seed: int, sampling: Sampling = GREEDY, admission: Admission = 
 def by_response(completions: Sequence[Completion]) -> dict[int, Completion]:
     assert len({c.response for c in completions}) == len(completions), "a response completed twice"
     return {c.response: c for c in completions}
+
+
+@dataclass
+class Shuffle:
+    """Whenever something completes, some responses change places."""
+
+    name: str = "shuffle"
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def next_trigger(self, view: ActorView) -> Trigger | None:
+        return Trigger(completions=view.completed + 1)
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        if len(state.actors) < 2:
+            return []
+        moves: list[Decision] = []
+        for one, other in itertools.permutations(state.actors, 2):
+            moves += [Move(int(r), other.actor) for r in self.rng.permutation(one.unfinished)[:2]]
+        return moves
+
+
+def assert_handed_over(record: StepRecord) -> None:
+    """KV states arrive as they were sent, and what came with one is not computed again."""
+    sent, received = ([s for s in record.spans if s["phase"] == phase] for phase in ("migrate", "transfer"))
+    assert sum(s["bytes"] for s in sent) == sum(s["bytes"] for s in received) > 0
+    assert {s["from_actor"] for s in received} <= {s["holder"] for s in sent}
 
 
 # --- a process that runs vLLM -----------------------------------------------------------------------------------------
@@ -97,15 +129,19 @@ def token_after(context_tokens: int, forced: bool) -> int:
 class ScriptedReplica:
     """Draws what depends on the length of the context alone, so that it does not matter who was cut when: ``token_after``."""
 
-    def __init__(self, slots: int, kv_tokens: int) -> None:
+    def __init__(self, slots: int, kv_tokens: int, hands_over: bool) -> None:
+        self.hands_over = hands_over
         self.settings, self.version = Settings(1, slots, kv_tokens, LONGEST), 0
         self.here: dict[str, dict[str, Any]] = {}
 
     def add(
-        self, name: str, ids: Sequence[int], sampling: Sampling, seed: int, stop_id: int, tokens: int, forced: bool
-    ) -> None:
+        self, name: str, ids: Sequence[int], sampling: Sampling, seed: int, stop_id: int, tokens: int, forced: bool,
+        kv: BlocksKV | None = None,
+    ) -> None:  # fmt: skip
         assert name not in self.here, "a name is used twice"
-        self.here[name] = {"tokens": len(ids), "left": tokens, "forced": forced}
+        there = 0 if kv is None else kv.tokens
+        assert there < len(ids), "more KV state than context"
+        self.here[name] = {"tokens": len(ids), "left": tokens, "forced": forced, "cached": there}
         assert len(self.here) <= self.settings.slots, "more responses than slots"
 
     def step(self) -> list[Drawn]:
@@ -118,12 +154,20 @@ class ScriptedReplica:
             one["left"] -= 1
             if finished := one["left"] == 0 or token == EOS:
                 del self.here[name]
-            drawn.append(Drawn(name, [token], [-0.5], finished, 0))
+            drawn.append(Drawn(name, [token], [-0.5], finished, one["cached"]))
         return drawn
 
     def abort(self, names: Sequence[str]) -> None:
         for name in names:
             self.here.pop(name, None)
+
+    def hand_over(self, names: Sequence[str]) -> dict[str, BlocksKV]:
+        """Blocks of 8 tokens; what is in them does not matter."""
+        full = {name: (self.here[name]["tokens"] - 1) // 8 for name in names if name in self.here}
+        self.abort(names)
+        return {
+            name: BlocksKV({"layer": torch.zeros(count, 1)}, 8) for name, count in full.items() if count and self.hands_over
+        }
 
     def load(self, folder: Path, version: int) -> None:
         self.version = version
@@ -132,6 +176,6 @@ class ScriptedReplica:
         self.version = None
 
 
-def scripted(admission: Admission) -> VllmEngine:
-    replica: Any = ScriptedReplica(admission.max_batch, admission.kv_capacity_tokens)
+def scripted(admission: Admission, hands_over: bool = False) -> VllmEngine:
+    replica: Any = ScriptedReplica(admission.max_batch, admission.kv_capacity_tokens, hands_over)
     return VllmEngine(replica, admission, eos_id=EOS)

@@ -8,7 +8,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from unittest import mock
 
 import pytest
 
-from rlhfless.executor import StepRecord, ray_sweeper
+from rlhfless.executor import RayPool, StepRecord, ray_sweeper
 from solver.rules import ActorView, Decision, StepState, Trigger
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
@@ -122,3 +122,24 @@ class AtFirst:
         if not self.said:
             self.said.append(self.what())
         return []
+
+
+class Puts:
+    """The Ray objects that a pool made of weights; ``then`` is called after each."""
+
+    def __init__(self, pool: RayPool) -> None:
+        self.objects: list[Any] = []
+        self.then: Callable[[], object] = lambda: None
+        put = pool._put
+
+        def noted(name: str, thing: Any) -> Any:
+            block, stored = put(name, thing)
+            self.objects.append(stored)
+            self.then()
+            return block, stored
+
+        pool._put = noted  # type: ignore[method-assign]
+
+    def places(self) -> list[list[str]]:
+        """Of each object: the nodes that have it."""
+        return [ray.experimental.get_object_locations([ref])[ref]["node_ids"] for ref in self.objects]

@@ -25,7 +25,7 @@ from solver import Cluster, Plan, PlanningError, deduplicate
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
 import ray
-from ray_samples import GPUS_PER_NODE, AtFirst, descendants, details, free_gpus, running, two_nodes, until
+from ray_samples import GPUS_PER_NODE, AtFirst, Puts, descendants, details, free_gpus, running, two_nodes, until
 
 CLUSTER = Cluster(2, GPUS_PER_NODE, 1)
 GPUS = CLUSTER.gpus
@@ -77,25 +77,6 @@ def pool(nodes: Any) -> Iterator[RayPool]:
     with RayPool(nodes.address, runtime_env={}) as joined:
         yield joined
     assert not ray.is_initialized()
-
-
-class Puts:
-    """The Ray objects that a pool made of weights."""
-
-    def __init__(self, pool: RayPool) -> None:
-        self.objects: list[Any] = []
-        put = pool._put
-
-        def noted(name: str, thing: Any) -> Any:
-            block, stored = put(name, thing)
-            self.objects.append(stored)
-            return block, stored
-
-        pool._put = noted  # type: ignore[method-assign]
-
-    def places(self) -> list[list[str]]:
-        """Of each object: the nodes that have it."""
-        return [ray.experimental.get_object_locations([ref])[ref]["node_ids"] for ref in self.objects]
 
 
 def test_a_step_on_two_nodes(pool: RayPool, factory: TorchEngineFactory, undisturbed: dict[int, bytes]) -> None:
@@ -256,14 +237,18 @@ class Kill:
 @pytest.fixture
 def noted(pool: RayPool, monkeypatch: pytest.MonkeyPatch) -> RayPool:
     """The pool, which says what it records while it does."""
+    note_records(pool, monkeypatch)
+    return pool
+
+
+def note_records(pool: RayPool, patch: pytest.MonkeyPatch) -> None:
     made = pool._crew.RayCrew
 
     def crew(*given: Any) -> Any:
         pool.record = given[4]  # type: ignore[attr-defined]
         return made(*given)
 
-    monkeypatch.setattr(pool._crew, "RayCrew", crew)
-    return pool
+    patch.setattr(pool._crew, "RayCrew", crew)
 
 
 @pytest.mark.full
@@ -278,6 +263,41 @@ def test_a_killed_actor_is_lost_with_a_reason_and_others_go_on(noted: RayPool, f
     assert holder in details(record, "ready")
     trace_of([record])
     until(lambda: free_gpus() == GPUS, "no GPU is held")
+
+
+@dataclass
+class KillOther(Kill):
+    """Kills actor 1 once another one has ended."""
+
+    def __call__(self) -> None:
+        until(lambda: len(details(self.pool.record, "ready")) == 2, "both are ready")
+        self.killed = int(details(self.pool.record, "ready")["actor-1"]["pid"])
+        os.kill(self.killed, signal.SIGKILL)
+
+
+def test_who_waits_on_the_gpus_that_another_actor_would_need_is_that_actor(nodes: Any) -> None:
+    """An actor that is kept holds its GPUs; what is left of the step goes there when its own actor may not be started again."""
+    engines = factory_of(longest=2100)
+    forced = [replace(r, target_tokens=2000 if r.response else 1, limit_tokens=2000) for r in requests()[:6]]
+    with (
+        RayPool(
+            nodes.address, runtime_env={}, lifecycle=Lifecycle.serverful(), faults=Faults(restarts=0, start_floor_s=30.0)
+        ) as pool,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        note_records(pool, patch)
+        first = pool.run_step(
+            plan_of([[0], range(1, 6)]), [replace(r, target_tokens=2) for r in forced], engines, LATENCY, CLUSTER
+        )
+        kill = KillOther(pool)
+        plan = plan_of([[0], range(1, 6)], AtFirst(kill))
+        record = pool.run_step(plan, forced, engines, LATENCY, CLUSTER, step=1, start_s=first.end_s)
+        assert {c.response_tokens for c in record.completions.values()} == {1, 2000}
+        assert list(details(record, "lost")) == ["actor-1"]
+        pids = {holder: one["pid"] for holder, one in details(record, "ready").items()}
+        assert pids["actor-2"] == pids["actor-0"] != kill.killed
+        held = held_gpu_seconds(trace_of([first, record]))
+        assert held[(held["role"] == "warm") & (held["step"] == 1)]["hold"].item() > 0
 
 
 @pytest.mark.full

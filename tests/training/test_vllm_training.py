@@ -18,7 +18,7 @@ from rlhfless.training.tokenizer import CharTokenizer
 pytestmark = [
     pytest.mark.full,
     pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed; `make test-full` installs its CPU build"
+        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed; `make test` installs its CPU build"
     ),
 ]
 

@@ -1,0 +1,128 @@
+"""vLLM's weights on another machine: laid down once, read by all, gone when nobody reads them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from vllm_samples import factory_of, model_of
+
+from rlhfless.engine import torch_process, vllm_carried, vllm_process
+from rlhfless.engine.vllm_carried import Carried
+from rlhfless.engine.vllm_factory import VllmEngineFactory
+from rlhfless.engine.vllm_weights import check_weights, write_weights
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Another machine's memory."""
+    there = tmp_path / "there"
+    there.mkdir()
+    monkeypatch.setattr(vllm_carried, "SHARED_MEMORY", there)
+    return there
+
+
+@pytest.fixture
+def engines(tmp_path: Path) -> VllmEngineFactory:
+    return factory_of(write_weights(model_of(1), tmp_path / "here", 4), 4)
+
+
+def contents(folder: str | Path) -> dict[str, bytes]:
+    return {f.name: f.read_bytes() for f in Path(folder).iterdir()}
+
+
+def test_a_side_reads_what_was_carried_as_a_factory_with_a_folder_of_its_own(machine: Path, engines: VllmEngineFactory) -> None:
+    expected = contents(engines.weights)
+    packed, tensors = vllm_process.pack(engines.carried())
+    laid_out = np.empty(packed.nbytes, np.uint8)
+    torch_process.write(packed, tensors, memoryview(laid_out))
+    write_weights(model_of(2), Path(engines.weights).parent, 5)  # after which the learner's folder is gone
+    found = vllm_process.read(packed, memoryview(laid_out), "cpu")
+    laid_out[:] = 0
+    assert Path(found.weights).is_relative_to(machine)
+    assert contents(found.weights) == expected
+    check_weights(Path(found.weights), 4)
+    assert (found.weights_version, found.eos_id) == (4, engines.eos_id)
+    vllm_process.weights_are_read()
+    assert not list(machine.iterdir())
+    vllm_process.weights_are_read()
+
+
+def test_the_last_reader_removes_them(machine: Path, engines: VllmEngineFactory) -> None:
+    carried = engines.carried()
+    first, second = carried.lay_down(), carried.lay_down()
+    assert first.engines == second.engines
+    first.let_go()
+    assert contents(second.engines.weights) == contents(engines.weights)
+    second.let_go()
+    assert not list(machine.iterdir())
+    again = carried.lay_down()
+    assert contents(again.engines.weights) == contents(engines.weights)
+    again.let_go()
+
+
+def test_what_somebody_left_who_was_killed_is_removed_by_the_next(machine: Path, engines: VllmEngineFactory) -> None:
+    left, read = engines.carried().lay_down(), engines.carried().lay_down()
+    assert len(list(machine.iterdir())) == 2
+    os.close(left.lock)  # as the system does with the files of a process that has ended
+    mine = engines.carried().lay_down()
+    assert sorted(machine.iterdir()) == sorted([read.place, mine.place])
+    half = machine / f"{vllm_carried.PREFIX}half"
+    (half / "unfinished").mkdir(parents=True)
+    mine.let_go()
+    read.let_go()
+    Carried(engines, {"weights": torch.ones(3, dtype=torch.uint8)}, "half").lay_down().let_go()
+    assert not list(machine.iterdir())
+
+
+def test_many_come_and_go_at_once(machine: Path, engines: VllmEngineFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every one of them reads all of its weights for as long as it wants, whoever writes and removes meanwhile."""
+    versions = [engines.carried() for _ in range(2)]
+    expected, wrong, write = contents(engines.weights), list[str](), Carried._write
+    writing: dict[str, int] = {one.name: 0 for one in versions}
+
+    def watched_write(carried: Carried, place: Path) -> None:
+        writing[carried.name] += 1
+        if writing[carried.name] > 1:
+            wrong.append("two write at once")
+        write(carried, place)
+        writing[carried.name] -= 1
+
+    def come_and_go(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(12):
+            laid_down = versions[rng.integers(2)].lay_down()
+            for _ in range(int(rng.integers(1, 3))):
+                if contents(laid_down.engines.weights) != expected:
+                    wrong.append("weights are not whole")
+                time.sleep(rng.uniform(0, 2e-3))
+            laid_down.let_go()
+
+    monkeypatch.setattr(Carried, "_write", watched_write)
+    run_all([lambda seed=seed: come_and_go(seed) for seed in range(8)])
+    assert not wrong
+    assert not list(machine.iterdir())
+
+
+def run_all(tasks: list[Callable[[], None]]) -> None:
+    """In threads; an exception in one of them fails the test."""
+    failed: list[BaseException] = []
+
+    def run(task: Callable[[], None]) -> None:
+        try:
+            task()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(task,)) for task in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed

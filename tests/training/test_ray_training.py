@@ -1,0 +1,152 @@
+"""Training with actors on a Ray cluster: one that is started for the run, and one that is there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from training_samples import config
+
+from rlhfless.cli import main
+from rlhfless.errors import MissingExtra
+from rlhfless.trace import Trace, held_gpu_seconds, read_trace
+from rlhfless.training.config import TrainError
+from rlhfless.training.loop import Trainer, train
+from solver.errors import PlanningError
+
+
+def said_by(*arguments: object) -> str:
+    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+def test_the_gpus_of_an_actor_are_those_of_its_profile(tmp_path: Path) -> None:
+    said = said_by("train", "--gpus-per-actor", 2, "-o", tmp_path / "run")
+    assert "--gpus-per-actor is 2, but the profile cpu-tiny-qwen2 is of actors of 1; give a profile of actors of 2 (" in said
+    assert "l40s-qwen2.5-3b-tp2" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_ray_one_sentence_says_how_to_get_it(tmp_path: Path, model: Path) -> None:
+    with (
+        mock.patch.dict(sys.modules, {"ray": None}),
+        pytest.raises(MissingExtra, match=r"^a Ray pool needs ray, which is not installed: pip install 'rlhfless\[ray\]'$"),
+    ):
+        Trainer(config(executor="ray"), tmp_path / "run", model=model)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ray_address": "auto"}, "ray_address is 'auto', but executor 'virtual' uses no Ray cluster; choose 'ray'"),
+        ({"executor": "ray", "keep_s": -1.0}, "keep_s is -1.0; a number of seconds of 0 or more is needed"),
+        ({"executor": "ray", "keep_s": float("nan")}, "keep_s is nan"),
+    ],
+)
+def test_wrong_options_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(TrainError, match=message):
+        config(**changes)
+
+
+def test_a_cluster_that_is_started_here_is_one_node() -> None:
+    assert config(gpus=16).gpus_of_node == 8
+    assert config(gpus=12, executor="ray").gpus_of_node == 12
+    assert config(gpus=16, executor="ray", ray_address="10.0.0.1:6379").gpus_of_node == 8
+
+
+# --- with Ray ---------------------------------------------------------------------------------------------------------
+
+COLUMNS = ["step", "prompt_id", "sample", "response", "weights_version"]
+
+
+def texts(folder: Path) -> list[list[object]]:
+    return read_trace(folder).rollouts[COLUMNS].to_numpy().tolist()
+
+
+def pids_of_step(trace: Trace, step: int) -> set[int]:
+    events = trace.events[(trace.events["name"] == "ready") & (trace.events["step"] == step)]
+    return {json.loads(detail)["pid"] for detail in events["detail"]}
+
+
+def check_run(trace: Trace, gpus: int) -> None:
+    """Everything that is held is accounted for, and the learner is on no actor's GPU."""
+    held = held_gpu_seconds(trace)
+    assert held["total"].sum() == pytest.approx(held[["start", "sync", "work", "hold"]].to_numpy().sum())
+    learner = trace.allocations[trace.allocations["role"] == "learner"]
+    assert {gpu for ids in learner["gpu_ids"] for gpu in ids} == {gpus}
+    waited = trace.allocations[trace.allocations["role"] == "warm"]
+    last = trace.rollouts["step"].max()
+    assert set(waited["step"]) == set(range(last + 1))
+    ends = trace.allocations.groupby("step")["end_s"].max()
+    starts = trace.allocations.groupby("step")["start_s"].min()
+    assert (starts.to_numpy()[1:] >= ends.to_numpy()[:-1] - 1e-9).all(), "one time line"
+    killed = trace.events[trace.events["name"] == "kill"]
+    assert set(killed["step"]) == {last}, "nobody waits for a step after the last"
+
+
+def test_actors_of_the_step_before_get_the_steps_weights(tmp_path: Path, model: Path) -> None:
+    """The texts are those of the virtual clock, and the actors those of the first step."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
+    import ray
+
+    options = {"gpus": 2, "policy": "static", "steps": 2}
+    train(config(**options), tmp_path / "virtual", model=model)
+    trace = train(config(**options, executor="ray"), tmp_path / "ray", model=model)
+    assert not ray.is_initialized()
+    assert texts(tmp_path / "ray") == texts(tmp_path / "virtual")
+    assert len({tuple(t[3] for t in texts(tmp_path / "ray")[i : i + 12]) for i in (0, 12)}) == 2
+    assert len(pids_of_step(trace, 0)) == 2
+    assert pids_of_step(trace, 1) == pids_of_step(trace, 0)
+    starts = trace.spans[trace.spans["phase"] == "start"]
+    assert set(starts["step"]) == {0}
+    assert (trace.meta["clock"], trace.meta["config"]["executor"]) == ("wall", "ray")
+    check_run(trace, 2)
+
+
+@pytest.mark.full
+def test_a_run_on_a_cluster_that_is_there_goes_on_where_it_was(tmp_path: Path, model: Path) -> None:
+    """Two nodes; the run is stopped, and resumed with other actors on the same nodes."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
+    from ray_samples import two_nodes
+
+    options = {"gpus": 4, "gpus_per_node": 2, "policy": "static"}
+    train(config(**options, steps=3), tmp_path / "virtual", model=model)
+    with two_nodes() as nodes:
+        there = {**options, "executor": "ray", "ray_address": nodes.address}
+        with pytest.raises(PlanningError, match="has 3 nodes with 2 cpu, 2 cpu, 2 cpu, for which Ray's GPU nodes"):
+            Trainer(config(**{**there, "gpus": 6}), tmp_path / "ray", model=model)
+        assert not (tmp_path / "ray").exists()
+        first = train(config(**there, steps=1), tmp_path / "ray", model=model)
+        resumed = train(config(**{**there, "keep_s": 5.0}, steps=3), tmp_path / "ray", resume=True)
+    assert texts(tmp_path / "ray") == texts(tmp_path / "virtual")
+    assert set(first.allocations["node"]) >= {0, 1}
+    assert pids_of_step(resumed, 1).isdisjoint(pids_of_step(resumed, 0))
+    assert pids_of_step(resumed, 2) == pids_of_step(resumed, 1)
+    assert np.isfinite(resumed.allocations["end_s"]).all()
+
+
+@pytest.mark.full
+def test_an_interrupted_step_leaves_no_actor_and_the_run_goes_on(tmp_path: Path, model: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
+    import ray
+
+    options = {"gpus": 2, "policy": "static", "steps": 2}
+    train(config(**options), tmp_path / "virtual", model=model)
+    with Trainer(config(**options, executor="ray"), tmp_path / "ray", model=model, progress=False) as trainer:
+        with (
+            mock.patch.object(trainer.kept.learner, "learn", side_effect=KeyboardInterrupt),
+            pytest.raises(KeyboardInterrupt),
+        ):
+            trainer.step()
+        assert trainer.next_step == 0
+        trainer.run()
+    assert not ray.is_initialized()
+    assert texts(tmp_path / "ray") == texts(tmp_path / "virtual")
