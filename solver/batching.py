@@ -24,7 +24,7 @@ class Residency:
         response: (V,) index of the response in the arrays given to ``schedule``.
         first: (V,) iteration in which it joins. last: (V,) iteration at whose start it is gone (half-open).
         context: (V,) KV tokens that it holds at ``first``.
-        prefill: (V,) prompt and generated tokens computed when it joins: its context but for what is there already.
+        prefill: (V,) prompt and generated tokens that prefill is charged for when it joins: its context but for what is there.
     """
 
     response: IntArray
@@ -32,6 +32,11 @@ class Residency:
     last: IntArray
     context: IntArray
     prefill: IntArray
+
+    @property
+    def computed(self) -> IntArray:
+        """(V,) tokens that prefill computes: those that it is charged for, but for the last one, which is decoded."""
+        return np.asarray(self.prefill - (self.prefill > 0))
 
 
 def schedule(

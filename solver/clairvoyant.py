@@ -26,6 +26,8 @@ share a:
   (For u <= h the part y > s h starts at ``u / (s h) + lam s h``, which is at least A(u) and at most the second term.) A is
   concave, so m is, and n successive tokens have at least n times the mean of m at the first and the last. m rises with u, so
   tokens may be counted with less context than they have. The first two ways are close to h = u_max and h = u_min.
+  For given lam and s h, m falls with s; from s h = s u_max on it falls with s h (lam s h + 1 / s >= 2 sqrt(lam h) does not
+  bind). So with s h from one grid for all s, up to its first point that is s u_max or more, more slots never raise the bound.
 
     work(T) >= max over the ways of (sum over responses) + prefill + joins ,     infinite for X <= a * longest.
 
@@ -49,7 +51,8 @@ from solver.workload import FloatArray, Workload
 
 GROUPS = 48  # of responses that share one lam in the third way
 PARTS = 8  # parts of a response's tokens there
-REFERENCES = np.array([0.06, 0.12, 0.25, 0.45])  # where h lies between the least and the largest load of a token
+FINE = 3  # values of h, in the third way, between one and its double
+LEAST_REFERENCE = 1 / 32  # h, relative to the largest load of a token, unless the least load is more
 MULTIPLIERS = (1.0, 0.6, 0.3, 0.1, 0.0)  # lam, as multiples of what it is where slots do not bind
 
 
@@ -126,23 +129,30 @@ class Parts:
         contexts = np.minimum.reduceat(context[order], starts)[:, None] + np.concatenate([first, last], axis=1)
         return cls(count, total, tokens, contexts)
 
-    def shares(self, b: float, c: float, slots: int, reference: float, room: FloatArray) -> float:
-        """Shares of a of all tokens, by load up to ``slots * reference`` and by head beyond.
+    def shares(self, b: float, c: float, slots: int, references: FloatArray, room: FloatArray) -> float:
+        """Shares of a of all tokens, by load up to ``slots * reference`` and by head beyond, for the best of the references.
 
         Args:
-            b, c: a token with context k has the load b + c k. reference: h.
+            b, c: a token with context k has the load b + c k. references: (H,) of h.
             room: (G,) the sum of X - a L over each group.
         """
-        load, most = b + c * self.contexts, slots * reference
+        load, most = b + c * self.contexts, (slots * references)[:, None, None]
         free = ((self.tokens * np.sqrt(load)).sum(axis=1) / room) ** 2  # lam where slots do not bind
-        best = np.zeros(len(room))
+        best = np.zeros((len(references), len(room)))
         for factor in MULTIPLIERS:
             lam = factor * free
             each = lam[:, None]
             rising = np.where(load <= each * most**2, 2 * np.sqrt(each * load), load / most + each * most)
             least = np.minimum(rising, 1 / slots + each * most)
-            np.maximum(best, (self.tokens * least).sum(axis=1) - lam * room, out=best)
-        return float(best.sum())
+            np.maximum(best, np.einsum("gt,hgt->hg", self.tokens, least) - lam * room, out=best)
+        return float(best.sum(axis=1).max(initial=0.0))
+
+
+def references(least: float, most: float, slots: int) -> FloatArray:
+    """h of the third way, for loads from ``least`` to ``most``: ``slots`` times h is on one grid for all numbers of slots."""
+    low, high = slots * max(least / most, LEAST_REFERENCE), slots
+    steps = np.arange(math.ceil(FINE * math.log2(low)), math.ceil(FINE * math.log2(high)) + 1)
+    return np.asarray(most * 2.0 ** (steps / FINE) / slots)
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,9 +203,8 @@ class ClairvoyantBound:
             ways = [float(by_load.sum()), float(by_head.sum())]
             if share.most > share.least:
                 b, c, parts = share.per_response_s, share.per_kv_token_s, self.parts
-                between = share.least + (share.most - share.least) * REFERENCES
                 rooms = parts.count * left - share.base_s * parts.length
-                ways += [parts.shares(b, c, self.slots, h, rooms) for h in between.tolist()]
+                ways.append(parts.shares(b, c, self.slots, references(share.least, share.most, self.slots), rooms))
             work = max(work, float(share.load.sum()) + share.base_s * max(ways))
         total = self.gpus * (work + self.once_s) * (1 + self.ready_s / left)
         return math.inf if total > self.gpus * self.most_actors * time_s * (1 + 1e-12) else total

@@ -20,7 +20,7 @@ from solver.evaluate import admission_of
 from solver.mixed.front import mixed_front
 from solver.mixed.problem import MixedProblem
 from solver.objective import COSTS, Objective, StepRest
-from solver.offers import Latencies, check_options, offers_of, one_pool, several
+from solver.offers import Latencies, check_options, check_priced, offers_of, one_pool, several
 from solver.one_kind.filling import MOST_FILLED, fill
 from solver.one_kind.relaxation import relaxed
 from solver.one_kind.rounding import at_least, next_fit
@@ -119,8 +119,7 @@ def pareto_front(
     if cost not in COSTS:
         raise PlanningError(f"cost {cost!r} is unknown; choose one of {', '.join(COSTS)}")
     check_release(release)
-    if cost == "usd" and not any(pool.usd_per_gpu_hour > 0 for pool in cluster.pools):
-        raise PlanningError("cost is counted in USD, but usd_per_gpu_hour is 0; give a price or count GPU-seconds")
+    check_priced(cost, cluster)
     check_fits(workload, cluster, latency)
     offers = offers_of(cluster, latency)
     check_options(workload, offers, least_actors, most_actors, keep_together)

@@ -9,7 +9,8 @@ the affine fit (its bounds are proved for it); what is executed is charged by th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -40,6 +41,7 @@ class StepTable:
     batch: FloatArray
     context_tokens: FloatArray
     step_s: FloatArray
+    _lookup: Any = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         batch, context, step = (
@@ -59,21 +61,23 @@ class StepTable:
             raise PlanningError("step_s of a step table must be finite and above 0 seconds")
         for name, value in (("batch", batch), ("context_tokens", context), ("step_s", step)):
             object.__setattr__(self, name, value)
+        # looked up for every few iterations of a simulated step: what can be worked out once is
+        axes = tuple((axis[:-1], axis[1:-1], np.diff(axis)) for axis in (batch, context))
+        object.__setattr__(self, "_lookup", (axes, step.ravel(), float(step.min())))
 
     def __call__(self, batch: ArrayLike, kv_tokens: ArrayLike) -> FloatArray:
         """Seconds of an iteration of ``batch`` responses with ``kv_tokens`` KV tokens in all; arrays broadcast."""
-        return np.asarray(np.maximum(self.continued(batch, kv_tokens), self.step_s.min()))
+        return np.asarray(np.maximum(self.continued(batch, kv_tokens), self._lookup[2]))
 
     def continued(self, batch: ArrayLike, kv_tokens: ArrayLike) -> FloatArray:
         """The same without the floor at the smallest measured time: bilinear on every cell, also outside the grid."""
         size = np.asarray(batch, dtype=float)
         context = np.asarray(kv_tokens, dtype=float) / np.maximum(size, 1.0)
-        i = np.minimum(np.maximum(self.batch.searchsorted(size, side="right") - 1, 0), len(self.batch) - 2)
+        ((sizes, inner_sizes, size_steps), (contexts, inner_contexts, context_steps)), t, _ = self._lookup
+        i, j = inner_sizes.searchsorted(size, side="right"), inner_contexts.searchsorted(context, side="right")
         columns = len(self.context_tokens)
-        j = np.minimum(np.maximum(self.context_tokens.searchsorted(context, side="right") - 1, 0), columns - 2)
-        u = (size - self.batch[i]) / (self.batch[i + 1] - self.batch[i])
-        v = (context - self.context_tokens[j]) / (self.context_tokens[j + 1] - self.context_tokens[j])
-        t, at, w = self.step_s.ravel(), i * columns + j, 1 - v  # one index into flat memory is faster than two
+        u, v = (size - sizes[i]) / size_steps[i], (context - contexts[j]) / context_steps[j]
+        at, w = i * columns + j, 1 - v  # one index into flat memory is faster than two
         low, high = w * t.take(at) + v * t.take(at + 1), w * t.take(at + columns) + v * t.take(at + columns + 1)
         return np.asarray((1 - u) * low + u * high)
 
@@ -156,7 +160,7 @@ class LatencyModel:
 
     def recompute_s(self, kv_tokens: float) -> float:
         """Seconds to recompute the KV cache of one response of ``kv_tokens`` tokens by prefill."""
-        return float(self.prefill_s(kv_tokens))
+        return self.prefill_base_s + self.prefill_per_token_s * kv_tokens
 
     def __repr__(self) -> str:
         table = "table and fit" if self.table is not None else "affine fit"

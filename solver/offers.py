@@ -110,6 +110,12 @@ def one_pool(cluster: Cluster | MixedCluster, offer: Offer) -> Cluster:
     )  # fmt: skip
 
 
+def check_priced(cost: str, cluster: Cluster | MixedCluster) -> None:
+    """Refuse dollars as the unit of cost where nothing has a price (a PlanningError)."""
+    if cost == "usd" and not any(pool.usd_per_gpu_hour > 0 for pool in cluster.pools):
+        raise PlanningError("cost is counted in USD, but usd_per_gpu_hour is 0; give a price or count GPU-seconds")
+
+
 def check_counts(least_actors: int, **most: int | None) -> None:
     """Refuse numbers of actors that are not whole numbers of at least 1 (a PlanningError); ``most`` may be None."""
     for name, value in (("least_actors", least_actors), *most.items()):

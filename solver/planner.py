@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 
 from solver.assemble import check_fits
+from solver.canonical import Canonical
 from solver.cluster import Cluster, MixedCluster
 from solver.errors import PlanningError, is_number
 from solver.mixed.planner import plan_mixed
 from solver.mixed.problem import MixedProblem
 from solver.mixed.scenarios import plan_mixed_over_scenarios
 from solver.objective import Objective, StepRest
-from solver.offers import Latencies, check_options, offers_of, one_pool, several
+from solver.offers import Latencies, check_options, check_priced, offers_of, one_pool, several
 from solver.one_kind.planner import SMALLEST_MODEL_S, OneKind
 from solver.plan import Plan, check_release
 from solver.reference import check_seed
@@ -46,11 +47,14 @@ def plan_generation(
         cluster, latency: where and how fast; a latency model per (kind, GPUs per actor) where there are several.
         objective: what is best.
         rest: the step outside generation, which time, cost, deadline and budget include.
-        time_limit_s: seconds for everything but loading OR-Tools (once per process); under 0.2 s no model is built. The search
-            and the model stop by counting their work; the clock is a safety net, and when it stopped them ``status`` says so.
-            Sorting the work, the random split and one look at a makespan come first: a limit below what they take, about 0.1 s
-            for 100,000 responses and 0.4 s for as many whose prompts stay together in slots, cannot be kept.
-            Several kinds take at least what ``search_mixed`` and ``plan_mixed_over_scenarios`` say, whatever the limit.
+        time_limit_s: seconds for everything but loading OR-Tools (once per process). The search and the OR-Tools model stop by
+            counting their work; the clock is a safety net, and when it stopped them ``status`` says so. Of one kind, the model
+            knows no refill: its groups are no larger than the slots or the largest group that it starts from, and its bound
+            counts only where slots and memory cannot bind. It is left out under 0.2 s, and where actors hold their GPUs beyond
+            their own work (``release`` other than ``done``). Sorting the work, the random split and one look at a makespan
+            come first: a limit below what they take, about 0.1 s for 100,000 responses and 0.4 s for as many whose prompts
+            stay together in slots, cannot be kept. Several kinds take at least what ``search_mixed`` and
+            ``plan_mixed_over_scenarios`` say, whatever the limit.
         admission: ``reserve`` or ``preempt``, the rule that the engines will use.
         keep_together: all responses of a prompt on one actor.
         share_prefill: an actor computes a prompt once for all its responses there.
@@ -71,23 +75,26 @@ def plan_generation(
         raise PlanningError(f"time_limit_s is {time_limit_s}; a finite number of seconds of 0 or more is needed")
     check_seed(seed)
     check_fits(workload, cluster, latency)
-    if objective.cost == "usd" and not any(pool.usd_per_gpu_hour > 0 for pool in cluster.pools):
-        raise PlanningError("cost is counted in USD, but usd_per_gpu_hour is 0; give a price or count GPU-seconds")
+    check_priced(objective.cost, cluster)
     offers = offers_of(cluster, latency)
     check_options(workload, offers, least_actors, most_actors, keep_together)
     if several(offers):
+        asked = Canonical.of(workload)
         plan_offers = plan_mixed if workload.scenarios is None else plan_mixed_over_scenarios
         problem = MixedProblem(
-            workload, offers, cluster, objective, rest, admission, seed, least_actors, most_actors, release, keep_together,
-            share_prefill,
+            asked.workload, offers, cluster, objective, rest, admission, seed, least_actors, most_actors, release,
+            keep_together, share_prefill, asked.prompt,
         )  # fmt: skip
-        return plan_offers(problem, time_limit_s)
+        return asked.given(plan_offers(problem, time_limit_s))
     if time_limit_s >= SMALLEST_MODEL_S:
         from solver.one_kind.cpsat import load
 
         load()  # once per process, before the clock starts
+    began = time.perf_counter()
+    asked = Canonical.of(workload)
     model, where = offers[0].latency, one_pool(cluster, offers[0])
-    return OneKind(
-        workload, where, model.affine, objective, rest, time_limit_s, admission, keep_together, share_prefill,
-        least_actors, min(where.max_actors, most_actors or where.max_actors), release, seed, time.perf_counter(),
+    plan = OneKind(
+        asked.workload, where, model.affine, objective, rest, time_limit_s, admission, keep_together, share_prefill,
+        least_actors, min(where.max_actors, most_actors or where.max_actors), release, seed, began,
     ).plan()  # fmt: skip
+    return asked.given(plan)

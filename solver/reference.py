@@ -1,8 +1,9 @@
 """The right-sized random split: the baseline of every objective and the plan of the policy ``random``.
 
-Knows workload, cluster and latency; nothing of exact planning. Whole prompts are shuffled and dealt to N actors in equal
-counts; N is the one with the least ``T^w * C^(1-w)``. The product needs no normalisation of its own, and around the chosen
-N it ranks plans as the weighted objective with this split as reference does: both have the same gradient there.
+Knows workload, cluster and latency; nothing of exact planning. Whole prompts are shuffled, from their canonical order so that
+their numbers do not matter, and dealt to N actors in equal counts; N is the one with the least ``T^w * C^(1-w)``. The product
+needs no normalisation of its own, and around the chosen N it ranks plans as the weighted objective with this split as
+reference does: both have the same gradient there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 import numpy as np
 
 from solver.assemble import assemble
+from solver.canonical import Canonical
 from solver.cluster import Cluster
 from solver.errors import PlanningError
 from solver.evaluate import admission_of
@@ -84,13 +86,14 @@ def random_split(
     check_release(release)
     check_seed(seed)
     check_counts(least_actors=least_actors, most_actors=most_actors, actors=actors)
+    asked = Canonical.of(workload)
     split, _ = sized_split(
-        workload, cluster, latency, objective, rest, seed=seed, actors=actors, least_actors=least_actors,
+        asked.workload, cluster, latency, objective, rest, seed=seed, actors=actors, least_actors=least_actors,
         most_actors=most_actors, release=release, admission=admission, share_prefill=share_prefill, spread=spread,
     )  # fmt: skip
+    groups = [asked.response[group] for group in split.groups()]
     return assemble(
-        "random", split.groups(), workload, cluster, latency, rest, release=release, admission=admission,
-        shares_prompts=share_prefill,
+        "random", groups, workload, cluster, latency, rest, release=release, admission=admission, shares_prompts=share_prefill,
     )  # fmt: skip
 
 
@@ -110,7 +113,7 @@ def sized_split(
     share_prefill: bool,
     spread: bool,
 ) -> tuple[Split, FloatArray]:
-    """The groups of ``random_split``, and the (S, N) seconds that they are busy.
+    """The groups of ``random_split``, and the (S, N) seconds that they are busy, for a workload in canonical order.
 
     Groups that refill take long to time exactly: the most promising counts come first, and the search ends when the lower
     bound of the next is no better than the best so far; of more than ``EXACT_RESPONSES`` only the most promising is timed.

@@ -116,7 +116,7 @@ class Replan:
         self._open_actors = len(state.actors)
         sent = self._look.send(now_s, self._links, state.complete)
         moves = _with_room(sent, state)
-        if len(moves) < len(sent):  # a slot that the last look counted on is taken: look anew soon
+        if len(moves) < len(sent):  # room that the last look counted on is taken: look anew soon
             self._look_s = now_s + self.latency.base_s
         link_s = max(self._look.next_s(now_s, self._links), now_s + self.latency.base_s)
         next_s = min(self._look_s, link_s)
@@ -134,15 +134,19 @@ class Replan:
 
 
 def _with_room(moves: Sequence[Move], state: StepState) -> list[Move]:
-    """The moves whose receivers have a free slot now, or one that another of the moves frees."""
+    """The moves whose receivers have a free slot and memory now, or such as others of the moves free."""
     if not moves:
         return []
-    room = {view.actor: view.free_slots for view in state.actors}
+    slots = {view.actor: view.free_slots for view in state.actors}
+    memory = {view.actor: view.free_kv_tokens for view in state.actors}
+    needs = state.held_tokens
     kept = []
     for move in moves:
         sender = next((v.actor for v in state.actors if move.response in v.running or move.response in v.waiting), None)
-        if room.get(move.to_actor, 0) > 0 and sender is not None:
-            room[move.to_actor] -= 1
-            room[sender] += 1
+        tokens = int(needs[move.response])
+        if slots.get(move.to_actor, 0) > 0 and memory[move.to_actor] >= tokens and sender is not None:
+            for actor, sign in ((move.to_actor, -1), (sender, 1)):
+                slots[actor] += sign
+                memory[actor] += sign * tokens
             kept.append(move)
     return kept

@@ -6,6 +6,7 @@ The rules themselves (the published cuts, folding, re-planning) live in rlhfless
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,6 +29,9 @@ class ActorView:
         running, waiting: unfinished responses in its batch and in its queue.
         free_slots: places in its batch that neither running nor waiting nor arriving responses take.
         arriving: responses on their way to it.
+        free_kv_tokens: KV tokens of its memory that neither running nor waiting nor arriving responses take by the admission
+            rule in force (``StepState.held_tokens``); below 0 where some have to wait for others to end, infinite where
+            nobody counts them.
     """
 
     actor: int
@@ -38,35 +42,60 @@ class ActorView:
     waiting: tuple[int, ...]
     arriving: tuple[int, ...]
     free_slots: int
+    free_kv_tokens: float = math.inf
 
     @property
     def unfinished(self) -> tuple[int, ...]:
         """Responses that it still has to complete and that are with it now."""
         return self.running + self.waiting
 
+    @property
+    def unfinished_count(self) -> int:
+        """How many these are, which may be known where they have not been looked up."""
+        return len(self.running) + len(self.waiting)
+
 
 @dataclass(frozen=True)
 class StepState:
-    """Everything known at ``now_s``: live actors, and tokens so far and completion of every response."""
+    """Everything known at ``now_s``: live actors, and tokens so far and completion of every response.
+
+    Attributes:
+        reserved_tokens: (R,) KV tokens that ``reserve`` sets aside for each response, its prompt and its limit; None where
+            admission is by ``preempt``.
+    """
 
     now_s: float
     actors: tuple[ActorView, ...]
     generated_tokens: IntArray
     complete: Sequence[bool] | NDArray[np.bool_]
     prompt_tokens: IntArray
+    reserved_tokens: IntArray | None = None
 
     @property
     def unfinished_count(self) -> int:
         """Responses that are not complete."""
         return len(self.complete) - int(np.count_nonzero(self.complete))
 
+    @property
+    def held_tokens(self) -> IntArray:
+        """(R,) KV tokens with which each response counts in the memory of the actor that has it or gets it: what is reserved
+        for it, or, under ``preempt``, what its context holds now."""
+        return self.prompt_tokens + self.generated_tokens if self.reserved_tokens is None else self.reserved_tokens
+
 
 @dataclass(frozen=True)
 class Trigger:
-    """When a rule wants to be asked again about an actor: at its k-th completion, at a time, or both."""
+    """When a rule wants to be asked again because of an actor: whatever comes first.
+
+    Attributes:
+        completions: at so many completions of the actor, counted from its first; at its next one if there are as many already.
+        time_s: at this time, which lies ahead; infinite for never.
+        step_completions: at so many completions of the whole step, as with ``completions``.
+    """
 
     completions: int | None = None
     time_s: float | None = None
+    step_completions: int | None = None
 
 
 @dataclass(frozen=True)

@@ -161,6 +161,26 @@ class Workload:
         """The same prompts and responses with other lengths (true ones instead of predicted ones, say)."""
         return Workload(self.prompt_tokens, self.prompt_of, response_tokens, self.generated_tokens, self.response_limit)
 
+    def reordered(self, prompts: IntArray, responses: IntArray) -> Workload:
+        """The same with prompts and responses, and their columns of the scenarios, in another order.
+
+        Args:
+            prompts, responses: (P,) and (R,) every index once, in the order wanted.
+        """
+        turn = np.empty(len(prompts), np.int64)
+        turn[prompts] = np.arange(len(prompts))
+        other = object.__new__(Workload)  # what was checked once needs no other look
+        for name, value in (
+            ("prompt_tokens", self.prompt_tokens[prompts]),
+            ("prompt_of", turn[self.prompt_of[responses]]),
+            ("response_tokens", self.response_tokens[responses]),
+            ("generated_tokens", self.generated_tokens[responses]),
+            ("response_limit", self.response_limit),
+            ("scenarios", None if self.scenarios is None else self.scenarios[:, responses]),
+        ):
+            object.__setattr__(other, name, value)
+        return other
+
     @property
     def points(self) -> Workload:
         """The same without scenarios: what plans are searched and bounded for."""

@@ -62,32 +62,38 @@ def followed(
         members: as they are then: who goes on, as ``remaining`` says, then the newcomers.
         running: how many of the members go on. gone: rows of that course that are taken away.
     """
-    new = members[running:]
-    count = len(members)
+    new, count = members[running:], len(members)
     if not course.once or count > admission.max_batch or (new["prompt"] >= 0).any():
         return None
-    tokens, context = members["generated_tokens"], members["prompt_tokens"] + members["generated_tokens"]
-    left = members["target_tokens"] - tokens
-    if (left <= 0).any():
+    prompt, tokens = members["prompt_tokens"], members["generated_tokens"]
+    context, left = prompt + tokens, members["target_tokens"] - tokens
+    if count and left.min() <= 0:
         return None
     reserves = admission.rule == "reserve"
-    if reserves and int((members["prompt_tokens"] + members["limit_tokens"]).sum()) > admission.kv_capacity_tokens:
+    if reserves and int((prompt + members["limit_tokens"]).sum()) > admission.kv_capacity_tokens:
         return None
     horizon, before = int(left.max(initial=0)), course.iterations
-    batch, kv_tokens = np.zeros(horizon, np.int64), np.zeros(horizon, np.int64)
-    still = min(horizon, before.last - at)
-    batch[:still], kv_tokens[:still] = before.batch[at : at + still], before.kv_tokens[at : at + still]
-    taken = ((*course.left_of(row, at), -1) for row in gone.tolist())
-    added = zip(left[running:].tolist(), context[running:].tolist(), [1] * (count - running), strict=True)
-    for some in (taken, added):
-        for stays, held, sign in some:
-            batch[:stays] += sign
-            kv_tokens[:stays] += sign * np.arange(held, held + stays)[:horizon]
+    batch, kv_tokens = _rest(before.batch, at, horizon), _rest(before.kv_tokens, at, horizon)
+    for row in gone.tolist():
+        lasts, held = course.left_of(row, at)
+        batch[:lasts] -= 1
+        kv_tokens[:lasts] -= np.arange(held, held + lasts)[:horizon]
+    for lasts, held in zip(left[running:].tolist(), context[running:].tolist(), strict=True):
+        batch[:lasts] += 1
+        kv_tokens[:lasts] += np.arange(held, held + lasts)
     if not reserves and int(kv_tokens.max(initial=0)) > admission.kv_capacity_tokens:
         return None
     prefill = np.zeros(count, np.int64)
-    prefill[running:] = np.where(new["has_kv"], 0, context[running:] - new["there_tokens"])
+    computed = computing = 0
+    if count > running:
+        prefill[running:] = own = np.where(new["has_kv"], 0, context[running:] - new["there_tokens"])
+        computed, computing = int(own.sum()), int(np.count_nonzero(own > 0))
     stays = Residency(np.arange(count), np.zeros(count, np.int64), left, context, prefill)
-    computed, computing = int(prefill.sum()), int((prefill > 0).sum())
     iterations = Iterations(latency, base_s, batch, kv_tokens, computed, computing, count - running)
     return Course(members, running, base_s, stays, iterations)
+
+
+def _rest(per_iteration: IntArray, at: int, horizon: int) -> IntArray:
+    """A copy of it from ``at`` on, as long as ``horizon``: 0 beyond its end."""
+    rest = per_iteration[at : at + horizon]
+    return rest.copy() if len(rest) == horizon else np.concatenate([rest, np.zeros(horizon - len(rest), np.int64)])

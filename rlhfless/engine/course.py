@@ -35,7 +35,6 @@ class Course:
         begins_with_completions: nothing is committed yet, and what needs no iterations is complete at ``base_s``.
         finish: (n,) boundaries at which responses end, in order; finishing: (n,) their rows in this order (ties by row).
         reported: how many of these are committed.
-        responses: (n,) names of ``finishing``; target_tokens: (n,) their lengths.
     """
 
     def __init__(self, members: Members, running: int, base_s: float, stays: Residency, iterations: Iterations) -> None:
@@ -52,7 +51,6 @@ class Course:
         self.finishing = last.argsort(kind="stable")
         self.finish = last[self.finishing]
         self._names = members["response"]
-        self.responses, self.target_tokens = self._names[self.finishing], members["target_tokens"][self.finishing]
         self.shares = bool((members["prompt"] >= 0).any())
         self.done = self.reported = 0
         self.clock_s = base_s
@@ -62,6 +60,11 @@ class Course:
         self._changes: IntArray | None = None  # boundaries at which batch or queue change
         self._told: tuple[FloatArray, FloatArray, IntArray] | None = None  # of completions
 
+    def ending(self, places: slice) -> tuple[IntArray, IntArray]:
+        """Names and lengths of the responses at these places of ``finishing``."""
+        rows = self.finishing[places]
+        return self._names[rows], self.members["target_tokens"][rows]
+
     def left_of(self, row: int, at: int) -> tuple[int, int]:
         """Of a row in the batch at a boundary, where nobody is evicted: iterations that are left to it, and its KV tokens."""
         return int(self._last[row]) - at, int(self.stays.context[row]) + at - int(self.stays.first[row])
@@ -70,11 +73,6 @@ class Course:
     def over(self) -> bool:
         """Whether nothing is left to commit."""
         return self.done == self.iterations.last
-
-    def completion_index(self, completions: int) -> int | None:
-        """The boundary of the ``completions``-th completion from now on; None when fewer are left."""
-        place = self.reported + completions - 1
-        return int(self.finish[place]) if place < len(self.finish) else None
 
     def completed_by(self, index: int) -> int:
         """How many responses end at this boundary or before it."""
@@ -173,14 +171,18 @@ class Course:
         members["there_tokens"][joined], members["prompt"][joined] = 0, -1  # who is evicted computes its whole context
 
     def _note_all(self, members: Members, rows: IntArray, at: int) -> None:
-        """The same where everybody joined in the first iteration."""
+        """The same where everybody joined in the first iteration; of those that had joined before, all but one fact holds."""
         members["generated_tokens"] += at
-        members["has_kv"], members["there_tokens"], members["prompt"] = True, 0, -1
-        members["prefill_tokens"] += self.stays.prefill[rows]
+        known = int(rows.searchsorted(self._running))
+        new = members[known:]
+        if not len(new):
+            return
+        new["has_kv"], new["there_tokens"], new["prompt"] = True, 0, -1
+        new["prefill_tokens"] += self.stays.computed[rows[known:]]
         for name, index in (("start_s", 0), ("first_token_s", 1)):
-            new = np.isnan(members[name])
-            if new.any():
-                members[name][new] = self.iterations.end_s(index)
+            unknown = np.isnan(new[name])
+            if unknown.any():
+                new[name][unknown] = self.iterations.end_s(index)
 
     def _facts(self, at: int) -> tuple[BoolArray, FloatArray, FloatArray, IntArray]:
         """Of every row at a boundary: whether it has joined, when it first did anywhere, when its first token was there (not
@@ -193,7 +195,7 @@ class Course:
         joined = np.zeros(len(members), dtype=bool)
         joined[rows] = True
         start_s, first_token_s, prefill = (members[name].copy() for name in ("start_s", "first_token_s", "prefill_tokens"))
-        np.add.at(prefill, rows, stays.prefill[some])
+        np.add.at(prefill, rows, stays.computed[some])
         if len(first):
             self.iterations.end_s(int(first.max()) + 1)
         for column, offset in ((start_s, 0), (first_token_s, 1)):

@@ -29,6 +29,16 @@ class Newcomer(NamedTuple):
     there_tokens: int
     forced: bool
 
+    @property
+    def missing_tokens(self) -> int:
+        """Tokens of its context that are not there: what a latency model charges prefill for."""
+        return self.context_tokens - self.there_tokens
+
+    @property
+    def computed_tokens(self) -> int:
+        """Those that prefill computes: all but the last, which its first iteration feeds."""
+        return max(0, self.missing_tokens - 1)
+
 
 class Change(NamedTuple):
     """From ``iteration`` on another batch is decoded.
@@ -38,7 +48,8 @@ class Change(NamedTuple):
         width: cells that the first of its iterations attends over, one more in each that follows.
         kv_tokens: that the batch holds at the first of its iterations, ``batch`` more in each that follows.
         left: responses that left the batch since the last change, finished or not.
-        joined: in admission order; what is not there of their contexts is computed before ``iteration``.
+        joined: in admission order; what is not there of their contexts, but for the last token of each, is computed before
+            ``iteration``.
     """
 
     iteration: int
@@ -50,14 +61,19 @@ class Change(NamedTuple):
     joined: tuple[Newcomer, ...]
 
     @property
+    def missing_tokens(self) -> int:
+        """Tokens of the newcomers' contexts that are not there."""
+        return sum(new.missing_tokens for new in self.joined)
+
+    @property
     def computed_tokens(self) -> int:
-        """Tokens of the newcomers' contexts that are computed."""
-        return sum(new.context_tokens - new.there_tokens for new in self.joined)
+        """Those of them that prefill computes."""
+        return sum(new.computed_tokens for new in self.joined)
 
     @property
     def computing(self) -> int:
-        """Newcomers for which something is computed."""
-        return sum(new.context_tokens > new.there_tokens for new in self.joined)
+        """Newcomers whose context is not all there."""
+        return sum(new.missing_tokens > 0 for new in self.joined)
 
 
 class Replayed(NamedTuple):
@@ -102,10 +118,11 @@ class Journal:
         """Committed iterations."""
         return len(self.decode_s)
 
-    def commit(self, prefill_s: float, decode_s: float, end_s: float) -> None:
-        """An iteration is committed."""
+    def commit(self, prefill_s: float, decode_s: Sequence[float], end_s: float) -> None:
+        """Iterations are committed, of which the first begins with a prefill, if that takes any time."""
         self.prefill_s.append(prefill_s)
-        self.decode_s.append(decode_s)
+        self.prefill_s.extend([0.0] * (len(decode_s) - 1))
+        self.decode_s.extend(decode_s)
         self.end_s = end_s
 
     def change(self, batch: int, rows: int, width: int, kv_tokens: int, joined: Sequence[Newcomer]) -> None:

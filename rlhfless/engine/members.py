@@ -5,7 +5,6 @@ Knows requests; nothing of times or batches.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, overload
 
@@ -50,9 +49,9 @@ def members_of(requests: Iterable[Request]) -> Members:
 
 
 def changed(request: Request, **what: Any) -> Request:
-    """The request with other values, as of ``dataclasses.replace``: rules move thousands, and this is some times as fast."""
-    new = copy.copy(request)
-    new.__dict__.update(what)
+    """The request with other values, as of ``dataclasses.replace``: rules move thousands, and this is many times as fast."""
+    new = Request.__new__(Request)
+    new.__dict__.update(request.__dict__, **what)
     return new
 
 

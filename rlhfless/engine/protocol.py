@@ -185,3 +185,13 @@ class CountsInArrays(Protocol):
     def generated_arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Responses that are with this engine and not complete, and their committed tokens."""
         ...
+
+
+@runtime_checkable
+class Foresees(Protocol):
+    """An engine that sees several completions ahead."""
+
+    def next_completions_s(self, count: int) -> NDArray[np.float64]:
+        """(n,) in order, times before which its next completions, ``count`` of them or as many as there are, cannot happen,
+        and after which they can be asked anew. Commits nothing."""
+        ...

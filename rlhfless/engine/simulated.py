@@ -23,7 +23,7 @@ from rlhfless.engine.protocol import Completion, Progress, Request
 from rlhfless.engine.stretch import Stretch
 from solver.admission import Admission
 from solver.latency import LatencyModel
-from solver.workload import IntArray
+from solver.workload import FloatArray, IntArray
 
 MOVED_KV = "kv"  # stands for the KV state of a simulated response: only its presence matters
 WHOLE = np.dtype((np.void, MEMBER.itemsize))  # a row as bytes
@@ -81,25 +81,31 @@ class SimulatedEngine:
 
     def peek_next_event_s(self, completions: int = 1) -> float:
         """See the protocol. Looks through arrivals, unless what they compute depends on who has joined by then."""
+        times_s = self.next_completions_s(completions)
+        return float(times_s[-1]) if len(times_s) == completions else math.inf
+
+    def next_completions_s(self, count: int) -> FloatArray:
+        """See the protocol. Looks through arrivals as ``peek_next_event_s`` does."""
         course, later, taken = self._course(), 0, 0
-        if not self._arriving:
-            index = course.completion_index(completions)
-            return math.inf if index is None else course.iterations.end_s(index)
+        told: list[FloatArray] = []
         while True:
-            index = course.completion_index(completions)
             limit = self._next_arrival_index(course, taken)
-            if index is not None and (limit is None or index <= limit):
-                return course.iterations.end_s(index)
-            if limit is None:
-                return math.inf
+            ends = course.finish[course.reported : course.reported + count]
+            if limit is not None:
+                ends = ends[: int(ends.searchsorted(limit, side="right"))]
+            told.append(course.iterations.times(ends))
+            count -= len(ends)
+            if limit is None or not count:
+                break
             if course.shares:
-                return max(course.iterations.end_s(limit), self._arriving[taken].available_s)
-            by_then = course.completed_by(limit)
-            completions -= by_then - course.reported
+                joins_s = max(course.iterations.end_s(limit), self._arriving[taken].available_s)
+                told.append(np.full(count, joins_s))
+                break
             if later == len(self._later):
-                self._later.append(self._after_arrivals(course, limit, by_then, taken))
+                self._later.append(self._after_arrivals(course, limit, course.reported + len(ends), taken))
             course, taken = self._later[later][0], taken + self._later[later][1]
             later += 1
+        return told[0] if len(told) == 1 else np.concatenate(told)
 
     def advance(self, to_s: float) -> Progress:
         """See the protocol."""
@@ -267,8 +273,8 @@ class SimulatedEngine:
 
         over = slice(before, reported)
         ends_s = course.iterations.times(course.finish[over])
-        columns = course.responses[over], ends_s, course.target_tokens[over]
-        committed.completions.append(Completions(*columns, make, range(before, reported)))
+        responses, tokens = course.ending(over)
+        committed.completions.append(Completions(responses, ends_s, tokens, make, range(before, reported)))
 
 
 class _Committed:

@@ -91,7 +91,8 @@ class _Part:
         told = []
         columns = (ready, ends, batch_mean, tokens, kv_mean)
         decoded = zip(*(column.tolist() for column in columns), strict=True)
-        starts_s, computing, computed_tokens = at_s[prefills - first], done.computing[low:high], done.prefill_tokens[low:high]
+        starts_s, computing = at_s[prefills - first], done.computing[low:high]
+        computed_tokens = done.prefill_tokens[low:high] - computing  # the last of each is decoded
         computed = zip(starts_s.tolist(), computing.tolist(), computed_tokens.tolist(), strict=True)
         slots, prefilled = self.slots, len(at) - len(prefills)
         for k, (begin_s, end_s, mean, decoded_tokens, kv) in enumerate(decoded):

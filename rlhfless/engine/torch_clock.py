@@ -12,7 +12,6 @@ from rlhfless.latency.stopwatch import stopwatch
 from solver.latency import LatencyModel
 
 MEASURED = "measured"
-MOST_AHEAD = 64  # iterations that the model is asked for at once
 
 
 class IterationClock:
@@ -29,8 +28,6 @@ class IterationClock:
         self.now_s = stopwatch(device.type) if self.model is None else _never_read
         self._device = device
         self._waits = self.model is None and device.type == "cuda"
-        self._batch, self._kv_tokens = 0, 0  # of the first of ``_ahead``
-        self._ahead: list[float] = []
 
     def wait(self) -> None:
         """Until the device is done, where somebody looks at the clock."""
@@ -42,16 +39,16 @@ class IterationClock:
         assert self.model is not None
         return float(self.model.prefill_s(tokens)) if tokens else 0.0
 
-    def step_s(self, batch: int, kv_tokens: int) -> float:
-        """By the model: seconds of an iteration. A batch that stays holds ``batch`` tokens more in each that follows."""
+    def steps_s(self, batch: int, kv_tokens: int, count: int) -> list[float]:
+        """By the model: seconds of ``count`` iterations of a batch, which holds ``batch`` tokens more in each that follows."""
         assert self.model is not None
-        place = (kv_tokens - self._kv_tokens) // batch if batch == self._batch else -1
-        if not (0 <= place < len(self._ahead) and self._kv_tokens + place * batch == kv_tokens):
-            # First for one only: a batch may change at every iteration, and then the others would be in vain.
-            count = min(2 * len(self._ahead), MOST_AHEAD) if batch == self._batch else 1
-            seconds = self.model.step_s(batch, kv_tokens + batch * np.arange(count))
-            self._batch, self._kv_tokens, self._ahead, place = batch, kv_tokens, seconds.tolist(), 0
-        return self._ahead[place]
+        seconds: list[float] = self.model.step_s(batch, kv_tokens + batch * np.arange(count)).tolist()
+        return seconds
+
+    def joins_s(self, newcomers: int) -> float:
+        """By the model: what taking newcomers in takes beside their prefill, and letting them go."""
+        assert self.model is not None
+        return self.model.join_s * newcomers
 
 
 def _never_read() -> float:

@@ -13,34 +13,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from rlhfless.engine.kv_cache import KVCache, blocks, give_back
+from rlhfless.engine.torch_prefill import Segment, prefill
+from rlhfless.engine.torch_stable import fewest_stable_rows
 from rlhfless.engine.torch_weights import check_architecture, copy_weights, held_bytes, no_weights, tensors_of
 from rlhfless.errors import InputError
 from solver.errors import is_whole
-
-CPU_PASS_TOKENS = 256  # of one pass of a prefill; small, as every row holds its scores over its whole context
-GPU_PASS_TOKENS = 8192
-PROBED_ROWS = (*range(1, 65), 96, 128, 200, CPU_PASS_TOKENS)
 
 FeedHook = Callable[[str, Tensor], None]
 """Called before each pass with ``prefill`` or ``decode`` and the (tokens,) ids that are fed, padding left out."""
 
 Attend = Callable[[int, Tensor], Tensor]
 """Layer and (n, kv_heads, queries of each, head_dim) queries to attended values of the same shape."""
-
-
-class Segment(NamedTuple):
-    """Tokens of one cache row that follow each other: ``tokens`` (T,) from position ``start`` on."""
-
-    row: int
-    start: int
-    tokens: Tensor
 
 
 class RowModel:
@@ -135,69 +125,15 @@ class RowModel:
             # The query heads that share a KV head stand where queries stand: one pass over its keys serves them all.
             return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
 
-        return self._pass(cache, tokens, positions, rows, attend)
+        return self.compute(cache, tokens, positions, rows, attend)
 
     def prefill(self, cache: KVCache, segments: Sequence[Segment]) -> None:
         """Compute keys and values of ``segments``, whose rows hold everything before them; many segments share a pass."""
-        most = GPU_PASS_TOKENS if self.device.type == "cuda" else CPU_PASS_TOKENS
-        batch: list[Segment] = []
-        room = most
-        for row, start, tokens in segments:
-            at = 0
-            while at < len(tokens):
-                piece = tokens[at : at + room]
-                batch.append(Segment(row, start + at, piece))
-                at, room = at + len(piece), room - len(piece)
-                if not room:
-                    self._prefill_pass(cache, batch)
-                    batch, room = [], most
-        if batch:
-            self._prefill_pass(cache, batch)
+        prefill(self, cache, segments)
 
-    def _prefill_pass(self, cache: KVCache, segments: Sequence[Segment]) -> None:
-        tokens = torch.cat([s.tokens for s in segments])
-        for hook in self.hooks:
-            hook("prefill", tokens)
-        count = len(tokens)
-        padding = (0, self.padded(count, CPU_PASS_TOKENS) - count if self.bit_stable else 0)
-        device = self.device
-        positions = torch.cat([torch.arange(s.start, s.start + len(s.tokens), device=device) for s in segments])
-        rows = torch.cat([torch.full((len(s.tokens),), s.row, device=device) for s in segments])
-        tokens, rows = F.pad(tokens, padding), F.pad(rows, padding, value=segments[-1].row)
-        positions = F.pad(positions, padding, value=cache.spare)
-        attend_segment = self._rows_by_themselves if self.bit_stable else self._causally
-        parts, begin = [], 0
-        for i, s in enumerate(segments):
-            own = slice(begin, begin + len(s.tokens) + (padding[1] if i == len(segments) - 1 else 0))
-            parts.append((s, own, None if s.start == 0 and not self.bit_stable else cache.mask(positions[own], self._width(s))))
-            begin = own.stop
-
-        def attend(layer: int, queries: Tensor) -> Tensor:
-            return torch.cat([attend_segment(cache, layer, s, queries[own], mask) for s, own, mask in parts])
-
-        self._pass(cache, tokens, positions, rows, attend)
-
-    def _width(self, s: Segment) -> int:
-        """Cells over which a segment attends."""
-        end = s.start + len(s.tokens)
-        return blocks(end) if self.bit_stable else end
-
-    def _rows_by_themselves(self, cache: KVCache, layer: int, s: Segment, queries: Tensor, mask: Tensor | None) -> Tensor:
-        """Every token as decoding would have it: the same kernel, one row of a batch for each."""
-        read = cache.read(layer, slice(s.row, s.row + 1), self._width(s))
-        keys, values = (t.expand(len(queries), -1, -1, -1) for t in read)
-        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
-
-    def _causally(self, cache: KVCache, layer: int, s: Segment, queries: Tensor, mask: Tensor | None) -> Tensor:
-        """The whole segment in one call; without a mask it begins its row."""
-        keys, values = cache.read(layer, slice(s.row, s.row + 1), self._width(s))
-        q = queries.reshape(1, len(queries), self.heads, self.head_dim).transpose(1, 2)
-        mask = None if mask is None else mask[:, 0, 0]
-        out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, is_causal=mask is None, enable_gqa=True)
-        return out.transpose(1, 2).reshape(queries.shape)
-
-    def _pass(self, cache: KVCache, tokens: Tensor, positions: Tensor, rows: Tensor, attend: Attend) -> Tensor:
-        """All layers over (n,) tokens, whose keys and values are written at ``positions`` of ``rows``."""
+    def compute(self, cache: KVCache, tokens: Tensor, positions: Tensor, rows: Tensor, attend: Attend) -> Tensor:
+        """All layers over (n,) tokens, whose keys and values are written at ``positions`` of ``rows``; returns the (n, hidden)
+        states after the last one. What is fed is told to no hook."""
         if not self.weights.layers:
             raise RuntimeError("the model's weights were given back; load() some before decoding goes on")
         n, heads, kv_heads, dim = len(tokens), self.heads, self.kv_heads, self.head_dim
@@ -235,36 +171,9 @@ class RowModel:
 
     @cached_property
     def stable_rows(self) -> int:
-        """The fewest rows from which on the number of rows changes no bit of a row's logits; 0 if there is none.
-
-        Measured, because it depends on the matrix kernels: on CPUs it is usually 4 (one to three rows take another kernel).
-        """
-        sizes = [n for n in PROBED_ROWS if n <= self.max_tokens]
-        most = sizes[-1]
-        tokens = torch.randint(self.vocabulary, (most,), generator=torch.Generator().manual_seed(0)).to(self.device)
-        positions = torch.arange(most, device=self.device)
-        cache = self.new_cache()
-        cache.reserve_rows(1)
-        row = torch.zeros(most, dtype=torch.int64, device=self.device)
-
-        def logits(rows: int) -> Tensor:  # always the last ones, so that a row also changes its place
-            segment = Segment(0, 0, tokens)  # of which the first ones may be missing: their cells are written already
-
-            mask = cache.mask(positions[-rows:], self._width(segment))
-
-            def attend(layer: int, queries: Tensor) -> Tensor:
-                return self._rows_by_themselves(cache, layer, segment, queries, mask)
-
-            return self.logits(self._pass(cache, tokens[-rows:], positions[-rows:], row[-rows:], attend))
-
+        """The fewest rows from which on the number of rows changes no bit of a row's logits; 0 if there is none."""
         with torch.inference_mode(), one_thread(self.device):
-            expected = logits(most)
-            stable = most
-            for rows in reversed(sizes):
-                if not torch.equal(logits(rows), expected[-rows:]):
-                    break
-                stable = rows
-        return stable if stable < most else 0
+            return fewest_stable_rows(self)
 
 
 @dataclass

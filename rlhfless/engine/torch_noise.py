@@ -102,19 +102,21 @@ class NoiseAhead:
             numbers[[row, other]] = numbers[[other, row]]
         self._at = self._ahead
 
-    def next(self, rows: int, used: int) -> Tensor:
-        """(rows, numbers) for the next iteration, of which ``used`` rows belong to responses."""
+    def ahead(self, count: int, rows: int, used: int) -> tuple[Tensor, ...]:
+        """(rows, numbers) for each of the next iterations, one to ``count`` of them; ``used`` rows belong to responses."""
         if self._at == self._ahead:
             if not len(self._block):
                 self._block = torch.ones(self._ahead, self._slots, self._numbers, device=self._device)
             self._at = 0
             self._make(0, used)
-        return self._block[self._at, :rows]
+        if count == 1:
+            return (self._block[self._at, :rows],)
+        return self._block[self._at : self._at + count, :rows].unbind()
 
-    def commit(self) -> None:
-        """The next iteration counts."""
-        self._at += 1
-        self._committed += 1
+    def commit(self, count: int = 1) -> None:
+        """The next ``count`` iterations count."""
+        self._at += count
+        self._committed += count
 
     def free(self) -> None:
         """Give the memory back; nothing is drawn afterwards. Idempotent."""

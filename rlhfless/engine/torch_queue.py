@@ -20,10 +20,12 @@ class NextBatch(NamedTuple):
     Attributes:
         start_s: when it can begin.
         batch: in admission order, newcomers last; evicted: youngest first.
+        kv_tokens: that the batch holds at its start.
     """
 
     start_s: float
     batch: list[ActiveResponse]
+    kv_tokens: int
     newcomers: list[ActiveResponse]
     evicted: list[ActiveResponse]
 
@@ -74,6 +76,21 @@ class Queue:
         due, self.empty = self.empty[:count], self.empty[count:]
         return due
 
+    def changes_s(self, clock_s: float) -> float:
+        """The first time after ``clock_s`` at which somebody who is here may join the batch, or a response of no tokens end;
+        infinite where nobody can before the batch changes: who does not fit now does not fit beside more tokens."""
+        first_s = self.empty[0].queued_s if self.empty else math.inf
+        if self.waiting and len(self.running) < self.admission.max_batch and (at_s := self.waiting[0].queued_s) > clock_s:
+            return min(first_s, at_s)
+        return first_s
+
+    def holds(self, kv_tokens: int) -> float:
+        """Iterations that the batch, which holds ``kv_tokens``, can begin before its memory overflows; it does not now."""
+        batch, admission = len(self.running), self.admission
+        if not admission.overflows(batch, admission.kv_capacity_tokens + 1):
+            return math.inf
+        return (admission.kv_capacity_tokens - kv_tokens) // batch + 1
+
     def changes(self, clock_s: float, kv_tokens: int) -> bool:
         """Whether somebody joins or leaves the batch, which holds ``kv_tokens``, at ``clock_s``."""
         batch, waiting, admission = len(self.running), self.waiting, self.admission
@@ -90,11 +107,13 @@ class Queue:
             if not self.waiting:
                 return None
             start_s = max(start_s, self.waiting[0].queued_s)
-        held = self._held(sum([s.context_tokens for s in batch]))
+        kv_tokens = sum([s.prompt_tokens + s.count for s in batch])
+        held = self._held(kv_tokens)
         evicted: list[ActiveResponse] = []
         while admission.overflows(len(batch), held):
             evicted.append(batch.pop())
             held -= evicted[-1].context_tokens
+            kv_tokens -= evicted[-1].context_tokens
         newcomers: list[ActiveResponse] = []
         if not evicted:
             for s in self.waiting:
@@ -104,7 +123,8 @@ class Queue:
                 newcomers.append(s)
                 batch.append(s)
                 held += needs
-        return NextBatch(start_s, batch, newcomers, evicted)
+                kv_tokens += s.context_tokens
+        return NextBatch(start_s, batch, kv_tokens, newcomers, evicted)
 
     def enter(
         self, batch: list[ActiveResponse], newcomers: Sequence[ActiveResponse], evicted: Sequence[ActiveResponse]

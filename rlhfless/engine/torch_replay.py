@@ -124,4 +124,4 @@ def replay(model: RowModel, journal: Journal, sampling: Sampling, signals: Seque
 
 
 def _shape(change: Change) -> tuple[int, ...]:
-    return change.iteration, change.batch, change.rows, change.width, change.kv_tokens, change.computed_tokens
+    return change.iteration, change.batch, change.rows, change.width, change.kv_tokens, change.missing_tokens

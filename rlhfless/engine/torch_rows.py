@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from rlhfless.engine.kv_cache import give_back
-from rlhfless.engine.torch_forward import RowModel, Segment
+from rlhfless.engine.torch_ahead import NewBatch
+from rlhfless.engine.torch_forward import RowModel
 from rlhfless.engine.torch_noise import NoiseAhead
-from rlhfless.engine.torch_state import ActiveResponse, Iteration
+from rlhfless.engine.torch_prefill import Segment
+from rlhfless.engine.torch_state import ActiveResponse
 from rlhfless.engine.torch_stretch import Stretch
 
 
@@ -60,41 +62,41 @@ class Rows:
         """Have room for so many responses: memory is taken and touched now, not when the first of them decode."""
         self.cache.reserve_rows(self.model.padded(min(rows, self.slots), self.slots), self.model.padded(self.slots, self.slots))
 
-    def make(self, iteration: Iteration) -> Stretch:
-        """Rows for the iteration's batch, with what came with its newcomers.
+    def make(self, change: NewBatch) -> Stretch:
+        """Rows for a new batch, with what came with its newcomers.
 
-        Writes no cell that a committed token owns: the iteration may still be forgotten.
+        Writes no cell that a committed token owns: the batch may still be forgotten.
         """
-        if iteration.evicted:
+        if change.evicted:
             self.of = list(self.of)
-        for s in iteration.evicted:  # out of the batch, but whole until this iteration is committed
-            row, last = self.of.index(s), len(self.of) - 1 - iteration.evicted.index(s)
+        for s in change.evicted:  # out of the batch, but whole until the new one is committed
+            row, last = self.of.index(s), len(self.of) - 1 - change.evicted.index(s)
             self.cache.swap(row, last)
             self.of[row], self.of[last] = self.of[last], s
             if self.noise is not None:
                 self.noise.swap(row, last)
-        iteration.rows = [*self.of[: len(self.of) - len(iteration.evicted)], *iteration.newcomers]
-        padded = self.model.padded(len(iteration.rows), self.slots)
-        self.reserve(len(iteration.rows))
-        newcomers = iteration.newcomers
+        change.rows = [*self.of[: len(self.of) - len(change.evicted)], *change.newcomers]
+        padded, newcomers = self.model.padded(len(change.rows), self.slots), change.newcomers
+        if padded > self.cache.data.shape[2]:
+            self.reserve(len(change.rows))
         if self.noise is not None and newcomers:
-            begin = len(iteration.rows) - len(newcomers)
+            begin = len(change.rows) - len(newcomers)
             self.noise.join(begin, [s.request.seed for s in newcomers], [s.count for s in newcomers])
-        for row, s in self._new(iteration):
+        for row, s in self._new(change):
             if s.kv is not None:
                 self.cache.put(row, s.kv)
-            elif known := self._received(s, iteration):
+            elif known := self._received(s, change):
                 s.request.prefix_kv.put(self.cache, row, known)
-        return Stretch(iteration.rows, padded, self.cache.spare, self.noise, self.model.device)
+        return Stretch(change.rows, padded, self.cache.spare, self.noise, self.model.device)
 
-    def compute(self, iteration: Iteration, queue: Iterable[ActiveResponse]) -> None:
+    def compute(self, change: NewBatch, queue: Iterable[ActiveResponse]) -> None:
         """Compute what is not there for the newcomers; prompts that others in ``queue`` share are computed once."""
-        wanted = Counter(s.request.prompt for s in queue if s.shares) if any(s.shares for s in iteration.newcomers) else {}
+        wanted = Counter(s.request.prompt for s in queue if s.shares) if any(s.shares for s in change.newcomers) else {}
         shared: dict[int, Any] = {}
-        iteration.shared = self._computing = shared
-        sharing = [(row, s) for row, s in self._new(iteration) if self._shares(s, iteration)]
-        alone = [(row, s) for row, s in self._new(iteration) if s.kv is None and not self._shares(s, iteration)]
-        self.model.prefill(self.cache, [_segment(self.model, row, self._received(s, iteration), s) for row, s in alone])
+        change.shared = self._computing = shared
+        sharing = [(row, s) for row, s in self._new(change) if self._shares(s, change)]
+        alone = [(row, s) for row, s in self._new(change) if s.kv is None and not self._shares(s, change)]
+        self.model.prefill(self.cache, [_segment(self.model, row, self._received(s, change), s) for row, s in alone])
         for row, s in alone:
             prompt = s.request.prompt
             if s.shares and prompt is not None and wanted[prompt] > 1:
@@ -108,12 +110,11 @@ class Rows:
             rest.append(_segment(self.model, row, kv.shape[3], s))
         self.model.prefill(self.cache, rest)
 
-    def commit(self, iteration: Iteration, queue: Iterable[ActiveResponse]) -> None:
-        """The iteration counts: its rows are the rows now."""
-        assert iteration.rows is not None
-        self.of = iteration.rows
-        if iteration.newcomers:
-            self._shared |= iteration.shared
+    def commit(self, change: NewBatch, queue: Iterable[ActiveResponse]) -> None:
+        """The new batch counts: its rows are the rows now."""
+        self.of = change.rows
+        if change.newcomers:
+            self._shared |= change.shared
             self.forget_prompts(queue)
 
     def free(self, s: ActiveResponse) -> None:
@@ -153,19 +154,18 @@ class Rows:
         if self.noise is not None:
             self.noise.free()
 
-    def _new(self, iteration: Iteration) -> list[tuple[int, ActiveResponse]]:
-        assert iteration.rows is not None
-        return list(enumerate(iteration.newcomers, len(iteration.rows) - len(iteration.newcomers)))
+    def _new(self, change: NewBatch) -> list[tuple[int, ActiveResponse]]:
+        return list(enumerate(change.newcomers, len(change.rows) - len(change.newcomers)))
 
-    def _shares(self, s: ActiveResponse, iteration: Iteration) -> bool:
+    def _shares(self, s: ActiveResponse, change: NewBatch) -> bool:
         """Whether its prompt is (or will be by then) computed for another response."""
-        return s.kv is None and iteration.there[s] > s.there_tokens
+        return s.kv is None and change.there[s] > s.there_tokens
 
-    def _received(self, s: ActiveResponse, iteration: Iteration) -> int:
+    def _received(self, s: ActiveResponse, change: NewBatch) -> int:
         """Cells that the KV state which it came with fills."""
-        if s.kv is not None or s.request.prefix_kv is None or self._shares(s, iteration):
+        if s.kv is not None or s.request.prefix_kv is None or self._shares(s, change):
             return 0
-        return min(iteration.there[s], s.context_tokens - 1, int(s.request.prefix_kv.tokens))
+        return min(change.there[s], s.context_tokens - 1, int(s.request.prefix_kv.tokens))
 
 
 def _segment(model: RowModel, row: int, known: int, s: ActiveResponse) -> Segment:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from rlhfless.engine.members import Requests
-from rlhfless.engine.protocol import CountsInArrays, Engine, Request
+from rlhfless.engine.protocol import CountsInArrays, Engine, Foresees, Request
+from rlhfless.executor.prefixes import prefixes_of
 from rlhfless.executor.record import StepRecord
 from solver.admission import Admission
 from solver.errors import PlanningError
@@ -21,7 +22,7 @@ from solver.evaluate import admission_of, ready_s
 from solver.latency import LatencyModel
 from solver.offers import Latencies, latency_of
 from solver.plan import ActorPlan, Plan
-from solver.rules import ActorView
+from solver.workload import FloatArray
 
 EngineFactory = Callable[[LatencyModel, Admission, float], Engine]
 """Makes the engine of one actor: its latency model, admission (slots, memory, rule) and the time at which it is ready."""
@@ -61,7 +62,7 @@ class Actor:
     done_s: float = 0.0
     link_free_s: float = 0.0  # when what was ordered to be sent over its link is sent
     closing: bool = False  # it was cut: nothing may be given to it any more
-    running: tuple[int, ...] = ()  # what was known of its batch and queue when it was last looked at
+    running: tuple[int, ...] = ()  # what was last noted of its batch and queue
     waiting: tuple[int, ...] = ()
     holder: str = field(init=False)  # its name in the trace
 
@@ -79,13 +80,22 @@ class Live(Actor):
 
     engine: Engine = field(kw_only=True)
     hidden: int = 0  # completions that are not known yet
-    view: ActorView | None = None  # what a rule was last shown of it
+    noted: bool = False  # its batch and queue were, because a decision made its engine go ahead
     known: tuple[Any, Any] | None = None  # its responses and their tokens as they were last noted
     counting: CountsInArrays | None = field(init=False)  # its engine, if it is one
+    foreseeing: Foresees | None = field(init=False)  # the same
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.counting = self.engine if isinstance(self.engine, CountsInArrays) else None
+        self.foreseeing = self.engine if isinstance(self.engine, Foresees) else None
+
+    def next_completions_s(self, count: int) -> FloatArray:
+        """As of ``Foresees``. An engine that sees no further than one event may complete any number then."""
+        if self.foreseeing is not None:
+            return self.foreseeing.next_completions_s(count)
+        next_s = self.engine.peek_next_event_s()
+        return np.full(count if next_s < math.inf else 0, next_s)
 
     def tokens(self) -> tuple[Any, Any]:
         """Responses with its engine and their committed tokens: as arrays where it has them, which saves a rule that is asked
@@ -200,12 +210,10 @@ def _refusal(actor: Live, requests: Sequence[Request]) -> str | None:
 
 
 def _computed_prefixes(plan: Plan, requests: Sequence[Request], make_engine: EngineFactory) -> Mapping[int, Any]:
-    """KV state by prompt of what the plan computes once, where engines are real. A prompt's last token is left to decoding."""
+    """KV state by prompt of what the plan computes once, where engines are real."""
     if plan.prefill is None or not isinstance(make_engine, ComputesPrefixes):
         return {}
-    wanted = dict(zip(plan.prefill.prompts, plan.prefill.prefix_tokens, strict=True))
-    prompts = {r.prompt: r.prompt_ids for r in requests if r.prompt in wanted and r.prompt_ids is not None}
-    return make_engine.compute_prefixes({p: ids[: min(wanted[p], len(ids) - 1)] for p, ids in prompts.items()})
+    return make_engine.compute_prefixes(prefixes_of(plan, requests))
 
 
 def without_prompt(index: int, actor: ActorPlan, requests: Sequence[Request]) -> str | None:

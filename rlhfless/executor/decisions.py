@@ -1,22 +1,49 @@
-"""What a runtime rule may order, on every clock: rules are the user's, so what is wrong with a decision is said in a sentence.
+"""What a runtime rule may order and ask for, on every clock: rules are the user's, so what is wrong is said in a sentence.
 
-Knows decisions and the actors that go on; nothing of how a decision is carried out.
+Knows decisions, triggers and the actors that go on; nothing of how a decision is carried out, or of when a rule is asked.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rlhfless.executor.actors import Actor
-from solver.errors import PlanningError, is_whole
-from solver.rules import Cut, Decision, Move, RuntimeRule
+from solver.errors import PlanningError, is_number, is_whole
+from solver.rules import ActorView, Cut, Decision, Move, RuntimeRule, Trigger
 
 A = TypeVar("A", bound=Actor)
 
 
 class RuleError(PlanningError):
-    """A runtime rule ordered what cannot be done; the message names the rule, the decision and what would be right."""
+    """A runtime rule ordered or asked for what cannot be; the message names the rule, what it said and what would be right."""
+
+
+def checked_trigger(rule: RuntimeRule, trigger: Any, view: ActorView, told_s: float) -> Trigger | None:
+    """What ``rule.next_trigger(view)`` returned.
+
+    Args:
+        told_s: the latest time that the rule was told, the step's start before it was told any. On the wall clock the time that
+            it asks for may have come by now; then it is due.
+
+    Raises:
+        RuleError: it is no ``Trigger``, its counts are not whole numbers from 1 on, or its time does not lie ahead.
+    """
+    if trigger is None:
+        return None
+    if not isinstance(trigger, Trigger):
+        raise RuleError(
+            f"rule {_name(rule)} returned {trigger!r} about actor {view.actor}; next_trigger must return a Trigger, or None"
+        )
+    asks = f"rule {_name(rule)} wants to be asked because of actor {view.actor} at"
+    for name in ("completions", "step_completions"):
+        if (count := getattr(trigger, name)) is not None and not is_whole(count, 1):
+            raise RuleError(f"{asks} {name}={count!r}; a whole number of at least 1, or None, is needed")
+    time_s = trigger.time_s
+    if time_s is not None and time_s != math.inf and not (is_number(time_s) and time_s > told_s):
+        raise RuleError(f"{asks} time_s={time_s!r}; a time after {told_s:g} s, counted from the run's start, or None is needed")
+    return trigger
 
 
 def checked_decisions(rule: RuntimeRule | None, decisions: Any) -> Sequence[Decision]:

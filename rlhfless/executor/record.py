@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlhfless.engine.columns import Completions
 from rlhfless.engine.protocol import Completion, EngineSpan
@@ -17,6 +17,16 @@ from solver.plan import Plan
 from solver.rules import RuntimeRule
 
 Row = dict[str, Any]
+
+
+class _Told(NamedTuple):
+    """A span as it was told; ``what`` has columns of its row by name, and details."""
+
+    holder: str
+    phase: str
+    start_s: float
+    end_s: float
+    what: dict[str, Any]
 
 
 @dataclass
@@ -41,7 +51,7 @@ class StepRecord:
     moves: int = 0
     rule: RuntimeRule | None = field(default=None, repr=False)
     _spans: list[Row] = field(default_factory=list, repr=False)
-    _told: list[Row | tuple[str, Iterable[EngineSpan]]] = field(default_factory=list, repr=False)  # not in ``_spans`` yet
+    _told: list[_Told | tuple[str, Iterable[EngineSpan]]] = field(default_factory=list, repr=False)  # not in ``_spans`` yet
     _going_on: dict[str, Stretch] = field(default_factory=dict, repr=False)  # of ``_told``, by holder
     _latest: dict[str, Row] = field(default_factory=dict, repr=False)  # the last engine span of each holder
     _whole: bool = field(default=False, repr=False)  # mean KV tokens are to be whole numbers
@@ -74,9 +84,12 @@ class StepRecord:
             told, self._told = self._told, []
             self._going_on.clear()
             for one in told:
-                if isinstance(one, dict):
-                    one["detail"] = json.dumps(one["detail"]) if one["detail"] else None
-                    self._spans.append(one)
+                if isinstance(one, _Told):
+                    row = self._row(*one[:4])
+                    row.update({name: one.what[name] for name in row.keys() & one.what.keys()})
+                    detail = {name: value for name, value in one.what.items() if name not in row}
+                    row["detail"] = json.dumps(detail) if detail else None
+                    self._spans.append(row)
                 else:
                     self._merge(*one)
         if self._whole:
@@ -122,12 +135,8 @@ class StepRecord:
 
     def span(self, holder: str, phase: str, start_s: float, end_s: float, **what: Any) -> None:
         """What a holder did from ``start_s`` to ``end_s``; nothing is recorded for an empty stretch."""
-        if end_s <= start_s:
-            return
-        row = self._row(holder, phase, start_s, end_s)
-        row.update({name: what.pop(name) for name in row.keys() & what.keys()})
-        row["detail"] = what or None
-        self._told.append(row)
+        if end_s > start_s:
+            self._told.append(_Told(holder, phase, start_s, end_s, what))
 
     def _row(self, holder: str, phase: str, start_s: float, end_s: float) -> Row:
         return {

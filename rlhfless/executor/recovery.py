@@ -10,12 +10,13 @@ included.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlhfless.scheduling.handover import hand_over
+from rlhfless.scheduling.handover import Room, hand_over
 from solver.admission import Admission
 from solver.batching import busy_s
 from solver.cluster import Cluster
@@ -28,7 +29,7 @@ from solver.plan import ActorPlan
 from solver.planner import plan_generation
 from solver.reference import sizing_key
 from solver.remaining import RemainingLengths
-from solver.rules import ActorView
+from solver.rules import ActorView, StepState
 from solver.workload import IntArray, Workload
 
 SOLVE_S = 0.1  # for every number of new actors: without a model, whose loading alone takes longer
@@ -109,9 +110,15 @@ def _ways(homeless: Sequence[int], left: Left) -> Iterator[Way]:
     workload = left.workload
     ordered = sorted(homeless, key=lambda r: (-int(workload.remaining_tokens[r]), r))
     needs = int(workload.reserved_tokens[ordered].max())
-    # whoever has no slot free queues them, which the timing sees
-    able = [replace(g.view, free_slots=len(ordered)) for g in left.goes if g.admission.kv_capacity_tokens >= needs]
-    cut = hand_over(ActorView(-1, 0, 0, 0, (), tuple(ordered), (), 0), able, {})
+    # whoever has no room queues them, which the timing sees
+    able = [
+        replace(g.view, free_slots=len(ordered), free_kv_tokens=math.inf)
+        for g in left.goes
+        if g.admission.kv_capacity_tokens >= needs
+    ]
+    prompt, tokens = workload.prompt_tokens[workload.prompt_of], workload.generated_tokens
+    now = StepState(left.passed_s, tuple(able), tokens, np.zeros(len(tokens), bool), prompt)
+    cut = hand_over(ActorView(-1, 0, 0, 0, (), tuple(ordered), (), 0), able, Room(now))
     if cut is not None:
         yield Way({move.response: move.to_actor for move in cut.moves})
     part = Workload(

@@ -132,8 +132,8 @@ class _Actor:
 
     def _tell_iteration(self, spans: SpanAccumulator, change: Change, k: int) -> None:
         (prefill_s, seconds), start_s, batch = self.seconds[k], self.starts[k], change.batch
-        tokens = change.computed_tokens if k == change.iteration else 0
-        if tokens:
+        if k == change.iteration and change.missing_tokens:
+            tokens = change.computed_tokens
             spans.prefill(start_s, start_s + prefill_s, tokens, change.computing, tokens)
         kv_tokens = change.kv_tokens + batch * (k - change.iteration)
         spans.decode(start_s + prefill_s, self.ends[k + 1], batch, batch * seconds, kv_tokens * seconds)

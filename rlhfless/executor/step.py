@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
@@ -18,10 +17,13 @@ from rlhfless.engine.members import Requests
 from rlhfless.engine.protocol import Request
 from rlhfless.executor.actors import Actor, Held, holder_of
 from rlhfless.executor.check import check_responses
+from rlhfless.executor.decisions import checked_trigger
+from rlhfless.executor.prefixes import with_computed_tokens
 from rlhfless.executor.record import StepRecord
 from solver.errors import PlanningError
 from solver.plan import Plan
 from solver.rules import ActorView, Cut, Decision
+from solver.workload import IntArray
 
 MIGRATION = ("cheaper", "move", "recompute")
 
@@ -37,7 +39,7 @@ def check_migration(migration: str) -> None:
         raise PlanningError(f"migration {migration!r} is unknown; choose one of {', '.join(MIGRATION)}")
 
 
-class Step(ABC, Generic[A]):
+class Step(Generic[A]):
     """A step under way.
 
     Attributes:
@@ -45,21 +47,30 @@ class Step(ABC, Generic[A]):
         live: actors that go on, by index; held: what the others hold.
         owner: of every response: the actor that it is with, or on its way to.
         watch: told of completions; None tells nobody.
-        complete, known_tokens: of every response, as far as it is known.
+        complete, known_tokens: of every response, as far as it is known; completed: how many are complete.
+        reserved_tokens: KV tokens that ``reserve`` sets aside for every response; None where admission is by ``preempt``.
+        asked_at: completions of the step at which the rule wants to be asked; told_s: the latest time that it was told.
 
     Raises:
         PlanningError: an unknown ``migration``, or the requests are not one for each response of the plan; nothing was started.
     """
 
-    def __init__(self, plan: Plan, requests: Sequence[Request], record: StepRecord, migration: str) -> None:
+    def __init__(self, plan: Plan, requests: Sequence[Request], record: StepRecord, migration: str, admission: str) -> None:
         check_migration(migration)
-        self.plan, self.record, self.migration = plan, record, migration
+        self.record, self.migration = record, migration
         self.rule = record.rule = copy.deepcopy(plan.rule)  # rules keep what they have seen, a plan does not
         self.requests = Requests.of(requests)
         check_responses(plan, self.requests)
+        self.plan = with_computed_tokens(plan, self.requests)
         self.prompt_tokens = self.requests.rows["prompt_tokens"].copy()
+        self.reserved_tokens: IntArray | None = None
+        if admission == "reserve":
+            self.reserved_tokens = self.prompt_tokens + self.requests.rows["limit_tokens"]
         self.known_tokens = np.zeros(len(requests), np.int64)
         self.complete = np.zeros(len(requests), dtype=bool)
+        self.completed = 0
+        self.asked_at: int | None = None
+        self.told_s = record.start_s
         self.live: dict[int, A] = {}
         self.held: list[Held] = []
         self.owner: dict[int, A] = {}
@@ -67,7 +78,6 @@ class Step(ABC, Generic[A]):
 
     def _enter(self, together: Sequence[tuple[A, Completions]]) -> bool:
         """Completions are known from now on; returns whether the rule wants to be asked because of them."""
-        reached = False
         responses, tokens = (
             np.concatenate([getattr(completions, name) for _, completions in together])
             for name in ("responses", "response_tokens")
@@ -75,13 +85,15 @@ class Step(ABC, Generic[A]):
         assert not self.complete[responses].any(), "a response completed twice"
         self.complete[responses] = True
         self.known_tokens[responses] = tokens
+        self.completed += len(responses)
+        reached = self.asked_at is not None and self.completed >= self.asked_at
         for actor, completions in together:
             actor.completed += len(completions)
             actor.expecting -= len(completions)
             actor.done_s = max(actor.done_s, float(completions.time_s[-1]))
             reached |= actor.asked_at is not None and actor.completed >= actor.asked_at
         if self.watch is not None:
-            self.watch(int(np.count_nonzero(self.complete)), max(float(c.time_s[-1]) for _, c in together))
+            self.watch(self.completed, max(float(c.time_s[-1]) for _, c in together))
         self.record.enter([(actor.holder, completions) for actor, completions in together])
         return reached
 
@@ -101,21 +113,33 @@ class Step(ABC, Generic[A]):
             return True
         return bool(sender.latency.transfer_s(context_tokens) <= receiver.latency.recompute_s(context_tokens))
 
+    def _weigh(self, responses: Sequence[int], known_tokens: IntArray) -> int:
+        """KV tokens that these take of an actor's memory by the admission rule in force."""
+        own = np.array(responses, dtype=np.int64)
+        if self.reserved_tokens is not None:
+            return int(self.reserved_tokens[own].sum())
+        return int(self.prompt_tokens[own].sum() + known_tokens[own].sum())
+
     def _timed(self, now_s: float) -> bool:
         return any(a.asked_time_s <= now_s for a in self.live.values())
 
-    def _ask_triggers(self, now_s: float, views: Sequence[ActorView] | None = None) -> None:
-        """Ask the rule about every actor that goes on, with ``views`` where they still hold."""
-        if self.rule is None:
-            return
-        for view in self._views(now_s) if views is None else views:
-            actor, trigger = self.live[view.actor], self.rule.next_trigger(view)
-            actor.asked_at, actor.asked_time_s = None, math.inf
-            if trigger is not None and trigger.completions is not None:
-                actor.asked_at = max(trigger.completions, actor.completed + 1)
-            if trigger is not None and trigger.time_s is not None and trigger.time_s > now_s:
-                actor.asked_time_s = trigger.time_s
+    def _ask_triggers(self, views: Sequence[ActorView]) -> None:
+        """Ask the rule about every actor that goes on, as ``views`` show it.
 
-    @abstractmethod
-    def _views(self, now_s: float) -> tuple[ActorView, ...]:
-        """What is known of every actor that goes on."""
+        Raises:
+            RuleError: what it answers is no moment at which it could be asked.
+        """
+        assert self.rule is not None
+        self.asked_at = None
+        for view in views:
+            actor, trigger = self.live[view.actor], checked_trigger(self.rule, self.rule.next_trigger(view), view, self.told_s)
+            actor.asked_at, actor.asked_time_s = None, math.inf
+            if trigger is None:
+                continue
+            if trigger.completions is not None:
+                actor.asked_at = max(trigger.completions, actor.completed + 1)
+            if trigger.time_s is not None:
+                actor.asked_time_s = trigger.time_s
+            if trigger.step_completions is not None:
+                count = max(trigger.step_completions, self.completed + 1)
+                self.asked_at = count if self.asked_at is None else min(self.asked_at, count)

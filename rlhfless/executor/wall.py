@@ -91,7 +91,7 @@ class WallStep(WallLosses):
     def _run(self) -> None:
         self._begin()
         self._release_done()
-        self._ask_triggers(self.record.start_s)
+        self._ask()
         while self.live or self.ending:
             reached = False
             losses: list[tuple[Remote, Lost]] = []
@@ -114,15 +114,15 @@ class WallStep(WallLosses):
                 self._start([self.later.pop()])
             changed = self._relieve(now_s) or bool(losses)
             if self.rule is not None and self.live and (reached or self._timed(now_s)):
-                state = self._state(now_s)
+                state, self.told_s = self._state(now_s), now_s
                 decisions = checked_decisions(self.rule, self.rule.decide(now_s, state))
                 for decision in decisions:
                     self._apply(now_s, decision)
                 self._release_done()
-                self._ask_triggers(now_s, None if decisions else state.actors)
+                self._ask_triggers(self._views() if decisions else state.actors)
             elif changed:
                 self._release_done()
-                self._ask_triggers(now_s)
+                self._ask()
         bill(self.record, self.plan, self.held, self.cluster, self.rest)
 
     def _patience_s(self) -> float | None:

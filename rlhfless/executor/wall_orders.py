@@ -18,6 +18,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.executor.actors import Held, with_prefixes, without_prompt
 from rlhfless.executor.decisions import check_all_go, check_decision, receiver_of
 from rlhfless.executor.faults import Faults, Speed
+from rlhfless.executor.prefixes import prefixes_of
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.remote import Crew
 from rlhfless.executor.step import Step
@@ -55,7 +56,7 @@ class WallOrders(Step[Remote]):
         faults: Faults,
         weights_version: int,
     ) -> None:
-        super().__init__(plan, requests, record, migration)
+        super().__init__(plan, requests, record, migration, admission)
         self.crew, self.latency, self.admission, self.faults = crew, latency, admission, faults
         self.weights_version = weights_version
         self.longest_tokens = max((r.prompt_tokens + r.limit_tokens for r in requests), default=0)
@@ -94,9 +95,7 @@ class WallOrders(Step[Remote]):
         self._start(first)
         if self.plan.prefill is None:
             return
-        wanted = dict(zip(self.plan.prefill.prompts, self.plan.prefill.prefix_tokens, strict=True))
-        ids = {r.prompt: r.prompt_ids for r in self.requests if r.prompt in wanted and r.prompt_ids is not None}
-        prefixes = {p: ids[p][: min(n, len(ids[p]) - 1)] for p, n in wanted.items() if p in ids}
+        prefixes = prefixes_of(self.plan, self.requests)
         receivers = {a.index: a.plan.prefixes for a in self.planned if a.awaits}
         if prefill is None:
             handles, done_s = self.crew.prefill(prefixes, receivers)
@@ -215,7 +214,13 @@ class WallOrders(Step[Remote]):
 
     # --- what a rule may see ------------------------------------------------------------------------------------------
 
-    def _views(self, now_s: float) -> tuple[ActorView, ...]:
+    def _ask(self) -> None:
+        """Ask the rule, if there is one, when it wants to be asked next."""
+        if self.rule is not None:
+            self._ask_triggers(self._views())
+
+    def _views(self) -> tuple[ActorView, ...]:
+        """What is known of every actor that goes on."""
         return tuple(self._view(actor) for actor in self.live.values() if not actor.closing)
 
     def _view(self, actor: Remote) -> ActorView:
@@ -226,10 +231,12 @@ class WallOrders(Step[Remote]):
         here = {*running, *waiting}
         arriving = tuple(r for r in own if r not in here)
         free, gpus = max(0, actor.admission.max_batch - len(own)), len(actor.plan.gpu_ids)
-        return ActorView(actor.index, gpus, actor.assigned, actor.completed, running, waiting, arriving, free)
+        free_kv = actor.admission.kv_capacity_tokens - self._weigh([*own], self.known_tokens)
+        return ActorView(actor.index, gpus, actor.assigned, actor.completed, running, waiting, arriving, free, free_kv)
 
     def _state(self, now_s: float) -> StepState:
-        return StepState(now_s, self._views(now_s), self.known_tokens.copy(), self.complete.copy(), self.prompt_tokens)
+        views, known = self._views(), self.known_tokens.copy()
+        return StepState(now_s, views, known, self.complete.copy(), self.prompt_tokens, self.reserved_tokens)
 
     # --- decisions ----------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rlhfless.scheduling.fold import SquareRootFold
+from rlhfless.scheduling.handover import Room
 from solver.rules import ActorView, Decision, Move, StepState, Trigger
 
 UNEVEN = 0.05  # share of its responses by which an actor must exceed the thinnest before it gives one away
@@ -37,25 +38,29 @@ class DrainingFold(SquareRootFold):
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
         """The next response of every actor that is drained or too full, if its link is free."""
-        load = {v.actor: len(v.unfinished) + len(v.arriving) for v in state.actors}
-        free = {v.actor: v.free_slots for v in state.actors}
+        load = {v.actor: v.unfinished_count + len(v.arriving) for v in state.actors}
+        room = Room(state)
         self._leaving &= load.keys()
         unfinished = np.flatnonzero(~np.asarray(state.complete))
         share = self._share(state, unfinished)
-        staying = self._fold(state, load, free, self.nu * share * len(unfinished) / self.latency.base_s)
+        staying = self._fold(state, load, room, self.nu * share * len(unfinished) / self.latency.base_s)
         moves: list[Decision] = []
 
         def send(view: ActorView) -> bool:
-            """Send a response to the thinnest actor with a free slot, if there is one."""
-            open_to = [v.actor for v in staying if free[v.actor] > 0 and v.actor != view.actor]
-            if not open_to or not view.unfinished or self._free_s.get(view.actor, -math.inf) > now_s + 1e-9:
+            """Send a response to the thinnest actor with a free slot and memory for it, if there is one."""
+            if not view.unfinished or self._free_s.get(view.actor, -math.inf) > now_s + 1e-9:
+                return False
+            (needs,) = room.needs(view.unfinished[:1])
+            others = [v.actor for v in staying if v.actor != view.actor]
+            open_to = [a for a in others if room.slots[a] > 0 and room.kv_tokens(a) >= needs]
+            if not open_to:
                 return False
             to = min(open_to, key=lambda a: (load[a], a))
             if view.actor not in self._leaving and load[view.actor] - load[to] < max(2.0, UNEVEN * load[view.actor]):
                 return False
             response = view.unfinished[0]
             moves.append(Move(response, to))
-            free[to] -= 1
+            room.give(to, needs)
             load[to] += 1
             load[view.actor] -= 1
             context = float(state.prompt_tokens[response] + state.generated_tokens[response])
@@ -71,13 +76,16 @@ class DrainingFold(SquareRootFold):
         self._next_s = max(now_s + self.latency.base_s, min(busy)) if busy else None
         return moves
 
-    def _fold(self, state: StepState, load: dict[int, int], free: dict[int, int], wanted_squared: float) -> list[ActorView]:
-        """Mark the thinnest actors that are one too many as leaving, while the others have room; returns those that stay."""
+    def _fold(self, state: StepState, load: dict[int, int], room: Room, wanted_squared: float) -> list[ActorView]:
+        """Mark the thinnest actors that are one too many as leaving, while the others have slots; returns those that stay.
+
+        Memory is not looked at: a response that finds none waits for it where it is, and decodes.
+        """
         staying = sorted((v for v in state.actors if v.actor not in self._leaving), key=lambda v: (load[v.actor], v.actor))
         pending = sum(load[a] for a in self._leaving)
         while len(staying) > 1 and (len(staying) - 1) ** 2 >= wanted_squared - 1e-9:
             pending += load[staying[0].actor]
-            if sum(free[v.actor] for v in staying[1:]) < pending:
+            if sum(room.slots[v.actor] for v in staying[1:]) < pending:
                 break
             self._leaving.add(staying.pop(0).actor)
         return staying

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rlhfless.scheduling.fixed import Random
-from rlhfless.scheduling.handover import hand_over
+from rlhfless.scheduling.handover import Room, hand_over
 from rlhfless.scheduling.policy import PlanningInput, SchedulingPolicy
 from solver.latency import LatencyModel
 from solver.plan import Plan
@@ -46,10 +46,10 @@ class SquareRootFold:
         unfinished = np.flatnonzero(~np.asarray(state.complete))
         share = self._share(state, unfinished)
         wanted = max(1, math.ceil(math.sqrt(self.nu * share * len(unfinished) / self.latency.base_s) - 1e-9))
-        ranked = sorted(state.actors, key=lambda a: (len(a.unfinished) + len(a.arriving), a.actor))
+        ranked = sorted(state.actors, key=lambda a: (a.unfinished_count + len(a.arriving), a.actor))
         leaving = max(0, len(ranked) - wanted)
-        taken: dict[int, int] = {}
-        cuts = [cut for thin in ranked[:leaving] if (cut := hand_over(thin, ranked[leaving:], taken)) is not None]
+        room = Room(state)
+        cuts = [cut for thin in ranked[:leaving] if (cut := hand_over(thin, ranked[leaving:], room)) is not None]
         self.actors = len(ranked) - len(cuts)
         self._wait = self._completions_until_fold(len(unfinished), self.actors, share)
         return list(cuts)

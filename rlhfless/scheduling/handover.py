@@ -1,4 +1,4 @@
-"""Spreading the unfinished responses of an actor over others with free slots: what every cut and fold needs.
+"""Spreading the unfinished responses of an actor over others with free slots and memory: what every cut and fold needs.
 
 Knows what a rule may see (``StepState``); nothing of time.
 """
@@ -6,34 +6,91 @@ Knows what a rule may see (``StepState``); nothing of time.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
-from solver.rules import ActorView, Cut, Move
+import numpy as np
+
+from solver.rules import ActorView, Cut, Move, StepState
 
 
-def hand_over(leaving: ActorView, receivers: Sequence[ActorView], taken: dict[int, int]) -> Cut | None:
-    """Cut ``leaving``, each of its unfinished responses going to the receiver with the fewest responses so far.
+class Room:
+    """The free slots and KV memory of actors, as the decisions of one moment fill them.
+
+    Attributes:
+        slots: free ones by actor; received: responses that were given to it, by actor.
+    """
+
+    def __init__(self, state: StepState) -> None:
+        self._state = state
+        self._views = {a.actor: a for a in state.actors}
+        self._kv_tokens: dict[int, float] = {}
+        self.slots = {a.actor: a.free_slots for a in state.actors}
+        self.received: dict[int, int] = {}
+
+    def kv_tokens(self, actor: int) -> float:
+        """What is free of its memory."""
+        if actor not in self._kv_tokens:
+            self._kv_tokens[actor] = self._views[actor].free_kv_tokens
+        return self._kv_tokens[actor]
+
+    def needs(self, responses: Sequence[int]) -> list[int]:
+        """KV tokens that each of them takes wherever it goes."""
+        found: list[int] = self._state.held_tokens[np.array(responses, dtype=np.int64)].tolist()
+        return found
+
+    def give(self, actor: int, kv_tokens: float) -> None:
+        """A response that takes so many KV tokens goes there."""
+        self.slots[actor] -= 1
+        self._kv_tokens[actor] = self.kv_tokens(actor) - kv_tokens
+        self.received[actor] = self.received.get(actor, 0) + 1
+
+    def completions_short(self, leaving: ActorView, receivers: Iterable[int]) -> int:
+        """Completions, of whomever, without which ``receivers`` cannot take all that is unfinished on ``leaving``; 0 or less
+        where they may. Under ``preempt`` nobody knows what a completion frees: one more may be enough."""
+        slots = leaving.unfinished_count - sum(max(0, self.slots[a]) for a in receivers)
+        if slots > 0:
+            return slots
+        lacks = sum(self.needs(leaving.unfinished)) - sum(max(0.0, self.kv_tokens(a)) for a in receivers)
+        if lacks <= 0 or self._state.reserved_tokens is None:
+            return min(slots, 0) if lacks <= 0 else 1
+        unfinished = np.flatnonzero(~np.asarray(self._state.complete))
+        return math.ceil(lacks / float(self._state.reserved_tokens[unfinished].max()))
+
+
+def hand_over(leaving: ActorView, receivers: Sequence[ActorView], room: Room) -> Cut | None:
+    """Cut ``leaving``, each of its unfinished responses going to the receiver with the fewest responses so far that has a free
+    slot and memory for it.
 
     Args:
-        taken: slots already given out by earlier decisions of the same moment, by actor; updated.
+        room: of this moment, for all of its decisions; entered is what this one takes.
 
     Returns:
-        None when the receivers have too few free slots, or a response is still on its way to ``leaving``.
+        None when a response finds no room, or is still on its way to ``leaving``. Then nothing is entered.
     """
-    free = {a.actor: a.free_slots - taken.get(a.actor, 0) for a in receivers}
-    if leaving.arriving or sum(max(0, f) for f in free.values()) < len(leaving.unfinished):
+    slots = {a.actor: room.slots[a.actor] for a in receivers}
+    if leaving.arriving or sum(max(0, f) for f in slots.values()) < leaving.unfinished_count:
         return None
-    load = {a.actor: len(a.unfinished) + len(a.arriving) + taken.get(a.actor, 0) for a in receivers}
-    open_to = [(load[a], a) for a, f in free.items() if f > 0]
+    kv_tokens = {a: room.kv_tokens(a) for a in slots}
+    open_to = [
+        (a.unfinished_count + len(a.arriving) + room.received.get(a.actor, 0), a.actor) for a in receivers if slots[a.actor] > 0
+    ]
     heapq.heapify(open_to)
-    moves = []
-    for response in leaving.unfinished:
-        fewest, receiver = open_to[0]
-        free[receiver] -= 1
-        if free[receiver]:
-            heapq.heapreplace(open_to, (fewest + 1, receiver))
-        else:
-            heapq.heappop(open_to)
-        taken[receiver] = taken.get(receiver, 0) + 1
+    moves, needs = [], room.needs(leaving.unfinished)
+    for response, tokens in zip(leaving.unfinished, needs, strict=True):
+        too_small = []
+        while open_to and kv_tokens[open_to[0][1]] < tokens:
+            too_small.append(heapq.heappop(open_to))  # for this one: it may hold a smaller one
+        if not open_to:
+            return None
+        fewest, receiver = heapq.heappop(open_to)
+        slots[receiver] -= 1
+        kv_tokens[receiver] -= tokens
+        if slots[receiver]:
+            heapq.heappush(open_to, (fewest + 1, receiver))
+        for one in too_small:
+            heapq.heappush(open_to, one)
         moves.append(Move(response, receiver))
+    for move, tokens in zip(moves, needs, strict=True):
+        room.give(move.to_actor, tokens)
     return Cut(leaving.actor, tuple(moves))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rlhfless.scheduling.fixed import Random
-from rlhfless.scheduling.handover import hand_over
+from rlhfless.scheduling.handover import Room, hand_over
 from rlhfless.scheduling.policy import PlanningInput, SchedulingPolicy
 from solver.assemble import assemble, check_fits
 from solver.plan import Plan
@@ -24,13 +24,12 @@ from solver.rules import ActorView, Decision, StepState, Trigger
 
 @dataclass
 class LocalCut:
-    """Cut an actor when ``tau`` of its assigned responses are complete and others have free slots; else it waits."""
+    """Cut an actor when ``tau`` of its assigned responses are complete and others have room for the rest; else it waits."""
 
     tau: float
     name: str = "local cut"
     _assigned: dict[int, int] = field(default_factory=dict, repr=False)
-    _missing: int | None = field(default=None, repr=False)  # slots that actors which are due wait for, at least
-    _actors: int = field(default=1, repr=False)
+    _again: int | None = field(default=None, repr=False)  # completions of the step before which no actor that waits can be cut
 
     def _due(self, view: ActorView) -> int:
         """Completions at which this actor is to be cut: a share of what the plan assigned to it."""
@@ -38,35 +37,31 @@ class LocalCut:
         return max(1, math.ceil(self.tau * first))
 
     def next_trigger(self, view: ActorView) -> Trigger | None:
-        """At tau of its own responses; while actors wait, at its share of the completions that must free slots first."""
+        """At tau of its own responses; while actors wait, when enough of the step's may have made room."""
         due = self._due(view)
-        if self._missing is None:
-            return Trigger(completions=max(due, view.completed + 1))
-        later = view.completed + max(1, math.ceil(self._missing / self._actors))
-        return Trigger(completions=later if due <= view.completed else min(due, later))
+        return Trigger(due if due > view.completed else None, step_completions=self._again)
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
         """Cut every actor that is due, the one with the fewest unfinished responses first."""
-        left = {a.actor: len(a.running) + len(a.waiting) for a in state.actors}
-        free = {a.actor: a.free_slots for a in state.actors}  # of actors that are not cut
-        due = [a for a in state.actors if left[a.actor] and a.completed >= self._due(a)]
+        due = [a for a in state.actors if a.completed < a.assigned and a.completed >= self._due(a)]
+        left = {a.actor: a.unfinished_count for a in state.actors}
+        room, stays = Room(state), {a.actor: a for a in state.actors}
         cuts: list[Decision] = []
-        taken: dict[int, int] = {}
         missing: list[int] = []
         for leaving in sorted(due, key=lambda a: (left[a.actor], a.actor)):
             # an actor that receives goes on, and one that is due itself only receives if it is not cut
-            lacks, cut = left[leaving.actor] - sum(free.values()) + free[leaving.actor], None
-            if lacks <= 0 and leaving.actor not in taken:
-                receivers = [a for a in state.actors if a.actor != leaving.actor and a.actor in free]
-                cut = hand_over(leaving, [a for a in receivers if left[a.actor] or a.arriving], taken)
+            others = [a for a in stays.values() if a is not leaving]
+            short, cut = room.completions_short(leaving, [a.actor for a in others]), None
+            if short <= 0 and left[leaving.actor] and leaving.actor not in room.received:
+                cut = hand_over(leaving, [a for a in others if left[a.actor] or a.arriving], room)
             if cut is not None:
                 cuts.append(cut)
-                del free[leaving.actor]
+                del stays[leaving.actor]
             else:
-                missing.append(lacks)
-        # a completion anywhere brings an actor that waits one slot nearer to being cut, never more
-        self._missing = min(missing, default=None)
-        self._actors = max(1, len(free))
+                missing.append(max(1, short))
+        # a completion anywhere brings an actor that waits one response nearer to being cut, never more
+        complete = len(state.complete) - state.unfinished_count
+        self._again = complete + min(missing) if missing else None
         return cuts
 
 

@@ -115,10 +115,10 @@ class LocalLearner:
     def write(self, folder: Path) -> None:
         """See ``Learner``. All ranks have to call it; the first one writes."""
         parameters = self._parameters()
-        weights = {name: whole(value.detach()).cpu().contiguous() for name, value in parameters.items()}
+        weights = {name: self._gathered(value.detach()) for name, value in parameters.items()}
         optimizer = self.algorithm.optimizer
         moments = {
-            f"{name}/{what}": whole(torch.as_tensor(value)).cpu().contiguous()
+            f"{name}/{what}": self._gathered(torch.as_tensor(value))
             for name, parameter in parameters.items()
             for what, value in optimizer.state.get(parameter, {}).items()
             if value is not None
@@ -158,6 +158,11 @@ class LocalLearner:
 
     def close(self) -> None:
         """See ``Learner``; nothing is held."""
+
+    def _gathered(self, value: Any) -> Any:
+        """A whole tensor on the CPU for the first rank; the others hold no more than one at a time."""
+        gathered = whole(value)
+        return gathered.cpu().contiguous() if self.ranks.rank == 0 else None
 
     def _parameters(self) -> dict[str, Any]:
         """All trained weights by name, tied ones once."""

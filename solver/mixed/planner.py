@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from solver.errors import PlanningError
-from solver.mixed.blame import blame
+from solver.mixed.blame import blame, room_of
 from solver.mixed.classes import Classes
 from solver.mixed.effort import Effort
 from solver.mixed.linear_model import load
@@ -32,6 +33,7 @@ FIRST_RATIO = 1.12  # of the makespans that are tried first
 MORE = 0.05  # share of the time limit by which the work goes on while nothing keeps a deadline or a budget
 CANDIDATES = 0.2  # share of the time limit that timing the other candidates may take at most
 BLAME = 0.05  # share of the time limit for finding out how far a limit is from what can be kept
+ROOM, LATEST_ROOM = 0.06, 1.15  # of the time limit: for each look at more slots or memory, and when the last one begins
 HURRY_S = 0.2  # below this time limit fewer makespans are tried first, and no linear programme is built
 FIRST_SHARES, FIRST_WORK = (0.8, 0.65, 1.0), 0.3  # of the split's makespan for sequences; of the work: no more before the bound
 PROVING, PATIENCE = 0.3, 4  # share of the work for the bound; it falls with the halvings that did not move it
@@ -59,6 +61,7 @@ def search_mixed(
     time_limit_s: float = 1.0,
     *,
     most_candidates: int = 8,
+    explains: bool = True,
 ) -> MixedOutcome:
     """Plan and bound, and the other good plans on the way.
 
@@ -69,6 +72,7 @@ def search_mixed(
             Building the work and the random split come first: a limit below what they take, about 30 ms for 2,048 responses on
             six offers and 0.15 s for 16,384, cannot be kept.
         most_candidates: other plans to return, as far as there is time to time them.
+        explains: whether a refusal looks for slots or memory that would be enough.
 
     Returns:
         The best plan with ``lower_bound``, ``status``, ``history``; ``notes["stopped_by"]`` is ``proof``, ``failures`` (nothing
@@ -79,14 +83,29 @@ def search_mixed(
     """
     if time_limit_s >= HURRY_S:
         load()  # once per process, before the clock starts
-    return _MixedPlanner(problem, time_limit_s, most_candidates).run()
+    return _MixedPlanner(problem, time_limit_s, most_candidates, explains).run()
+
+
+def room_to_try(problem: MixedProblem, time_limit_s: float, began: float, plan: Callable[..., object]) -> str:
+    """What is to be said of slots and KV memory after a search for nothing that ``began`` (``perf_counter``) and was given
+    ``time_limit_s``; ``plan(problem, time_limit_s, explains=False)`` searches again."""
+
+    def keeps(roomier: MixedProblem) -> bool:
+        try:
+            plan(roomier, ROOM * time_limit_s, explains=False)
+        except PlanningError:
+            return False
+        return True
+
+    return room_of(problem, keeps, began + LATEST_ROOM * time_limit_s)
 
 
 class _MixedPlanner:
     """State of one planning run."""
 
-    def __init__(self, problem: MixedProblem, time_limit_s: float, most_candidates: int) -> None:
+    def __init__(self, problem: MixedProblem, time_limit_s: float, most_candidates: int, explains: bool) -> None:
         self.began = time.perf_counter()
+        self.problem, self.explains = problem, explains
         self.time_limit_s, self.most_candidates = time_limit_s, most_candidates
         self.hurry = time_limit_s < HURRY_S
         self.last_at = self.began + LAST_S * time_limit_s
@@ -212,8 +231,7 @@ class _MixedPlanner:
     def outcome(self, stopped: str) -> MixedOutcome:
         """The result, or the refusal."""
         if math.isinf(self.plans.value):
-            self.sequences.effort = Effort(BLAME * self.time_limit_s, time.perf_counter() + BLAME * self.time_limit_s)
-            raise PlanningError(blame(self.work, self.plans.worth, self.sequences, self.plans.fastest_s, self.plans.cheapest))
+            self.refuse()
         self.bound = min(max(self.bound, self.search.lower_bound), self.plans.value) if self.started else 0.0
         proven = self.plans.value - self.bound <= PROVEN_GAP * max(abs(self.plans.value), 1e-12)
         last = self.history[-1]
@@ -227,3 +245,12 @@ class _MixedPlanner:
         )  # fmt: skip
         others = [replace(other, notes=notes) for other in self.plans.others(self.most_candidates, self.last_at)]
         return MixedOutcome(plan, (plan, *others, self.plans.split))
+
+    def refuse(self) -> None:
+        """Say which limit no plan found keeps."""
+        worth = self.plans.worth
+        fastest_s, cheapest = worth.rest.step_time_s(self.plans.fastest_s), worth.step(*self.plans.cheapest)[1]
+        best = cheapest if worth.objective.deadline_s is None else fastest_s
+        room = room_to_try(self.problem, self.time_limit_s, self.began, search_mixed) if self.explains else ""
+        effort = Effort(BLAME * self.time_limit_s, time.perf_counter() + BLAME * self.time_limit_s)
+        raise PlanningError(blame(self.problem, [self.work], worth, best, effort, room))

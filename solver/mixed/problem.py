@@ -14,7 +14,7 @@ import numpy as np
 from solver.cluster import Cluster, MixedCluster
 from solver.objective import Objective, StepRest
 from solver.offers import Latencies, Offer
-from solver.workload import Workload
+from solver.workload import IntArray, Workload
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +30,7 @@ class MixedProblem:
         release: when actors give their GPUs back.
         keep_together: all responses of a prompt on one actor.
         share_prefill: an actor computes a prompt once for all its responses there.
+        prompt_numbers: (P,) of the prompts as they were asked for, which sentences name; None when they are as in ``workload``.
     """
 
     workload: Workload
@@ -44,6 +45,7 @@ class MixedProblem:
     release: str = "done"
     keep_together: bool = False
     share_prefill: bool = False
+    prompt_numbers: IntArray | None = None
 
     @property
     def points(self) -> Workload:

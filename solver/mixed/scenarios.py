@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,9 +15,10 @@ import numpy as np
 from solver.assemble import with_times
 from solver.errors import PlanningError
 from solver.evaluate import evaluate
+from solver.mixed.blame import blame
 from solver.mixed.effort import Effort
 from solver.mixed.linear_model import load
-from solver.mixed.planner import COUNTED, HURRY_S, LAST_S, PROVEN_GAP, search_mixed
+from solver.mixed.planner import BLAME, COUNTED, HURRY_S, LAST_S, PROVEN_GAP, MixedOutcome, room_to_try, search_mixed
 from solver.mixed.problem import MixedProblem
 from solver.mixed.search import bound_of, floor_of
 from solver.mixed.work import MixedWork
@@ -30,10 +30,11 @@ from solver.workload import FloatArray
 SEARCH = 0.5  # of the time limit, less what timing two plans over the scenarios takes, for plans for the predicted lengths
 COUNTED_HERE = 0.75  # share of the time limit that counted work may take; vectors and heaps are easier to foresee than searches
 RESPONSE_S, BUILD_S = 6e-7, 3e-7  # what a response of a scenario takes to time, and to sort and sum (see ``effort``)
+NEAREST, NEAR = 0.5, 3  # of the time for that search, for one towards the limit alone, and how many of its plans are timed
 BOUNDS = 0.35  # of the work is kept for the bounds
 
 
-def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float) -> Plan:
+def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, explains: bool = True) -> Plan:
     """The random split and the best plans for the predicted lengths are timed over the scenarios, and the best over them is
     taken; what is left of the work goes to the bound of every scenario.
 
@@ -64,7 +65,16 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float) -> Pla
         return with_times(plan, taken), time_s, cost + learner_rate * time_s
 
     search_s = max(0.1 * time_limit_s, SEARCH * time_limit_s - 2 * once_s)
-    outcome = search_mixed(replace(problem, workload=workload.points), search_s)
+    points = replace(problem, workload=workload.points)
+    # without a plan that keeps the limit over the scenarios: what comes nearest to it keeps it, or says how far it is missed
+    nearest = replace(points, objective=Objective(0.0 if objective.deadline_s is None else 1.0, cost=objective.cost))
+    near: MixedOutcome | None = None
+    try:
+        outcome = search_mixed(points, search_s, explains=False)
+    except PlanningError:
+        if not objective.limited:
+            raise
+        outcome = near = search_mixed(nearest, NEAREST * search_s)
     effort.spend(COUNTED * search_s)
     *others, dealt = [outcome.plan, *outcome.candidates[1:]]
     before = time.perf_counter()
@@ -106,11 +116,20 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float) -> Pla
             break
         found.append(over_scenarios(plan))
     values = [objective.value_over(t, c, norms) for _, t, c in found]
+    if math.isinf(min(values)) and near is None:
+        near = search_mixed(nearest, NEAREST * search_s)
+        found += [over_scenarios(plan) for plan in near.candidates[:NEAR]]
+        values = [objective.value_over(t, c, norms) for _, t, c in found]
     best = int(np.argmin(values))
     value = values[best]
     at_s = time.perf_counter() - began
     if math.isinf(value):
-        raise PlanningError(_missed(objective, [(t, c) for _, t, c in found]))
+        best_found = min(objective.risk(t if objective.deadline_s is not None else c) for _, t, c in found)
+        room = room_to_try(problem, time_limit_s, began, plan_mixed_over_scenarios) if explains else ""
+        works += [MixedWork.of(replace(problem, workload=case)) for case in cases[len(works) :]]
+        worth = replace(worth, objective=objective)
+        least_effort = Effort(BLAME * time_limit_s, time.perf_counter() + BLAME * time_limit_s)
+        raise PlanningError(blame(problem, works, worth, best_found, least_effort, room))
     chosen, times, costs = found[best]
     for s, work in enumerate(works):
         if effort.over:
@@ -139,19 +158,4 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float) -> Pla
             Improvement("bounds of the scenarios", time.perf_counter() - began, value, bound),
         ),
         solve_s=time.perf_counter() - began,
-    )
-
-
-def _missed(objective: Objective, found: Sequence[tuple[FloatArray, FloatArray]]) -> str:
-    """The sentence for a limit that no candidate keeps over the scenarios."""
-    if objective.deadline_s is not None:
-        what, unit, limit = "deadline", "s", objective.deadline_s
-        best = min(objective.risk(time_s) for time_s, _ in found)
-    else:
-        assert objective.budget is not None
-        what, unit, limit = "budget", objective.cost_unit, objective.budget
-        best = min(objective.risk(cost) for _, cost in found)
-    return (
-        f"no plan found for the {what} of {limit:.3f} {unit} over the scenarios of lengths: the best takes {best:.3f}; "
-        f"raise the {what} by {math.ceil((best - limit) * 1000) / 1000:.3f} {unit} or add GPUs"
     )

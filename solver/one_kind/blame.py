@@ -5,43 +5,57 @@ Knows the relaxation, the rounding and the limits; the sentence is for people.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 
-from solver.errors import shown, shown_above
+from solver.latency import LatencyModel
+from solver.missed import limit_of, missed, more, room_to_blame
+from solver.objective import Objective
 from solver.one_kind.relaxation import least_makespan_s, relaxed
 from solver.one_kind.rounding import next_fit
 from solver.one_kind.sorted_work import SortedWork
 from solver.pricing import Pricing
+from solver.workload import Workload
 
 
-def limit_missed(works: list[SortedWork], pricing: Pricing, found: list[tuple[float, float]]) -> str:
+def limit_missed(works: list[SortedWork], pricing: Pricing, found: list[tuple[float, float]], room: str) -> str:
     """The sentence for a deadline or budget that no plan was found for.
 
     Args:
         works: the sorted work of every scenario, or of the predicted lengths alone.
         found: time and cost of the plans known (over the scenarios).
+        room: what is to be said of slots and memory.
     """
     rest, objective = pricing.rest, pricing.objective
-    over = ""
-    if len(works) > 1:
-        share = "" if objective.tail == 1.0 else f" of the worst {objective.tail:.0%}"
-        over = f" in the mean{share} over the scenarios of lengths"
     if objective.deadline_s is not None:
         least = objective.risk(np.array([rest.step_time_s(least_makespan_s(work)) for work in works]))
         best = min(time_s for time_s, _ in found)
         if len(works) == 1:
             best = min(best, rest.step_time_s(_shortest_next_fit_s(works[0])))
-        limit, what, unit, where = objective.deadline_s, "deadline", "s", f" on {works[0].most_actors} actors"
-        remedy = " or add GPUs"
+        where = f" on {works[0].most_actors} actors"
     else:
-        assert objective.budget is not None
         least = objective.risk(np.array([_least_cost(work, pricing) for work in works]))
-        best = min(cost for _, cost in found)
-        limit, what, unit, where, remedy = objective.budget, "budget", objective.cost_unit, "", ""
-    return (
-        f"no plan found for the {what} of {shown(limit)} {unit}{over}: the step needs at least {shown(least)} {unit}{where}, "
-        f"and the best plan found takes {shown(best)}; raise the {what} by {shown_above(best - limit)} {unit}{remedy}"
-    )
+        best, where = min(cost for _, cost in found), ""
+    return missed(objective, least, best, scenarios=len(works), where=where, room=room)
+
+
+def room_of(
+    latency: LatencyModel, workload: Workload, objective: Objective, keeps: Callable[[LatencyModel], bool], stop_at: float
+) -> str:
+    """What is to be said of slots and KV memory when nothing keeps the limit.
+
+    Args:
+        keeps: whether a plan on actors of another latency model keeps it. stop_at: by when (``perf_counter``) to stop.
+    """
+
+    def kept(slots: float, kv_tokens: float) -> bool:
+        room = more(latency.max_batch, slots), more(latency.kv_capacity_tokens, kv_tokens)
+        return keeps(replace(latency, max_batch=room[0], kv_capacity_tokens=room[1]))
+
+    most = len(workload), int(workload.reserved_tokens.sum())
+    return room_to_blame([latency.max_batch], [latency.kv_capacity_tokens], most, limit_of(objective)[0], kept, stop_at)
 
 
 def _least_cost(work: SortedWork, pricing: Pricing) -> float:

@@ -18,7 +18,7 @@ from solver.evaluate import admission_of
 from solver.group_times import GroupTimes, Split
 from solver.latency import LatencyModel
 from solver.objective import Objective, StepRest
-from solver.one_kind.blame import limit_missed
+from solver.one_kind.blame import limit_missed, room_of
 from solver.one_kind.limits import MOST_PER_SEARCH, NearLimit
 from solver.one_kind.search import MakespanSearch
 from solver.one_kind.sorted_work import SortedWork
@@ -37,6 +37,8 @@ FILLED_AROUND = 15  # makespans on either side of the best at which leftovers ar
 PROVEN_GAP = 1e-6
 BUILD_SHARE, BUILD_S = 0.2, 2e-6  # of the time limit, and seconds per response, that have to be left for a model
 SEARCHED, PRICED = 0.45, 0.75  # of the time, over scenarios: when the search and the pricing of candidates end at the latest
+ROOM_S = 0.15  # for trying whether more slots or memory would be enough, each time and in all where the time limit is over
+LATEST_BLAME = 1.1  # of the time limit, by when a refusal looks for that
 SIZED_LENGTHS = 1 << 15  # enough to choose the number of actors of the split of single responses
 
 
@@ -58,6 +60,7 @@ class OneKind:
     release: str
     seed: int
     began: float
+    explains: bool = True  # whether a refusal looks for what would be enough
     history: list[Improvement] = field(default_factory=list)
 
     def plan(self) -> Plan:
@@ -265,4 +268,20 @@ class OneKind:
         for split in others:
             candidates.look_at(split)
         found = [(c.time_s, c.cost) for c in candidates.found]
-        raise PlanningError(limit_missed([self._sorted(case) for case in self.workload.cases()], candidates.pricing, found))
+        works = [self._sorted(case) for case in self.workload.cases()]
+        raise PlanningError(limit_missed(works, candidates.pricing, found, self._room_to_blame() if self.explains else ""))
+
+    def _room_to_blame(self) -> str:
+        """What is to be said of slots and KV memory."""
+
+        def keeps(roomier: LatencyModel) -> bool:
+            quick_s = min(self.time_limit_s, ROOM_S)
+            again = replace(self, latency=roomier, time_limit_s=quick_s, began=time.perf_counter(), explains=False, history=[])
+            try:
+                again.plan()
+            except PlanningError:
+                return False
+            return True
+
+        stop_at = max(self.began + LATEST_BLAME * self.time_limit_s, time.perf_counter() + ROOM_S)
+        return room_of(self.latency, self.workload, self.objective, keeps, stop_at)

@@ -20,16 +20,16 @@ from numpy.typing import ArrayLike
 from solver.assemble import timed
 from solver.cluster import Cluster, MixedCluster
 from solver.errors import PlanningError
-from solver.evaluate import there_tokens
+from solver.evaluate import evaluate, there_tokens
 from solver.latency import LatencyModel
 from solver.objective import Objective, StepRest
-from solver.offers import Latencies, latency_of
+from solver.offers import Latencies, check_priced, latency_of
 from solver.plan import ActorPlan, Plan
 from solver.prefill.links import bandwidth_bytes_per_s, pool_of_node, transfer_rate
 from solver.prefill.placed import Placement
 from solver.prefill.placement import check_options, place, retimed
 from solver.prefill.prefix import PrefixChoice, PrefixCosts, PrefixTree, choose_prefixes
-from solver.workload import IntArray, Workload
+from solver.workload import FloatArray, IntArray, Workload
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,13 +103,17 @@ def deduplicate(
         share_in_actors: allow samples of a prompt on one actor to share its prefill. prefill_actor: allow a prefill actor.
         capacity_tokens: KV tokens that it holds; None takes what the latency model says. max_batch: most prefixes of it.
         learner_node, prefill_latency, overlap, streamed, late_start: see ``solver.prefill.placement.place``.
-        objective: what decides whether it pays, the given plan's time and GPU-seconds being the reference. A prefill actor
-            is considered only if its net saving in actor-seconds is above 0; its own seconds count on GPUs of its own only.
+        objective: what decides whether it pays, the given plan's step being the reference; a plan that misses its deadline or
+            budget by less is better than one that misses it by more. rest: the step outside generation, which time, cost,
+            deadline and budget include as in planning. A prefill actor is considered only if its net saving in actor-seconds
+            is above 0; its own seconds count on GPUs of its own only.
 
     Raises:
-        PlanningError: the token ids do not fit the workload, a response has tokens generated already, or see ``place``.
+        PlanningError: the token ids do not fit the workload, a response has tokens generated already, cost is in dollars and
+            nothing has a price, or see ``place``.
     """
     check_options(cluster, learner_node, overlap)
+    check_priced(objective.cost, cluster)
     if plan.prefill or any(a.prefixes or not a.responses for a in plan.actors):
         raise PlanningError("the plan has a prefill actor already; deduplicate the plan that it was made from")
     if np.any(workload.generated_tokens > 0):
@@ -121,12 +125,10 @@ def deduplicate(
     sharing = replace(plan, actors=tuple(replace(a, shares_prompts=a.shares_prompts or share_in_actors) for a in plan.actors))
     sharing = retimed(sharing, workload, latency, rest, admission)
     best, how, after = sharing, "shared in actors", _prefill_tokens(sharing, workload)
-    reference = (given.makespan_s or 1.0, given.gpu_seconds or 1.0)
+    learner_rate = rest.learner_rate(objective.cost, cluster.pools[0].usd_per_gpu_s)
+    judged = _Judge(workload, latency, objective, rest, admission, learner_rate).against(given)
 
-    def value(candidate: Plan) -> float:
-        return objective.value(candidate.makespan_s, candidate.gpu_seconds, reference)
-
-    if after == before or value(sharing) > value(given):
+    if after == before or judged.rank(sharing) > judged.rank(given):
         best, how, after = given, "none", before
     options = {"tree": tree, "learner_node": learner_node, "prefill_latency": prefill_latency, "overlap": overlap,
                "streamed": streamed, "late_start": late_start, "rest": rest, "admission": admission}  # fmt: skip
@@ -145,19 +147,61 @@ def deduplicate(
         return choose_prefixes(tree, counts, costs, capacity_tokens=room_tokens, max_batch=max_batch)
 
     choice = tried = choose(capacity if prefill_actor else 0)
-    placement, least = None, np.inf
+    placement, least = None, (np.inf, np.inf)
     while tried.net_s > 0:
         placed = place(_receiving(sharing, tried.prefix_tokens), workload, cluster, latency, **options)  # type: ignore[arg-type]
-        if value(placed.plan) < value(best):
+        rank = judged.rank(placed.plan)
+        if rank < judged.rank(best):
             best, how, choice, placement = placed.plan, "prefill actor", tried, placed
             after = tried.computed_tokens + _prefill_tokens(placed.plan, workload)
-        if value(placed.plan) >= least:
+        if rank >= least:
             break
         # One prefill actor works for all, who wait for it: half as much may be better, and half of that.
-        least = value(placed.plan)
+        least = rank
         tried = choose(tried.computed_tokens // 2)
     notes = {**plan.notes, "prefill": {"how": how, "tokens_before": before, "tokens_after": after}}
     return Deduplication(plan if how == "none" else replace(best, notes=notes), how, choice, placement, before, after)
+
+
+@dataclass(frozen=True, eq=False)
+class _Judge:
+    """What plans of a workload are worth: time, cost and value of the whole step, in the unit of the objective.
+
+    Attributes:
+        learner_rate: cost of the learner's GPUs per second of the step. norms: T_ref and C_ref.
+    """
+
+    workload: Workload
+    latency: Latencies
+    objective: Objective
+    rest: StepRest
+    admission: str
+    learner_rate: float
+    norms: tuple[float, float] = (1.0, 1.0)
+
+    def against(self, given: Plan) -> _Judge:
+        """The same with the mean time and cost of a plan as reference."""
+        time_s, cost = (float(x.mean()) for x in self.step(given))
+        return replace(self, norms=(time_s or 1.0, cost or 1.0))
+
+    def step(self, plan: Plan) -> tuple[FloatArray, FloatArray]:
+        """(S,) time and cost of the step in every scenario, or for the one set of lengths."""
+        if self.workload.scenarios is None:
+            makespan_s, gpu_s, usd = (np.array([x]) for x in (plan.makespan_s, plan.gpu_seconds, plan.cost_usd))
+        else:
+            taken = evaluate(plan, self.workload, self.latency, self.rest, admission=self.admission)
+            makespan_s, gpu_s, usd = taken.makespans_s, taken.gpu_seconds_of, taken.cost_usd_of
+        time_s = makespan_s + self.rest.seconds
+        return time_s, (gpu_s if self.objective.cost == "gpu_s" else usd) + self.learner_rate * time_s
+
+    def rank(self, plan: Plan) -> tuple[float, float]:
+        """What to minimise: by how much a deadline or a budget is missed, then the value (without a limit on it)."""
+        objective, (time_s, cost) = self.objective, self.step(plan)
+        if objective.deadline_s is not None:
+            return max(0.0, objective.risk(time_s) - objective.deadline_s * (1 + 1e-9)), objective.risk(cost)
+        if objective.budget is not None:
+            return max(0.0, objective.risk(cost) - objective.budget * (1 + 1e-9)), objective.risk(time_s)
+        return 0.0, objective.value_over(time_s, cost, self.norms)
 
 
 def _rate(cluster: Cluster | MixedCluster, source: int, target: int, model: LatencyModel) -> tuple[float, float]:

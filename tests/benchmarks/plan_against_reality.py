@@ -158,7 +158,7 @@ def planned_seconds(journal: Journal, latency: LatencyModel) -> tuple[np.ndarray
     for change, until in journal.stays():
         k = np.arange(change.iteration, until)
         seconds[k] = latency.step_s(change.batch, change.kv_tokens + change.batch * (k - change.iteration))
-        tokens = change.computed_tokens
+        tokens = change.missing_tokens
         seconds[change.iteration] += latency.join_s * len(change.joined) + (float(latency.prefill_s(tokens)) if tokens else 0.0)
         part[[*k[:AFTER], k[-1]]] = PARTS.index("around changes")
     return seconds, part

@@ -1,16 +1,18 @@
 """How long a plan with its proof takes, and how large the gap is: one GPU kind, 80 actors, warm, imports left out.
 
-    python tests/benchmarks/planning_speed.py [--json FILE] [--repeats 7] [--tiny]
+    python tests/benchmarks/planning_speed.py [--json FILE] [--repeats 7] [--tiny] [--markdown]
 
 Lengths are lognormal around a lognormal mean per prompt (seed 0), prompts 50 to 300 tokens, Qwen2.5-3B on two L40S. "no
 limits" takes slots and KV memory away; "256 slots" is the profile as it is, where a plan of few actors refills its slots.
-Medians over repeats; the time limit is 0.15 s without the OR-Tools model and 1 s with it. Peak memory is that of a process
-of its own that plans once.
+Medians over repeats; the time limit is 0.15 s without the OR-Tools model and 1 s with it. With 1 s the numpy search goes on
+for longer before the model is asked, so the gap that the search leaves and what the model (CP-SAT) moved after it stand side
+by side, from ``plan.history``. Peak memory is that of a process of its own that plans once.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import platform
 import resource
@@ -31,6 +33,7 @@ SIZES = ((512, 4), (4096, 4), (12_500, 8))
 TINY = ((8, 4),)
 CLUSTER = solver.Cluster(20, 8, 2)
 QUICK_S, MODEL_S = 0.15, 1.0
+MODEL = "CP-SAT"
 
 
 def workload(prompts: int, samples: int) -> solver.Workload:
@@ -71,7 +74,48 @@ def measure(work: solver.Workload, limits: bool, together: bool, time_limit_s: f
         "gap": plan.gap,
         "status": plan.status,
         "history": [(line.solver, line.value, line.lower_bound) for line in plan.history],
+        **credits_of(plan),
     }
+
+
+def credits_of(plan: solver.Plan) -> dict[str, Any]:
+    """Who moved value and bound last, the gap before the OR-Tools model, and by which share of the value it moved each (None
+    where it was not asked, as nothing was left to prove or no time)."""
+    lines = list(itertools.pairwise(plan.history))
+    value_by = next((b.solver for a, b in reversed(lines) if b.value < a.value), plan.history[0].solver)
+    bound_by = next((b.solver for a, b in reversed(lines) if b.lower_bound > a.lower_bound), plan.history[0].solver)
+    before, after = next(((a, b) for a, b in lines if b.solver == MODEL), (plan.history[-1], None))
+    return {
+        "value_by": value_by,
+        "bound_by": bound_by,
+        "gap_before_model": (before.value - before.lower_bound) / before.value,
+        "model_value": None if after is None else (before.value - after.value) / before.value,
+        "model_bound": None if after is None else (after.lower_bound - before.lower_bound) / before.value,
+    }
+
+
+def moved(row: dict[str, Any]) -> str:
+    """What the OR-Tools model moved, in words."""
+    if row["model_value"] is None:
+        return "not asked"
+    names = ("value -", row["model_value"]), ("bound +", row["model_bound"])
+    return ", ".join(f"{name}{share:.3%}" for name, share in names if share >= 5e-6) or "nothing"
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """The README's table: a line per workload, with the runs of both time limits."""
+    head = ("responses", "slots", "samples", "median", "actors", "gap", "gap with 1 s, search alone", "with the model",
+            "what the model moved")  # fmt: skip
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for quick, long in zip(rows[::2], rows[1::2], strict=True):
+        slots = "256" if quick["limits"].startswith("256") else "no limits"
+        star, late = ("*" if row["status"] == "stopped" else "" for row in (quick, long))
+        cells = (
+            f"{quick['responses']:,}", slots, quick["samples"], f"{quick['median_ms']:.0f} ms", quick["actors"],
+            f"{quick['gap']:.2%}{star}", f"{long['gap_before_model']:.2%}", f"{long['gap']:.2%}{late}", moved(long),
+        )  # fmt: skip
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
 
 
 def peak_memory_gb(tiny: bool) -> float:
@@ -86,6 +130,7 @@ def main() -> None:
     options.add_argument("--json", type=Path)
     options.add_argument("--repeats", type=int, default=7)
     options.add_argument("--tiny", action="store_true", help="tiny shapes: tries the script, its numbers say nothing")
+    options.add_argument("--markdown", action="store_true", help="the table as it stands in README.md, too")
     options.add_argument("--plan-once", action="store_true", help=argparse.SUPPRESS)
     given = options.parse_args()
     sizes = TINY if given.tiny else SIZES
@@ -95,7 +140,7 @@ def main() -> None:
         return
     rows = []
     head = ("responses", "limits", "samples", "limit", "median", "actors", "gap")
-    print("{:>9} {:>9} {:>8} {:>6} {:>9} {:>6} {:>8}  last step of the history".format(*head))
+    print("{:>9} {:>9} {:>8} {:>6} {:>9} {:>6} {:>8}  value last moved by; bound; what the model moved".format(*head))
     for prompts, samples in sizes:
         work = workload(prompts, samples)
         for limits in (False, True):
@@ -105,9 +150,11 @@ def main() -> None:
                     rows.append(row)
                     names = "responses", "limits", "samples", "time_limit_s", "median_ms", "actors", "gap"
                     line = "{:>9,} {:>9} {:>8} {:>4} s {:>6.1f} ms {:>6} {:>8.3%}".format(*(row[name] for name in names))
-                    print(f"{line}  {row['history'][-1][0]} ({row['status']})")
+                    print(f"{line}  {row['value_by']}; {row['bound_by']}; {moved(row)} ({row['status']})", flush=True)
     memory = peak_memory_gb(given.tiny)
     print(f"peak memory of a process that plans {sizes[-1][0] * sizes[-1][1]:,} responses: {memory:.2f} GB")
+    if given.markdown:
+        print(markdown(rows))
     if given.json:
         machine = {"machine": platform.machine(), "python": platform.python_version(), "numpy": np.__version__}
         given.json.write_text(json.dumps({**machine, "peak_memory_gb": memory, "rows": rows}, indent=1) + "\n")

@@ -11,7 +11,8 @@ import pytest
 
 HERE = Path(__file__).parent
 SMALLEST = {
-    "planning_speed": "--tiny --repeats 1 --json OUT",
+    "planning_speed": "--tiny --repeats 1 --markdown --json OUT",
+    "replan_speed": "--tiny --markdown --json OUT",
     "mixed_clusters": "--tiny --json OUT",
     "uncertainty": "--tiny --json OUT",
     "prefixes": "--tiny --json OUT",
@@ -25,7 +26,7 @@ SMALLEST = {
     "gpu_engine": "--tiny --device cpu --only flips -o OUT",
 }
 OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
-QUICK = ("planning_speed", "mixed_clusters", "uncertainty", "prefixes")
+QUICK = ("planning_speed", "replan_speed", "mixed_clusters", "uncertainty", "prefixes")
 
 
 @pytest.mark.parametrize("script", [name if name in QUICK else pytest.param(name, marks=pytest.mark.full) for name in SMALLEST])

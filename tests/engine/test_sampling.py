@@ -121,12 +121,14 @@ def test_rows_keep_their_noise_wherever_they_move(steps, seed):
             ahead.swap(a, b)
             rows[a], rows[b] = rows[b], rows[a]
         elif step in ("next", "forget") and rows:
-            found = ahead.next(6, len(rows))
+            found = ahead.ahead(int(rng.integers(1, 5)), 6, len(rows))
             for row, (own, token) in enumerate(rows):
-                assert torch.equal(found[row], noise_of([own], VOCAB, token)[0])
+                for later, noise in enumerate(found):
+                    assert torch.equal(noise[row], noise_of([own], VOCAB, token + later)[0])
             if step == "next":
-                ahead.commit()
-                rows = [[own, token + 1] for own, token in rows]
+                count = int(rng.integers(1, len(found) + 1))
+                ahead.commit(count)
+                rows = [[own, token + count] for own, token in rows]
 
 
 def test_a_forbidden_token_is_not_drawn_where_it_is_forbidden():

@@ -148,7 +148,7 @@ class PlainEngine:
         for h, tokens in zip(joining, computed, strict=True):
             self.queue.remove(h)
             h.start_s = self.clock_s if h.start_s is None else h.start_s
-            h.prefill += tokens
+            h.prefill += max(0, tokens - 1)  # the last one is decoded
             h.kv = True
         assert len(batch) <= self.admission.max_batch
         assert len(batch) == 1 or self._counted(batch) <= self.admission.kv_capacity_tokens
@@ -160,7 +160,7 @@ class PlainEngine:
                 self._complete(h)
         self.seconds["prefill"] += prefill_s
         self.seconds["decode"] += decode_s
-        self.tokens["prefill"] += new
+        self.tokens["prefill"] += sum(max(0, tokens - 1) for tokens in computed)
         self.tokens["decode"] += len(batch)
         self.batch = [h for h in batch if h.left > 0]
         while self.admission.rule == "preempt" and len(self.batch) > 1:
@@ -328,7 +328,8 @@ def test_undisturbed_it_is_the_timeline_of_evaluate(data, latency, admission):
         assert (spans[0].start_s, spans[-1].end_s) == (pytest.approx(3.0), pytest.approx(engine.clock_s))
     decode = [s for s in progress.spans if s.phase == "decode"]
     assert sum(s.tokens for s in decode) == work.response_tokens.sum()
-    assert sum(c.prefill_tokens_computed for c in progress.completions) == run.prefill_tokens.sum()
+    stays = run.residency.last > run.residency.first
+    assert sum(c.prefill_tokens_computed for c in progress.completions) == run.residency.computed[stays].sum()
 
 
 @given(st.data(), latencies(), admissions())
@@ -393,6 +394,8 @@ def test_peek_knows_the_completions_that_arrivals_have_a_part_in(data, latency, 
     before = facts(engine)
     ends = [c.time_s for c in ahead.advance(math.inf).completions]
     assert [engine.peek_next_event_s(k + 1) for k in range(len(new))] == ends
+    for count in (1, len(new) // 2, len(new), len(new) + 3):
+        assert engine.next_completions_s(count).tolist() == ends[:count]
     assert facts(engine) == before
     assert [c.time_s for c in engine.advance(math.inf).completions] == ends
 
@@ -474,13 +477,13 @@ def test_a_moved_response_is_prefilled_only_without_its_kv_cache(kept, prefill_s
     sender, receiver = SimulatedEngine(TENTH, Admission(4, 1000)), SimulatedEngine(TENTH, Admission(4, 1000), 1.0)
     sender.add([Request(0, 10, 10, target_tokens=5)])
     (moved,), _ = sender.cut(0.25)
-    assert (moved.generated_tokens, moved.kv, moved.prefill_tokens_computed) == (2, MOVED_KV, 10)
+    assert (moved.generated_tokens, moved.kv, moved.prefill_tokens_computed) == (2, MOVED_KV, 9)
     receiver.add([replace(moved, available_s=2.0, kv=moved.kv if kept else None)])
     progress = receiver.advance(math.inf)
     (done,) = progress.completions
     assert done.time_s == pytest.approx(2.0 + prefill_s + 0.3)
     assert (done.start_s, done.first_token_s) == (0.0, pytest.approx(0.2))
-    assert done.prefill_tokens_computed == 10 + (0 if kept else 12)
+    assert done.prefill_tokens_computed == 9 + (0 if kept else 11)
     assert sum(s.tokens for s in progress.spans if s.phase == "decode") == 3
 
 
@@ -500,13 +503,13 @@ def shared(response: int, **changes: object) -> Request:
 
 
 def test_a_prompt_is_computed_once_for_all_who_share_it():
-    """One slot: the first computes 10 - 4 tokens, the second nothing; the third has a prompt of its own."""
+    """One slot: the first lacks 10 - 4 tokens, of which it decodes the last, the second none; the third has its own prompt."""
     engine = SimulatedEngine(TENTH, Admission(1, 1000))
     engine.add([shared(0, there_tokens=4), shared(1, there_tokens=4), shared(2, prompt=1)])
     progress = engine.advance(math.inf)
-    assert [c.prefill_tokens_computed for c in progress.completions] == [6, 0, 10]
+    assert [c.prefill_tokens_computed for c in progress.completions] == [5, 0, 9]
     assert [c.time_s for c in progress.completions] == pytest.approx([0.36, 0.66, 1.06])
-    assert [s.tokens for s in progress.spans if s.phase == "prefill"] == [6, 10]
+    assert [s.tokens for s in progress.spans if s.phase == "prefill"] == [5, 9]
 
 
 def test_who_shares_a_prompt_computes_it_when_the_first_left_before_it_joined():
@@ -515,7 +518,7 @@ def test_who_shares_a_prompt_computes_it_when_the_first_left_before_it_joined():
     (moved,), _ = engine.cut(0.05, [0])
     assert (moved.kv, moved.there_tokens, moved.shares_prompt) == (None, 0, False)
     progress = engine.advance(math.inf)
-    assert [(c.response, c.prefill_tokens_computed) for c in progress.completions] == [(9, 0), (1, 10), (2, 0)]
+    assert [(c.response, c.prefill_tokens_computed) for c in progress.completions] == [(9, 0), (1, 9), (2, 0)]
 
 
 def test_a_response_that_leaves_before_it_joined_leaves_its_prefix_behind():
@@ -526,7 +529,7 @@ def test_a_response_that_leaves_before_it_joined_leaves_its_prefix_behind():
     assert [(r.generated_tokens, r.kv, r.there_tokens) for r in taken] == [(2, MOVED_KV, 0), (0, None, 0), (0, None, 0)]
     receiver.add(taken)
     done = receiver.advance(math.inf).completions
-    assert {c.response: c.prefill_tokens_computed for c in done} == {0: 0, 1: 10, 2: 10}
+    assert {c.response: c.prefill_tokens_computed for c in done} == {0: 0, 1: 9, 2: 9}
 
 
 @pytest.mark.parametrize("wrong", [{"there_tokens": 11}, {"there_tokens": -1}, {"prompt": None}])

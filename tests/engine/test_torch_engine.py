@@ -123,15 +123,15 @@ def test_profile_charging_is_what_one_computes_by_hand(model):
         (2, 3.0 + first + second),
     ]
     assert [(s.phase, s.tokens, s.batch_mean, s.kv_tokens) for s in progress.spans] == [
-        ("prefill", 12, 2, 12),
+        ("prefill", 10, 2, 10),  # the last token of each prompt is decoded, and charged for all the same
         ("decode", 2, 2, 12),
-        ("prefill", 4, 1, 4),
+        ("prefill", 3, 1, 3),
         ("decode", 2, 2, 10),
     ]
     by_response = {c.response: c for c in progress.completions}
     assert (by_response[0].start_s, by_response[0].first_token_s) == (3.0, 3.0 + first)
     assert (by_response[2].start_s, by_response[2].first_token_s) == (3.0 + first, 3.0 + first + second)
-    assert [by_response[i].prefill_tokens_computed for i in range(3)] == [5, 7, 4]
+    assert [by_response[i].prefill_tokens_computed for i in range(3)] == [4, 6, 3]
     assert e.clock_s == 3.0 + first + second
     assert e.peek_next_event_s() == math.inf
 
@@ -231,7 +231,7 @@ def test_a_part_can_be_cut_and_the_rest_goes_on(model):
     for c in completions:
         np.testing.assert_array_equal(c.token_ids, alone(model, requests[c.response]).token_ids)
         assert c.start_s == 0.0
-        assert c.prefill_tokens_computed == 5
+        assert c.prefill_tokens_computed == 4
 
 
 def test_reserve_never_evicts_and_stays_within_memory(model):

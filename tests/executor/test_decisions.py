@@ -1,12 +1,14 @@
-"""What a rule cannot order, and the sentence that says so."""
+"""What a rule cannot order or ask for, and the sentence that says so."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 from executor_samples import Step, plan_of, run, uniform_step
 from remote_samples import ScriptedCrew
@@ -15,7 +17,7 @@ from rlhfless.executor import RuleError, StepRecord
 from rlhfless.executor.wall import WallStep
 from solver import Plan
 from solver.objective import StepRest
-from solver.rules import ActorView, Cut, Move, StepState, Trigger
+from solver.rules import ActorView, Cut, Decision, Move, StepState, Trigger
 
 
 @dataclass
@@ -63,3 +65,65 @@ def test_a_rule_that_is_wrong_is_told_what_would_be_right(
 ) -> None:
     with pytest.raises(RuleError, match=re.escape(sentence)):
         clock(uniform_step([90] * 5), plan_of([[0, 1], [2, 3], [4]], Says(decided)))
+
+
+@dataclass
+class Asks:
+    """Wants to be asked at ``trigger``, whatever it is; the second time, where ``late``."""
+
+    trigger: Any
+    late: bool = False
+    name: str = "asks"
+    told: bool = False
+
+    def next_trigger(self, view: ActorView) -> Any:
+        return Trigger(time_s=0.05) if self.late and not self.told else self.trigger
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        self.told = True
+        return []
+
+
+COUNT = "a whole number of at least 1, or None, is needed"
+TIME = "counted from the run's start, or None is needed"
+
+
+@pytest.mark.parametrize(
+    ("trigger", "sentence"),
+    [
+        (5, "rule asks returned 5 about actor 0; next_trigger must return a Trigger, or None"),
+        ([Trigger(1)], "next_trigger must return a Trigger, or None"),
+        (Trigger(0), f"rule asks wants to be asked because of actor 0 at completions=0; {COUNT}"),
+        (Trigger(-3), f"completions=-3; {COUNT}"),
+        (Trigger(1.5), f"completions=1.5; {COUNT}"),  # type: ignore[arg-type]
+        (Trigger(True), f"completions=True; {COUNT}"),
+        (Trigger("1"), f"completions='1'; {COUNT}"),  # type: ignore[arg-type]
+        (Trigger(step_completions=0), f"step_completions=0; {COUNT}"),
+        (Trigger(step_completions=math.inf), f"step_completions=inf; {COUNT}"),  # type: ignore[arg-type]
+        (Trigger(time_s=math.nan), f"rule asks wants to be asked because of actor 0 at time_s=nan; a time after 0 s, {TIME}"),
+        (Trigger(time_s=-math.inf), f"time_s=-inf; a time after 0 s, {TIME}"),
+        (Trigger(time_s=0.0), f"time_s=0.0; a time after 0 s, {TIME}"),
+        (Trigger(time_s="1"), f"time_s='1'; a time after 0 s, {TIME}"),  # type: ignore[arg-type]
+        (Trigger(1, math.nan), "time_s=nan"),
+    ],
+)
+@pytest.mark.parametrize("clock", [run, on_the_wall_clock])
+def test_a_rule_that_asks_for_what_is_no_moment_is_told_what_would_be_right(
+    clock: Callable[..., StepRecord], trigger: Any, sentence: str
+) -> None:
+    with pytest.raises(RuleError, match=re.escape(sentence)):
+        clock(uniform_step([90] * 5), plan_of([[0, 1], [2, 3], [4]], Asks(trigger)))
+
+
+@pytest.mark.parametrize("clock", [run, on_the_wall_clock])
+def test_a_time_that_has_passed_when_the_rule_was_told_the_time_is_refused(clock: Callable[..., StepRecord]) -> None:
+    with pytest.raises(RuleError, match=r"time_s=0\.04; a time after 0\.05\d* s"):
+        clock(uniform_step([90] * 5), plan_of([[0, 1], [2, 3], [4]], Asks(Trigger(time_s=0.04), late=True)))
+
+
+@pytest.mark.parametrize("trigger", [None, Trigger(), Trigger(time_s=math.inf), Trigger(np.int64(7), 1e9, 99)])
+@pytest.mark.parametrize("clock", [run, on_the_wall_clock])
+def test_a_rule_may_wait_for_what_never_comes(clock: Callable[..., StepRecord], trigger: Trigger | None) -> None:
+    record = clock(uniform_step([9] * 5), plan_of([[0, 1], [2, 3], [4]], Asks(trigger)))
+    assert sorted(record.completions) == [0, 1, 2, 3, 4]
+    assert not record.rule.told  # type: ignore[union-attr]

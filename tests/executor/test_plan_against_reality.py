@@ -61,7 +61,7 @@ def journal_of(latency: LatencyModel) -> Journal:
             journal.change(2, 2, 8, 12, [Newcomer(2, 4, 0, True)])
         prefill_s = float(latency.prefill_s([8, 0, 0, 4][k])) if k in (0, 3) else 0.0
         decode_s = float(latency.step_s(2, [8, 10, 12, 12][k])) + latency.join_s * [2, 0, 0, 1][k]
-        journal.commit(prefill_s, decode_s, 0.0)
+        journal.commit(prefill_s, [decode_s], 0.0)
     return journal
 
 

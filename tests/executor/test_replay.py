@@ -42,7 +42,7 @@ def test_a_replay_goes_through_the_same_batches(policy, admission):
             assert shapes(again.journal) == shapes(journal)
             assert [set(c.left) for c in again.journal.changes] == [set(c.left) for c in journal.changes]
             assert again.journal.finished == journal.finished
-            computed = {c.iteration for c in journal.changes if c.computed_tokens}
+            computed = {c.iteration for c in journal.changes if c.missing_tokens}
             assert set(np.flatnonzero(seconds[:, 0])) == computed
             assert (seconds[:, 1] > 0).all()
             joined += sum(len(c.joined) for c in journal.changes)
@@ -117,7 +117,7 @@ def test_actors_take_turns_and_the_median_counts():
     journals = {0: Journal(4), 3: Journal(4)}
     for n, journal in journals.items():
         for _ in range(n + 1):
-            journal.commit(0.0, 1.0, 1.0)
+            journal.commit(0.0, [1.0], 1.0)
     pretended = Pretended([1, 10, 3, 30, 9, 20])
     replayed = measure(journals, pretended, 3)
     assert pretended.asked == [journals[0], journals[3]] * 3

@@ -164,13 +164,14 @@ def test_an_actor_that_did_nothing_holds_what_it_held():
 def test_a_journal_tells_iterations_batch_by_batch():
     journal = Journal(4, 1.0)
     journal.change(2, 4, 10, 18, [Newcomer(0, 10, 0, True), Newcomer(1, 8, 8, False)])
-    for n in range(3):
-        journal.commit(0.5 if n == 0 else 0.0, 0.25, 1.75 + 0.25 * n)
+    journal.commit(0.5, [0.25], 1.75)
+    journal.commit(0.0, [0.25, 0.25], 2.25)
     journal.finish([1])
     journal.leave([1])
     journal.change(1, 4, 13, 13, [])
-    journal.commit(0.0, 0.25, 2.5)
+    journal.commit(0.0, [0.25], 2.5)
+    assert (list(journal.prefill_s), list(journal.decode_s), journal.end_s) == ([0.5, 0.0, 0.0, 0.0], [0.25] * 4, 2.5)
     (first, until), (second, end) = journal.stays()
     assert (first.iteration, until, second.iteration, end, second.left) == (0, 3, 3, 4, (1,))
-    assert (first.computed_tokens, first.computing, journal.finished, journal.end_s) == (10, 1, [(3, 1)], 2.5)
+    assert (first.missing_tokens, first.computed_tokens, first.computing, journal.finished) == (10, 9, 1, [(3, 1)])
     assert StepLog.of({}, 0).journals == {}

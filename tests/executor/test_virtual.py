@@ -158,7 +158,7 @@ def test_a_cut_moves_kv_caches_and_holds_the_sender_until_they_are_sent():
     assert held(record) == {"actor-0": (0.0, 0.36), "actor-1": (0.0, 0.8)}
     times = {i: round(c.time_s, 6) for i, c in record.completions.items()}
     assert times == {0: 0.1, 1: 0.5, 2: 0.6, 3: 0.8}  # admitted at 0.3 and 0.4, two tokens to go
-    assert [c.prefill_tokens_computed for _, c in sorted(record.completions.items())] == [10] * 4
+    assert [c.prefill_tokens_computed for _, c in sorted(record.completions.items())] == [9] * 4
     assert record.moves == 2
     assert [(e["name"], round(e["time_s"], 6), json.loads(e["detail"])) for e in record.events] == [
         ("cut", 0.1, {"responses": 2, "to": {"actor-1": [1, 2]}})
@@ -243,7 +243,7 @@ def test_recomputing_sends_nothing_and_costs_the_receiver_a_prefill():
         record = run(step, plan_of([[0, 1], [2]], Once([Cut(0, (Move(1, 1),))])), migration=migration)
         assert not [s for s in record.spans if s["phase"] in ("migrate", "transfer")]
         assert held(record)["actor-0"][1] == pytest.approx(0.12)
-        assert record.completions[1].prefill_tokens_computed == 10 + 11
+        assert record.completions[1].prefill_tokens_computed == 9 + 10
         assert_sound(record, step)
 
 

@@ -76,15 +76,28 @@ def packs(cluster: MixedCluster, offers: list[Offer]) -> bool:
 
 
 class EveryMixedPlan:
-    """Makespan, GPU-seconds and dollars of every plan whose actors start at once and are released when done.
+    """Makespan, GPU-seconds and dollars of every plan whose actors start at once.
 
-    Of all admission orders of a group only the fastest is kept. ``keep_together`` and ``share_prefill`` are those of
-    ``plan_generation``.
+    Of all admission orders of a group only the fastest is kept. ``keep_together``, ``share_prefill``, ``least_actors``,
+    ``most_actors`` and ``release`` are those of ``plan_generation``; actors count towards the least when they generate
+    anything. rest_s: seconds of the step after generation.
     """
 
-    def __init__(self, instance: MixedInstance, keep_together: bool = False, share_prefill: bool = False) -> None:
+    def __init__(
+        self,
+        instance: MixedInstance,
+        keep_together: bool = False,
+        share_prefill: bool = False,
+        *,
+        least_actors: int = 1,
+        most_actors: int | None = None,
+        release: str = "done",
+        rest_s: float = 0.0,
+    ) -> None:
         self.workload, self.cluster, self.offers, self.admission = instance
         self.share_prefill = share_prefill
+        self.least, self.most = least_actors, most_actors or sum(pool.gpus for pool in self.cluster.pools)
+        self.release, self.rest_s = release, rest_s
         self.items = [[i] for i in range(len(self.workload))]
         if keep_together:
             owner = self.workload.prompt_of
@@ -93,10 +106,12 @@ class EveryMixedPlan:
         self.plans = list(self._every())
 
     def _every(self) -> Iterator[tuple[float, float, float]]:
-        most = sum(pool.gpus for pool in self.cluster.pools)
-        held = self.workload.reserved_tokens
-        for parts in partitions(len(self.items), most):
+        held, works = self.workload.reserved_tokens, self.workload.remaining_tokens > 0
+        needed = min(self.least, sum(bool(works[item].any()) for item in self.items))
+        for parts in partitions(len(self.items), self.most):
             groups = [[i for item in part for i in self.items[item]] for part in parts]
+            if sum(bool(works[group].any()) for group in groups) < needed:
+                continue
             for chosen in itertools.product(range(len(self.offers)), repeat=len(groups)):
                 offers = [self.offers[r] for r in chosen]
                 if any(
@@ -118,8 +133,10 @@ class EveryMixedPlan:
                         b + o.latency.sync_s + (0.0 if w else o.latency.start_s)
                         for b, o, w in zip(busy, offers, warm, strict=True)
                     ]
-                    gpu_s = sum(o.gpus * t for o, t in zip(offers, done, strict=True))
-                    usd = sum(o.gpus * o.usd_per_gpu_s * t for o, t in zip(offers, done, strict=True))
+                    last = max(done) + (self.rest_s if self.release == "step" else 0.0)
+                    until = done if self.release == "done" else [last] * len(done)
+                    gpu_s = sum(o.gpus * t for o, t in zip(offers, until, strict=True))
+                    usd = sum(o.gpus * o.usd_per_gpu_s * t for o, t in zip(offers, until, strict=True))
                     yield max(done), gpu_s, usd
 
     def busy_s(self, r: int, group: tuple[int, ...]) -> float:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from every_schedule import Hand, schedules
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from solver_strategies import latencies, lognormal_workload
@@ -94,7 +95,7 @@ def test_slots_that_bind_for_short_responses_raise_it_and_no_policy_beats_it(mon
             assert bound.gpu_seconds(time_s) * EXACT <= gpu_s
     times = np.geomspace(1.05, 2.0, 8) * bound.shortest_s()
     values = np.array([bound.gpu_seconds(t) for t in times])
-    monkeypatch.setattr(clairvoyant, "REFERENCES", np.array([]))
+    monkeypatch.setattr(clairvoyant, "references", lambda *_: np.array([]))
     without = np.array([bound.gpu_seconds(t) for t in times])
     assert np.all(values >= without)
     assert np.max(values / without) > 1.02
@@ -111,7 +112,7 @@ def test_grouping_responses_for_the_bound_only_lowers_it(monkeypatch, groups):
     assert parts.tokens.sum() == pytest.approx(length.sum())
     assert parts.count.sum() == len(length)
     for reference in (1e-3, 3e-3, 8e-3):
-        got = parts.shares(b, c, slots, reference, parts.count * left - a * parts.length)
+        got = parts.shares(b, c, slots, np.array([reference]), parts.count * left - a * parts.length)
         most = slots * reference
         exact = 0.0
         for tokens, start in zip(length, context, strict=True):
@@ -123,61 +124,6 @@ def test_grouping_responses_for_the_bound_only_lowers_it(monkeypatch, groups):
             values.append(float(np.minimum(load / most, 1 / slots).sum()))
             exact += max(values)
         assert 0 < got <= exact * (1 + 1e-9)
-
-
-def schedules(work: solver.Workload, latency: solver.LatencyModel, cluster: solver.Cluster, actors: int, most: int):
-    """(makespan, GPU-seconds) of every schedule of whole iterations: any batch of free responses on the actor that is
-    earliest, waiting for the other, or release; migration costs nothing, a prompt is prefilled once, for all."""
-    ready = latency.start_s + latency.sync_s
-    remaining, prompt_of = work.remaining_tokens.tolist(), work.prompt_of.tolist()
-    context = work.context_tokens.tolist()
-    count = len(remaining)
-    seen: set[object] = set()
-    ends: set[tuple[float, float]] = set()
-    # state: clock of every actor (None: released), tokens done, moment at which each response is free, prompts prefilled
-    stack = [
-        ((ready,) * k + (None,) * (actors - k), (0,) * count, (0.0,) * count, frozenset(), 0.0) for k in range(1, actors + 1)
-    ]
-    while stack and len(seen) < most:
-        state = stack.pop()
-        if state in seen:
-            continue
-        seen.add(state)
-        clocks, done, free, prefilled, held = state
-        running = [k for k in range(actors) if clocks[k] is not None]
-        if all(d >= n for d, n in zip(done, remaining, strict=True)):
-            last = max(f for f, n in zip(free, remaining, strict=True) if n > 0)
-            ends.add((last, cluster.gpus_per_actor * (held + sum(clocks[k] for k in running))))
-            continue
-        if not running:
-            continue
-        k = min(running, key=lambda j: clocks[j])
-        now = clocks[k]
-
-        def then(clock, done=done, free=free, prefilled=prefilled, held=held, k=k, clocks=clocks):
-            return ((*clocks[:k], clock, *clocks[k + 1 :]), done, free, prefilled, held)
-
-        stack.append(then(None, held=held + now))
-        later = [f for i, f in enumerate(free) if f > now and done[i] < remaining[i]]
-        if later:
-            stack.append(then(min(later)))
-        open_ = [i for i in range(count) if done[i] < remaining[i] and free[i] <= now]
-        for size in range(1, min(len(open_), latency.max_batch) + 1):
-            for batch in itertools.combinations(open_, size):
-                new = {prompt_of[i] for i in batch} - prefilled
-                took = float(latency.step_s(size, sum(context[i] + done[i] for i in batch)))
-                took += latency.prefill_per_token_s * sum(int(work.prompt_tokens[p]) for p in new)
-                took += latency.join_s * sum(done[i] == 0 for i in batch)
-                end = round(now + took, 12)
-                stack.append(
-                    then(
-                        end,
-                        done=tuple(d + (i in batch) for i, d in enumerate(done)),
-                        free=tuple(end if i in batch else f for i, f in enumerate(free)),
-                        prefilled=prefilled | new,
-                    )
-                )
-    return ends
 
 
 @given(
@@ -195,7 +141,8 @@ def test_no_schedule_of_a_tiny_workload_beats_it(latency, lengths, one_prompt, a
     work = solver.Workload([3] * (max(owner) + 1), owner, lengths, response_limit=3)
     cluster = solver.Cluster(actors, latency.gpus_per_actor, latency.gpus_per_actor)
     bound = clairvoyant_bound(work, cluster, latency)
-    found = schedules(work, latency, cluster, actors, 6000)
+    hand = Hand(latency, latency.start_s + latency.sync_s, (float(cluster.gpus_per_actor),))
+    found = schedules(work, [hand] * actors, 6000)
     assert found
     for time_s, gpu_s in found:
         assert bound.gpu_seconds(time_s * (1 + 1e-9)) * EXACT <= gpu_s

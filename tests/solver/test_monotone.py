@@ -1,0 +1,178 @@
+"""With the reference held fixed, more GPUs, slots, memory or budget never raise a proven optimum, nor a relaxation's bound.
+
+Values are compared where they need no reference: the cost under a deadline, the time under a budget, and the time or the cost
+alone (weights 1 and 0, times the reference). Other tests state the same of the one-kind search's bound (test_invariants).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from mixed_brute_force import MixedInstance, mixed_instances
+from solver_strategies import instances, l40s, lognormal_workload
+
+import solver
+from rlhfless.latency import load_profile
+from solver.clairvoyant_mixed import mixed_clairvoyant_bound
+from solver.mixed.classes import Classes
+from solver.mixed.problem import MixedProblem
+from solver.mixed.relaxation import Relaxation
+from solver.mixed.sequences import Sequences
+from solver.mixed.work import MixedWork
+from solver.offers import offers_of
+
+either = st.booleans().flatmap(lambda refill: instances(refill=refill))
+either_mixed = st.booleans().flatmap(lambda refill: mixed_instances(refill=refill))
+PROVED = 3e-6  # what a proof may leave open, relative
+OBJECTIVES = ("time", "cost", "deadline_s", "budget_gpu_s")
+
+
+def optimum(plan_of, kind, limit):
+    """Seconds or GPU-seconds of the best plan when that is proved; infinite when none keeps the limit; None when unknown."""
+    objective = solver.Objective({"time": 1.0, "cost": 0.0}[kind]) if limit is None else solver.Objective(**{kind: limit})
+    try:
+        plan = plan_of(objective)
+    except solver.PlanningError:
+        return math.inf
+    unit = 1.0 if limit is not None else plan.reference.norms("gpu_s")[kind == "cost"]
+    return plan.value * unit if plan.status == "optimal" else None
+
+
+def one_kind_plan(instance, time_limit_s=0.5):
+    return lambda objective: solver.plan_generation(
+        *instance[:3], objective, time_limit_s=time_limit_s, admission=instance.admission
+    )
+
+
+def larger(instance, what):
+    """The same work on a cluster that has more of one thing."""
+    latency, cluster = instance.latency, instance.cluster
+    return {
+        "GPUs": lambda: instance._replace(cluster=dataclasses.replace(cluster, nodes=cluster.nodes + 1)),
+        "slots": lambda: instance._replace(latency=dataclasses.replace(latency, max_batch=latency.max_batch + 1)),
+        "memory": lambda: instance._replace(
+            latency=dataclasses.replace(latency, kv_capacity_tokens=2 * latency.kv_capacity_tokens)
+        ),
+        "limit": lambda: instance,
+    }[what]()
+
+
+@given(st.data(), either, st.sampled_from(OBJECTIVES), st.sampled_from(["GPUs", "slots", "memory", "limit"]))
+@settings(max_examples=60, deadline=None)
+def test_more_of_anything_never_raises_a_proven_optimum(data, instance, kind, what):
+    limit = wider = None
+    if kind in ("deadline_s", "budget_gpu_s"):
+        split = solver.random_split(*instance[:3], admission=instance.admission)
+        limit = max(split.makespan_s if kind == "deadline_s" else split.gpu_seconds, 1e-3)
+        limit *= data.draw(st.sampled_from([0.7, 0.85, 1.0]))
+        wider = limit * (data.draw(st.floats(1.01, 2.0)) if what == "limit" else 1.0)
+    assume(what != "limit" or limit is not None)
+    before = optimum(one_kind_plan(instance), kind, limit)
+    assume(before is not None and not math.isinf(before))
+    after = optimum(one_kind_plan(larger(instance, what)), kind, wider)
+    assert after is None or after <= before * (1 + PROVED)
+
+
+@pytest.mark.parametrize("kind", OBJECTIVES)
+def test_optima_are_proved_often_enough_for_that_to_say_something(kind):
+    latency = l40s(per_response_s=5e-3, start_s=0.1)
+    instance = (lognormal_workload(2, 3), solver.Cluster(1, 4, 2), latency, "reserve")
+    split = solver.random_split(*instance[:3])
+    limit = {"deadline_s": split.makespan_s, "budget_gpu_s": split.gpu_seconds}.get(kind)
+    found = []
+    for nodes in (1, 2):
+        cluster = solver.Cluster(nodes, 4, 2)
+        found.append(optimum(lambda o, c=cluster: solver.plan_generation(instance[0], c, instance[2], o), kind, limit))
+    assert None not in found
+    assert found[1] <= found[0] * (1 + PROVED)
+    assert kind != "time" or found[1] < found[0]
+
+
+def mixed_plan(instance, time_limit_s=0.2):
+    models = {(offer.kind, offer.gpus): offer.latency for offer in instance.offers}
+    return lambda objective: solver.plan_generation(
+        instance.workload, instance.cluster, models, objective, time_limit_s=time_limit_s, admission=instance.admission
+    )
+
+
+def larger_mixed(instance: MixedInstance, what: str) -> MixedInstance:
+    """The same work on pools that have more of one thing, everywhere."""
+    change = {
+        "slots": lambda m: dataclasses.replace(m, max_batch=m.max_batch + 1),
+        "memory": lambda m: dataclasses.replace(m, kv_capacity_tokens=2 * m.kv_capacity_tokens),
+    }.get(what, lambda m: m)
+    models = {(offer.kind, offer.gpus): change(offer.latency) for offer in instance.offers}
+    pools = instance.cluster.pools
+    if what == "GPUs":
+        pools = [dataclasses.replace(pool, nodes=pool.nodes + 1) for pool in pools]
+    if what == "prewarmed":
+        pools = [dataclasses.replace(pool, prewarmed=pool.prewarmed + 1) for pool in pools]
+    cluster = solver.MixedCluster(pools)
+    return instance._replace(cluster=cluster, offers=offers_of(cluster, models))
+
+
+@given(st.data(), either_mixed, st.sampled_from(OBJECTIVES), st.sampled_from(["GPUs", "slots", "memory", "prewarmed", "limit"]))
+@settings(max_examples=60, deadline=None)
+def test_more_of_anything_never_raises_a_proven_optimum_on_mixed_clusters(data, instance, kind, what):
+    limit = wider = None
+    if kind in ("deadline_s", "budget_gpu_s"):
+        free = mixed_plan(instance)(solver.Objective(0.5))
+        limit = max(free.makespan_s if kind == "deadline_s" else free.gpu_seconds, 1e-3)
+        limit *= data.draw(st.sampled_from([0.9, 1.0, 1.2]))
+        wider = limit * (data.draw(st.floats(1.01, 2.0)) if what == "limit" else 1.0)
+    assume(what != "limit" or limit is not None)
+    before = optimum(mixed_plan(instance), kind, limit)
+    assume(before is not None and not math.isinf(before))
+    after = optimum(mixed_plan(larger_mixed(instance, what)), kind, wider)
+    assert after is None or after <= before * (1 + PROVED)
+
+
+@given(either_mixed, st.sampled_from([1.02, 1.3, 2.0, 4.0]), st.sampled_from(["GPUs", "slots", "memory", "prewarmed"]))
+@settings(max_examples=80, deadline=None)
+def test_more_of_anything_never_raises_either_bound_of_mixed_planning(instance, factor, what):
+    """Sequences and the linear programme, at one makespan."""
+    before, after = (
+        MixedWork.of(MixedProblem(i.workload, i.offers, i.cluster, admission=i.admission))
+        for i in (instance, larger_mixed(instance, what))
+    )
+    makespan_s = factor * before.shortest_makespan_s + 1e-4
+    for bound in (lambda work: Sequences(work), lambda work: Relaxation(work, Classes.of(work, 40))):
+        old, new = (bound(work).at(makespan_s).cost for work in (before, after))
+        assert new <= old * (1 + 1e-6) + 1e-9
+
+
+@given(either, st.floats(1.001, 6.0), st.sampled_from(["GPUs", "slots"]))
+@settings(max_examples=80, deadline=None)
+def test_more_gpus_or_slots_never_raise_the_clairvoyant_bound(instance, factor, what):
+    workload, _, _, _ = instance
+    one, two = (solver.clairvoyant_bound(workload, i.cluster, i.latency) for i in (instance, larger(instance, what)))
+    shortest_s = one.shortest_s()
+    time_s = factor * max(shortest_s, 1e-6)
+    assert two.gpu_seconds(time_s) <= one.gpu_seconds(time_s) * (1 + 1e-9)
+    assert two.shortest_s() <= shortest_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("slots", [8, 31, 64, 128, 200])
+def test_more_slots_never_raise_the_clairvoyant_bound_of_a_whole_step(slots):
+    work, profile = lognormal_workload(100, 4, limit=2000, mean_log=5.5), load_profile("l40s-qwen2.5-3b-tp2").affine
+    few, more = (dataclasses.replace(profile, max_batch=s) for s in (slots, slots + slots // 4))
+    one, two = (solver.clairvoyant_bound(work, solver.Cluster(10, 8, 2), latency) for latency in (few, more))
+    for time_s in np.geomspace(1.02, 6, 12) * one.shortest_s():
+        assert two.gpu_seconds(time_s) <= one.gpu_seconds(time_s) * (1 + 1e-9)
+
+
+@given(either_mixed, st.floats(1.001, 6.0), st.sampled_from(["GPUs", "slots", "prewarmed"]), st.sampled_from(["gpu_s", "usd"]))
+@settings(max_examples=60, deadline=None)
+def test_more_of_anything_never_raises_the_mixed_clairvoyant_bound(instance, factor, what, cost):
+    def bound(of):
+        models = {(offer.kind, offer.gpus): offer.latency for offer in of.offers}
+        return mixed_clairvoyant_bound(of.workload, of.cluster, models, cost=cost)
+
+    one, two = bound(instance), bound(larger_mixed(instance, what))
+    time_s = factor * max(one.least_time_s(math.inf), 1e-6)
+    assert two.cost(time_s) <= one.cost(time_s) * (1 + 1e-9)
