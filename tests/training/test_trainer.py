@@ -173,6 +173,18 @@ def test_metrics_go_to_trackio(tmp_path: Path, model: Path, monkeypatch: pytest.
     assert "named" in {run.name for run in trackio.Api().runs("rlhfless")}
 
 
+def test_metrics_go_to_weights_and_biases(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offline, as nobody is asked on a network; a resumed run is the same run there."""
+    pytest.importorskip("wandb", reason="wandb is not installed: pip install wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    train(config(steps=2), tmp_path / "named", model=model, loggers=["wandb"])
+    train(config(steps=3), tmp_path / "named", resume=True, loggers=["wandb"])
+    written = sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
+    assert {path.name for path in written} == {"run-named.wandb"}
+    assert all(b"reward_mean" in path.read_bytes() for path in written)
+
+
 def test_unknown_loggers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="logger 'paper' is unknown; choose from tensorboard, wandb, trackio, jsonl"):
         make_loggers(["paper"], tmp_path)
