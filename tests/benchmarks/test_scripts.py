@@ -19,6 +19,7 @@ SMALLEST = {
     "policies": "--fast --logs arithmetic --policies random static --markdown --json OUT",
     "emulation_honesty": "--tiny --repeats 1 --json OUT",
     "plan_against_reality": "--fast --steps 1 --json OUT",
+    "step_costs": "--tiny --json OUT",
     "flip_rate": "--tiny -o OUT",
     "executor_speed": "--tiny --rounds 1 --json OUT",
     "torch_engine_speed": "--tiny --rounds 1 -o OUT --only",
