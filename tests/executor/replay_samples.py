@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-from executor_samples import Restless, LIMIT, Step, random_step
+from executor_samples import LIMIT, Restless, Step, random_step
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch_factory import TorchEngineFactory
