@@ -10,12 +10,17 @@ import click
 from rlhfless.cli.options import Command
 
 _OPTIONS = (
-    click.option("--learning-rate", type=float, default=6e-5, show_default=True),
+    click.option("--learning-rate", type=float, default=6e-5, show_default=True, help="Of the optimizer."),
     click.option("--critic-learning-rate", type=float, help="Of PPO's critic.  [default: --learning-rate]"),
-    click.option("--optimizer", type=click.Choice(["adamw", "sgd", "adafactor"]), default="adamw", show_default=True),
-    click.option("--weight-decay", type=float, default=0.0, show_default=True),
+    click.option(
+        "--optimizer", type=click.Choice(["adamw", "sgd", "adafactor"]), default="adamw", show_default=True, help="Of torch."
+    ),
+    click.option("--weight-decay", type=float, default=0.0, show_default=True, help="Of the optimizer."),
     click.option("--max-grad-norm", type=float, default=1.0, show_default=True, help="Larger gradients are scaled down."),
-    click.option("--schedule", type=click.Choice(["constant", "linear", "cosine"]), default="constant", show_default=True),
+    click.option(
+        "--schedule", type=click.Choice(["constant", "linear", "cosine"]), default="constant", show_default=True,
+        help="Of the rates, after the warm-up.",
+    ),
     click.option("--warmup-steps", type=int, default=0, show_default=True, help="Steps in which rates rise from 0."),
     click.option("--schedule-steps", type=int, help="Step at which the schedule ends.  [default: --steps]"),
     click.option(
