@@ -158,7 +158,8 @@ def _basis_of_execution(trace: Trace) -> Iterator[tuple[str, str]]:
         yield "Measured", f"every actor's own iterations, on {device or 'a device that the trace does not name'}."
         yield "Modelled", "that the actors work side by side: they share one device and a virtual clock."
     elif meta.get("clock") == "virtual":
-        learns = bool(set(trace.spans["phase"]) & {"prepare", "learn"}) and not simulated
+        rest = trace.spans[trace.spans["phase"].isin(["prepare", "learn"])]
+        learns = rest["detail"].fillna("").str.contains('"clock": "measured"').any()
         what = "generation times" if learns else "all times"
         yield "Modelled", f"{what}, by {by} on a virtual clock" + ("; no model was run." if simulated else ".")
         if learns:

@@ -9,6 +9,7 @@ from solver.clairvoyant_mixed import MixedClairvoyantBound, mixed_clairvoyant_bo
 from solver.cluster import Cluster, MixedCluster, Pool
 from solver.errors import PlanningError
 from solver.evaluate import Evaluation, evaluate
+from solver.fleet import Fleet
 from solver.front import Front, pareto_front
 from solver.latency import LatencyModel, StepTable
 from solver.objective import Objective, StepRest
@@ -37,6 +38,7 @@ __all__ = [
     "Decision",
     "Deduplication",
     "Evaluation",
+    "Fleet",
     "Front",
     "Improvement",
     "KnownLengths",

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from solver.errors import PlanningError
 from solver.latency import LatencyModel
 from solver.moves import Links, look
 from solver.remaining import RemainingLengths
@@ -55,7 +56,12 @@ def busy_ahead(
             free.
         left: (R,) tokens that the responses still generate, which decisions do not know.
         price: of a second of makespan, at which the step is re-planned; None when nothing moves.
+
+    Raises:
+        PlanningError: there is more than one latency model; only actors of one kind are looked ahead for.
     """
+    if not isinstance(latency, LatencyModel):
+        raise PlanningError("looking ahead needs one latency model, that of all actors; re-plan mixed clusters without it")
     model = latency.affine
     actors = np.arange(len(groups))
     owner = np.zeros(len(workload), np.int64)
@@ -102,7 +108,7 @@ def busy_ahead(
             actors[live], alive, mine, still_s[alive] <= 0, tokens[alive], prompt[alive],
             np.maximum(model.max_batch - np.bincount(mine, minlength=len(live)), 0), remaining, model, price,
         )  # fmt: skip
-        found = look(s, remaining, model, price, links)
+        found = look(s, remaining, price, links)
         until = now + pause
         held = prompt + tokens
         delay, stall = delay_s(model, held, 0.0), stall_s(model, held)

@@ -1,6 +1,6 @@
 """What one look at the step decides: the actor to give back, and which responses wait for their sender's link, best first.
 
-Knows ``Survivors``, a forecast and a latency model; nothing of when to look. A look is worked out once (``look``); as links
+Knows ``Survivors`` and a forecast; nothing of when to look. A look is worked out once (``look``); as links
 get free, the next responses are sent from its lists (``send``), each tested again at its turn.
 
 What a move costs, in the currency of solver.worth (actor-seconds): the response stands still for ``delay_s`` while others of
@@ -18,13 +18,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from solver.latency import LatencyModel
 from solver.places import Offer, Places, offers
 from solver.remaining import RemainingLengths
 from solver.rules import Move
 from solver.survivors import Survivors
 from solver.workload import FloatArray, IntArray
-from solver.worth import delay_s, stall_s
 
 FOLD_CANDIDATES = 2  # actors with the least to lose that are tried
 LEAST_RISE = 0.03  # actors by which a fold must raise the value per second: less is within the errors of the forecast
@@ -67,13 +65,13 @@ class Look:
                 if complete is not None and complete[offer.response]:
                     continue
                 to, gain = places.best(offer, k)
-                if to < 0 or (not drains and gain <= offer.least_gain):
+                if to < 0 or (not drains and gain <= offer.least_gain[places.kind[to]]):
                     missed.append(offer)
                     continue
                 moves.append(Move(offer.response, places.ids[to]))
                 places.move(offer, k, to)
                 if offer.kv_tokens > 0:
-                    links.free_s[places.ids[k]] = now_s + offer.pass_s
+                    links.free_s[places.ids[k]] = now_s + offer.pass_s[places.kind[to]]
                     break
             if drains:
                 waiting[:at] = missed  # their turn comes again when there is room
@@ -91,13 +89,14 @@ class Look:
         return min(times, default=math.inf)
 
 
-def look(s: Survivors, remaining: RemainingLengths, latency: LatencyModel, price: float, links: Links) -> Look:
+def look(s: Survivors, remaining: RemainingLengths, price: float, links: Links) -> Look:
     """Decide whether an actor is given back, and list what should move: up to ``OFFERS`` responses of an actor that goes on."""
     links.leaving &= set(s.ids)
     stays = np.array([k not in links.leaving for k in s.ids])
     step = s.step_s
-    delay, stall = delay_s(latency, s.kv_tokens, step[s.owner]), stall_s(latency, s.kv_tokens)
-    loses = s.worth / step[s.owner] * delay
+    takes, stall = s.fleet.moves_s(s.kv_tokens, s.kind[s.owner])
+    delay = takes + (step[s.owner] / 2)[:, None]  # until it is admitted
+    loses = (s.worth / step[s.owner])[:, None] * delay
     folded = _fold(s, stays, remaining, price, delay, stall, loses)
     if folded is not None:
         stays[folded] = False
@@ -110,14 +109,14 @@ def look(s: Survivors, remaining: RemainingLengths, latency: LatencyModel, price
     chosen = np.flatnonzero(s.movable & (stays & (s.count > 1))[s.owner])
     if len(chosen) and np.count_nonzero(stays) > 1:
         gain = s.gains(chosen, stays) * time_s[chosen, None]
-        gain -= HYSTERESIS * stall[chosen, None] * (s.actor_worth / step)
-        net = gain.max(axis=1) - HYSTERESIS * loses[chosen]
+        gain -= HYSTERESIS * stall[chosen][:, s.kind] * (s.actor_worth / step)
+        gain -= HYSTERESIS * loses[chosen][:, s.kind]
+        net = gain.max(axis=1)
         pays = chosen[net > 0][np.argsort(-net[net > 0], kind="stable")]
         for k in np.unique(s.owner[pays]).tolist():
             listed[k] = pays[s.owner[pays] == k][:OFFERS]
-    pass_s = np.maximum(delay - step[s.owner] / 2, 0.0)
     everyone = np.concatenate([np.zeros(0, np.int64), *listed.values()])
-    waiting = iter(offers(s, everyone, HYSTERESIS * stall / time_s, HYSTERESIS * loses / time_s, pass_s))
+    waiting = iter(offers(s, everyone, HYSTERESIS * stall / time_s[:, None], HYSTERESIS * loses / time_s[:, None], takes))
     return Look(Places(s, stays), {k: list(itertools.islice(waiting, len(own))) for k, own in listed.items() if len(own)})
 
 
@@ -132,9 +131,9 @@ def _fold(
     expected_s = float((s.left_tokens * s.step_s[s.owner]).max())
     s = _as_if_drained(s, stays)
     rate = s.actor_worth / s.step_s
-    best, chosen = LEAST_RISE, None
-    for k in open_actors[np.argsort(rate[open_actors], kind="stable")][:FOLD_CANDIDATES].tolist():
-        if 1.0 - rate[k] + _places_worth(s, k, stays) <= best:
+    best, chosen = LEAST_RISE * float(s.price[open_actors].mean()), None
+    for k in open_actors[np.argsort((rate - s.price)[open_actors], kind="stable")][:FOLD_CANDIDATES].tolist():
+        if s.price[k] - rate[k] + _places_worth(s, k, stays) <= best:
             continue
         rise = s.fold_gain(k, stays)
         if rise <= best:
@@ -142,9 +141,14 @@ def _fold(
         mine = np.flatnonzero(s.owner == k)
         others = open_actors[open_actors != k]
         lasts = remaining.survival(s.response[mine], s.tokens[mine], remaining.response_limit - 1.0)
-        late = price * float(delay[mine].max(initial=0.0)) * (1.0 - float(np.prod(1.0 - np.clip(lasts, 0.0, 1.0))))
-        held_up = float(stall[mine].sum()) * float(rate[others].mean())
-        cost = LATE_SHARE * (late + float(loses[mine].sum())) + held_up
+        kinds = np.unique(s.kind[others])  # each response goes to the kind that it reaches soonest
+        late = (
+            price
+            * float(delay[mine][:, kinds].min(axis=1).max(initial=0.0))
+            * (1.0 - float(np.prod(1.0 - np.clip(lasts, 0.0, 1.0))))
+        )
+        held_up = float(stall[mine][:, kinds].min(axis=1).sum()) * float(rate[others].mean())
+        cost = LATE_SHARE * (late + float(loses[mine][:, kinds].min(axis=1).sum())) + held_up
         rise -= cost / max(min(s.left_s, expected_s) / 2, 1e-9)
         if rise > best:
             best, chosen = rise, k
@@ -160,12 +164,14 @@ def _as_if_drained(s: Survivors, stays: NDArray[np.bool_]) -> Survivors:
     owner = s.owner.copy()
     owner[pending] = staying[np.argsort(s.actor_load[staying], kind="stable")][np.arange(len(pending)) % len(staying)]
 
+    load = s.load_on[np.arange(len(owner)), s.kind[owner]]
+
     def per_actor(values: FloatArray) -> FloatArray:
         return np.asarray(np.bincount(owner, weights=values, minlength=len(stays)), dtype=float)
 
     came = np.bincount(owner[pending], minlength=len(stays))
     return replace(
-        s, owner=owner, actor_load=per_actor(s.load), actor_worth=per_actor(s.worth),
+        s, owner=owner, actor_load=per_actor(load), actor_worth=per_actor(s.worth),
         count=np.bincount(owner, minlength=len(stays)), slots=s.slots - came,
         memory=s.memory - np.bincount(owner[pending], weights=s.reserved[pending], minlength=len(stays)),
     )  # fmt: skip
@@ -178,5 +184,5 @@ def _places_worth(s: Survivors, k: int, stays: NDArray[np.bool_]) -> float:
     rate = s.actor_worth / step
     others = np.flatnonzero(stays & (np.arange(len(step)) != k))
     mine = np.flatnonzero(s.owner == k)
-    gain = ((s.worth[mine][:, None] - s.load[mine][:, None] * rate[others]) / step[others]).max(axis=1)
+    gain = ((s.worth[mine][:, None] - s.load_on[mine][:, s.kind[others]] * rate[others]) / step[others]).max(axis=1)
     return float(np.maximum(gain, gain / 2).sum())

@@ -1,7 +1,8 @@
 """Re-solving while the step runs: which responses migrate, which actors are folded, which survivors get a small fast batch.
 
-Knows what a rule may see (``StepState``), a forecast of remaining lengths and a latency model; no true lengths. What a
-token is worth (q) and what a grouping is worth per second are derived in solver.worth; a look is worked out in solver.moves.
+Knows what a rule may see (``StepState``), a forecast of remaining lengths and the actors' latency models; no true lengths.
+What a token is worth (q) and what a grouping is worth per second are derived in solver.worth; a look is worked out in
+solver.moves.
 
 A look at the step compares three things with doing nothing:
 
@@ -16,9 +17,13 @@ A look at the step compares three things with doing nothing:
 - an actor that is being folded is drained: its responses leave one after another over its link while the rest goes on
   decoding, the longest to go first (short ones may be complete before their turn). Folding it in one go would let all wait.
 
-Every sender has one link: it sends one response at a time. The published rules are special cases: cutting an actor at a
-fixed share of completions (RLHFless) or all but m below a global count (RLHFuse) are folds at fixed times, square-root
-folding is what equal responses get.
+Every sender has one link: it sends one response at a time. Actors of several kinds, sizes and prices are looked up in a
+``Fleet``: each has its own loads and its own price, and between two kinds KV caches are recomputed.
+
+The published rules are baselines with the same interface (rlhfless.scheduling), not settings of this one: RLHFless cuts an
+actor at a fixed share of its completions and RLHFuse all but m below a global count, whatever their responses are still worth.
+Square-root folding is the course that equal responses take where actors can be divided (see solver.worth); here actors are
+whole and moves cost time, so what is folded, and when, differs from it.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from solver.fleet import Fleet
 from solver.latency import LatencyModel
 from solver.moves import Links, Look, look
 from solver.remaining import RemainingLengths
@@ -42,25 +48,25 @@ LOOKING_SHARE = 0.0125  # of the time between looks that a look may take
 
 
 def replan(
-    state: StepState, remaining: RemainingLengths, latency: LatencyModel, price: float, links: Links | None = None
+    state: StepState, remaining: RemainingLengths, latency: LatencyModel | Fleet, price: float, links: Links | None = None
 ) -> list[Decision]:
     """What to do now; an empty list when doing nothing is best.
 
     Args:
         remaining: forecast for every response of the step.
-        latency: its affine fit is used.
-        price: actor-seconds that one second of makespan is worth.
+        latency: its affine fit is used; a ``Fleet`` where actors differ.
+        price: actor-seconds that one second of makespan is worth; GPU-seconds or dollars for a fleet that counts these.
         links: drains and transfers under way; updated. None when there are none.
 
     Returns:
         At most one move per sender whose link is free (responses without KV cache need no link). Slots and KV memory (as
         under ``reserve``) of the receivers are kept; an actor whose last response moves away is released.
     """
-    links = Links() if links is None else links
+    links, fleet = Links() if links is None else links, Fleet.of(latency)
     if len(state.actors) < 2:
         return []
-    survivors = survivors_of(state, remaining, latency, price)
-    return [*look(survivors, remaining, latency, price, links).send(state.now_s, links)]
+    survivors = survivors_of(state, remaining, fleet, price)
+    return [*look(survivors, remaining, price, links).send(state.now_s, links)]
 
 
 @dataclass
@@ -74,14 +80,15 @@ class Replan:
     Args:
         remaining: forecast for every response of the step. Replace it to plug in a predictor that updates while decoding;
             its ``observe`` is called at every look.
-        latency: of every actor.
-        price: actor-seconds that one second of makespan is worth.
+        latency: of every actor; a ``Fleet`` where actors differ in kind, size or price.
+        price: actor-seconds that one second of makespan is worth; GPU-seconds or dollars for a fleet that counts these.
     """
 
     remaining: RemainingLengths
-    latency: LatencyModel
+    latency: LatencyModel | Fleet
     price: float
     name: str = "replan"
+    _fleet: Fleet = field(init=False, repr=False)
     _links: Links = field(default_factory=Links, repr=False)
     _look: Look | None = field(default=None, repr=False)
     _look_s: float = field(default=-math.inf, repr=False)  # when the next look is due
@@ -90,7 +97,7 @@ class Replan:
     _open_actors: int = field(default=0, repr=False)  # when links were last served
 
     def __post_init__(self) -> None:
-        self.latency = self.latency.affine
+        self._fleet = Fleet.of(self.latency)
 
     def next_trigger(self, view: ActorView) -> Trigger | None:
         """The next look or free link; before the first look, this actor's first completion."""
@@ -106,10 +113,10 @@ class Replan:
             return []
         if now_s >= self._look_s - 1e-9 or self._look is None:
             self.remaining = self.remaining.observe(state.generated_tokens, np.asarray(state.complete, dtype=bool))
-            survivors = survivors_of(state, self.remaining, self.latency, self.price)
-            self._look = look(survivors, self.remaining, self.latency, self.price, self._links)
+            survivors = survivors_of(state, self.remaining, self._fleet, self.price)
+            self._look = look(survivors, self.remaining, self.price, self._links)
             look_s = LOOK_S + LOOK_RESPONSE_S * len(survivors.response)
-            pause = max(LEAST_PAUSE * self.latency.base_s, survivors.left_s / LOOKS, look_s / LOOKING_SHARE)
+            pause = max(LEAST_PAUSE * self._fleet.base_s, survivors.left_s / LOOKS, look_s / LOOKING_SHARE)
             self._look_s = now_s + pause
         elif len(state.actors) < self._open_actors:
             self._forget(state)
@@ -117,8 +124,8 @@ class Replan:
         sent = self._look.send(now_s, self._links, state.complete)
         moves = _with_room(sent, state)
         if len(moves) < len(sent):  # room that the last look counted on is taken: look anew soon
-            self._look_s = now_s + self.latency.base_s
-        link_s = max(self._look.next_s(now_s, self._links), now_s + self.latency.base_s)
+            self._look_s = now_s + self._fleet.base_s
+        link_s = max(self._look.next_s(now_s, self._links), now_s + self._fleet.base_s)
         next_s = min(self._look_s, link_s)
         self._trigger = Trigger(time_s=next_s) if math.isfinite(next_s) else None
         return [*moves]

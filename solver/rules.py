@@ -89,7 +89,7 @@ class Trigger:
 
     Attributes:
         completions: at so many completions of the actor, counted from its first; at its next one if there are as many already.
-        time_s: at this time, which lies ahead; infinite for never.
+        time_s: at this time, later than the last one that the rule was told, or at once when it has passed; infinite for never.
         step_completions: at so many completions of the whole step, as with ``completions``.
     """
 

@@ -1,6 +1,6 @@
 """The unfinished responses of a moment with their actors, and what moving them would gain.
 
-Knows a ``StepState``, a forecast of remaining lengths and a latency model; nothing of earlier or later decisions.
+Knows a ``StepState``, a forecast of remaining lengths and the actors' latency models; nothing of earlier or later decisions.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from solver.fleet import Fleet
 from solver.latency import LatencyModel
 from solver.remaining import RemainingLengths
 from solver.rules import StepState
@@ -28,9 +29,12 @@ class Survivors:
         actors: (K,) ids of the actors. response: (n,) indices. owner: (n,) position of each one's actor.
         movable: (n,) False for responses on their way.
         tokens, kv_tokens: (n,) generated tokens, and KV tokens held. left_tokens: (n,) expected tokens.
-        load, worth: (n,) l and q of solver.worth. reserved: (n,) KV tokens that admission sets aside at most.
+        load_on: (n, M) l of solver.worth on an actor of each class of the fleet; worth: (n,) q.
+        reserved: (n,) KV tokens that admission sets aside at most.
         actor_load, actor_worth, count, slots, memory: (K,) sums of load and worth, responses, free slots, free KV tokens.
-        left_s: X, the seconds that the step should still take. ids: ``actors`` as a list.
+        left_s: X, the seconds that the step should still take. fleet: the actors' classes; kind: (K,) that of each.
+        load: (n,) l where each response is. base_s, price: (K,) a, and what a second of each actor costs.
+        ids: ``actors`` as a list.
     """
 
     actors: IntArray
@@ -40,20 +44,26 @@ class Survivors:
     tokens: FloatArray
     kv_tokens: FloatArray
     left_tokens: FloatArray
-    load: FloatArray
+    load_on: FloatArray
     worth: FloatArray
     reserved: FloatArray
-    base_s: float
     actor_load: FloatArray
     actor_worth: FloatArray
     count: IntArray
     slots: IntArray
     memory: FloatArray
     left_s: float
-    ids: list[int] = field(default_factory=list)
+    fleet: Fleet
+    kind: IntArray
+    load: FloatArray = field(init=False)
+    base_s: FloatArray = field(init=False)
+    price: FloatArray = field(init=False)
+    ids: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.ids = self.actors.tolist()
+        self.load = self.load_on[np.arange(len(self.owner)), self.kind[self.owner]]
+        self.base_s, self.price = self.fleet.column("base_s")[self.kind], np.array(self.fleet.rates)[self.kind]
 
     @property
     def step_s(self) -> FloatArray:
@@ -65,14 +75,14 @@ class Survivors:
 
         Minus infinity for its own actor, actors that are not ``open_to`` (K,) and those without a free slot or memory.
         """
-        load, worth, owner = self.load[chosen], self.worth[chosen], self.owner[chosen]
+        load, worth, owner = self.load_on[chosen][:, self.kind], self.worth[chosen], self.owner[chosen]
         step = self.step_s
         rate = self.actor_worth / step
-        without = np.maximum(np.maximum(step[owner] - load, self.base_s), 1e-300)
+        without = np.maximum(np.maximum(step[owner] - self.load[chosen], self.base_s[owner]), 1e-300)
         leaves = (self.actor_worth[owner] - worth) / without - rate[owner]
         # joining changes U / t to (U + q) / (t + l), which is (q - l U / t) / (t + l) more
-        total = worth[:, None] - load[:, None] * rate
-        total /= step + load[:, None]
+        total = worth[:, None] - load * rate
+        total /= step + load
         total += leaves[:, None]
         total[:, ~(open_to & (self.slots > 0))] = -np.inf
         reserved = self.reserved[chosen]
@@ -93,23 +103,25 @@ class Survivors:
             return -math.inf
         mine = mine[np.argsort(-self.worth[mine], kind="stable")]
         starts = np.unique(np.linspace(0, len(mine), min(len(mine), FOLD_PARTS), endpoint=False).astype(np.int64))
-        sums = [np.add.reduceat(x[mine], starts).tolist() if len(mine) else [] for x in (self.load, self.worth, self.reserved)]
+        sums = [np.add.reduceat(x[mine], starts).tolist() if len(mine) else [] for x in (self.worth, self.reserved)]
+        loads = [np.add.reduceat(x[mine], starts).tolist() if len(mine) else [] for x in self.load_on.T]
         counts = np.diff(np.append(starts, len(mine))).tolist()
-        rise = 1.0 - float(self.actor_worth[k] / self.step_s[k])
+        rise = float(self.price[k] - self.actor_worth[k] / self.step_s[k])
         # plain numbers: a call on an array of a few actors takes longer than all of them
         step, worth = self.step_s[others].tolist(), self.actor_worth[others].tolist()
-        slots, memory = self.slots[others].tolist(), self.memory[others].tolist()
+        slots, memory, kind = self.slots[others].tolist(), self.memory[others].tolist(), self.kind[others].tolist()
         rate = [u / t for u, t in zip(worth, step, strict=True)]
-        for own, weight, held, count in zip(*sums, counts, strict=True):
+        for weight, held, count, *own_on in zip(*sums, counts, *loads, strict=True):
             to, most = -1, -math.inf
             for j, r in enumerate(rate):
+                own = own_on[kind[j]]
                 gain = (weight - own * r) / (step[j] + own)
                 if gain > most and slots[j] >= count and memory[j] >= held:
                     to, most = j, gain
             if to < 0:
                 return -math.inf
             rise += most
-            step[to] += own
+            step[to] += own_on[kind[to]]
             worth[to] += weight
             rate[to] = worth[to] / step[to]
             slots[to] -= count
@@ -117,8 +129,9 @@ class Survivors:
         return rise
 
 
-def survivors_of(state: StepState, remaining: RemainingLengths, latency: LatencyModel, price: float) -> Survivors:
-    """The survivors of a state, valued for a makespan whose last second costs ``price`` actor-seconds."""
+def survivors_of(state: StepState, remaining: RemainingLengths, latency: LatencyModel | Fleet, price: float) -> Survivors:
+    """The survivors of a state, valued for a makespan whose last second costs ``price`` actor-seconds (in the unit of a fleet's
+    rates)."""
     views = state.actors
     sizes = [(len(v.unfinished), len(v.arriving)) for v in views]
     response = np.array([r for v in views for r in (*v.unfinished, *v.arriving)], dtype=np.int64)
@@ -133,14 +146,21 @@ def survivors_of(state: StepState, remaining: RemainingLengths, latency: Latency
 
 def valued(
     actors: IntArray, response: IntArray, owner: IntArray, movable: NDArray[np.bool_], tokens: FloatArray, prompt: FloatArray,
-    slots: IntArray, remaining: RemainingLengths, latency: LatencyModel, price: float,
+    slots: IntArray, remaining: RemainingLengths, latency: LatencyModel | Fleet, price: float,
 ) -> Survivors:  # fmt: skip
     """The same from arrays: (K,) ids and free slots of actors; (n,) index, owner, tokens and prompt tokens of responses."""
-    a, b, c = latency.base_s, latency.per_response_s, latency.per_kv_token_s
-    load = b + c * (prompt + tokens)
-    most, root = remaining.most_tokens(response, tokens), remaining.root_load(response, tokens, b, c)
-    left_s = time_left_s(price, a, most, root)
-    worth = token_worth(left_s, a, load, most, root)
+    fleet = Fleet.of(latency)
+    kind = fleet.classes(actors.tolist())
+    most = remaining.most_tokens(response, tokens)
+    speed = [(m.base_s, m.per_response_s, m.per_kv_token_s, rate) for m, rate in zip(fleet.models, fleet.rates, strict=True)]
+    load_on = np.array([b + c * (prompt + tokens) for _, b, c, _ in speed]).T
+    roots = [remaining.root_load(response, tokens, b, c) for _, b, c, _ in speed]
+    left_s = min(time_left_s(price / p, a, most, root) for (a, _, _, p), root in zip(speed, roots, strict=True))
+    worths = [
+        p * token_worth(left_s, a, load, most, root) for (a, _, _, p), load, root in zip(speed, load_on.T, roots, strict=True)
+    ]
+    worth = np.minimum.reduce(worths)
+    load = load_on[np.arange(len(owner)), kind[owner]]
     reserved = prompt + remaining.response_limit
 
     def per_actor(values: FloatArray) -> FloatArray:
@@ -154,14 +174,15 @@ def valued(
         tokens=tokens,
         kv_tokens=np.where(tokens > 0, prompt + tokens, 0.0),
         left_tokens=remaining.expected_tokens(response, tokens),
-        load=load,
+        load_on=load_on,
         worth=worth,
         reserved=reserved,
-        base_s=a,
         actor_load=per_actor(load),
         actor_worth=per_actor(worth),
         count=np.bincount(owner, minlength=len(actors)).astype(np.int64),
         slots=slots.copy(),
-        memory=latency.kv_capacity_tokens - per_actor(reserved),
+        memory=fleet.column("kv_capacity_tokens")[kind] - per_actor(reserved),
         left_s=left_s,
+        fleet=fleet,
+        kind=kind,
     )

@@ -22,6 +22,11 @@ actors in proportion to ``S / sqrt(S)``: square-root folding.
 For equal loads groups that are contiguous in q are best: exchanging two responses between actors of different speed raises
 the sum exactly when the more valuable one goes to the faster actor.
 
+**Several kinds.** Where a second of an actor of kind m costs p_m, all that is earned is measured in that cost: a grouping is
+worth sum over actors of ( sum of q / (a_m + W) - p_m ), with the loads that responses have on their actor. A token is worth the
+least that any kind m would earn it for, ``q = min over m of p_m l_m (a_m + W*_m)^2 / W*_m^2``, and X is the least time that any
+kind alone would take at the price. (A heuristic; for one kind it is the above.)
+
 **Price of time.** With ``price`` actor-seconds for every second of makespan, X minimises
 ``price X + a sum Lambda^2 / (X - a r)``.
 """
@@ -31,6 +36,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from solver.latency import LatencyModel
 from solver.workload import FloatArray, IntArray
@@ -80,18 +86,18 @@ def token_worth(left_s: float, base_s: float, load: FloatArray, most_tokens: Flo
     return np.asarray(load * (1.0 + base_s / np.where(load > 0, np.maximum(wanted, 1e-150), 1.0)) ** 2)
 
 
-def delay_s(latency: LatencyModel, kv_tokens: FloatArray, step_s: FloatArray | float) -> FloatArray:
-    """Seconds that a response stands still when it moves: the cheaper of transfer and recompute, joining, and half an iteration
-    of ``step_s`` until it is admitted."""
-    transfer = latency.transfer_base_s + latency.transfer_per_kv_token_s * kv_tokens
+def delay_s(latency: LatencyModel, kv_tokens: FloatArray, step_s: FloatArray | float, alike: ArrayLike = True) -> FloatArray:
+    """Seconds that a response stands still when it moves to an actor of ``latency``: the cheaper of transfer (where sender and
+    receiver are ``alike``) and recompute, joining, and half an iteration of ``step_s`` until it is admitted."""
+    transfer = np.where(alike, latency.transfer_base_s + latency.transfer_per_kv_token_s * kv_tokens, np.inf)
     recompute = latency.prefill_base_s + latency.prefill_per_token_s * kv_tokens
     return np.asarray(np.where(kv_tokens > 0, np.minimum(transfer, recompute) + latency.join_s, 0.0) + np.asarray(step_s) / 2)
 
 
-def stall_s(latency: LatencyModel, kv_tokens: FloatArray) -> FloatArray:
+def stall_s(latency: LatencyModel, kv_tokens: FloatArray, alike: ArrayLike = True) -> FloatArray:
     """Seconds for which the receiver's whole batch stands still when a response moves: those of joining it, and of recomputing
-    its KV cache where that is cheaper than the transfer."""
-    transfer = latency.transfer_base_s + latency.transfer_per_kv_token_s * kv_tokens
+    its KV cache where that is cheaper than the transfer or sender and receiver are not ``alike``."""
+    transfer = np.where(alike, latency.transfer_base_s + latency.transfer_per_kv_token_s * kv_tokens, np.inf)
     recompute = latency.prefill_base_s + latency.prefill_per_token_s * kv_tokens
     computed = np.where(recompute < transfer, recompute, 0.0)
     return np.asarray(np.where(kv_tokens > 0, computed + latency.join_s, 0.0))

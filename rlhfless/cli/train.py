@@ -1,4 +1,4 @@
-"""``rlhfless train``: the shipped task on emulated GPUs, on this machine's, or on those of a Ray cluster."""
+"""``rlhfless train``: a task on emulated GPUs, on this machine's, or on those of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -8,54 +8,118 @@ from typing import Any
 import click
 
 from rlhfless.cli.group import main
+from rlhfless.cli.headings import WithHeadings
 from rlhfless.cli.learner_options import learner_options
 from rlhfless.cli.options import check_size, seed_option, time_weight_option
 
+HEADINGS = {
+    "Run": ["out", "resume", "steps", "seed", "keep", "loggers"],
+    "Task": [
+        "task", "prompt_column", "answer_column", "model", "rewards", "pool", "prompts_per_step", "samples", "response_limit",
+        "temperature",
+    ],
+    "Algorithm": [
+        "algorithm", "updates", "aggregation", "clip_low", "clip_high", "std", "kl_weight", "mask_truncated", "old_logprobs",
+        "importance_cap", "critic", "gamma", "lam", "value_weight",
+    ],
+    "Learner": [
+        "learning_rate", "critic_learning_rate", "schedule", "warmup_steps", "schedule_steps", "optimizer", "weight_decay",
+        "max_grad_norm", "precision", "token_budget", "learner_processes",
+    ],
+    "Schedule": ["policy", "time_weight", "preparation", "preparation_actors"],
+    "Actors": [
+        "executor", "engine", "gpus", "gpus_per_node", "gpus_per_actor", "profile", "memory_gib", "charging", "ray_address",
+        "keep_s",
+    ],
+}  # fmt: skip
 
-@main.command()
+
+@main.command(cls=WithHeadings, headings=HEADINGS)
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder of trace and checkpoints.")
+@click.option("--resume", is_flag=True, help="Continue the run in OUT after its last completed step.")
+@click.option("--steps", type=int, default=60, show_default=True, help="Steps of the whole run.")
+@seed_option
+@click.option("--keep", type=int, default=1, show_default=True, help="Checkpoints that are kept, the latest ones.")
 @click.option(
-    "--task",
-    default="arithmetic",
-    show_default=True,
-    help="arithmetic, gsm8k, gsm8k:FILE, or a data set (jsonl, parquet, hub).",
+    "--log",
+    "loggers",
+    multiple=True,
+    type=click.Choice(["tensorboard", "wandb", "trackio", "jsonl"]),
+    help="Where metrics go; may be repeated.",
 )
-@click.option("--prompt-column", help="Column of the prompts, where it is not the task's own.")
-@click.option("--answer-column", help="Column of the answers.")
+@click.option("--task", default="arithmetic", show_default=True, help="arithmetic, gsm8k[:FILE], or a data set.")
+@click.option("--prompt-column", help="Of the data set, where it is not the task's own.")
+@click.option("--answer-column", help="Of the data set.")
+@click.option("--model", type=click.Path(path_type=Path), help="Folder to start from instead of a new warm-up.")
 @click.option("--reward", "rewards", multiple=True, default=["task"], show_default=True, help="[WEIGHT*]NAME; may be repeated.")
-@click.option("--algorithm", type=click.Choice(["grpo", "ppo"]), default="grpo", show_default=True)
+@click.option(
+    "--prompts", "pool", type=int, default=128, show_default=True, help="Prompts of an epoch, which visits each once."
+)
+@click.option("--prompts-per-step", type=int, default=32, show_default=True, help="Prompts of a step.")
+@click.option("--samples", type=int, default=8, show_default=True, help="Responses per prompt.")
+@click.option("--response-limit", type=int, default=320, show_default=True, help="No response gets longer (tokens).")
+@click.option("--temperature", type=float, default=1.0, show_default=True, help="Of sampling.")
+@click.option("--algorithm", type=click.Choice(["grpo", "ppo"]), default="grpo", show_default=True, help="What is learned by.")
 @click.option("--updates", type=int, default=1, show_default=True, help="Optimizer steps on a batch.")
-@click.option("--aggregation", type=click.Choice(["token", "sequence", "constant"]), default="token", show_default=True)
-@click.option("--std", type=click.Choice(["population", "sample", "none"]), default="population", show_default=True)
+@click.option(
+    "--aggregation",
+    type=click.Choice(["token", "sequence", "constant"]),
+    default="token",
+    show_default=True,
+    help="Of token losses.",
+)
+@click.option(
+    "--std",
+    type=click.Choice(["population", "sample", "none"]),
+    default="population",
+    show_default=True,
+    help="GRPO: divides advantages.",
+)
 @click.option("--kl-weight", type=float, default=0.0, show_default=True, help="Penalty on leaving the first weights.")
 @click.option("--mask-truncated", is_flag=True, help="Learn nothing from responses that the limit ended.")
-@click.option("--old-logprobs", type=click.Choice(["engine", "recomputed"]), default="engine", show_default=True)
+@click.option(
+    "--old-logprobs", type=click.Choice(["engine", "recomputed"]), default="engine", show_default=True, help="Of ratios."
+)
 @click.option("--importance-cap", type=float, help="Correct the engine's probabilities, by this factor at most.")
-@click.option("--critic", default="head", show_default=True, help="Of PPO: head, model, or a folder.")
+@click.option("--critic", default="head", show_default=True, help="PPO: head, model, or a folder.")
 @learner_options
-@click.option("--steps", type=int, default=60, show_default=True, help="Steps of the whole run.")
-@click.option("--gpus", type=int, default=16, show_default=True, help="GPUs: emulated ones, or those of the pool.")
-@click.option("--gpus-per-node", type=int, default=8, show_default=True, help="Of a cluster of several nodes.")
-@click.option("--gpus-per-actor", type=int, help="GPUs of an actor, which the profile has to be of.  [default: the profile's]")
-@click.option("--profile", default="cpu-tiny-qwen2", show_default=True, help="What a GPU takes for an iteration.")
-@click.option("--memory-gib", type=float, help="Memory of a GPU, which decides slots; without it the profile's slots count.")
 @click.option("--policy", default="solver", show_default=True, help="Scheduling policy.")
 @time_weight_option
-@click.option("--charging", type=click.Choice(["profile", "measured"]), default="profile", show_default=True)
-@click.option("--engine", type=click.Choice(["torch", "vllm"]), default="torch", show_default=True)
 @click.option(
-    "--pool", "executor", type=click.Choice(["virtual", "local", "ray"]), default="virtual", show_default=True,
-    help="Where actors run: emulated on the virtual clock, each in a process of its own on this machine, or as Ray actors.",
+    "--preparation",
+    type=click.Choice(["after", "overlap"]),
+    default="after",
+    show_default=True,
+    help="When responses are judged.",
+)
+@click.option("--preparation-actors", type=int, default=1, show_default=True, help="Most that prepare side by side.")
+@click.option(
+    "--pool",
+    "executor",
+    type=click.Choice(["virtual", "local", "ray"]),
+    default="virtual",
+    show_default=True,
+    help="Emulated actors, processes here, or Ray's.",
+)
+@click.option("--engine", type=click.Choice(["torch", "vllm"]), default="torch", show_default=True, help="What decodes.")
+@click.option("--gpus", type=int, default=16, show_default=True, help="GPUs: emulated ones, or those of the pool.")
+@click.option("--gpus-per-node", type=int, default=8, show_default=True, help="Of a cluster of several nodes.")
+@click.option("--gpus-per-actor", type=int, help="The profile has to be of such actors.  [default: the profile's]")
+@click.option("--profile", default="cpu-tiny-qwen2", show_default=True, help="What a GPU takes for an iteration.")
+@click.option("--memory-gib", type=float, help="Of a GPU, which decides slots.  [default: the profile's slots]")
+@click.option(
+    "--charging", type=click.Choice(["profile", "measured"]), default="profile", show_default=True,
+    help="Of the virtual clock.",
 )  # fmt: skip
-@click.option("--ray-address", help="Of a Ray cluster that is there (HOST:PORT, auto); without it one is started here.")
-@click.option("--keep-s", type=float, default=60.0, show_default=True, help="How long a Ray actor without work waits for more.")
-@click.option("--prompts-per-step", type=int, default=32, show_default=True)
-@click.option("--samples", type=int, default=8, show_default=True, help="Responses per prompt.")
-@seed_option
-@click.option("--model", type=click.Path(path_type=Path), help="Start from this folder instead of a new warm-up.")
-@click.option("--resume", is_flag=True, help="Continue the run in OUT after its last completed step.")
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder of trace and checkpoint.")
-def train(out: Path, resume: bool, model: Path | None, gpus_per_actor: int | None, **options: Any) -> None:
-    """Train: predict, plan, execute, reward, learn, trace, step after step."""
+@click.option("--ray-address", help="Of a Ray cluster (HOST:PORT, auto).  [default: one is started here]")
+@click.option("--keep-s", type=float, default=60.0, show_default=True, help="How long idle Ray actors wait for work.")
+def train(
+    out: Path, resume: bool, model: Path | None, loggers: tuple[str, ...], gpus_per_actor: int | None, **options: Any
+) -> None:
+    """Train: predict, plan, execute, prepare, learn, trace, step after step.
+
+    Every option's meaning stands in rlhfless.training.config.TrainConfig, which has more of them.
+    """
     from rlhfless.executor import ActorError
     from rlhfless.training.config import LearnerError, TrainConfig
     from rlhfless.training.loop import train as run_training
@@ -63,7 +127,7 @@ def train(out: Path, resume: bool, model: Path | None, gpus_per_actor: int | Non
     if gpus_per_actor is not None:
         check_size(gpus_per_actor, options["profile"])
     try:
-        trace = run_training(TrainConfig(**options), out, resume=resume, model=model)
+        trace = run_training(TrainConfig(**options), out, resume=resume, model=model, loggers=loggers)
     except (ActorError, LearnerError) as error:
         raise click.ClickException(f"{error}; {out} holds the steps before it, and --resume goes on with this one") from error
     click.echo(repr(trace))

@@ -117,13 +117,16 @@ class RowModel:
         for hook in self.hooks:
             hook("decode", tokens[: len(tokens) - padding])
         width, count = blocks(width), len(tokens)
-        mask = cache.mask(positions, width)
+        # Padding is for the matrix kernels; it attends to nothing, unless rows are stable only where all are the same.
+        used = count if self.bit_stable and not self.stable_rows else count - padding
+        mask = cache.mask(positions[:used], width)
         rows = torch.arange(count, device=self.device)
 
         def attend(layer: int, queries: Tensor) -> Tensor:
-            keys, values = cache.read(layer, slice(0, count), width)
+            keys, values = cache.read(layer, slice(0, used), width)
             # The query heads that share a KV head stand where queries stand: one pass over its keys serves them all.
-            return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+            attended = F.scaled_dot_product_attention(queries[:used], keys, values, attn_mask=mask)
+            return attended if used == count else F.pad(attended, (0, 0, 0, 0, 0, 0, 0, count - used))
 
         return self.compute(cache, tokens, positions, rows, attend)
 

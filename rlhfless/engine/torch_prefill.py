@@ -7,6 +7,7 @@ as decoding would have it; elsewhere a whole segment attends at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 CPU_PASS_TOKENS = 256  # of one pass; small, as every row holds its scores over its whole context
 GPU_PASS_TOKENS = 8192
+PIECE_TOKENS = 64  # that attend over as many cells; fewer would cost more calls than they save
 
 
 class Segment(NamedTuple):
@@ -59,18 +61,26 @@ def _pass(model: RowModel, cache: KVCache, segments: Sequence[Segment]) -> None:
     tokens, rows = F.pad(tokens, padding), F.pad(rows, padding, value=segments[-1].row)
     positions = F.pad(positions, padding, value=cache.spare)
     attend_segment = tokens_by_themselves if stable else _causally
+    pieces = [piece for s in segments for piece in (_pieces(s) if stable else [(s.row, s.start, s.start + len(s.tokens))])]
     parts, begin = [], 0
-    for i, s in enumerate(segments):
-        own = slice(begin, begin + len(s.tokens) + (padding[1] if i == len(segments) - 1 else 0))
-        width = s.start + len(s.tokens)
-        width = blocks(width) if stable else width
-        parts.append((s.row, width, own, None if s.start == 0 and not stable else cache.mask(positions[own], width)))
+    for i, (row, start, end) in enumerate(pieces):
+        own = slice(begin, begin + end - start + (padding[1] if i == len(pieces) - 1 else 0))
+        width = blocks(end) if stable else end
+        parts.append((row, width, own, None if start == 0 and not stable else cache.mask(positions[own], width)))
         begin = own.stop
 
     def attend(layer: int, queries: Tensor) -> Tensor:
         return torch.cat([attend_segment(cache, layer, row, width, queries[own], mask) for row, width, own, mask in parts])
 
     model.compute(cache, tokens, positions, rows, attend)
+
+
+def _pieces(s: Segment) -> list[tuple[int, int, int]]:
+    """Row, first and last position of parts of a segment that attend over as many cells each as the last of them needs: tokens
+    would else all attend over the whole segment. A row's bits do not depend on how many masked cells follow (``kv_cache``)."""
+    end = s.start + len(s.tokens)
+    edges = [s.start, *range((s.start // PIECE_TOKENS + 1) * PIECE_TOKENS, end, PIECE_TOKENS), end]
+    return [(s.row, a, b) for a, b in pairwise(edges)]
 
 
 def tokens_by_themselves(cache: KVCache, layer: int, row: int, width: int, queries: Tensor, mask: Tensor | None) -> Tensor:

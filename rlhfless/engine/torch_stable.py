@@ -35,9 +35,10 @@ def fewest_stable_rows(model: RowModel) -> int:
 
     def logits(rows: int) -> Tensor:  # always the last ones, so that a row also changes its place
         mask = cache.mask(positions[-rows:], width)  # the first cells are written already
+        parts = [slice(0, rows)] if rows == most else [slice(0, 1), slice(1, rows)][:rows]  # padding does not attend
 
         def attend(layer: int, queries: Tensor) -> Tensor:
-            return tokens_by_themselves(cache, layer, 0, width, queries, mask)
+            return torch.cat([tokens_by_themselves(cache, layer, 0, width, queries[own], mask[own]) for own in parts])
 
         return model.logits(model.compute(cache, tokens[-rows:], positions[-rows:], row[-rows:], attend))
 

@@ -13,13 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from rlhfless.engine import torch_process
-from rlhfless.engine.torch_process import Packed, pack, write
+from rlhfless.engine.torch_process import Packed, cuda_devices, pack, write
 from rlhfless.engine.vllm_adapter import Replica, Settings, VllmError
 from rlhfless.engine.vllm_carried import Carried, LaidDown
 from rlhfless.engine.vllm_factory import VllmEngineFactory
 from solver.latency import LatencyModel
 
-__all__ = ["bring_up", "free_memory", "pack", "read", "replica_for", "use_device", "weights_are_read", "write"]
+__all__ = [
+    "bring_up",
+    "cuda_devices",
+    "free_memory",
+    "pack",
+    "read",
+    "replica_for",
+    "use_device",
+    "weights_are_read",
+    "write",
+]
 
 
 @dataclass

@@ -24,8 +24,8 @@ def checked_trigger(rule: RuntimeRule, trigger: Any, view: ActorView, told_s: fl
     """What ``rule.next_trigger(view)`` returned.
 
     Args:
-        told_s: the latest time that the rule was told, the step's start before it was told any. On the wall clock the time that
-            it asks for may have come by now; then it is due.
+        told_s: the latest time that the rule was told; minus infinity before the first. A time after it that has come by now is
+            due.
 
     Raises:
         RuleError: it is no ``Trigger``, its counts are not whole numbers from 1 on, or its time does not lie ahead.
@@ -41,8 +41,9 @@ def checked_trigger(rule: RuntimeRule, trigger: Any, view: ActorView, told_s: fl
             raise RuleError(f"{_asks(rule, view)} {name}={count!r}; a whole number of at least 1, or None, is needed")
     time_s = trigger.time_s
     if time_s is not None and time_s != math.inf and not (is_number(time_s) and time_s > told_s):
+        after = f" after {told_s:g} s" if math.isfinite(told_s) else ""
         raise RuleError(
-            f"{_asks(rule, view)} time_s={time_s!r}; a time after {told_s:g} s, counted from the run's start, or None is needed"
+            f"{_asks(rule, view)} time_s={time_s!r}; a time{after}, counted from the run's start, or None is needed"
         )
     return trigger
 

@@ -1,8 +1,8 @@
 """GPUs that a pool holds between the work of its actors: who waits where, until when, and what that cost.
 
 Knows places, a life-cycle and the record; nothing of how an actor is started or ended (a ``Carrier`` does that). What is held
-outside a step's own actors is written down as a holder of its own, ``warm-`` and its first GPU, with the role ``warm``: a start
-where it started ahead, and what no span covers is waiting. A thread ends what waited too long and starts what is wanted soon.
+outside a step's own actors is written down (``warm_rows.py``): a start where it started ahead, and what no span covers is
+waiting. A thread ends what waited too long and starts what is wanted soon.
 """
 
 from __future__ import annotations
@@ -11,58 +11,14 @@ import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic
 
+from rlhfless.executor.carrier import Carrier, H, Place
 from rlhfless.executor.lifecycle import History, Lifecycle
 from rlhfless.executor.record import StepRecord
+from rlhfless.executor.warm_rows import WarmRow, holder_at, write_warm
 from solver.objective import StepRest
 from solver.plan import ActorPlan, Plan
-
-
-class Place(NamedTuple):
-    """GPUs that an actor holds, and how they are paid for."""
-
-    kind: str
-    node: int
-    gpu_ids: tuple[int, ...]
-    market: str = "on-demand"
-    usd_per_gpu_s: float = 0.0
-
-    @classmethod
-    def of(cls, actor: ActorPlan) -> Place:
-        """Where a plan wants an actor."""
-        return cls(actor.kind, actor.node, actor.gpu_ids, actor.market, actor.usd_per_gpu_s)
-
-    def serves(self, wanted: Place) -> bool:
-        """Whether an actor here can be one there: on one node, GPUs are numbers."""
-        return (self.kind, self.node, len(self.gpu_ids)) == (wanted.kind, wanted.node, len(wanted.gpu_ids))
-
-
-H = TypeVar("H")
-
-
-class Carrier(Protocol[H]):
-    """Starts and ends actors. Called with the pool's lock held, by whichever thread."""
-
-    def now_s(self) -> float:
-        """Seconds since the run's start."""
-        ...
-
-    def start(self, place: Place) -> H:
-        """Start an actor; returns at once."""
-        ...
-
-    def up_s(self, actor: H) -> float | None:
-        """When the actor was ready for its weights; None while it starts."""
-        ...
-
-    def alive(self, actor: H) -> bool:
-        """False where it is known that it ended by itself."""
-        ...
-
-    def end(self, actor: H) -> None:
-        """End an actor without work; its GPUs are free when this returns."""
-        ...
 
 
 @dataclass
@@ -75,17 +31,7 @@ class _Waiting(Generic[H]):
 
     @property
     def holder(self) -> str:
-        return _holder(self.place)
-
-
-@dataclass
-class _Row:
-    """Something held that is over, or was when somebody looked."""
-
-    place: Place
-    start_s: float
-    end_s: float
-    starting: tuple[float, float] | None
+        return holder_at(self.place)
 
 
 @dataclass
@@ -108,7 +54,7 @@ class Holdings(Generic[H]):
     lock: threading.RLock = field(default_factory=threading.RLock)
     _waiting: list[_Waiting[H]] = field(default_factory=list)
     _aside: dict[int, _Waiting[H]] = field(default_factory=dict)  # for the step under way, by index of its actors
-    _over: list[_Row] = field(default_factory=list)
+    _over: list[WarmRow] = field(default_factory=list)
     _events: list[tuple[float, str, str, dict[str, object]]] = field(default_factory=list)
     _wanted: tuple[Place, ...] = ()  # to be started ahead of the next step
 
@@ -117,6 +63,11 @@ class Holdings(Generic[H]):
         self._closed = False
         self._failed: BaseException | None = None
         self._thread: threading.Thread | None = None
+
+    @property
+    def actors(self) -> list[H]:
+        """Those that wait, in no order that means anything."""
+        return [one.actor for one in self._waiting]
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -139,7 +90,7 @@ class Holdings(Generic[H]):
             places = [Place.of(actor) for actor in plan.actors]
             for same in (True, False):  # where it was if possible, else elsewhere on its node
                 for i, place in enumerate(places):
-                    fits = [w for w in self._waiting if (w.place == place if same else w.place.serves(place))]
+                    fits = [w for w in self._waiting if (w.place == place if same else self.carrier.serves(w.place, place))]
                     if i not in self._aside and fits:
                         self._aside[i] = fits[0]
                         self._waiting.remove(fits[0])
@@ -156,6 +107,12 @@ class Holdings(Generic[H]):
                 return self.carrier.start(place)
             self._note(one, at_s)
             return one.actor
+
+    def waited(self, place: Place, since_s: float, until_s: float) -> None:
+        """An actor of the step under way waited between two parts of it."""
+        with self.lock:
+            if until_s > since_s:
+                self._over.append(WarmRow(place, since_s, until_s, None))
 
     def keeps(self, actor: ActorPlan) -> bool:
         """Whether an actor of the step that has no work left goes on living."""
@@ -183,6 +140,7 @@ class Holdings(Generic[H]):
                 one = _Waiting(actor, Place.of(plan), end_s, until_s)
                 self._waiting.append(one)
             self._wanted = tuple(Place.of(actor) for actor in record.plan.actors)
+            self._write(record)
             self._wake()
 
     def settle(self, record: StepRecord) -> None:
@@ -226,7 +184,7 @@ class Holdings(Generic[H]):
             up_s = self.carrier.up_s(one.actor)
             over_s = now_s if up_s is None else min(max(up_s, one.started_s), now_s)
             starting = (max(one.since_s, one.started_s), over_s)
-        self._over.append(_Row(one.place, one.since_s, now_s, starting))
+        self._over.append(WarmRow(one.place, one.since_s, now_s, starting))
         one.since_s = now_s
 
     def _end(self, one: _Waiting[H], reason: str = "no work", at_s: float | None = None) -> None:
@@ -239,13 +197,7 @@ class Holdings(Generic[H]):
 
     def _write(self, record: StepRecord) -> None:
         for row in self._over:
-            holder, place = _holder(row.place), row.place
-            record.allocate(
-                holder, "warm", place.node, place.gpu_ids, place.kind, place.market, place.usd_per_gpu_s,
-                row.start_s, row.end_s,
-            )  # fmt: skip
-            if row.starting is not None:
-                record.span(holder, "start", *row.starting, call="prewarm")
+            write_warm(record, row)
         for time_s, name, holder, what in self._events:
             record.event(time_s, name, holder, **what)
         if self._over and record.end_s:
@@ -283,15 +235,15 @@ class Holdings(Generic[H]):
         return min([w.until_s for w in self._waiting] + ([] if warm_s is None else [warm_s]), default=math.inf)
 
     def _start_ahead(self) -> None:
-        """Actors like the last step's that do not wait already."""
+        """Actors like the last step's, where none waits already."""
         wanted, self._wanted = self._wanted, ()
-        there = {one.place for one in self._waiting}
+        held = {gpu for one in self._waiting for gpu in one.place.gpu_ids}
         until_s = self.lifecycle.given_up_s(self.history, self.carrier.now_s())
         for one in self._waiting:
             if one.place in wanted:
                 one.until_s = max(one.until_s, until_s)
         for place in wanted:
-            if place not in there:
+            if held.isdisjoint(place.gpu_ids):
                 now_s = self.carrier.now_s()
                 one = _Waiting(self.carrier.start(place), place, now_s, until_s, now_s)
                 self._waiting.append(one)
@@ -301,7 +253,3 @@ class Holdings(Generic[H]):
         if self._failed is not None:
             failed, self._failed = self._failed, None
             raise failed
-
-
-def _holder(place: Place) -> str:
-    return f"warm-{place.gpu_ids[0]}"

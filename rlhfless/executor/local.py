@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,51 +17,70 @@ import numpy as np
 
 from rlhfless.engine.protocol import Request
 from rlhfless.executor import worker
-from rlhfless.executor.remote import Lost, Order, RemoteActor, Report
+from rlhfless.executor.blocks import Block, write_block
+from rlhfless.executor.remote import Lost, NoRoom, Order, RemoteActor, Report
 from rlhfless.executor.spawn import Process
+from solver.plan import ActorPlan
 
 if TYPE_CHECKING:
     from rlhfless.executor.processes import ProcessPool
 
 
 class LocalCrew:
-    """The crew of one step (see ``Crew``)."""
+    """The crew of one step (see ``PoolCrew``).
 
-    def __init__(self, pool: ProcessPool, engines: Any, start_s: float) -> None:
-        self._pool, self._engines = pool, engines
-        self._origin_s = time.monotonic() - start_s
-        self._index: dict[Process, int] = {}
+    Args:
+        take: the process for an order, one that waits or a new one. keeps: whether a process without work goes on living.
+        engines: a factory with the step's weights. origin_s: the run's start on this machine's monotonic clock.
+    """
+
+    def __init__(
+        self,
+        pool: ProcessPool,
+        take: Callable[[Order], Process],
+        keeps: Callable[[ActorPlan], bool],
+        engines: Any,
+        origin_s: float,
+    ) -> None:
+        self._pool, self._take, self._keeps, self._engines, self._origin_s = pool, take, keeps, engines, origin_s
+        self.given: list[Process] = []
+        self.left: list[tuple[Order, Process, float]] = []
+        self._orders: dict[Process, Order] = {}
         self._process: dict[int, Process] = {}
         self._lost: list[Process] = []
-        self._weights: worker.Block | None = None
+        self._weights: Block | None = None
+
+    @property
+    def working(self) -> list[int]:
+        """See ``PoolCrew``."""
+        return [p.pid for p in list(self._process.values()) if p.pid is not None and p.alive]
 
     def now_s(self) -> float:
         return time.monotonic() - self._origin_s
 
     def start(self, orders: Sequence[Order]) -> list[RemoteActor]:
         """All processes are on their way up before the weights are laid out for them, once for all of the step."""
-        pool, engines = self._pool, self._engines
-        processes = []
+        started = []
         for order in orders:
-            processes.append(pool.take(pool.device_of(order.plan), engines.side, engines.binding(order.latency)))
-            self._index[processes[-1]] = order.index
-            self._process[order.index] = processes[-1]
+            process = self._take(order)
+            self.given.append(process)
+            self._orders[process], self._process[order.index] = order, process
+            started.append((process, order))
         if self._weights is None:
-            self._weights = worker.write_block(pool.torch, pool.new_block(), engines)
-        for process, order in zip(processes, orders, strict=True):
-            begin = worker.Begin(self._origin_s, self._weights, order.latency, order.admission, order.weights_version)
-            process.send(begin)
-        return [LocalActor(process, pool) for process in processes]
+            self._weights = write_block(self._pool.side, self._pool.new_block(), self._engines)
+        for process, order in started:
+            process.send(worker.Begin(self._origin_s, self._weights, order.latency, order.admission, order.weights_version))
+        return [LocalActor(process, self._pool) for process, _ in started]
 
     def prefill(
         self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]
     ) -> tuple[Mapping[int, Any], float]:
         computed = self._engines.compute_prefixes(prefixes)
         done_s = self.now_s()
-        sent = {
-            actor: worker.write_block(self._pool.torch, self._pool.new_block(), {p: computed[p] for p in prompts})
-            for actor, prompts in receivers.items()
-        }
+        sent = {}
+        for actor, prompts in receivers.items():
+            with contextlib.suppress(NoRoom):  # it computes them itself
+                sent[actor] = write_block(self._pool.side, self._pool.new_block(), {p: computed[p] for p in prompts})
         return sent, done_s
 
     def reports(self, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
@@ -72,13 +91,13 @@ class LocalCrew:
                 found.append(inbox.get_nowait())
         said = []
         for process, message in found:
-            if process in self._index:  # else it ended after it was closed, or between steps: nobody's loss
-                said.append((self._index[process], self._read(process, message)))
+            if process in self._orders:  # else it ended after it was closed, or between steps: nobody's loss
+                said.append((self._orders[process].index, self._read(process, message)))
         return said
 
     def abandon(self, index: int) -> None:
         process = self._process.pop(index)
-        self._index.pop(process, None)
+        self._orders.pop(process, None)
         process.kill()
         self._lost.append(process)
 
@@ -88,13 +107,17 @@ class LocalCrew:
             self._pool.forget(process)
 
     def _read(self, process: Process, said: Any) -> Report | Lost:
-        """What it said, in the words of the interface; an actor that closed gives its process back."""
+        """What it said, in the words of the interface; an actor that closed goes on waiting, or ends."""
         if isinstance(said, Report):
             if not said.closed:
                 return said
-            del self._process[self._index.pop(process)]
-            self._pool.give_back(process)
-            return said if self._pool.keep else replace(said, time_s=self.now_s())
+            order = self._orders.pop(process)
+            del self._process[order.index]
+            if self._keeps(order.plan):
+                self.left.append((order, process, said.time_s))
+                return said
+            self._pool.end(process)
+            return replace(said, time_s=self.now_s())
         name = f"(process {process.pid} on {process.device})"
         if said is None:
             return Lost(f"{name} {process.end()}")

@@ -7,6 +7,7 @@ until it is asked for it (``export``), so the object belongs to whoever asked an
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import queue
@@ -15,7 +16,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import ray
@@ -142,9 +143,8 @@ class DecodeActor:
     def _serve(self) -> None:
         try:
             warnings.filterwarnings("ignore", message="The given buffer is not writable")  # of Ray's objects, which are read
-            from rlhfless.engine import torch_process
-
-            cuda = torch_process.cuda_devices() if ray.get_gpu_ids() else []  # Ray lets a process see its own GPUs only
+            side = cast(Side, importlib.import_module(self._side))
+            cuda = side.cuda_devices() if ray.get_gpu_ids() else []  # Ray lets a process see its own GPUs only
             device, context = ",".join(cuda) or "cpu", ray.get_runtime_context()
             decoding = RayWorker(self._outbox, self._inbox, device, self._side, self._objects, self._exports)
             address = ray.util.get_node_ip_address()

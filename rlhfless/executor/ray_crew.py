@@ -36,7 +36,7 @@ class RayCrew:
         record: for events. origin_s: the run's start on this machine's monotonic clock.
 
     Attributes:
-        given: all actors that it ever had. members: those that it still has. left: those that live on without work.
+        given: all actors that it ever had. members: those that it still has. left: see ``PoolCrew``.
     """
 
     def __init__(
@@ -52,20 +52,26 @@ class RayCrew:
         self._record, self._origin_s = record, origin_s
         self.given: list[Member] = []
         self.members: dict[Member, Order] = {}
-        self.left: list[tuple[Order, Member]] = []
-        self._again: list[tuple[Order, Order]] = []  # what the same actor was, and was later
+        self.left: list[tuple[Order, Member, float]] = []
         self._weights: tuple[worker.Block, Any] | None = None
         self._ended: dict[Member, Report] = {}  # killed: what to report once Ray knows that it is dead
         self._objects: dict[str, Any] = {}  # laid out and not passed on yet
         self._names = (f"kv-{i}" for i in itertools.count())
+
+    @property
+    def working(self) -> list[int]:
+        """Ids of the processes of those that are up; see ``PoolCrew``."""
+        return [member.up.pid for member in list(self.members) if member.up is not None and member not in self._ended]
 
     def now_s(self) -> float:
         return time.monotonic() - self._origin_s
 
     def start(self, orders: Sequence[Order]) -> list[RemoteActor]:
         """All actors are on their way up before the weights are laid out for them, once for all of the step."""
-        members = [self._left_there(order) or self._take(order) for order in orders]
-        self.given += [member for member in members if member not in self.given]
+        members = []
+        for order in orders:
+            members.append(self._take(order))
+            self.given.append(members[-1])
         self.members.update(zip(members, orders, strict=True))
         if self._weights is None:
             self._weights = self._put("weights", self._engines.carried())
@@ -75,15 +81,6 @@ class RayCrew:
             begin = worker.Begin(self._origin_s, block, order.latency, order.admission, version)
             member.tell(version, begin, {block.name: weights})
         return [_RayRemote(member, order.weights_version, self) for member, order in zip(members, orders, strict=True)]
-
-    def _left_there(self, order: Order) -> Member | None:
-        """Who lives on where an actor is wanted: it holds the GPUs that another one would wait for."""
-        for before, member in self.left:
-            if set(before.plan.gpu_ids) == set(order.plan.gpu_ids):
-                self.left.remove((before, member))
-                self._again.append((before, order))
-                return member
-        return None
 
     def prefill(
         self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]
@@ -112,17 +109,8 @@ class RayCrew:
             member.kill(at_once=True)
 
     def bury(self) -> None:
-        """The step is over and billed: Ray has the GPUs of those that were lost back, and what others held while they waited
-        for more work of the step is written down."""
-        rows = {row["holder"]: row for row in self._record.allocations}
-        for before, after in self._again:
-            start_s, end_s = rows[holder_of(before.index)]["end_s"], rows[holder_of(after.index)]["start_s"]
-            if end_s > start_s:
-                a = after.plan
-                self._record.allocate(
-                    f"warm-{a.gpu_ids[0]}", "warm", a.node, a.gpu_ids, a.kind, a.market, a.usd_per_gpu_s, start_s, end_s
-                )
-        living = {member for _, member in self.left}
+        """The step is over: Ray has the GPUs of those that were lost back."""
+        living = {member for _, member, _ in self.left}
         end_all([member for member in self.given if member not in living and member not in self.members])
 
     def _heard(self, member: Member) -> list[Report | Lost]:
@@ -144,7 +132,7 @@ class RayCrew:
             if not what.closed:
                 found.append(what)
             elif self._keeps(self.members[member].plan):
-                self.left.append((self.members.pop(member), member))
+                self.left.append((self.members.pop(member), member, what.time_s))
                 found.append(what)
             else:
                 self._ended[member] = what

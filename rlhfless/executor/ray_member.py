@@ -19,7 +19,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlhfless.executor import worker
-from rlhfless.executor.holdings import Place
+from rlhfless.executor.carrier import Place
 from rlhfless.executor.ray_actor import Up
 from rlhfless.executor.ray_clock import SAME, Offset, boot_id, offset_of
 from rlhfless.executor.ray_placement import RayNode

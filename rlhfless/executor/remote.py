@@ -33,6 +33,10 @@ class ActorError(RuntimeError):
     record: StepRecord | None = None
 
 
+class NoRoom(ActorError):
+    """Where actors lay out what they give each other there is no room for more."""
+
+
 @dataclass(frozen=True)
 class Copied:
     """KV state, copied by its actor: of one response, or of all prefixes that it receives.

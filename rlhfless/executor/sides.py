@@ -15,6 +15,10 @@ from solver.plan import Plan
 class Side(Protocol):
     """A module beside a kind of engine (``torch_process``, ``vllm_process``)."""
 
+    def cuda_devices(self) -> list[str]:
+        """The CUDA devices that the process sees, in order; none for engines that do not use them."""
+        ...
+
     def use_device(self, device: str) -> None:
         """The process computes on ``device`` from now on: ``cpu``, or CUDA devices with commas between them."""
         ...

@@ -30,11 +30,12 @@ class Process:
 
     Attributes:
         device: that it computes on.
-        side, binding: of the engines that it can make (see ``sides.py``).
+        up_s: when it could take orders, on this machine's monotonic clock; None before.
     """
 
-    def __init__(self, device: str, side: str, binding: Any, inbox: queue.SimpleQueue[tuple[Process, Any]]) -> None:
-        self.device, self.side, self.binding, self._inbox = device, side, binding, inbox
+    def __init__(self, device: str, side: str, inbox: queue.SimpleQueue[tuple[Process, Any]]) -> None:
+        self.device, self._inbox = device, inbox
+        self.up_s: float | None = None
         self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._silent = False  # its pipe has ended, so it is about to
         context = multiprocessing.get_context("spawn")
@@ -93,7 +94,11 @@ class Process:
     def _receive(self) -> None:
         while True:
             try:
-                self._inbox.put((self, self._connection.recv()))
+                said = self._connection.recv()
+                if isinstance(said, worker.Up):
+                    self.up_s = said.up_s
+                else:
+                    self._inbox.put((self, said))
             except (EOFError, OSError):
                 self._silent = True
                 self._inbox.put((self, None))

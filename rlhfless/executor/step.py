@@ -49,7 +49,7 @@ class Step(Generic[A]):
         watch: told of completions; None tells nobody.
         complete, known_tokens: of every response, as far as it is known; completed: how many are complete.
         reserved_tokens: KV tokens that ``reserve`` sets aside for every response; None where admission is by ``preempt``.
-        asked_at: completions of the step at which the rule wants to be asked; told_s: the latest time that it was told.
+        asked_at: completions of the step at which the rule wants to be asked; told_s: the time that it was told last.
 
     Raises:
         PlanningError: an unknown ``migration``, or the requests are not one for each response of the plan; nothing was started.
@@ -70,7 +70,7 @@ class Step(Generic[A]):
         self.complete = np.zeros(len(requests), dtype=bool)
         self.completed = 0
         self.asked_at: int | None = None
-        self.told_s = record.start_s
+        self.told_s = -math.inf
         self.live: dict[int, A] = {}
         self.held: list[Held] = []
         self.owner: dict[int, A] = {}

@@ -8,6 +8,7 @@ because the other side is gone, so does the process.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import os
@@ -20,13 +21,14 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
-from multiprocessing.shared_memory import SharedMemory
 from typing import Any, Protocol, cast
 
 import numpy as np
 
 from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request
-from rlhfless.executor.remote import Copied, Report
+from rlhfless.executor.blocks import Block as Block
+from rlhfless.executor.blocks import read_block, write_block
+from rlhfless.executor.remote import Copied, NoRoom, Report
 from rlhfless.executor.sides import Side
 from solver.admission import Admission
 from solver.latency import LatencyModel
@@ -41,14 +43,6 @@ class SteppedEngine(Engine, Protocol):
     def step(self, from_s: float, clock: Any) -> Progress:
         """One iteration from ``from_s`` (or the end of the last one, if that is later) until ``clock()`` after it."""
         ...
-
-
-@dataclass(frozen=True)
-class Block:
-    """Something with tensors, laid out in the shared memory ``name`` as ``packed`` says (see ``Side``)."""
-
-    name: str
-    packed: Any
 
 
 @dataclass(frozen=True)
@@ -94,6 +88,13 @@ class End:
 
 
 @dataclass(frozen=True)
+class Up:
+    """Before any report: the process can take orders, since ``up_s`` on the machine's monotonic clock."""
+
+    up_s: float
+
+
+@dataclass(frozen=True)
 class Failed:
     """Instead of a report: the process has ended with an exception (see ``Lost``)."""
 
@@ -109,7 +110,9 @@ def main(connection: Connection, device: str, side: str) -> None:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
     try:
-        Worker(connection, inbox, device, side).serve()
+        worker = Worker(connection, inbox, device, side)
+        connection.send(Up(worker.up_s))
+        worker.serve()
     except Exception as error:
         connection.send(failed(error))
 
@@ -150,7 +153,7 @@ class Worker:
         self.engines: Any = None
         self.engine: SteppedEngine | None = None
         self.origin_s = 0.0
-        self._up_s = time.monotonic()
+        self.up_s = time.monotonic()
         self._from_s = 0.0  # where the next iteration begins, unless the last one ended later
         self._reported_s = 0.0
         self._spans: list[EngineSpan] = []
@@ -178,10 +181,10 @@ class Worker:
             self.origin_s, self._reported_s = order.origin_s, 0.0
             self.engines = engines = self._read(order.engines)
             if self.side.bring_up(engines, order.latency):
-                self._up_s = time.monotonic()
+                self.up_s = time.monotonic()
             self.engine = engine = engines(order.latency, order.admission, self.now_s())
             version = order.weights_version if engines.weights_version is None else engine.weights_version
-            self._report(ready_s=(self._up_s - self.origin_s, self.now_s()), weights_version=version)
+            self._report(ready_s=(self.up_s - self.origin_s, self.now_s()), weights_version=version)
         elif isinstance(order, Add):
             self._add(order.requests, order.prefixes)
         elif isinstance(order, CutOff):
@@ -239,8 +242,9 @@ class Worker:
             kv = None
             if request.kv is not None and request.response in kv_names:
                 begin_s = self.now_s()
-                kv = self._write(kv_names[request.response], request.kv)
-                copies.append(self._copied("migrate", request, begin_s, kv.packed.nbytes))
+                with contextlib.suppress(NoRoom):  # its context is recomputed
+                    kv = self._write(kv_names[request.response], request.kv)
+                    copies.append(self._copied("migrate", request, begin_s, kv.packed.nbytes))
             handed.append(replace(request, kv=kv))
         self._report(copies=copies, taken=handed)
 
@@ -251,10 +255,10 @@ class Worker:
         pieces = {id(piece): int(piece.shape[3]) for kv in computed.values() for piece in kv.pieces}
         end_s, tokens = self.now_s(), sum(pieces.values())
         span = EngineSpan("prefill", begin_s, end_s, float(len(computed)), max(1, len(computed)), tokens, float(tokens))
-        sent = {
-            actor: self._write(name, {prompt: computed[prompt] for prompt in order.receivers[actor]})
-            for actor, name in order.names.items()
-        }
+        sent = {}
+        for actor, name in order.names.items():
+            with contextlib.suppress(NoRoom):  # it computes them itself
+                sent[actor] = self._write(name, {prompt: computed[prompt] for prompt in order.receivers[actor]})
         size = sum(block.packed.nbytes for block in sent.values())
         copies = [Copied("migrate", None, end_s, self.now_s(), tokens, size)]
         self._spans.append(span)
@@ -267,32 +271,13 @@ class Worker:
         self.side.free_memory(self.device)
         self.connection.send(Report(self.now_s(), closed=True))
 
-    # --- shared memory ------------------------------------------------------------------------------------------------
+    # --- what is laid out ---------------------------------------------------------------------------------------------
 
     def _copied(self, phase: str, request: Request, begin_s: float, size: int) -> Copied:
         return Copied(phase, request.response, begin_s, self.now_s(), request.context_tokens, size)
 
     def _read(self, block: Block, free: bool = False) -> Any:
-        memory = SharedMemory(block.name)
-        assert memory.buf is not None
-        try:
-            return self.side.read(block.packed, memory.buf, self.device)
-        finally:
-            memory.close()
-            if free:
-                memory.unlink()
+        return read_block(self.side, block, self.device, free=free)
 
     def _write(self, name: str, thing: Any) -> Block:
         return write_block(self.side, name, thing)
-
-
-def write_block(side: Side, name: str, thing: Any) -> Block:
-    """Lay ``thing`` out in new shared memory called ``name``; whoever named it frees it."""
-    packed, tensors = side.pack(thing)
-    memory = SharedMemory(name, create=True, size=max(1, packed.nbytes))
-    assert memory.buf is not None
-    try:
-        side.write(packed, tensors, memory.buf)
-    finally:
-        memory.close()
-    return Block(name, packed)

@@ -6,6 +6,7 @@ from rlhfless.trace.held import held_gpu_seconds
 from rlhfless.trace.importers import ImportSummary, import_table
 from rlhfless.trace.io import Trace, read_rollouts, read_trace
 from rlhfless.trace.metrics import allocation_metrics, interval_union_s, step_metrics
+from rlhfless.trace.phases import STEP_PHASES, step_costs
 from rlhfless.trace.schema import PHASES, ROLES, SCHEMA_VERSION, TABLES, Column, sorted_prompt_ids
 from rlhfless.trace.writer import TraceWriter
 
@@ -13,6 +14,7 @@ __all__ = [
     "PHASES",
     "ROLES",
     "SCHEMA_VERSION",
+    "STEP_PHASES",
     "TABLES",
     "Column",
     "ImportSummary",
@@ -26,6 +28,7 @@ __all__ = [
     "read_rollouts",
     "read_trace",
     "sorted_prompt_ids",
+    "step_costs",
     "step_metrics",
     "validate",
 ]

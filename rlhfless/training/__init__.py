@@ -1,4 +1,4 @@
-"""Training on real responses: tasks and rewards, the tiny model and its warm-up, GRPO and PPO.
+"""Training on real responses: the trainer, tasks and rewards, the tiny model and its warm-up, GRPO and PPO.
 
 Importing this package loads nothing heavy; torch and transformers are loaded with the first name that needs them.
 """
@@ -24,6 +24,11 @@ _MODULE_OF = {
     "make_task": "tasks",
     "make_rewards": "rewards.named",
     "Batch": "batch",
+    "Callback": "callbacks",
+    "TrainConfig": "config",
+    "Trainer": "loop",
+    "TrainedStep": "trained_step",
+    "make_loggers": "loggers",
     "make_algorithm": "algorithms",
     "make_learner": "learner_processes",
     "Grpo": "grpo",

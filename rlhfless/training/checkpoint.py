@@ -51,8 +51,9 @@ def load_checkpoint(root: Path, steps: int, learner: Learner) -> None:
     learner.read(folder)
 
 
-def keep_only(root: Path, steps: int) -> None:
-    """Remove every checkpoint but the one after ``steps`` steps."""
+def keep_latest(root: Path, steps: int, count: int) -> None:
+    """Remove every checkpoint but the ``count`` latest up to the one after ``steps`` steps, which stays."""
+    kept = {folder_of(root, steps)} | set(sorted(f for f in root.glob("after-*") if f <= folder_of(root, steps))[-count:])
     for folder in root.glob("after-*"):
-        if folder != folder_of(root, steps):
+        if folder not in kept:
             shutil.rmtree(folder, ignore_errors=True)

@@ -5,6 +5,8 @@ Knows numbers and names only; needs no torch.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +18,8 @@ PRECISIONS = ("float32", "bfloat16")
 CHARGING = ("profile", "measured")
 EXECUTORS = ("virtual", "local", "ray")
 ENGINES = ("torch", "vllm")
-MAY_CHANGE = ("steps", "learner_processes", "ray_address", "keep_s")  # when a run is resumed: no step there depends on them
+PREPARATION = ("after", "overlap")
+MAY_CHANGE = ("steps", "keep", "learner_processes", "ray_address", "keep_s")  # when a run is resumed
 
 
 class TrainError(ValueError):
@@ -52,11 +55,17 @@ class TrainConfig:
             this machine's GPUs (without any, on its CPU) on the wall clock, every second measured, or ``ray``: the same as
             Ray actors, on one machine or many.
         ray_address: of a Ray cluster that is there, as for ``ray.init``; None starts one here, of one
-            node. keep_s: seconds that a Ray actor without work waits for the next step; 0 ends it at once.
+            node. keep_s: seconds that an actor without work waits for the next step; 0 ends it at once.
         engine: what actors decode with; ``vllm`` runs in a process of its own per actor, so not on the virtual clock.
         charging: of the virtual clock: seconds of generation by the ``profile``, or ``measured``: decided with the profile's
             seconds, charged what each actor's iterations take here when they are replayed alone.
         policy, time_weight, time_limit_s, tau: how steps are planned.
+        preparation: rewards, reference and values: ``after`` generation, or ``overlap``: of each response as soon as its
+            generation ends, on GPUs beside the cluster. The results are the same.
+        preparation_actors: most that prepare side by side on the virtual clock, each on the GPUs of an actor.
+        judge_s: what the profile charges for judging one response, beside passes of models. The default is what the arithmetic
+            task's own rule takes on the machine of the default profile.
+        keep: how many checkpoints are kept, the latest ones.
         window: epochs that the length predictor looks back on; scenarios: samples of lengths that a plan is timed with.
         seed: of the task, the model, the warm-up, the order of prompts and every response.
     """
@@ -111,6 +120,10 @@ class TrainConfig:
     time_weight: float = 0.7
     time_limit_s: float = 0.3
     tau: float = 0.7
+    preparation: str = "after"
+    preparation_actors: int = 1
+    judge_s: float = 2e-5
+    keep: int = 1
     window: int = 1
     scenarios: int = 8
     seed: int = 0
@@ -121,7 +134,7 @@ class TrainConfig:
             raise TrainError("samples is 1, and GRPO compares responses of one prompt; give 2 or more, or algorithm ppo")
         for name, known in (
             ("algorithm", ALGORITHMS), ("charging", CHARGING), ("executor", EXECUTORS), ("engine", ENGINES),
-            ("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS),
+            ("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS), ("preparation", PREPARATION),
         ):  # fmt: skip
             if getattr(self, name) not in known:
                 raise TrainError(f"{name} {getattr(self, name)!r} is unknown; choose from {', '.join(known)}")
@@ -135,6 +148,8 @@ class TrainConfig:
             "updates",
             "gpus",
             "gpus_per_node",
+            "preparation_actors",
+            "keep",
             "learner_processes",
         ):
             if getattr(self, name) < 1:
@@ -166,6 +181,13 @@ class TrainConfig:
                 f"time_weight ({self.time_weight}) must lie in 0..1, tau ({self.tau}) above 0 and up to 1, time_limit_s "
                 f"({self.time_limit_s}) and seed ({self.seed}) at 0 or above"
             )
+        if self.executor != "virtual" and (self.preparation != "after" or self.preparation_actors != 1):
+            raise TrainError(
+                f"preparation is {self.preparation!r} with {self.preparation_actors} actors, and executor {self.executor!r}; "
+                "on the wall clock it is done after generation, by this process alone: choose executor 'virtual'"
+            )
+        if not 0 <= self.judge_s < math.inf:
+            raise TrainError(f"judge_s is {self.judge_s}; seconds of 0 or more are needed")
         if self.temperature <= 0 or self.learning_rate <= 0:
             raise TrainError(f"temperature ({self.temperature}) and learning_rate ({self.learning_rate}) must be above 0")
 
@@ -198,9 +220,9 @@ class TrainConfig:
         ends = None if self.schedule == "constant" else self.schedule_steps or self.steps
         return {**{name: getattr(self, name) for name in names}, "schedule_steps": ends}
 
-    def check_resume(self, earlier: dict[str, Any]) -> None:
+    def check_resume(self, earlier: Mapping[str, Any]) -> None:
         """Refuse to continue a run that was started with other options; only ``MAY_CHANGE`` may differ, and ``steps`` only if
-        no schedule ends with them.
+        no schedule ends with them. An option that the run did not know yet had its default.
 
         Raises:
             TrainError: naming the options and both their values.
@@ -208,7 +230,8 @@ class TrainConfig:
         ends = self.schedule != "constant" and self.schedule_steps is None
         may_change = [name for name in MAY_CHANGE if not (ends and name == "steps")]
         ours = {name: value for name, value in self.to_dict().items() if name not in may_change}
-        if different := differences(ours, {name: earlier.get(name, value) for name, value in ours.items()}):
+        known = {**TrainConfig().to_dict(), **earlier}
+        if different := differences(ours, {name: known[name] for name in ours}):
             raise TrainError(f"the run was started with {different}; resume it with what it was started with")
 
 

@@ -121,7 +121,7 @@ def make_pool(config: TrainConfig, cluster: Cluster) -> ProcessPool | RayPool | 
     if config.executor == "virtual":
         return None
     if config.executor == "local":
-        return ProcessPool()
+        return ProcessPool(lifecycle=Lifecycle(keep_s=config.keep_s))
     there = config.ray_address is not None or import_ray().is_initialized()
     logical = None if there or cuda_devices() else config.gpus
     pool = RayPool(config.ray_address, gpus=logical, lifecycle=Lifecycle(keep_s=config.keep_s))

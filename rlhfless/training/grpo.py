@@ -27,6 +27,7 @@ from rlhfless.training.algorithm import UpdateOptions, autocast, clip_and_step, 
 from rlhfless.training.batch import Batch, Part
 from rlhfless.training.logprobs import token_logprobs
 from rlhfless.training.losses import aggregation, clipped_loss, k3
+from rlhfless.training.passes import counted_seconds, pass_tokens, whole_tokens
 from rlhfless.training.ranks import ONE, Ranks
 
 
@@ -65,7 +66,8 @@ class Grpo:
             Means over the updates: ``loss``, ``clip_share`` (share of tokens clipped), ``kl_old`` (per token, from the weights
             that generated), ``grad_norm`` (before clipping), ``kl_reference`` (with a penalty); and ``tokens`` that count,
             ``flat_groups`` and ``unjudged`` (shares of groups and responses that teach nothing), ``seconds``, and what
-            ``mismatch`` says of the responses that were computed.
+            ``mismatch`` says of the responses that were computed; and of the reference's passes ``prepare_seconds``, with what
+            ``pass_tokens`` says.
 
         Raises:
             InputError: every group is a single response.
@@ -82,14 +84,14 @@ class Grpo:
         parts = batch.parts(rows, o.token_budget, self.trained.device, self.ranks)
         tokens = float(np.asarray(batch.response_tokens)[counted].sum())
 
-        sums, norms = dict.fromkeys(("loss", "clipped", "kl", "kl_reference"), 0.0), 0.0
+        sums, norms = dict.fromkeys(("loss", "clipped", "kl", "kl_reference", "prepare_seconds"), 0.0), 0.0
         for _ in range(o.updates):
             self.optimizer.zero_grad(set_to_none=True)
             for part in parts:
                 self._accumulate(part, advantages[part.rows], weights[part.rows], divisor, sums)
             if parts:
                 norms += clip_and_step(self.trained, self.optimizer, o.max_grad_norm)
-        sums = self.ranks.sums(sums)
+        sums = self.ranks.sums({**sums, "whole_tokens": whole_tokens(parts)})
         metrics = {
             "loss": sums["loss"] / o.updates,
             "clip_share": sums["clipped"] / o.updates / max(tokens, 1.0),
@@ -99,6 +101,8 @@ class Grpo:
             "flat_groups": float(flat_groups(batch.rewards, batch.group_of).mean()),
             "unjudged": float(1 - batch.judged.mean()),
             **mismatch(parts, self.ranks),
+            **pass_tokens(sums["whole_tokens"], int(self.reference is not None), o.updates),
+            "prepare_seconds": sums["prepare_seconds"] / self.ranks.count,
         }
         if self.reference is not None:
             metrics["kl_reference"] = sums["kl_reference"] / o.updates / max(tokens, 1.0)
@@ -114,7 +118,7 @@ class Grpo:
         if "old" not in part.tokens:  # the first update: these weights generated
             settle_old(part, new.detach(), o)
             if self.reference is not None:
-                with torch.no_grad(), autocast(o, mask.device):
+                with torch.no_grad(), autocast(o, mask.device), counted_seconds(sums, part):
                     part.tokens["reference"] = token_logprobs(self.reference, part.input_ids, temperature=o.temperature)
         advantage, weight = (torch.as_tensor(x, dtype=new.dtype, device=new.device) for x in (advantages, weights))
         old, importance = part.tokens["old"], part.tokens.get("importance")

@@ -1,21 +1,18 @@
-"""The RLHF loop: predict, plan, execute, reward, learn, trace; one step at a time, resumable after each.
+"""The RLHF loop: predict, plan, execute, prepare, learn, trace; one step at a time, resumable after each.
 
-Knows all stations and their order; the stations know nothing of each other. Generation runs on emulated actors (virtual
-clock) or on actors in processes of their own, here or on a Ray cluster (wall clock); preparation and learning are measured on
-this device and charged to the learner, which takes its GPUs when generation ends.
+Knows all stations and their order; the stations know nothing of each other, and ``parts`` how they are made. Generation runs on
+emulated actors (virtual clock) or on actors in processes of their own, here or on a Ray cluster (wall clock).
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from rlhfless.training import missing_torch
 
@@ -25,106 +22,77 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.sampling import Sampling
 from rlhfless.engine.torch_forward import one_thread
-from rlhfless.executor import RayPool, StepRecord, run_step
-from rlhfless.latency import load_profile, usd_per_gpu_hour
-from rlhfless.predict import EwmaPredictor
-from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.executor import ProcessPool, RayPool, StepRecord, run_step
+from rlhfless.scheduling import PlanningInput, SchedulingPolicy
 from rlhfless.trace import Trace
+from rlhfless.training.algorithm import Algorithm
 from rlhfless.training.batch import Batch
+from rlhfless.training.callbacks import Callback
 from rlhfless.training.config import TrainConfig, TrainError
-from rlhfless.training.engines import TorchEngines, check_engine, make_engines, make_pool
+from rlhfless.training.loggers import make_loggers
 from rlhfless.training.model import save_model
-from rlhfless.training.rewards import Response
-from rlhfless.training.rewards.named import make_rewards
-from rlhfless.training.run import Run
-from rlhfless.training.tasks import Problem, make_task
-from solver.cluster import Cluster
+from rlhfless.training.parts import Given, Predictor, resolve
+from rlhfless.training.preparation import record_rest
+from rlhfless.training.responses import make_batch, make_requests, read_responses, rollout_rows
+from rlhfless.training.rewards import Rewards
+from rlhfless.training.streams import streams_of
+from rlhfless.training.tasks import Problem, Task
+from rlhfless.training.trained_step import TrainedStep
 from solver.objective import Objective
 from solver.plan import Plan
 from solver.survival import from_scenarios
 from solver.workload import Workload
 
 
-@dataclass(frozen=True, eq=False)
-class TrainedStep:
-    """What one step gave: its plan and record, the texts, their rewards, and the learner's numbers."""
-
-    step: int
-    plan: Plan
-    record: StepRecord
-    rollouts: pd.DataFrame
-    learning: dict[str, float] = field(default_factory=dict)
-
-    def appended_to(self, trace: Trace) -> Trace:
-        """The trace with this step after its last one, in memory."""
-        record, plan = self.record, {"step": self.step, **self.plan.to_dict()}
-        rows = {"allocations": record.allocations, "spans": record.spans, "events": record.events}
-        tables = {name: pd.concat([getattr(trace, name), pd.DataFrame(new)]) for name, new in rows.items() if new}
-        rollouts = pd.concat([trace.rollouts, self.rollouts], ignore_index=True)
-        return replace(trace, rollouts=rollouts, **tables, plans=[*trace.plans, plan])
-
-    @property
-    def mean_reward(self) -> float:
-        """Mean reward of the step's responses."""
-        return float(self.rollouts["reward"].mean())
-
-
 class Trainer:
-    """Runs steps of one training run; use it in a ``with`` statement, or ``close`` it, where actors are processes.
+    """One training run, a step at a time: ``for step in trainer: ...``; closed by a ``with`` statement or ``close``.
+
+    What is not given as an object is made from what ``config`` names. Objects that are given go on being the caller's: a pool
+    is not closed, and a resumed run is given the same ones again.
 
     Args:
         config: what to run.
         folder: where trace and checkpoints go; None keeps no trace (notebooks).
-        model: a folder written by ``save_model``; None warms up a new model.
+        task: instead of ``config.task``; its first ``config.pool`` problems are trained on.
+        model: a folder of transformers, or a model with its tokenizer, which is trained in place; None warms up a new model. A
+            resumed run has its own: a folder is not read, and a model that is given takes over its weights.
+        algorithm: for the model that is given with it, instead of ``config.algorithm`` and its options.
+        planner: plans steps, instead of ``config.policy``.
+        executor: a pool for actors on the wall clock, instead of ``config.executor``.
+        predictor: of lengths, instead of a moving average over ``config.window`` epochs.
+        rewards: instead of ``config.rewards``.
+        callbacks: told of every step and of the end, in their order.
         resume: continue the run in ``folder``.
 
     Raises:
         TrainError: the options do not fit, or the folder holds nothing to resume.
-        MissingExtra, InputError: the engine is not installed, or a version that is not supported.
+        MissingExtra, InputError: the engine is not installed, or a version that is not supported; something does not fit.
     """
 
     def __init__(
         self,
-        config: TrainConfig,
+        config: TrainConfig = TrainConfig(),  # noqa: B008 (frozen)
         folder: str | Path | None = None,
         *,
-        model: str | Path | None = None,
+        task: Task | None = None,
+        model: str | Path | tuple[Any, Any] | None = None,
+        algorithm: Algorithm | None = None,
+        planner: SchedulingPolicy | None = None,
+        executor: ProcessPool | RayPool | None = None,
+        predictor: Predictor | None = None,
+        rewards: Rewards | None = None,
+        callbacks: Sequence[Callback] = (),
         resume: bool = False,
         progress: bool = True,
     ) -> None:
-        check_engine(config.engine)
-        self.config, self.progress = config, progress
-        self.latency = load_profile(config.profile)
-        per_node = config.gpus_of_node
-        price = usd_per_gpu_hour(self.latency.kind)
-        self.cluster = Cluster(config.gpus // per_node, per_node, self.latency.gpus_per_actor, self.latency.kind, price)
-        self.policy = make_policy(config.policy, tau=config.tau)
-        if self.policy.clairvoyant:
-            raise TrainError(f"policy {config.policy!r} needs the true lengths, which nobody has before generating")
-        self.predictor = EwmaPredictor(config.window)
-        self.pool = make_pool(config, self.cluster)
-        try:
-            self._open(folder, model, resume)
-        except BaseException:
-            if self.pool is not None:
-                self.pool.close()
-            raise
-
-    def _open(self, folder: str | Path | None, model: str | Path | None, resume: bool) -> None:
-        """What is kept of the run, and what follows from its model."""
-        config, progress = self.config, self.progress
-        executed = {} if self.pool is None else self.pool.meta
-        self.kept = Run.open(config, self.cluster, None if folder is None else Path(folder), model, resume, progress, executed)
-        self.task = make_task(config.task, self.tokenizer, seed=config.seed, pool=config.pool, **config.columns())
-        self.rewards = make_rewards(config.rewards, self.task)
-        longest_prompt = max(len(self.tokenizer.encode(p.prompt)) for p in self.task.problems)
-        eos_id, most_tokens = self.tokenizer.eos_token_id, longest_prompt + config.response_limit
-        self.engines = make_engines(config.engine, self.model, eos_id, most_tokens, Sampling(temperature=config.temperature))
-        if config.memory_gib is not None:
-            assert isinstance(self.engines, TorchEngines), "the configuration refuses others"
-            self.latency = self.engines.within(self.latency, int(config.memory_gib * 2**30))
+        given = Given(task, model, algorithm, planner, executor, predictor, rewards)
+        parts = resolve(config, given, None if folder is None else Path(folder), resume=resume, progress=progress)
+        self.config, self.progress, self.callbacks = config, progress, list(callbacks)
+        self.latency, self.cluster, self.planner, self.predictor = parts.latency, parts.cluster, parts.planner, parts.predictor
+        self.kept, self.task, self.rewards, self.engines = parts.kept, parts.task, parts.rewards, parts.engines
+        self.pool, self._own_pool, self._meta = parts.pool, executor is None, parts.meta
+        self._closed = False
 
     @classmethod
     def continue_from(cls, trace: Trace, model: str | Path, *, progress: bool = True, **changes: Any) -> Trainer:
@@ -151,11 +119,17 @@ class Trainer:
         self.close()
 
     def close(self) -> None:
-        """End the processes of actors and learner, if there are any, and remove what actors read weights from. Idempotent."""
-        if self.pool is not None:
-            self.pool.close()
-        self.kept.close()
-        self.engines.close()
+        """Tell callbacks of the end, end the processes of actors and learner, if there are any, and remove what actors read
+        weights from. Idempotent."""
+        with contextlib.ExitStack() as ends:  # all of them, whatever one raises
+            ends.callback(self.engines.close)
+            ends.callback(self.kept.close)
+            if self.pool is not None and self._own_pool:
+                ends.callback(self.pool.close)
+            if not self._closed:
+                self._closed = True
+                for callback in reversed(self.callbacks):
+                    ends.callback(callback.on_end, self)
 
     @property
     def model(self) -> Any:
@@ -172,7 +146,56 @@ class Trainer:
         """The step that comes next."""
         return self.kept.position.next_step
 
-    # --- one step -----------------------------------------------------------------------------------------------------
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[TrainedStep]:
+        """The steps that are left, each done when it is asked for. Whoever stops in between goes on where he was."""
+        while self.next_step < self.config.steps:
+            yield self.step()
+
+    def run(self) -> Trace | None:
+        """All steps that are left, with a progress bar; interrupting it keeps every completed step. Returns the trace if one is
+        kept."""
+        with tqdm(total=self.config.steps, initial=self.next_step, desc="train", unit="step", disable=not self.progress) as bar:
+            for done in self:
+                tokens = done.rollouts["response_tokens"].mean()
+                bar.set_postfix(reward=f"{done.mean_reward:.2f}", tokens=f"{tokens:.0f}", actors=len(done.plan.actors))
+                bar.update()
+        return self.kept.trace
+
+    def step(self) -> TrainedStep:
+        """One whole step: predict, plan, execute, prepare, learn, trace. Interrupted, it has not happened, or it counts in
+        full: ``next_step`` says which, weights and trace agree with it, and the next call goes on from there."""
+        self.kept.settle()
+        step, c = self.next_step, self.config
+        problems = self.problems_of(step)
+        workload = self.predict(problems)
+        plan = self.plan(workload)
+        record = self.generate(plan, problems, step, workload)
+        if self.pool is not None and step + 1 >= c.steps:
+            self.pool.release()  # nobody waits for a step that nobody plans
+        with streams_of(c.seed, step):
+            began = time.perf_counter()
+            responses = read_responses(problems, record, self.tokenizer, c.samples)
+            scores = self.rewards.score(responses)
+            judging_s = time.perf_counter() - began
+            batch = make_batch(responses, scores.values, record, self.tokenizer, c.samples, c.temperature)
+            rollouts = rollout_rows(responses, scores.values, workload, record, step // c.steps_per_epoch, c.samples)
+            with self.kept.learning():
+                learning = self._learn(batch)
+                by_profile = self.pool is None and c.charging == "profile"
+                latency = self.latency if by_profile else None
+                waiting = self.pool is not None  # its actors may wait on their GPUs meanwhile
+                record_rest(record, self.cluster, latency, batch, learning, judging_s, c, beside=waiting)
+                if self.pool is not None:
+                    self.pool.settle(record)
+                self.kept.commit(rollouts, record)
+        done = TrainedStep(step, plan, record, rollouts, learning, scores.metrics(), self._meta)
+        for callback in self.callbacks:
+            callback.on_step(self, done)
+        return done
+
+    # --- parts of a step ----------------------------------------------------------------------------------------------
 
     def problems_of(self, step: int) -> list[Problem]:
         """The prompts of a step: the pool in a new random order every epoch, dealt out in steps."""
@@ -195,25 +218,17 @@ class Trainer:
         return Workload(prompt_tokens, owner, predicted, response_limit=limit, scenarios=scenarios)
 
     def plan(self, workload: Workload) -> Plan:
-        """The plan of the run's policy for a workload. It weighs generation alone: the learner takes over GPUs when generation
-        ends, so preparation and learning add the same to every plan."""
+        """The planner's plan for a workload. It weighs generation alone: preparation and learning come after it, or have GPUs
+        of their own, and add the same to every plan."""
         c = self.config
         objective, seed = Objective(c.time_weight), c.seed + self.next_step
         given = PlanningInput(workload, self.cluster, self.latency, objective, time_limit_s=c.time_limit_s, seed=seed)
-        return self.policy.plan(given)
+        return self.planner.plan(given)
 
     def requests(self, problems: Sequence[Problem], step: int) -> list[Request]:
         """One request per response; its random stream depends on (seed, step, prompt, sample) only."""
-        requests = []
-        for p, problem in enumerate(problems):
-            ids = np.array(self.tokenizer.encode(problem.prompt), dtype=np.int64)
-            prompt_seed = zlib.crc32(problem.prompt_id.encode())
-            for sample in range(self.config.samples):
-                entropy = [self.config.seed, step, prompt_seed, sample]
-                seed = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])
-                index = p * self.config.samples + sample
-                requests.append(Request(index, len(ids), self.config.response_limit, prompt_ids=ids, seed=seed, prompt=p))
-        return requests
+        c = self.config
+        return make_requests(problems, self.tokenizer, c.samples, c.response_limit, c.seed, step)
 
     def generate(self, plan: Plan, problems: Sequence[Problem], step: int, workload: Workload | None = None) -> StepRecord:
         """Run the plan on real engines, with the weights as they are now.
@@ -225,108 +240,33 @@ class Trainer:
             ActorError: actors died or failed and the step could not be finished; the run goes on at this step when resumed.
         """
         engines = self.engines.of_step(self.model, step)
-        requests, c = self.requests(problems, step), self.config
-        given: dict[str, Any] = {"run": c.task, "step": step, "start_s": self.kept.position.clock_s}
+        requests, name = self.requests(problems, step), self._meta["run"]
+        given: dict[str, Any] = {"run": name, "step": step, "start_s": self.kept.position.clock_s}
         if self.pool is None:
-            return run_step(plan, requests, engines, self.latency, self.cluster, charging=c.charging, **given)
+            return run_step(plan, requests, engines, self.latency, self.cluster, charging=self.config.charging, **given)
         forecast = None if workload is None else from_scenarios(workload)
         return self.pool.run_step(plan, requests, engines, self.latency, self.cluster, forecast=forecast, **given)
 
-    def step(self) -> TrainedStep:
-        """One whole step: predict, plan, execute, reward, learn, trace. Interrupted, it has not happened, or it counts in full:
-        ``next_step`` says which, weights and trace agree with it, and the next call goes on from there."""
-        self.kept.settle()
-        step = self.next_step
-        problems = self.problems_of(step)
-        workload = self.predict(problems)
-        plan = self.plan(workload)
-        record = self.generate(plan, problems, step, workload)
-        if isinstance(self.pool, RayPool) and step + 1 >= self.config.steps:
-            self.pool.release()  # nobody waits for a step that nobody plans
-        began = time.perf_counter()
-        rollouts = self._rollouts(problems, workload, record, step)
-        prepare_s = time.perf_counter() - began
-        with self.kept.learning():
-            learning = self._learn(problems, rollouts, record)
-            self._record_learning(record, prepare_s, learning)
-            if isinstance(self.pool, RayPool):
-                self.pool.settle(record)
-            self.kept.commit(rollouts, record)
-        return TrainedStep(step, plan, record, rollouts, learning)
-
-    def run(self, on_step: Callable[[TrainedStep], None] | None = None) -> Trace | None:
-        """All steps that are left; interrupting it keeps every completed step. Returns the trace if one is kept."""
-        bar = tqdm(range(self.next_step, self.config.steps), desc="train", unit="step", disable=not self.progress)
-        for _ in bar:
-            done = self.step()
-            tokens = done.rollouts["response_tokens"].mean()
-            bar.set_postfix(reward=f"{done.mean_reward:.2f}", tokens=f"{tokens:.0f}", actors=len(done.plan.actors))
-            if on_step is not None:
-                on_step(done)
-        return self.kept.trace
-
-    # --- parts of a step ----------------------------------------------------------------------------------------------
-
-    def _rollouts(self, problems: Sequence[Problem], workload: Workload, record: StepRecord, step: int) -> pd.DataFrame:
-        """Decode and reward the responses."""
-        rows, responses = [], []
-        for i in range(len(workload)):
-            problem = problems[i // self.config.samples]
-            ids = record.completions[i].token_ids
-            assert ids is not None
-            text, done = self.tokenizer.decode(ids.tolist()), record.completions[i]
-            responses.append(Response(problem, text, done.response_tokens, done.finish_reason == "length"))
-            rows.append(
-                {
-                    "run": record.run,
-                    "step": step,
-                    "epoch": step // self.config.steps_per_epoch,
-                    "prompt_id": problem.prompt_id,
-                    "sample": i % self.config.samples,
-                    "prompt_tokens": int(workload.prompt_tokens[workload.prompt_of[i]]),
-                    "weights_version": step,
-                    "predicted_tokens": float(workload.response_tokens[i]),
-                    "prompt": problem.prompt,
-                    "response": text,
-                    **record.rollout_times(i),
-                }
-            )
-        return pd.DataFrame(rows).assign(reward=self.rewards.score(responses).values)
-
-    def _learn(self, problems: Sequence[Problem], rollouts: pd.DataFrame, record: StepRecord) -> dict[str, float]:
+    def _learn(self, batch: Batch) -> dict[str, float]:
         """What the algorithm learns from the step's responses."""
-        c = self.config
-        prompts = [self.tokenizer.encode(p.prompt) for p in problems for _ in range(c.samples)]
-        completions = [record.completions[i] for i in range(len(rollouts))]
-        batch = Batch(
-            prompts,
-            [done.token_ids.tolist() for done in completions if done.token_ids is not None],
-            rollouts["reward"].to_numpy(),
-            np.repeat(np.arange(len(problems)), c.samples),
-            [done.logprobs for done in completions if done.logprobs is not None] if c.temperature == 1.0 else None,
-            (rollouts["finish_reason"] == "length").to_numpy(),
-        )
         with one_thread(self.model.device):
             return self.kept.learner.learn(batch)
 
-    def _record_learning(self, record: StepRecord, prepare_s: float, learning: dict[str, float]) -> None:
-        """The learner takes one actor's GPUs when generation ends; what it does there was measured on this device."""
-        start, prepared, learn_s = record.end_s, record.end_s + prepare_s, learning["seconds"]
-        node, gpu_ids = self.cluster.place(0)
-        if isinstance(self.pool, RayPool):  # whose actors may wait on theirs meanwhile: the learner's are beside them
-            node, gpu_ids = self.cluster.nodes, tuple(self.cluster.gpus + gpu for gpu in gpu_ids)
-        record.allocate(
-            "learner", "learner", node, gpu_ids, self.cluster.kind, self.cluster.market, self.cluster.usd_per_gpu_s,
-            start, prepared + learn_s,
-        )  # fmt: skip
-        record.span("learner", "prepare", start, prepared, clock="measured")
-        record.span("learner", "learn", prepared, prepared + learn_s, clock="measured", learning=learning)
-        record.close(prepared + learn_s)
 
+def train(
+    config: TrainConfig,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    model: str | Path | None = None,
+    loggers: Sequence[str] = (),
+) -> Trace:
+    """Run (or resume) a training run; ``folder`` keeps its trace, its last checkpoints, and the final weights in ``model/``.
 
-def train(config: TrainConfig, folder: str | Path, *, resume: bool = False, model: str | Path | None = None) -> Trace:
-    """Run (or resume) a training run; ``folder`` keeps its trace, its last checkpoint, and the final weights in ``model/``."""
-    with Trainer(config, folder, resume=resume, model=model) as trainer:
+    Args:
+        loggers: where metrics go as well, see ``make_loggers``.
+    """
+    with Trainer(config, folder, resume=resume, model=model, callbacks=make_loggers(loggers, folder)) as trainer:
         trace = trainer.run()
     assert trace is not None
     save_model(trainer.model, trainer.tokenizer, Path(folder) / "model")

@@ -29,6 +29,7 @@ from rlhfless.training.batch import Batch, Part
 from rlhfless.training.critic import PolicyAndCritic
 from rlhfless.training.logprobs import token_logprobs
 from rlhfless.training.losses import aggregation, clipped_loss, value_loss
+from rlhfless.training.passes import counted_seconds, pass_tokens, whole_tokens
 from rlhfless.training.ranks import ONE, Ranks
 
 
@@ -85,22 +86,25 @@ class Ppo:
             Means over the updates, as GRPO has them: ``loss``, ``value_loss``, ``clip_share``, ``value_clip_share``,
             ``kl_old``, ``grad_norm``; of the batch: ``value_mean``, ``return_mean`` per token, ``explained_variance`` of the
             returns by the old values, ``kl_reference`` (the penalised difference, per token), ``tokens``, ``unjudged``,
-            ``seconds``, and what ``mismatch`` says.
+            ``seconds``, and what ``mismatch`` says; of the passes before the first update ``prepare_seconds``, with what
+            ``pass_tokens`` says.
         """
         began, o = time.perf_counter(), self.options
         counted = batch.counted(o.mask_truncated) & batch.judged
         weights, divisor = aggregation(o.aggregation, batch.response_tokens, counted, o.response_limit)
         tokens = float(np.asarray(batch.response_tokens)[counted].sum())
         parts = batch.parts(np.flatnonzero(counted), o.token_budget, self.trained.policy.device, self.ranks)
-        metrics = self._look_back(parts, np.asarray(batch.rewards, dtype=float)) if parts else {}
+        names = ("loss", "value_loss", "clipped", "values_clipped", "kl", "prepare_seconds")
+        sums, norms = dict.fromkeys(names, 0.0), 0.0
+        metrics = self._look_back(parts, np.asarray(batch.rewards, dtype=float), sums) if parts else {}
+        models = 1 + (self.trained.critic.backbone is not None)
 
-        sums, norms = dict.fromkeys(("loss", "value_loss", "clipped", "values_clipped", "kl"), 0.0), 0.0
         for _ in range(o.updates if parts else 0):
             self.optimizer.zero_grad(set_to_none=True)
             for part in parts:
                 self._accumulate(part, weights[part.rows], divisor, tokens, sums)
             norms += clip_and_step(self.trained, self.optimizer, o.max_grad_norm)
-        sums = self.ranks.sums(sums)
+        sums = self.ranks.sums({**sums, "whole_tokens": whole_tokens(parts)})
         return {
             "loss": sums["loss"] / o.updates,
             "value_loss": sums["value_loss"] / o.updates,
@@ -112,20 +116,22 @@ class Ppo:
             "unjudged": float(1 - batch.judged.mean()),
             **metrics,
             **mismatch(parts, self.ranks),
+            **pass_tokens(sums["whole_tokens"], models + (self.reference is not None), models * o.updates),
+            "prepare_seconds": sums["prepare_seconds"] / self.ranks.count,
             "seconds": time.perf_counter() - began,
         }
 
     @torch.no_grad()
-    def _look_back(self, parts: list[Part], scores: np.ndarray) -> dict[str, float]:
+    def _look_back(self, parts: list[Part], scores: np.ndarray, sums: dict[str, float]) -> dict[str, float]:
         """Before any update: old log-probabilities, old values, rewards per token, advantages and returns of every part."""
         o, penalties = self.options, []
         for part in parts:
-            with autocast(o, part.mask.device):
+            with autocast(o, part.mask.device), counted_seconds(sums, part):
                 recomputed, values = self.trained(part.input_ids, o.temperature)
             settle_old(part, recomputed, o)
             kl = None
             if self.reference is not None:
-                with autocast(o, part.mask.device):
+                with autocast(o, part.mask.device), counted_seconds(sums, part):
                     expected = token_logprobs(self.reference, part.input_ids, temperature=o.temperature)
                 kl = part.tokens["old"] - expected
                 penalties.append(kl[part.mask])

@@ -7,7 +7,6 @@ trace's ``meta.json`` names it; its checkpoint is written before. An interrupt t
 from __future__ import annotations
 
 import contextlib
-import platform
 import shutil
 import tempfile
 import weakref
@@ -18,25 +17,18 @@ from typing import Any
 
 import pandas as pd
 
-from rlhfless.training import missing_torch
-
-try:
-    import torch
-except ImportError as error:
-    raise missing_torch(error) from None
-
 from rlhfless.engine.torch_forward import one_thread
 from rlhfless.executor import StepRecord
 from rlhfless.trace import Trace, TraceWriter
+from rlhfless.training.algorithm import Algorithm
 from rlhfless.training.arithmetic import ArithmeticTask
-from rlhfless.training.checkpoint import keep_only, load_checkpoint, save_checkpoint
+from rlhfless.training.checkpoint import keep_latest, load_checkpoint, save_checkpoint
 from rlhfless.training.config import TrainConfig, TrainError
-from rlhfless.training.learner import Learner
-from rlhfless.training.learner_processes import check_learner, make_learner
+from rlhfless.training.learner import Learner, LocalLearner
+from rlhfless.training.learner_processes import make_learner
 from rlhfless.training.model import load_model, save_model, tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 from rlhfless.training.warmup import warm_up
-from solver.cluster import Cluster
 
 
 def make_model(seed: int, progress: bool = True) -> tuple[Any, CharTokenizer]:
@@ -50,6 +42,72 @@ def make_model(seed: int, progress: bool = True) -> tuple[Any, CharTokenizer]:
     with one_thread(model.device):
         warm_up(model, tokenizer, task.worked_solutions(seed), seed=seed, progress=progress)
     return model, tokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """The model that a run begins with, before anything of the run is written.
+
+    Attributes:
+        meta: what ``meta.json`` says of the run. writer: of the trace of a run that is resumed.
+    """
+
+    model: Any
+    tokenizer: Any
+    meta: Mapping[str, Any]
+    writer: TraceWriter | None = None
+
+    @classmethod
+    def of(
+        cls,
+        config: TrainConfig,
+        folder: Path | None,
+        model: str | Path | tuple[Any, Any] | None,
+        meta: Mapping[str, Any],
+        *,
+        resume: bool = False,
+        progress: bool = True,
+    ) -> Origin:
+        """A loaded, a given or a new model, or that of the run in ``folder``. A run that ended before its trace began, in its
+        warm-up say, is not resumed but started anew.
+
+        Args:
+            model: a folder, or a model with its tokenizer; None warms up a new one. A resumed run has its own: a given model
+                takes over its weights.
+
+        Raises:
+            TrainError: the folder holds a run already, or nothing to resume, or one with other options.
+        """
+        if resume and folder is None:
+            raise TrainError("nothing to resume: no folder was given")
+        if resume and folder is not None and not _never_began(folder):
+            return cls._resumed(config, folder, model, meta)
+        if folder is not None and (folder / "meta.json").exists():
+            raise TrainError(f"{folder}: holds a trace already; name another folder, or resume it")
+        if isinstance(model, tuple):
+            return cls(*model, meta)
+        if model is not None:
+            return cls(*load_model(model), meta)
+        if config.task != "arithmetic" or "task" in meta["given"]:
+            raise TrainError(f"task {meta['run']!r} needs a model that knows its words; give one (--model FOLDER)")
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        return cls(*make_model(config.seed, progress), meta)
+
+    @classmethod
+    def _resumed(cls, config: TrainConfig, folder: Path, model: Any, meta: Mapping[str, Any]) -> Origin:
+        writer = TraceWriter.resume(folder)
+        config.check_resume(writer.meta.get("config", {}))
+        given, earlier = meta["given"], writer.meta.get("given") or {}
+        for name in sorted({*given, *earlier}):
+            if given.get(name) != earlier.get(name):
+                was, now = (told.get(name, "what the configuration names") for told in (earlier, given))
+                raise TrainError(f"{folder}: the run was started with {was} as {name}, not {now}; resume it with that")
+        weights, tokenizer = load_model(folder / "warm")
+        if isinstance(model, tuple):
+            model[0].load_state_dict(weights.state_dict())
+            weights, tokenizer = model
+        return cls(weights, tokenizer, meta, writer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +129,7 @@ class Run:
     """A training run as it stands after its last completed step.
 
     Attributes:
-        checkpoints: where the weights and the optimizer's state after the last completed step lie.
+        checkpoints: where weights and the optimizer's state after the last completed steps lie; keep: of how many.
         writer: of the trace; None keeps no trace.
         position: replaced as a whole, so that no interrupt finds half of a step in it.
     """
@@ -80,54 +138,37 @@ class Run:
     tokenizer: Any
     learner: Learner
     checkpoints: Path
+    keep: int = 1
     writer: TraceWriter | None = None
     position: Position = field(default_factory=Position)
     _in_doubt: bool = False
 
     @classmethod
-    def open(
-        cls,
-        config: TrainConfig,
-        cluster: Cluster,
-        folder: Path | None,
-        model: str | Path | None,
-        resume: bool,
-        progress: bool,
-        executed: Mapping[str, str],
-    ) -> Run:
-        """Start a run with a loaded or a new model, or resume the one in ``folder`` after its last completed step.
+    def begin(cls, origin: Origin, config: TrainConfig, folder: Path | None, algorithm: Algorithm | None) -> Run:
+        """Start a run, or go on after the last completed step of the one that ``origin`` is of.
 
         Without a folder no trace is kept, and checkpoints lie in a temporary folder for as long as the run is used.
 
         Args:
-            executed: what ``meta.json`` says of where steps are executed, if not on the virtual clock.
-
-        Raises:
-            TrainError: the folder holds a run already, or nothing to resume, or one with other options.
+            algorithm: for the model of ``origin``; None makes the one that ``config`` names.
         """
-        check_learner(config.algorithm, processes=config.learner_processes, **config.learner_options())
-        if not resume:
-            if folder is not None and (folder / "meta.json").exists():
-                raise TrainError(f"{folder}: holds a trace already; name another folder, or resume it")
-            if model is None and config.task != "arithmetic":
-                raise TrainError(f"task {config.task!r} needs a model that knows its words; give one (--model FOLDER)")
-            weights, tokenizer = make_model(config.seed, progress) if model is None else load_model(model)
-            run = cls(weights, tokenizer, _learner(weights, config), _checkpoints(folder))
-            if folder is None:
-                weakref.finalize(run, shutil.rmtree, run.checkpoints, ignore_errors=True)
-            save_checkpoint(run.checkpoints, 0, run.learner)
-            if folder is not None:
-                save_model(weights, tokenizer, folder / "warm")
-                meta = meta_of(config, cluster) | dict(executed)
-                run.writer = TraceWriter(folder, meta)  # last: from here on it can be resumed
+        # made from the weights that training began with, before a checkpoint is loaded: they are the reference
+        if algorithm is None:
+            options = config.learner_options()
+            learner = make_learner(config.algorithm, origin.model, processes=config.learner_processes, **options)
+        else:
+            learner = LocalLearner(algorithm)
+        checkpoints = Path(tempfile.mkdtemp(prefix="rlhfless-")) if folder is None else folder / "checkpoints"
+        run = cls(origin.model, origin.tokenizer, learner, checkpoints, config.keep, origin.writer)
+        if run.writer is not None:
+            run._go_back()
             return run
         if folder is None:
-            raise TrainError("nothing to resume: no folder was given")
-        writer = TraceWriter.resume(folder)
-        config.check_resume(writer.meta.get("config", {}))
-        weights, tokenizer = load_model(folder / "warm")
-        run = cls(weights, tokenizer, _learner(weights, config), _checkpoints(folder), writer)
-        run._go_back()
+            weakref.finalize(run, shutil.rmtree, run.checkpoints, ignore_errors=True)
+        save_checkpoint(run.checkpoints, 0, run.learner)
+        if folder is not None:
+            save_model(origin.model, origin.tokenizer, folder / "warm")
+            run.writer = TraceWriter(folder, origin.meta)  # last: from here on it can be resumed
         return run
 
     def go_on_after(self, trace: Trace) -> None:
@@ -163,7 +204,7 @@ class Run:
         if self.writer is not None:
             self.writer.append_step(rollouts, record.allocations, record.spans, record.events, record.plan.to_dict())
         self.position = Position(steps, record.end_s, history)
-        keep_only(self.checkpoints, steps)
+        keep_latest(self.checkpoints, steps, self.keep)
 
     def close(self) -> None:
         """End the learner's processes, if there are any; another step would read the last checkpoint first. Idempotent."""
@@ -185,25 +226,7 @@ class Run:
         self._in_doubt = False
 
 
-def _checkpoints(folder: Path | None) -> Path:
-    return Path(tempfile.mkdtemp(prefix="rlhfless-")) if folder is None else folder / "checkpoints"
-
-
-def _learner(model: Any, config: TrainConfig) -> Learner:
-    """Made from the weights that training began with, before a checkpoint is loaded: they are the reference."""
-    return make_learner(config.algorithm, model, processes=config.learner_processes, **config.learner_options())
-
-
-def meta_of(config: TrainConfig, cluster: Cluster) -> dict[str, Any]:
-    """What ``meta.json`` says of a run."""
-    return {
-        "seeds": {"run": config.seed},
-        "cluster": vars(cluster),
-        "profile": config.profile,
-        "policy": config.policy,
-        "clock": "virtual",
-        "charging": config.charging,
-        "engine": config.engine,
-        "device": f"{platform.machine()} CPU, torch {torch.__version__}",
-        "config": config.to_dict(),
-    }
+def _never_began(folder: Path) -> bool:
+    """Whether a run in the folder ended before its trace began: nothing but what is written before that is there."""
+    before = {"checkpoints", "warm", "plans.jsonl"}
+    return folder.is_dir() and all(path.name in before or path.name.startswith(".") for path in folder.iterdir())

@@ -163,7 +163,7 @@ def torch_overhead(size: str, batch: int, rounds: int, iterations: int = ITERATI
             ]
         )
         engine.advance(float(WARM_UP))
-        inner, inside = engine._step, [0.0]
+        inner, inside = engine._loop.step, [0.0]
 
         class Watched:
             """The engine's step with a stopwatch around it."""
@@ -176,7 +176,7 @@ def torch_overhead(size: str, batch: int, rounds: int, iterations: int = ITERATI
                 inside[0] += time.perf_counter() - began
                 return drawn
 
-        engine._step = Watched()  # type: ignore[assignment]
+        engine._loop.step = Watched()  # type: ignore[assignment]
         began = time.perf_counter()
         engine.advance(float(WARM_UP + iterations))
         total = time.perf_counter() - began

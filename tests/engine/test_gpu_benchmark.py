@@ -51,7 +51,7 @@ def absent_modules():
     )
 
 
-ABSENT = absent_modules()
+ABSENT = sorted({*absent_modules(), "click"})  # transformers needs it for its command line only
 ALONE = f"""
 import runpy, sys
 sys.modules.update(dict.fromkeys({ABSENT}))

@@ -61,7 +61,7 @@ def test_logits_of_a_row_are_the_same_bits_in_every_batch(model):
             model.prefill(cache, [Segment(row, 0, contexts[c][:-1])])
             tokens[row], positions[row] = contexts[c][-1], lengths[c] - 1
         width = max(width, max(lengths[c] for c in chosen))
-        return model.logits(model.decode(cache, tokens, positions, int(width)))[: len(chosen)]
+        return model.logits(model.decode(cache, tokens, positions, int(width), rows - len(chosen)))[: len(chosen)]
 
     with one_thread(model.device):
         expected = logits(range(64))
@@ -74,17 +74,17 @@ def test_logits_of_a_row_are_the_same_bits_in_every_batch(model):
 
 @torch.inference_mode()
 def test_prefill_is_decoding_token_by_token(model):
-    tokens = torch.arange(90) * 5 % VOCAB
+    tokens = torch.arange(150) * 5 % VOCAB
     cache = model.new_cache()
     cache.reserve_rows(model.padded(2, 64))
     with one_thread(model.device):
         model.prefill(cache, [Segment(1, 0, tokens)])
         rows = model.padded(1, 64)
-        for i in range(90):
+        for i in range(150):
             fed, at = torch.zeros(rows, dtype=torch.int64), torch.full((rows,), cache.spare)
             fed[0], at[0] = tokens[i], i
-            model.decode(cache, fed, at, i + 1)
-    assert torch.equal(cache.take(0, 90), cache.take(1, 90))
+            model.decode(cache, fed, at, i + 1, rows - 1)
+    assert torch.equal(cache.take(0, 150), cache.take(1, 150))
 
 
 @pytest.fixture(scope="module")

@@ -117,6 +117,7 @@ class Restless:
 
     seed: int
     period_s: float = 0.037
+    start_s: float = 0.0  # of the step
     name: str = "restless"
     seen: list[StepState] = field(default_factory=list)
     _rng: np.random.Generator = field(init=False, repr=False)
@@ -125,7 +126,7 @@ class Restless:
         self._rng = np.random.default_rng(self.seed)
 
     def next_trigger(self, view: ActorView) -> Trigger | None:
-        now_s = self.seen[-1].now_s if self.seen else 0.0
+        now_s = self.seen[-1].now_s if self.seen else self.start_s
         completions = view.completed + 1 + view.actor if self.seed % 2 else None
         return Trigger(completions, now_s + self.period_s * (1 + view.actor / 7))
 

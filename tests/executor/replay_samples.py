@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-from executor_samples import LIMIT, Step, random_step
+from executor_samples import LIMIT, Restless, Step, random_step
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch_factory import TorchEngineFactory
@@ -53,6 +53,8 @@ def torch_requests(step: Step) -> list[Request]:
 
 def executed(step: Step, policy: str, rule: RuntimeRule | None = None, start_s: float = 5.0, **options: str) -> VirtualStep:
     """A step that was run on torch engines and charged by the profile."""
+    if isinstance(rule, Restless):
+        rule.start_s = start_s
     admission = options.get("admission", "reserve")
     given_ = PlanningInput(step.predicted, step.cluster, step.latency, time_limit_s=0.05, admission=admission)
     plan = make_policy(policy).plan(given_)

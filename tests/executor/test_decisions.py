@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -100,10 +100,9 @@ TIME = "counted from the run's start, or None is needed"
         (Trigger("1"), f"completions='1'; {COUNT}"),  # type: ignore[arg-type]
         (Trigger(step_completions=0), f"step_completions=0; {COUNT}"),
         (Trigger(step_completions=math.inf), f"step_completions=inf; {COUNT}"),  # type: ignore[arg-type]
-        (Trigger(time_s=math.nan), f"rule asks wants to be asked because of actor 0 at time_s=nan; a time after 0 s, {TIME}"),
-        (Trigger(time_s=-math.inf), f"time_s=-inf; a time after 0 s, {TIME}"),
-        (Trigger(time_s=0.0), f"time_s=0.0; a time after 0 s, {TIME}"),
-        (Trigger(time_s="1"), f"time_s='1'; a time after 0 s, {TIME}"),  # type: ignore[arg-type]
+        (Trigger(time_s=math.nan), f"rule asks wants to be asked because of actor 0 at time_s=nan; a time, {TIME}"),
+        (Trigger(time_s=-math.inf), f"time_s=-inf; a time, {TIME}"),
+        (Trigger(time_s="1"), f"time_s='1'; a time, {TIME}"),  # type: ignore[arg-type]
         (Trigger(1, math.nan), "time_s=nan"),
     ],
 )
@@ -127,3 +126,26 @@ def test_a_rule_may_wait_for_what_never_comes(clock: Callable[..., StepRecord], 
     record = clock(uniform_step([9] * 5), plan_of([[0, 1], [2, 3], [4]], Asks(trigger)))
     assert sorted(record.completions) == [0, 1, 2, 3, 4]
     assert not record.rule.told  # type: ignore[union-attr]
+
+
+def test_a_time_before_the_step_is_due_as_it_starts() -> None:
+    """Which is how a rule learns the time."""
+    step = uniform_step([9] * 5)
+    record = run(step, plan_of([[0, 1], [2, 3], [4]], Once(1.0)), start_s=5.0)
+    assert record.rule.asked_s == [5.0, 5.25]  # type: ignore[union-attr]
+
+
+@dataclass
+class Once:
+    """Asked at ``time_s``, and a quarter of a second after that."""
+
+    time_s: float
+    name: str = "once"
+    asked_s: list[float] = field(default_factory=list)
+
+    def next_trigger(self, view: ActorView) -> Trigger | None:
+        return (Trigger(time_s=self.time_s), Trigger(time_s=5.25), None)[len(self.asked_s)]
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        self.asked_s.append(now_s)
+        return []

@@ -6,6 +6,7 @@ import math
 import threading
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 from executor_samples import plan_of
@@ -14,9 +15,12 @@ from hypothesis import strategies as st
 
 from rlhfless.errors import InputError
 from rlhfless.executor import Lifecycle, PlanForecast, ShortestStep, StepRecord
-from rlhfless.executor.holdings import Holdings, Place
+from rlhfless.executor.carrier import Place
+from rlhfless.executor.holdings import Holdings
 from rlhfless.executor.lifecycle import Forecast, History
+from rlhfless.executor.warm_rows import WarmRow, write_warm
 from rlhfless.trace import Trace, held_gpu_seconds
+from rlhfless.trace.metrics import interval_union_s
 from solver.objective import StepRest
 from solver.plan import ActorPlan, Plan
 
@@ -84,6 +88,9 @@ class Carrier:
     def start(self, place: Place) -> int:
         self.started[len(self.started)] = place, self.clock_s
         return len(self.started) - 1
+
+    def serves(self, here: Place, wanted: Place) -> bool:
+        return here.alike(wanted)
 
     def up_s(self, actor: int) -> float | None:
         up_s = self.started[actor][1] + self.start_takes_s
@@ -267,6 +274,36 @@ def test_what_a_given_up_step_held_is_the_pools_to_end() -> None:
     assert sorted(run.holdings.forget()) == [0, 1], "none was taken yet"
     assert run.holdings.history.starts_s == [0.0]
     assert len(run.holdings) == 0
+
+
+def test_a_second_that_a_learner_has_the_gpus_is_the_learners() -> None:
+    """Actors on GPUs 0 and 1 wait for ten seconds, in five of which a learner works on GPU 0."""
+    run = Run(Lifecycle.serverful())
+    run.step(1.0, plan_of([[0], [1]]))
+    record = run.records[-1]
+    record.allocate("learner", "learner", 0, (0,), "gpu", "spot", 1.0, 3.0, 8.0)
+    run.wait(11.0)
+    run.settle()
+    warm = [(a["gpu_ids"], a["start_s"], a["end_s"]) for a in record.allocations if a["role"] == "warm"]
+    assert sorted(warm) == [([0], 1.0, 3.0), ([0], 8.0, 11.0), ([1], 1.0, 11.0)]
+    run.trace()
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 20), st.floats(0, 20)), max_size=6))
+def test_what_waits_and_what_others_have_is_every_second_once(others: list[tuple[int, float, float]]) -> None:
+    """Whatever others have of two GPUs: GPU-seconds of the row that is left are those that none of them has."""
+    record = StepRecord("run", 0, PLAN, 0.0)
+    for i, (gpu, start_s, end_s) in enumerate(others):
+        record.allocate(f"other-{i}", "learner", 0, (gpu,), "gpu", "spot", 1.0, min(start_s, end_s), max(start_s, end_s))
+    write_warm(record, WarmRow(Place("gpu", 0, (1, 2)), 5.0, 15.0, (5.0, 7.0)))
+    taken_s = {g: interval_union_s(*np.clip(np.array([[min(a, b), max(a, b)] for n, a, b in others if n == g] or [[0.0, 0.0]]),
+                                            5.0, 15.0).T) for g in (1, 2)}  # fmt: skip
+    held_s = sum(len(a["gpu_ids"]) * (a["end_s"] - a["start_s"]) for a in record.allocations if a["role"] == "warm")
+    assert held_s == pytest.approx(20.0 - sum(taken_s.values()))
+    rows = [a for a in record.allocations if a["role"] == "warm"]
+    for span in record.spans:
+        assert 5.0 <= span["start_s"] < span["end_s"] <= 7.0
+        assert any(a["start_s"] <= span["start_s"] and span["end_s"] <= a["end_s"] for a in rows)
 
 
 def test_the_thread_ends_what_waited_too_long() -> None:

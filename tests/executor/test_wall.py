@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import multiprocessing
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from executor_samples import Restless, plan_of, uniform_step
 from remote_samples import ScriptedCrew
-from torch_wall_samples import CLUSTER, LATENCY, actor_plan, factory_of, requests, shared_memory, token_bytes, until
+from torch_wall_samples import CLUSTER, LATENCY, actor_plan, factory_of, requests, token_bytes
 
 from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.executor import ActorError, Faults, ProcessPool, StepRecord, run_step
+from rlhfless.executor import ActorError, Faults, Lifecycle, ProcessPool, StepRecord, run_step
 from rlhfless.executor.wall import WallStep
 from rlhfless.trace.checks import validate
 from solver import Cluster, Plan, PlanningError
@@ -119,8 +113,9 @@ def assert_sound(record: StepRecord, prewarmed: bool) -> None:
         validate(table, getattr(record, table))
     spans, tokens = record.spans, sum(c.response_tokens for c in record.completions.values())
     assert sum(s["tokens"] for s in spans if s["phase"] == "decode") == tokens
-    assert {a["holder"] for a in record.allocations} == {f"actor-{i}" for i in range(len(record.plan.actors))}
-    for a in record.allocations:
+    worked = [a for a in record.allocations if a["role"] != "warm"]
+    assert {a["holder"] for a in worked} == {f"actor-{i}" for i in range(len(record.plan.actors))}
+    for a in worked:
         own = sorted((s for s in spans if s["holder"] == a["holder"]), key=lambda s: s["start_s"])
         assert [s["phase"] for s in own][:2] == ["sync", "prefill"] if prewarmed else ["start", "sync"]
         assert a["start_s"] <= own[0]["start_s"]
@@ -138,10 +133,10 @@ def assert_sound(record: StepRecord, prewarmed: bool) -> None:
 def test_tokens_are_those_of_the_virtual_clock(
     policy: str, migration: str, pool: ProcessPool, factory: TorchEngineFactory, undisturbed: StepRecord
 ) -> None:
-    record = pool.run_step(actor_plan(policy), requests(), factory, LATENCY, CLUSTER, start_s=5.0, migration=migration)
+    record = pool.run_step(actor_plan(policy), requests(), factory, LATENCY, CLUSTER, start_s=1e3, migration=migration)
     assert token_bytes(record) == token_bytes(undisturbed)
     assert_sound(record, prewarmed=True)
-    assert record.start_s == 5.0
+    assert record.start_s >= 1e3
     moved_bytes = sum(s["bytes"] for s in record.spans if s["phase"] == "transfer")
     if migration == "recompute":
         assert moved_bytes == 0
@@ -172,7 +167,7 @@ def test_forced_lengths_and_new_weights(pool: ProcessPool) -> None:
 
 
 def test_a_process_that_is_not_kept_ends_with_its_actor(factory: TorchEngineFactory, undisturbed: StepRecord) -> None:
-    with ProcessPool(keep=False) as pool:
+    with ProcessPool(lifecycle=Lifecycle.cold()) as pool:
         before = set(multiprocessing.active_children())
         record = pool.run_step(plan_of([range(24)]), requests(), factory, LATENCY, CLUSTER)
         assert set(multiprocessing.active_children()) == before
@@ -189,62 +184,6 @@ def test_an_actor_that_fails_says_why(pool: ProcessPool, factory: TorchEngineFac
     with pytest.raises(ActorError, match=said):
         pool.run_step(plan_of([range(24)]), wrong, factory, LATENCY, CLUSTER)
     assert not multiprocessing.active_children()
-
-
-SCRIPT = """
-import sys
-sys.path[:0] = {paths!r}
-from torch_wall_samples import CLUSTER, LATENCY, actor_plan, factory_of, requests
-from dataclasses import replace
-from rlhfless.executor import ProcessPool
-import multiprocessing
-
-class Say:
-    name = "say"
-    def next_trigger(self, view):
-        from solver.rules import Trigger
-        return Trigger(completions=1)
-    def decide(self, now_s, state):
-        print("running", *(p.pid for p in multiprocessing.active_children()), flush=True)
-        return []
-
-long = [replace(r, target_tokens=20000 if r.response else 1, limit_tokens=20000) for r in requests()]
-with ProcessPool() as pool:  # no main guard
-    pool.run_step(actor_plan("static", Say(), actors=2), long, factory_of(longest=20100), LATENCY, CLUSTER)
-"""
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_program_that_is_stopped_leaves_nothing_behind(how: signal.Signals, tmp_path: Path) -> None:
-    """Ctrl-C as a terminal sends it, to the program and its actors; and a program that is killed outright. An actor that hangs
-    goes with it."""
-    here = Path(__file__).parent
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(paths=[str(here), str(here.parents[1])]))
-    program = subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        assert program.stdout is not None
-        said, *pids = program.stdout.readline().split() or ["nothing"]
-        assert said == "running", program.communicate()[1]
-        assert len(pids) == 2
-        assert shared_memory(program.pid) or not Path("/dev/shm").exists()
-        if sys.platform == "linux":
-            os.kill(int(pids[0]), signal.SIGSTOP)
-        if how == signal.SIGINT:
-            os.killpg(program.pid, signal.SIGINT)
-        else:
-            program.kill()
-        _, errors = program.communicate(timeout=30)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(program.pid, signal.SIGKILL)
-    if how == signal.SIGINT:
-        assert errors.count("Traceback") == 1, errors
-        assert errors.rstrip().endswith("KeyboardInterrupt")
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the actors end")
-    until(lambda: not shared_memory(program.pid), "shared memory is freed")
 
 
 def test_what_cannot_run_is_refused_before_anything_starts(factory: TorchEngineFactory) -> None:

@@ -66,7 +66,7 @@ def folders() -> set[str]:
 def pool(shared: ProcessPool) -> Iterator[ProcessPool]:
     """Nothing but idle processes is there after a step, whatever became of it."""
     yield shared
-    assert {p.pid for p in multiprocessing.active_children()} == {process.pid for process in shared._idle}
+    assert {p.pid for p in multiprocessing.active_children()} == {process.pid for process in shared._idle.actors}
     assert not shared_memory(os.getpid())
 
 
@@ -156,12 +156,9 @@ class MoveOne:
         self.moved = False
 
     def next_trigger(self, view: ActorView) -> Trigger | None:
-        return None if self.moved else Trigger(time_s=self.next_s)
-
-    next_s = 0.01
+        return None if self.moved else Trigger(completions=view.completed + 1)
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
-        self.next_s = now_s + 0.01
         views = {a.actor: a for a in state.actors}
         if self.moved or not (views.keys() >= {0, 1} and views[0].running and views[1].running):
             return []
@@ -325,7 +322,7 @@ def test_kills_among_moves(
 def test_an_idle_process_that_died_is_not_missed(factory: TorchEngineFactory) -> None:
     with ProcessPool(["cpu"]) as pool:
         first = pool.run_step(plan_of([range(24)]), requests(), factory, LATENCY, CLUSTER)
-        (process,) = pool._idle
+        (process,) = pool._idle.actors
         os.kill(process.pid or 0, signal.SIGKILL)
         until(lambda: not process.alive, "it ends")
         again = pool.run_step(actor_plan("static", actors=1), requests(), factory, LATENCY, CLUSTER)

@@ -159,12 +159,12 @@ def test_actors_in_processes_write_the_same_texts(tmp_path: Path, model: Path) -
                         parameter += 0.1 * torch.randn_like(parameter)
             if killing and done.step == 0:
                 assert trainer.pool is not None
-                trainer.pool._idle[0].kill()
+                trainer.pool._idle.actors[0].kill()
 
         with Trainer(options, tmp_path / name, model=model, progress=False) as trainer:
-            trace = trainer.run(after)
-        assert trace is not None
-        return trace
+            for done in trainer:
+                after(done)
+        return read_trace(tmp_path / name)
 
     expected = trained("virtual", "virtual")
     trained("stale", "virtual", changing=False)

@@ -142,7 +142,7 @@ def test_an_interrupted_step_leaves_no_actor_and_the_run_goes_on(tmp_path: Path,
     train(config(**options), tmp_path / "virtual", model=model)
     with Trainer(config(**options, executor="ray"), tmp_path / "ray", model=model, progress=False) as trainer:
         with (
-            mock.patch.object(trainer.kept.algorithm, "learn", side_effect=KeyboardInterrupt),
+            mock.patch.object(trainer.kept.learner, "learn", side_effect=KeyboardInterrupt),
             pytest.raises(KeyboardInterrupt),
         ):
             trainer.step()

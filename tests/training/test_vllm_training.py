@@ -112,7 +112,9 @@ def test_every_step_is_decoded_with_its_own_weights(tmp_path: Path) -> None:
                 parameter += 0.1 * torch.randn_like(parameter)
 
     with Trainer(options, tmp_path / "run", model=tmp_path / "model", progress=False) as trainer:
-        trace = trainer.run(after)
+        for done in trainer:
+            after(done)
+        trace = trainer.kept.trace
         weights = Path(trainer.engines._folder.name)
         assert [p.name for p in weights.iterdir()] == ["weights-2"]
     assert trace is not None

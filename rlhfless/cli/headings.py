@@ -1,0 +1,37 @@
+"""Help of commands with many options: under headings, one line each.
+
+Knows click; nothing of what options mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+LABEL = 42
+"""Widest label that help stands beside, not below."""
+
+
+class WithHeadings(click.Command):
+    """A command whose help shows its options under headings.
+
+    Args:
+        headings: parameter names by heading, in the order in which they are shown; what stands nowhere comes last, under
+            ``Other``.
+    """
+
+    def __init__(self, *args: Any, headings: Mapping[str, Sequence[str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.headings = headings
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options."""
+        records = {str(p.name): record for p in self.get_params(context) if (record := p.get_help_record(context)) is not None}
+        for heading, names in self.headings.items():
+            with formatter.section(heading):
+                formatter.write_dl([records.pop(name) for name in names], col_max=LABEL)
+        if records:
+            with formatter.section("Other"):
+                formatter.write_dl(list(records.values()), col_max=LABEL)

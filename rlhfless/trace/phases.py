@@ -1,0 +1,97 @@
+"""What whole steps cost by phase, as they were executed, and had every GPU been held from their start to their end.
+
+Knows allocations and spans; nothing of how they came about. Elastic: what was billed, each held second in the phase that its
+span says, or its holder's role where no span covers it. Serverful: the same step, no second shorter, with all GPUs held all the
+time; a second belongs to learning while somebody learns, else to generation while somebody generates, else to preparation,
+else to sync, else (starts, waits) to generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.trace.errors import TraceError
+from rlhfless.trace.io import Trace
+from rlhfless.trace.metrics import interval_union_s
+
+STEP_PHASES = ("generation", "preparation", "learning", "sync")
+
+_ORDER = (("learning", ("learn",)), ("generation", ("prefill", "transfer", "decode", "migrate")), ("preparation", ("prepare",)),
+          ("sync", ("sync",)))  # fmt: skip
+_OF_ROLE = {"learner": "learning", "prepare": "preparation", "reference": "preparation", "reward": "preparation",
+            "critic": "preparation"}  # fmt: skip
+
+
+def step_costs(trace: Trace, gpus: int | None = None) -> pd.DataFrame:
+    """GPU-seconds and dollars of every step by phase.
+
+    Args:
+        gpus: that the serverful system holds; None: those of the cluster in ``meta.json``, and those beside it that somebody
+            held in the trace.
+
+    Returns:
+        A frame with ``run, step, phase`` (one of ``STEP_PHASES``); ``time_s`` of the step's time line, ``elastic_gpu_s``,
+        ``elastic_usd``, ``serverful_gpu_s``, ``serverful_usd``. Over phases, times add up to the step's duration and elastic
+        GPU-seconds to its allocations.
+
+    Raises:
+        TraceError: nothing was executed, the trace does not name a cluster, or GPUs have several prices.
+    """
+    allocations, spans = trace.allocations, trace.spans
+    where = trace.source or "the trace"
+    if allocations.empty:
+        raise TraceError(f"{where}: has no allocations, so it tells no cost; an executed run is needed")
+    prices = sorted(allocations["usd_per_gpu_s"].unique())
+    if len(prices) > 1:
+        raise TraceError(f"{where}: GPUs have {len(prices)} prices; holding all of them has a cost only where there is one")
+    held = _gpus(trace, where) if gpus is None else gpus
+    rows: list[dict[str, Any]] = []
+    at = spans.groupby(["run", "step", "holder"], sort=False).indices if len(spans) else {}
+    steps_at = spans.groupby(["run", "step"], sort=False).indices if len(spans) else {}
+    start, end, phase = (spans[name].to_numpy() for name in ("start_s", "end_s", "phase"))
+    for (run, step), own in allocations.groupby(["run", "step"], sort=False):
+        elastic = dict.fromkeys(STEP_PHASES, 0.0)
+        for one in own.itertuples():
+            its = at.get((run, step, one.holder), np.zeros(0, dtype=np.int64))
+            parts = _partition(start[its], end[its], phase[its], one.start_s, one.end_s, _OF_ROLE.get(one.role, "generation"))
+            for name, seconds in parts.items():
+                elastic[name] += len(one.gpu_ids) * seconds
+        its = steps_at.get((run, step), np.zeros(0, dtype=np.int64))
+        times = _partition(start[its], end[its], phase[its], own["start_s"].min(), own["end_s"].max(), "generation")
+        for name in STEP_PHASES:
+            rows.append(
+                {
+                    "run": run, "step": step, "phase": name, "time_s": times[name], "elastic_gpu_s": elastic[name],
+                    "elastic_usd": elastic[name] * prices[0], "serverful_gpu_s": times[name] * held,
+                    "serverful_usd": times[name] * held * prices[0],
+                }
+            )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _partition(
+    start_s: np.ndarray, end_s: np.ndarray, phase: np.ndarray, from_s: float, to_s: float, otherwise: str
+) -> dict[str, float]:
+    """Seconds of ``from_s`` to ``to_s`` by phase: each counts for the first of ``_ORDER`` that covers it, or ``otherwise``."""
+    parts, covered_s = dict.fromkeys(STEP_PHASES, 0.0), 0.0
+    known: Sequence[str] = ()
+    for name, spans in _ORDER:
+        known = (*known, *spans)
+        these = np.isin(phase, known)
+        now_s = interval_union_s(np.maximum(start_s[these], from_s), np.minimum(end_s[these], to_s))
+        parts[name], covered_s = now_s - covered_s, now_s
+    parts[otherwise] += to_s - from_s - covered_s
+    return parts
+
+
+def _gpus(trace: Trace, where: str) -> int:
+    """GPUs of the cluster, and those beside it that somebody held."""
+    cluster = trace.meta.get("cluster") or {}
+    if not {"nodes", "gpus_per_node"} <= set(cluster):
+        raise TraceError(f"{where}: meta.json names no cluster of one kind; say how many gpus the serverful system holds")
+    last = max(int(max(ids, default=-1)) for ids in trace.allocations["gpu_ids"])
+    return max(int(cluster["nodes"]) * int(cluster["gpus_per_node"]), last + 1)

@@ -1,0 +1,108 @@
+"""Where metrics can be written: TensorBoard, Weights & Biases, trackio, or a file of JSON lines; each by its own library.
+
+Knows ``TrainedStep.metrics``; nothing of what the numbers mean. A run that is resumed goes on in the same place.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rlhfless.errors import InputError, MissingExtra, missing_extra
+from rlhfless.training.callbacks import Callback
+from rlhfless.training.trained_step import TrainedStep
+
+LOGGERS = ("tensorboard", "wandb", "trackio", "jsonl")
+
+
+class TensorBoard(Callback):
+    """Scalars for TensorBoard, in ``folder``.
+
+    Raises:
+        MissingExtra: the package ``tensorboard`` is not installed.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise missing_extra("logging to TensorBoard", "tensorboard", "loggers") from None
+        self._open = partial(SummaryWriter, str(folder))
+        self._writer: Any = None  # made with the first step: before it nothing is written
+
+    def on_step(self, trainer: Any, step: TrainedStep) -> None:
+        self._writer = self._writer or self._open()
+        for name, value in step.metrics.items():
+            self._writer.add_scalar(name, value, step.step)
+        self._writer.flush()
+
+    def on_end(self, trainer: Any) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class Tracked(Callback):
+    """A run of Weights & Biases or of trackio, which took over its interface.
+
+    Args:
+        library: ``wandb`` or ``trackio``. project, name: of the run there.
+
+    Raises:
+        MissingExtra: the library is not installed.
+    """
+
+    def __init__(self, library: str, project: str, name: str) -> None:
+        try:
+            self._library: Any = importlib.import_module(library)
+        except ImportError:
+            raise MissingExtra(f"logging to {library} needs {library}, which is not installed: pip install {library}") from None
+        self._given = {"project": project, "name": name, "resume": "allow"}
+        if library == "wandb":
+            self._given["id"] = name  # trackio finds a run again by its name
+        self._began = False
+
+    def on_step(self, trainer: Any, step: TrainedStep) -> None:
+        if not self._began:
+            self._library.init(config=trainer.config.to_dict(), **self._given)
+            self._began = True
+        self._library.log(step.metrics, step=step.step)
+
+    def on_end(self, trainer: Any) -> None:
+        if self._began:
+            self._library.finish()
+
+
+class JsonLines(Callback):
+    """One JSON object per step, appended to a file; numbers that are none are null."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+
+    def on_step(self, trainer: Any, step: TrainedStep) -> None:
+        numbers = {name: value if value == value else None for name, value in step.metrics.items()}
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step.step, **numbers}) + "\n")
+
+
+def make_loggers(names: Sequence[str], folder: str | Path) -> list[Callback]:
+    """The loggers called so, for a run in ``folder``: TensorBoard in its ``tensorboard``, JSON lines in ``metrics.jsonl``.
+
+    Raises:
+        InputError: a name is unknown. MissingExtra: a library is not installed.
+    """
+    made: list[Callback] = []
+    folder = Path(folder)
+    for name in dict.fromkeys(names):
+        if name not in LOGGERS:
+            raise InputError(f"logger {name!r} is unknown; choose from {', '.join(LOGGERS)}")
+        if name == "tensorboard":
+            made.append(TensorBoard(folder / "tensorboard"))
+        elif name == "jsonl":
+            made.append(JsonLines(folder / "metrics.jsonl"))
+        else:
+            made.append(Tracked(name, "rlhfless", folder.resolve().name))
+    return made

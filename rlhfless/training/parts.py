@@ -1,0 +1,180 @@
+"""What a trainer is made of: the one place where a configuration's names become objects, unless objects are given.
+
+Knows every kind of part and how they depend on each other; nothing of steps.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+import pandas as pd
+
+from rlhfless.training import missing_torch
+
+try:
+    import torch
+except ImportError as error:
+    raise missing_torch(error) from None
+
+from rlhfless.engine.sampling import Sampling
+from rlhfless.executor import ProcessPool, RayPool
+from rlhfless.latency import load_profile, usd_per_gpu_hour
+from rlhfless.predict import EwmaPredictor
+from rlhfless.scheduling import SchedulingPolicy, make_policy
+from rlhfless.training.algorithm import Algorithm
+from rlhfless.training.config import TrainConfig, TrainError
+from rlhfless.training.engines import Engines, TorchEngines, check_engine, make_engines, make_pool
+from rlhfless.training.learner_processes import check_learner
+from rlhfless.training.rewards import Rewards
+from rlhfless.training.rewards.named import make_rewards
+from rlhfless.training.run import Origin, Run
+from rlhfless.training.tasks import Task, make_task
+from solver.cluster import Cluster
+from solver.latency import LatencyModel
+
+
+class Predictor(Protocol):
+    """Predicts lengths from the rollouts of earlier steps; ``EwmaPredictor`` says what arguments mean."""
+
+    def fit(self, history: pd.DataFrame) -> Predictor: ...
+
+    def predict(
+        self, prompts: Sequence[str], samples: int, answer_tokens: Mapping[str, int] | None, *, response_limit: int
+    ) -> Any: ...
+
+    def sample(
+        self, prompts: Sequence[str], samples: int, answer_tokens: Mapping[str, int] | None, *, response_limit: int,
+        scenarios: int, seed: int,
+    ) -> Any: ...  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Given:
+    """Objects instead of what a configuration names; None takes that. See ``Trainer``."""
+
+    task: Task | None = None
+    model: str | Path | tuple[Any, Any] | None = None
+    algorithm: Algorithm | None = None
+    planner: SchedulingPolicy | None = None
+    executor: ProcessPool | RayPool | None = None
+    predictor: Predictor | None = None
+    rewards: Rewards | None = None
+
+    def names(self) -> dict[str, str]:
+        """The class of every object but the model, whose weights a run keeps: a resumed run is given the same."""
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "model"}
+        return {name: f"{type(x).__module__}.{type(x).__qualname__}" for name, x in given.items() if x is not None}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything that a trainer uses.
+
+    Attributes:
+        pool: where actors run on the wall clock; None emulates them on the virtual clock.
+        kept: model, tokenizer, algorithm, and where the run stands. meta: what ``meta.json`` says of the run.
+    """
+
+    latency: LatencyModel
+    cluster: Cluster
+    planner: SchedulingPolicy
+    predictor: Predictor
+    pool: ProcessPool | RayPool | None
+    kept: Run
+    task: Task
+    rewards: Rewards
+    engines: Engines
+    meta: Mapping[str, Any]
+
+
+def resolve(config: TrainConfig, given: Given, folder: Path | None, *, resume: bool, progress: bool) -> Parts:
+    """The parts of a run, started or resumed.
+
+    Raises:
+        TrainError, InputError, MissingExtra: see ``Trainer``.
+    """
+    check_engine(config.engine)
+    if given.algorithm is not None and not isinstance(given.model, tuple):
+        raise TrainError("an algorithm was given without its model; give model=(model, tokenizer) as well")
+    if given.algorithm is None:
+        check_learner(config.algorithm, processes=config.learner_processes, **config.learner_options())
+    elif config.learner_processes > 1:
+        raise TrainError(
+            f"learner_processes is {config.learner_processes}, but an algorithm that is given learns in this process"
+        )
+    latency = load_profile(config.profile)
+    per_node = config.gpus_of_node
+    price = usd_per_gpu_hour(latency.kind)
+    cluster = Cluster(config.gpus // per_node, per_node, latency.gpus_per_actor, latency.kind, price)
+    if config.preparation == "after" and config.preparation_actors > cluster.nodes * cluster.actors_per_node:
+        raise TrainError(
+            f"preparation_actors is {config.preparation_actors}, and after generation there are GPUs of "
+            f"{cluster.nodes * cluster.actors_per_node}; give at most as many, or preparation 'overlap', which has its own GPUs"
+        )
+    planner = given.planner or make_policy(config.policy, tau=config.tau)
+    if planner.clairvoyant:
+        raise TrainError(f"policy {planner.name!r} needs the true lengths, which nobody has before generating")
+    pool = given.executor or make_pool(config, cluster)
+    if pool is not None and (config.preparation, config.preparation_actors) != ("after", 1):
+        raise TrainError(
+            "preparation overlaps generation, or has several actors, on the virtual clock only; leave executor out"
+        )
+    meta = meta_of(config, cluster, planner) | {"given": given.names()} | ({} if pool is None else pool.meta)
+    meta["run"] = config.task if given.task is None else given.task.name
+    try:
+        model = _of_the_model(config, given, folder, latency, meta, resume, progress)
+    except BaseException:
+        if pool is not None and given.executor is None:
+            pool.close()
+        raise
+    predictor = given.predictor or EwmaPredictor(config.window)
+    return Parts(cluster=cluster, planner=planner, predictor=predictor, pool=pool, meta=meta, **model)
+
+
+def _of_the_model(
+    config: TrainConfig,
+    given: Given,
+    folder: Path | None,
+    latency: LatencyModel,
+    meta: Mapping[str, Any],
+    resume: bool,
+    progress: bool,
+) -> dict[str, Any]:
+    """The parts that follow from the model that training begins with."""
+    origin = Origin.of(config, folder, given.model, meta, resume=resume, progress=progress)
+    tokenizer = origin.tokenizer
+    task = given.task or make_task(config.task, tokenizer, seed=config.seed, pool=config.pool, **config.columns())
+    problems = task.problems[: config.pool]
+    if len({problem.prompt_id for problem in problems}) < config.pool:
+        raise TrainError(
+            f"task {task.name!r} has {len({p.prompt_id for p in task.problems})} distinct problems, and the pool is "
+            f"{config.pool}; choose a pool that is not larger"
+        )
+    rewards = given.rewards or make_rewards(config.rewards, task)
+    most_tokens = max(len(tokenizer.encode(p.prompt)) for p in problems) + config.response_limit
+    sampling = Sampling(temperature=config.temperature)
+    engines = make_engines(config.engine, origin.model, tokenizer.eos_token_id, most_tokens, sampling)
+    if config.memory_gib is not None:
+        assert isinstance(engines, TorchEngines), "the configuration refuses others"
+        latency = engines.within(latency, int(config.memory_gib * 2**30))
+    kept = Run.begin(origin, config, folder, given.algorithm)  # last: before it nothing is written
+    return {"latency": latency, "kept": kept, "task": task, "rewards": rewards, "engines": engines}
+
+
+def meta_of(config: TrainConfig, cluster: Cluster, planner: SchedulingPolicy) -> dict[str, Any]:
+    """What ``meta.json`` says of a run on the virtual clock."""
+    return {
+        "seeds": {"run": config.seed},
+        "cluster": vars(cluster),
+        "profile": config.profile,
+        "policy": planner.name,
+        "clock": "virtual",
+        "charging": config.charging,
+        "engine": config.engine,
+        "device": f"{platform.machine()} CPU, torch {torch.__version__}",
+        "config": config.to_dict(),
+    }

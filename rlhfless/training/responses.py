@@ -1,0 +1,85 @@
+"""From problems to requests, and from completions to texts, rows of the trace and the batch that is learned from.
+
+Knows problems, tokens and records; nothing of plans, rewards or weights. Responses are counted through the problems of a step,
+``samples`` of each.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.engine.protocol import Request
+from rlhfless.executor import StepRecord
+from rlhfless.training.batch import Batch
+from rlhfless.training.rewards import Response
+from rlhfless.training.tasks import Problem
+from solver.workload import Workload
+
+
+def make_requests(
+    problems: Sequence[Problem], tokenizer: Any, samples: int, response_limit: int, seed: int, step: int
+) -> list[Request]:
+    """One request per response; its random stream depends on (seed, step, prompt, sample) only."""
+    requests = []
+    for p, problem in enumerate(problems):
+        ids = np.array(tokenizer.encode(problem.prompt), dtype=np.int64)
+        prompt_seed = zlib.crc32(problem.prompt_id.encode())
+        for sample in range(samples):
+            stream = int(np.random.SeedSequence([seed, step, prompt_seed, sample]).generate_state(1, np.uint64)[0])
+            index = p * samples + sample
+            requests.append(Request(index, len(ids), response_limit, prompt_ids=ids, seed=stream, prompt=p))
+    return requests
+
+
+def read_responses(problems: Sequence[Problem], record: StepRecord, tokenizer: Any, samples: int) -> list[Response]:
+    """The responses of a step as rewards see them."""
+    responses = []
+    for i in range(len(problems) * samples):
+        done = record.completions[i]
+        assert done.token_ids is not None, "the engine gave no tokens"
+        text = tokenizer.decode(done.token_ids.tolist())
+        responses.append(Response(problems[i // samples], text, done.response_tokens, done.finish_reason == "length"))
+    return responses
+
+
+def rollout_rows(
+    responses: Sequence[Response], rewards: np.ndarray, workload: Workload, record: StepRecord, epoch: int, samples: int
+) -> pd.DataFrame:
+    """The step's rows of the trace's rollouts."""
+    rows = [
+        {
+            "run": record.run,
+            "step": record.step,
+            "epoch": epoch,
+            "prompt_id": response.problem.prompt_id,
+            "sample": i % samples,
+            "prompt_tokens": int(workload.prompt_tokens[workload.prompt_of[i]]),
+            "weights_version": record.step,
+            "predicted_tokens": float(workload.response_tokens[i]),
+            "prompt": response.prompt,
+            "response": response.text,
+            **record.rollout_times(i),
+        }
+        for i, response in enumerate(responses)
+    ]
+    return pd.DataFrame(rows).assign(reward=rewards)
+
+
+def make_batch(
+    responses: Sequence[Response], rewards: np.ndarray, record: StepRecord, tokenizer: Any, samples: int, temperature: float
+) -> Batch:
+    """What an algorithm learns from. The engine's log-probabilities are those of temperature 1, and left out at any other."""
+    done = [record.completions[i] for i in range(len(responses))]
+    return Batch(
+        [tokenizer.encode(response.prompt) for response in responses],
+        [one.token_ids.tolist() for one in done if one.token_ids is not None],
+        rewards,
+        np.arange(len(responses)) // samples,
+        [one.logprobs for one in done if one.logprobs is not None] if temperature == 1.0 else None,
+        np.array([response.truncated for response in responses]),
+    )

@@ -1,0 +1,87 @@
+"""What one step of training gave: plan, record, texts, rewards, numbers, and its part of the trace.
+
+Knows tables; nothing of how a step came about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.executor import StepRecord
+from rlhfless.trace import Trace, step_metrics
+from rlhfless.trace.phases import STEP_PHASES, step_costs
+from solver.plan import Plan
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedStep:
+    """What one step gave.
+
+    Attributes:
+        rollouts: its rows of the trace, with texts and rewards.
+        learning: the algorithm's numbers; judging: those of the rewards.
+        meta: of the run, as in ``meta.json``.
+    """
+
+    step: int
+    plan: Plan
+    record: StepRecord
+    rollouts: pd.DataFrame
+    learning: Mapping[str, float] = field(default_factory=dict)
+    judging: Mapping[str, float] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The step's part of the trace."""
+        record, plan = self.record, {"step": self.step, **self.plan.to_dict()}
+        allocations, spans, events = (pd.DataFrame(rows) for rows in (record.allocations, record.spans, record.events))
+        return Trace(self.rollouts, allocations, spans, events, [plan], dict(self.meta))
+
+    def appended_to(self, trace: Trace) -> Trace:
+        """The trace with this step after its last one, in memory."""
+        own = self.trace
+        tables = {
+            name: pd.concat([getattr(trace, name), getattr(own, name)], ignore_index=True)
+            for name in ("rollouts", "allocations", "spans", "events")
+            if len(getattr(own, name))
+        }
+        return replace(trace, **tables, plans=[*trace.plans, *own.plans])
+
+    @property
+    def mean_reward(self) -> float:
+        """Mean reward of the step's responses."""
+        return float(self.rollouts["reward"].mean())
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """The step in numbers, by names that say the unit: rewards; tokens; seconds by phase of the step's time line, with what
+        the plan promised of generation; ``gpu_seconds``, ``cost_usd``; and as ``learn_...`` what the algorithm says, its
+        seconds as measured here."""
+        rows = self.rollouts
+        sums = step_metrics(self.trace).iloc[0]
+        phases = step_costs(self.trace, gpus=0).set_index("phase")["time_s"]
+        numbers = {
+            "reward_mean": self.mean_reward,
+            "reward_std": float(rows["reward"].std(ddof=0)),
+            **self.judging,
+            "response_tokens_mean": float(rows["response_tokens"].mean()),
+            "response_tokens_max": float(rows["response_tokens"].max()),
+            "truncated_share": float(sums["truncated_share"]),
+            "prediction_error_tokens": float(np.abs(rows["predicted_tokens"] - rows["response_tokens"]).mean()),
+            "actors": float(len(self.plan.actors)),
+            "moves": float(self.record.moves),
+            "planned_makespan_s": self.plan.makespan_s,
+            "makespan_s": self.record.makespan_s,
+            **{f"{name}_s": float(phases[name]) for name in STEP_PHASES},
+            "step_s": float(sums["time_s"]),
+            "gpu_seconds": float(sums["gpu_seconds"]),
+            "cost_usd": float(sums["cost_usd"]),
+        }
+        return numbers | {f"learn_{name}": float(value) for name, value in self.learning.items()}

@@ -1,0 +1,137 @@
+"""``rlhfless train``: a help that is read at a glance, and one line with exit code 2 for whatever does not fit."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+pytest.importorskip("torch")
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
+from test_tasks import byte_tokenizer
+
+from rlhfless.cli import main
+from rlhfless.cli.train import HEADINGS, train
+from rlhfless.trace import read_trace
+from rlhfless.training.config import TrainConfig
+from rlhfless.training.model import save_model, tiny_qwen2
+from rlhfless.training.tokenizer import CharTokenizer
+
+SMALL = ("--steps", 1, "--prompts", 4, "--prompts-per-step", 4, "--samples", 2, "--response-limit", 8, "--gpus", 2)
+
+
+def rlhfless(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models of characters and of bytes, the latter with and without a tokenizer."""
+    folder = tmp_path_factory.mktemp("models")
+    size = {"hidden": 32, "layers": 1, "intermediate": 64}
+    save_model(tiny_qwen2(CharTokenizer(), 0, **size), CharTokenizer(), folder / "characters")
+    for chat in (True, False):
+        tokenizer = byte_tokenizer(chat=chat)
+        model = tiny_qwen2(tokenizer, 0, **size)
+        save_model(model, tokenizer, folder / ("chat" if chat else "plain"))
+    model.save_pretrained(folder / "mute")
+    return folder
+
+
+def test_help_stands_under_headings_with_one_line_for_each_option() -> None:
+    text = rlhfless("train", "--help").stdout
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 110
+    assert [line for line in lines if re.fullmatch(r"\w+:", line)] == [f"{heading}:" for heading in (*HEADINGS, "Other")]
+    shown = [line for line in lines if re.match(r"  +-", line)]
+    assert len(shown) == len(train.params) + 1, "one line per option, and one for --help"
+    for line in shown:
+        assert re.match(r"  (-\w, )?--[\w-]+( \S+)*?  +\S", line), f"{line} says nothing of the option"
+    listed = [name for names in HEADINGS.values() for name in names]
+    assert sorted(listed) == sorted(str(parameter.name) for parameter in train.params), "an option stands under no heading"
+
+
+def test_options_are_those_of_the_configuration_with_its_defaults() -> None:
+    of_config = {field.name: field.default for field in fields(TrainConfig)}
+    for parameter in train.params:
+        name = str(parameter.name)
+        if name not in ("out", "resume", "model", "loggers", "gpus_per_actor"):
+            default = train.make_context("train", ["-o", "x"]).params[name]
+            assert default == of_config[name], name
+
+
+def test_a_run_is_written_and_resumed(models: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    result = rlhfless(
+        "train", *SMALL, "--model", models / "characters", "--log", "jsonl", "--preparation", "overlap", "-o", out
+    )
+    assert result.exit_code == 0, result.stderr
+    assert read_trace(out).steps == [0]
+    result = rlhfless("train", *SMALL, "--steps", 2, "--log", "jsonl", "--preparation", "overlap", "--resume", "-o", out)
+    assert result.exit_code == 0, result.stderr
+    assert read_trace(out).steps == [0, 1]
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 1]
+    other = rlhfless("train", *SMALL, "--samples", 3, "--seed", 5, "--preparation", "overlap", "--resume", "-o", out)
+    assert other.exit_code == 2
+    assert "the run was started with samples 2, not 3, and seed 0, not 5; resume it with what it was" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "rows", "options", "sentence"),
+    [
+        ("mute", [{"prompt": "a", "answer": "b"}], (), "holds no tokenizer; save it beside the model"),
+        (
+            "chat",
+            [{"question": "a", "answer": "b"}],
+            (),
+            "row 0 has no column 'prompt' for the prompt; it has question, answer",
+        ),
+        ("chat", [{"prompt": "a", "answer": "b"}], ("--answer-column", "gold"), "has no column 'gold' for the answer"),
+        (
+            "plain",
+            [{"prompt": [{"role": "user", "content": "a"}], "answer": "b"}] * 4,
+            (),
+            "needs a tokenizer with a chat template",
+        ),
+        ("chat", [{"prompt": "a", "answer": "b"}] * 3, (), "has 3 rows, and the pool is 4"),
+        ("chat", [], (), "has no rows; at least 1 is needed"),
+        (None, [{"prompt": "a", "answer": "b"}], (), "needs a model that knows its words; give one (--model FOLDER)"),
+        ("chat", None, (), "there is no such file"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_line_before_anything_is_written(
+    models: Path,
+    tmp_path: Path,
+    model: str | None,
+    rows: list[dict[str, object]] | None,
+    options: tuple[str, ...],
+    sentence: str,
+) -> None:
+    data, out = tmp_path / "data.jsonl", tmp_path / "run"
+    if rows is not None:
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = () if model is None else ("--model", models / model)
+    result = rlhfless("train", "--task", data, *SMALL, *given, *options, "-o", out)
+    assert result.exit_code == 2
+    *progress, said = result.stderr.splitlines()
+    assert said.startswith("rlhfless: ")
+    assert sentence in said
+    assert not any("rlhfless" in line or "Traceback" in line for line in progress)
+    assert not out.exists()
+
+
+def test_a_library_that_is_not_there_is_named_before_anything_is_written(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    out = tmp_path / "run"
+    result = rlhfless("train", *SMALL, "--model", models / "characters", "--log", "wandb", "-o", out)
+    assert (result.exit_code, out.exists()) == (2, False)
+    assert "logging to wandb needs wandb, which is not installed: pip install wandb" in result.stderr

@@ -1,0 +1,111 @@
+"""A run that is killed again and again, at random moments, ends as the run that nobody killed."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+from training_samples import config, variety
+
+from rlhfless.trace import read_trace
+from rlhfless.training.arithmetic import ArithmeticTask
+from rlhfless.training.callbacks import Callback
+from rlhfless.training.loop import Trainer
+
+KILLS, STEPS = 20, 40
+OPTIONS: dict[str, Any] = {"steps": STEPS, "keep": 2, "policy": "solver+replan", "preparation": "overlap"}
+
+
+class Says(Callback):
+    """Says after every step that it is done."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    def on_step(self, trainer: Any, step: Any) -> None:
+        self.connection.send(step.step)
+
+
+def run(out: str, model: str, algorithm: str, connection: Any) -> None:
+    """What is killed: the run from its beginning, or from where it stands."""
+    ArithmeticTask.reward = variety  # type: ignore[method-assign]
+    resume = (Path(out) / "meta.json").is_file()
+    given = config(algorithm=algorithm, **OPTIONS)
+    with Trainer(given, out, model=model, resume=resume, callbacks=[Says(connection)], progress=False) as trainer:
+        connection.send("begins")
+        trainer.run()
+
+
+class Life:
+    """A process that runs, and what it says."""
+
+    def __init__(self, out: Path, model: Path, algorithm: str) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["rlhfless.training.loop"])
+        self.heard, theirs = context.Pipe(duplex=False)
+        self.process = context.Process(target=run, args=(str(out), str(model), algorithm, theirs))
+        self.process.start()
+        theirs.close()
+
+    def hears(self, count: int) -> list[float]:
+        """Waits until it said so much; returns the seconds between."""
+        times = [time.monotonic()]
+        for _ in range(count):
+            self.heard.recv()
+            times.append(time.monotonic())
+        return np.diff(times).tolist()
+
+    def ends(self) -> int | None:
+        """Waits until it is over."""
+        self.process.join()
+        return self.process.exitcode
+
+
+def without_timings(plan: dict[str, Any]) -> dict[str, Any]:
+    """A plan without what its planning took here."""
+    return {name: value for name, value in plan.items() if name not in ("solve_s", "history")}
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_twenty_kills_change_nothing(tmp_path: Path, untrained: Path, algorithm: str) -> None:
+    whole = Life(tmp_path / "whole", untrained, algorithm)
+    begins_s, *steps_s = whole.hears(1 + STEPS)
+    assert whole.ends() == 0
+
+    rng, reached = np.random.default_rng(7), [0]
+    for _ in range(KILLS):
+        life = Life(tmp_path / "killed", untrained, algorithm)
+        heard = int(rng.integers(3))  # it dies while it begins, in its first step, or in its second
+        life.hears(heard)
+        time.sleep(rng.uniform(0.0, begins_s if heard == 0 else 1.2 * np.median(steps_s)))
+        life.process.kill()
+        assert life.ends() == -signal.SIGKILL, "it was over before it was killed"
+        meta = tmp_path / "killed" / "meta.json"
+        reached.append(len(json.loads(meta.read_text())["steps"]) if meta.is_file() else 0)
+    assert Life(tmp_path / "killed", untrained, algorithm).ends() == 0
+    assert reached == sorted(reached), "a completed step was lost"
+    assert len(set(reached)) > KILLS / 3, "the kills fell beside the run"
+
+    ours, theirs = (read_trace(tmp_path / name) for name in ("killed", "whole"))
+    pd.testing.assert_frame_equal(ours.rollouts, theirs.rollouts)
+    pd.testing.assert_frame_equal(ours.allocations, theirs.allocations)
+    pd.testing.assert_frame_equal(ours.spans.drop(columns="detail"), theirs.spans.drop(columns="detail"))
+    assert [without_timings(plan) for plan in ours.plans] == [without_timings(plan) for plan in theirs.plans]
+    for file in ("model.safetensors", "optimizer.safetensors"):
+        last = Path("checkpoints") / f"after-{STEPS:06d}" / file
+        mine, other = (load_file(tmp_path / name / last) for name in ("killed", "whole"))
+        assert mine.keys() == other.keys()
+        assert all(torch.equal(mine[name], other[name]) for name in other)
+    left = sorted(path.name for path in (tmp_path / "killed" / "checkpoints").iterdir())
+    assert left == [f"after-{STEPS - 1:06d}", f"after-{STEPS:06d}"]

@@ -1,0 +1,139 @@
+"""Preparation: the same results after generation or overlapping it, on its own GPUs, and a queue that loses nothing."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from training_samples import config
+
+from rlhfless.trace import Trace, allocation_metrics, interval_union_s
+from rlhfless.training.config import TrainError
+from rlhfless.training.loop import Trainer, train
+from rlhfless.training.preparation import Charge, dispatch
+from solver.latency import LatencyModel
+
+PPO = {"algorithm": "ppo", "kl_weight": 0.05, "critic": "model"}
+
+jobs = st.lists(st.tuples(st.floats(0, 100), st.floats(0.001, 20)), min_size=1, max_size=30)
+
+
+@given(jobs, st.integers(1, 5))
+def test_every_response_is_prepared_once_when_it_is_there_and_an_actor_is_free(jobs: list[Any], actors: int) -> None:
+    ready, takes = np.array(jobs).T
+    stretches = dispatch(ready, takes, actors)
+    assert sorted(row for s in stretches for row in s.rows) == list(range(len(jobs)))
+    assert {s.actor for s in stretches} == set(range(len({s.actor for s in stretches})))
+    assert len({s.actor for s in stretches}) <= actors
+    for s in stretches:
+        assert s.start_s >= ready[s.rows[0]]
+        assert s.end_s - s.start_s == pytest.approx(takes[s.rows].sum())
+        before = s.start_s + np.concatenate([[0], takes[s.rows].cumsum()[:-1]])
+        assert (before >= ready[s.rows] - 1e-9).all(), "a response was prepared before it was complete"
+    for actor in {s.actor for s in stretches}:
+        own = [s for s in stretches if s.actor == actor]
+        assert all(a.end_s < b.start_s for a, b in itertools.pairwise(own))
+    if actors == 1:  # never idle while something waits: Lindley's recursion
+        free = 0.0
+        for row in np.argsort(ready, kind="stable"):
+            free = max(free, ready[row]) + takes[row]
+        assert stretches[-1].end_s == pytest.approx(free)
+
+
+def test_a_second_actor_is_taken_only_while_the_first_is_busy() -> None:
+    stretches = dispatch(np.array([0.0, 1.0, 1.5, 9.0]), np.array([1.0, 2.0, 1.0, 1.0]), 3)
+    assert [(s.actor, s.start_s, s.end_s, s.rows) for s in stretches] == [
+        (0, 0.0, 3.0, [0, 1]), (1, 1.5, 2.5, [2]), (1, 9.0, 10.0, [3]),
+    ]  # fmt: skip
+
+
+def test_charges_of_a_profile_are_those_of_prefilled_tokens() -> None:
+    latency = LatencyModel("x", 1, base_s=1.0, per_response_s=0.0, prefill_per_token_s=0.01)
+    tokens, learned = np.array([10, 30]), {"prepare_pass_tokens": 80.0, "learn_pass_tokens": 120.0, "seconds": 7.0}
+    charge = Charge.by_profile(latency, tokens, learned, judge_s=0.5)
+    assert charge.prepare_s.tolist() == pytest.approx([0.5 + 0.2, 0.5 + 0.6])
+    assert charge.learn_s == pytest.approx(1.2)
+    here = Charge.measured(tokens, learned | {"prepare_seconds": 4.0}, judging_s=1.0)
+    assert here.prepare_s.tolist() == pytest.approx([0.5 + 1.0, 0.5 + 3.0])
+    assert here.learn_s == pytest.approx(3.0)
+
+
+def phase(trace: Trace, name: str) -> pd.DataFrame:
+    return trace.spans[trace.spans["phase"] == name]
+
+
+@pytest.mark.parametrize("options", [{}, PPO, {"kl_weight": 0.05, "charging": "measured"}], ids=["grpo", "ppo", "measured"])
+def test_overlapping_changes_when_and_where_but_nothing_else(tmp_path: Path, model: Path, options: dict[str, Any]) -> None:
+    traces, weights = {}, {}
+    for when in ("after", "overlap"):
+        with Trainer(config(preparation=when, **options), tmp_path / when, model=model, progress=False) as trainer:
+            trace = trainer.run()
+        assert trace is not None
+        traces[when], weights[when] = trace, trainer.kept.learner.algorithm.trained.state_dict()
+    after, overlap = traces["after"], traces["overlap"]
+    same = ["prompt_id", "sample", "response", "reward", "response_tokens"]
+    pd.testing.assert_frame_equal(after.rollouts[same], overlap.rollouts[same])
+    assert weights["after"].keys() == weights["overlap"].keys()
+    assert all(torch.equal(weights["after"][name], weights["overlap"][name]) for name in weights["after"])
+
+    generated = after.rollouts.groupby("step")["end_s"].max()
+    for row in phase(after, "prepare").itertuples():
+        assert row.start_s >= generated[row.step]
+    own = overlap.allocations[overlap.allocations["role"] == "prepare"]
+    assert {gpu for ids in own["gpu_ids"] for gpu in ids} == {16}, "its GPU stands beside the cluster's sixteen"
+    assert {gpu for ids in after.allocations["gpu_ids"] for gpu in ids} <= set(range(16))
+    preparing, learning = (dict(list(phase(overlap, name).groupby("step"))) for name in ("prepare", "learn"))
+    for step, rows in overlap.rollouts.groupby("step"):
+        prepared, learned = preparing[step], learning[step]
+        assert prepared["start_s"].min() == rows["end_s"].min(), "the first response is prepared at once"
+        assert prepared["end_s"].max() > rows["end_s"].max(), "the last response is prepared as well"
+        assert learned["start_s"].min() == prepared["end_s"].max()
+        before = np.minimum(prepared["end_s"], rows["end_s"].max())
+        behind = interval_union_s(prepared["start_s"], before)
+        assert behind > 0, "some of it is done while others still generate"
+        details = [json.loads(detail) for detail in prepared["detail"]]
+        assert sum(detail["responses"] for detail in details) == len(rows)
+        assert {detail["clock"] for detail in details} == {options.get("charging", "profile")}
+
+
+def test_more_actors_prepare_sooner_and_hold_their_gpus_only_while_they_do(model: Path) -> None:
+    ends = {}
+    for actors in (1, 3):
+        given = config(preparation_actors=actors, judge_s=0.01, steps=1)
+        step = Trainer(given, model=model, progress=False).step()
+        metrics = allocation_metrics(step.trace)
+        own = metrics[metrics["role"] == "prepare"]
+        assert len(own) == actors
+        assert own["gpu_seconds"].sum() == pytest.approx(12 * 0.01)
+        assert own["idle_gpu_seconds"].sum() == pytest.approx(0)
+        ends[actors] = own["end_s"].max() - step.rollouts["end_s"].max()
+    assert ends[1] == pytest.approx(0.12)
+    assert ends[3] == pytest.approx(0.04)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"preparation": "before"}, "preparation 'before' is unknown; choose from after, overlap"),
+        ({"preparation": "overlap", "executor": "local"}, "on the wall clock it is done after generation, by this process"),
+        ({"preparation_actors": 0}, "preparation_actors is 0; at least 1 is needed"),
+        ({"judge_s": -1.0}, "judge_s is -1.0; seconds of 0 or more are needed"),
+    ],
+)
+def test_wrong_options_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(TrainError, match=message):
+        config(**changes)
+
+
+def test_there_are_gpus_for_as_many_actors_as_generated(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(TrainError, match="preparation_actors is 3, and after generation there are GPUs of 2"):
+        train(config(gpus=2, preparation_actors=3), tmp_path, model=model)
+    train(config(gpus=2, preparation_actors=3, preparation="overlap", steps=1), tmp_path / "own", model=model)

@@ -1,0 +1,42 @@
+"""Scheduling changes nothing about learning: whatever plans and moves responses, tokens, rewards and weights are the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from training_samples import config
+
+from rlhfless.training.loop import Trainer
+
+SAME = ["step", "prompt_id", "sample", "response_tokens", "finish_reason", "response", "reward"]
+SCHEDULES = {
+    "static": {"policy": "static"},
+    "rlhfless": {"policy": "rlhfless", "tau": 0.3},
+    "solver+replan": {"policy": "solver+replan"},
+    "replan on few": {"policy": "solver+replan", "gpus": 4, "time_weight": 0.2, "preparation": "overlap"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_schedules_give_the_same_tokens_rewards_and_weights(tmp_path: Path, model: Path, algorithm: str) -> None:
+    found: dict[str, tuple[pd.DataFrame, dict[str, Any], list[Any], int]] = {}
+    for name, schedule in SCHEDULES.items():
+        moves = 0
+        options = config(algorithm=algorithm, response_limit=48, **schedule)
+        with Trainer(options, tmp_path / name, model=model, progress=False) as trainer:
+            for step in trainer:
+                moves += step.record.moves
+        trace, weights = trainer.kept.trace, trainer.kept.learner.algorithm.trained.state_dict()
+        assert trace is not None
+        found[name] = (trace.rollouts[SAME], weights, trace.allocations["end_s"].tolist(), moves)
+    rollouts, weights, *_ = found["static"]
+    for other, others, *_ in found.values():
+        pd.testing.assert_frame_equal(other, rollouts)
+        assert others.keys() == weights.keys()
+        assert all(torch.equal(others[name], weights[name]) for name in weights)
+    assert found["rlhfless"][3] > 0, "no KV cache was moved, so nothing was shown"
+    assert len({tuple(ends) for _, _, ends, _ in found.values()}) == len(found), "the schedules do not differ"
