@@ -112,7 +112,7 @@ HEADINGS = {
     help="Of the virtual clock.",
 )  # fmt: skip
 @click.option("--ray-address", help="Of a Ray cluster (HOST:PORT, auto).  [default: one is started here]")
-@click.option("--keep-s", type=float, default=60.0, show_default=True, help="How long idle Ray actors wait for work.")
+@click.option("--keep-s", type=float, default=60.0, show_default=True, help="How long idle actors of a pool wait for work (s).")
 def train(
     out: Path, resume: bool, model: Path | None, loggers: tuple[str, ...], gpus_per_actor: int | None, **options: Any
 ) -> None:
