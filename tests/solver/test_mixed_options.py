@@ -76,7 +76,7 @@ def tables(cases, rest, usd):
 
 
 @given(uncertain(), objectives, st.sampled_from([1.0, 0.5, 0.3]), st.sampled_from([solver.StepRest(), REST]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_over_scenarios_bound_optimum_and_value_come_in_this_order(problem, objective, tail, rest):
     instance, cases = problem
     objective = dataclasses.replace(objective, tail=tail)
@@ -97,7 +97,7 @@ def test_over_scenarios_bound_optimum_and_value_come_in_this_order(problem, obje
     st.sampled_from([1.0, 0.5, 0.3]),
     st.sampled_from([solver.StepRest(), REST]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_limit_over_scenarios_is_kept_with_a_bound_that_holds_or_refused_with_numbers_that_are_true(
     data, problem, limit, tail, rest
 ):
