@@ -113,11 +113,13 @@ class Recorder:
 
 @dataclass
 class Restless:
-    """Moves single responses and cuts whole actors at random, at completions and at odd times; knows only the state."""
+    """Moves single responses and cuts whole actors at random, at completions and at odd times; knows only the state.
+    ``late``: its step does not begin at 0, so it knows no times before the first completion."""
 
     seed: int
     period_s: float = 0.037
     start_s: float = 0.0  # of the step
+    late: bool = False
     name: str = "restless"
     seen: list[StepState] = field(default_factory=list)
     _rng: np.random.Generator = field(init=False, repr=False)
@@ -126,6 +128,8 @@ class Restless:
         self._rng = np.random.default_rng(self.seed)
 
     def next_trigger(self, view: ActorView) -> Trigger | None:
+        if self.late and not self.seen:
+            return Trigger(view.completed + 1)
         now_s = self.seen[-1].now_s if self.seen else self.start_s
         completions = view.completed + 1 + view.actor if self.seed % 2 else None
         return Trigger(completions, now_s + self.period_s * (1 + view.actor / 7))

@@ -52,8 +52,8 @@ def step(rule=None):
 
 with ProcessPool(["cpu"] * 2) as pool:
     undisturbed = token_bytes(step())
-    roomy = step(Restless(1, period_s=0.02))
-    full = step(FillAndMove(1, period_s=0.02))
+    roomy = step(Restless(1, period_s=0.02, late=True))
+    full = step(FillAndMove(1, period_s=0.02, late=True))
     for record in (roomy, full):
         received = [s for s in record.spans if s["phase"] == "transfer"]
         lost = [e["name"] for e in record.events if e["name"] == "lost"]

@@ -148,7 +148,7 @@ def test_restless_moves_change_no_token(
     seed: int, pool: ProcessPool, factory: TorchEngineFactory, undisturbed: StepRecord
 ) -> None:
     """Moves and whole cuts at odd moments, so that orders, completions and KV states cross."""
-    rule = Restless(seed, period_s=0.004)
+    rule = Restless(seed, period_s=0.004, late=True)
     record = pool.run_step(actor_plan("static", rule), requests(), factory, LATENCY, CLUSTER, migration="move")
     assert token_bytes(record) == token_bytes(undisturbed)
 
@@ -159,7 +159,8 @@ def test_forced_lengths_and_new_weights(pool: ProcessPool) -> None:
     lengths = np.random.default_rng(1).integers(1, 300, len(requests()))
     forced = [replace(r, target_tokens=int(n), limit_tokens=300) for r, n in zip(requests(), lengths, strict=True)]
     expected = run_step(actor_plan("static"), forced, other, LATENCY, CLUSTER)
-    record = pool.run_step(actor_plan("static", Restless(1, period_s=0.004)), forced, other, LATENCY, CLUSTER, migration="move")
+    plan = actor_plan("static", Restless(1, period_s=0.004, late=True))
+    record = pool.run_step(plan, forced, other, LATENCY, CLUSTER, migration="move")
     assert token_bytes(record) == token_bytes(expected)
     assert [record.completions[i].response_tokens for i in range(len(forced))] == lengths.tolist()
     assert record.moves > 0

@@ -313,7 +313,8 @@ def test_kills_among_moves(
             crew._process[sender].kill()
 
     striking(monkeypatch, strike)
-    record = step(pool, factory, plan_of(GROUPS, Restless(seed, period_s=0.01)), replace(FAULTS, retries=9, restarts=9))
+    plan = plan_of(GROUPS, Restless(seed, period_s=0.01, late=True))
+    record = step(pool, factory, plan, replace(FAULTS, retries=9, restarts=9))
     assert_sound(record, undisturbed)
     assert len(events(record, "lost")) > 0
 
