@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -167,10 +168,15 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
         status="optimal" if proven else "stopped" if stopped else "feasible",
         history=tuple(history.lines),
         solve_s=time.perf_counter() - began,
-        notes={**chosen.notes, "predicted": (near or outcome).plan.to_dict()["history"]},
+        notes={**chosen.notes, "predicted": [_without_clock(line) for line in (near or outcome).plan.to_dict()["history"]]},
     )
 
 
 def _cause(plan: Plan) -> str:
     """What found a plan for the predicted lengths."""
     return next(line.solver for line in plan.history if line.value == plan.value)
+
+
+def _without_clock(line: dict[str, Any]) -> dict[str, Any]:
+    """A line of a history less its time, so that the same problem has the same notes."""
+    return {name: value for name, value in line.items() if name != "at_s"}
