@@ -112,8 +112,8 @@ def test_the_same_problem_gives_the_same_plan(options):
         code = (
             "import sys; sys.path.insert(0, 'tests/solver')\n"
             "import solver\nfrom test_invariants import facts\nfrom solver_strategies import l40s, lognormal_workload\n"
-            "print(facts(solver.plan_generation(lognormal_workload(32, 4, seed=3), solver.Cluster(2, 8, 2), l40s(max_batch=32), "
-            "time_limit_s=3.0)))"
+            "print(facts(solver.plan_generation(lognormal_workload(32, 4, seed=3), solver.Cluster(2, 8, 2), "
+            "l40s(max_batch=32), time_limit_s=3.0)))"
         )
         run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert run.stdout.strip() == facts(one)
