@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from solver.errors import PlanningError
-from solver.mixed.blame import blame, room_of
+from solver.mixed.blame import blame, no_room, room_of
 from solver.mixed.classes import Classes
 from solver.mixed.effort import Effort
 from solver.mixed.history import History
@@ -241,8 +241,11 @@ class _MixedPlanner:
         return MixedOutcome(plan, (plan, *others, self.plans.split))
 
     def refuse(self) -> None:
-        """Say which limit no plan found keeps."""
-        worth = self.plans.worth
+        """Say which limit no plan found keeps; without one, that so many actors have no place."""
+        worth, problem = self.plans.worth, self.problem
+        if not worth.objective.limited:
+            most = len(self.work) if problem.most_actors is None else problem.most_actors
+            raise PlanningError(no_room(self.work, problem.needed_actors, most))
         fastest_s, cheapest = worth.rest.step_time_s(self.plans.fastest_s), worth.step(*self.plans.cheapest)[1]
         best = cheapest if worth.objective.deadline_s is None else fastest_s
         room = room_to_try(self.problem, self.time_limit_s, self.began, search_mixed) if self.explains else ""

@@ -93,7 +93,9 @@ class Plans:
         return plan.gpu_seconds if self.problem.objective.cost == "gpu_s" else plan.cost_usd
 
     def value_of(self, plan: Plan) -> float:
-        """The objective's value of a plan."""
+        """The objective's value of a plan; infinite with fewer actors than asked for, which the random split may have."""
+        if len(plan.actors) < self.problem.needed_actors:
+            return math.inf
         return self.worth.value(plan.makespan_s, self._cost(plan))
 
     def _accept(self, filled: Filled) -> float:

@@ -98,16 +98,21 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
     )
     norms = reference.norms(objective.cost)
     history = History(began)
-    values = [objective.value_over(*found[0][1:], norms)]
+
+    def value_of(plan: Plan, time_s: FloatArray, cost: FloatArray) -> float:
+        """Infinite with fewer actors than asked for, which the random split may have."""
+        return objective.value_over(time_s, cost, norms) if len(plan.actors) >= problem.needed_actors else math.inf
+
+    values = [value_of(*found[0])]
 
     def look_at(plan: Plan, cause: str) -> None:
         """Time a plan over the scenarios, and note what that came to."""
         found.append(over_scenarios(plan))
-        values.append(objective.value_over(*found[-1][1:], norms))
+        values.append(value_of(*found[-1]))
         history.note(cause, min(values), 0.0)
 
     history.note("random split", values[0], 0.0)
-    if others and not over():
+    if others and (not over() or math.isinf(values[0])):
         look_at(others.pop(0), _cause(outcome.plan))
     free, unit = objective, norms
     if objective.deadline_s is not None:

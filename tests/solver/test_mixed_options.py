@@ -38,10 +38,7 @@ def test_bound_optimum_and_value_come_in_this_order_whatever_is_asked(instance, 
         assert least > 1
         return
     assert len(plan.actors) <= least + more
-    if len(plan.actors) < problem.needed_actors:  # the random split, which never has more actors than prompts
-        assert plan.value == plan.history[0].value
-        assert len(plan.actors) == plan.reference.actors
-        return
+    assert len(plan.actors) >= problem.needed_actors
     optimum = every.optimum(objective, REST, plan.reference.norms(objective.cost))
     assert plan.lower_bound <= optimum * (1 + 1e-9)
     assert optimum <= plan.value * (1 + 1e-9)
