@@ -30,6 +30,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "profiles": (("aiconfigurator-core",), "generating GPU profiles (the shipped ones work without)"),
     "export": (("kaleido",), "plotly's own figure.write_image (HTML works without)"),
     "datasets": (("datasets",), "data sets from the hub (jsonl and parquet files work without)"),
+    "loggers": (("tensorboard",), "metrics of training in TensorBoard"),
 }
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 LOW_MEMORY_GIB = 4.0

@@ -75,7 +75,8 @@ def test_the_command_in_short(tmp_path: Path) -> None:
     options = ["--steps", 2, "--prompts-per-step", 4, "--samples", 2, "--policy", "static", "--model", tmp_path / "model"]
     trace = trained(tmp_path / "run", *options)
     check_trace(trace, 2)
-    assert trace.spans.loc[trace.spans["phase"] == "start", "holder"].tolist() == ["actor-0", "actor-1"]
+    started = trace.spans.loc[trace.spans["phase"] == "start", "holder"]  # once, in whatever order they came up
+    assert sorted(started) == ["actor-0", "actor-1"]
 
 
 @needs_ray
