@@ -205,6 +205,7 @@ def run_step(
         PlanningError: a response is not in the plan once or has not one request, an actor's GPUs are not there or another's,
             a kind has no latency model, the plan reuses prefixes and the engines cannot, or the step cannot be
             measured: its actors are not all alike, or its engines decode nothing. Nothing was started.
+        ValueError: a request cannot be decoded, such as one whose prompt is too long; no token was computed.
         RuleError: the rule orders what cannot be done.
     """
     check_charging(charging)
