@@ -100,7 +100,11 @@ class Trigger:
 
 @dataclass(frozen=True)
 class Move:
-    """Take one response off its actor at the next iteration boundary and hand it to ``to_actor``."""
+    """Take one response off its actor at the next iteration boundary and hand it to ``to_actor``.
+
+    That actor may be full: then the response waits in its queue until a slot and memory are free, as any other that is with it.
+    A rule that does not want this looks at ``free_slots`` and ``free_kv_tokens``; the shipped rules never order it.
+    """
 
     response: int
     to_actor: int

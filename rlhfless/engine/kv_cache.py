@@ -8,11 +8,13 @@ whole vectors of masked zeros leave the sums of a row bit by bit as they are, so
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 BLOCK = 32
+MEMINFO = Path("/proc/meminfo")
 
 
 class KVCache:
@@ -34,7 +36,8 @@ class KVCache:
         """Have at least ``rows`` rows, doubling (to no more than ``most``) so that growing stays rare.
 
         Raises:
-            MemoryError: the device has no room; says what there is and what would fit.
+            MemoryError: the device has no room; says what there is and how many rows would fit, where the device tells. Old
+                and new rows are there together while the old ones are copied.
         """
         two, layers, have, *row = self.data.shape
         if rows <= have:
@@ -44,10 +47,15 @@ class KVCache:
             grown = self.data.new_zeros(two, layers, wanted, *row)
         except (MemoryError, RuntimeError) as error:  # torch says either, by device
             a_row = self.data.element_size() * two * layers * math.prod(row)
-            free = f"; {_free_bytes(self.data.device) / 2**30:.2f} GiB are free" if self.data.device.type == "cuda" else ""
+            free_bytes = _free_bytes(self.data.device)
+            fits = (
+                ""
+                if free_bytes is None
+                else (f"; {free_bytes / 2**30:.2f} GiB are free, enough for a cache of {free_bytes // a_row} slots beside it")
+            )
             raise MemoryError(
-                f"the KV cache cannot grow to {wanted} slots of {self.cells} tokens, {wanted * a_row / 2**30:.2f} GiB{free}; "
-                f"it has {have} slots: use fewer slots, a shorter response limit or fewer actors on this device"
+                f"the KV cache cannot grow to {wanted} slots of {self.cells} tokens, {wanted * a_row / 2**30:.2f} GiB; it has "
+                f"{have} slots{fits}: use fewer slots, a shorter response limit or fewer actors on this device"
             ) from error
         before, self.data = self.data, grown
         grown[:, :, :have] = before
@@ -98,8 +106,16 @@ def give_back(*tensors: Tensor) -> None:
             storage.resize_(0)
 
 
-def _free_bytes(device: torch.device) -> int:
-    return int(torch.cuda.mem_get_info(device)[0])
+def _free_bytes(device: torch.device) -> int | None:
+    """Bytes that could be allocated now; None where nobody says: on a CPU, Linux does."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch holds these for itself
+        return int(torch.cuda.mem_get_info(device)[0] + unused)
+    try:
+        rows = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
+        return int(rows["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
 
 
 def blocks(tokens: int) -> int:

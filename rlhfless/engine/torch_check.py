@@ -5,9 +5,19 @@ Knows requests and what an actor can hold; nothing of models or of what else is 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from rlhfless.engine.protocol import Request
+from solver.admission import Admission
+
+
+class Limits(Protocol):
+    """A model as far as requests are concerned: its longest context and how many ids it knows."""
+
+    max_tokens: int
+
+    @property
+    def vocabulary(self) -> int: ...
 
 
 class Room(NamedTuple):
@@ -23,17 +33,24 @@ class Room(NamedTuple):
     kv_tokens: int
     vocabulary: int
 
+    @classmethod
+    def of(cls, model: Limits, admission: Admission) -> Room:
+        """That of an actor which decodes with ``model``."""
+        return cls(model.max_tokens, admission.kv_capacity_tokens, model.vocabulary)
 
-def check(request: Request, stop_tokens: int, room: Room) -> None:
+
+def stop_tokens(request: Request) -> int:
+    """The most tokens that it can get."""
+    return request.limit_tokens if request.target_tokens is None else min(request.target_tokens, request.limit_tokens)
+
+
+def check(request: Request, room: Room) -> None:
     """Refuse a request that would be decoded wrongly or not at all.
-
-    Args:
-        stop_tokens: the most tokens that it can get.
 
     Raises:
         ValueError: naming the response, what is wrong with it, and what would be right.
     """
-    wrong = _prompt(request, room) or _progress(request, stop_tokens) or _room(request, room) or _kv(request)
+    wrong = _prompt(request, room) or _progress(request, stop_tokens(request)) or _room(request, room) or _kv(request)
     if wrong is not None:
         raise ValueError(f"response {request.response} {wrong}")
 
@@ -50,7 +67,7 @@ def _prompt(r: Request, room: Room) -> str | None:
     return None
 
 
-def _progress(r: Request, stop_tokens: int) -> str | None:
+def _progress(r: Request, stop: int) -> str | None:
     ids, logprobs = (0 if given is None else len(given) for given in (r.generated_ids, r.logprobs))
     if ids != r.generated_tokens or logprobs != r.generated_tokens:
         return f"has {ids} generated_ids and {logprobs} logprobs; generated_tokens says that there are {r.generated_tokens}"
@@ -58,8 +75,8 @@ def _progress(r: Request, stop_tokens: int) -> str | None:
         return f"is forced to {r.target_tokens} tokens; its limit allows 0 to {r.limit_tokens}"
     if r.target_tokens == 0 and r.generated_tokens == 0:
         return None
-    if r.generated_tokens >= stop_tokens:
-        return f"already has {r.generated_tokens} of {stop_tokens} tokens; add unfinished responses only"
+    if r.generated_tokens >= stop:
+        return f"already has {r.generated_tokens} of {stop} tokens; add unfinished responses only"
     return None
 
 

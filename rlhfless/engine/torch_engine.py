@@ -83,7 +83,7 @@ class TorchEngine:
         signals: Sequence[str] = (),
     ) -> None:
         self.model, self.slots, self.weights_version = model, admission.max_batch, 0
-        self._room = Room(model.max_tokens, admission.kv_capacity_tokens, model.vocabulary)
+        self._room = Room.of(model, admission)
         self._loop = DecodeLoop(model, admission, charge, eos_id, sampling or Sampling(), start_s, signals)
 
     @property

@@ -5,7 +5,7 @@ Knows models and engines; nothing of plans, actors or processes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -13,7 +13,9 @@ import numpy as np
 
 from rlhfless.engine import torch_engine  # first, as it says what is missing where torch is
 from rlhfless.engine.journal import Journal, Replayed
+from rlhfless.engine.protocol import Request
 from rlhfless.engine.sampling import Sampling
+from rlhfless.engine.torch_check import Room, check
 from rlhfless.engine.torch_clock import MEASURED
 from rlhfless.engine.torch_forward import RowModel, one_thread
 from rlhfless.engine.torch_prefixes import PrefixKV, compute_prefixes
@@ -75,6 +77,16 @@ class TorchEngineFactory:
     def close(self) -> None:
         """Give the weights' memory back; engines can be made again once ``model.load`` was given weights."""
         self.model.free()
+
+    def check(self, requests: Sequence[Request], admission: Admission) -> None:
+        """Refuse what an engine with this admission would refuse.
+
+        Raises:
+            ValueError: naming the response, what is wrong with it, and what would be right.
+        """
+        room = Room.of(self.model, admission)
+        for request in requests:
+            check(request, room)
 
     def compute_prefixes(self, prefixes: Mapping[int, np.ndarray]) -> Mapping[int, PrefixKV]:
         """KV state of prefixes (token ids by prompt), what they share computed once, for ``Request.prefix_kv``."""

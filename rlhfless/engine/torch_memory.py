@@ -1,7 +1,8 @@
 """Slots and KV capacity of an actor from its memory: what fits beside the weights.
 
-Knows bytes; nothing of requests or clocks. The rows of the KV cache are of one length, so slots are rows, and an actor whose
-slots were counted here never runs out of memory, whatever the batch.
+Knows bytes; nothing of requests or clocks. The rows of the KV cache are of one length, so slots are rows, under ``preempt``
+too, where every row has cells for the longest context. A cache with all the slots that are counted here fits, whatever the
+batch. Growing to that may not: old and new rows are there together while the old ones are copied (``KVCache.reserve_rows``).
 """
 
 from __future__ import annotations

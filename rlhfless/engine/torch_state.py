@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlhfless.engine.protocol import Completion, Request
-from rlhfless.engine.torch_check import Room, check
+from rlhfless.engine.torch_check import Room, check, stop_tokens
 
 
 class Settled(NamedTuple):
@@ -62,9 +62,8 @@ class ActiveResponse:
         Raises:
             ValueError: naming the response, what is wrong with it, and what would be right.
         """
-        target, limit, count = request.target_tokens, request.limit_tokens, request.generated_tokens
-        stop = limit if target is None else min(target, limit)
-        check(request, stop, room)
+        check(request, room)
+        count = request.generated_tokens
         assert request.prompt_ids is not None
         last, parts = request.prompt_ids[-1], []
         if count:
@@ -73,9 +72,10 @@ class ActiveResponse:
             signals = {name: values[None] for name, values in (request.signals or {}).items()}
             parts = [(Settled(request.generated_ids[None], request.logprobs[None], signals), 0)]
         return cls(
-            request, request.prompt_tokens, count, int(last), parts, stop, request.prompt_tokens + limit,
-            target is not None, request.kv, max(request.available_s, clock_s), request.start_s, request.first_token_s,
-            request.prefill_tokens_computed, request.there_tokens, request.shares_prompt,
+            request, request.prompt_tokens, count, int(last), parts, stop_tokens(request),
+            request.prompt_tokens + request.limit_tokens, request.target_tokens is not None, request.kv,
+            max(request.available_s, clock_s), request.start_s, request.first_token_s, request.prefill_tokens_computed,
+            request.there_tokens, request.shares_prompt,
         )  # fmt: skip
 
     def forget_prefix(self) -> None:

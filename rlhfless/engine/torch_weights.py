@@ -15,6 +15,9 @@ from torch import Tensor
 from rlhfless.errors import InputError
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
+ROPES = ("default", "linear", "llama3", "yarn")
+"""Rotary embeddings that depend on the position alone; others depend on how long the context has become, or rotate a part of
+each head."""
 
 
 class Linear(NamedTuple):
@@ -60,7 +63,7 @@ def check_architecture(model: Any) -> None:
         )
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     rope = model.base_model.rotary_emb.rope_type if config.model_type in ARCHITECTURES else ""
-    if kinds != {"full_attention"} or rope in ("", "dynamic", "longrope") or config.hidden_act != "silu":
+    if kinds != {"full_attention"} or rope not in ROPES or config.hidden_act != "silu":
         raise ValueError(
             f"the torch engine decodes {', '.join(ARCHITECTURES[:-1])} and {ARCHITECTURES[-1]} models with full attention and "
             f"fixed rotary embeddings, not {config.model_type!r} as configured here; use the vLLM engine for it"

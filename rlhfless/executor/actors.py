@@ -14,6 +14,7 @@ import numpy as np
 
 from rlhfless.engine.members import Requests
 from rlhfless.engine.protocol import CountsInArrays, Engine, Foresees, Request
+from rlhfless.executor.check import ChecksRequests, check_before_prefill
 from rlhfless.executor.prefixes import prefixes_of
 from rlhfless.executor.record import StepRecord
 from solver.admission import Admission
@@ -29,7 +30,7 @@ EngineFactory = Callable[[LatencyModel, Admission, float], Engine]
 
 
 @runtime_checkable
-class ComputesPrefixes(Protocol):
+class ComputesPrefixes(ChecksRequests, Protocol):
     """An engine factory that computes prefixes once for many responses."""
 
     def compute_prefixes(self, prefixes: Mapping[int, np.ndarray]) -> Mapping[int, Any]:
@@ -136,6 +137,7 @@ def begin(
     Raises:
         PlanningError: a kind has no latency model, or the plan reuses prefixes where engines cannot or a response does not say
             its prompt. Then nothing was started.
+        ValueError: a request cannot be decoded, such as one whose prompt is too long; its engines are closed.
     """
     models = [latency_of(latency, actor.kind, len(actor.gpu_ids)) for actor in plan.actors]
     live: dict[int, Live] = {}
@@ -150,7 +152,7 @@ def begin(
             one.engine.close()
         raise PlanningError(refusal)
     try:
-        held = _give_work(plan, requests, make_engine, record, models, live)
+        held = _give_work(plan, requests, make_engine, record, models, admission, live)
     except BaseException:
         for one in live.values():
             one.engine.close()
@@ -164,6 +166,7 @@ def _give_work(
     make_engine: EngineFactory,
     record: StepRecord,
     models: Sequence[LatencyModel],
+    admission: str,
     live: Mapping[int, Live],
 ) -> list[Held]:
     """Give the live actors their requests and record what each waits for; returns what the prefill actor holds, if any."""
@@ -171,7 +174,7 @@ def _give_work(
     # requests that are all there from the beginning need no time stamp of their own: copies of thousands cost milliseconds
     available_s = requests.available_s
     as_they_are = not len(requests) or available_s.min() == available_s.max() <= record.start_s
-    prefix_kv = _computed_prefixes(plan, requests, make_engine)
+    prefix_kv = _computed_prefixes(plan, requests, make_engine, models, admission)
     for i, (actor, model) in enumerate(zip(plan.actors, models, strict=True)):
         start = record.start_s + actor.start_s
         up = start + ready_s(model, actor.prewarmed)
@@ -209,10 +212,13 @@ def _refusal(actor: Live, requests: Sequence[Request]) -> str | None:
     return without_prompt(actor.index, actor.plan, requests)
 
 
-def _computed_prefixes(plan: Plan, requests: Sequence[Request], make_engine: EngineFactory) -> Mapping[int, Any]:
+def _computed_prefixes(
+    plan: Plan, requests: Requests, make_engine: EngineFactory, models: Sequence[LatencyModel], admission: str
+) -> Mapping[int, Any]:
     """KV state by prompt of what the plan computes once, where engines are real."""
     if plan.prefill is None or not isinstance(make_engine, ComputesPrefixes):
         return {}
+    check_before_prefill(make_engine, plan, requests, models, admission)
     return make_engine.compute_prefixes(prefixes_of(plan, requests))
 
 

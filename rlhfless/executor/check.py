@@ -1,17 +1,36 @@
 """What a step refuses before anything is started, on every clock: a plan that does not fit its requests or its cluster.
 
-Knows plans, requests and clusters; nothing of engines or time.
+Knows plans, requests and clusters; nothing of time, nor of what engines refuse, which they say themselves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
 import numpy as np
 
 from rlhfless.engine.members import Requests
+from rlhfless.engine.protocol import Request
+from solver.admission import Admission
 from solver.cluster import Cluster, MixedCluster
 from solver.errors import PlanningError
-from solver.evaluate import check_complete
+from solver.evaluate import admission_of, check_complete
+from solver.latency import LatencyModel
 from solver.plan import Plan
+
+
+@runtime_checkable
+class ChecksRequests(Protocol):
+    """An engine factory that knows which requests its engines refuse."""
+
+    def check(self, requests: Sequence[Request], admission: Admission) -> None:
+        """Refuse requests that an engine with this admission could not decode.
+
+        Raises:
+            ValueError: naming the response and what is wrong with it.
+        """
+        ...
 
 
 def check_responses(plan: Plan, requests: Requests) -> None:
@@ -46,3 +65,18 @@ def check_gpus(plan: Plan, cluster: Cluster | MixedCluster) -> None:
                     f"GPU {gpu} belongs to actor {holder[gpu]} and to actor {i} of the plan; every actor needs GPUs of its own"
                 )
             holder[gpu] = i
+
+
+def check_before_prefill(
+    engines: ChecksRequests, plan: Plan, requests: Requests, models: Sequence[LatencyModel], admission: str
+) -> None:
+    """Refuse requests that their actors could not decode: prefixes are computed before an actor's engine sees any request.
+
+    Args:
+        models: of the plan's actors. admission: the rule.
+
+    Raises:
+        ValueError: naming the response and what is wrong with it.
+    """
+    for actor, model in zip(plan.actors, models, strict=True):
+        engines.check(requests.take(actor.responses), admission_of(model, actor.max_batch, admission))

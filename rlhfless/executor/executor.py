@@ -28,7 +28,7 @@ class Executor:
     """Runs plans, step after step, on the same engines and cluster.
 
     An interrupt ends the step under way and nothing else: its engines are closed, the steps before it stand, and the next one
-    can run in the same kernel.
+    can run in the same kernel. The error has the ``record`` of what was done of the step, whose rows are a valid trace.
 
     Args:
         engines: makes engines, as for ``run_step``. latency, cluster: as there.

@@ -18,6 +18,7 @@ from typing import Any, Generic, Protocol, Self, cast
 from rlhfless.engine.protocol import Request
 from rlhfless.executor.actors import holder_of
 from rlhfless.executor.carrier import H, Place
+from rlhfless.executor.check import ChecksRequests, check_before_prefill
 from rlhfless.executor.faults import Faults
 from rlhfless.executor.holdings import Holdings
 from rlhfless.executor.lifecycle import Lifecycle
@@ -121,6 +122,7 @@ class Pool(ABC, Generic[H]):
 
         Raises:
             PlanningError: the plan asks for devices that are not there; nothing was started.
+            ValueError: prefixes are to be computed, and a request cannot be decoded; nothing was started.
             TypeError: engines of another kind.
             MissingExtra, InputError: the engines cannot be made here.
             ActorError: too many actors or their nodes were lost (see ``Faults``). All actors have ended; the pool can be used
@@ -139,6 +141,9 @@ class Pool(ABC, Generic[H]):
             plan, requests, crew, latency, cluster, record, rest, admission, migration, faults, forecast,
             step if version is None else version,
         )  # fmt: skip
+        if plan.prefill is not None and isinstance(engines, ChecksRequests):
+            models = [actor.latency for actor in under_way.planned]
+            check_before_prefill(engines, plan, under_way.requests, models, admission)
         under_way.watch = watch
         self._under_way = crew
         try:

@@ -1,7 +1,8 @@
 """What the iterations of a step take when each actor runs alone: every actor's journal replayed back to back.
 
 Knows journals and numbers; nothing of how an engine replays one (``rlhfless.engine.torch_replay``), nor of the step's times.
-All actors share one device, so they must be alike: what is measured there cannot stand for two kinds or sizes of actors.
+All actors share one device, so they must be alike, and of one GPU: what is measured there cannot stand for two kinds or sizes
+of actors, nor for several GPUs.
 """
 
 from __future__ import annotations
@@ -32,13 +33,18 @@ def check_replayable(plan: Plan, make_engine: EngineFactory) -> Replayer:
     """The factory, if what its engines do for the plan can be measured on one device.
 
     Raises:
-        PlanningError: the plan mixes kinds or sizes of actors, or the engines decode nothing.
+        PlanningError: the plan mixes kinds or sizes of actors, an actor holds several GPUs, or the engines decode nothing.
     """
     kinds = sorted({f"{len(actor.gpu_ids)} x {actor.kind}" for actor in plan.actors})
     if len(kinds) > 1:
         raise PlanningError(
             f"measured charging runs every actor on the same device, but the plan mixes actors of {' and '.join(kinds)}; plan "
             "for one kind and size, or charge by profile"
+        )
+    if plan.actors and (gpus := len(plan.actors[0].gpu_ids)) > 1:
+        raise PlanningError(
+            f"measured charging times one device, but the actors of the plan hold {gpus} GPUs each, which would all be billed; "
+            "plan for actors of 1 GPU, or charge by profile"
         )
     if not isinstance(make_engine, Replayer):
         name = getattr(make_engine, "__name__", type(make_engine).__name__)

@@ -61,7 +61,10 @@ class VirtualStep(VirtualOrders):
         self.log = StepLog.of({i: actor.engine for i, actor in self.live.items()}, len(record.spans))
 
     def run(self) -> None:
-        """Advance until every response is complete, then close what is held."""
+        """Advance until every response is complete, then close what is held.
+
+        Whatever stops it early (``KeyboardInterrupt``, a rule's error) has the ``record`` of what engines had told until then.
+        """
         now_s = self.record.start_s
         try:
             for actor in list(self.live.values()):
@@ -81,10 +84,27 @@ class VirtualStep(VirtualOrders):
                     for actor in [a for a in self.live.values() if a.expecting == 0]:
                         self._release(actor, actor.done_s)
                     self._ask(now_s)
+        except BaseException as error:
+            self._stop_early()
+            error.__dict__["record"] = self.record
+            raise
         finally:
             for actor in self.live.values():
                 actor.engine.close()
         bill(self.record, self.plan, self.held, self.cluster, self.rest)
+
+    def _stop_early(self) -> None:
+        """Enter what was committed and not known yet, and hold the GPUs of actors under way for as long as they were seen to
+        do anything."""
+        self.record.enter([(actor.holder, completions) for actor, completions in self.hidden])
+        ends: dict[str, float] = {}
+        for row in self.record.spans:
+            ends[row["holder"]] = max(row["end_s"], ends.get(row["holder"], -math.inf))
+        released = {one.number for one in self.held}
+        for actor in [a for i, a in self.live.items() if i not in released]:
+            until_s = max(actor.start_s, actor.done_s, ends.get(actor.holder, -math.inf))
+            self.held.append(Held(actor.index, "decode", actor.plan, actor.start_s, until_s))
+        bill(self.record, self.plan, self.held, self.cluster, StepRest())
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -205,7 +225,11 @@ def run_step(
         PlanningError: a response is not in the plan once or has not one request, an actor's GPUs are not there or another's,
             a kind has no latency model, the plan reuses prefixes and the engines cannot, or the step cannot be
             measured: its actors are not all alike, or its engines decode nothing. Nothing was started.
+        ValueError: a request cannot be decoded, such as one whose prompt is too long; no token was computed.
         RuleError: the rule orders what cannot be done.
+
+        Whatever stops a step that has begun (``KeyboardInterrupt`` too) has the ``record`` of what was done until then, in the
+        latency model's seconds; also where replays of ``measured`` are interrupted.
     """
     check_charging(charging)
     measured = check_replayable(plan, make_engine) if charging == "measured" else None
@@ -213,8 +237,11 @@ def run_step(
     executed = VirtualStep(plan, requests, make_engine, latency, cluster, record, rest, admission, migration, watch)
     executed.run()
     if measured is not None:
-        record, held = retime(
-            record, executed.log, executed.held, measure(executed.log.journals, measured, watch=watch_replays)
-        )
+        try:
+            taken = measure(executed.log.journals, measured, watch=watch_replays)
+        except BaseException as error:
+            error.__dict__["record"] = record
+            raise
+        record, held = retime(record, executed.log, executed.held, taken)
         bill(record, executed.plan, held, cluster, rest)
     return record

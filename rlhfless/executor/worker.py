@@ -121,7 +121,8 @@ def failed(error: Exception) -> Failed:
     """What to say of an exception; called where it is handled."""
     name = type(error).__name__
     memory = isinstance(error, MemoryError) or name == "OutOfMemoryError"  # torch's, which is not imported here
-    hopeless = isinstance(error, ValueError | TypeError)  # a request is wrong, wherever it goes
+    # A request is wrong, or the weights are (logits that are no numbers): it is the same wherever they go.
+    hopeless = isinstance(error, ValueError | TypeError | FloatingPointError)
     return Failed(f"{name}: {error}", traceback.format_exc(), memory, hopeless)
 
 

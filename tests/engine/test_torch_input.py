@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import re
 from typing import Any
 
@@ -13,8 +14,9 @@ from torch_models import EOS, VOCAB, tiny_model
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.sampling import Sampling
 from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.engine.torch_forward import RowModel
-from solver import Admission, LatencyModel
+from rlhfless.engine.torch_forward import RowModel, counting
+from rlhfless.executor import ProcessPool, run_step
+from solver import ActorPlan, Admission, Cluster, LatencyModel, Plan, Prefill
 
 LATENCY = LatencyModel("tiny", 1, 1.0, 0.0)
 
@@ -67,3 +69,39 @@ def test_a_forced_length_is_within_the_limit(target: int) -> None:
     engine = TorchEngineFactory(RowModel(tiny_model()), EOS)(LATENCY, Admission(2, 4096))
     with pytest.raises(ValueError, match=f"response 4 is forced to {target} tokens; its limit allows 0 to 30"):
         engine.add([Request(4, 3, 30, prompt_ids=np.arange(1, 4), target_tokens=target)])
+
+
+def deduplicated(own_gpus: bool, prompt_tokens: int) -> Plan:
+    """Two samples of one prompt, whose prefix a prefill actor computes, or the learner."""
+    decode = ActorPlan("gpu", (0,), 0, (0, 1), (0,), 2, prefixes=(0,), prefix_tokens=(prompt_tokens,))
+    actors = (decode, ActorPlan("gpu", (1,), 0, (), (), 2)) if own_gpus else (decode,)
+    prefill = Prefill((0,), (prompt_tokens,), prompt_tokens, 0.0)
+    return Plan(actors, "by hand", 0.0, 0.0, 0.0, prefill=prefill)
+
+
+@pytest.mark.parametrize("own_gpus", [False, True])
+@pytest.mark.parametrize("clock", ["virtual", "wall"])
+@pytest.mark.parametrize(
+    ("ids", "sentence"),
+    [
+        ([1, 999, 3, 4], rf"response 0 has the id 999 in its prompt; the model knows ids from 0 to {VOCAB - 1}"),
+        ([1] * 60, r"response 0 has a prompt of 60 tokens; the longest context here is 40 tokens"),
+        ([1] * 30, r"response 0 can reach 42 tokens with its prompt; .*, which leaves it 10"),
+        ([], r"response 0 has an empty prompt; a prompt of at least 1 token is needed"),
+        (None, r"response 0 has no prompt_ids; prompt_tokens says that there are 4"),
+    ],
+)
+def test_bad_input_is_refused_before_prefixes_of_it_are_computed(
+    ids: list[int] | None, sentence: str, clock: str, own_gpus: bool
+) -> None:
+    factory = TorchEngineFactory(RowModel(tiny_model(), 40), EOS)
+    tokens = 4 if ids is None else len(ids)
+    prompt = None if ids is None else np.array(ids, dtype=np.int64)
+    asked = [Request(i, tokens, 12, prompt_ids=prompt, seed=i, prompt=0) for i in range(2)]
+    plan = deduplicated(own_gpus, max(1, tokens - 1))
+    how = plan, asked, factory, LATENCY, Cluster(1, 2, 1)
+    with counting(factory.model) as fed, ProcessPool(["cpu"] * 2) as pool:
+        with pytest.raises(ValueError, match=sentence):
+            (pool.run_step if clock == "wall" else run_step)(*how)
+        assert not multiprocessing.active_children(), "nothing was started"
+    assert fed.prefill == fed.decode == 0

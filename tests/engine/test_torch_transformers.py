@@ -78,6 +78,15 @@ def recomputed(model):
     return migrated(model, moved=False)
 
 
+def assert_logits(hf, completions):
+    """Log-probabilities of all tokens are transformers' within ``TOLERANCE``."""
+    for c in completions:
+        with torch.no_grad(), one_thread(hf.device):
+            logits = hf(torch.tensor([[*PROMPT, *c.token_ids]])).logits[0, len(PROMPT) - 1 : -1]
+        expected = torch.log_softmax(logits, -1).gather(-1, torch.tensor(c.token_ids)[:, None])[:, 0]
+        np.testing.assert_allclose(c.logprobs, expected.numpy(), atol=TOLERANCE, rtol=0)
+
+
 @pytest.mark.parametrize("way", [plain, shared, prefixed, migrated, recomputed])
 def test_logits_are_those_of_transformers(hf, way):
     """Log-probabilities of all tokens, whatever way their KV state took, within ``TOLERANCE``."""
@@ -87,14 +96,43 @@ def test_logits_are_those_of_transformers(hf, way):
     assert sorted(c.response for c in completions) == list(range(6))
     for c in completions:
         assert c.response_tokens == 12 + 5 * c.response
-        with torch.no_grad(), one_thread(hf.device):
-            logits = hf(torch.tensor([[*PROMPT, *c.token_ids]])).logits[0, len(PROMPT) - 1 : -1]
-        expected = torch.log_softmax(logits, -1).gather(-1, torch.tensor(c.token_ids)[:, None])[:, 0]
-        np.testing.assert_allclose(c.logprobs, expected.numpy(), atol=TOLERANCE, rtol=0)
+    assert_logits(hf, completions)
     context = len(PROMPT) - 1
     computed = {plain: 6 * context, shared: context, prefixed: 29 + 6 * (context - 29), migrated: 6 * context}
     if way in computed:
         assert fed.prefill == computed[way]
+
+
+ROPES = {
+    "linear": {"factor": 4.0},
+    "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64},
+    "yarn": {"factor": 8.0, "original_max_position_embeddings": 64},
+    "dynamic": {"factor": 4.0},
+    "longrope": {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "original_max_position_embeddings": 64},
+}
+
+
+def with_rope(kind, rope):
+    return tiny_model(kind, seed=4, rope_parameters={"rope_type": rope, "rope_theta": 1e4, **ROPES[rope]})
+
+
+@pytest.mark.parametrize("rope", ["linear", "llama3", "yarn"])
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_logits_are_those_of_transformers_with_other_rotary_embeddings(kind, rope):
+    """Contexts reach beyond the original 64 positions."""
+    hf = with_rope(kind, rope)
+    assert hf.base_model.rotary_emb.rope_type == rope
+    usual, there = (m.base_model.rotary_emb(torch.ones(1), torch.tensor([[70]]))[0] for m in (tiny_model(kind), hf))
+    assert not torch.allclose(usual, there), "it makes a difference"
+    completions = plain(RowModel(hf))
+    assert max(len(PROMPT) + c.response_tokens for c in completions) > 64
+    assert_logits(hf, completions)
+
+
+@pytest.mark.parametrize("rope", ["dynamic", "longrope"])
+def test_rotary_embeddings_that_change_with_the_context_are_refused(rope):
+    with pytest.raises(ValueError, match="full attention and fixed rotary embeddings, not 'llama' as configured here"):
+        RowModel(with_rope("llama", rope))
 
 
 def test_an_unknown_architecture_is_refused_and_the_known_ones_are_named():

@@ -162,6 +162,21 @@ def test_mixed_actors_cannot_be_measured_and_nothing_starts():
             run_step(mixed, torch_requests(step), never, step.latency, Cluster(2, 2, 1), charging="measured")
 
 
+def test_actors_of_several_gpus_cannot_be_measured_and_nothing_starts():
+    """One GPU would be timed and two would be billed."""
+
+    def never(*_: object) -> object:
+        raise AssertionError("an engine was made")
+
+    step = torch_step(4)
+    plan = plan_of([range(0, 9), range(9, 18)])
+    wide = replace(plan, actors=tuple(replace(a, gpu_ids=(2 * i, 2 * i + 1)) for i, a in enumerate(plan.actors)))
+    said = "times one device, but the actors of the plan hold 2 GPUs each, which would all be billed; plan for actors of 1 GPU"
+    with pytest.raises(PlanningError, match=said):
+        run_step(wide, torch_requests(step), never, step.latency, Cluster(1, 4, 2), charging="measured")
+    assert run_step(wide, step.requests(), SimulatedEngine, step.latency, Cluster(1, 4, 2)).allocations[0]["gpu_ids"] == [0, 1]
+
+
 def test_engines_that_decode_nothing_cannot_be_measured():
     step = torch_step(4)
     plan = plan_of([range(0, 18)])

@@ -187,6 +187,17 @@ def test_an_actor_that_fails_says_why(pool: ProcessPool, factory: TorchEngineFac
     assert not multiprocessing.active_children()
 
 
+def test_logits_that_are_no_numbers_stop_the_step_once(pool: ProcessPool) -> None:
+    """With the response's id; no other actor is asked to compute the same again."""
+    broken = factory_of()
+    with torch.inference_mode():
+        broken.model.weights.embedding[:] = math.nan
+    with pytest.raises(ActorError, match=r"FloatingPointError: .*response \d+ are not numbers; .*every other") as error:
+        pool.run_step(actor_plan("static"), requests(), broken, LATENCY, CLUSTER)
+    assert not [e for e in error.value.record.events if e["name"] == "retry"]
+    assert not multiprocessing.active_children()
+
+
 def test_what_cannot_run_is_refused_before_anything_starts(factory: TorchEngineFactory) -> None:
     plan = plan_of([range(12), range(12, 24)])
 

@@ -134,9 +134,9 @@ def test_an_actor_starts_at_its_time(pool: ProcessPool, factory: TorchEngineFact
     plan = deduplicated(2)
     late = next(i for i, a in enumerate(plan.actors) if a.prefixes)
     actors = tuple(replace(a, start_s=0.3) if i == late else a for i, a in enumerate(plan.actors))
-    record = pool.run_step(replace(plan, actors=actors), requests(LENGTHS), factory, LATENCY, CLUSTER, start_s=2.0)
+    record = pool.run_step(replace(plan, actors=actors), requests(LENGTHS), factory, LATENCY, CLUSTER, start_s=1e3)
     assert_sound(record, expected)
     held = {a["holder"]: a["start_s"] for a in record.allocations}
-    assert [held[f"actor-{i}"] for i in range(3)] == [pytest.approx(2.3 if i == late else 2.0) for i in range(3)]
+    assert [held[f"actor-{i}"] for i in range(3)] == [pytest.approx(1000.3 if i == late else 1e3) for i in range(3)]
     assert f"actor-{late}" in {s["holder"] for s in spans(record, "transfer")}
-    assert min(s["start_s"] for s in record.spans if s["holder"] == f"actor-{late}") >= 2.3
+    assert min(s["start_s"] for s in record.spans if s["holder"] == f"actor-{late}") >= 1000.3
