@@ -3,18 +3,18 @@
     PYTHONPATH=. python tests/benchmarks/gpu_training.py [--steps 10] [-o FILE]
     PYTHONPATH=. python tests/benchmarks/gpu_training.py --device cpu --tiny    # every path but CUDA itself, no result
 
-Needs numpy, torch and transformers only. A model of Qwen2.5-0.5B's shape with random weights. Generation is bfloat16 on a GPU,
-by the torch engine, with the lengths of a logged run forced (made up where `gpu_engine.py --prepare` was not run before, which the
-result says); learning has float32 weights and bfloat16 products. Rewards are drawn, since random weights answer nothing.
-A step is
+Needs numpy, torch and transformers only. A model of Qwen2.5-0.5B's shape with random weights. Generation is bfloat16 on a
+GPU, by the torch engine, with the lengths of a logged run forced (made up where `gpu_engine.py --prepare` was not run before,
+which the result says); learning has float32 weights and bfloat16 products. Rewards are drawn, since random weights answer
+nothing. A step is
 
 - ``sync``: the learner's weights are copied into the engine's;
 - ``generate``: all responses of the step, on one actor with as many slots as ``--slots``;
 - ``prepare``: a forward pass of the reference model (weights as they began) over every response;
 - ``learn``: forward and backward passes, and one step of AdamW.
 
-One GPU holds everything, so GPU-seconds are seconds. The clock is read when the device is done. The result is written after every
-step. The first steps capture graphs and load kernels: medians leave out the first.
+One GPU holds everything, so GPU-seconds are seconds. The clock is read when the device is done. The result is written after
+every step. The first step captures graphs and loads kernels: medians leave it out.
 """
 
 from __future__ import annotations

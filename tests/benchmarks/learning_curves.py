@@ -32,7 +32,7 @@ from rlhfless.training.run import make_model
 
 SIZE: dict[str, Any] = {
     "steps": 40, "pool": 512, "prompts_per_step": 32, "samples": 8,
-    "gpus": 32, "time_weight": 0.3,  # the cheaper end of the front, so that plans stay below the cluster's size as lengths grow
+    "gpus": 32, "time_weight": 0.5,  # neither end of the front, so that plans stay below the cluster's size as lengths grow
 }  # fmt: skip
 TINY: dict[str, Any] = {"steps": 2, "pool": 8, "prompts_per_step": 4, "samples": 2, "response_limit": 40}
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -96,11 +96,12 @@ def learned(algorithm: str, seed: int, size: dict[str, Any], given: argparse.Nam
 def verdict(run: dict[str, Any]) -> str:
     """Whether the aim is met, with what it is judged by."""
     start, end, last = run["start"], run["end"], run["steps"][-1]
+    times = end["accuracy"] / max(start["accuracy"], 1e-9)
     low, high = REQUIRED["warm-up accuracy"]
-    met = low <= start["accuracy"] <= high and end["accuracy"] >= AIM * start["accuracy"] and end["low"] > start["high"]
+    met = low <= start["accuracy"] <= high and times >= AIM and end["low"] > start["high"]
     return (
         f"{run['algorithm']:5s} seed {run['seed']}: {start['accuracy']:.3f} ({start['low']:.3f} to {start['high']:.3f}) -> "
-        f"{end['accuracy']:.3f} ({end['low']:.3f} to {end['high']:.3f}), x{end['accuracy'] / max(start['accuracy'], 1e-9):.2f}, "
+        f"{end['accuracy']:.3f} ({end['low']:.3f} to {end['high']:.3f}), x{times:.2f}, "
         f"{len(run['steps'])} steps in {last['cpu_s'] / 60:.1f} min of one core, {last['wall_s'] / 60:.1f} min by the clock: "
         f"{'met' if met and last['cpu_s'] <= 60 * MINUTES else 'NOT MET'}"
     )
