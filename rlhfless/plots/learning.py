@@ -1,7 +1,8 @@
 """Learning curves over several seeds: reward, held-out accuracy with its intervals, lengths, and the actors that plans start.
 
 Knows runs as ``tests/benchmarks/learning_curves.py`` records them: numbers per step, and accuracies before and after; nothing
-of models or tasks. What seeds have in common is drawn thick, every seed thin.
+of models or tasks. Every seed is drawn thin, and thick their mean over each epoch: steps of one epoch have other prompts, and
+lengths differ more between prompts than they drift.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ class LearningInfo(NamedTuple):
     """Runs, one row per run and step and one per run and evaluation.
 
     Attributes:
-        steps: ``algorithm, seed, step, reward_mean, response_tokens_mean, actors``.
-        means: the same over seeds, by ``algorithm`` and ``step``, with ``seeds`` that got so far.
+        steps: ``algorithm, seed, step, epoch, reward_mean, response_tokens_mean, actors``.
+        means: the same over seeds and the steps of an epoch, by ``algorithm`` and ``epoch``, with ``seeds`` that got so far;
+            ``step`` is the mean of an epoch's.
         accuracies: ``algorithm, seed, after_steps, accuracy, low, high, problems`` on held-out problems.
-        following: Spearman's correlation of lengths and actors over an algorithm's means; NaN where either is constant.
+        following: Spearman's correlation of lengths and actors over an algorithm's epochs; NaN where either is constant.
         missing: why there is nothing to show, or the empty text.
     """
 
@@ -48,12 +50,13 @@ def learning_info(runs: Sequence[Mapping[str, Any]]) -> LearningInfo:
             "algorithm": run["algorithm"],
             "seed": run["seed"],
             "step": int(step["step"]),
+            "epoch": int(step["epoch"]),
             **{name: float(step[name]) for name in names},
         }
         for run in runs
         for step in run["steps"]
     ]
-    columns = ["algorithm", "seed", "step", *names]
+    columns = ["algorithm", "seed", "step", "epoch", *names]
     steps = pd.DataFrame(rows, columns=columns)
     asked = ["algorithm", "seed", "after_steps", "accuracy", "low", "high", "problems"]
     found = [
@@ -70,8 +73,8 @@ def learning_info(runs: Sequence[Mapping[str, Any]]) -> LearningInfo:
     accuracies = pd.DataFrame(found, columns=asked)
     if steps.empty:
         return LearningInfo(steps, steps, accuracies, {}, "There are no steps to show.")
-    groups = steps.groupby(["algorithm", "step"], sort=False)
-    means = groups[names].mean().assign(seeds=groups["seed"].nunique()).reset_index()
+    groups = steps.groupby(["algorithm", "epoch"], sort=False)
+    means = groups[["step", *names]].mean().assign(seeds=groups["seed"].nunique()).reset_index()
     following = {str(name): _rank_correlation(own) for name, own in means.groupby("algorithm", sort=False)}
     return LearningInfo(steps, means, accuracies, following)
 
@@ -87,7 +90,7 @@ def plot_learning(runs: Sequence[Mapping[str, Any]]) -> go.Figure:
     """Mean reward by step with held-out accuracy at both ends, mean length, and actors; one colour per algorithm.
 
     Args:
-        runs: each with ``algorithm``, ``seed`` and ``steps`` (of ``step``, ``reward_mean``, ``response_tokens_mean``,
+        runs: each with ``algorithm``, ``seed``, ``steps`` (of ``step``, ``epoch``, ``reward_mean``, ``response_tokens_mean``,
             ``actors``), and with ``start`` and ``end`` (``accuracy, low, high, problems``) where accuracy was measured.
 
     Returns:
@@ -112,7 +115,7 @@ def plot_learning(runs: Sequence[Mapping[str, Any]]) -> go.Figure:
         notes.append(f"{clean(algorithm.upper())}: {counted(seeds, 'seed')}{told}")
     note = "; ".join(notes)
     if len(info.accuracies):
-        note += "<br>marks: accuracy on held-out problems with 95 % intervals; thick lines: means over seeds"
+        note += "<br>marks: accuracy on held-out problems with 95 % intervals; thick lines: means of seeds and epochs"
     return styled(fig, TITLE, note, height=620)
 
 
@@ -129,7 +132,7 @@ def _add_algorithm(fig: go.Figure, info: LearningInfo, algorithm: str, colour: s
                 ("actors", number(one.actors)),
                 ("seeds", str(one.seeds)),
             ],
-            f"{name}, step {one.step}",
+            f"{name}, epoch {one.epoch}",
         )
         for one in means.itertuples()
     ]

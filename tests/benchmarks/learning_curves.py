@@ -31,7 +31,7 @@ from rlhfless.training.model import load_model, save_model
 from rlhfless.training.run import make_model
 
 SIZE: dict[str, Any] = {
-    "steps": 40, "pool": 512, "prompts_per_step": 32, "samples": 8,
+    "steps": 48, "pool": 256, "prompts_per_step": 32, "samples": 8,
     "gpus": 32, "time_weight": 0.5,  # neither end of the front, so that plans stay below the cluster's size as lengths grow
 }  # fmt: skip
 TINY: dict[str, Any] = {"steps": 2, "pool": 8, "prompts_per_step": 4, "samples": 2, "response_limit": 40}
@@ -84,8 +84,9 @@ def learned(algorithm: str, seed: int, size: dict[str, Any], given: argparse.Nam
         for step in trainer:
             seconds = {"wall_s": time.perf_counter() - began, "cpu_s": time.process_time() - began_cpu}
             numbers = step.metrics
-            rows.append({"step": step.step, **{name: numbers[name] for name in KEPT}, **seconds})
-            if step.step % 4 == 3:
+            epoch = int(step.rollouts["epoch"].iloc[0])
+            rows.append({"step": step.step, "epoch": epoch, **{name: numbers[name] for name in KEPT}, **seconds})
+            if step.step % 8 == 7:
                 print(f"{algorithm} seed {seed}, step {step.step}: {rows[-1]}", file=sys.stderr, flush=True)
     end = measured_accuracy(model, tokenizer, given.problems, limit, seed)
     load = dict(zip(("load_1min", "load_5min", "load_15min"), os.getloadavg(), strict=True))

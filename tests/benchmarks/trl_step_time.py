@@ -165,12 +165,12 @@ def main() -> None:
             continue
         load = os.getloadavg()[0]
         rows.append({**summary(contender, runs[contender]()), "load_1min": [load, os.getloadavg()[0]]})
+        if given.json is not None:
+            device = f"{platform.machine()} CPU, {os.cpu_count()} cores, torch {torch.__version__}"
+            given.json.write_text(json.dumps({"device": device, "rows": rows}, indent=1) + "\n", encoding="utf-8")
     table = pd.DataFrame([{name: value for name, value in row.items() if name not in ("steps", "load_1min")} for row in rows])
     with pd.option_context("display.width", 250, "display.max_columns", None):
         print(table.round(3).to_string(index=False))
-    if given.json is not None:
-        device = f"{platform.machine()} CPU, {os.cpu_count()} cores, torch {torch.__version__}"
-        given.json.write_text(json.dumps({"device": device, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

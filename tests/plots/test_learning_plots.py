@@ -1,4 +1,4 @@
-"""Learning curves: means over the seeds that got so far, accuracies at both ends, and nothing where there is nothing."""
+"""Learning curves: means over an epoch of the seeds that got so far, accuracies at both ends, and a word where nothing is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from rlhfless.plots import learning_info, plot_learning
 
 def a_run(algorithm: str, seed: int, rewards: list[float], tokens: list[float], actors: list[float], **measured: dict) -> dict:
     columns = zip(rewards, tokens, actors, strict=True)
-    steps = [{"step": i, "reward_mean": r, "response_tokens_mean": t, "actors": a} for i, (r, t, a) in enumerate(columns)]
+    steps = [
+        {"step": i, "epoch": i // 2, "reward_mean": r, "response_tokens_mean": t, "actors": a}
+        for i, (r, t, a) in enumerate(columns)
+    ]
     return {"algorithm": algorithm, "seed": seed, "steps": steps, **measured}
 
 
@@ -23,15 +26,15 @@ RUNS = [
 ]
 
 
-def test_means_are_over_the_seeds_that_got_so_far() -> None:
+def test_means_are_over_an_epoch_of_the_seeds_that_got_so_far() -> None:
     info = learning_info(RUNS)
     own = info.means[info.means["algorithm"] == "grpo"]
-    assert own[["step", "seeds"]].to_numpy().tolist() == [[0, 2], [1, 2], [2, 1]]
-    assert own["reward_mean"].tolist() == pytest.approx([0.25, 0.5, 0.7])
-    assert own["response_tokens_mean"].tolist() == pytest.approx([81, 93, 99])
+    assert own[["epoch", "step", "seeds"]].to_numpy().tolist() == [[0, 0.5, 2], [1, 2, 1]]
+    assert own["reward_mean"].tolist() == pytest.approx([0.375, 0.7])
+    assert own["response_tokens_mean"].tolist() == pytest.approx([87, 99])
     assert info.accuracies[["seed", "after_steps", "accuracy"]].to_numpy().tolist() == [[0, 0, 0.25], [0, 2, 0.55]]
     assert info.following["grpo"] == pytest.approx(1.0)
-    assert math.isnan(info.following["<ppo>"]), "one step tells nothing"
+    assert math.isnan(info.following["<ppo>"]), "one epoch tells nothing"
 
 
 def test_every_algorithm_is_drawn_with_its_seeds_and_its_accuracies() -> None:
