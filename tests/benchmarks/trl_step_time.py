@@ -8,7 +8,9 @@ is alike too: float32, one update, token-level loss, no reference model. Contend
 
 - ``engine``: one actor; everything on one core;
 - ``engine x 2``: two actors in processes of their own, a core each; learning on one core;
-- ``trl``: TRL with transformers' ``generate`` (a static batch of all responses) and torch's threads on two cores.
+- ``trl``: TRL with transformers' ``generate`` (a static batch of all responses) and torch's threads on two cores;
+- ``trl, one thread``: the same on one core, as ``engine`` is: where others use the machine, threads that wait for each other
+  cost TRL more than they bring.
 
 Seconds of the clock, and of all cores for what runs in this process; the first step is left out (kernels are called for the
 first time, processes start). TRL is left out where it is not installed.
@@ -39,7 +41,7 @@ from rlhfless.training.rewards import FunctionReward, Rewards
 DATA = Path(__file__).parents[2] / "data"
 TRACE, MODEL = DATA / "traces" / "arithmetic-grpo", DATA / "models" / "arithmetic-grpo"
 PHASES = ("generation", "learning", "rest")
-CONTENDERS = ("engine", "engine x 2", "trl")
+CONTENDERS = ("engine", "engine x 2", "trl", "trl, one thread")
 CORES = 2
 
 
@@ -121,7 +123,7 @@ def ours(steps: int, lengths: pd.Series, changes: dict[str, Any], executor: str)
     return watch.steps
 
 
-def trl(steps: int, lengths: pd.Series, changes: dict[str, Any]) -> list[dict[str, float]]:
+def trl(steps: int, lengths: pd.Series, changes: dict[str, Any], threads: int) -> list[dict[str, float]]:
     """The same steps with TRL's trainer."""
     from trl_trainer import run
 
@@ -129,7 +131,7 @@ def trl(steps: int, lengths: pd.Series, changes: dict[str, Any]) -> list[dict[st
         first, config, model, tokenizer = trainer.next_step, trainer.config, trainer.model, trainer.tokenizer
         problems = [p for number in range(steps) for p in trainer.problems_of(first + number)]
     tokens = [[int(lengths[(p.prompt_id, sample)]) for sample in range(config.samples)] for p in problems]
-    torch.set_num_threads(CORES)
+    torch.set_num_threads(threads)
     watch = Stopwatch()
     run(model, tokenizer, [p.prompt for p in problems], tokens, config, drawn_rewards, steps, watch)
     return watch.steps
@@ -156,12 +158,13 @@ def main() -> None:
     runs: dict[str, Callable[[], list[dict[str, float]]]] = {
         "engine": lambda: ours(steps, lengths, changes, "virtual"),
         "engine x 2": lambda: ours(steps, lengths, changes, "local"),
-        "trl": lambda: trl(steps, lengths, changes),
+        "trl": lambda: trl(steps, lengths, changes, CORES),
+        "trl, one thread": lambda: trl(steps, lengths, changes, 1),
     }
     rows = []
     for contender in given.contenders:
-        if contender == "trl" and importlib.util.find_spec("trl") is None:
-            print("trl is not installed (pip install 'trl==1.12.0') and left out")
+        if contender.startswith("trl") and importlib.util.find_spec("trl") is None:
+            print(f"{contender}: left out, TRL is not installed (pip install 'trl==1.12.0')")
             continue
         load = os.getloadavg()[0]
         rows.append({**summary(contender, runs[contender]()), "load_1min": [load, os.getloadavg()[0]]})
