@@ -22,7 +22,8 @@ RECORDED = ROOT / "data" / "learning" / "curves.json"
 def test_an_interval_holds_its_share_and_stays_within_0_and_1(count: int, share: float) -> None:
     right = round(share * count)
     low, high = learning_curves.interval(right, count)
-    assert -1e-12 <= low <= right / count <= high <= 1 + 1e-12
+    assert -1e-12 <= low <= right / count + 1e-12
+    assert right / count - 1e-12 <= high <= 1 + 1e-12
     assert high - low > 0
 
 
