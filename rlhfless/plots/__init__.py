@@ -16,6 +16,7 @@ from rlhfless.plots.bound_curve import bound_of_sum
 from rlhfless.plots.front import FrontInfo, front_info, plot_front
 from rlhfless.plots.gap_history import GapInfo, gap_info, plot_gap_history
 from rlhfless.plots.kinds import KindsInfo, kinds_info, plot_kinds
+from rlhfless.plots.learning import LearningInfo, learning_info, plot_learning
 from rlhfless.plots.lengths import LengthsInfo, lengths_info, plot_lengths
 from rlhfless.plots.outcomes import OutcomesInfo, outcomes_info, plot_outcomes
 from rlhfless.plots.plan_bars import PlanBarsInfo, plan_bars_info, plot_plan_bars
@@ -33,6 +34,7 @@ __all__ = [
     "FrontInfo",
     "GapInfo",
     "KindsInfo",
+    "LearningInfo",
     "LengthsInfo",
     "OutcomesInfo",
     "PlanBarsInfo",
@@ -48,6 +50,7 @@ __all__ = [
     "front_info",
     "gap_info",
     "kinds_info",
+    "learning_info",
     "lengths_info",
     "outcomes_info",
     "plan_bars_info",
@@ -55,6 +58,7 @@ __all__ = [
     "plot_front",
     "plot_gap_history",
     "plot_kinds",
+    "plot_learning",
     "plot_lengths",
     "plot_outcomes",
     "plot_plan_bars",

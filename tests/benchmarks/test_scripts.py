@@ -25,6 +25,9 @@ SMALLEST = {
     "torch_engine_speed": "--tiny --rounds 1 -o OUT --only",
     "lifecycle_costs": "--pools local --only cold serverful --steps 3 --prompts 2 --limit 50 --learn 0.2 --json OUT",
     "gpu_engine": "--tiny --device cpu --only flips -o OUT",
+    "gpu_training": "--tiny --device cpu -o OUT",
+    "learning_curves": "--tiny --seeds 1 --problems 8 --json OUT",
+    "trl_step_time": "--tiny --json OUT",
 }
 OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
 QUICK = ("planning_speed", "replan_speed", "mixed_clusters", "uncertainty", "prefixes")
@@ -48,5 +51,5 @@ def test_a_script_runs_at_its_smallest_size(script: str, tmp_path: Path) -> None
 def test_every_script_is_tried() -> None:
     """All that measure, but what only imports them, what another test runs, and what is told what to read."""
     parts = {"gpu_parts", "gpu_plans", "gpu_replay", "gpu_workload", "policy_comparison", "policy_tables", "task_dynamics"}
-    parts |= {"chaos", "uncertainty_logs", "fluid_fronts", "chaos_counts", "counting_engine"}
+    parts |= {"chaos", "uncertainty_logs", "fluid_fronts", "chaos_counts", "counting_engine", "trl_trainer"}
     assert {path.stem for path in HERE.glob("*.py")} - parts - {Path(__file__).stem} == set(SMALLEST)

@@ -162,6 +162,18 @@ def test_every_part_runs_and_is_written(tmp_path):
     assert again["replay"] == parts["replay"], "the other parts are kept"
 
 
+def test_training_steps_run_with_these_packages_alone(tmp_path):
+    out = tmp_path / "training.json"
+    done = started("-c", ALONE.replace("gpu_engine.py", "gpu_training.py"), "--device", "cpu", "--tiny", "-o", str(out))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(out.read_text())
+    assert "nothing here is a result" in result["tiny"]
+    for step in result["steps"]:
+        assert step["step_s"] == pytest.approx(sum(step[f"{phase}_s"] for phase in ("sync", "generate", "prepare", "learn")))
+        assert min(step[f"{phase}_s"] for phase in ("sync", "generate", "prepare", "learn")) > 0
+    assert result["summary"]["gpu_seconds"] == pytest.approx(sum(step["step_s"] for step in result["steps"]))
+
+
 def test_one_policy_that_fails_leaves_the_others(monkeypatch, tmp_path):
     pytest.importorskip("transformers")
     import gpu_replay

@@ -1,0 +1,164 @@
+"""Learning curves over several seeds: reward, held-out accuracy with its intervals, lengths, and the actors that plans start.
+
+Knows runs as ``tests/benchmarks/learning_curves.py`` records them: numbers per step, and accuracies before and after; nothing
+of models or tasks. Every seed is drawn thin, and thick their mean over each epoch: steps of one epoch have other prompts, and
+lengths differ more between prompts than they drift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from rlhfless.plots.palette import BLUE, GREEN, ORANGE, PURPLE, VERMILLION
+from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
+
+TITLE = "Learning curves"
+COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE)
+ROWS = (("reward_mean", "reward, accuracy"), ("response_tokens_mean", "tokens per response"), ("actors", "actors of the plan"))
+
+
+class LearningInfo(NamedTuple):
+    """Runs, one row per run and step and one per run and evaluation.
+
+    Attributes:
+        steps: ``algorithm, seed, step, epoch, reward_mean, response_tokens_mean, actors``.
+        means: the same over seeds and the steps of an epoch, by ``algorithm`` and ``epoch``, with ``seeds`` that got so far;
+            ``step`` is the mean of an epoch's.
+        accuracies: ``algorithm, seed, after_steps, accuracy, low, high, problems`` on held-out problems.
+        following: Spearman's correlation of lengths and actors over an algorithm's epochs; NaN where either is constant.
+        missing: why there is nothing to show, or the empty text.
+    """
+
+    steps: pd.DataFrame
+    means: pd.DataFrame
+    accuracies: pd.DataFrame
+    following: dict[str, float]
+    missing: str = ""
+
+
+def learning_info(runs: Sequence[Mapping[str, Any]]) -> LearningInfo:
+    """What ``plot_learning`` shows."""
+    names = [name for name, _ in ROWS]
+    rows = [
+        {
+            "algorithm": run["algorithm"],
+            "seed": run["seed"],
+            "step": int(step["step"]),
+            "epoch": int(step["epoch"]),
+            **{name: float(step[name]) for name in names},
+        }
+        for run in runs
+        for step in run["steps"]
+    ]
+    columns = ["algorithm", "seed", "step", "epoch", *names]
+    steps = pd.DataFrame(rows, columns=columns)
+    asked = ["algorithm", "seed", "after_steps", "accuracy", "low", "high", "problems"]
+    found = [
+        {
+            "algorithm": run["algorithm"],
+            "seed": run["seed"],
+            "after_steps": after,
+            **{name: run[when][name] for name in asked[3:]},
+        }
+        for run in runs
+        for when, after in (("start", 0), ("end", len(run["steps"])))
+        if run.get(when)
+    ]
+    accuracies = pd.DataFrame(found, columns=asked)
+    if steps.empty:
+        return LearningInfo(steps, steps, accuracies, {}, "There are no steps to show.")
+    groups = steps.groupby(["algorithm", "epoch"], sort=False)
+    means = groups[["step", *names]].mean().assign(seeds=groups["seed"].nunique()).reset_index()
+    following = {str(name): _rank_correlation(own) for name, own in means.groupby("algorithm", sort=False)}
+    return LearningInfo(steps, means, accuracies, following)
+
+
+def _rank_correlation(means: pd.DataFrame) -> float:
+    """Of lengths and actors."""
+    tokens, actors = means["response_tokens_mean"], means["actors"]
+    varied = tokens.nunique() > 1 and actors.nunique() > 1
+    return float(np.corrcoef(tokens.rank(), actors.rank())[0, 1]) if varied else float("nan")
+
+
+def plot_learning(runs: Sequence[Mapping[str, Any]]) -> go.Figure:
+    """Mean reward by step with held-out accuracy at both ends, mean length, and actors; one colour per algorithm.
+
+    Args:
+        runs: each with ``algorithm``, ``seed``, ``steps`` (of ``step``, ``epoch``, ``reward_mean``, ``response_tokens_mean``,
+            ``actors``), and with ``start`` and ``end`` (``accuracy, low, high, problems``) where accuracy was measured.
+
+    Returns:
+        A figure; without steps one that says so.
+    """
+    info = learning_info(runs)
+    if info.missing:
+        return message_figure(TITLE, info.missing)
+    fig = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.46, 0.27, 0.27])
+    algorithms = list(dict.fromkeys(info.steps["algorithm"]))
+    for colour, algorithm in zip(COLOURS, algorithms, strict=False):
+        _add_algorithm(fig, info, algorithm, colour)
+    for row, (_, title) in enumerate(ROWS, start=1):
+        fig.update_yaxes(title=title, rangemode="tozero", row=row, col=1)
+    fig.update_xaxes(title="steps", row=3, col=1)
+    notes = []
+    for algorithm in algorithms:
+        own = info.accuracies[info.accuracies["algorithm"] == algorithm]
+        first, last = own[own["after_steps"] == 0]["accuracy"], own[own["after_steps"] > 0]["accuracy"]
+        told = f", held-out accuracy {first.mean():.1%} to {last.mean():.1%}" if len(first) and len(last) else ""
+        seeds = info.steps[info.steps["algorithm"] == algorithm]["seed"].nunique()
+        notes.append(f"{clean(algorithm.upper())}: {counted(seeds, 'seed')}{told}")
+    note = "; ".join(notes)
+    if len(info.accuracies):
+        note += "<br>marks: accuracy on held-out problems with 95 % intervals; thick lines: means of seeds and epochs"
+    return styled(fig, TITLE, note, height=620)
+
+
+def _add_algorithm(fig: go.Figure, info: LearningInfo, algorithm: str, colour: str) -> None:
+    """Its seeds thin, their means thick, and its accuracies as marks."""
+    name = clean(algorithm.upper())
+    means = info.means[info.means["algorithm"] == algorithm]
+    steps = info.steps[info.steps["algorithm"] == algorithm]
+    texts = [
+        hover(
+            [
+                ("mean reward", number(one.reward_mean)),
+                ("mean length", number(one.response_tokens_mean, "tokens")),
+                ("actors", number(one.actors)),
+                ("seeds", str(one.seeds)),
+            ],
+            f"{name}, epoch {one.epoch}",
+        )
+        for one in means.itertuples()
+    ]
+    for row, (column, _) in enumerate(ROWS, start=1):
+        for seed, own in steps.groupby("seed") if steps["seed"].nunique() > 1 else ():
+            fig.add_scatter(
+                x=own["step"] + 1, y=own[column], mode="lines", line={"color": colour, "width": 0.8}, opacity=0.35,
+                name=f"{name}, seed {seed}", showlegend=False, hoverinfo="skip", row=row, col=1,
+            )  # fmt: skip
+        fig.add_scatter(
+            x=means["step"] + 1, y=means[column], mode="lines", line={"color": colour, "width": 2.5}, name=name,
+            legendgroup=name, showlegend=row == 1, hovertext=texts, hoverinfo="text", row=row, col=1,
+        )  # fmt: skip
+    own = info.accuracies[info.accuracies["algorithm"] == algorithm]
+    if own.empty:
+        return
+    told = [
+        hover(
+            [("accuracy", f"{one.accuracy:.1%} ({one.low:.1%} to {one.high:.1%})"), ("of", counted(one.problems, "problem"))],
+            f"{name}, seed {one.seed}, after {counted(one.after_steps, 'step')}",
+        )
+        for one in own.itertuples()
+    ]
+    bars = {"array": own["high"] - own["accuracy"], "arrayminus": own["accuracy"] - own["low"], "thickness": 1.2, "width": 3}
+    fig.add_scatter(
+        x=own["after_steps"], y=own["accuracy"], mode="markers", error_y=bars, name=f"{name}, held out",
+        marker={"color": colour, "size": 8, "symbol": "diamond-open", "line": {"width": 2}},
+        hovertext=told, hoverinfo="text", row=1, col=1,
+    )  # fmt: skip

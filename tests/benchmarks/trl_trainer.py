@@ -1,0 +1,132 @@
+"""TRL's GRPOTrainer for `trl_step_time.py`: with forced lengths and given rewards, timed by phase.
+
+Knows TRL and transformers; nothing of our trainer but its tokenizer's symbols. Needs TRL.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import torch
+
+with mock.patch("trl.import_utils.is_vllm_available", return_value=False):  # it cannot load newer ones, and needs none here
+    from trl import GRPOConfig, GRPOTrainer
+from datasets import Dataset
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerFast, TrainerCallback
+
+ROWS = 64  # that are learned from at a time
+
+
+class ForcedLengths(LogitsProcessor):
+    """No row ends before its length, and every row ends there: its last token is the end token.
+
+    Args:
+        lengths: (R,) tokens. prompt_tokens: columns before the first response token.
+    """
+
+    def __init__(self, lengths: list[int], eos: int, prompt_tokens: int) -> None:
+        self.lengths, self.eos, self.prompt_tokens = torch.tensor(lengths), eos, prompt_tokens
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Scores with the end token forbidden, or alone allowed."""
+        last = self.lengths <= input_ids.shape[1] - self.prompt_tokens + 1
+        end = scores[:, self.eos].clone()
+        scores = scores.masked_fill(last[:, None], -torch.inf)
+        scores[:, self.eos] = torch.where(last, end, -torch.inf)
+        return scores
+
+
+class Timed(GRPOTrainer):
+    """TRL's trainer, its generation timed."""
+
+    watch: Any
+    lengths: Any
+    tokens: float = 0.0
+
+    def _generate_single_turn(self, *given: Any, **named: Any) -> Any:
+        own, plain = next(self.lengths), self.model.generate
+
+        def generate(*, input_ids: torch.Tensor, **more: Any) -> Any:
+            forced = ForcedLengths(own, self.processing_class.eos_token_id, input_ids.shape[1])
+            return plain(input_ids=input_ids, logits_processor=LogitsProcessorList([forced]), **more)
+
+        with self.watch.timed("generation"), mock.patch.object(self.model, "generate", generate):
+            found = super()._generate_single_turn(*given, **named)
+        self.tokens = float(sum(map(len, found[0])))
+        return found
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        with self.watch.timed("all before learning"):
+            return super()._generate_and_score_completions(inputs)
+
+
+class EveryStep(TrainerCallback):
+    """Begins and ends the steps of a stopwatch."""
+
+    def __init__(self, trainer: Timed) -> None:
+        self.trainer = trainer
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """Generation is part of a step."""
+        self.trainer.watch.begin()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """After the optimizer's step. What is neither generation nor scoring was learning."""
+        watch = self.trainer.watch
+        before = watch.of_step.pop("all before learning")
+        watch.of_step["learning"] = time.perf_counter() - watch.began - before
+        watch.end(tokens=self.trainer.tokens)
+
+
+def tokenizer_of(ours: Any) -> PreTrainedTokenizerFast:
+    """A tokenizer of transformers with the ids of our character tokenizer."""
+    vocabulary = {"<pad>": ours.pad_token_id, "<eos>": ours.eos_token_id}
+    vocabulary |= {symbol: ours.encode(symbol)[0] for symbol in ours.symbols}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
+    words.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
+
+
+def run(
+    model: Any,
+    tokenizer: Any,
+    prompts: list[str],
+    lengths: list[list[int]],
+    config: Any,
+    rewards_of: Callable[[int, int], list[float]],
+    steps: int,
+    watch: Any,
+) -> None:
+    """Train for some steps.
+
+    Args:
+        prompts, lengths: of all steps, one after the other; lengths of every sample.
+        config: of our run: what is equal. rewards_of: the rewards of a step.
+        watch: gets the steps' seconds.
+    """
+    responses = config.prompts_per_step * config.samples
+    rows = min(ROWS, responses)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = GRPOConfig(
+            folder, per_device_train_batch_size=rows, gradient_accumulation_steps=responses // rows,
+            num_generations=config.samples, max_completion_length=config.response_limit, max_steps=steps,
+            learning_rate=config.learning_rate, lr_scheduler_type="constant", loss_type="dapo", beta=0.0,
+            temperature=config.temperature, shuffle_dataset=False, disable_dropout=True, use_cpu=True, bf16=False,
+            gradient_checkpointing=False, report_to=[], save_strategy="no", disable_tqdm=True, logging_steps=1000,
+        )  # fmt: skip
+        numbers = iter(range(steps))
+        trainer = Timed(
+            model, args=arguments, train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]),
+            processing_class=tokenizer_of(tokenizer),
+            reward_funcs=lambda completions, **_: rewards_of(next(numbers), len(completions)),
+        )  # fmt: skip
+        of_step = config.prompts_per_step
+        own = [lengths[start : start + of_step] for start in range(0, len(lengths), of_step)]
+        trainer.watch, trainer.lengths = watch, iter([[n for prompt in step for n in prompt] for step in own])
+        trainer.add_callback(EveryStep(trainer))
+        trainer.train()
