@@ -15,7 +15,8 @@ import numpy as np
 from rlhfless.engine.columns import Completions
 from rlhfless.engine.members import Requests
 from rlhfless.engine.protocol import Request
-from rlhfless.executor.actors import Actor, Held, holder_of
+from rlhfless.executor.actors import Actor, Held
+from rlhfless.executor.beginning import holder_of
 from rlhfless.executor.check import check_responses
 from rlhfless.executor.decisions import checked_trigger
 from rlhfless.executor.prefixes import with_computed_tokens

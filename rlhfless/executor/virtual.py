@@ -19,8 +19,9 @@ from rlhfless.engine.protocol import Request
 from rlhfless.executor.actors import EngineFactory, Held, Live, begin
 from rlhfless.executor.billing import bill
 from rlhfless.executor.check import check_gpus
+from rlhfless.executor.prefixes import prefixes_of
 from rlhfless.executor.record import StepRecord
-from rlhfless.executor.replay import check_replayable, measure
+from rlhfless.executor.replay import check_replayable, measure, measure_prefixes
 from rlhfless.executor.retime import StepLog, retime
 from rlhfless.executor.step import Watch
 from rlhfless.executor.virtual_orders import VirtualOrders
@@ -55,10 +56,10 @@ class VirtualStep(VirtualOrders):
         check_gpus(plan, cluster)
         super().__init__(plan, requests, record, migration, admission)
         self.cluster, self.rest, self.watch = cluster, rest, watch
-        self.live, self.held = begin(self.plan, self.requests, make_engine, latency, record, admission)
+        self.live, self.held, beginning = begin(self.plan, self.requests, make_engine, latency, record, admission)
         for actor in self.live.values():
             self.owner.update(dict.fromkeys(actor.plan.responses, actor))
-        self.log = StepLog.of({i: actor.engine for i, actor in self.live.items()}, len(record.spans))
+        self.log = StepLog.of({i: actor.engine for i, actor in self.live.items()}, beginning)
 
     def run(self) -> None:
         """Advance until every response is complete, then close what is held."""
@@ -180,8 +181,9 @@ def run_step(
 
     Tokens do not depend on timing, so ``measured`` charging takes two passes: the step is decided with the latency model's
     seconds, then every actor's batches are replayed back to back on the device and the record is retimed with what they took
-    (see ``rlhfless.executor.retime``). What rules decided stays as it was; start-up, sync and transfers stay charged by the
-    latency model.
+    (see ``rlhfless.executor.retime``). Measured are prefill and decode iterations of every actor, and what computing the
+    plan's prefixes once takes, which the actors that receive them wait for. What rules decided stays as it was; start-up, sync
+    and transfers stay charged by the latency model.
 
     Args:
         plan: every request must be in it once; a copy of its rule, if any, is asked while the step runs, so
@@ -197,14 +199,15 @@ def run_step(
         migration: ``move`` KV caches, ``recompute`` them, or whichever is ``cheaper`` by the latency model. Between actors of
             different kinds or sizes they are always recomputed. What was received or shared for a response that has not begun
             stays behind when it moves: it recomputes its whole context.
-        charging: of iterations, by ``profile`` or ``measured``.
+        charging: of iterations and of the plan's prefill, by ``profile`` or ``measured``.
         watch: told of the step's progress; without it and without a rule every actor is run to its end at once.
         watch_replays: told of the replays of ``measured``.
 
     Raises:
         PlanningError: a response is not in the plan once or has not one request, an actor's GPUs are not there or another's,
             a kind has no latency model, the plan reuses prefixes and the engines cannot, or the step cannot be
-            measured: its actors are not all alike, or its engines decode nothing. Nothing was started.
+            measured: its actors are not all alike, or its engines decode nothing or cannot time the prefixes that the plan
+            computes once. Nothing was started.
         RuleError: the rule orders what cannot be done.
     """
     check_charging(charging)
@@ -213,8 +216,10 @@ def run_step(
     executed = VirtualStep(plan, requests, make_engine, latency, cluster, record, rest, admission, migration, watch)
     executed.run()
     if measured is not None:
-        record, held = retime(
-            record, executed.log, executed.held, measure(executed.log.journals, measured, watch=watch_replays)
+        log, prefixes = executed.log, prefixes_of(executed.plan, executed.requests)
+        prefill = measure_prefixes(prefixes, measured) if prefixes else None
+        record, held, beginning = retime(
+            record, log, executed.held, measure(log.journals, measured, watch=watch_replays), prefill
         )
-        bill(record, executed.plan, held, cluster, rest)
+        bill(record, beginning.plan, held, cluster, rest)
     return record
