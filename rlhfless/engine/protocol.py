@@ -92,10 +92,10 @@ class Completion:
 
 @dataclass(frozen=True)
 class EngineSpan:
-    """A stretch of an actor's time in one phase (``prefill`` or ``decode``).
+    """A stretch of an actor's time in one phase: ``prefill``, ``decode``, or ``start`` (shapes were prepared for the device).
 
     ``tokens`` are computed prompt tokens (prefill) or generated tokens (decode); ``kv_tokens`` the mean KV tokens held;
-    ``batch_mean`` the mean batch weighted by time.
+    ``batch_mean`` the mean batch weighted by time; ``call`` which call of the phase, where there are several.
     """
 
     phase: str
@@ -105,6 +105,7 @@ class EngineSpan:
     slots: int
     tokens: int
     kv_tokens: float
+    call: str | None = None
 
 
 @dataclass(frozen=True)

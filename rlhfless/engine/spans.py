@@ -23,6 +23,11 @@ class SpanAccumulator:
         self._flush()
         self._spans.append(EngineSpan("prefill", start_s, end_s, batch, self.slots, tokens, kv_tokens))
 
+    def capture(self, start_s: float, end_s: float) -> None:
+        """Shapes were prepared for the device, which takes time once and computes nothing."""
+        self._flush()
+        self._spans.append(EngineSpan("start", start_s, end_s, 0.0, self.slots, 0, 0.0, "capture"))
+
     def decode(self, start_s: float, end_s: float, tokens: int, batch_seconds: float, kv_token_seconds: float) -> None:
         """One or more decode iterations back to back that generated ``tokens``.
 

@@ -118,11 +118,12 @@ def _stays(journal: Journal) -> dict[tuple[int, int], int]:
 
 def replay(model: RowModel, journal: Journal, sampling: Sampling, signals: Sequence[str] = ()) -> Replayed:
     """Run all of the journal's iterations, after its first ``WARM_UP_ITERATIONS`` have been run once to warm up."""
-    warm_up = Replay(model, journal, sampling, signals).run(min(WARM_UP_ITERATIONS, len(journal)))
+    first = Replay(model, journal, sampling, signals)
+    warm_up_s = float(first.run(min(WARM_UP_ITERATIONS, len(journal))).sum()) + first.journal.prepare_s
     again = Replay(model, journal, sampling, signals)
     seconds = again.run(len(journal))
     assert [_shape(c) for c in again.journal.changes] == [_shape(c) for c in journal.changes], "another course was replayed"
-    return Replayed(seconds, float(warm_up.sum()))
+    return Replayed(seconds, warm_up_s + again.journal.prepare_s)
 
 
 def replay_prefixes(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> Replayed:

@@ -168,6 +168,7 @@ class StepRecord:
                 last["end_s"] = s.end_s
                 continue
             row = self._row(holder, s.phase, s.start_s, s.end_s)
+            row["call"] = s.call or s.phase
             row.update(batch_mean=s.batch_mean, slots=s.slots, tokens=s.tokens, kv_tokens=s.kv_tokens)
             self._spans.append(row)
             self._latest[holder] = row

@@ -147,8 +147,12 @@ class VirtualStep(VirtualOrders):
         return reached
 
     def _release(self, actor: Live, at_s: float) -> None:
-        """The actor has nothing left to do: give its GPUs back now, or note that they are held on."""
+        """The actor has nothing left to do: give its GPUs back now, or note that they are held on. What its engine needed
+        to prepare shapes is recorded and not charged."""
         actor.engine.close()
+        journal = self.log.journals.get(actor.index)
+        if journal is not None and journal.prepare_s > 0:
+            self.record.event(actor.start_s, "capture", actor.holder, seconds=journal.prepare_s)
         actor.done_s = at_s
         del self.live[actor.index]
         self.held.append(Held(actor.index, "decode", actor.plan, actor.start_s, at_s))
