@@ -95,7 +95,8 @@ class EngineSpan:
     """A stretch of an actor's time in one phase: ``prefill``, ``decode``, or ``start`` (shapes were prepared for the device).
 
     ``tokens`` are computed prompt tokens (prefill) or generated tokens (decode); ``kv_tokens`` the mean KV tokens held;
-    ``batch_mean`` the mean batch weighted by time; ``call`` which call of the phase, where there are several.
+    ``batch_mean`` the mean batch weighted by time; ``call`` which call of the phase, where there are several;
+    ``computed`` (response, tokens computed) of a prefill, from engines that tell.
     """
 
     phase: str
@@ -106,6 +107,7 @@ class EngineSpan:
     tokens: int
     kv_tokens: float
     call: str | None = None
+    computed: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True)

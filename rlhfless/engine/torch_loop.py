@@ -208,7 +208,9 @@ class DecodeLoop:
         begin_s, batch, change = ahead.start_s + ahead.prefill_s, ahead.batch, ahead.change
         if change is not None and change.missing_tokens:
             tokens = change.computed_tokens
-            self.spans.prefill(ahead.start_s, begin_s, tokens, change.computing, tokens)
+            each = [(s.request.response, s.context_tokens - there - 1) for s, there in change.there.items()]
+            computed = [(response, count) for response, count in each if count > 0]
+            self.spans.prefill(ahead.start_s, begin_s, tokens, change.computing, tokens, computed)
         seconds = ahead.decode_s[:done]
         kv_tokens = range(ahead.kv_tokens, ahead.kv_tokens + batch * done, batch)
         held_s = sum([held * each for held, each in zip(kv_tokens, seconds, strict=True)])

@@ -43,8 +43,8 @@ class HandOver:
         idle: it was waiting for an arrival, and left its waiting at ``boundary_s``.
         arrives_s: of each response at its receiver; transfer_s: what its transfer took, in the order of the transfers; a
             response that is not there is computed again by its receiver.
-        spans, events: rows of the record that tell of it; two spans, the sender's and the receiver's, of every transfer that
-            takes time.
+        spans, recomputes, events: rows of the record that tell of it; two spans, the sender's and the receiver's, of every
+            transfer that takes time.
     """
 
     now_s: float
@@ -57,6 +57,7 @@ class HandOver:
     arrives_s: Mapping[int, float]
     transfer_s: Mapping[int, float]
     spans: range
+    recomputes: range
     events: range
 
 
@@ -87,6 +88,7 @@ class StepLog:
         arrives_s: Mapping[int, float],
         transfer_s: Mapping[int, float],
         spans: range,
+        recomputes: range,
         events: range,
     ) -> None:
         """Note what a decision set off; the sender keeps a journal."""
@@ -95,7 +97,9 @@ class StepLog:
         after = {i: len(j) for i, j in self.journals.items() if j.end_s == ended_s}
         idle = boundary_s > own.end_s
         self.hand_overs.append(
-            HandOver(now_s, ended_s, after, sender, len(own), boundary_s, idle, arrives_s, transfer_s, spans, events)
+            HandOver(
+                now_s, ended_s, after, sender, len(own), boundary_s, idle, arrives_s, transfer_s, spans, recomputes, events
+            )
         )
 
 
@@ -136,7 +140,8 @@ class _Actor:
         (prefill_s, seconds), start_s, batch = self.seconds[k], self.starts[k], change.batch
         if k == change.iteration and change.missing_tokens:
             tokens = change.computed_tokens
-            spans.prefill(start_s, start_s + prefill_s, tokens, change.computing, tokens)
+            computed = [(new.response, new.computed_tokens) for new in change.joined if new.computed_tokens]
+            spans.prefill(start_s, start_s + prefill_s, tokens, change.computing, tokens, computed)
         kv_tokens = change.kv_tokens + batch * (k - change.iteration)
         spans.decode(start_s + prefill_s, self.ends[k + 1], batch, batch * seconds, kv_tokens * seconds)
 
@@ -195,6 +200,8 @@ class _Retiming:
                 for number in itertools.islice(rows, 2 if at_s > start_s else 0):
                     self.record.spans.append({**self.before.spans[number], "start_s": start_s, "end_s": at_s})
             self.arrives_s[response] = then_s, at_s
+        for again in self.before.recomputes[one.recomputes.start : one.recomputes.stop]:
+            self.record.recomputes.append(again._replace(time_s=self.arrives_s[again.response][1]))
         self._done(one.sender, free_s)
         return min(decided_s, boundary_s)
 

@@ -13,6 +13,7 @@ from rlhfless.engine.members import changed
 from rlhfless.engine.protocol import Progress, Request
 from rlhfless.executor.actors import Live
 from rlhfless.executor.decisions import check_all_go, check_decision, receiver_of
+from rlhfless.executor.record import Recompute
 from rlhfless.executor.retime import StepLog
 from rlhfless.executor.virtual_views import VirtualViews
 from solver.latency import LatencyModel
@@ -55,6 +56,7 @@ class VirtualOrders(VirtualViews):
         boundary_s = max(actor.engine.clock_s, now_s)
         keeps = actor.index in self.log.journals
         spans, events = (len(self.record.spans), len(self.record.events)) if keeps else (0, 0)
+        recomputes = len(self.record.recomputes)
         goes_to = {m.response: m.to_actor for m in moves}
         if isinstance(decision, Cut):
             check_all_go(self.rule, decision, [r.response for r in taken])
@@ -63,7 +65,8 @@ class VirtualOrders(VirtualViews):
         if keeps:
             self.log.handed(
                 now_s, actor.index, boundary_s, {r.response: self.available_s[r.response] for r in taken}, transfer_s,
-                range(spans, len(self.record.spans)), range(events, len(self.record.events)),
+                range(spans, len(self.record.spans)), range(recomputes, len(self.record.recomputes)),
+                range(events, len(self.record.events)),
             )  # fmt: skip
         self.record.moves += len(taken)
         actor.expecting -= len(taken)
@@ -98,6 +101,8 @@ class VirtualOrders(VirtualViews):
                 }  # fmt: skip
                 self.record.span(actor.holder, "migrate", start_s, sent_s, **what)
                 self.record.span(receiver.holder, "transfer", start_s, sent_s, background=True, **what)
+            elif request.generated_tokens:
+                self.record.recomputes.append(Recompute(sent_s, request.response, actor.holder, receiver.holder))
             self.available_s[request.response] = sent_s
             passed_on = changed(request, available_s=sent_s, kv=request.kv if move else None)
             given.setdefault(receiver.index, []).append(passed_on)

@@ -19,7 +19,7 @@ from rlhfless.executor.actors import Held, with_prefixes, without_prompt
 from rlhfless.executor.decisions import check_all_go, check_decision, receiver_of
 from rlhfless.executor.faults import Faults, Speed
 from rlhfless.executor.prefixes import prefixes_of
-from rlhfless.executor.record import StepRecord
+from rlhfless.executor.record import Recompute, StepRecord
 from rlhfless.executor.remote import Crew
 from rlhfless.executor.step import Step
 from rlhfless.executor.wall_actor import Remote
@@ -165,7 +165,10 @@ class WallOrders(Step[Remote]):
             del self.leaving[response]
             self.sender[response] = sender.holder
             self.latest[response] = replace(request, kv=None)
-            self._send(receiver, [request if sender.can_move_to(receiver) else self.latest[response]])
+            passed_on = request if sender.can_move_to(receiver) else self.latest[response]
+            if passed_on.kv is None and passed_on.generated_tokens:
+                self.record.recomputes.append(Recompute(self.crew.now_s(), response, sender.holder, receiver.holder))
+            self._send(receiver, [passed_on])
         self.record.moves += len(taken)
 
     def _give(self, response: int, receiver: Remote) -> None:
