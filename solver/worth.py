@@ -36,7 +36,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from solver.latency import LatencyModel
 from solver.workload import FloatArray, IntArray
@@ -86,12 +86,23 @@ def token_worth(left_s: float, base_s: float, load: FloatArray, most_tokens: Flo
     return np.asarray(load * (1.0 + base_s / np.where(load > 0, np.maximum(wanted, 1e-150), 1.0)) ** 2)
 
 
+def sends_kv(transfer_s: ArrayLike, recompute_s: ArrayLike, waits_s: ArrayLike = 0.0) -> NDArray[np.bool_]:
+    """Whether a response that moves is there sooner with its KV cache sent than with its context recomputed.
+
+    Args:
+        waits_s: until its transfer can begin, as its sender's link carries one at a time; what is only planned is sent over a
+            free link.
+    """
+    return np.asarray(np.add(waits_s, transfer_s) <= np.asarray(recompute_s))
+
+
 def delay_s(latency: LatencyModel, kv_tokens: FloatArray, step_s: FloatArray | float, alike: ArrayLike = True) -> FloatArray:
     """Seconds that a response stands still when it moves to an actor of ``latency``: the cheaper of transfer (where sender and
     receiver are ``alike``) and recompute, joining, and half an iteration of ``step_s`` until it is admitted."""
     transfer = np.where(alike, latency.transfer_base_s + latency.transfer_per_kv_token_s * kv_tokens, np.inf)
     recompute = latency.prefill_base_s + latency.prefill_per_token_s * kv_tokens
-    return np.asarray(np.where(kv_tokens > 0, np.minimum(transfer, recompute) + latency.join_s, 0.0) + np.asarray(step_s) / 2)
+    moves = np.where(sends_kv(transfer, recompute), transfer, recompute)
+    return np.asarray(np.where(kv_tokens > 0, moves + latency.join_s, 0.0) + np.asarray(step_s) / 2)
 
 
 def stall_s(latency: LatencyModel, kv_tokens: FloatArray, alike: ArrayLike = True) -> FloatArray:
@@ -99,7 +110,7 @@ def stall_s(latency: LatencyModel, kv_tokens: FloatArray, alike: ArrayLike = Tru
     its KV cache where that is cheaper than the transfer or sender and receiver are not ``alike``."""
     transfer = np.where(alike, latency.transfer_base_s + latency.transfer_per_kv_token_s * kv_tokens, np.inf)
     recompute = latency.prefill_base_s + latency.prefill_per_token_s * kv_tokens
-    computed = np.where(recompute < transfer, recompute, 0.0)
+    computed = np.where(sends_kv(transfer, recompute), 0.0, recompute)
     return np.asarray(np.where(kv_tokens > 0, computed + latency.join_s, 0.0))
 
 

@@ -58,6 +58,15 @@ def test_no_larger_batches_are_measured_than_asked_for(tmp_path: Path) -> None:
     assert "--fast --rounds 2 --max-batch 3 -o" in written["command"]
 
 
+def test_contexts_are_measured_as_asked_for(tmp_path: Path) -> None:
+    out = tmp_path / "here.json"
+    done = profile("--fast", "--contexts", "700,32,32", "-o", out)
+    assert done.exit_code == 0, done.output
+    written = read_profile(out)
+    assert (written["table"]["context_tokens"], written["fit"]["points"]) == ([32, 700], 4)
+    assert "--fast --contexts 700,32,32 -o" in written["command"]
+
+
 def test_residuals_are_those_of_the_affine_fit_against_the_table() -> None:
     batch, context = np.array([1.0, 2, 4, 8, 16]), np.array([10.0, 20, 40])
     rng = np.random.default_rng(0)
@@ -77,6 +86,10 @@ def test_residuals_are_those_of_the_affine_fit_against_the_table() -> None:
     [
         (["--model", "no/such/folder"], "'no/such/folder' is no model: give a local folder with a config.json"),
         (["--device", "abacus"], "the device 'abacus' cannot be used here; cpu can"),
+        (["--contexts", "16"], "--contexts is '16'; give two or more different numbers of tokens, as in 16,512,4096"),
+        (["--contexts", "16,many"], "--contexts is '16,many'; give two or more"),
+        (["--contexts", "0,16"], "--contexts is '0,16'; give two or more"),
+        (["--contexts", "16,5000"], "tiny-qwen2 holds 1024 tokens of context; 5000 cannot be measured"),
         (["--rounds", "0"], "0 is not in the range x>=1"),
     ],
 )

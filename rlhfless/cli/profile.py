@@ -21,12 +21,23 @@ from rlhfless.errors import InputError
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="CPU threads of torch.")
 @click.option("--rounds", type=click.IntRange(1), help="Times the grid is measured; medians count.  [default: 15, fast: 5]")
 @click.option("--max-batch", type=click.IntRange(2), help="Slots: the largest batch to measure.  [default: 256, fast: 64]")
+@click.option("--contexts", metavar="TOKENS,...", help="KV tokens per response to measure at.  [default: 16 to 512]")
 @click.option("--fast", is_flag=True, help="A grid of 12 points instead of 45.")
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="JSON file of the profile.")
-def profile(model: str, device: str, threads: int, rounds: int | None, max_batch: int | None, fast: bool, out: Path) -> None:
+def profile(
+    model: str,
+    device: str,
+    threads: int,
+    rounds: int | None,
+    max_batch: int | None,
+    contexts: str | None,
+    fast: bool,
+    out: Path,
+) -> None:
     """Measure what the torch engine takes for a model on this machine: decode iterations over batch and KV tokens, responses
     that join (prefill) and end, start-up and transfer. Run it where nothing else runs. The planner's affine fit is over all
-    that is measured, so measure no larger batches than actors will have."""
+    that is measured, so measure no larger batches than actors will have; what is beyond the largest of --contexts is
+    extrapolated, so measure at contexts as long as prompts and responses will be."""
     if (taken := next((p for p in out.absolute().parents if p.exists()), out)) and not taken.is_dir():
         raise InputError(f"{out}: {taken} is no folder; name a file in one for -o")
     from rlhfless.engine.torch_profile import engine_timers
@@ -40,10 +51,27 @@ def profile(model: str, device: str, threads: int, rounds: int | None, max_batch
     if max_batch is not None:
         smaller = (batch for batch in size["batches"] if batch < max_batch)
         size["batches"], named = (*smaller, max_batch), f"{named} --max-batch {max_batch}"
+    if contexts is not None:
+        size["contexts"], named = _contexts(contexts), f"{named} --contexts {contexts}"
     command = f"rlhfless profile --model {model} --device {device} --threads {threads}{named} -o {out}"
     measured = measure_profile(engine_timers, model, out.stem, device=device, threads=threads, command=command, **size)
     click.echo(describe(measured))
     click.echo(f"wrote {save_profile(out, measured)}")
+
+
+def _contexts(text: str) -> tuple[int, ...]:
+    """Tokens from the command line, in order.
+
+    Raises:
+        InputError: they are not two or more different whole numbers above 0.
+    """
+    try:
+        tokens = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        tokens = []
+    if len(tokens) < 2 or tokens[0] < 1:
+        raise InputError(f"--contexts is {text!r}; give two or more different numbers of tokens, as in 16,512,4096")
+    return tuple(tokens)
 
 
 def describe(measured: Mapping[str, Any]) -> str:

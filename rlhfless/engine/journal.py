@@ -81,7 +81,7 @@ class Replayed(NamedTuple):
 
     Attributes:
         seconds: (iterations, 2) of the prefill before each iteration (0 where there is none), and of the rest of it.
-        warm_up_s: that went before, and is not among them.
+        warm_up_s: that went into warming up and preparing shapes for the device, and is not among them.
     """
 
     seconds: NDArray[np.float64]
@@ -98,7 +98,8 @@ class Journal:
         changes: of its batch, in order.
         finished: (iterations committed by then, response) of every completion.
         prefill_s, decode_s: seconds charged for each iteration.
-        prepare_s: seconds in all that went into preparing shapes for the device (CUDA graphs); nobody is charged for them.
+        prepare_s: seconds in all that went into preparing shapes for the device (CUDA graphs); no iteration is
+            charged for them.
     """
 
     slots: int

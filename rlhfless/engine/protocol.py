@@ -92,10 +92,11 @@ class Completion:
 
 @dataclass(frozen=True)
 class EngineSpan:
-    """A stretch of an actor's time in one phase (``prefill`` or ``decode``).
+    """A stretch of an actor's time in one phase: ``prefill``, ``decode``, or ``start`` (shapes were prepared for the device).
 
     ``tokens`` are computed prompt tokens (prefill) or generated tokens (decode); ``kv_tokens`` the mean KV tokens held;
-    ``batch_mean`` the mean batch weighted by time.
+    ``batch_mean`` the mean batch weighted by time; ``call`` which call of the phase, where there are several;
+    ``computed`` (response, tokens computed) of a prefill, from engines that tell.
     """
 
     phase: str
@@ -105,6 +106,8 @@ class EngineSpan:
     slots: int
     tokens: int
     kv_tokens: float
+    call: str | None = None
+    computed: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True)

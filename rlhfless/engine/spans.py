@@ -5,6 +5,8 @@ Knows times and counts only; the simulated and the real engines share it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rlhfless.engine.protocol import EngineSpan
 
 
@@ -18,10 +20,25 @@ class SpanAccumulator:
         self._tokens = 0
         self._batch_s = self._kv_token_s = 0.0
 
-    def prefill(self, start_s: float, end_s: float, tokens: int, batch: float, kv_tokens: float) -> None:
-        """One prefill call: ``tokens`` computed for ``batch`` responses, which hold ``kv_tokens`` KV tokens."""
+    def prefill(
+        self,
+        start_s: float,
+        end_s: float,
+        tokens: int,
+        batch: float,
+        kv_tokens: float,
+        computed: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """One prefill call: ``tokens`` computed for ``batch`` responses, which hold ``kv_tokens`` KV tokens; ``computed`` says
+        how many for which response."""
         self._flush()
-        self._spans.append(EngineSpan("prefill", start_s, end_s, batch, self.slots, tokens, kv_tokens))
+        span = EngineSpan("prefill", start_s, end_s, batch, self.slots, tokens, kv_tokens, computed=computed)
+        self._spans.append(span)
+
+    def capture(self, start_s: float, end_s: float) -> None:
+        """Shapes were prepared for the device, which takes time once and computes nothing."""
+        self._flush()
+        self._spans.append(EngineSpan("start", start_s, end_s, 0.0, self.slots, 0, 0.0, "capture"))
 
     def decode(self, start_s: float, end_s: float, tokens: int, batch_seconds: float, kv_token_seconds: float) -> None:
         """One or more decode iterations back to back that generated ``tokens``.

@@ -119,7 +119,8 @@ class TorchEngine:
 
         Args:
             from_s: where it begins, unless the last one ended later.
-            clock: asked when its tokens are there: where it ends, and the next one begins.
+            clock: asked when its tokens are there: where it ends, and the next one begins. What preparing its shape for the
+                device takes (CUDA graphs) is a span of its own before it.
         """
         loop = self._loop
         loop.clock_s, loop.upcoming = max(loop.clock_s, from_s), None
@@ -127,8 +128,7 @@ class TorchEngine:
         ahead = loop.plan()
         if ahead is None:
             return Progress(completions, [])
-        prefill_s, _ = loop.run(ahead, 1)
-        ahead.take(prefill_s, [clock() - (ahead.start_s + prefill_s)])
+        loop.run_now(ahead, clock)
         return Progress([*completions, *loop.commit(ahead, 1)], loop.spans.drain())
 
     @_computes

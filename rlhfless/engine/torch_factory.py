@@ -19,7 +19,7 @@ from rlhfless.engine.torch_check import Room, check
 from rlhfless.engine.torch_clock import MEASURED
 from rlhfless.engine.torch_forward import RowModel, one_thread
 from rlhfless.engine.torch_prefixes import PrefixKV, compute_prefixes
-from rlhfless.engine.torch_replay import replay
+from rlhfless.engine.torch_replay import replay, replay_prefixes
 from rlhfless.errors import InputError
 from solver.admission import Admission
 from solver.errors import is_whole
@@ -102,3 +102,8 @@ class TorchEngineFactory:
     def replay(self, journal: Journal) -> Replayed:
         """What an engine's iterations take when nothing else runs: see ``torch_replay``."""
         return replay(self.model, journal, self.sampling, self.signals)
+
+    def replay_prefixes(self, prefixes: Mapping[int, np.ndarray]) -> Replayed:
+        """What computing prefixes takes when nothing else runs: see ``torch_replay``."""
+        with one_thread(self.model.device):
+            return replay_prefixes(self.model, prefixes)

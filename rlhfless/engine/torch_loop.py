@@ -136,10 +136,8 @@ class DecodeLoop:
         assert ahead.stretch is not None
         stretch = ahead.stretch
         clock.wait()
-        before = clock.now_s()
-        self.step.prepare(cache, len(stretch.rows) + stretch.padding, stretch.width)
+        self.journal.prepare_s += self.step.prepare(cache, len(stretch.rows) + stretch.padding, stretch.width)
         begin = decode = clock.now_s()
-        self.journal.prepare_s += begin - before
         if change is not None and change.newcomers:
             self.rows.compute(change, self.queue.waiting)
             clock.wait()
@@ -148,6 +146,15 @@ class DecodeLoop:
         clock.wait()
         computes = change is not None and change.missing_tokens
         return (decode - begin if computes else 0.0), [clock.now_s() - decode]
+
+    def run_now(self, ahead: Ahead, clock: Callable[[], float]) -> None:
+        """Run the first iteration in real time: it ends when ``clock`` says, and begins once its shape is prepared."""
+        before_s = self.journal.prepare_s
+        prefill_s, _ = self.run(ahead, 1)
+        if (prepare_s := self.journal.prepare_s - before_s) > 0:
+            self.spans.capture(ahead.start_s, ahead.start_s + prepare_s)
+            ahead.start_s += prepare_s
+        ahead.take(prefill_s, [clock() - (ahead.start_s + prefill_s)])
 
     # Committing
 
@@ -201,7 +208,9 @@ class DecodeLoop:
         begin_s, batch, change = ahead.start_s + ahead.prefill_s, ahead.batch, ahead.change
         if change is not None and change.missing_tokens:
             tokens = change.computed_tokens
-            self.spans.prefill(ahead.start_s, begin_s, tokens, change.computing, tokens)
+            each = [(s.request.response, s.context_tokens - there - 1) for s, there in change.there.items()]
+            computed = [(response, count) for response, count in each if count > 0]
+            self.spans.prefill(ahead.start_s, begin_s, tokens, change.computing, tokens, computed)
         seconds = ahead.decode_s[:done]
         kv_tokens = range(ahead.kv_tokens, ahead.kv_tokens + batch * done, batch)
         held_s = sum([held * each for held, each in zip(kv_tokens, seconds, strict=True)])

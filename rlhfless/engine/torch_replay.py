@@ -1,4 +1,5 @@
-"""Runs again what an actor did, alone and back to back, to measure it: the same shapes, other tokens.
+"""Runs again what an actor did, alone and back to back, to measure it: the same shapes, other tokens. Prefixes that were
+computed once for many responses are computed again as they are.
 
 Knows journals and the torch engine; nothing of plans or of the other actors. Responses are made up so that they join with
 contexts of the same lengths, of which as much is there as was, and leave after as many iterations. So the engine goes through
@@ -7,19 +8,20 @@ the same batches with a cache of the same size, its own bookkeeping included.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from rlhfless.engine.journal import Change, Journal, Newcomer, Replayed
+from rlhfless.engine.kv_cache import give_back
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.sampling import Sampling
 from rlhfless.engine.torch_clock import MEASURED
 from rlhfless.engine.torch_engine import TorchEngine
 from rlhfless.engine.torch_forward import RowModel
-from rlhfless.engine.torch_prefixes import PrefixKV
+from rlhfless.engine.torch_prefixes import PrefixKV, compute_prefixes
 from rlhfless.latency.stopwatch import stopwatch
 from solver.admission import Admission
 
@@ -116,11 +118,31 @@ def _stays(journal: Journal) -> dict[tuple[int, int], int]:
 
 def replay(model: RowModel, journal: Journal, sampling: Sampling, signals: Sequence[str] = ()) -> Replayed:
     """Run all of the journal's iterations, after its first ``WARM_UP_ITERATIONS`` have been run once to warm up."""
-    warm_up = Replay(model, journal, sampling, signals).run(min(WARM_UP_ITERATIONS, len(journal)))
+    first = Replay(model, journal, sampling, signals)
+    warm_up_s = float(first.run(min(WARM_UP_ITERATIONS, len(journal))).sum()) + first.journal.prepare_s
     again = Replay(model, journal, sampling, signals)
     seconds = again.run(len(journal))
     assert [_shape(c) for c in again.journal.changes] == [_shape(c) for c in journal.changes], "another course was replayed"
-    return Replayed(seconds, float(warm_up.sum()))
+    return Replayed(seconds, warm_up_s + again.journal.prepare_s)
+
+
+def replay_prefixes(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> Replayed:
+    """Compute prefixes (token ids by prompt) for many responses, after they have been computed once to warm up: one prefill."""
+    warm_up_s, seconds = (_prefix_seconds(model, prefixes) for _ in range(2))
+    return Replayed(np.array([[seconds, 0.0]]), warm_up_s)
+
+
+def _prefix_seconds(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> float:
+    cuda, now_s = model.device.type == "cuda", stopwatch(model.device.type)
+    if cuda:
+        torch.cuda.synchronize(model.device)
+    begin = now_s()
+    computed = compute_prefixes(model, prefixes)
+    if cuda:
+        torch.cuda.synchronize(model.device)
+    seconds = now_s() - begin
+    give_back(*{id(piece): piece for kv in computed.values() for piece in kv.pieces}.values())
+    return seconds
 
 
 def _shape(change: Change) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ graph and replayed; on the CPU it is computed as it stands.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import cache as cached
 from typing import NamedTuple
@@ -56,8 +57,9 @@ class DecodeStep:
             raise ValueError(f"signal {unknown[0]!r} is unknown; choose of {', '.join(SIGNALS)}")
         self.model, self.sampling, self.eos_id, self.wanted = model, sampling, eos_id, tuple(wanted)
 
-    def prepare(self, cache: KVCache, rows: int, width: int) -> None:
-        """Do now what the first iteration of this shape would have to do: nothing here."""
+    def prepare(self, cache: KVCache, rows: int, width: int) -> float:
+        """Do now what the first iteration of this shape would have to do; returns the seconds that it took: nothing here."""
+        return 0.0
 
     def release(self) -> None:
         """Give back what was prepared: nothing here."""
@@ -79,7 +81,8 @@ class DecodeStep:
 class GraphedStep(DecodeStep):
     """The same as CUDA graphs, one for each number of rows and rounded width, all in one memory pool.
 
-    Capturing takes some tens of milliseconds and is done in ``prepare``, where no clock runs. A graph has the addresses of the
+    Capturing takes some tens of milliseconds and is done in ``prepare``, which tells what it took, so that no
+    iteration is charged for it. A graph has the addresses of the
     cache and of the weights in it, so graphs are kept for one cache tensor and one copy of the weights only.
     """
 
@@ -89,16 +92,17 @@ class GraphedStep(DecodeStep):
         self._captured: tuple[Tensor, Weights] | None = None  # kept, so that nothing else can come to stand at these addresses
         self._pool: tuple[int, int] | None = None
 
-    def prepare(self, cache: KVCache, rows: int, width: int) -> None:
-        """Capture the iteration of this shape, unless it has been."""
+    def prepare(self, cache: KVCache, rows: int, width: int) -> float:
+        """Capture the iteration of this shape, unless it has been; returns the seconds that it took."""
         weights = self.model.weights
         if self._captured is None or self._captured[0] is not cache.data or self._captured[1] is not weights:
             self.release()
             self._captured = cache.data, weights
         key = self._key(cache, rows, width)
         if key in self._graphs:
-            return
+            return 0.0
         device = self.model.device
+        begin = time.perf_counter()
         inputs = Inputs(
             torch.zeros(rows, dtype=torch.int64, device=device),
             torch.full((rows,), cache.spare, dtype=torch.int64, device=device),
@@ -120,6 +124,7 @@ class GraphedStep(DecodeStep):
             self.model.hooks = hooks
         self._pool = graph.pool()
         self._graphs[key] = graph, inputs, drawn
+        return time.perf_counter() - begin
 
     def release(self) -> None:
         """Drop all graphs and their memory pool: torch refuses captures into a pool whose graphs are all gone."""

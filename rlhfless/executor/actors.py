@@ -14,12 +14,13 @@ import numpy as np
 
 from rlhfless.engine.members import Requests
 from rlhfless.engine.protocol import CountsInArrays, Engine, Foresees, Request
+from rlhfless.executor.beginning import Beginning, holder_of
 from rlhfless.executor.check import ChecksRequests, check_before_prefill
 from rlhfless.executor.prefixes import prefixes_of
 from rlhfless.executor.record import StepRecord
 from solver.admission import Admission
 from solver.errors import PlanningError
-from solver.evaluate import admission_of, ready_s
+from solver.evaluate import admission_of
 from solver.latency import LatencyModel
 from solver.offers import Latencies, latency_of
 from solver.plan import ActorPlan, Plan
@@ -117,11 +118,6 @@ class Held(NamedTuple):
     done_s: float
 
 
-def holder_of(index: int) -> str:
-    """The name in the trace of an actor of the plan."""
-    return f"actor-{index}"
-
-
 def begin(
     plan: Plan,
     requests: Requests,
@@ -129,8 +125,9 @@ def begin(
     latency: Latencies,
     record: StepRecord,
     admission: str,
-) -> tuple[dict[int, Live], list[Held]]:
-    """Start every actor of the plan: the live ones by index, with their requests; and what the prefill actor holds, if any.
+) -> tuple[dict[int, Live], list[Held], Beginning]:
+    """Start every actor of the plan: the live ones by index, with their requests; what the prefill actor holds, if any; and
+    when all of them are there.
 
     Recorded are the cold start (none when prewarmed), the weight sync, and the wait for prefixes.
 
@@ -140,61 +137,48 @@ def begin(
         ValueError: a request cannot be decoded, such as one whose prompt is too long; its engines are closed.
     """
     models = [latency_of(latency, actor.kind, len(actor.gpu_ids)) for actor in plan.actors]
+    beginning = Beginning.of(plan, models, record.start_s)
     live: dict[int, Live] = {}
-    for i, (actor, model) in enumerate(zip(plan.actors, models, strict=True)):
-        start = record.start_s + actor.start_s
+    for i, (actor, model, own) in enumerate(zip(plan.actors, models, beginning.actors, strict=True)):
         if i != plan.prefill_actor:
-            ready = start + ready_s(model, actor.prewarmed) + actor.receive_s
-            engine = make_engine(model, admission_of(model, actor.max_batch, admission), ready)
-            live[i] = Live(i, actor, model, start, len(actor.responses), expecting=len(actor.responses), engine=engine)
+            engine = make_engine(model, admission_of(model, actor.max_batch, admission), own.ready_s)
+            count = len(actor.responses)
+            live[i] = Live(i, actor, model, own.start_s, count, expecting=count, engine=engine)
     if (refusal := next(filter(None, (_refusal(one, requests) for one in live.values())), None)) is not None:
         for one in live.values():
             one.engine.close()
         raise PlanningError(refusal)
     try:
-        held = _give_work(plan, requests, make_engine, record, models, admission, live)
+        _give_work(beginning, requests, make_engine, models, admission, live)
     except BaseException:
         for one in live.values():
             one.engine.close()
         raise
-    return live, held
+    beginning.tell(record)
+    prefill = plan.prefill_actor
+    if prefill is None:
+        return live, [], beginning
+    own = beginning.actors[prefill]
+    return live, [Held(prefill, "prefill", plan.actors[prefill], own.start_s, own.ready_s)], beginning
 
 
 def _give_work(
-    plan: Plan,
+    beginning: Beginning,
     requests: Requests,
     make_engine: EngineFactory,
-    record: StepRecord,
     models: Sequence[LatencyModel],
     admission: str,
     live: Mapping[int, Live],
-) -> list[Held]:
-    """Give the live actors their requests and record what each waits for; returns what the prefill actor holds, if any."""
-    held: list[Held] = []
+) -> None:
+    """Give the live actors their requests."""
+    plan = beginning.plan
     # requests that are all there from the beginning need no time stamp of their own: copies of thousands cost milliseconds
     available_s = requests.available_s
-    as_they_are = not len(requests) or available_s.min() == available_s.max() <= record.start_s
+    as_they_are = not len(requests) or available_s.min() == available_s.max() <= beginning.step_s
     prefix_kv = _computed_prefixes(plan, requests, make_engine, models, admission)
-    for i, (actor, model) in enumerate(zip(plan.actors, models, strict=True)):
-        start = record.start_s + actor.start_s
-        up = start + ready_s(model, actor.prewarmed)
-        ready = up + actor.receive_s
-        warm = start if actor.prewarmed else start + model.start_s
-        record.span(holder_of(i), "start", start, warm)
-        record.span(holder_of(i), "sync", warm, up)
-        if i in live:
-            source = "learner" if plan.prefill_actor is None else holder_of(plan.prefill_actor)
-            what = {"call": "prefixes", "from_actor": source} if actor.prefixes else {"call": "late weights"}
-            record.span(holder_of(i), "transfer" if actor.prefixes else "sync", up, ready, **what)
-            own = with_prefixes(actor, requests.take(actor.responses), prefix_kv)
-            live[i].engine.add(own if as_they_are else [replace(r, available_s=ready) for r in own])
-        else:
-            assert plan.prefill is not None
-            computed = min(max(up, record.start_s + plan.prefill.done_s), ready)
-            record.span(holder_of(i), "prefill", up, computed, tokens=plan.prefill.computed_tokens)
-            record.span(holder_of(i), "transfer", computed, ready, call="prefixes")
-            held.append(Held(i, "prefill", actor, start, ready))
-    return held
+    for i, one in live.items():
+        own, there_s = with_prefixes(one.plan, requests.take(one.plan.responses), prefix_kv), beginning.actors[i].ready_s
+        one.engine.add(own if as_they_are else [replace(r, available_s=there_s) for r in own])
 
 
 def _reuses(actor: ActorPlan) -> bool:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlhfless.executor.actors import Held, holder_of
+from rlhfless.executor.actors import Held
+from rlhfless.executor.beginning import holder_of
 from rlhfless.executor.record import StepRecord
 from solver.cluster import Cluster, MixedCluster
 from solver.objective import StepRest

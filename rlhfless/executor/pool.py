@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Generic, Protocol, Self, cast
 
 from rlhfless.engine.protocol import Request
-from rlhfless.executor.actors import holder_of
+from rlhfless.executor.beginning import holder_of
 from rlhfless.executor.carrier import H, Place
 from rlhfless.executor.check import ChecksRequests, check_before_prefill
 from rlhfless.executor.faults import Faults

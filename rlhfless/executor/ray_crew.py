@@ -19,7 +19,7 @@ from ray.exceptions import RayError
 
 from rlhfless.engine.protocol import Request
 from rlhfless.executor import worker
-from rlhfless.executor.actors import holder_of
+from rlhfless.executor.beginning import holder_of
 from rlhfless.executor.ray_member import Member, end_all
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.remote import Lost, Order, RemoteActor, Report

@@ -29,6 +29,17 @@ class _Told(NamedTuple):
     what: dict[str, Any]
 
 
+class Recompute(NamedTuple):
+    """A response that had begun was handed over without its KV cache, which its receiver computes again; from then on it could.
+
+    ``sender`` and ``receiver`` are holders."""
+
+    time_s: float
+    response: int
+    sender: str
+    receiver: str
+
+
 @dataclass
 class StepRecord:
     """Rows of one step, and the completions (token ids, log-probabilities) that training needs.
@@ -38,6 +49,7 @@ class StepRecord:
     Attributes:
         start_s, end_s: from the first GPU taken to the last response complete (later, when GPUs are held longer).
         moves: responses handed from one actor to another.
+        recomputes: those of them whose KV caches are computed again, in the order of the hand-overs.
         rule: the copy of the plan's rule that served this step, with what it has seen; None where the plan has none.
     """
 
@@ -49,11 +61,13 @@ class StepRecord:
     allocations: list[Row] = field(default_factory=list)
     events: list[Row] = field(default_factory=list)
     moves: int = 0
+    recomputes: list[Recompute] = field(default_factory=list, repr=False)
     rule: RuntimeRule | None = field(default=None, repr=False)
     _spans: list[Row] = field(default_factory=list, repr=False)
     _told: list[_Told | tuple[str, Iterable[EngineSpan]]] = field(default_factory=list, repr=False)  # not in ``_spans`` yet
     _going_on: dict[str, Stretch] = field(default_factory=dict, repr=False)  # of ``_told``, by holder
     _latest: dict[str, Row] = field(default_factory=dict, repr=False)  # the last engine span of each holder
+    _told_again: set[int] = field(default_factory=set, repr=False)  # of ``recomputes``, those that a span tells of
     _whole: bool = field(default=False, repr=False)  # mean KV tokens are to be whole numbers
     _completions: dict[int, Completion] = field(default_factory=dict, repr=False)
     _actor_of: dict[int, str] = field(default_factory=dict, repr=False)
@@ -168,9 +182,31 @@ class StepRecord:
                 last["end_s"] = s.end_s
                 continue
             row = self._row(holder, s.phase, s.start_s, s.end_s)
+            row["call"] = s.call or s.phase
             row.update(batch_mean=s.batch_mean, slots=s.slots, tokens=s.tokens, kv_tokens=s.kv_tokens)
+            if s.computed and self.recomputes:
+                again = self._computed_again(holder, s)
+                row["detail"] = json.dumps({"recomputed": again}) if again else None
             self._spans.append(row)
             self._latest[holder] = row
+
+    def _computed_again(self, holder: str, span: EngineSpan) -> list[Row]:
+        """Of a prefill, the responses that moved here without their KV caches, each with its share of the seconds."""
+        per_token_s = (span.end_s - span.start_s) / max(1, sum(tokens for _, tokens in span.computed))
+        again = []
+        for response, tokens in span.computed:
+            came = [
+                (one.time_s, n)
+                for n, one in enumerate(self.recomputes)
+                if (one.response, one.receiver) == (response, holder) and one.time_s <= span.start_s + 1e-9
+            ]
+            if came and (latest := max(came)[1]) not in self._told_again:  # else it was evicted since
+                self._told_again.add(latest)
+                sender = self.recomputes[latest].sender
+                again.append(
+                    {"response": response, "tokens": tokens, "seconds": round(tokens * per_token_s, 9), "from_actor": sender}
+                )
+        return again
 
     def close(self, end_s: float) -> None:
         """Nothing is added after this: mean KV tokens become whole numbers."""

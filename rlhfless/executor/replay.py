@@ -1,6 +1,9 @@
 """What the iterations of a step take when each actor runs alone: every actor's journal replayed back to back.
 
-Knows journals and numbers; nothing of how an engine replays one (``rlhfless.engine.torch_replay``), nor of the step's times.
+The prefixes that the plan computes once for many responses are computed again too, as an actor of their own would.
+
+Knows journals, token ids and numbers; nothing of how an engine replays one (``rlhfless.engine.torch_replay``), nor of the
+step's times.
 All actors share one device, so they must be alike, and of one GPU: what is measured there cannot stand for two kinds or sizes
 of actors, nor for several GPUs.
 """
@@ -29,11 +32,21 @@ class Replayer(Protocol):
         ...
 
 
+@runtime_checkable
+class ReplaysPrefixes(Protocol):
+    """One that can also time what computing prefixes takes."""
+
+    def replay_prefixes(self, prefixes: Mapping[int, np.ndarray]) -> Replayed:
+        """Compute them (token ids by prompt) here and now; all of it is one prefill."""
+        ...
+
+
 def check_replayable(plan: Plan, make_engine: EngineFactory) -> Replayer:
     """The factory, if what its engines do for the plan can be measured on one device.
 
     Raises:
-        PlanningError: the plan mixes kinds or sizes of actors, an actor holds several GPUs, or the engines decode nothing.
+        PlanningError: the plan mixes kinds or sizes of actors, an actor holds several GPUs, or the engines decode nothing or
+            cannot time its prefixes.
     """
     kinds = sorted({f"{len(actor.gpu_ids)} x {actor.kind}" for actor in plan.actors})
     if len(kinds) > 1:
@@ -49,7 +62,20 @@ def check_replayable(plan: Plan, make_engine: EngineFactory) -> Replayer:
     if not isinstance(make_engine, Replayer):
         name = getattr(make_engine, "__name__", type(make_engine).__name__)
         raise PlanningError(f"measured charging needs engines that decode, which {name} does not; charge by profile")
+    if plan.prefill is not None and not isinstance(make_engine, ReplaysPrefixes):
+        name = getattr(make_engine, "__name__", type(make_engine).__name__)
+        raise PlanningError(
+            f"measured charging times the prefixes that the plan computes once, which {name} cannot; run the plan without "
+            "deduplicated prefill, or charge by profile"
+        )
     return make_engine
+
+
+def measure_prefixes(prefixes: Mapping[int, np.ndarray], replayer: Replayer, replays: int = REPLAYS) -> Replayed:
+    """What computing the plan's prefixes once takes, as one prefill: the median over ``replays``, and all warming up."""
+    assert isinstance(replayer, ReplaysPrefixes), "check_replayable has said so"
+    rounds = [replayer.replay_prefixes(prefixes) for _ in range(replays)]
+    return Replayed(np.median([one.seconds for one in rounds], axis=0), sum(one.warm_up_s for one in rounds))
 
 
 def measure(

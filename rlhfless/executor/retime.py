@@ -4,7 +4,8 @@ Knows the journals of actors and what was handed over between them; nothing of e
 of the first telling: who is in which batch in which iteration, who leaves it after which, who goes where. What changes is when:
 
 - An actor's iterations follow one another from the time at which it was ready. One that others join starts when all of them
-  are there.
+  are there. Where prefixes are computed once for others, that takes what it is said to take, and who receives them is ready
+  that much later or sooner (``beginning.py``).
 - A response that left after its actor's k-th iteration is handed over at that boundary, or when it is there, if it had come
   before and never joined. A transfer takes what it took, and starts then, or when its sender's link is free.
 - A decision falls where it fell before: as long after the end of the latest iteration that had ended by then, but no later than
@@ -26,7 +27,8 @@ import numpy as np
 from rlhfless.engine.journal import Change, Journal, Replayed
 from rlhfless.engine.protocol import Engine
 from rlhfless.engine.spans import SpanAccumulator
-from rlhfless.executor.actors import Held, holder_of
+from rlhfless.executor.actors import Held
+from rlhfless.executor.beginning import Beginning, holder_of
 from rlhfless.executor.record import Row, StepRecord
 
 
@@ -41,8 +43,8 @@ class HandOver:
         idle: it was waiting for an arrival, and left its waiting at ``boundary_s``.
         arrives_s: of each response at its receiver; transfer_s: what its transfer took, in the order of the transfers; a
             response that is not there is computed again by its receiver.
-        spans, events: rows of the record that tell of it; two spans, the sender's and the receiver's, of every transfer that
-            takes time.
+        spans, recomputes, events: rows of the record that tell of it; two spans, the sender's and the receiver's, of every
+            transfer that takes time.
     """
 
     now_s: float
@@ -55,6 +57,7 @@ class HandOver:
     arrives_s: Mapping[int, float]
     transfer_s: Mapping[int, float]
     spans: range
+    recomputes: range
     events: range
 
 
@@ -64,18 +67,18 @@ class StepLog:
 
     Attributes:
         journals: of every actor that keeps one, by index in the plan.
-        begun: rows of spans that were there before the first iteration.
+        beginning: when the actors were ready, and what they waited for.
     """
 
     journals: Mapping[int, Journal]
-    begun: int
+    beginning: Beginning
     hand_overs: list[HandOver] = field(default_factory=list)
 
     @classmethod
-    def of(cls, engines: Mapping[int, Engine], begun: int) -> StepLog:
+    def of(cls, engines: Mapping[int, Engine], beginning: Beginning) -> StepLog:
         """The log of a step that begins; engines without a journal leave nothing in it."""
         journals = {i: getattr(engine, "journal", None) for i, engine in engines.items()}
-        return cls({i: journal for i, journal in journals.items() if journal is not None}, begun)
+        return cls({i: journal for i, journal in journals.items() if journal is not None}, beginning)
 
     def handed(
         self,
@@ -85,6 +88,7 @@ class StepLog:
         arrives_s: Mapping[int, float],
         transfer_s: Mapping[int, float],
         spans: range,
+        recomputes: range,
         events: range,
     ) -> None:
         """Note what a decision set off; the sender keeps a journal."""
@@ -93,19 +97,21 @@ class StepLog:
         after = {i: len(j) for i, j in self.journals.items() if j.end_s == ended_s}
         idle = boundary_s > own.end_s
         self.hand_overs.append(
-            HandOver(now_s, ended_s, after, sender, len(own), boundary_s, idle, arrives_s, transfer_s, spans, events)
+            HandOver(
+                now_s, ended_s, after, sender, len(own), boundary_s, idle, arrives_s, transfer_s, spans, recomputes, events
+            )
         )
 
 
 class _Actor:
     """An actor's iterations as they are timed anew, as far as they are."""
 
-    def __init__(self, journal: Journal, replayed: Replayed) -> None:
+    def __init__(self, journal: Journal, replayed: Replayed, ready_s: float) -> None:
         assert replayed.seconds.shape == (len(journal), 2), "an actor needs the seconds of all its iterations"
         self.journal = journal
         self.seconds: list[tuple[float, float]] = replayed.seconds.tolist()
         self.starts: list[float] = []
-        self.ends = [journal.start_s]  # of the first k iterations
+        self.ends = [ready_s]  # of the first k iterations
         self._joining = {change.iteration: change.joined for change in journal.changes}
 
     def advance(self, iterations: int, arrives_s: Callable[[int], float], joined: Callable[[int, float, float], None]) -> float:
@@ -134,7 +140,8 @@ class _Actor:
         (prefill_s, seconds), start_s, batch = self.seconds[k], self.starts[k], change.batch
         if k == change.iteration and change.missing_tokens:
             tokens = change.computed_tokens
-            spans.prefill(start_s, start_s + prefill_s, tokens, change.computing, tokens)
+            computed = [(new.response, new.computed_tokens) for new in change.joined if new.computed_tokens]
+            spans.prefill(start_s, start_s + prefill_s, tokens, change.computing, tokens, computed)
         kv_tokens = change.kv_tokens + batch * (k - change.iteration)
         spans.decode(start_s + prefill_s, self.ends[k + 1], batch, batch * seconds, kv_tokens * seconds)
 
@@ -142,19 +149,20 @@ class _Actor:
 class _Retiming:
     """One retelling of a step."""
 
-    def __init__(self, record: StepRecord, log: StepLog, replayed: Mapping[int, Replayed]) -> None:
+    def __init__(self, record: StepRecord, log: StepLog, replayed: Mapping[int, Replayed], prefill: Replayed | None) -> None:
         self.before, self.log = record, log
+        self.beginning = log.beginning if prefill is None else log.beginning.with_prefill_s(float(prefill.seconds.sum()))
         self.record = StepRecord(record.run, record.step, record.plan, record.start_s, moves=record.moves, rule=record.rule)
         self.record.actor_of.update(record.actor_of)
-        self.actors = {i: _Actor(journal, replayed[i]) for i, journal in log.journals.items()}
+        self.actors = {i: _Actor(journal, replayed[i], self.beginning.actors[i].ready_s) for i, journal in log.journals.items()}
         self.arrives_s: dict[int, tuple[float, float]] = {}  # of responses that were handed over: then, and now
         self.first_s: dict[int, tuple[float, float]] = {}  # start and end of the first iteration of every response
         self.link_free_s: dict[int, float] = {}  # of senders
-        self.done_s: dict[int, float] = {}  # of actors
+        self.done_s = {i: own.ready_s for i, own in enumerate(self.beginning.actors)}
 
     def run(self) -> None:
         """Everything but what is billed."""
-        self.record.spans.extend(dict(row) for row in self.before.spans[: self.log.begun])
+        self.beginning.tell(self.record)
         decided_s = [self._hand_over(one) for one in self.log.hand_overs]
         for index, actor in self.actors.items():
             self._advance(index, len(actor.journal))
@@ -192,6 +200,8 @@ class _Retiming:
                 for number in itertools.islice(rows, 2 if at_s > start_s else 0):
                     self.record.spans.append({**self.before.spans[number], "start_s": start_s, "end_s": at_s})
             self.arrives_s[response] = then_s, at_s
+        for again in self.before.recomputes[one.recomputes.start : one.recomputes.stop]:
+            self.record.recomputes.append(again._replace(time_s=self.arrives_s[again.response][1]))
         self._done(one.sender, free_s)
         return min(decided_s, boundary_s)
 
@@ -212,21 +222,32 @@ class _Retiming:
 
 
 def retime(
-    record: StepRecord, log: StepLog, held: Sequence[Held], replayed: Mapping[int, Replayed]
-) -> tuple[StepRecord, list[Held]]:
+    record: StepRecord,
+    log: StepLog,
+    held: Sequence[Held],
+    replayed: Mapping[int, Replayed],
+    prefill: Replayed | None = None,
+) -> tuple[StepRecord, list[Held], Beginning]:
     """The record of a step as it would be with other seconds for its iterations, and what its actors then hold.
 
     Args:
         record: of a step that is over, as it was executed; log: of the same step.
         held: what its actors held.
         replayed: what the iterations of every actor took; what was spent on warming up is told as an event, and not charged.
+        prefill: what computing the plan's prefixes took; None leaves it as it was.
 
     Returns:
-        A record without allocations, ready for ``rlhfless.executor.billing.bill``, and what is to be billed.
+        A record without allocations, ready for ``rlhfless.executor.billing.bill``, what is to be billed, and how it begins,
+        with the plan to bill it by.
     """
-    telling = _Retiming(record, log, replayed)
+    telling = _Retiming(record, log, replayed, prefill)
     telling.run()
+    if prefill is not None:
+        own = log.beginning.plan.prefill_actor
+        holder = "learner" if own is None else holder_of(own)
+        telling.record.event(telling.beginning.computes_s[1], "replay prefixes", holder, warm_up_s=prefill.warm_up_s)
     for index, one in replayed.items():
         at_s = telling.actors[index].ends[-1]
         telling.record.event(at_s, "replay", holder_of(index), iterations=len(one.seconds), warm_up_s=one.warm_up_s)
-    return telling.record, [one._replace(done_s=telling.done_s.get(one.number, one.done_s)) for one in held]
+    held = [one._replace(done_s=telling.done_s.get(one.number, one.done_s)) for one in held]
+    return telling.record, held, telling.beginning

@@ -15,7 +15,8 @@ import numpy as np
 from rlhfless.engine.columns import Completions
 from rlhfless.engine.members import Requests
 from rlhfless.engine.protocol import Request
-from rlhfless.executor.actors import Actor, Held, holder_of
+from rlhfless.executor.actors import Actor, Held
+from rlhfless.executor.beginning import holder_of
 from rlhfless.executor.check import check_responses
 from rlhfless.executor.decisions import checked_trigger
 from rlhfless.executor.prefixes import with_computed_tokens
@@ -24,6 +25,7 @@ from solver.errors import PlanningError
 from solver.plan import Plan
 from solver.rules import ActorView, Cut, Decision
 from solver.workload import IntArray
+from solver.worth import sends_kv
 
 MIGRATION = ("cheaper", "move", "recompute")
 
@@ -105,13 +107,15 @@ class Step(Generic[A]):
         name = "cut" if isinstance(decision, Cut) else "move"
         self.record.event(now_s, name, sender.holder, responses=len(goes_to), to=to)
 
-    def _moves_kv(self, sender: A, receiver: A, context_tokens: int) -> bool:
-        """Whether to move the KV state of a response with this context; else it is recomputed."""
+    def _moves_kv(self, sender: A, receiver: A, context_tokens: int, waits_s: float) -> bool:
+        """Whether to move the KV state of a response with this context, of which the transfer can begin after ``waits_s``; else
+        it is recomputed."""
         if self.migration == "recompute" or not sender.can_move_to(receiver):
             return False
         if self.migration == "move":
             return True
-        return bool(sender.latency.transfer_s(context_tokens) <= receiver.latency.recompute_s(context_tokens))
+        transfer_s, recompute_s = sender.latency.transfer_s(context_tokens), receiver.latency.recompute_s(context_tokens)
+        return bool(sends_kv(transfer_s, recompute_s, waits_s))
 
     def _weigh(self, responses: Sequence[int], known_tokens: IntArray) -> int:
         """KV tokens that these take of an actor's memory by the admission rule in force."""

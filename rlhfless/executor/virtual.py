@@ -19,8 +19,9 @@ from rlhfless.engine.protocol import Request
 from rlhfless.executor.actors import EngineFactory, Held, Live, begin
 from rlhfless.executor.billing import bill
 from rlhfless.executor.check import check_gpus
+from rlhfless.executor.prefixes import prefixes_of
 from rlhfless.executor.record import StepRecord
-from rlhfless.executor.replay import check_replayable, measure
+from rlhfless.executor.replay import check_replayable, measure, measure_prefixes
 from rlhfless.executor.retime import StepLog, retime
 from rlhfless.executor.step import Watch
 from rlhfless.executor.virtual_orders import VirtualOrders
@@ -55,10 +56,10 @@ class VirtualStep(VirtualOrders):
         check_gpus(plan, cluster)
         super().__init__(plan, requests, record, migration, admission)
         self.cluster, self.rest, self.watch = cluster, rest, watch
-        self.live, self.held = begin(self.plan, self.requests, make_engine, latency, record, admission)
+        self.live, self.held, beginning = begin(self.plan, self.requests, make_engine, latency, record, admission)
         for actor in self.live.values():
             self.owner.update(dict.fromkeys(actor.plan.responses, actor))
-        self.log = StepLog.of({i: actor.engine for i, actor in self.live.items()}, len(record.spans))
+        self.log = StepLog.of({i: actor.engine for i, actor in self.live.items()}, beginning)
 
     def run(self) -> None:
         """Advance until every response is complete, then close what is held.
@@ -166,8 +167,12 @@ class VirtualStep(VirtualOrders):
         return reached
 
     def _release(self, actor: Live, at_s: float) -> None:
-        """The actor has nothing left to do: give its GPUs back now, or note that they are held on."""
+        """The actor has nothing left to do: give its GPUs back now, or note that they are held on. What its engine needed
+        to prepare shapes is recorded and not charged."""
         actor.engine.close()
+        journal = self.log.journals.get(actor.index)
+        if journal is not None and journal.prepare_s > 0:
+            self.record.event(actor.start_s, "capture", actor.holder, seconds=journal.prepare_s)
         actor.done_s = at_s
         del self.live[actor.index]
         self.held.append(Held(actor.index, "decode", actor.plan, actor.start_s, at_s))
@@ -200,8 +205,9 @@ def run_step(
 
     Tokens do not depend on timing, so ``measured`` charging takes two passes: the step is decided with the latency model's
     seconds, then every actor's batches are replayed back to back on the device and the record is retimed with what they took
-    (see ``rlhfless.executor.retime``). What rules decided stays as it was; start-up, sync and transfers stay charged by the
-    latency model.
+    (see ``rlhfless.executor.retime``). Measured are prefill and decode iterations of every actor, and what computing the
+    plan's prefixes once takes, which the actors that receive them wait for. What rules decided stays as it was; start-up, sync
+    and transfers stay charged by the latency model.
 
     Args:
         plan: every request must be in it once; a copy of its rule, if any, is asked while the step runs, so
@@ -217,14 +223,15 @@ def run_step(
         migration: ``move`` KV caches, ``recompute`` them, or whichever is ``cheaper`` by the latency model. Between actors of
             different kinds or sizes they are always recomputed. What was received or shared for a response that has not begun
             stays behind when it moves: it recomputes its whole context.
-        charging: of iterations, by ``profile`` or ``measured``.
+        charging: of iterations and of the plan's prefill, by ``profile`` or ``measured``.
         watch: told of the step's progress; without it and without a rule every actor is run to its end at once.
         watch_replays: told of the replays of ``measured``.
 
     Raises:
         PlanningError: a response is not in the plan once or has not one request, an actor's GPUs are not there or another's,
             a kind has no latency model, the plan reuses prefixes and the engines cannot, or the step cannot be
-            measured: its actors are not all alike, or its engines decode nothing. Nothing was started.
+            measured: its actors are not all alike, or its engines decode nothing or cannot time the prefixes that the plan
+            computes once. Nothing was started.
         ValueError: a request cannot be decoded, such as one whose prompt is too long; no token was computed.
         RuleError: the rule orders what cannot be done.
 
@@ -237,11 +244,13 @@ def run_step(
     executed = VirtualStep(plan, requests, make_engine, latency, cluster, record, rest, admission, migration, watch)
     executed.run()
     if measured is not None:
+        log, prefixes = executed.log, prefixes_of(executed.plan, executed.requests)
         try:
-            taken = measure(executed.log.journals, measured, watch=watch_replays)
+            prefill = measure_prefixes(prefixes, measured) if prefixes else None
+            taken = measure(log.journals, measured, watch=watch_replays)
         except BaseException as error:
             error.__dict__["record"] = record
             raise
-        record, held = retime(record, executed.log, executed.held, taken)
-        bill(record, executed.plan, held, cluster, rest)
+        record, held, beginning = retime(record, log, executed.held, taken, prefill)
+        bill(record, beginning.plan, held, cluster, rest)
     return record

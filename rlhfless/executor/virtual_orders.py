@@ -13,6 +13,7 @@ from rlhfless.engine.members import changed
 from rlhfless.engine.protocol import Progress, Request
 from rlhfless.executor.actors import Live
 from rlhfless.executor.decisions import check_all_go, check_decision, receiver_of
+from rlhfless.executor.record import Recompute
 from rlhfless.executor.retime import StepLog
 from rlhfless.executor.virtual_views import VirtualViews
 from solver.latency import LatencyModel
@@ -55,6 +56,7 @@ class VirtualOrders(VirtualViews):
         boundary_s = max(actor.engine.clock_s, now_s)
         keeps = actor.index in self.log.journals
         spans, events = (len(self.record.spans), len(self.record.events)) if keeps else (0, 0)
+        recomputes = len(self.record.recomputes)
         goes_to = {m.response: m.to_actor for m in moves}
         if isinstance(decision, Cut):
             check_all_go(self.rule, decision, [r.response for r in taken])
@@ -63,7 +65,8 @@ class VirtualOrders(VirtualViews):
         if keeps:
             self.log.handed(
                 now_s, actor.index, boundary_s, {r.response: self.available_s[r.response] for r in taken}, transfer_s,
-                range(spans, len(self.record.spans)), range(events, len(self.record.events)),
+                range(spans, len(self.record.spans)), range(recomputes, len(self.record.recomputes)),
+                range(events, len(self.record.events)),
             )  # fmt: skip
         self.record.moves += len(taken)
         actor.expecting -= len(taken)
@@ -79,6 +82,7 @@ class VirtualOrders(VirtualViews):
 
         An actor's link carries one transfer at a time, in the order in which they were ordered (as in ``solver.moves`` and
         ``solver.prefill.links``, receiving makes no link busy). A cache that is still on its way goes on once it is there.
+        What a transfer would have to wait for counts against it.
         """
         transfers: dict[int, float] = {}
         given: dict[int, list[Request]] = {}
@@ -86,10 +90,10 @@ class VirtualOrders(VirtualViews):
             assert self.rule is not None
             receiver = receiver_of(self.rule, Move(request.response, goes_to[request.response]), actor, self.live)
             context = request.context_tokens
-            move = request.kv is not None and self._moves_kv(actor, receiver, context)
+            start_s = max(boundary_s, actor.link_free_s, request.available_s)
+            move = request.kv is not None and self._moves_kv(actor, receiver, context, start_s - boundary_s)
             sent_s = boundary_s
             if move:
-                start_s = max(boundary_s, actor.link_free_s, request.available_s)
                 transfers[request.response] = transfer_s = actor.latency.transfer_s(context)
                 sent_s = actor.link_free_s = start_s + transfer_s
                 what = {
@@ -98,6 +102,8 @@ class VirtualOrders(VirtualViews):
                 }  # fmt: skip
                 self.record.span(actor.holder, "migrate", start_s, sent_s, **what)
                 self.record.span(receiver.holder, "transfer", start_s, sent_s, background=True, **what)
+            elif request.generated_tokens:
+                self.record.recomputes.append(Recompute(sent_s, request.response, actor.holder, receiver.holder))
             self.available_s[request.response] = sent_s
             passed_on = changed(request, available_s=sent_s, kv=request.kv if move else None)
             given.setdefault(receiver.index, []).append(passed_on)

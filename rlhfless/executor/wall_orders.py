@@ -19,7 +19,7 @@ from rlhfless.executor.actors import Held, with_prefixes, without_prompt
 from rlhfless.executor.decisions import check_all_go, check_decision, receiver_of
 from rlhfless.executor.faults import Faults, Speed
 from rlhfless.executor.prefixes import prefixes_of
-from rlhfless.executor.record import StepRecord
+from rlhfless.executor.record import Recompute, StepRecord
 from rlhfless.executor.remote import Crew
 from rlhfless.executor.step import Step
 from rlhfless.executor.wall_actor import Remote
@@ -165,7 +165,10 @@ class WallOrders(Step[Remote]):
             del self.leaving[response]
             self.sender[response] = sender.holder
             self.latest[response] = replace(request, kv=None)
-            self._send(receiver, [request if sender.can_move_to(receiver) else self.latest[response]])
+            passed_on = request if sender.can_move_to(receiver) else self.latest[response]
+            if passed_on.kv is None and passed_on.generated_tokens:
+                self.record.recomputes.append(Recompute(self.crew.now_s(), response, sender.holder, receiver.holder))
+            self._send(receiver, [passed_on])
         self.record.moves += len(taken)
 
     def _give(self, response: int, receiver: Remote) -> None:
@@ -254,12 +257,14 @@ class WallOrders(Step[Remote]):
             actor, goes_to = self.owner[decision.response], {decision.response: decision.to_actor}
         self._tell_decision(now_s, decision, actor, goes_to)
         with_kv = []
-        asked = [r for r in goes_to if r not in self.leaving]
+        asked, running = [r for r in goes_to if r not in self.leaving], set(actor.running)
         for response, to_actor in goes_to.items():
             receiver = receiver_of(self.rule, Move(response, to_actor), actor, self.live)
             known = int(self.prompt_tokens[response] + self.known_tokens[response])
-            if self._moves_kv(actor, receiver, known):
+            if self._moves_kv(actor, receiver, known, max(0.0, actor.link_free_s - now_s)):
                 with_kv.append(response)
+                if response in running and response in asked:  # who has not begun has nothing to send
+                    actor.link_free_s = max(now_s, actor.link_free_s) + actor.latency.transfer_s(known)
             self._give(response, receiver)
         if asked:
             self._ask_for(actor, asked, set(asked).intersection(with_kv))

@@ -1,12 +1,14 @@
 """The GPU timelines of one step under several schedules, on one time axis, with the responses that moved.
 
 Knows what ``timeline_rows`` finds in each trace, and which transfers were hand-overs; nothing of how schedules came about.
-Responses that move between the same two actors at about the same time are one line, and the more lines there are the fainter
-they get: what arrived where is at the dots.
+A line is solid where a KV cache was sent, dashed where the receiver computed it again (of engines that say so in their prefill
+spans). Responses that move between the same two actors at about the same time are one line, and the more lines there are the
+fainter they get: what arrived where is at the dots.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -34,8 +36,8 @@ class TimelinesInfo(NamedTuple):
 
     Attributes:
         timelines: of every schedule, times since the start of the step.
-        moves: of every schedule: ``from_row, to_row, start_s, end_s`` of KV caches that were handed over. A response whose
-            context is recomputed by its receiver moves without a transfer and is not among them.
+        moves: of every schedule: ``from_row, to_row, start_s, end_s, tokens, seconds, recomputed`` of responses that were
+            handed over: with their KV caches, or ``recomputed`` by their receivers, which took so many tokens and seconds.
         missing: why there is nothing to show, or the empty text.
     """
 
@@ -70,28 +72,37 @@ def _moves(trace: Trace, info: TimelineInfo) -> pd.DataFrame:
     spans = trace.spans
     own = (spans["run"] == info.run) & (spans["step"] == info.step) & (spans["phase"] == "transfer")
     sent = spans[own & spans["from_actor"].isin(list(row_of))]
-    return pd.DataFrame(
-        {
-            "from_row": sent["from_actor"].map(row_of).astype(int).to_numpy(),
-            "to_row": sent["holder"].map(row_of).astype(int).to_numpy(),
-            "start_s": sent["start_s"].to_numpy() - info.start_s,
-            "end_s": sent["end_s"].to_numpy() - info.start_s,
-        }
-    )
+    moves = [(row.from_actor, row.holder, row.start_s, row.end_s, 0, 0.0, False) for row in sent.itertuples()]
+    computing = (spans["run"] == info.run) & (spans["step"] == info.step) & (spans["phase"] == "prefill")
+    for row in spans[computing & spans["detail"].notna()].itertuples():
+        for one in json.loads(row.detail).get("recomputed", ()):
+            if one["from_actor"] in row_of and row.holder in row_of:
+                again = (one["tokens"], one["seconds"], True)
+                moves.append((one["from_actor"], row.holder, row.start_s, row.end_s, *again))
+    found = pd.DataFrame(moves, columns=["from_row", "to_row", "start_s", "end_s", "tokens", "seconds", "recomputed"])
+    rows = {name: found[name].map(row_of).astype(int) for name in ("from_row", "to_row")}
+    times = {name: found[name].astype(float) - info.start_s for name in ("start_s", "end_s")}
+    return found.assign(**rows, **times, recomputed=found["recomputed"].astype(bool))
 
 
 def bundles(moves: pd.DataFrame, within_s: float) -> pd.DataFrame:
     """Moves between the same two rows of which each starts within ``within_s`` of the one before, as one.
 
     Returns:
-        ``from_row, to_row, start_s, end_s, responses``: first start, last end, and how many they are.
+        ``from_row, to_row, start_s, end_s, tokens, seconds, responses``: first start, last end, sums, and how many they are.
     """
     rows = ["from_row", "to_row"]
     ordered = moves.sort_values([*rows, "start_s"])
     same = (ordered[rows].diff() == 0).all(axis=1) & (ordered["start_s"].diff() <= within_s)
     return (
         ordered.groupby([(~same).cumsum(), *rows], sort=False)
-        .agg(start_s=("start_s", "min"), end_s=("end_s", "max"), responses=("start_s", "size"))
+        .agg(
+            start_s=("start_s", "min"),
+            end_s=("end_s", "max"),
+            tokens=("tokens", "sum"),
+            seconds=("seconds", "sum"),
+            responses=("start_s", "size"),
+        )
         .reset_index(rows)
         .reset_index(drop=True)
     )
@@ -123,7 +134,9 @@ def plot_timelines(traces: Mapping[str, Trace], step: int | None = None) -> go.F
     end_s = max(float(max(one.allocations["end_s"].max(), one.planned["end_s"].max())) for _, one in timelines)
     for panel, (name, one) in enumerate(timelines, start=1):
         notes.append(add_bars(fig, one, row=panel, col=1))
-        _add_moves(fig, bundles(info.moves[name], TOGETHER * end_s), one.labels, panel)
+        moves = info.moves[name]
+        for again in (False, True):
+            _add_moves(fig, bundles(moves[moves["recomputed"] == again], TOGETHER * end_s), one.labels, panel, again)
         fig.update_yaxes(
             tickvals=list(range(len(one.holders))), ticktext=list(one.labels), range=[len(one.holders) - 0.4, -0.6],
             tickfont={"size": 10}, zeroline=False, showgrid=False, row=panel, col=1,
@@ -157,30 +170,39 @@ def _too_short(fig: go.Figure, visible_s: float) -> list[str]:
     return [name for name, x in longest.items() if x < visible_s]
 
 
-def _add_moves(fig: go.Figure, moves: pd.DataFrame, labels: tuple[str, ...], panel: int) -> None:
-    """A line from the sender to the receiver of every bundle, with a dot where it arrives; one plotly trace for all lines and
-    one for all dots."""
+def _add_moves(fig: go.Figure, moves: pd.DataFrame, labels: tuple[str, ...], panel: int, recomputed: bool) -> None:
+    """A line from the sender to the receiver of every bundle, dashed where KV caches are recomputed, with a dot where it
+    arrives (is computed); one plotly trace for all lines and one for all dots."""
     if moves.empty:
         return
     at = [x for one in moves.itertuples() for x in (one.start_s, one.end_s, None)]
     rows = [y for one in moves.itertuples() for y in (one.from_row, one.to_row, None)]
-    lines = {"color": VERMILLION, "width": 1}
+    lines = {"color": VERMILLION, "width": 1, "dash": "dash" if recomputed else "solid"}
+    name = (
+        "responses move, recomputed there (dot: where to)" if recomputed else "responses move (dot: where to, larger for more)"
+    )
     fig.add_scatter(
-        x=at, y=rows, mode="lines", name="responses move (dot: where to, larger for more)", line=lines,
-        opacity=min(0.9, max(0.15, CLEAR_LINES / len(moves))), hoverinfo="skip", legendrank=150, row=panel, col=1,
+        x=at, y=rows, mode="lines", name=name, line=lines,
+        opacity=min(0.9, max(0.15, CLEAR_LINES / len(moves))), hoverinfo="skip", legendrank=150 + 2 * recomputed,
+        row=panel, col=1,
     )  # fmt: skip
     told = [
         hover(
-            [("from", labels[one.from_row]), ("time", f"{number(one.start_s, 's')} to {number(one.end_s, 's')}")],
+            [
+                ("from", labels[one.from_row]),
+                ("time", f"{number(one.start_s, 's')} to {number(one.end_s, 's')}"),
+                *([("recomputed", f"{one.tokens:,} tokens in {number(one.seconds, 's')}")] if recomputed else []),
+            ],
             f"{labels[one.to_row]}: {counted(one.responses, 'response')} moved here",
         )
         for one in moves.itertuples()
     ]
+    dots = "recomputed" if recomputed else "responses arrive"
     fig.add_scatter(
-        x=moves["end_s"], y=moves["to_row"], mode="markers", name="responses arrive", hovertext=told, hoverinfo="text",
+        x=moves["end_s"], y=moves["to_row"], mode="markers", name=dots, hovertext=told, hoverinfo="text",
         marker={
             "size": [min(12.0, 3.0 + 2.0 * math.sqrt(n)) for n in moves["responses"]], "color": VERMILLION, "opacity": 0.8,
             "line": {"width": 1, "color": "#FFFFFF"},
         },
-        legendrank=151, row=panel, col=1,
+        legendrank=151 + 2 * recomputed, row=panel, col=1,
     )  # fmt: skip

@@ -94,6 +94,12 @@ def test_on_the_virtual_clock(how: str, charging: str, factory: TorchEngineFacto
             replays.append(again.prefill)
             return found
 
+        def replay_prefixes(self, prefixes):
+            with counting(self.model) as again:
+                found = super().replay_prefixes(prefixes)
+            replays.append(again.prefill)
+            return found
+
     engines = Once(factory.model, factory.eos_id)
     rest = StepRest(0.1, 0.1, 1 if how == "learner" else 0)
     with counting(factory.model) as fed:

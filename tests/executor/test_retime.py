@@ -14,6 +14,7 @@ from replay_samples import executed, factory, torch_requests, torch_step
 
 from rlhfless.engine.journal import Journal, Newcomer, Replayed
 from rlhfless.executor.actors import Held
+from rlhfless.executor.beginning import Beginning
 from rlhfless.executor.billing import bill
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.retime import StepLog, retime
@@ -28,9 +29,9 @@ def own_seconds(journal: Journal) -> Replayed:
     return Replayed(np.stack([journal.prefill_s, journal.decode_s], axis=1), 0.0)
 
 
-def told(ran: VirtualStep, seconds: dict[int, Replayed]) -> StepRecord:
-    record, held = retime(ran.record, ran.log, ran.held, seconds)
-    bill(record, ran.plan, held, ran.cluster, ran.rest)
+def told(ran: VirtualStep, seconds: dict[int, Replayed], prefill: Replayed | None = None) -> StepRecord:
+    record, held, beginning = retime(ran.record, ran.log, ran.held, seconds, prefill)
+    bill(record, beginning.plan, held, ran.cluster, ran.rest)
     return record
 
 
@@ -157,7 +158,7 @@ def test_an_actor_that_did_nothing_holds_what_it_held():
     step = torch_step(3)
     ran = executed(step, "static")
     nobody = [*ran.held, Held(99, "prefill", ran.plan.actors[0], 5.0, 6.5)]
-    _, held = retime(ran.record, ran.log, nobody, {i: own_seconds(j) for i, j in ran.log.journals.items()})
+    _, held, _ = retime(ran.record, ran.log, nobody, {i: own_seconds(j) for i, j in ran.log.journals.items()})
     assert held[-1].done_s == 6.5
 
 
@@ -174,4 +175,4 @@ def test_a_journal_tells_iterations_batch_by_batch():
     (first, until), (second, end) = journal.stays()
     assert (first.iteration, until, second.iteration, end, second.left) == (0, 3, 3, 4, (1,))
     assert (first.missing_tokens, first.computed_tokens, first.computing, journal.finished) == (10, 9, 1, [(3, 1)])
-    assert StepLog.of({}, 0).journals == {}
+    assert StepLog.of({}, Beginning.of(plan_of([]), [], 0.0)).journals == {}

@@ -25,7 +25,8 @@ def moving_trace() -> Trace:
 
 def test_a_move_goes_from_the_sender_s_row_to_the_receiver_s():
     info = timelines_info({"moves": moving_trace(), "stays": sample_trace(2)})
-    assert info.moves["moves"].to_dict("records") == [{"from_row": 1, "to_row": 0, "start_s": 1.5, "end_s": 2.0}]
+    sent = {"from_row": 1, "to_row": 0, "start_s": 1.5, "end_s": 2.0, "tokens": 0, "seconds": 0.0, "recomputed": False}
+    assert info.moves["moves"].to_dict("records") == [sent]
     assert info.moves["stays"].empty
     assert [one.step for one in info.timelines.values()] == [1, 1]
 
@@ -46,12 +47,14 @@ def test_moves_between_two_actors_at_about_the_same_time_are_one_line():
     moves = pd.DataFrame(
         [(1, 0, 1.0, 1.2), (2, 0, 1.0, 1.1), (1, 0, 1.3, 1.4), (1, 0, 3.0, 3.1), (0, 1, 1.0, 1.1)],
         columns=["from_row", "to_row", "start_s", "end_s"],
-    )
+    ).assign(tokens=[1, 2, 4, 8, 16], seconds=0.5)
     found = bundles(moves, 0.5)
     columns = ["from_row", "to_row", "start_s", "end_s", "responses"]
     assert found[columns].to_numpy().tolist() == [
         [0, 1, 1.0, 1.1, 1], [1, 0, 1.0, 1.4, 2], [1, 0, 3.0, 3.1, 1], [2, 0, 1.0, 1.1, 1],
     ]  # fmt: skip
+    assert found["tokens"].tolist() == [16, 5, 8, 2]
+    assert found["seconds"].tolist() == [0.5, 1.0, 0.5, 0.5]
     assert bundles(moves[:0], 0.5).empty
     assert bundles(moves, 0.0)["responses"].tolist() == [1] * 5
 
@@ -63,6 +66,29 @@ def test_where_moves_arrive_is_told_at_the_dots():
     assert "actor-0" in dots.hovertext[0]
     assert "1 response moved here" in dots.hovertext[0]
     assert "actor-1" in dots.hovertext[0]
+
+
+def test_a_recomputed_move_is_a_dashed_line_with_what_it_took():
+    """Of a prefill from 1 s to 2 s, in which actor-0 computes two responses of actor-1 again, and one that came from a
+    holder that does not decode."""
+    again = [
+        {"response": 3, "tokens": 1200, "seconds": 0.5, "from_actor": "actor-1"},
+        {"response": 4, "tokens": 300, "seconds": 0.25, "from_actor": "actor-1"},
+        {"response": 5, "tokens": 300, "seconds": 0.25, "from_actor": "gone"},
+    ]
+    prefill = {"step": 0, "holder": "actor-0", "phase": "prefill", "start_s": 1.0, "end_s": 2.0}
+    other = {**prefill, "detail": json.dumps({"else": 1})}
+    rows = [*tables(0)["spans"], {**prefill, "detail": json.dumps({"recomputed": again})}, other]
+    fig = plot_timelines({"recomputes": sample_trace(1, spans=rows)})
+    line = next(one for one in fig.data if one.name == "responses move, recomputed there (dot: where to)")
+    assert (list(line.x), list(line.y), line.line.dash) == ([1.0, 2.0, None], [1, 0, None], "dash")
+    assert line.showlegend
+    dots = next(one for one in fig.data if one.name == "recomputed")
+    assert (list(dots.x), list(dots.y)) == ([2.0], [0])
+    assert "2 responses moved here" in dots.hovertext[0]
+    assert "1,500 tokens in 0.750 s" in dots.hovertext[0]
+    assert "2 moves" in fig.layout.annotations[0].text
+    assert not [one for one in fig.data if one.name == "responses arrive"]
 
 
 def test_what_is_too_short_to_be_seen_is_not_in_the_legend():
