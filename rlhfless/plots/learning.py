@@ -137,7 +137,7 @@ def _add_algorithm(fig: go.Figure, info: LearningInfo, algorithm: str, colour: s
         for one in means.itertuples()
     ]
     for row, (column, _) in enumerate(ROWS, start=1):
-        for seed, own in steps.groupby("seed") if steps["seed"].nunique() > 1 else ():
+        for seed, own in steps.groupby("seed"):
             fig.add_scatter(
                 x=own["step"] + 1, y=own[column], mode="lines", line={"color": colour, "width": 0.8}, opacity=0.35,
                 name=f"{name}, seed {seed}", showlegend=False, hoverinfo="skip", row=row, col=1,

@@ -41,7 +41,8 @@ def test_every_algorithm_is_drawn_with_its_seeds_and_its_accuracies() -> None:
     fig = plot_learning(RUNS)
     names = [str(one.name) for one in fig.data]
     assert names.count("GRPO") == names.count("&lt;PPO&gt;") == 3, "reward, length, actors"
-    assert sorted(name for name in names if "seed" in name) == ["GRPO, seed 0"] * 3 + ["GRPO, seed 1"] * 3
+    thin = ["&lt;PPO&gt;, seed 0"] * 3 + ["GRPO, seed 0"] * 3 + ["GRPO, seed 1"] * 3
+    assert sorted(name for name in names if "seed" in name) == thin
     marks = next(one for one in fig.data if one.name == "GRPO, held out")
     assert list(marks.x) == [0, 2]
     assert list(marks.error_y.array) == pytest.approx([0.02, 0.02])
