@@ -114,7 +114,7 @@ def busy_ahead(
         delay, stall = delay_s(model, held, 0.0), stall_s(model, held)
         sent_s = now
         while found.lists and sent_s < until:
-            for move in found.send(sent_s, links):
+            for _, move in found.send(sent_s, links):
                 i = move.response
                 sender = int(owner[i])
                 busy[sender] = max(busy[sender], links.free_s.get(sender, sent_s))

@@ -14,6 +14,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,13 @@ LATE_SHARE = 0.3  # of a delay that later moves do not make up for (the best of 
 HYSTERESIS = 1.5  # times its cost that a move between actors that go on must gain
 TRIES = 3  # responses of a sender that find no place, the most promising first, before it waits for the next look
 OFFERS = 24  # responses of a sender that a look lists
+
+
+class Sent(NamedTuple):
+    """A move and the actor that it leaves."""
+
+    from_actor: int
+    move: Move
 
 
 @dataclass
@@ -52,9 +60,9 @@ class Look:
     places: Places
     lists: dict[int, list[Offer]]
 
-    def send(self, now_s: float, links: Links, complete: Sequence[bool] | NDArray[np.bool_] | None = None) -> list[Move]:
+    def send(self, now_s: float, links: Links, complete: Sequence[bool] | NDArray[np.bool_] | None = None) -> list[Sent]:
         """The next responses of all senders whose link is free, entered in ``places`` and ``links``."""
-        places, moves = self.places, []
+        places, moves = self.places, list[Sent]()
         for k in [k for k in self.lists if links.free_s.get(places.ids[k], -math.inf) <= now_s + 1e-9]:
             waiting, drains = self.lists[k], not places.stays[k]
             missed: list[Offer] = []
@@ -68,7 +76,7 @@ class Look:
                 if to < 0 or (not drains and gain <= offer.least_gain[places.kind[to]]):
                     missed.append(offer)
                     continue
-                moves.append(Move(offer.response, places.ids[to]))
+                moves.append(Sent(places.ids[k], Move(offer.response, places.ids[to])))
                 places.move(offer, k, to)
                 if offer.kv_tokens > 0:
                     links.free_s[places.ids[k]] = now_s + offer.pass_s[places.kind[to]]

@@ -36,7 +36,7 @@ import numpy as np
 
 from solver.fleet import Fleet
 from solver.latency import LatencyModel
-from solver.moves import Links, Look, look
+from solver.moves import Links, Look, Sent, look
 from solver.remaining import RemainingLengths
 from solver.rules import ActorView, Decision, Move, StepState, Trigger
 from solver.survivors import survivors_of
@@ -66,7 +66,7 @@ def replan(
     if len(state.actors) < 2:
         return []
     survivors = survivors_of(state, remaining, fleet, price)
-    return [*look(survivors, remaining, price, links).send(state.now_s, links)]
+    return [move for _, move in look(survivors, remaining, price, links).send(state.now_s, links)]
 
 
 @dataclass
@@ -140,18 +140,20 @@ class Replan:
                 self._look.lists.pop(k, None)
 
 
-def _with_room(moves: Sequence[Move], state: StepState) -> list[Move]:
-    """The moves whose receivers have a free slot and memory now, or such as others of the moves free."""
-    if not moves:
+def _with_room(sent: Sequence[Sent], state: StepState) -> list[Move]:
+    """The moves whose receivers have a free slot and memory now, or such as others of the moves free. Only actors that send or
+    receive are looked at: memory is counted over all responses of an actor."""
+    if not sent:
         return []
-    slots = {view.actor: view.free_slots for view in state.actors}
-    memory = {view.actor: view.free_kv_tokens for view in state.actors}
+    views = {view.actor: view for view in state.actors}
+    taking_part = {actor for sender, move in sent for actor in (sender, move.to_actor) if actor in views}
+    slots = {actor: views[actor].free_slots for actor in taking_part}
+    memory = {actor: views[actor].free_kv_tokens for actor in taking_part}
     needs = state.held_tokens
     kept = []
-    for move in moves:
-        sender = next((v.actor for v in state.actors if move.response in v.running or move.response in v.waiting), None)
+    for sender, move in sent:
         tokens = int(needs[move.response])
-        if slots.get(move.to_actor, 0) > 0 and memory[move.to_actor] >= tokens and sender is not None:
+        if sender in slots and slots.get(move.to_actor, 0) > 0 and memory[move.to_actor] >= tokens:
             for actor, sign in ((move.to_actor, -1), (sender, 1)):
                 slots[actor] += sign
                 memory[actor] += sign * tokens

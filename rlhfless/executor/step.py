@@ -107,15 +107,13 @@ class Step(Generic[A]):
         name = "cut" if isinstance(decision, Cut) else "move"
         self.record.event(now_s, name, sender.holder, responses=len(goes_to), to=to)
 
-    def _moves_kv(self, sender: A, receiver: A, context_tokens: int, waits_s: float) -> bool:
-        """Whether to move the KV state of a response with this context, of which the transfer can begin after ``waits_s``; else
-        it is recomputed."""
+    def _moves_kv(self, sender: A, receiver: A, context_tokens: int) -> bool:
+        """Whether to move the KV state of a response with this context; else it is recomputed."""
         if self.migration == "recompute" or not sender.can_move_to(receiver):
             return False
         if self.migration == "move":
             return True
-        transfer_s, recompute_s = sender.latency.transfer_s(context_tokens), receiver.latency.recompute_s(context_tokens)
-        return bool(sends_kv(transfer_s, recompute_s, waits_s))
+        return bool(sends_kv(sender.latency.transfer_s(context_tokens), receiver.latency.recompute_s(context_tokens)))
 
     def _weigh(self, responses: Sequence[int], known_tokens: IntArray) -> int:
         """KV tokens that these take of an actor's memory by the admission rule in force."""

@@ -82,7 +82,6 @@ class VirtualOrders(VirtualViews):
 
         An actor's link carries one transfer at a time, in the order in which they were ordered (as in ``solver.moves`` and
         ``solver.prefill.links``, receiving makes no link busy). A cache that is still on its way goes on once it is there.
-        What a transfer would have to wait for counts against it.
         """
         transfers: dict[int, float] = {}
         given: dict[int, list[Request]] = {}
@@ -90,10 +89,10 @@ class VirtualOrders(VirtualViews):
             assert self.rule is not None
             receiver = receiver_of(self.rule, Move(request.response, goes_to[request.response]), actor, self.live)
             context = request.context_tokens
-            start_s = max(boundary_s, actor.link_free_s, request.available_s)
-            move = request.kv is not None and self._moves_kv(actor, receiver, context, start_s - boundary_s)
+            move = request.kv is not None and self._moves_kv(actor, receiver, context)
             sent_s = boundary_s
             if move:
+                start_s = max(boundary_s, actor.link_free_s, request.available_s)
                 transfers[request.response] = transfer_s = actor.latency.transfer_s(context)
                 sent_s = actor.link_free_s = start_s + transfer_s
                 what = {

@@ -257,14 +257,12 @@ class WallOrders(Step[Remote]):
             actor, goes_to = self.owner[decision.response], {decision.response: decision.to_actor}
         self._tell_decision(now_s, decision, actor, goes_to)
         with_kv = []
-        asked, running = [r for r in goes_to if r not in self.leaving], set(actor.running)
+        asked = [r for r in goes_to if r not in self.leaving]
         for response, to_actor in goes_to.items():
             receiver = receiver_of(self.rule, Move(response, to_actor), actor, self.live)
             known = int(self.prompt_tokens[response] + self.known_tokens[response])
-            if self._moves_kv(actor, receiver, known, max(0.0, actor.link_free_s - now_s)):
+            if self._moves_kv(actor, receiver, known):
                 with_kv.append(response)
-                if response in running and response in asked:  # who has not begun has nothing to send
-                    actor.link_free_s = max(now_s, actor.link_free_s) + actor.latency.transfer_s(known)
             self._give(response, receiver)
         if asked:
             self._ask_for(actor, asked, set(asked).intersection(with_kv))

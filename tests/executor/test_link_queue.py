@@ -1,4 +1,4 @@
-"""A KV cache is sent where it is there sooner than it would be recomputed, with what its transfer has to wait for."""
+"""A KV cache is sent where its transfer takes less than recomputing it, whatever it has to wait for on the link."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import pytest
 from executor_samples import plan_of, uniform_step
 from hypothesis import given
 from hypothesis import strategies as st
-from remote_samples import ScriptedActor, ScriptedCrew
 
 from rlhfless.engine.simulated import SimulatedEngine
-from rlhfless.executor import StepRecord, run_step
-from rlhfless.executor.wall import WallStep
-from solver import LatencyModel, StepRest
+from rlhfless.executor import run_step
+from solver import LatencyModel
 from solver.rules import ActorView, Cut, Decision, Move, StepState, Trigger
 from solver.worth import delay_s, sends_kv, stall_s
 
@@ -52,18 +50,12 @@ CUT = Cut(0, tuple(Move(r, 1) for r in range(4)))
 
 
 @pytest.mark.parametrize("singly", [False, True])
-def test_those_that_would_wait_longer_than_recomputing_takes_are_recomputed(singly):
-    """The third would be there after 0.39 s, the second is after 0.26 s."""
+def test_those_that_wait_for_the_link_are_sent_too(singly):
+    """The fourth is there after 0.52 s, and would be after 0.3 s if it held up the receiver's batch for being recomputed."""
     decisions = [Move(r, 1) for r in range(4)] if singly else [CUT]
     found = sent({0.35: decisions}, "cheaper")
-    assert [response for response, _, _ in found] == [0, 1]
+    assert [response for response, _, _ in found] == [0, 1, 2, 3]
     assert found[1][2] == pytest.approx(found[0][2] + 0.13, abs=2e-2)
-    assert [response for response, _, _ in sent({0.35: decisions}, "move")] == [0, 1, 2, 3]
-
-
-def test_a_link_that_is_free_again_counts_for_nothing():
-    found = sent({0.35: [Move(0, 1), Move(1, 1)], 0.75: [Move(2, 1)]}, "cheaper")
-    assert [response for response, _, _ in found] == [0, 1, 2]
 
 
 @given(st.floats(0, 2), st.floats(0, 0.1), st.floats(0, 2), st.floats(0, 0.1), st.integers(1, 100))
@@ -77,36 +69,4 @@ def test_planner_and_executor_compare_the_same(base_s, per_token_s, prefill_s, p
     sends = bool(sends_kv(transfer_s, recompute_s))
     assert stall_s(latency, kv_tokens)[0] == pytest.approx(0.0 if sends else recompute_s)
     assert delay_s(latency, kv_tokens, 0.0)[0] == pytest.approx(min(transfer_s, recompute_s))
-    assert not sends_kv(transfer_s, recompute_s, recompute_s + 1e-6)
     assert not sends_kv(np.inf, recompute_s)
-
-
-class CutAll:
-    """Cuts actor 0 once one of its responses is complete."""
-
-    name = "cut all"
-
-    def next_trigger(self, view: ActorView) -> Trigger | None:
-        return Trigger(1) if view.actor == 0 else None
-
-    def decide(self, now_s: float, state: StepState) -> list[Decision]:
-        leaving = next(a for a in state.actors if a.actor == 0)
-        return [Cut(0, tuple(Move(r, 1) for r in leaving.unfinished))]
-
-
-@pytest.mark.parametrize(("prefill_base_s", "most"), [(15.0, 1), (25.0, 2), (1e6, 5)])
-def test_on_the_wall_clock_the_link_is_queued_for_too(monkeypatch, prefill_base_s, most):
-    """A transfer takes 10 s: after 15 s one is there, after 25 s two are."""
-    asked: list[set[int]] = []
-    cut = ScriptedActor.cut
-    monkeypatch.setattr(
-        ScriptedActor, "cut", lambda self, responses, with_kv: (asked.append(set(with_kv)), cut(self, responses, with_kv))
-    )  # fmt: skip
-    step = uniform_step([1, *[50] * 6], transfer_base_s=10.0, prefill_base_s=prefill_base_s)
-    plan = plan_of([range(6), [6]], CutAll())
-    WallStep(
-        plan, step.requests(), ScriptedCrew(0, obeys=1.0), step.latency, step.cluster, StepRecord("run", 0, plan, 0.0),
-        StepRest(), "reserve", "cheaper",
-    ).run()  # fmt: skip
-    [with_kv] = asked
-    assert len(with_kv) == most
