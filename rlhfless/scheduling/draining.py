@@ -48,17 +48,18 @@ class DrainingFold(SquareRootFold):
 
         def send(view: ActorView) -> bool:
             """Send a response to the thinnest actor with a free slot and memory for it, if there is one."""
-            if not view.unfinished or self._free_s.get(view.actor, -math.inf) > now_s + 1e-9:
+            if not view.unfinished_count or self._free_s.get(view.actor, -math.inf) > now_s + 1e-9:
                 return False
-            (needs,) = room.needs(view.unfinished[:1])
-            others = [v.actor for v in staying if v.actor != view.actor]
-            open_to = [a for a in others if room.slots[a] > 0 and room.kv_tokens(a) >= needs]
-            if not open_to:
+            others = sorted((load[v.actor], v.actor) for v in staying if v.actor != view.actor and room.slots[v.actor] > 0)
+            for there, to in others:  # memory last, as counting it looks at all responses of an actor
+                if view.actor not in self._leaving and load[view.actor] - there < max(2.0, UNEVEN * load[view.actor]):
+                    return False
+                response = view.unfinished[0]
+                (needs,) = room.needs([response])
+                if room.kv_tokens(to) >= needs:
+                    break
+            else:
                 return False
-            to = min(open_to, key=lambda a: (load[a], a))
-            if view.actor not in self._leaving and load[view.actor] - load[to] < max(2.0, UNEVEN * load[view.actor]):
-                return False
-            response = view.unfinished[0]
             moves.append(Move(response, to))
             room.give(to, needs)
             load[to] += 1
