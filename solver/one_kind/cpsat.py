@@ -167,6 +167,7 @@ def improve(
     solver.parameters.max_deterministic_time = DETERMINISTIC_SHARE * time_limit_s
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
+    solver.parameters.catch_sigint_signal = False  # it would leave Ctrl-C to the system, which then ends the whole kernel
     status = solver.solve(model)
     stopped = status != cp_model.OPTIMAL and solver.wall_time >= left_s * 0.89
     # a relaxation of the whole problem only where slots cannot bind and the order of prewarmed actors does not matter
