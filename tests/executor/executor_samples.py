@@ -93,6 +93,20 @@ def uniform_step(lengths: Sequence[int], **changes: float) -> Step:
 
 
 @dataclass
+class Orders:
+    """Decides what it is told at the times that it is told."""
+
+    at: dict[float, list[Decision]]
+    name: str = "orders"
+
+    def next_trigger(self, view: ActorView) -> Trigger | None:
+        return Trigger(time_s=min(self.at)) if self.at else None
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        return self.at.pop(min(self.at))
+
+
+@dataclass
 class Recorder:
     """Another rule, with a note of when it was asked and what it decided."""
 

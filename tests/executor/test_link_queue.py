@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from executor_samples import plan_of, uniform_step
+from executor_samples import Orders, plan_of, uniform_step
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.executor import run_step
 from solver import LatencyModel
-from solver.rules import ActorView, Cut, Decision, Move, StepState, Trigger
+from solver.rules import Cut, Decision, Move
 from solver.worth import delay_s, sends_kv, stall_s
-
-
-@dataclass
-class Orders:
-    """Decides what it is told at the times that it is told."""
-
-    at: dict[float, list[Decision]]
-    name: str = "orders"
-
-    def next_trigger(self, view: ActorView) -> Trigger | None:
-        return Trigger(time_s=min(self.at)) if self.at else None
-
-    def decide(self, now_s: float, state: StepState) -> list[Decision]:
-        return self.at.pop(min(self.at))
 
 
 def sent(at: dict[float, list[Decision]], migration: str) -> list[tuple[int, float, float]]:

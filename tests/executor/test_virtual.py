@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from executor_samples import LIMIT, Restless, Step, assert_sound, execute, plan_of, random_step, run, uniform_step
+from executor_samples import LIMIT, Orders, Restless, Step, assert_sound, execute, plan_of, random_step, run, uniform_step
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -170,20 +170,6 @@ def sent_by(record, holder):
     """(response, start, end) of every cache that it sends."""
     spans = [(json.loads(s["detail"]), s) for s in record.spans if s["phase"] == "migrate" and s["holder"] == holder]
     return [(what["response"], round(s["start_s"], 6), round(s["end_s"], 6)) for what, s in spans]
-
-
-@dataclass
-class Orders:
-    """Decides what it is told at the times that it is told."""
-
-    at: dict[float, list[Decision]]
-    name: str = "orders"
-
-    def next_trigger(self, view: ActorView) -> Trigger | None:
-        return Trigger(time_s=min(self.at)) if self.at else None
-
-    def decide(self, now_s: float, state: StepState) -> list[Decision]:
-        return self.at.pop(min(self.at))
 
 
 def test_moves_from_one_actor_take_turns_on_its_link():

@@ -62,20 +62,32 @@ def larger(instance, what):
     }[what]()
 
 
+def limits(data, kind, what, free, shares):
+    """A share of the time or cost of the plan that ``free`` gives, as deadline or budget, and a wider one where it is the limit
+    that grows; None twice for other objectives."""
+    assume(what != "limit" or kind in ("deadline_s", "budget_gpu_s"))
+    if kind not in ("deadline_s", "budget_gpu_s"):
+        return None, None
+    plan = free()
+    limit = max(plan.makespan_s if kind == "deadline_s" else plan.gpu_seconds, 1e-3) * data.draw(st.sampled_from(shares))
+    return limit, limit * (data.draw(st.floats(1.01, 2.0)) if what == "limit" else 1.0)
+
+
+def assert_never_raised(plan, plan_with_more, kind, limit, wider):
+    """The proven optimum of a problem is not above that of one with less of something."""
+    before = optimum(plan, kind, limit)
+    assume(before is not None and not math.isinf(before))
+    after = optimum(plan_with_more, kind, wider)
+    assert after is None or after <= before * (1 + PROVED)
+
+
 @given(st.data(), either, st.sampled_from(OBJECTIVES), st.sampled_from(["GPUs", "slots", "memory", "limit"]))
 @settings(max_examples=60, deadline=None)
 def test_more_of_anything_never_raises_a_proven_optimum(data, instance, kind, what):
-    limit = wider = None
-    if kind in ("deadline_s", "budget_gpu_s"):
-        split = solver.random_split(*instance[:3], admission=instance.admission)
-        limit = max(split.makespan_s if kind == "deadline_s" else split.gpu_seconds, 1e-3)
-        limit *= data.draw(st.sampled_from([0.7, 0.85, 1.0]))
-        wider = limit * (data.draw(st.floats(1.01, 2.0)) if what == "limit" else 1.0)
-    assume(what != "limit" or limit is not None)
-    before = optimum(one_kind_plan(instance), kind, limit)
-    assume(before is not None and not math.isinf(before))
-    after = optimum(one_kind_plan(larger(instance, what)), kind, wider)
-    assert after is None or after <= before * (1 + PROVED)
+    limit, wider = limits(
+        data, kind, what, lambda: solver.random_split(*instance[:3], admission=instance.admission), [0.7, 0.85, 1.0]
+    )
+    assert_never_raised(one_kind_plan(instance), one_kind_plan(larger(instance, what)), kind, limit, wider)
 
 
 @pytest.mark.parametrize("kind", OBJECTIVES)
@@ -119,17 +131,8 @@ def larger_mixed(instance: MixedInstance, what: str) -> MixedInstance:
 @given(st.data(), either_mixed, st.sampled_from(OBJECTIVES), st.sampled_from(["GPUs", "slots", "memory", "prewarmed", "limit"]))
 @settings(max_examples=60, deadline=None)
 def test_more_of_anything_never_raises_a_proven_optimum_on_mixed_clusters(data, instance, kind, what):
-    limit = wider = None
-    if kind in ("deadline_s", "budget_gpu_s"):
-        free = mixed_plan(instance)(solver.Objective(0.5))
-        limit = max(free.makespan_s if kind == "deadline_s" else free.gpu_seconds, 1e-3)
-        limit *= data.draw(st.sampled_from([0.9, 1.0, 1.2]))
-        wider = limit * (data.draw(st.floats(1.01, 2.0)) if what == "limit" else 1.0)
-    assume(what != "limit" or limit is not None)
-    before = optimum(mixed_plan(instance), kind, limit)
-    assume(before is not None and not math.isinf(before))
-    after = optimum(mixed_plan(larger_mixed(instance, what)), kind, wider)
-    assert after is None or after <= before * (1 + PROVED)
+    limit, wider = limits(data, kind, what, lambda: mixed_plan(instance)(solver.Objective(0.5)), [0.9, 1.0, 1.2])
+    assert_never_raised(mixed_plan(instance), mixed_plan(larger_mixed(instance, what)), kind, limit, wider)
 
 
 @given(either_mixed, st.sampled_from([1.02, 1.3, 2.0, 4.0]), st.sampled_from(["GPUs", "slots", "memory", "prewarmed"]))
