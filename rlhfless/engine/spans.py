@@ -65,7 +65,8 @@ class SpanAccumulator:
     def _flush(self) -> None:
         if self._tokens:
             seconds = self._end_s - self._start_s
-            batch, kv_tokens = self._batch_s / seconds, self._kv_token_s / seconds
+            batch = min(self._batch_s / seconds, float(self.slots))  # sums of times round, a batch has no more than its slots
+            kv_tokens = self._kv_token_s / seconds
             span = EngineSpan("decode", self._start_s, self._end_s, batch, self.slots, self._tokens, kv_tokens)
             self._spans.append(span)
         self._tokens, self._batch_s, self._kv_token_s = 0, 0.0, 0.0

@@ -85,6 +85,7 @@ class _Part:
         batch_mean, kv_mean = (
             np.where(total > 0, np.add.reduceat(seconds * x, at) / weight, x[at]) for x in (batch, kv_tokens)
         )
+        batch_mean = np.minimum(batch_mean, self.slots)  # weights of times round, a batch has no more than its slots
         ready = at_s[at].copy()
         ready[len(at) - len(prefills) :] += prefill_s
         ends = at_s[np.append(at[1:], until - first)]
