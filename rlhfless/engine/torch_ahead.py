@@ -58,10 +58,10 @@ class Ahead:
 
     Attributes:
         batch: responses in it; kv_tokens: that it holds at the start of the first, ``batch`` more at that of each that follows.
-        change: the batch, where it is a new one: that is one iteration.
+        change: the batch, where it is a new one. Where newcomers or evicted ones make it so, that is one iteration.
         prefill_s: before the first; decode_s, ends_s: of each iteration, and the boundary that it leads to; empty while what it
             takes is not known.
-        drawn: by those that were run, with this ``stretch``.
+        drawn: by those that were run. stretch: with which; None while rows of a new batch are still to be filled.
     """
 
     start_s: float

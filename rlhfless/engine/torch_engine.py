@@ -104,14 +104,18 @@ class TorchEngine:
         if upcoming is not None and any(s.queued_s <= upcoming.starts_s[-1] for s in responses):
             loop.upcoming = None
 
-    @_computes
     def peek_next_event_s(self, completions: int = 1) -> float:
-        due_s = self._loop.queue.due_s(self._loop.clock_s)
-        return due_s if due_s < math.inf else self._loop.next_completion_s()
+        loop = self._loop
+        if (due_s := loop.queue.due_s(loop.clock_s)) < math.inf:
+            return due_s
+        if loop.upcoming is None:  # else nothing is computed, and an executor asks all of its engines again and again
+            self._look_ahead()
+        return loop.next_completion_s()
 
-    @_computes
     def advance(self, to_s: float) -> Progress:
-        return self._commit_while(lambda ahead: bisect_right(ahead.ends_s, to_s), to_s)
+        if self._loop.nothing_by(to_s):
+            return Progress([], self._loop.spans.drain())
+        return self._advance(to_s)
 
     @_computes
     def step(self, from_s: float, clock: Callable[[], float]) -> Progress:
@@ -190,6 +194,14 @@ class TorchEngine:
 
     def close(self) -> None:
         self._loop.close()
+
+    @_computes
+    def _look_ahead(self) -> None:
+        self._loop.next()
+
+    @_computes
+    def _advance(self, to_s: float) -> Progress:
+        return self._commit_while(lambda ahead: bisect_right(ahead.ends_s, to_s), to_s)
 
     def _commit_while(self, wanted: Callable[[Ahead], int], to_s: float) -> Progress:
         return Progress(self._loop.commit_while(wanted, to_s), self._loop.spans.drain())

@@ -78,9 +78,10 @@ class DecodeLoop:
             self.upcoming = ahead
             if self._clock.model is None:
                 ahead.take(*self.run(ahead, 1))
-            elif ahead.change is None:
+            elif ahead.stretch is not None:
                 ahead.take(0.0, self._unchanged_s(ahead))
             else:
+                assert ahead.change is not None
                 (decode_s,) = self._clock.steps_s(ahead.batch, ahead.kv_tokens, 1)
                 ahead.take(
                     self._clock.prefill_s(ahead.change.missing_tokens),
@@ -93,9 +94,13 @@ class DecodeLoop:
         ahead = self.next()
         if ahead is None:
             return math.inf
-        assert ahead.stretch is not None or ahead.change is not None
         known = ahead.stretch is not None and not ahead.stretch.ends_by_itself
         return ahead.ends_s[-1] if known else ahead.ends_s[0]
+
+    def nothing_by(self, to_s: float) -> bool:
+        """Whether it is known already that nothing ends by this time."""
+        ahead = self.upcoming
+        return ahead is not None and ahead.ends_s[0] > to_s and self.queue.due_s(self.clock_s) > to_s
 
     def plan(self) -> Ahead | None:
         """Who decodes next; changes nothing."""
@@ -107,7 +112,9 @@ class DecodeLoop:
         if planned is None:
             return None
         change = NewBatch.of(planned, self.rows.there(planned.newcomers))
-        return Ahead(planned.start_s, len(planned.batch), planned.kv_tokens, change)
+        # Where some have only left, no row has to be filled: the rest goes on for as long as nothing can change.
+        stretch = None if change.newcomers or change.evicted else self.rows.make(change)
+        return Ahead(planned.start_s, len(planned.batch), planned.kv_tokens, change, stretch=stretch)
 
     def _unchanged_s(self, ahead: Ahead) -> list[float]:
         """By the model: seconds of the iterations after which, at the earliest, the batch changes."""
@@ -129,11 +136,11 @@ class DecodeLoop:
         Writes no cell of the cache that a committed token owns, so the iterations may still be forgotten.
         """
         cache, clock, change = self.rows.cache, self._clock, ahead.change
-        if change is not None:
+        if ahead.stretch is None:
+            assert change is not None
             ahead.stretch = self.rows.make(change)
             if change.evicted:  # rows have changed places
                 self.stretch = None
-        assert ahead.stretch is not None
         stretch = ahead.stretch
         clock.wait()
         self.journal.prepare_s += self.step.prepare(cache, len(stretch.rows) + stretch.padding, stretch.width)
