@@ -12,7 +12,9 @@ policies of a simulated step; what that takes is a row of its own. Seconds are o
 
 Torch: Qwen2 with random weights in float32 on the CPU, one thread, forced lengths, charged by a profile, so that no clock is
 read inside. The time inside the ``DecodeStep`` call (forward pass and sampling) against that of all ``advance``, prefill's
-iteration left out, medians over rounds.
+iteration left out, medians over rounds: iterations of a batch that nobody joins or leaves.
+
+Torch steps: see ``executor_steps.py``.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from executor_steps import PROMPTS as STEP_PROMPTS
+from executor_steps import torch_steps
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlhfless.engine.members import Requests
@@ -204,8 +208,15 @@ def main() -> None:
     for one in iterations:
         name, ms = f"torch {one['model']}, batch {one['batch']}", 1e3 * one["iteration_s"]
         print(f"{name:>44} {ms:>8.2f} ms an iteration, {one['outside']:.1%} outside")
+    steps = torch_steps(options.rounds, 2 if options.tiny else STEP_PROMPTS)
+    for one in steps:
+        name = f"torch step, {one['policy']}, {'given lengths' if one['forced'] else 'end of text'}, {one['moves']} moves"
+        per_iteration = f"{one['iterations']} iterations on {one['actors']} actors"
+        print(f"{name:>50} {1e3 * one['seconds']:>8.1f} ms, {per_iteration}, {one['outside']:.1%} outside")
     about = {"machine": platform.machine(), "cores": os.cpu_count(), "torch": torch.__version__, "numpy": np.__version__}
-    options.json.write_text(json.dumps({**about, "simulated": rows, "torch_iterations": iterations}, indent=1) + "\n")
+    options.json.write_text(
+        json.dumps({**about, "simulated": rows, "torch_iterations": iterations, "torch_steps": steps}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":
