@@ -67,6 +67,17 @@ def test_contexts_are_measured_as_asked_for(tmp_path: Path) -> None:
     assert "--fast --contexts 700,32,32 -o" in written["command"]
 
 
+def test_memory_is_what_was_asked_for(tmp_path: Path) -> None:
+    out = tmp_path / "here.json"
+    done = profile("--fast", "--memory-gib", 0.5, "-o", out)
+    assert done.exit_code == 0, done.output
+    written = read_profile(out)
+    capacity = written["kv_capacity"]
+    assert capacity["tokens"] == int((0.9 * 2**29 - capacity["weight_bytes"]) / capacity["kv_bytes_per_token"])
+    assert f"{capacity['tokens']:,} KV tokens beside the weights" in done.output
+    assert "--fast --memory-gib 0.5 -o" in written["command"]
+
+
 def test_residuals_are_those_of_the_affine_fit_against_the_table() -> None:
     batch, context = np.array([1.0, 2, 4, 8, 16]), np.array([10.0, 20, 40])
     rng = np.random.default_rng(0)
@@ -91,6 +102,8 @@ def test_residuals_are_those_of_the_affine_fit_against_the_table() -> None:
         (["--contexts", "0,16"], "--contexts is '0,16'; give two or more"),
         (["--contexts", "16,5000"], "tiny-qwen2 holds 1024 tokens of context; 5000 cannot be measured"),
         (["--rounds", "0"], "0 is not in the range x>=1"),
+        (["--memory-gib", "0"], "0.0 is not in the range x>0"),
+        (["--memory-gib", "0.001"], "0.001 GiB of memory hold 0 KV tokens beside the weights of tiny-qwen2"),
     ],
 )
 def test_wrong_options_end_with_one_line(arguments: list[str], sentence: str, tmp_path: Path) -> None:

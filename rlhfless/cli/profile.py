@@ -18,19 +18,23 @@ from rlhfless.errors import InputError
 @main.command()
 @click.option("--model", default="tiny-qwen2", show_default=True, help="Folder of a transformers model, or tiny-qwen2.")
 @click.option("--device", default="cpu", show_default=True, help="Torch device.")
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="CPU threads of torch.")
 @click.option("--rounds", type=click.IntRange(1), help="Times the grid is measured; medians count.  [default: 15, fast: 5]")
 @click.option("--max-batch", type=click.IntRange(2), help="Slots: the largest batch to measure.  [default: 256, fast: 64]")
 @click.option("--contexts", metavar="TOKENS,...", help="KV tokens per response to measure at.  [default: 16 to 512]")
+@click.option(
+    "--memory-gib",
+    type=click.FloatRange(0, min_open=True),
+    help="An actor's memory, weights included.  [default: all of a GPU; on the CPU 1 GiB beside the weights]",
+)
 @click.option("--fast", is_flag=True, help="A grid of 12 points instead of 45.")
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="JSON file of the profile.")
 def profile(
     model: str,
     device: str,
-    threads: int,
     rounds: int | None,
     max_batch: int | None,
     contexts: str | None,
+    memory_gib: float | None,
     fast: bool,
     out: Path,
 ) -> None:
@@ -53,8 +57,10 @@ def profile(
         size["batches"], named = (*smaller, max_batch), f"{named} --max-batch {max_batch}"
     if contexts is not None:
         size["contexts"], named = _contexts(contexts), f"{named} --contexts {contexts}"
-    command = f"rlhfless profile --model {model} --device {device} --threads {threads}{named} -o {out}"
-    measured = measure_profile(engine_timers, model, out.stem, device=device, threads=threads, command=command, **size)
+    if memory_gib is not None:
+        size["memory_bytes"], named = int(memory_gib * 2**30), f"{named} --memory-gib {memory_gib}"
+    command = f"rlhfless profile --model {model} --device {device}{named} -o {out}"
+    measured = measure_profile(engine_timers, model, out.stem, device=device, command=command, **size)
     click.echo(describe(measured))
     click.echo(f"wrote {save_profile(out, measured)}")
 
@@ -75,7 +81,7 @@ def _contexts(text: str) -> tuple[int, ...]:
 
 
 def describe(measured: Mapping[str, Any]) -> str:
-    """A profile in five lines: the fits with their residuals, and what else was measured."""
+    """A profile in six lines: the fits with their residuals, and what else was measured."""
     fit, prefill = measured["fit"], measured["prefill"]
     join_us, end_us = prefill["per_join_s"] * 1e6, prefill["per_end_s"] * 1e6
     rate = f"{1 / prefill['per_token_s']:,.0f} tokens/s" if prefill["per_token_s"] else "no time per token"
@@ -89,6 +95,7 @@ def describe(measured: Mapping[str, Any]) -> str:
             f"prefill included, {_residuals(prefill)} over {len(prefill['samples']['seconds'])} changes",
             f"start-up          {measured['start_s'] * 1e3:.3g} ms, of which weights {measured['sync_s'] * 1e3:.3g} ms; "
             f"transfer {measured['transfer_per_kv_token_s'] * 1e6:.3g} us per KV token",
+            f"memory            {measured['kv_capacity_tokens']:,} KV tokens beside the weights, {measured['max_batch']} slots",
         ]
     )
 

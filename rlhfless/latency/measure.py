@@ -44,7 +44,8 @@ ROUNDS = 15
 FAST = {"batches": (1, 4, 16, 64), "contexts": (16, 128, 512), "joins": ((1, 16), (1, 128), (4, 64), (16, 32)), "rounds": 5}
 WARM_UP_CALLS = 3
 TIMED_CALLS = 5  # of a visit: the first ones after another size are still slower
-KV_MEMORY_BYTES = 1 << 30
+BUILDS = 3  # replicas made to time a start; of a large model each takes long
+KV_MEMORY_BYTES = 1 << 30  # on the CPU, beside the weights
 
 Timed = Callable[[int, int], None]
 Timers = Callable[[Any, int], tuple[Timed, RunCourse]]
@@ -56,42 +57,53 @@ class CausalLM:
     Args:
         model: a local folder with a model's ``config.json``, or ``tiny-qwen2`` (the shipped one). The weights are
             random: times do not depend on them.
-        device: torch device, ``cpu`` or ``cuda``.
-        threads: CPU threads that torch may use.
+        device: torch device, ``cpu`` or ``cuda``. On the CPU this process computes with one thread from then on: it is the
+            one that the stopwatch sees, and the engine's iterations have no other.
     """
 
-    def __init__(self, model: str, device: str = "cpu", threads: int = 1) -> None:
+    def __init__(self, model: str, device: str = "cpu") -> None:
         self._torch = torch = _require("torch")
         self._transformers = transformers = _require("transformers")
-        torch.set_num_threads(threads)  # of this process: measure where nothing else runs
         if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
             raise ProfileError(f"the device {device!r} cannot be used here; cpu can, and cuda where torch finds a GPU")
         if model != TINY and not Path(model, "config.json").is_file():
             raise ProfileError(f"{model!r} is no model: give a local folder with a config.json, or the name {TINY}")
+        if device == "cpu":
+            torch.set_num_threads(1)
         self.device = torch.device(device)
         self.name = model if model == TINY else Path(model).resolve().name
-        dtype = torch.float32 if device == "cpu" else torch.bfloat16
-        self.precision = str(dtype).removeprefix("torch.")
+        self._dtype = torch.float32 if device == "cpu" else torch.bfloat16
+        self.precision = str(self._dtype).removeprefix("torch.")
         try:
             config = transformers.Qwen2Config(**TINY_CONFIG) if model == TINY else None
             self._config = config or transformers.AutoConfig.from_pretrained(model, local_files_only=True)
-            self.model = transformers.AutoModelForCausalLM.from_config(self._config, dtype=dtype).to(self.device).eval()
+            self.model = self.replica()
         except (OSError, ValueError, KeyError) as error:
             why = (str(error).strip() or "it is not complete").splitlines()[0].rstrip(".")
             raise ProfileError(f"{model}: holds no causal language model of transformers: {why}") from None
         self.weight_bytes = sum(weight.numel() * weight.element_size() for weight in self.model.parameters())
         heads = getattr(self._config, "num_key_value_heads", None) or self._config.num_attention_heads
         width = getattr(self._config, "head_dim", None) or self._config.hidden_size // self._config.num_attention_heads
-        self.kv_bytes_per_token = 2 * self._config.num_hidden_layers * heads * width * dtype.itemsize
+        self.kv_bytes_per_token = 2 * self._config.num_hidden_layers * heads * width * self._dtype.itemsize
 
     @property
     def max_context(self) -> int:
         """Longest context of the model."""
         return int(self._config.max_position_embeddings)
 
+    @property
+    def kind(self) -> str:
+        """What it runs on: ``cpu``, or the GPU's name in a profile."""
+        return str(self._torch.cuda.get_device_name(self.device)).lower().replace(" ", "-") if self._on_gpu else "cpu"
+
+    def replica(self) -> Any:
+        """A model of its configuration, made on the device in the precision of all."""
+        with self.device:
+            return self._transformers.AutoModelForCausalLM.from_config(self._config, dtype=self._dtype).eval()
+
     def build(self) -> None:
-        """A second replica from its configuration: what a start adds to taking over the weights."""
-        self._transformers.AutoModelForCausalLM.from_config(self._config).to(self.device)
+        """A second replica: what a start adds to taking over the weights."""
+        self.replica()
         self._wait()
 
     def sync(self) -> None:
@@ -114,8 +126,36 @@ class CausalLM:
         """Median seconds of a call on its device."""
         return float(median_seconds(lambda *_: timed(), [(0, 0)], rounds, self.device.type)[0])
 
+    def build_s(self) -> float:
+        """Median seconds of ``BUILDS`` builds, none of them to warm up: the replica that is there was one."""
+        now_s, seconds = stopwatch(self.device.type), []
+        for _ in range(BUILDS):
+            start = now_s()
+            self.build()
+            seconds.append(now_s() - start)
+        return float(np.median(seconds))
+
+    def capacity(self, memory_bytes: int | None = None) -> tuple[dict[str, Any], str]:
+        """KV tokens that fit beside the weights (as of ``kv_capacity``), and in words what the memory is.
+
+        Args:
+            memory_bytes: of an actor, weights included; all of a GPU by default, on the CPU 1 GiB beside the weights.
+        """
+        sizes = {"gpus": 1, "weight_bytes": self.weight_bytes, "kv_bytes_per_token": self.kv_bytes_per_token}
+        if memory_bytes is not None:
+            return kv_capacity(memory_bytes_per_gpu=memory_bytes, **sizes), "assumed: given to the measurement"
+        if self._on_gpu:
+            memory_bytes = int(self._torch.cuda.get_device_properties(self.device).total_memory)
+            return kv_capacity(memory_bytes_per_gpu=memory_bytes, **sizes), "all that the GPU has"
+        beside = f"assumed: {KV_MEMORY_BYTES / 2**30:g} GiB for KV caches beside the weights"
+        return kv_capacity(memory_bytes_per_gpu=KV_MEMORY_BYTES + self.weight_bytes, usable_fraction=1.0, **sizes), beside
+
+    @property
+    def _on_gpu(self) -> bool:
+        return bool(self.device.type == "cuda")
+
     def _wait(self) -> None:
-        if self.device.type == "cuda":
+        if self._on_gpu:
             self._torch.cuda.synchronize()
 
 
@@ -129,9 +169,8 @@ def measure_profile(
     device: str = "cpu",
     joins: Sequence[tuple[int, int]] = JOINS,
     rounds: int = ROUNDS,
-    threads: int = 1,
     max_batch: int | None = None,
-    kv_memory_bytes: int = KV_MEMORY_BYTES,
+    memory_bytes: int | None = None,
     command: str = "rlhfless.latency.measure.measure_profile(...)",
 ) -> dict[str, Any]:
     """Measures a profile of a model on one device of this machine; ``save_profile`` writes it.
@@ -143,19 +182,26 @@ def measure_profile(
         joins: (responses, prompt tokens of each) of the courses to time; no more responses than slots.
         rounds: times the grid is gone through; the median is kept.
         max_batch: slots of an actor; the largest measured batch by default.
-        kv_memory_bytes: memory set aside for KV caches.
+        memory_bytes: of an actor, weights included; all of a GPU by default, on the CPU 1 GiB beside the weights. The affine
+            fit is over the points whose KV tokens it holds.
 
     Raises:
-        ProfileError: torch is missing, the model or device cannot be used, or the grid does not fit the model.
+        ProfileError: torch is missing, the model or device cannot be used, or the grid does not fit model or memory.
     """
     if rounds < 1 or len(batches) < 2 or len(contexts) < 2 or min(*batches, *contexts) < 1:
         raise ProfileError("a measurement needs 1 round or more and 2 or more batches and contexts, each of 1 or more")
-    lm = CausalLM(model, device, threads)
+    lm = CausalLM(model, device)
     slots = max_batch or max(batches)
     courses = [Course(*sizes) for sizes in sorted({(min(responses, slots), tokens) for responses, tokens in joins})]
     longest = max(max(contexts), *(course.tokens + course.iterations for course in courses))
     if longest > lm.max_context:
         raise ProfileError(f"{lm.name} holds {lm.max_context} tokens of context; {longest} cannot be measured")
+    capacity, whose_memory = lm.capacity(memory_bytes)
+    if capacity["tokens"] < (least := min(batches) * min(contexts)):
+        raise ProfileError(
+            f"{capacity['memory_bytes_per_gpu'] / 2**30:.3f} GiB of memory hold {capacity['tokens']} KV tokens beside the "
+            f"weights of {lm.name}; the smallest batch and context to measure need {least}"
+        )
     try:
         decode, run_course = timers(lm.model, longest)
     except ValueError as error:
@@ -163,21 +209,13 @@ def measure_profile(
     step_s = median_seconds(decode, [(batch, context) for batch in batches for context in contexts], rounds, device)
     changes = measure_changes(run_course, courses, rounds)
     sync_s = lm.median_s(lm.sync, rounds)
-    start_s = lm.median_s(lm.build, rounds) + sync_s
-    capacity = kv_capacity(
-        gpus=1,
-        memory_bytes_per_gpu=kv_memory_bytes + lm.weight_bytes,
-        weight_bytes=lm.weight_bytes,
-        kv_bytes_per_token=lm.kv_bytes_per_token,
-        usable_fraction=1.0,
-    )
+    start_s = lm.build_s() + sync_s
     torch, transformers = _require("torch"), _require("transformers")
-    kind = "cpu" if device == "cpu" else torch.cuda.get_device_name(lm.device).lower().replace(" ", "-")
-    where = f"{platform.machine()} CPU, {threads} thread(s)" if device == "cpu" else kind
+    where = f"{platform.machine()} CPU, one thread," if device == "cpu" else lm.kind
     return compose_profile(
         name=name,
         model=lm.name,
-        kind=kind,
+        kind=lm.kind,
         gpus_per_actor=1,
         precision=lm.precision,
         table=StepTable(np.array(batches), np.array(contexts), step_s.reshape(len(batches), len(contexts))),
@@ -196,7 +234,7 @@ def measure_profile(
         licence="Apache-2.0 (measured by this project)",
         assumptions={
             "transfer_base_s": "assumed: 0, emulated actors share one memory",
-            "kv_capacity.memory_bytes_per_gpu": f"assumed: {kv_memory_bytes / 2**30:g} GiB for KV caches beside the weights",
+            "kv_capacity.memory_bytes_per_gpu": whose_memory,
             "max_batch": "the largest measured batch" if max_batch is None else "assumed: given to the measurement",
         },
     )

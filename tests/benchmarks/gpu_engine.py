@@ -128,7 +128,7 @@ def _peak() -> dict[str, float]:
 
 def load(size: str, device: str, tiny: bool) -> CausalLM:
     """The model with random weights, made on its device."""
-    with tempfile.TemporaryDirectory() as folder, torch.device(device):
+    with tempfile.TemporaryDirectory() as folder:
         named = Path(folder, f"Qwen2.5-{size}" + ("-tiny" if tiny else ""))
         return CausalLM(write_config(TINY if tiny else SIZES[size], named), device)
 

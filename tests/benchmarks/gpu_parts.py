@@ -26,7 +26,7 @@ from rlhfless.engine.torch_step import GRAPH_WIDTH
 from rlhfless.latency import load_profile, read_profile
 from rlhfless.latency.changes import Course, measure_changes
 from rlhfless.latency.measure import TIMED_CALLS, WARM_UP_CALLS, CausalLM, median_seconds
-from rlhfless.latency.profile import compose_profile, kv_capacity
+from rlhfless.latency.profile import compose_profile
 from solver.admission import Admission
 from solver.latency import StepTable
 
@@ -45,8 +45,8 @@ class Grid(NamedTuple):
 def measured_profile(load: Callable[[], CausalLM], grid: Grid, shipped: str | None, seconds: float) -> dict[str, Any]:
     """A profile of the engine with the model of ``load``, in about ``seconds``, and its ratio to a shipped one.
 
-    ``rlhfless.latency.measure.measure_profile`` also times starting a replica from nothing, eight times a round, which on the
-    host takes minutes with these models; here a start is taken to be a sync, as of a prewarmed actor.
+    Unlike ``rlhfless.latency.measure.measure_profile``, it goes through the grid as often as these seconds allow, and takes a
+    start to be a sync, as of a prewarmed actor.
     """
     begin = time.monotonic()
     lm = load()
@@ -61,17 +61,13 @@ def measured_profile(load: Callable[[], CausalLM], grid: Grid, shipped: str | No
     step_s = median_seconds(decode, points, rounds, device).reshape(len(grid.batches), len(grid.contexts))
     changes = measure_changes(run_course, courses, 1)
     sync_s = lm.median_s(lm.sync, 1)
-    memory = torch.cuda.get_device_properties(lm.device).total_memory if device == "cuda" else lm.weight_bytes + (1 << 30)
-    name = torch.cuda.get_device_name(lm.device).lower().replace(" ", "-") if device == "cuda" else "cpu"
     profile = compose_profile(
-        name=f"{name}-{lm.name.lower()}", model=lm.name, kind=name, gpus_per_actor=1, precision=lm.precision,
+        name=f"{lm.kind}-{lm.name.lower()}", model=lm.name, kind=lm.kind, gpus_per_actor=1, precision=lm.precision,
         table=StepTable(np.array(grid.batches), np.array(grid.contexts), step_s),
         changes=changes, start_s=sync_s, sync_s=sync_s, transfer_base_s=0.0, link="a copy in the device's memory",
         link_bytes_per_s=round(1 / lm.copy_s_per_byte(1)),
-        capacity=kv_capacity(
-            gpus=1, memory_bytes_per_gpu=memory, weight_bytes=lm.weight_bytes, kv_bytes_per_token=lm.kv_bytes_per_token
-        ),
-        max_batch=max(grid.batches), origin=f"measured on {name}: median of {rounds} rounds of {TIMED_CALLS} calls",
+        capacity=lm.capacity()[0],
+        max_batch=max(grid.batches), origin=f"measured on {lm.kind}: median of {rounds} rounds of {TIMED_CALLS} calls",
         command="python tests/benchmarks/gpu_engine.py", date=datetime.date.today().isoformat(), licence="Apache-2.0",
         assumptions={
             "start_s": "assumed: one sync, as of a prewarmed actor",

@@ -4,7 +4,8 @@
 Contenders, all on the same two cores, each with the lengths forced:
 
 - ``engine``: one actor, one thread (its tokens do not depend on the batch, which costs it the second core);
-- ``engine x 2``: two actors in two processes, a thread each, half of the responses each: how RLHFless uses two cores;
+- ``engine x 2``: two actors in two processes, a thread each, half of the responses each: how RLHFless uses two cores. Both
+  start a round together, and a round takes what the slower one takes;
 - ``generate``: transformers' ``generate`` in static batches of 64, every batch until its longest is done;
 - ``continuous``: transformers' continuous batching, with a cache for 64 slots (it would take most of the machine's memory);
 - ``vllm``: vLLM's CPU build, where it is installed (``make prove-constraints`` installs it in an environment of its own).
@@ -17,6 +18,7 @@ Run: ``python tests/benchmarks/torch_engine_speed.py [-o results.json] [--rounds
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import importlib.util
 import json
@@ -27,11 +29,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
 
 import numpy as np
 import torch
@@ -80,19 +80,61 @@ def engine_s(rows: RowModel, prompts: np.ndarray, lengths: np.ndarray) -> float:
     return time.perf_counter() - start
 
 
-def run_engine(size: str, rounds: int, responses: int, part: slice = slice(None)) -> float:
+def ready_engine(size: str, responses: int, part: slice = slice(None)) -> Callable[[], float]:
+    """Decodes this part of the work and returns the seconds; it has run before."""
     torch.set_num_threads(1)
     rows = RowModel(model(size))
     prompts, lengths = work(responses)
     engine_s(rows, prompts[:8], lengths[:8])
-    return min(engine_s(rows, prompts[part], lengths[part]) for _ in range(rounds))
+    return lambda: engine_s(rows, prompts[part], lengths[part])
+
+
+def run_engine(size: str, rounds: int, responses: int) -> float:
+    a_round = ready_engine(size, responses)
+    return min(a_round() for _ in range(rounds))
+
+
+def run_half(size: str, which: int, responses: int) -> None:
+    """Says that it is ready, then what its half takes whenever it is told to go."""
+    a_round = ready_engine(size, responses, slice(which, None, 2))
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        print(a_round(), flush=True)
 
 
 def run_two_engines(size: str, rounds: int, responses: int) -> float:
-    """The slower of two processes that run at once."""
-    command = [sys.executable, __file__, "--rounds", str(rounds), "--responses", str(responses), "--half", size]
-    halves = [subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, text=True) for i in range(2)]
-    return max(float(half.communicate()[0]) for half in halves)
+    """The best of rounds in which two processes start together."""
+    command = [sys.executable, __file__, "--responses", str(responses), "--half", size]
+    with contextlib.ExitStack() as running:
+        halves = [
+            running.enter_context(
+                subprocess.Popen([*command, str(i)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+            )
+            for i in range(2)
+        ]
+        return best_round([(half.stdin, half.stdout) for half in halves], rounds)
+
+
+def best_round(halves: Sequence[tuple[Any, Any]], rounds: int) -> float:
+    """Seconds of the fastest round: all halves, each a pair of pipes to and from it, begin it together, the last one ends it.
+
+    Raises:
+        RuntimeError: a half ended.
+    """
+
+    def heard(half: Any) -> str:
+        if not (line := half.readline()):
+            raise RuntimeError("one of the two engines ended before its time")
+        return str(line)
+
+    for _, says in halves:
+        heard(says)
+    best = math.inf
+    for _ in range(rounds):
+        for told, _ in halves:
+            print("go", file=told, flush=True)
+        best = min(best, max(float(heard(says)) for _, says in halves))
+    return best
 
 
 def run_generate(size: str, rounds: int, responses: int) -> float:
@@ -150,6 +192,8 @@ def run_continuous(size: str, rounds: int, responses: int) -> float:
 
 
 def run_vllm(size: str, rounds: int, responses: int) -> float:
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
     from vllm import LLM, SamplingParams
 
     prompts, lengths = work(responses)
@@ -223,8 +267,7 @@ def main() -> None:
     options = parser.parse_args()
     responses = 4 if options.tiny else options.responses
     if options.half:
-        size, which = options.half
-        print(run_engine(size, options.rounds, responses, slice(int(which), None, 2)))
+        run_half(options.half[0], int(options.half[1]), responses)
         return
     if options.one:
         print("\n", RUNS[options.one[0]](options.one[1], options.rounds, responses))

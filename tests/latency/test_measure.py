@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from rlhfless.engine import torch_profile
 from rlhfless.engine.torch_engine import TorchEngine
@@ -30,6 +33,42 @@ def test_a_tiny_model_is_measured_and_loads(tmp_path: Path) -> None:
     assert profile["precision"] == "float32"
     assert profile["kv_capacity"]["weight_bytes"] == 4 * 497_408
     assert model.kv_capacity_tokens == (1 << 30) // profile["link"]["kv_bytes_per_token"]
+
+
+def test_a_start_is_timed_by_few_replicas_in_the_precision_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large model each takes long; in another precision it would take another time."""
+    made, replica = [], measure.CausalLM.replica
+
+    def noted(lm: measure.CausalLM) -> Any:
+        made.append(replica(lm).dtype)
+        return replica(lm)
+
+    monkeypatch.setattr(measure.CausalLM, "replica", noted)
+    measure.measure_profile(engine_timers, **(SMALL | {"rounds": 2}))
+    assert made == [torch.float32] * (1 + measure.BUILDS)
+    lm = measure.CausalLM(measure.TINY)
+    lm._dtype = torch.bfloat16
+    assert lm.build_s() > 0
+    assert made[-measure.BUILDS :] == [torch.bfloat16] * measure.BUILDS
+
+
+def test_a_gpu_has_room_for_what_its_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = measure.CausalLM(measure.TINY)
+    lm.device = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80 << 30))
+    all_of_it, whose = lm.capacity()
+    assert all_of_it["tokens"] == int((0.9 * (80 << 30) - lm.weight_bytes) / lm.kv_bytes_per_token)
+    assert whose == "all that the GPU has"
+    assert lm.capacity(40 << 30)[0]["tokens"] == int((0.9 * (40 << 30) - lm.weight_bytes) / lm.kv_bytes_per_token)
+
+
+def test_the_fit_is_over_what_the_memory_holds() -> None:
+    lm = measure.CausalLM(measure.TINY)
+    enough = int((lm.weight_bytes + 200 * lm.kv_bytes_per_token) / 0.9)  # 8 x 16 tokens, not 8 x 64
+    profile = measure.measure_profile(engine_timers, **(SMALL | {"memory_bytes": enough}))
+    assert profile["fit"]["points"] == 3
+    assert profile["kv_capacity_tokens"] in (199, 200)
+    assert profile["assumptions"]["kv_capacity.memory_bytes_per_gpu"] == "assumed: given to the measurement"
 
 
 def test_an_iteration_holds_the_context_that_is_asked_for() -> None:
@@ -123,6 +162,7 @@ def test_a_local_folder_is_a_model_and_the_command_is_recorded(tmp_path: Path) -
         ({"contexts": (16, 2048)}, "tiny-qwen2 holds 1024 tokens of context; 2048 cannot be measured"),
         ({"batches": (1,)}, "2 or more batches and contexts"),
         ({"rounds": 0}, "1 round or more"),
+        ({"memory_bytes": 1 << 21}, "0.002 GiB of memory hold 0 KV tokens beside the weights of tiny-qwen2; .* need 16"),
     ],
 )
 def test_wrong_requests_are_refused(arguments: dict, message: str) -> None:
