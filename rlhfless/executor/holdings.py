@@ -164,14 +164,16 @@ class Holdings(Generic[H]):
             thread.join()
         self._closed = False
 
-    def forget(self) -> list[H]:
-        """Give up: the actors that waited are the caller's to end, and what they held is in no record."""
+    def give_up(self, record: StepRecord) -> None:
+        """The step that began will not be complete: actors without work end, and what they held is in its record."""
         with self.lock:
-            left = [one.actor for one in (*self._waiting, *self._aside.values())]
-            self._waiting, self._aside, self._wanted = [], {}, ()
+            self._waiting += self._aside.values()
+            self._aside, self._wanted = {}, ()
+            for one in list(self._waiting):
+                self._end(one, "given up")
+            self._write(record)
             if len(self.history.starts_s) > len(self.history.generated_s):
                 self.history.give_up()
-            return left
 
     # --- what is held -------------------------------------------------------------------------------------------------
 

@@ -152,7 +152,10 @@ class Pool(ABC, Generic[H]):
             crew.bury()
             self._keep(crew, record)
         except BaseException:
-            self._end_all([*crew.given, *self._idle.forget()])
+            self._end_all(crew.given)
+            for order, _, done_s in crew.left:
+                self._idle.waited(Place.of(order.plan), done_s, self.now_s())
+            self._idle.give_up(record)
             raise
         finally:
             self._under_way = None

@@ -20,13 +20,24 @@ from typing import Any, cast
 
 import numpy as np
 import ray
+from ray.exceptions import RayError
 
 from rlhfless.executor import worker
 from rlhfless.executor.ray_clock import boot_id
+from rlhfless.executor.remote import Unreachable
 from rlhfless.executor.sides import Side
 
 # Ray's thread for each method: whoever listens waits, and nobody else does
 GROUPS = {"tell": "orders", "export": "orders", "clock_s": "orders", "listen": "reports"}
+
+
+@dataclass(frozen=True)
+class Told:
+    """An order for who holds this version of the weights. ``within_s``: for so long it may wait for what others handed over."""
+
+    version: int
+    order: Any
+    within_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -59,19 +70,31 @@ class RayWorker(worker.Worker):
     ) -> None:
         super().__init__(outbox, inbox, device, side)  # type: ignore[arg-type]  # all it does with a connection is ``send``
         self.objects, self.exports, self.version = objects, exports, -1
+        self._read_by_s = 0.0
 
     def _obey(self, order: Any) -> None:
         if isinstance(order, Exception):
             raise order
-        version, order = order
-        if isinstance(order, worker.Begin):
-            self.version = order.weights_version
-        elif version != self.version:
-            raise RuntimeError(f"an order of weights version {version}, while it holds version {self.version}")
-        super()._obey(order)
+        told, self._read_by_s = order.order, time.monotonic() + order.within_s
+        if isinstance(told, worker.Begin):
+            self.version = told.weights_version
+        elif order.version != self.version:
+            raise RuntimeError(f"an order of weights version {order.version}, while it holds version {self.version}")
+        super()._obey(told)
 
     def _read(self, block: worker.Block, free: bool = False) -> Any:
-        laid_out = ray.get(self.objects.pop(block.name))  # pulled to this node by the first actor here that asks
+        """Weights are waited for, as without them it is nothing; what another actor handed over for so long as it may be.
+
+        Raises:
+            Unreachable: that did not come.
+        """
+        stored = self.objects.pop(block.name)
+        try:  # pulled to this node by the first actor here that asks
+            laid_out = ray.get(stored, timeout=max(0.0, self._read_by_s - time.monotonic()) if free else None)
+        except RayError as error:  # its actor or node is gone, its node had no room for it, or the time is over
+            if not free:
+                raise
+            raise Unreachable(f"{block.name} cannot be read ({type(error).__name__})") from error
         return self.side.read(block.packed, memoryview(laid_out), self.device)
 
     def _write(self, name: str, thing: Any) -> worker.Block:
@@ -113,18 +136,19 @@ class DecodeActor:
         self._outbox, self._inbox = _Outbox(), queue.SimpleQueue[Any]()
         self._objects: dict[str, Any] = {}
         self._exports: dict[str, np.ndarray] = {}
-        self._next, self._early = 0, dict[int, tuple[int, bytes]]()
+        self._next, self._early = 0, dict[int, bytes]()
         threading.Thread(target=self._serve, name="rlhfless-decode", daemon=True).start()
 
-    def tell(self, number: int, version: int, order: bytes, objects: Mapping[str, Any]) -> None:
-        """The order with this number, counted from 0, with the Ray objects that it names; calls may overtake each other."""
+    def tell(self, number: int, told: bytes, objects: Mapping[str, Any]) -> None:
+        """The order (a pickled ``Told``) with this number, counted from 0, with the Ray objects that it names; calls may
+        overtake each other."""
         self._objects.update(objects)
-        self._early[number] = version, order
+        self._early[number] = told
         while self._next in self._early:
-            version, order = self._early.pop(self._next)
+            told = self._early.pop(self._next)
             self._next += 1
             try:
-                self._inbox.put((version, pickle.loads(order)))
+                self._inbox.put(pickle.loads(told))
             except Exception as error:  # an order that cannot be read here: the worker says so
                 self._inbox.put(error)
 

@@ -7,10 +7,12 @@ sender's node: the receiver fetches it from there.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,9 +22,10 @@ from ray.exceptions import RayError
 from rlhfless.engine.protocol import Request
 from rlhfless.executor import worker
 from rlhfless.executor.beginning import holder_of
+from rlhfless.executor.ray_actor import Told
 from rlhfless.executor.ray_member import Member, end_all
 from rlhfless.executor.record import StepRecord
-from rlhfless.executor.remote import Lost, Order, RemoteActor, Report
+from rlhfless.executor.remote import Lost, NoRoom, Order, RemoteActor, Report
 from solver.plan import ActorPlan
 
 
@@ -34,6 +37,7 @@ class RayCrew:
         put: lays something out, as a block with this name and its Ray object.
         engines: a factory with the step's weights.
         record: for events. origin_s: the run's start on this machine's monotonic clock.
+        within_s: for so long an actor waits for what another one handed over, before it computes that itself.
 
     Attributes:
         given: all actors that it ever had. members: those that it still has. left: see ``PoolCrew``.
@@ -47,9 +51,10 @@ class RayCrew:
         engines: Any,
         record: StepRecord,
         origin_s: float,
+        within_s: float,
     ) -> None:
         self._take, self._keeps, self._put, self._engines = take, keeps, put, engines
-        self._record, self._origin_s = record, origin_s
+        self._record, self._origin_s, self._within_s = record, origin_s, within_s
         self.given: list[Member] = []
         self.members: dict[Member, Order] = {}
         self.left: list[tuple[Order, Member, float]] = []
@@ -79,7 +84,7 @@ class RayCrew:
         for member, order in zip(members, orders, strict=True):
             version = order.weights_version
             begin = worker.Begin(self._origin_s, block, order.latency, order.admission, version)
-            member.tell(version, begin, {block.name: weights})
+            member.tell(Told(version, begin), {block.name: weights})
         return [_RayRemote(member, order.weights_version, self) for member, order in zip(members, orders, strict=True)]
 
     def prefill(
@@ -88,11 +93,17 @@ class RayCrew:
         computed = self._engines.compute_prefixes(prefixes)
         done_s, sent = self.now_s(), {}
         for actor, prompts in receivers.items():
-            sent[actor], self._objects[sent[actor].name] = self._put(next(self._names), {p: computed[p] for p in prompts})
+            with contextlib.suppress(NoRoom):  # it computes them itself
+                block, stored = self._put(next(self._names), {p: computed[p] for p in prompts})
+                sent[actor], self._objects[block.name] = block, stored
         return sent, done_s
 
     def reports(self, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
         listening = {member.listening: member for member in self.members}
+        if not listening:  # the next one starts later
+            assert timeout_s is not None, "nobody is there, and nobody will be"
+            time.sleep(timeout_s)
+            return []
         if not ray.wait(list(listening), timeout=timeout_s)[0]:
             return []
         ready, _ = ray.wait(list(listening), num_returns=len(listening), timeout=0)
@@ -111,6 +122,8 @@ class RayCrew:
     def bury(self) -> None:
         """The step is over: Ray has the GPUs of those that were lost back."""
         living = {member for _, member, _ in self.left}
+        for member in living:
+            member.step_over()
         end_all([member for member in self.given if member not in living and member not in self.members])
 
     def _heard(self, member: Member) -> list[Report | Lost]:
@@ -157,21 +170,24 @@ class _RayRemote:
     def __init__(self, member: Member, version: int, crew: RayCrew) -> None:
         self._member, self._version, self._crew = member, version, crew
 
+    def _tell(self, order: Any, objects: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self._member.tell(Told(self._version, order, self._crew._within_s), objects)
+
     def add(self, requests: Sequence[Request], prefixes: Any = None) -> None:
         received = [*blocks(requests), *([] if prefixes is None else [prefixes])]
         objects = {block.name: self._crew._objects.pop(block.name) for block in received}
-        self._member.tell(self._version, worker.Add(requests, prefixes), objects)
+        self._tell(worker.Add(requests, prefixes), objects)
 
     def cut(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
         names = {r: next(self._crew._names) for r in sorted(with_kv)}
-        self._member.tell(self._version, worker.CutOff(responses, names))
+        self._tell(worker.CutOff(responses, names))
 
     def prefill(self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]) -> None:
         names = {actor: next(self._crew._names) for actor in receivers}
-        self._member.tell(self._version, worker.Prefill(prefixes, receivers, names))
+        self._tell(worker.Prefill(prefixes, receivers, names))
 
     def close(self) -> None:
-        self._member.tell(self._version, worker.End())
+        self._tell(worker.End())
 
 
 def blocks(requests: Sequence[Request]) -> list[worker.Block]:

@@ -15,16 +15,19 @@ from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlhfless.executor import worker
 from rlhfless.executor.carrier import Place
-from rlhfless.executor.ray_actor import Up
+from rlhfless.executor.ray_actor import Told, Up
 from rlhfless.executor.ray_clock import SAME, Offset, boot_id, offset_of
 from rlhfless.executor.ray_placement import RayNode
+from rlhfless.executor.remote import NoRoom
 
 END_S = 15.0  # that Ray may take to say that an actor is dead
+CLOCK_S = 5.0  # that an actor may take to say what its clock shows
+FULL = ObjectStoreFullError, OutOfDiskError
 
 
 class Member:
@@ -51,9 +54,9 @@ class Member:
         self.clock: Offset = SAME
         self.lost: str | None = None
         self.node_lost = False
-        self._early: list[tuple[int, Any, Mapping[str, Any]]] = []  # orders before it was up
+        self._early: list[tuple[Told, Mapping[str, Any]]] = []  # orders before it was up
         self._told = 0
-        self._exports: list[Any] = []
+        self._exports: list[Any] = []  # asked for, and perhaps not laid out yet
 
     @property
     def where(self) -> str:
@@ -61,23 +64,35 @@ class Member:
         process = "" if self.up is None else f"process {self.up.pid} on {self.up.device}, "
         return f"{process}node {self.node.address}"
 
-    def tell(self, version: int, order: Any, objects: Mapping[str, Any] | None = None) -> None:
-        """Send an order with the Ray objects of its blocks, by name. If it is gone, nothing happens here: ``hear`` says so."""
+    def tell(self, told: Told, objects: Mapping[str, Any]) -> None:
+        """Send an order with the Ray objects of its blocks, by name. If it is gone, nothing happens here: ``hear`` says so.
+
+        Raises:
+            NoRoom: the order is too large for what is left of Ray's object store.
+        """
         if self.up is None:
-            self._early.append((version, order, objects or {}))
+            self._early.append((told, objects))
             return
-        if isinstance(order, worker.Begin):
-            with contextlib.suppress(RayError):
-                self.clock = self._offset()
-            order = replace(order, origin_s=order.origin_s + self.clock.offset_s)
-        with contextlib.suppress(RayError):
-            self._handle.tell.remote(self._told, version, pickle.dumps(order, pickle.HIGHEST_PROTOCOL), dict(objects or {}))
+        if isinstance(told.order, worker.Begin):
+            self._look_at_clock()
+            told = replace(told, order=replace(told.order, origin_s=told.order.origin_s + self.clock.offset_s))
+        laid_out = pickle.dumps(told, pickle.HIGHEST_PROTOCOL)
+        try:
+            self._handle.tell.remote(self._told, laid_out, dict(objects))
+        except FULL as error:
+            raise no_room(len(laid_out), error) from None
         self._told += 1
 
     def export(self, name: str) -> Any:
         """The Ray object of what it laid out under this name. It belongs to this process and stays where it is until read."""
+        if self._exports:  # those that are there need its process no longer: whoever reads them refers to them
+            _, self._exports = ray.wait(self._exports, num_returns=len(self._exports), timeout=0, fetch_local=False)
         self._exports.append(self._handle.export.remote(name))
         return self._exports[-1]
+
+    def step_over(self) -> None:
+        """Nobody reads what it handed over any more."""
+        self._exports = []
 
     def hear(self) -> list[Any]:
         """What it said; waits for something.
@@ -120,19 +135,25 @@ class Member:
                 self.listening = self._handle.listen.remote()
 
     def _rise(self, up: Up) -> None:
-        self.up = up
-        with contextlib.suppress(RayError):
-            self.clock = self._offset()
+        self.up, now_s = up, time.monotonic()
+        if not self._same_clock:  # its word left between then and now
+            self.clock = Offset(up.up_s - (self.asked_s + now_s) / 2, (now_s - self.asked_s) / 2)
+        self._look_at_clock()
         self.up_s = max(self.asked_s, up.up_s - self.clock.offset_s)
         early, self._early = self._early, []
-        for order in early:
-            self.tell(*order)
+        for told, objects in early:
+            self.tell(told, objects)
 
-    def _offset(self) -> Offset:
+    @property
+    def _same_clock(self) -> bool:
         assert self.up is not None
-        if self.up.boot_id is not None and self.up.boot_id == boot_id():
-            return SAME
-        return offset_of(lambda: ray.get(self._handle.clock_s.remote()))
+        return self.up.boot_id is not None and self.up.boot_id == boot_id()
+
+    def _look_at_clock(self) -> None:
+        """What is known of it stays where it does not answer: it hangs or is dead, which will be seen."""
+        if not self._same_clock:
+            with contextlib.suppress(RayError):  # the timeout's too
+                self.clock = offset_of(lambda: ray.get(self._handle.clock_s.remote(), timeout=CLOCK_S))
 
     def _reason(self, error: RayError) -> str:
         """Why it is dead, for a sentence."""
@@ -142,6 +163,14 @@ class Member:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         telling = next((line for line in lines if re.search(r"dead because|Worker|exit|killed", line)), lines[0])
         return f"died: {telling}"
+
+
+def no_room(nbytes: int, error: Exception) -> NoRoom:
+    """What to say where so many bytes cannot be laid out because of ``error``, one of ``FULL``."""
+    said = str(error).splitlines()[0]
+    return NoRoom(
+        f"Ray's object store has no room for {nbytes:,} bytes ({said}); give it more (`ray start --object-store-memory`)"
+    )
 
 
 def end_all(members: Sequence[Member]) -> None:

@@ -17,7 +17,6 @@ from rlhfless.executor.pool import Pool
 from rlhfless.executor.ray_cluster import RayCluster
 from rlhfless.executor.ray_placement import RayNode, place_nodes
 from rlhfless.executor.record import StepRecord
-from rlhfless.executor.remote import NoRoom
 from rlhfless.executor.sides import RemoteEngines
 from solver.cluster import Cluster, MixedCluster
 from solver.plan import Plan
@@ -116,7 +115,8 @@ class RayPool(Pool[Any]):
 
     def _new_crew(self, engines: RemoteEngines, record: StepRecord) -> Any:
         take = lambda order: self._take(order, record)  # noqa: E731
-        return self._crew.RayCrew(take, self._idle.keeps, self._put, engines, record, self._origin_s)
+        within_s = max(1.0, self.faults.silence_floor_s / 2)  # who waits for another's KV state is not silent meanwhile
+        return self._crew.RayCrew(take, self._idle.keeps, self._put, engines, record, self._origin_s, within_s)
 
     def _put(self, name: str, thing: Any) -> tuple[Block, Any]:
         """Lay something out in the object store.
@@ -125,15 +125,10 @@ class RayPool(Pool[Any]):
             NoRoom: it is full, and so is the disk behind it.
         """
         packed, laid_out = self._actor.lay_out(self.side, thing)
-        full = self.cluster.ray.exceptions.ObjectStoreFullError, self.cluster.ray.exceptions.OutOfDiskError
         try:
             return Block(name, packed), self.cluster.ray.put(laid_out)
-        except full as error:
-            said = str(error).splitlines()[0]
-            raise NoRoom(
-                f"Ray's object store has no room for {laid_out.nbytes:,} bytes ({said}); give it more (`ray start "
-                "--object-store-memory`)"
-            ) from None
+        except self._member.FULL as error:
+            raise self._member.no_room(laid_out.nbytes, error) from None
 
     def _refusal(self, plan: Plan, engines: RemoteEngines, cluster: Cluster | MixedCluster) -> str | None:
         """Also finds the nodes.

@@ -37,6 +37,10 @@ class NoRoom(ActorError):
     """Where actors lay out what they give each other there is no room for more."""
 
 
+class Unreachable(ActorError):
+    """What another actor handed over was lost with it or its node, was never laid out, or does not come in time."""
+
+
 @dataclass(frozen=True)
 class Copied:
     """KV state, copied by its actor: of one response, or of all prefixes that it receives.
@@ -67,6 +71,7 @@ class Report:
         weights_version: in its first report: which weights these are.
         taken: the answer to ``cut``: the responses handed over, with their KV state where it was asked for and there is one.
         prefixes: the answer to ``prefill``: by receiver, what ``add`` takes there.
+        again: responses whose KV state, handed over by another actor, could not be read: it is computed again.
         closed: the answer to ``close``, after which nothing is reported.
     """
 
@@ -81,6 +86,7 @@ class Report:
     weights_version: int = 0
     taken: list[Request] | None = None
     prefixes: Mapping[int, Any] | None = None
+    again: Sequence[int] = ()
     closed: bool = False
 
 

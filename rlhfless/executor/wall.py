@@ -21,7 +21,7 @@ from rlhfless.executor.billing import bill
 from rlhfless.executor.check import check_gpus
 from rlhfless.executor.decisions import checked_decisions
 from rlhfless.executor.faults import Faults
-from rlhfless.executor.record import StepRecord
+from rlhfless.executor.record import Recompute, StepRecord
 from rlhfless.executor.remote import ActorError, Crew, Lost, Report
 from rlhfless.executor.wall_actor import Remote
 from rlhfless.executor.wall_losses import WallLosses
@@ -142,6 +142,8 @@ class WallStep(WallLosses):
             self.record.span(actor.holder, "sync", up_s, synced_s)
             actor.ready, actor.until_s = True, synced_s
         self._enter_spans(actor, report)
+        for response in report.again:
+            self.record.recomputes.append(Recompute(report.time_s, response, self.sender[response], actor.holder))
         reached = False
         for completion in report.completions:
             if self.leaving.pop(completion.response, None) is not None:  # it was complete before the order to hand it over

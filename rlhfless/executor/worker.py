@@ -28,7 +28,7 @@ import numpy as np
 from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request
 from rlhfless.executor.blocks import Block as Block
 from rlhfless.executor.blocks import read_block, write_block
-from rlhfless.executor.remote import Copied, NoRoom, Report
+from rlhfless.executor.remote import Copied, NoRoom, Report, Unreachable
 from rlhfless.executor.sides import Side
 from solver.admission import Admission
 from solver.latency import LatencyModel
@@ -59,7 +59,8 @@ class Begin:
 
 @dataclass(frozen=True)
 class Add:
-    """Order: see ``RemoteActor.add``; KV states are blocks, which are freed once they are read."""
+    """Order: see ``RemoteActor.add``; KV states are blocks, which are freed once they are read, and computed again if they
+    cannot be."""
 
     requests: Sequence[Request]
     prefixes: Block | None = None
@@ -218,21 +219,29 @@ class Worker:
 
     def _add(self, requests: Sequence[Request], prefixes: Block | None) -> None:
         assert self.engine is not None
-        copies, there, prefix_kv = [], [], {}
+        copies, there, again = [], [], []
+        prefix_kv: Any = None
         if prefixes is not None:
             begin_s = self.now_s()
-            prefix_kv = self._read(prefixes, free=True)
-            tokens = sum(kv.tokens for kv in prefix_kv.values())
-            copies.append(Copied("transfer", None, begin_s, self.now_s(), tokens, prefixes.packed.nbytes))
+            with contextlib.suppress(Unreachable):
+                prefix_kv = self._read(prefixes, free=True)
+                tokens = sum(kv.tokens for kv in prefix_kv.values())
+                copies.append(Copied("transfer", None, begin_s, self.now_s(), tokens, prefixes.packed.nbytes))
         for request in requests:
             kv, begin_s = request.kv, self.now_s()
             if isinstance(kv, Block):
-                request = replace(request, kv=self._read(kv, free=True))
-                copies.append(self._copied("transfer", request, begin_s, kv.packed.nbytes))
-            of_prompt = prefix_kv.get(request.prompt) if request.there_tokens else None
+                request = replace(request, kv=None)
+                try:
+                    request = replace(request, kv=self._read(kv, free=True))
+                    copies.append(self._copied("transfer", request, begin_s, kv.packed.nbytes))
+                except Unreachable:
+                    again.append(request.response)
+            if request.there_tokens and prefix_kv is None:  # they did not come: it computes them itself
+                request = replace(request, there_tokens=0)
+            of_prompt = prefix_kv[request.prompt] if request.there_tokens else None
             there.append(replace(request, available_s=self.now_s(), prefix_kv=of_prompt))
         self.engine.add(there)
-        self._report(copies=copies)
+        self._report(copies=copies, again=again)
 
     def _cut(self, responses: Sequence[int], kv_names: Mapping[int, str]) -> None:
         assert self.engine is not None

@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
+from executor_samples import plan_of
+from torch_wall_samples import requests
 
 from rlhfless.executor import RayPool, StepRecord, ray_sweeper
+from solver import Cluster, Plan
 from solver.rules import ActorView, Decision, StepState, Trigger
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
@@ -26,12 +30,13 @@ from ray.cluster_utils import Cluster as RayNodes
 
 HERE = Path(__file__).parent
 GPUS_PER_NODE = 4
+CLUSTER = Cluster(2, GPUS_PER_NODE, 1)
 SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
 
 
 @contextlib.contextmanager
-def two_nodes() -> Iterator[RayNodes]:
-    """Two nodes; whatever was joined is left, and every process has ended afterwards."""
+def two_nodes(**config: object) -> Iterator[RayNodes]:
+    """Two nodes with this configuration of Ray; whatever was joined is left, and every process has ended afterwards."""
     code = f"{HERE}:{HERE.parents[1]}"
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:  # sockets: a short path
         (Path(folder) / "ray").mkdir()
@@ -39,7 +44,7 @@ def two_nodes() -> Iterator[RayNodes]:
         with mock.patch.dict("os.environ", here), mock.patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False):
             nodes = None
             try:
-                nodes = _started()
+                nodes = _started(config)
                 yield nodes
             finally:
                 ray.shutdown()
@@ -48,21 +53,21 @@ def two_nodes() -> Iterator[RayNodes]:
                 ray_sweeper.sweep(folder, os.getpid(), os.getsid(0))
 
 
-def _started(tries: int = 3) -> RayNodes:
+def _started(config: dict[str, object], tries: int = 3) -> RayNodes:
     """Ray gives a node 30 s to come up, which a busy machine may not keep."""
     nodes = RayNodes()
     try:
-        for number in range(2):
+        for of_all in ({"_system_config": {**SOON, **config}}, {}):  # the first one's
             nodes.add_node(
                 num_cpus=1, num_gpus=GPUS_PER_NODE, object_store_memory=128 * 2**20, include_dashboard=False,
-                include_log_monitor=False, no_monitor=True, wait=False, **({} if number else {"_system_config": SOON}),
+                include_log_monitor=False, no_monitor=True, wait=False, **of_all,
             )  # fmt: skip
         nodes.wait_for_nodes(timeout=60)
     except Exception:
         nodes.shutdown()
         if tries == 1:
             raise
-        return _started(tries - 1)
+        return _started(config, tries - 1)
     return nodes
 
 
@@ -107,6 +112,17 @@ def running(pids: set[int]) -> set[int]:
     return found
 
 
+def spread(actors: int, rule: Any = None, per_node: int = GPUS_PER_NODE) -> Plan:
+    """The responses dealt out to that many actors, one per GPU through the nodes."""
+    plan = plan_of([range(i, len(requests()), actors) for i in range(actors)], rule)
+    return replace(plan, actors=tuple(replace(a, node=a.gpu_ids[0] // per_node) for a in plan.actors))
+
+
+def long_requests(tokens: int = 4000) -> list[Any]:
+    """One that is complete at once, and others that go on for so long that what is done meanwhile happens meanwhile."""
+    return [replace(r, target_tokens=tokens if r.response else 1, limit_tokens=tokens) for r in requests()]
+
+
 @dataclass
 class AtFirst:
     """Calls ``what`` once, at the first completion anywhere."""
@@ -143,3 +159,34 @@ class Puts:
     def places(self) -> list[list[str]]:
         """Of each object: the nodes that have it."""
         return [ray.experimental.get_object_locations([ref])[ref]["node_ids"] for ref in self.objects]
+
+
+def a_process_of(record: StepRecord) -> int:
+    """Of an actor that the record says is ready."""
+    return int(next(iter(details(record, "ready").values()))["pid"])
+
+
+@dataclass
+class Kill:
+    """Kills the first actor that is ready, once something is complete; another crew's record says which that is."""
+
+    pool: Any
+    killed: int = 0
+
+    def __deepcopy__(self, memo: object) -> Kill:
+        """It looks on from outside: the step's copy of the rule that calls it has this same one."""
+        return self
+
+    def __call__(self) -> None:
+        self.killed = a_process_of(self.pool.record)
+        os.kill(self.killed, signal.SIGKILL)
+
+
+def note_records(pool: RayPool, patch: pytest.MonkeyPatch) -> None:
+    made = pool._crew.RayCrew
+
+    def crew(*given: Any) -> Any:
+        pool.record = given[4]  # type: ignore[attr-defined]
+        return made(*given)
+
+    patch.setattr(pool._crew, "RayCrew", crew)

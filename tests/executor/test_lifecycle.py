@@ -267,13 +267,19 @@ def test_a_waiting_actor_that_was_lost_is_not_used_again() -> None:
     run.trace()
 
 
-def test_what_a_given_up_step_held_is_the_pools_to_end() -> None:
-    run = Run(Lifecycle.serverful())
+def test_what_waited_in_a_step_that_was_given_up_ends_and_is_in_its_record() -> None:
+    run = Run(Lifecycle.serverful(), end_s=0.25)
     run.step(1.0)
-    run.holdings.begin(StepRecord("run", 1, plan_of([[0]]), 1.0), plan_of([[0]]), StepRest())
-    assert sorted(run.holdings.forget()) == [0, 1], "none was taken yet"
+    given_up = StepRecord("run", 1, plan_of([[0]]), 1.0)
+    run.holdings.begin(given_up, plan_of([[0]]), StepRest())  # the other one is in nobody's way
+    run.wait(4.0)
+    run.holdings.give_up(given_up)
+    assert run.carrier.living == set(), "none was taken yet"
     assert run.holdings.history.starts_s == [0.0]
     assert len(run.holdings) == 0
+    warm = {a["gpu_ids"][0]: (a["start_s"], a["end_s"]) for a in given_up.allocations}
+    assert {start_s for start_s, _ in warm.values()} == {1.0}
+    assert sorted(end_s for _, end_s in warm.values()) == [4.25, 4.5], "until its GPUs are free"
 
 
 def test_a_second_that_a_learner_has_the_gpus_is_the_learners() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pickle
 import queue
 import sys
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -134,22 +136,22 @@ class Outbox:
 
 def test_an_actor_refuses_orders_of_another_version_than_its_weights() -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
-    from rlhfless.executor.ray_actor import RayWorker, lay_out
+    from rlhfless.executor.ray_actor import RayWorker, Told, lay_out
 
     packed, weights = lay_out(torch_process, factory_of().in_real_time())
     outbox = Outbox([])
     actor = RayWorker(outbox, queue.SimpleQueue(), "cpu", torch_process.__name__, {}, {})  # type: ignore[arg-type]
     begin = worker.Begin(0.0, worker.Block("weights-7", packed), LATENCY, Admission(4, 1 << 20), 7)
     with pytest.raises(RuntimeError, match="an order of weights version 6, while it holds version -1"):
-        actor._obey((6, worker.Add(requests()[:1])))
-    with mock.patch("ray.get", lambda stored: stored):
+        actor._obey(Told(6, worker.Add(requests()[:1])))
+    with mock.patch("ray.get", lambda stored, timeout: stored):
         actor.objects["weights-7"] = weights
-        actor._obey((7, begin))
+        actor._obey(Told(7, begin))
     assert not actor.objects, "weights are not held twice"
-    actor._obey((7, worker.Add(requests()[:1])))
+    actor._obey(Told(7, worker.Add(requests()[:1])))
     for version in (6, 8):
         with pytest.raises(RuntimeError, match=f"an order of weights version {version}, while it holds version 7"):
-            actor._obey((version, worker.Add(requests()[1:2])))
+            actor._obey(Told(version, worker.Add(requests()[1:2])))
     assert actor.engine is not None
     assert list(actor.engine.generated_tokens()) == [0]
 
@@ -161,8 +163,109 @@ def test_orders_that_overtake_each_other_are_obeyed_in_order() -> None:
     with mock.patch.object(DecodeActor, "_serve"):
         actor = DecodeActor(torch_process.__name__)
     for number in np.random.default_rng(0).permutation(20).tolist():
-        actor.tell(number, 1, pickle.dumps(f"order {number}"), {})
+        actor.tell(number, pickle.dumps(f"order {number}"), {})
     obeyed = [actor._inbox.get_nowait() for _ in range(20)]
-    assert obeyed == [(1, f"order {number}") for number in range(20)]
-    actor.tell(20, 1, b"no pickle", {})
+    assert obeyed == [f"order {number}" for number in range(20)]
+    actor.tell(20, b"no pickle", {})
     assert isinstance(actor._inbox.get_nowait(), Exception)
+
+
+# --- what another actor handed over -----------------------------------------------------------------------------------
+
+
+def decoding(out: Outbox, exports: dict[str, np.ndarray]) -> Any:
+    """An actor with weights."""
+    from rlhfless.executor.ray_actor import RayWorker, Told, lay_out
+
+    packed, weights = lay_out(torch_process, factory_of().in_real_time())
+    inbox: Any = queue.SimpleQueue()
+    actor = RayWorker(out, inbox, "cpu", torch_process.__name__, {"weights": weights}, exports)  # type: ignore[arg-type]
+    with mock.patch("ray.get", lambda stored, timeout: stored):
+        actor._obey(Told(0, worker.Begin(0.0, worker.Block("weights", packed), LATENCY, Admission(4, 1 << 20), 0)))
+    return actor
+
+
+def finished(actor: Any, out: Outbox) -> list[list[int]]:
+    """What the actor generates."""
+    while actor.engine.running() or actor.engine.waiting():
+        actor._iterate()
+    done = [c for r in out.said for c in r.completions]  # type: ignore[attr-defined]
+    return [c.token_ids.tolist() for c in sorted(done, key=lambda c: c.response)]
+
+
+def test_a_kv_state_that_cannot_be_read_is_computed_again() -> None:
+    """Lost with its actor, with its node, never laid out, or late: no reason for the receiver to end."""
+    pytest.importorskip("ray", reason="Ray is not installed")
+    from ray import exceptions
+
+    from rlhfless.executor.ray_actor import Told
+
+    two = requests()[:2]
+    out = Outbox([])
+    alone = decoding(out, {})
+    alone._obey(Told(0, worker.Add(two)))
+    expected = finished(alone, out)
+    out, exports = Outbox([]), dict[str, np.ndarray]()
+    sender = decoding(out, exports)
+    sender._obey(Told(0, worker.Add(two)))
+    for _ in range(3):
+        sender._iterate()
+    sender._obey(Told(0, worker.CutOff([0, 1], {0: "kv-0", 1: "kv-1"})))
+    taken = out.said[-1].taken  # type: ignore[attr-defined]
+    assert all(r.generated_tokens for r in taken)
+    assert set(exports) == {"kv-0", "kv-1"}
+    full = exceptions.RayTaskError("export", "trace", exceptions.OutOfDiskError("full"))
+    for error in (exceptions.ActorDiedError(), exceptions.ObjectLostError("00", None, ""), full, exceptions.GetTimeoutError()):
+        patience_s: list[float] = []
+
+        def get(stored: np.ndarray, timeout: float, error: Any = error, patience_s: list[float] = patience_s) -> np.ndarray:
+            patience_s.append(timeout)
+            if stored is exports["kv-0"]:
+                time.sleep(0.05)
+                raise error
+            return stored
+
+        out = Outbox([])
+        receiver = decoding(out, {})
+        receiver.objects.update(exports)
+        with mock.patch("ray.get", get):
+            receiver._obey(Told(0, worker.Add(taken), within_s=2.0))
+        answer: Any = out.said[-1]
+        assert answer.again == [0]
+        assert [copy.response for copy in answer.copies] == [1]
+        assert patience_s[1] < patience_s[0] <= 2.0, "both have the same time together"
+        assert finished(receiver, out) == expected
+
+
+def test_prefixes_that_cannot_be_read_are_computed_by_their_receiver() -> None:
+    pytest.importorskip("ray", reason="Ray is not installed")
+    from ray import exceptions
+
+    from rlhfless.executor.ray_actor import Told
+
+    out = Outbox([])
+    alone = decoding(out, {})
+    alone._obey(Told(0, worker.Add(requests()[:1])))
+    expected = finished(alone, out)
+    out = Outbox([])
+    receiver = decoding(out, {})
+    receiver.objects["kv-0"] = None
+    asked = [replace(requests()[0], prompt=0, there_tokens=3)]
+    with mock.patch("ray.get", side_effect=exceptions.ActorDiedError()):
+        receiver._obey(Told(0, worker.Add(asked, worker.Block("kv-0", None)), within_s=1.0))
+    assert finished(receiver, out) == expected
+    (done,) = (c for r in out.said for c in r.completions)  # type: ignore[attr-defined]
+    assert done.prefill_tokens_computed == requests()[0].prompt_tokens - 1
+
+
+def test_weights_that_cannot_be_read_end_the_actor() -> None:
+    pytest.importorskip("ray", reason="Ray is not installed")
+    from ray import exceptions
+
+    with mock.patch("ray.get", side_effect=exceptions.ObjectLostError("00", None, "")):
+        from rlhfless.executor.ray_actor import RayWorker, Told
+
+        inbox: Any = queue.SimpleQueue()
+        actor = RayWorker(Outbox([]), inbox, "cpu", torch_process.__name__, {"weights": None}, {})  # type: ignore[arg-type]
+        with pytest.raises(exceptions.ObjectLostError):
+            actor._obey(Told(0, worker.Begin(0.0, worker.Block("weights", None), LATENCY, Admission(4, 1 << 20), 0)))

@@ -25,21 +25,24 @@ from solver import Cluster, Plan, PlanningError, deduplicate
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
 import ray
-from ray_samples import GPUS_PER_NODE, AtFirst, Puts, descendants, details, free_gpus, running, two_nodes, until
+from ray_samples import (
+    CLUSTER,
+    GPUS_PER_NODE,
+    AtFirst,
+    Kill,
+    Puts,
+    descendants,
+    details,
+    free_gpus,
+    long_requests,
+    note_records,
+    running,
+    spread,
+    two_nodes,
+    until,
+)  # fmt: skip
 
-CLUSTER = Cluster(2, GPUS_PER_NODE, 1)
 GPUS = CLUSTER.gpus
-
-
-def spread(actors: int, rule: Any = None, per_node: int = GPUS_PER_NODE) -> Plan:
-    """The responses dealt out to that many actors, one per GPU through the nodes."""
-    plan = plan_of([range(i, len(requests()), actors) for i in range(actors)], rule)
-    return replace(plan, actors=tuple(replace(a, node=a.gpu_ids[0] // per_node) for a in plan.actors))
-
-
-def long_requests(tokens: int = 4000) -> list[Any]:
-    """One that is complete at once, and others that go on for so long that what is done meanwhile happens meanwhile."""
-    return [replace(r, target_tokens=tokens if r.response else 1, limit_tokens=tokens) for r in requests()]
 
 
 def trace_of(records: list[StepRecord]) -> Trace:
@@ -213,42 +216,11 @@ def test_what_cannot_run_is_refused_before_anything_starts(pool: RayPool, factor
     refused("not with int", spread(2), CLUSTER, int, TypeError)
 
 
-def a_process_of(record: StepRecord) -> int:
-    """Of an actor that the record says is ready."""
-    return int(next(iter(details(record, "ready").values()))["pid"])
-
-
-@dataclass
-class Kill:
-    """Kills the first actor that is ready, once something is complete; another crew's record says which that is."""
-
-    pool: Any
-    killed: int = 0
-
-    def __deepcopy__(self, memo: object) -> Kill:
-        """It looks on from outside: the step's copy of the rule that calls it has this same one."""
-        return self
-
-    def __call__(self) -> None:
-        self.killed = a_process_of(self.pool.record)
-        os.kill(self.killed, signal.SIGKILL)
-
-
 @pytest.fixture
 def noted(pool: RayPool, monkeypatch: pytest.MonkeyPatch) -> RayPool:
     """The pool, which says what it records while it does."""
     note_records(pool, monkeypatch)
     return pool
-
-
-def note_records(pool: RayPool, patch: pytest.MonkeyPatch) -> None:
-    made = pool._crew.RayCrew
-
-    def crew(*given: Any) -> Any:
-        pool.record = given[4]  # type: ignore[attr-defined]
-        return made(*given)
-
-    patch.setattr(pool._crew, "RayCrew", crew)
 
 
 @pytest.mark.full

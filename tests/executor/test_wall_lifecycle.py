@@ -121,6 +121,42 @@ def test_prewarmed_processes_are_up_before_their_step(prewarm: Forecast) -> None
 
 
 @dataclass
+class CtrlC:
+    """Presses it when response 1 is complete."""
+
+    name: str = "ctrl-c"
+
+    def next_trigger(self, view: ActorView) -> Trigger:
+        return Trigger(completions=view.completed + 1)
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        if state.complete[1]:
+            signal.raise_signal(signal.SIGINT)
+        return []
+
+
+def test_a_step_that_is_stopped_is_charged_for_what_waited_meanwhile() -> None:
+    """GPU 0's actor is done early, GPU 1's is at work, GPU 2's was in the step before only."""
+    lengths = [1, 150, 3000]
+    forced = [replace(REQUESTS[i], target_tokens=n, limit_tokens=3000) for i, n in enumerate(lengths)]
+    engines, cluster = counting_engine.CountingEngines(), Cluster(1, 3, 1)
+    with ProcessPool(["cpu"] * 3) as pool:
+        all_three = plan_of([[0], [1], [2]])
+        before = pool.run_step(all_three, [replace(r, target_tokens=1) for r in forced], engines, LATENCY, cluster)
+        time.sleep(0.3)
+        with pytest.raises(KeyboardInterrupt) as error:
+            pool.run_step(plan_of([[0], [1, 2]], CtrlC()), forced, engines, LATENCY, cluster, step=1, start_s=before.end_s)
+        stopped: StepRecord = error.value.record  # type: ignore[attr-defined]
+    assert sorted(stopped.completions) == [0, 1]
+    allocations = [a for r in (before, stopped) for a in r.allocations]
+    for gpu in range(3):
+        own = sorted((a["start_s"], a["end_s"]) for a in allocations if a["gpu_ids"] == [gpu])
+        assert all(one[1] == pytest.approx(after[0]) for one, after in itertools.pairwise(own)), "held without a gap"
+        assert own[-1][1] >= stopped.completions[1].time_s, "until the end"
+    assert [e["name"] for e in stopped.events] == ["kill"]
+
+
+@dataclass
 class KillTheLast:
     """Kills the actor that is still at work when another one is done."""
 

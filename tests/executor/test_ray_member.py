@@ -1,0 +1,197 @@
+"""One Ray actor as the driver sees it, and a crew of them, without a cluster: Ray and the actor are stood in for."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
+import ray
+from ray.exceptions import GetTimeoutError, OutOfDiskError
+
+from rlhfless.executor import ray_member, worker
+from rlhfless.executor.carrier import Place
+from rlhfless.executor.ray_actor import Told, Up
+from rlhfless.executor.ray_clock import SAME
+from rlhfless.executor.ray_crew import RayCrew
+from rlhfless.executor.ray_member import Member
+from rlhfless.executor.ray_placement import RayNode
+from rlhfless.executor.record import StepRecord
+from rlhfless.executor.remote import NoRoom
+from solver import Plan
+from solver.admission import Admission
+from solver.latency import LatencyModel
+
+AHEAD_S = 5000.0
+BEGIN = worker.Begin(100.0, worker.Block("weights", None), LatencyModel("any", 1, 1e-3, 0.0), Admission(1, 1), 0)
+
+
+@dataclass
+class Handle:
+    """Of an actor on a machine whose clock is ``AHEAD_S`` ahead of this one's, by default; what is called is there at once."""
+
+    answers: bool = True
+    full: bool = False
+    said: list[Any] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)
+    there: set[str] = field(default_factory=set)  # exports that are laid out
+
+    def options(self, **_: Any) -> Handle:
+        return self
+
+    def remote(self, side: str) -> Handle:
+        return self
+
+    @property
+    def listen(self) -> Any:
+        return SimpleNamespace(remote=lambda: lambda _: [pickle.dumps(what) for what in self.said])
+
+    @property
+    def clock_s(self) -> Any:
+        def clock(timeout: float | None) -> float:
+            if not self.answers:
+                assert timeout is not None, "it is waited for for ever"
+                raise GetTimeoutError("no answer")
+            return time.monotonic() + AHEAD_S
+
+        return SimpleNamespace(remote=lambda: clock)
+
+    @property
+    def export(self) -> Any:
+        return SimpleNamespace(remote=lambda name: name)
+
+    @property
+    def tell(self) -> Any:
+        def remote(number: int, told: bytes, objects: object) -> None:
+            if self.full:
+                raise OutOfDiskError("no space\nsome more")
+            assert number == len(self.told)
+            self.told.append(pickle.loads(told))
+
+        return SimpleNamespace(remote=remote)
+
+
+@pytest.fixture
+def handle(monkeypatch: pytest.MonkeyPatch) -> Handle:
+    one = Handle()
+    monkeypatch.setattr(ray, "get", lambda what, timeout=None: what(timeout))
+
+    def wait(refs: list[str], num_returns: int, timeout: float, fetch_local: bool) -> tuple[list[str], list[str]]:
+        return [r for r in refs if r in one.there], [r for r in refs if r not in one.there]
+
+    monkeypatch.setattr(ray, "wait", wait)
+    return one
+
+
+def member_on(handle: Handle, up_s: float | None = None) -> Member:
+    """On another machine; it has said that it is up, since ``up_s`` on its clock."""
+    member = Member(handle, "side", Place("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0)
+    up_s = time.monotonic() + AHEAD_S if up_s is None else up_s
+    handle.said = [Up(7, "ab" * 28, "10.0.0.9", "cpu", "another boot", up_s)]
+    assert member.hear() == []
+    handle.said = []
+    return member
+
+
+def test_times_of_an_actor_elsewhere_are_put_on_this_clock(handle: Handle) -> None:
+    """The run's start, as the actor's clock shows it; and when it was up, as this one's does."""
+    before_s = time.monotonic()
+    member = Member(handle, "side", Place("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0)
+    member.tell(Told(0, BEGIN), {})  # before it is up
+    up_s = time.monotonic()
+    handle.said = [Up(7, "ab" * 28, "10.0.0.9", "cpu", "another boot", up_s + AHEAD_S)]
+    member.hear()
+    assert member.clock.offset_s == pytest.approx(AHEAD_S, abs=0.1)
+    assert 0 < member.clock.error_s < 0.1
+    assert member.up_s == pytest.approx(up_s, abs=0.1)
+    assert member.up_s is not None
+    assert member.up_s >= before_s
+    assert handle.told[0].order.origin_s == pytest.approx(BEGIN.origin_s + AHEAD_S, abs=0.1)
+
+
+def test_an_actor_of_this_boot_is_not_asked_what_time_it_is(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_member, "boot_id", lambda: "another boot")
+    handle.answers = False
+    member = member_on(handle, time.monotonic())
+    assert member.clock == SAME
+
+
+def test_an_actor_that_does_not_say_what_its_clock_shows_keeps_the_last_offset(handle: Handle) -> None:
+    member = member_on(handle)
+    before, handle.answers = member.clock, False
+    member.tell(Told(1, BEGIN), {})
+    assert member.clock == before
+    assert handle.told[-1].order.origin_s == BEGIN.origin_s + before.offset_s
+
+
+def test_the_first_word_of_an_actor_that_says_no_more_bounds_its_clock(handle: Handle) -> None:
+    handle.answers = False
+    member = Member(handle, "side", Place("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0)
+    time.sleep(0.05)
+    handle.said = [Up(7, "ab" * 28, "10.0.0.9", "cpu", "another boot", time.monotonic() + AHEAD_S)]
+    time.sleep(0.05)
+    member.hear()
+    assert abs(member.clock.offset_s - AHEAD_S) <= member.clock.error_s
+    assert 0.05 <= member.clock.error_s < 1.0
+
+
+def test_an_order_for_which_there_is_no_room_is_one_sentence(handle: Handle) -> None:
+    member = member_on(handle)
+    handle.full = True
+    with pytest.raises(NoRoom, match=r"^Ray's object store has no room for [\d,]+ bytes \(no space\); give it more"):
+        member.tell(Told(0, worker.End()), {})
+
+
+def test_what_is_laid_out_is_not_held_by_its_sender(handle: Handle) -> None:
+    member = member_on(handle)
+    for name in ("kv-0", "kv-1", "kv-2"):
+        member.export(name)
+    assert member._exports == ["kv-0", "kv-1", "kv-2"], "its process may not be killed before"
+    handle.there = {"kv-0", "kv-2"}
+    member.export("kv-3")
+    assert member._exports == ["kv-1", "kv-3"]
+    member.step_over()
+    assert member._exports == []
+
+
+# --- a crew -----------------------------------------------------------------------------------------------------------
+
+
+class Engines:
+    """Whose prefixes are what they were asked for."""
+
+    def compute_prefixes(self, prefixes: Any) -> Any:
+        return prefixes
+
+
+def crew_of(put: Any) -> RayCrew:
+    def take(order: object) -> Any:
+        raise AssertionError("nobody is started")
+
+    record = StepRecord("run", 0, Plan((), "none", 0.0, 0.0, 0.0), 0.0)
+    return RayCrew(take, lambda plan: False, put, Engines(), record, time.monotonic(), 1.0)
+
+
+def test_the_driver_sleeps_until_the_next_actor_starts() -> None:
+    crew = crew_of(None)
+    before_s = time.monotonic()
+    assert crew.reports(0.3) == []
+    assert time.monotonic() - before_s >= 0.3
+
+
+def test_prefixes_for_which_there_is_no_room_are_left_to_their_receiver() -> None:
+    def put(name: str, thing: dict[int, np.ndarray]) -> Any:
+        if len(thing) > 1:
+            raise NoRoom("no room")
+        return worker.Block(name, None), thing
+
+    crew = crew_of(put)
+    sent, _ = crew.prefill({0: np.arange(3), 1: np.arange(4)}, {0: [0, 1], 1: [1]})
+    assert list(sent) == [1]
+    assert list(crew._objects) == [sent[1].name]
