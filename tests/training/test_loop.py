@@ -125,6 +125,20 @@ def test_a_trace_can_be_continued_in_memory(tmp_path: Path, model: Path) -> None
     assert (out / "meta.json").read_bytes() == before
 
 
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_the_engines_log_probabilities_are_those_of_the_temperature(model: Path, algorithm: str) -> None:
+    """Ratios are to them, what they are off by is measured, and it can be corrected, as at temperature 1."""
+    options = {"temperature": 0.5, "algorithm": algorithm}
+    own = Trainer(config(**options), model=model, progress=False)
+    corrected = Trainer(config(**options, old_logprobs="recomputed", importance_cap=2.0), model=model, progress=False)
+    for _ in range(2):
+        steps = own.step(), corrected.step()
+        for step in steps:
+            assert 0 < step.metrics["learn_mismatch_max"] < 1e-4
+        assert abs(steps[0].metrics["learn_kl_old"]) < 1e-4
+        assert steps[1].metrics["learn_importance_mean"] == pytest.approx(1, abs=1e-4)
+
+
 def test_memory_decides_the_slots_of_planner_and_engines(tmp_path: Path, model: Path) -> None:
     roomy, tight = (Trainer(config(memory_gib=gib), model=model) for gib in (1.0, 0.0002))
     assert roomy.latency.max_batch == Trainer(config(), model=model).latency.max_batch
