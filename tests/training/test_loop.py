@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from safetensors.torch import load_file
-from training_samples import config
+from training_samples import config, same_weights
 
 from rlhfless.trace import Trace, read_trace, step_metrics
 from rlhfless.training.config import TrainError
@@ -25,12 +25,6 @@ from rlhfless.training.loop import TrainedStep, Trainer, train
 def texts(folder: Path) -> list[tuple[str, int, str]]:
     rollouts = read_trace(folder).rollouts
     return list(zip(rollouts["prompt_id"], rollouts["sample"], rollouts["response"], strict=True))
-
-
-def same_weights(folder: Path, other: Path) -> bool:
-    """Whether two runs that ended have the same final weights, bit for bit."""
-    ours, theirs = (load_file(path / "model" / "model.safetensors") for path in (folder, other))
-    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_a_run_is_traced(tmp_path: Path, model: Path) -> None:
@@ -70,14 +64,30 @@ def test_responses_depend_on_nothing_but_the_seed(tmp_path: Path, model: Path) -
     assert texts(tmp_path / "seed") != texts(tmp_path / "solver")
 
 
-def test_a_resumed_run_is_the_run_that_was_never_stopped(tmp_path: Path, model: Path) -> None:
-    train(config(steps=4), tmp_path / "whole", model=model)
-    train(config(steps=2), tmp_path / "parts", model=model)
+@pytest.mark.parametrize("charging", ["profile", "measured"])
+def test_a_resumed_run_is_the_run_that_was_never_stopped(tmp_path: Path, model: Path, charging: str) -> None:
+    """Weights and rollouts; under the profile plans and allocations too."""
+    train(config(steps=4, charging=charging), tmp_path / "whole", model=model)
+    train(config(steps=2, charging=charging), tmp_path / "parts", model=model)
     assert not same_weights(tmp_path / "whole", tmp_path / "parts"), "nothing was learned after the second step"
-    train(config(steps=4), tmp_path / "parts", resume=True)
+    train(config(steps=4, charging=charging), tmp_path / "parts", resume=True)
+    if charging == "profile":
+        parts, whole = read_trace(tmp_path / "parts"), read_trace(tmp_path / "whole")
+        pd.testing.assert_frame_equal(parts.allocations, whole.allocations)
+        assert [plan["actors"] for plan in parts.plans] == [plan["actors"] for plan in whole.plans]
     assert same_weights(tmp_path / "parts", tmp_path / "whole")
     assert texts(tmp_path / "parts") == texts(tmp_path / "whole")
     assert [p.name for p in (tmp_path / "parts" / "checkpoints").iterdir()] == ["after-000004"]
+
+
+def test_a_model_with_dropout_resumes_exactly_too(tmp_path: Path, model: Path, dropping_model: Path) -> None:
+    for name, start in (("whole", dropping_model), ("dry", model)):
+        train(config(steps=3), tmp_path / name, model=start)
+    train(config(steps=1), tmp_path / "parts", model=dropping_model)
+    torch.rand(1)
+    train(config(steps=3), tmp_path / "parts", resume=True)
+    assert same_weights(tmp_path / "parts", tmp_path / "whole")
+    assert not same_weights(tmp_path / "dry", tmp_path / "whole"), "dropout drew nothing"
 
 
 def test_a_killed_run_goes_on(tmp_path: Path, model: Path) -> None:
