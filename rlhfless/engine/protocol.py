@@ -36,7 +36,8 @@ class Request:
         target_finish: finish reason to report with ``target_tokens``.
         prompt_ids: (prompt_tokens,) token ids; real engines only.
         seed: random stream of this response, counting modulo 2 ** 64; real engines only.
-        generated_ids, logprobs: (generated_tokens,) ids and their log-probabilities so far; real engines only.
+        generated_ids, logprobs: (generated_tokens,) ids so far and the log-probabilities with which they were drawn (after
+            temperature, filters and what a forced length forbids); real engines only.
         signals: (generated_tokens, ...) arrays by name that were asked for beside the tokens; real engines only.
         kv: KV state of its whole context as the engine exported it; None means that its context has to be recomputed by
             prefill, but for what is there.

@@ -74,8 +74,9 @@ def draw(
         forbidden: token that must not be drawn where ``forbidden_rows`` (R,) is true.
 
     Returns:
-        (R,) token ids and (R,) their log-probabilities under the plain softmax of the logits (temperature 1); the latter are
-        not numbers where a logit is not.
+        (R,) token ids and (R,) the log-probabilities with which they were drawn: after temperature, filters and what is
+        forbidden (where the temperature is 0, those of temperature 1 without filters). They are not numbers where a logit is
+        not.
     """
     scaled = logits / sampling.temperature if sampling.temperature not in (0, 1) else logits
     if forbidden_rows is not None:
@@ -83,26 +84,27 @@ def draw(
         scaled[:, forbidden].masked_fill_(forbidden_rows, -torch.inf)
     if sampling.temperature > 0:
         assert noise is not None
-        ids = _race(_filtered(scaled, sampling), noise)
+        scaled = _filtered(scaled, sampling)
+        ids = _race(torch.softmax(scaled, -1), noise)
     else:
         ids = scaled.argmax(-1, keepdim=True)
-    return ids[:, 0], torch.log_softmax(logits, -1).gather(-1, ids)[:, 0]
+    return ids[:, 0], torch.log_softmax(scaled, -1).gather(-1, ids)[:, 0]
 
 
 def _filtered(scaled: Tensor, sampling: Sampling) -> Tensor:
-    """(R, V) probabilities, not normalised, zero where a filter takes a token out."""
+    """(R, V) logits, minus infinity where a filter takes a token out."""
     if 0 < sampling.top_k < scaled.shape[1]:
         least = scaled.topk(sampling.top_k, dim=-1).values[:, -1:]
         scaled = scaled.masked_fill(scaled < least, -torch.inf)
-    probabilities = torch.softmax(scaled, -1)
     if sampling.top_p < 1:
-        ranked, order = torch.sort(probabilities, dim=-1, descending=True, stable=True)
-        ranked = ranked.masked_fill(ranked.cumsum(-1) - ranked >= sampling.top_p, 0.0)
-        probabilities = probabilities.scatter(-1, order, ranked)
+        ranked, order = torch.sort(torch.softmax(scaled, -1), dim=-1, descending=True, stable=True)
+        out = ranked.cumsum(-1) - ranked >= sampling.top_p
+        scaled = scaled.masked_fill(out.scatter(-1, order, out), -torch.inf)
     if sampling.min_p > 0:
+        probabilities = torch.softmax(scaled, -1)
         least = sampling.min_p * probabilities.amax(-1, keepdim=True)
-        probabilities = probabilities.masked_fill(probabilities < least, 0.0)
-    return probabilities
+        scaled = scaled.masked_fill(probabilities < least, -torch.inf)
+    return scaled
 
 
 def _race(probabilities: Tensor, noise: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ class Drawn(NamedTuple):
 
     Attributes:
         name: of the response, as it was added.
-        ids, logprobs: its new tokens, and their log-probabilities before temperature and filters.
+        ids, logprobs: its new tokens, and the log-probabilities with which they were drawn.
         finished: whether vLLM will draw no more for it.
         cached_tokens: of its context, that were found in the prefix cache when it joined.
     """
@@ -223,6 +223,7 @@ class Replica:
             "use_tqdm_on_load": False,
             "disable_log_stats": True,
             "seed": 0,
+            "logprobs_mode": "processed_logprobs",  # of what is drawn from, as the protocol has them
             **(_CPU_ARGUMENTS if self._on_cpu else {"enable_sleep_mode": True}),
             **({CONNECTOR: _connector()} if self.hands_over else {}),
             **s.options,

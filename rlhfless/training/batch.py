@@ -75,10 +75,11 @@ class Batch:
         return ~unknown
 
     def counted(self, mask_truncated: bool) -> np.ndarray:
-        """(R,) True where a response's tokens count in the loss: everywhere, or where it was not truncated."""
-        if not mask_truncated or self.truncated is None:
-            return np.ones(len(self.response_ids), dtype=bool)
-        return ~np.asarray(self.truncated, dtype=bool)
+        """(R,) True where a response's tokens count in the loss: where it was judged and, if asked for, not truncated."""
+        counted = self.judged
+        if mask_truncated and self.truncated is not None:
+            counted &= ~np.asarray(self.truncated, dtype=bool)
+        return counted
 
     def parts(self, rows: np.ndarray, token_budget: int, device: Any, ranks: Ranks = ONE) -> list[Part]:
         """The given rows as padded parts of similar length: this process's share of them, as many parts as the others have."""

@@ -60,7 +60,8 @@ class Grpo:
     def learn(self, batch: Batch) -> dict[str, float]:
         """Take ``updates`` optimizer steps on the whole batch, each accumulated over parts of similar length.
 
-        Responses with gradient 0 (advantage 0 and no penalty) are not computed, but count as tokens.
+        Responses without a reward are left out, and so are truncated ones with ``mask_truncated``. Others with gradient 0
+        (advantage 0 and no penalty) are not computed, but count as tokens.
 
         Returns:
             Means over the updates: ``loss``, ``clip_share`` (share of tokens clipped), ``kl_old`` (per token, from the weights

@@ -25,6 +25,7 @@ from transformers import AutoModelForCausalLM
 from rlhfless.executor.worker import die_with_parent
 from rlhfless.training.learner import LocalLearner
 from rlhfless.training.ranks import Ranks, whole
+from rlhfless.training.streams import streams_of
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 READY, DONE, FAILED = "ready", "done", "failed"
@@ -60,7 +61,12 @@ def main(connection: Connection, rank: int, beginning: Beginning) -> None:
         connection.send((READY, None))
         while True:
             order, argument = connection.recv()
-            numbers = getattr(learner, order)(argument)
+            if order == "learn":
+                batch, seed = argument
+                with streams_of(seed, rank):
+                    numbers: Any = learner.learn(batch)
+            else:
+                numbers = getattr(learner, order)(argument)
             if order != "write":
                 publish(model, rank, beginning.board)
             connection.send((DONE, numbers))

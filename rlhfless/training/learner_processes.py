@@ -95,14 +95,16 @@ class LearnerProcesses:
         return [process.pid for process, _ in self._crew if process.pid is not None]
 
     def learn(self, batch: Batch) -> dict[str, float]:
-        """See ``Learner``; ``seconds`` are from the order until the model here has its new weights.
+        """See ``Learner``; ``seconds`` are from the order until the model here has its new weights. What dropout draws there is
+        a function of torch's stream here, and of the process.
 
         Raises:
             InputError: whatever the algorithm refuses.
             LearnerError: a process died or failed.
         """
         began = time.perf_counter()
-        numbers: dict[str, float] = self._order("learn", batch)
+        seed = int(torch.randint(2**63 - 1, ()))
+        numbers: dict[str, float] = self._order("learn", (batch, seed))
         self._take_weights()
         return {**numbers, "seconds": time.perf_counter() - began}
 

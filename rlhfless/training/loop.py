@@ -179,7 +179,7 @@ class Trainer:
             responses = read_responses(problems, record, self.tokenizer, c.samples)
             scores = self.rewards.score(responses)
             judging_s = time.perf_counter() - began
-            batch = make_batch(responses, scores.values, record, self.tokenizer, c.samples, c.temperature)
+            batch = make_batch(responses, scores.values, record, self.tokenizer, c.samples)
             rollouts = rollout_rows(responses, scores.values, workload, record, step // c.steps_per_epoch, c.samples)
             with self.kept.learning():
                 learning = self._learn(batch)

@@ -90,7 +90,7 @@ class Ppo:
             ``pass_tokens`` says.
         """
         began, o = time.perf_counter(), self.options
-        counted = batch.counted(o.mask_truncated) & batch.judged
+        counted = batch.counted(o.mask_truncated)
         weights, divisor = aggregation(o.aggregation, batch.response_tokens, counted, o.response_limit)
         tokens = float(np.asarray(batch.response_tokens)[counted].sum())
         parts = batch.parts(np.flatnonzero(counted), o.token_budget, self.trained.policy.device, self.ranks)

@@ -70,16 +70,14 @@ def rollout_rows(
     return pd.DataFrame(rows).assign(reward=rewards)
 
 
-def make_batch(
-    responses: Sequence[Response], rewards: np.ndarray, record: StepRecord, tokenizer: Any, samples: int, temperature: float
-) -> Batch:
-    """What an algorithm learns from. The engine's log-probabilities are those of temperature 1, and left out at any other."""
+def make_batch(responses: Sequence[Response], rewards: np.ndarray, record: StepRecord, tokenizer: Any, samples: int) -> Batch:
+    """What an algorithm learns from."""
     done = [record.completions[i] for i in range(len(responses))]
     return Batch(
         [tokenizer.encode(response.prompt) for response in responses],
         [one.token_ids.tolist() for one in done if one.token_ids is not None],
         rewards,
         np.arange(len(responses)) // samples,
-        [one.logprobs for one in done if one.logprobs is not None] if temperature == 1.0 else None,
+        [one.logprobs for one in done if one.logprobs is not None],
         np.array([response.truncated for response in responses]),
     )

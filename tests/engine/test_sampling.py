@@ -58,13 +58,13 @@ def assert_frequencies(ids, probabilities):
 
 @given(samplings, st.integers(0, 2**32 - 1))
 @settings(max_examples=30, deadline=None)
-def test_frequencies_are_those_of_transformers_filters(sampling, seed):
+def test_frequencies_and_logprobs_are_those_of_transformers_filters(sampling, seed):
     """One draw each of many seeds: temperature, top-k, top-p and min-p in every combination."""
     logits = 3 * torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(seed))
     noise = noise_of(range(seed, seed + 5000), VOCAB)
     ids, logprobs = draw(logits.expand(5000, -1), noise, sampling)
     assert_frequencies(ids, filtered(logits, sampling)[0])
-    torch.testing.assert_close(logprobs, torch.log_softmax(logits, -1)[0, ids])
+    torch.testing.assert_close(logprobs, filtered(logits, sampling).log()[0, ids])
 
 
 @pytest.mark.parametrize("vocabulary", [256, 257, 1000])
@@ -139,7 +139,10 @@ def test_a_forbidden_token_is_not_drawn_where_it_is_forbidden():
         ids, logprobs = draw(logits, noise_of(range(1000), VOCAB), sampling, 3, rows)
         assert not (ids[rows] == 3).any()
         assert (ids[~rows] == 3).float().mean() > 0.7
-        torch.testing.assert_close(logprobs, torch.log_softmax(logits, -1).gather(-1, ids[:, None])[:, 0])
+        expected = torch.log_softmax(logits / (sampling.temperature or 1.0), -1)
+        allowed = torch.log_softmax((logits / (sampling.temperature or 1.0)).index_fill(1, torch.tensor(3), -torch.inf), -1)
+        expected = torch.where(rows[:, None], allowed, expected)
+        torch.testing.assert_close(logprobs, expected.gather(-1, ids[:, None])[:, 0])
 
 
 def test_signals_are_those_of_the_softmax():

@@ -64,16 +64,13 @@ def reference(hf, r, temperature=1.0, top_p=1.0):
     while len(ids) < r.limit_tokens and EOS not in ids:
         with torch.no_grad(), one_thread(hf.device):
             logits = hf(torch.tensor([[*r.prompt_ids, *ids]])).logits[0, -1].double().numpy()
-        if temperature == 0:
-            token = int(logits.argmax())
-        else:
-            p = np.exp(logits / temperature - (logits / temperature).max())
-            p /= p.sum()
-            if top_p < 1:
-                order = np.argsort(-p, kind="stable")
-                p[order[np.cumsum(p[order]) - p[order] >= top_p]] = 0
-            token = int((p / noise[len(ids)]).argmax())
-        logprobs.append(logits[token] - np.log(np.exp(logits - logits.max()).sum()) - logits.max())
+        p = np.exp((logits - logits.max()) / (temperature or 1.0))
+        p /= p.sum()
+        if top_p < 1:
+            order = np.argsort(-p, kind="stable")
+            p[order[np.cumsum(p[order]) - p[order] >= top_p]] = 0
+        token = int(p.argmax() if temperature == 0 else (p / noise[len(ids)]).argmax())
+        logprobs.append(np.log(p[token] / p.sum()))
         ids.append(token)
     return ids, logprobs
 

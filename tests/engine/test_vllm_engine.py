@@ -218,15 +218,18 @@ def test_forced_lengths_are_kept_and_the_end_is_never_drawn(call: Call, first: P
     assert {i: c.response_tokens for i, c in again.items()} == {r.response: r.target_tokens for r in wanted}
 
 
-def test_logprobs_are_those_of_the_model(call: Call, first: Path) -> None:
-    """Of drawn tokens, without temperature and filters."""
-    found, _ = call(decode, first, 0, requests(8), Sampling(temperature=1.5, top_p=0.9))
+@pytest.mark.parametrize("sampling", [Sampling(temperature=1.5), Sampling(temperature=0.7, top_k=5)])
+def test_logprobs_are_those_that_tokens_were_drawn_with(call: Call, first: Path, sampling: Sampling) -> None:
+    found, _ = call(decode, first, 0, requests(8), sampling)
     model = model_of(3)
     for request in requests(8):
         one = found[request.response]
         ids = torch.tensor(np.concatenate([request.prompt_ids, one.token_ids]))[None]
         with torch.no_grad():
-            logprobs = torch.log_softmax(model(ids).logits[0, request.prompt_tokens - 1 : -1], -1)
+            logits = model(ids).logits[0, request.prompt_tokens - 1 : -1] / sampling.temperature
+        if sampling.top_k:
+            logits[logits < logits.topk(sampling.top_k).values[:, -1:]] = -math.inf
+        logprobs = torch.log_softmax(logits, -1)
         np.testing.assert_allclose(one.logprobs, logprobs.gather(1, ids[0, request.prompt_tokens :, None])[:, 0], atol=1e-4)
 
 

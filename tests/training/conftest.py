@@ -8,7 +8,7 @@ import pytest
 from training_samples import variety
 
 from rlhfless.training.arithmetic import ArithmeticTask
-from rlhfless.training.model import save_model, tiny_qwen2
+from rlhfless.training.model import load_model, save_model, tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 
 
@@ -26,3 +26,12 @@ def model(untrained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The untrained model, in a test in which every response earns a reward of its own: weights and texts change."""
     monkeypatch.setattr(ArithmeticTask, "reward", variety)
     return untrained
+
+
+@pytest.fixture
+def dropping_model(model: Path, tmp_path: Path) -> Path:
+    """The same model with dropout, which draws while it learns."""
+    weights, tokenizer = load_model(model)
+    weights.config.attention_dropout = 0.3
+    save_model(weights, tokenizer, tmp_path / "dropping")
+    return tmp_path / "dropping"

@@ -138,15 +138,34 @@ def test_truncated_responses_are_left_out_but_still_judged():
     torch.testing.assert_close(whole, gradient_of(other), atol=1e-6, rtol=1e-4)
 
 
-def test_a_batch_of_truncated_or_unjudged_responses_changes_nothing():
-    for changes in ({"truncated": [True] * 12}, {"rewards": [math.nan] * 12}):
-        model = small_model()
-        batch = noise_batch(model)
-        given = {name: getattr(batch, name) for name in ("prompt_ids", "response_ids", "rewards", "group_of")} | changes
-        metrics = learner(model, mask_truncated=True).learn(Batch(**given))
-        assert metrics["loss"] == metrics["grad_norm"] == 0
-        assert all(torch.equal(p, q) for p, q in zip(small_model().parameters(), model.parameters(), strict=True))
-        assert metrics["unjudged"] == ("rewards" in changes)
+@pytest.mark.parametrize("kl_weight", [0.0, 0.1])
+@pytest.mark.parametrize("changes", [{"truncated": [True] * 12}, {"rewards": [math.nan] * 12}], ids=["truncated", "unjudged"])
+def test_a_batch_of_truncated_or_unjudged_responses_changes_nothing(changes, kl_weight):
+    """A penalty pulls at nothing either, though the weights have left the reference."""
+    model = small_model()
+    algorithm = learner(model, mask_truncated=True, kl_weight=kl_weight)
+    assert algorithm.learn(two_answers(model, 1.0))["grad_norm"] > 0
+    before = [p.clone() for p in model.parameters()]
+    batch = noise_batch(model)
+    given = {name: getattr(batch, name) for name in ("prompt_ids", "response_ids", "rewards", "group_of")} | changes
+    metrics = algorithm.learn(Batch(**given))
+    assert metrics["loss"] == metrics["grad_norm"] == metrics["tokens"] == 0
+    assert all(torch.equal(p, q) for p, q in zip(before, model.parameters(), strict=True))
+    assert metrics["unjudged"] == ("rewards" in changes)
+
+
+def test_an_unjudged_response_is_as_good_as_not_there_to_the_penalty():
+    model, other = small_model(), small_model()
+    batch = noise_batch(model)
+    rewards = np.where(np.arange(12) % 4 == 3, math.nan, batch.rewards)
+    others = [r if math.isfinite(x) else [5, 6] for r, x in zip(batch.response_ids, rewards, strict=True)]
+    found = []
+    for policy, responses in ((model, batch.response_ids), (other, others)):
+        algorithm = Grpo(policy, still(policy), GrpoOptions(kl_weight=0.5), frozen_copy(small_model(1)))
+        found.append(algorithm.learn(Batch(batch.prompt_ids, responses, rewards, batch.group_of)))
+    torch.testing.assert_close(gradient_of(model), gradient_of(other), atol=1e-6, rtol=1e-4)
+    assert found[0]["tokens"] == found[1]["tokens"]
+    assert found[0]["kl_reference"] == pytest.approx(found[1]["kl_reference"])
 
 
 def test_the_mismatch_of_the_engine_is_measured():

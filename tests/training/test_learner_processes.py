@@ -34,6 +34,7 @@ from rlhfless.training.config import LearnerError, TrainError  # noqa: E402
 from rlhfless.training.learner import LocalLearner  # noqa: E402
 from rlhfless.training.learner_processes import LearnerProcesses, make_learner  # noqa: E402
 from rlhfless.training.loop import Trainer, train  # noqa: E402
+from rlhfless.training.streams import streams_of  # noqa: E402
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "grpo": {"kl_weight": 0.1, "aggregation": "sequence", "schedule": "linear", "schedule_steps": 5},
@@ -170,3 +171,28 @@ def test_the_loop_with_two_processes_goes_on_with_one(model: Path, tmp_path: Pat
         TrainError, match="was started with schedule 'constant', not 'linear', and warmup_steps 0, not 1; resume"
     ):
         train(config(steps=2, schedule="linear", warmup_steps=1), tmp_path / "two", resume=True)
+
+
+@pytest.mark.full
+def test_processes_that_start_anew_drop_out_what_the_others_would_have(tmp_path: Path) -> None:
+    """What they draw follows from the seed that the loop gives every step; another seed gives other weights."""
+    model = small_model()
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = model.config.attention_dropout = 0.3
+    learner = make_learner("grpo", model, processes=2, learning_rate=1e-2)
+
+    def learned(seed: int) -> torch.Tensor:
+        with streams_of(seed, 1):
+            learner.learn(noise_batch(small_model()))
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    learner.write(tmp_path)
+    first = learned(0)
+    learner.close()
+    learner.read(tmp_path)
+    again = learned(0)
+    learner.read(tmp_path)
+    other = learned(1)
+    learner.close()
+    assert torch.equal(again, first)
+    assert not torch.equal(other, first), "dropout drew nothing"

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from safetensors.torch import load_file
-from training_samples import config
+from training_samples import config, same_weights
 
 from rlhfless.trace import Trace, read_trace, step_metrics
 from rlhfless.training.config import TrainError
@@ -25,12 +25,6 @@ from rlhfless.training.loop import TrainedStep, Trainer, train
 def texts(folder: Path) -> list[tuple[str, int, str]]:
     rollouts = read_trace(folder).rollouts
     return list(zip(rollouts["prompt_id"], rollouts["sample"], rollouts["response"], strict=True))
-
-
-def same_weights(folder: Path, other: Path) -> bool:
-    """Whether two runs that ended have the same final weights, bit for bit."""
-    ours, theirs = (load_file(path / "model" / "model.safetensors") for path in (folder, other))
-    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_a_run_is_traced(tmp_path: Path, model: Path) -> None:
@@ -70,14 +64,30 @@ def test_responses_depend_on_nothing_but_the_seed(tmp_path: Path, model: Path) -
     assert texts(tmp_path / "seed") != texts(tmp_path / "solver")
 
 
-def test_a_resumed_run_is_the_run_that_was_never_stopped(tmp_path: Path, model: Path) -> None:
-    train(config(steps=4), tmp_path / "whole", model=model)
-    train(config(steps=2), tmp_path / "parts", model=model)
+@pytest.mark.parametrize("charging", ["profile", "measured"])
+def test_a_resumed_run_is_the_run_that_was_never_stopped(tmp_path: Path, model: Path, charging: str) -> None:
+    """Weights and rollouts; under the profile plans and allocations too."""
+    train(config(steps=4, charging=charging), tmp_path / "whole", model=model)
+    train(config(steps=2, charging=charging), tmp_path / "parts", model=model)
     assert not same_weights(tmp_path / "whole", tmp_path / "parts"), "nothing was learned after the second step"
-    train(config(steps=4), tmp_path / "parts", resume=True)
+    train(config(steps=4, charging=charging), tmp_path / "parts", resume=True)
+    if charging == "profile":
+        parts, whole = read_trace(tmp_path / "parts"), read_trace(tmp_path / "whole")
+        pd.testing.assert_frame_equal(parts.allocations, whole.allocations)
+        assert [plan["actors"] for plan in parts.plans] == [plan["actors"] for plan in whole.plans]
     assert same_weights(tmp_path / "parts", tmp_path / "whole")
     assert texts(tmp_path / "parts") == texts(tmp_path / "whole")
     assert [p.name for p in (tmp_path / "parts" / "checkpoints").iterdir()] == ["after-000004"]
+
+
+def test_a_model_with_dropout_resumes_exactly_too(tmp_path: Path, model: Path, dropping_model: Path) -> None:
+    for name, start in (("whole", dropping_model), ("dry", model)):
+        train(config(steps=3), tmp_path / name, model=start)
+    train(config(steps=1), tmp_path / "parts", model=dropping_model)
+    torch.rand(1)
+    train(config(steps=3), tmp_path / "parts", resume=True)
+    assert same_weights(tmp_path / "parts", tmp_path / "whole")
+    assert not same_weights(tmp_path / "dry", tmp_path / "whole"), "dropout drew nothing"
 
 
 def test_a_killed_run_goes_on(tmp_path: Path, model: Path) -> None:
@@ -123,6 +133,20 @@ def test_a_trace_can_be_continued_in_memory(tmp_path: Path, model: Path) -> None
     assert len(longer.plans) == 3
     assert longer.allocations.groupby("step")["start_s"].min().is_monotonic_increasing
     assert (out / "meta.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_the_engines_log_probabilities_are_those_of_the_temperature(model: Path, algorithm: str) -> None:
+    """Ratios are to them, what they are off by is measured, and it can be corrected, as at temperature 1."""
+    options = {"temperature": 0.5, "algorithm": algorithm}
+    own = Trainer(config(**options), model=model, progress=False)
+    corrected = Trainer(config(**options, old_logprobs="recomputed", importance_cap=2.0), model=model, progress=False)
+    for _ in range(2):
+        steps = own.step(), corrected.step()
+        for step in steps:
+            assert 0 < step.metrics["learn_mismatch_max"] < 1e-4
+        assert abs(steps[0].metrics["learn_kl_old"]) < 1e-4
+        assert steps[1].metrics["learn_importance_mean"] == pytest.approx(1, abs=1e-4)
 
 
 def test_memory_decides_the_slots_of_planner_and_engines(tmp_path: Path, model: Path) -> None:

@@ -55,14 +55,25 @@ def test_what_is_no_reward_is_one_responses_and_reported(untrained: Path, algori
     assert changed, "the others teach something"
 
 
+@pytest.mark.parametrize("kl_weight", [0.0, 0.1])
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
-def test_a_step_that_nobody_could_judge_changes_nothing(untrained: Path, algorithm: str) -> None:
-    def broken(response: Response) -> float:
-        raise KeyError(response.prompt)
+def test_a_step_that_nobody_could_judge_changes_nothing(untrained: Path, algorithm: str, kl_weight: float) -> None:
+    """The step after one that was judged, so that a penalty would pull the weights back."""
 
+    def breaks_down(response: Response) -> float:
+        judged.append(response)
+        if len(judged) > 12:
+            raise KeyError(response.prompt)
+        return len(set(response.text))
+
+    judged: list[Response] = []
+    rewards = Rewards([(FunctionReward("mine", breaks_down), 1.0)])
+    trainer = Trainer(config(algorithm=algorithm, kl_weight=kl_weight), model=untrained, rewards=rewards, progress=False)
+    assert trainer.step().metrics["learn_grad_norm"] > 0
+    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     with pytest.warns(RewardWarning, match=r"failed on 12 of 12 responses.*KeyError"):
-        step, changed = step_with(broken, untrained, algorithm=algorithm)
-    assert not changed
+        step = trainer.step()
+    assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
     assert np.isnan(step.metrics["reward_mean"])
     assert step.trace.rollouts["reward"].isna().all()
 

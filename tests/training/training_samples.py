@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import torch
+from safetensors.torch import load_file
 
 from rlhfless.training.arithmetic import ArithmeticTask, Problem
 from rlhfless.training.config import TrainConfig
@@ -21,3 +25,9 @@ def config(**changes: object) -> TrainConfig:
 def variety(task: ArithmeticTask, problem: Problem, response_text: str) -> float:
     """A reward that untrained models earn in different amounts: the share of characters that differ."""
     return len(set(response_text)) / max(1, len(response_text))
+
+
+def same_weights(folder: Path, other: Path) -> bool:
+    """Whether two runs that ended have the same final weights, bit for bit."""
+    ours, theirs = (load_file(path / "model" / "model.safetensors") for path in (folder, other))
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
