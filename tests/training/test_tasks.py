@@ -122,13 +122,25 @@ def test_bad_data_is_named(rows: Any, options: dict[str, Any], message: str) -> 
         DatasetTask(rows, TOKENIZER, **options)
 
 
+def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:
+    """Other characters that end lines of a text stand inside JSON strings as they are."""
+    row = {"prompt": "a\u2028b\u2029c\u0085d\x7f", "answer": "é"}
+    text = json.dumps(row, ensure_ascii=False)
+    for end in ("\n", "\r\n"):
+        (tmp_path / "rows.jsonl").write_bytes((text + end + "  " + end + text).encode("utf-8-sig"))
+        problems = DatasetTask(tmp_path / "rows.jsonl", TOKENIZER, chat=False).problems
+        assert [(p.prompt, p.answer) for p in problems] == [(row["prompt"], "é")] * 2
+
+
 def test_bad_files_are_named(tmp_path: Path) -> None:
     for name, content, message in (
-        ("a.jsonl", '{"prompt": "?"}\n{oops\n', "line 2 is not JSON"),
-        ("b.jsonl", "[1]\n", "line 1 holds no object, but list"),
-        ("c.parquet", "nothing", "is no parquet file"),
+        ("a.jsonl", b'{"prompt": "?"}\n{oops\n', "line 2 is not JSON"),
+        ("b.jsonl", b"[1]\n", "line 1 holds no object, but list"),
+        ("c.parquet", b"nothing", "is no parquet file"),
+        ("d.jsonl", b'{"prompt": "?"}\n\n{"prompt": "\xe9"}\n', r"line 3 is not UTF-8 \(byte 12: .*\); save the file as UTF-8"),
+        ("e.jsonl", b"1" * 5000, r"line 1 is not JSON \(Exceeds the limit"),
     ):
-        (tmp_path / name).write_text(content)
+        (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=message):
             DatasetTask(tmp_path / name, TOKENIZER)
 
