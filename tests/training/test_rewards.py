@@ -201,6 +201,20 @@ def test_rewards_by_name(tmp_path: Path) -> None:
     assert list(scores.parts) == ["task", "format", "length", "brevity"]
 
 
+def test_several_rewards_of_one_kind_have_names_of_their_own(tmp_path: Path) -> None:
+    for file, factor in (("one.py", 1), ("two.py", 10)):
+        (tmp_path / file).write_text(f"def tokens(response):\n    return {factor} * response.tokens\n")
+    one, two = (f"{tmp_path / file}:tokens" for file in ("one.py", "two.py"))
+    names = ["format:^a", "0.5*format:b$", "format:c.py:d", "length:10,5", "length:8,4", one, f"2*{two}"]
+    task = ArithmeticTask(0, 1)
+    scores = make_rewards(names, task).score([Response(task.problems[0], "ab", tokens=8)])
+    given = {"format": 1, "format:b$": 1, "format:c.py:d": 0, "length": -0.6, "length:8,4": -1, "tokens": 8, two: 80}
+    assert {name: values.tolist() for name, values in scores.parts.items()} == {name: [x] for name, x in given.items()}
+    assert scores.values.tolist() == pytest.approx([1 + 0.5 - 0.6 - 1 + 8 + 160])
+    with pytest.raises(ValueError, match=r"rewards are format, format:b\$, format:b\$; .* no name twice"):
+        make_rewards(["format:^a", "format:b$", "2*format:b$"], task)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -21,6 +21,7 @@ from rlhfless.errors import MissingExtra  # noqa: E402
 from rlhfless.training.arithmetic import ArithmeticTask  # noqa: E402
 from rlhfless.training.rewards import Response, Rewards, RewardWarning  # noqa: E402
 from rlhfless.training.rewards.model import ModelReward  # noqa: E402
+from rlhfless.training.rewards.named import make_rewards  # noqa: E402
 from rlhfless.training.tasks import DatasetTask, Gsm8kTask, PretrainedTokenizer, make_task  # noqa: E402
 from rlhfless.training.tasks.gsm8k import INSTRUCTION  # noqa: E402
 
@@ -215,6 +216,16 @@ def judge(labels: int = 1) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return transformers.Qwen2ForSequenceClassification(config)
+
+
+def test_two_reward_models_add_up(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        judge().save_pretrained(tmp_path / name)
+        TOKENIZER.save(tmp_path / name)
+    rewards = make_rewards([f"model:{tmp_path / 'one'}", f"0.5*model:{tmp_path / 'two'}"], ArithmeticTask(0, 1))
+    scores = rewards.score([Response(ArithmeticTask(0, 1).problems[0], "12")])
+    first, second = scores.parts["model"], scores.parts[f"model:{tmp_path / 'two'}"]
+    assert scores.values.tolist() == pytest.approx((first + 0.5 * second).tolist())
 
 
 def test_a_reward_model_judges_prompt_and_response(tmp_path: Path) -> None:

@@ -25,18 +25,22 @@ def make_rewards(names: Sequence[str], task: Task, *, timeout_s: float = USER_TI
     Args:
         names: each with its weight before a ``*``, 1 if none is given: ``task`` (the task's own rule), ``exact``, ``contains``,
             ``format:REGEX``, ``length:LIMIT,SOFT`` (tokens), ``model:FOLDER``, or a function of a file, ``FILE.py:FUNCTION``.
+            In metrics each is called by its kind or function, a second one of that name by its whole text.
         timeout_s: for one response, of a format and of a function of a file; each has a process of its own, see
             ``FunctionProcess``.
 
     Raises:
-        InputError: a name is unknown, or what it names does not fit.
+        InputError: a name is unknown or given twice, or what it names does not fit.
     """
-    parts = []
+    parts: list[tuple[Reward, float]] = []
     for text in names:
         match = _WEIGHTED.fullmatch(text)
         if match is None:
             raise InputError(f"reward {text!r} is unknown; choose from {KNOWN}")
-        parts.append((_reward(match[2], task, timeout_s), float(match[1] or 1)))
+        reward = _reward(match[2], task, timeout_s)
+        if any(reward.name == earlier.name for earlier, _ in parts):
+            reward.name = match[2]
+        parts.append((reward, float(match[1] or 1)))
     return Rewards(parts)
 
 
