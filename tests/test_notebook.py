@@ -28,7 +28,11 @@ PAGES = {  # headings of a notebook's page, the drawings that it has at least, a
         False,
     ),
     "04_cluster": (("1. One step on the cluster", "2. Four life-cycles"), 2, False),
-    "05_training": (("1. A few live steps", "2. Preparation", "The same step", "3. What whole", "4. Does it learn"), 4, False),
+    "05_training": (
+        ("1. A few live steps", "2. Preparation", "The same step", "3. What whole", "4. Does it learn", "Longer answers"),
+        5,
+        False,
+    ),
 }
 NEEDS = {"04_cluster": "ray"}
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

@@ -46,10 +46,11 @@ class TensorBoard(Callback):
 
 
 class Tracked(Callback):
-    """A run of Weights & Biases or of trackio, which took over its interface.
+    """A run of Weights & Biases or of trackio, which took over its interface. It is known there by the run's own id, which
+    ``meta.json`` keeps: a run that is resumed goes on there, and no other does, whatever its folder is called.
 
     Args:
-        library: ``wandb`` or ``trackio``. project, name: of the run there.
+        library: ``wandb`` or ``trackio``. project: there. name: what people read.
 
     Raises:
         MissingExtra: the library is not installed.
@@ -60,14 +61,15 @@ class Tracked(Callback):
             self._library: Any = importlib.import_module(library)
         except ImportError:
             raise MissingExtra(f"logging to {library} needs {library}, which is not installed: pip install {library}") from None
-        self._given = {"project": project, "name": name, "resume": "allow"}
-        if library == "wandb":
-            self._given["id"] = name  # trackio finds a run again by its name
+        self._knows_ids = library == "wandb"  # trackio finds a run again by its name
+        self._project, self._name = project, name
         self._began = False
 
     def on_step(self, trainer: Any, step: TrainedStep) -> None:
         if not self._began:
-            self._library.init(config=trainer.config.to_dict(), **self._given)
+            run_id = step.meta["run_id"]
+            known = {"name": self._name, "id": run_id} if self._knows_ids else {"name": f"{self._name}-{run_id}"}
+            self._library.init(project=self._project, config=trainer.config.to_dict(), resume="allow", **known)
             self._began = True
         self._library.log(step.metrics, step=step.step)
 

@@ -119,10 +119,11 @@ class Trainer:
         self.close()
 
     def close(self) -> None:
-        """Tell callbacks of the end, end the processes of actors and learner, if there are any, and remove what actors read
-        weights from. Idempotent."""
+        """Tell callbacks of the end, end the processes of actors, learner and rewards, if there are any, and remove what actors
+        read weights from. Idempotent."""
         with contextlib.ExitStack() as ends:  # all of them, whatever one raises
             ends.callback(self.engines.close)
+            ends.callback(self.rewards.close)
             ends.callback(self.kept.close)
             if self.pool is not None and self._own_pool:
                 ends.callback(self.pool.close)

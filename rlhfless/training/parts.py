@@ -6,6 +6,7 @@ Knows every kind of part and how they depend on each other; nothing of steps.
 from __future__ import annotations
 
 import platform
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -125,6 +126,7 @@ def resolve(config: TrainConfig, given: Given, folder: Path | None, *, resume: b
         )
     meta = meta_of(config, cluster, planner) | {"given": given.names()} | ({} if pool is None else pool.meta)
     meta["run"] = config.task if given.task is None else given.task.name
+    meta["run_id"] = secrets.token_hex(4)  # of a new run; a resumed one has its own
     try:
         model = _of_the_model(config, given, folder, latency, meta, resume, progress)
     except BaseException:
@@ -132,7 +134,7 @@ def resolve(config: TrainConfig, given: Given, folder: Path | None, *, resume: b
             pool.close()
         raise
     predictor = given.predictor or EwmaPredictor(config.window)
-    return Parts(cluster=cluster, planner=planner, predictor=predictor, pool=pool, meta=meta, **model)
+    return Parts(cluster=cluster, planner=planner, predictor=predictor, pool=pool, **model)
 
 
 def _of_the_model(
@@ -162,7 +164,7 @@ def _of_the_model(
         assert isinstance(engines, TorchEngines), "the configuration refuses others"
         latency = engines.within(latency, int(config.memory_gib * 2**30))
     kept = Run.begin(origin, config, folder, given.algorithm)  # last: before it nothing is written
-    return {"latency": latency, "kept": kept, "task": task, "rewards": rewards, "engines": engines}
+    return {"latency": latency, "kept": kept, "task": task, "rewards": rewards, "engines": engines, "meta": origin.meta}
 
 
 def meta_of(config: TrainConfig, cluster: Cluster, planner: SchedulingPolicy) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Origin:
     """The model that a run begins with, before anything of the run is written.
 
     Attributes:
-        meta: what ``meta.json`` says of the run. writer: of the trace of a run that is resumed.
+        meta: what ``meta.json`` says of the run; no other has its ``run_id``. writer: of the trace of a run that is resumed.
     """
 
     model: Any
@@ -107,7 +107,8 @@ class Origin:
         if isinstance(model, tuple):
             model[0].load_state_dict(weights.state_dict())
             weights, tokenizer = model
-        return cls(weights, tokenizer, meta, writer)
+        run_id = writer.meta.get("run_id", folder.resolve().name)  # those without one were known by their folder's name
+        return cls(weights, tokenizer, {**meta, "run_id": run_id}, writer)
 
 
 @dataclass(frozen=True, eq=False)

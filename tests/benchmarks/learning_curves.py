@@ -25,6 +25,7 @@ import torch
 from task_dynamics import HELD_OUT, REQUIRED, accuracy
 
 from rlhfless.engine.torch_forward import one_thread
+from rlhfless.errors import InputError
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.loop import Trainer
 from rlhfless.training.model import load_model, save_model
@@ -61,6 +62,32 @@ def measured_accuracy(model: Any, tokenizer: Any, count: int, limit: int, seed: 
     return {**mean, "low": low, "high": high, "problems": len(answers)}
 
 
+def options_of(algorithm: str, size: dict[str, Any]) -> dict[str, Any]:
+    """The options of a run that are not defaults."""
+    return {**size, **OPTIONS[algorithm]}
+
+
+def refuse_others(runs: list[dict[str, Any]], size: dict[str, Any], problems: int, file: Path) -> None:
+    """Runs of one file are compared with each other, so all have the same options.
+
+    Raises:
+        InputError: a run of ``file`` has others.
+    """
+    for run in runs:
+        wanted = {"problems": problems, **options_of(run["algorithm"], size)}
+        there = {"problems": run["start"]["problems"], **run["options"]}
+        differs = [
+            f"{name} {there.get(name)!r} instead of {wanted.get(name)!r}"
+            for name in dict.fromkeys([*wanted, *there])
+            if there.get(name) != wanted.get(name)
+        ]
+        if differs:
+            raise InputError(
+                f"{file}: its {run['algorithm']} of seed {run['seed']} has {', '.join(differs)}; name another file, or give it "
+                "the same options"
+            )
+
+
 def warm_model(seed: int, folder: Path | None) -> tuple[Any, Any]:
     """The warmed-up model of a seed, read from ``folder`` where it is there, else made (and kept there)."""
     own = None if folder is None else folder / f"seed-{seed}"
@@ -75,7 +102,8 @@ def warm_model(seed: int, folder: Path | None) -> tuple[Any, Any]:
 def learned(algorithm: str, seed: int, size: dict[str, Any], given: argparse.Namespace) -> dict[str, Any]:
     """One run: accuracy before and after, and a row per step. Evaluations are not counted as training time."""
     model, tokenizer = load_model(SHIPPED) if given.tiny else warm_model(seed, given.warm)
-    config = TrainConfig(algorithm=algorithm, seed=seed, **{**OPTIONS[algorithm], **size})
+    options = options_of(algorithm, size)
+    config = TrainConfig(algorithm=algorithm, seed=seed, **options)
     limit = config.response_limit
     start = measured_accuracy(model, tokenizer, given.problems, limit, seed)
     rows: list[dict[str, float]] = []
@@ -90,8 +118,7 @@ def learned(algorithm: str, seed: int, size: dict[str, Any], given: argparse.Nam
                 print(f"{algorithm} seed {seed}, step {step.step}: {rows[-1]}", file=sys.stderr, flush=True)
     end = measured_accuracy(model, tokenizer, given.problems, limit, seed)
     load = dict(zip(("load_1min", "load_5min", "load_15min"), os.getloadavg(), strict=True))
-    changed = {**size, **OPTIONS[algorithm]}
-    return {"algorithm": algorithm, "seed": seed, "options": changed, "start": start, "end": end, "steps": rows, **load}
+    return {"algorithm": algorithm, "seed": seed, "options": options, "start": start, "end": end, "steps": rows, **load}
 
 
 def verdict(run: dict[str, Any]) -> str:
@@ -117,13 +144,21 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=HELD_OUT, help="held-out problems that accuracy is measured on")
     parser.add_argument("--warm", type=Path, help="folder of warmed-up models; what is missing there is made and kept")
     parser.add_argument("--tiny", action="store_true", help="the smallest size, from the shipped weights, which says nothing")
-    parser.add_argument("--json", type=Path, help="file of the results; runs that it has already are not done again")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        help="file of the results; runs that it has are not done again, and need the same options",
+    )
     given = parser.parse_args()
     size = TINY if given.tiny else {**SIZE, "steps": given.steps}
     device = f"{platform.machine()} CPU, torch {torch.__version__}"
     results: dict[str, Any] = {"device": device, "runs": []}
     if given.json is not None and given.json.is_file():
         results = json.loads(given.json.read_text(encoding="utf-8"))
+        try:
+            refuse_others(results["runs"], size, given.problems, given.json)
+        except InputError as error:
+            parser.error(str(error))
     done = [(run["algorithm"], run["seed"]) for run in results["runs"]]
     for algorithm, seed in itertools.product(given.algorithms, range(given.seeds)):
         if (algorithm, seed) not in done:

@@ -15,6 +15,8 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
 import learning_curves  # noqa: E402
 
+from rlhfless.errors import InputError  # noqa: E402
+
 RECORDED = ROOT / "data" / "learning" / "curves.json"
 
 
@@ -49,6 +51,33 @@ def test_the_aim_is_twice_the_start_in_ten_minutes() -> None:
         assert learning_curves.verdict(missed).endswith("NOT MET")
 
 
+def test_runs_of_other_options_are_not_mixed() -> None:
+    size = {**learning_curves.SIZE, "steps": 8}
+    run = {**a_run(0.25, 0.51), "options": learning_curves.options_of("grpo", size)}
+    as_read = json.loads(json.dumps([run]))
+    learning_curves.refuse_others(as_read, size, 1000, Path("curves.json"))
+    for other, problems, message in (
+        ({**size, "pool": 512}, 1000, r"curves\.json: its grpo of seed 0 has pool 256 instead of 512; name another file"),
+        ({**size, "response_limit": 40}, 1000, "has response_limit None instead of 40"),
+        (size, 8, "has problems 1000 instead of 8"),
+    ):
+        with pytest.raises(InputError, match=message):
+            learning_curves.refuse_others(as_read, other, problems, Path("curves.json"))
+
+
+def test_a_file_of_other_runs_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "curves.json"
+    file.write_text(json.dumps({"device": "?", "runs": recorded()}))
+    before = file.read_text()
+    monkeypatch.setattr(sys, "argv", ["learning_curves.py", "--tiny", "--json", str(file)])
+    with pytest.raises(SystemExit, match="2"):
+        learning_curves.main()
+    assert "name another file" in capsys.readouterr().err
+    assert file.read_text() == before
+
+
 def recorded() -> list[dict]:
     return json.loads(RECORDED.read_text(encoding="utf-8"))["runs"]
 
@@ -56,6 +85,8 @@ def recorded() -> list[dict]:
 def test_recorded_runs_are_whole_and_their_intervals_are_those_of_their_accuracies() -> None:
     runs = recorded()
     assert len({(run["algorithm"], run["seed"]) for run in runs}) == len(runs)
+    for algorithm in {run["algorithm"] for run in runs}:
+        assert len({json.dumps(run["options"], sort_keys=True) for run in runs if run["algorithm"] == algorithm}) == 1
     for run in runs:
         assert [step["step"] for step in run["steps"]] == list(range(run["options"]["steps"]))
         assert all(0 <= step["reward_mean"] <= 1 and step["actors"] >= 1 for step in run["steps"])

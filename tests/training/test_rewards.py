@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from rlhfless.training.arithmetic import ArithmeticTask
 from rlhfless.training.rewards import FunctionReward, Response, Rewards, RewardWarning
-from rlhfless.training.rewards.combine import MOST_TIMEOUTS
+from rlhfless.training.rewards.combine import MOST_LOST
 from rlhfless.training.rewards.named import make_rewards
 from rlhfless.training.rewards.rules import contains_answer, exact_answer, gsm8k_answer, length_limit, matches
 
@@ -112,10 +112,11 @@ def test_rewards_are_summed_with_their_weights() -> None:
         (math.nan, "ValueError: returned nan, which is not finite"),
         (-math.inf, "ValueError: returned -inf, which is not finite"),
         (KeyError("answer"), "KeyError: 'answer'"),
-        (SystemExit(3), "RuntimeError: SystemExit 3"),
+        (SystemExit(3), "SystemExit: 3"),
     ],
 )
-def test_a_failure_is_one_responses_and_is_told(value: Any, reason: str) -> None:
+@pytest.mark.parametrize("timeout_s", [None, 60.0])
+def test_a_failure_is_one_responses_and_is_told(value: Any, reason: str, timeout_s: float | None) -> None:
     def judge(r: Response) -> Any:
         if r.text != "bad":
             return 1.0
@@ -123,7 +124,7 @@ def test_a_failure_is_one_responses_and_is_told(value: Any, reason: str) -> None
             raise value
         return value
 
-    rewards = Rewards([(FunctionReward("judge", judge, timeout_s=60.0), 1.0), (FunctionReward("exact", exact_answer), 1.0)])
+    rewards = Rewards([(FunctionReward("judge", judge, timeout_s), 1.0), (FunctionReward("exact", exact_answer), 1.0)])
     with pytest.warns(RewardWarning, match=r"reward 'judge' failed on 1 of 3 .* the first, response 1: ") as told:
         scores = rewards.score([response("#### 18"), response("bad"), response("#### 19")])
     np.testing.assert_equal(scores.values, [2.0, math.nan, 1.0])
@@ -142,16 +143,36 @@ def test_a_function_that_does_not_return_is_ended_and_soon_not_asked() -> None:
         return 1.0
 
     reward = FunctionReward("stuck", stuck, timeout_s=0.05)
-    values, failures = reward.score([response("stuck")] * (MOST_TIMEOUTS + 3) + [response()])
+    values, failures = reward.score([response("stuck")] * (MOST_LOST + 3) + [response()])
     assert np.isnan(values).all()
-    assert len(asked) == MOST_TIMEOUTS
+    assert len(asked) == MOST_LOST
     assert "took longer than 0.05 s" in failures[0].reason
-    assert failures[-1].reason.endswith(f"not asked after {MOST_TIMEOUTS} time-outs in this batch")
+    assert failures[-1].reason == f"not asked after {MOST_LOST} time-outs or ends of its process in this batch"
     for thread in threading.enumerate():
         if thread.name == "reward stuck":
             thread.join(30)
             assert not thread.is_alive()
     assert reward.score([response()])[0].tolist() == [1.0], "the next batch starts anew"
+
+
+def test_a_function_that_keeps_pythons_lock_for_too_long_has_timed_out() -> None:
+    """Nobody can see that its time is over before it returns; what it returns then does not count."""
+    backtracks = matches("^(a+)+$")
+    reward = FunctionReward("late", backtracks, timeout_s=0.05)
+    values, failures = reward.score([response("a" * 23 + "b"), response("aa")])
+    np.testing.assert_equal(values, [math.nan, 1.0])
+    assert [f.response for f in failures] == [0]
+    assert failures[0].reason.startswith("TimedOut: took longer than 0.05 s")
+
+
+def test_an_interrupt_is_no_failure_of_a_function() -> None:
+    def interrupted(r: Response) -> float:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        FunctionReward("interrupted", interrupted).score([response()])
+    _, failures = FunctionReward("interrupted", interrupted, timeout_s=60.0).score([response()])
+    assert failures[0].reason == "KeyboardInterrupt: ", "its own, as Ctrl-C comes to the main thread"
 
 
 def test_wrong_sums_are_refused() -> None:
@@ -178,6 +199,20 @@ def test_rewards_by_name(tmp_path: Path) -> None:
     scores = make_rewards(names, task).score([good])
     assert scores.values.tolist() == pytest.approx([1 + 0.1 - 0.8 + 2 * len(good.text)])
     assert list(scores.parts) == ["task", "format", "length", "brevity"]
+
+
+def test_several_rewards_of_one_kind_have_names_of_their_own(tmp_path: Path) -> None:
+    for file, factor in (("one.py", 1), ("two.py", 10)):
+        (tmp_path / file).write_text(f"def tokens(response):\n    return {factor} * response.tokens\n")
+    one, two = (f"{tmp_path / file}:tokens" for file in ("one.py", "two.py"))
+    names = ["format:^a", "0.5*format:b$", "format:c.py:d", "length:10,5", "length:8,4", one, f"2*{two}"]
+    task = ArithmeticTask(0, 1)
+    scores = make_rewards(names, task).score([Response(task.problems[0], "ab", tokens=8)])
+    given = {"format": 1, "format:b$": 1, "format:c.py:d": 0, "length": -0.6, "length:8,4": -1, "tokens": 8, two: 80}
+    assert {name: values.tolist() for name, values in scores.parts.items()} == {name: [x] for name, x in given.items()}
+    assert scores.values.tolist() == pytest.approx([1 + 0.5 - 0.6 - 1 + 8 + 160])
+    with pytest.raises(ValueError, match=r"rewards are format, format:b\$, format:b\$; .* no name twice"):
+        make_rewards(["format:^a", "format:b$", "2*format:b$"], task)
 
 
 @pytest.mark.parametrize(

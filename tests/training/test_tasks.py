@@ -21,6 +21,7 @@ from rlhfless.errors import MissingExtra  # noqa: E402
 from rlhfless.training.arithmetic import ArithmeticTask  # noqa: E402
 from rlhfless.training.rewards import Response, Rewards, RewardWarning  # noqa: E402
 from rlhfless.training.rewards.model import ModelReward  # noqa: E402
+from rlhfless.training.rewards.named import make_rewards  # noqa: E402
 from rlhfless.training.tasks import DatasetTask, Gsm8kTask, PretrainedTokenizer, make_task  # noqa: E402
 from rlhfless.training.tasks.gsm8k import INSTRUCTION  # noqa: E402
 
@@ -122,13 +123,25 @@ def test_bad_data_is_named(rows: Any, options: dict[str, Any], message: str) -> 
         DatasetTask(rows, TOKENIZER, **options)
 
 
+def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:
+    """Other characters that end lines of a text stand inside JSON strings as they are."""
+    row = {"prompt": "a\u2028b\u2029c\u0085d\x7f", "answer": "é"}
+    text = json.dumps(row, ensure_ascii=False)
+    for end in ("\n", "\r\n"):
+        (tmp_path / "rows.jsonl").write_bytes((text + end + "  " + end + text).encode("utf-8-sig"))
+        problems = DatasetTask(tmp_path / "rows.jsonl", TOKENIZER, chat=False).problems
+        assert [(p.prompt, p.answer) for p in problems] == [(row["prompt"], "é")] * 2
+
+
 def test_bad_files_are_named(tmp_path: Path) -> None:
     for name, content, message in (
-        ("a.jsonl", '{"prompt": "?"}\n{oops\n', "line 2 is not JSON"),
-        ("b.jsonl", "[1]\n", "line 1 holds no object, but list"),
-        ("c.parquet", "nothing", "is no parquet file"),
+        ("a.jsonl", b'{"prompt": "?"}\n{oops\n', "line 2 is not JSON"),
+        ("b.jsonl", b"[1]\n", "line 1 holds no object, but list"),
+        ("c.parquet", b"nothing", "is no parquet file"),
+        ("d.jsonl", b'{"prompt": "?"}\n\n{"prompt": "\xe9"}\n', r"line 3 is not UTF-8 \(byte 12: .*\); save the file as UTF-8"),
+        ("e.jsonl", b"1" * 5000, r"line 1 is not JSON \(Exceeds the limit"),
     ):
-        (tmp_path / name).write_text(content)
+        (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=message):
             DatasetTask(tmp_path / name, TOKENIZER)
 
@@ -203,6 +216,16 @@ def judge(labels: int = 1) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return transformers.Qwen2ForSequenceClassification(config)
+
+
+def test_two_reward_models_add_up(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        judge().save_pretrained(tmp_path / name)
+        TOKENIZER.save(tmp_path / name)
+    rewards = make_rewards([f"model:{tmp_path / 'one'}", f"0.5*model:{tmp_path / 'two'}"], ArithmeticTask(0, 1))
+    scores = rewards.score([Response(ArithmeticTask(0, 1).problems[0], "12")])
+    first, second = scores.parts["model"], scores.parts[f"model:{tmp_path / 'two'}"]
+    assert scores.values.tolist() == pytest.approx((first + 0.5 * second).tolist())
 
 
 def test_a_reward_model_judges_prompt_and_response(tmp_path: Path) -> None:

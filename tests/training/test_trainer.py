@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -166,11 +169,77 @@ def test_metrics_go_to_tensorboard(tmp_path: Path, model: Path) -> None:
     assert [scalar.value for scalar in scalars] == pytest.approx(rewards.tolist())
 
 
+@pytest.fixture(params=["wandb", "trackio"])
+def tracked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[tuple[str, Any]]]:
+    """The name of a library, and what the module in its place is told."""
+    told: list[tuple[str, Any]] = []
+    module = SimpleNamespace(
+        init=lambda **given: told.append(("init", given)),
+        log=lambda metrics, step: told.append(("log", (step, metrics))),
+        finish=lambda: told.append(("finish", None)),
+    )
+    monkeypatch.setitem(sys.modules, request.param, module)
+    return request.param, told
+
+
+def known(given: dict[str, Any]) -> Any:
+    """What a library finds a run again by."""
+    return given.get("id", given["name"])
+
+
+def test_a_library_is_told_of_a_run_and_of_the_same_one_when_it_is_resumed(
+    tmp_path: Path, model: Path, tracked: tuple[str, list[tuple[str, Any]]]
+) -> None:
+    library, told = tracked
+    out = tmp_path / "mine"
+    train(config(steps=2), out, model=model, loggers=[library])
+    train(config(steps=3), out, resume=True, loggers=[library])
+    assert [what for what, _ in told] == ["init", "log", "log", "finish", "init", "log", "finish"]
+    begun, again = (given for what, given in told if what == "init")
+    assert {**again, "config": None} == {**begun, "config": None}
+    assert (begun["project"], begun["resume"], begun["config"]["samples"]) == ("rlhfless", "allow", 3)
+    assert begun["name"].startswith("mine")
+    assert known(begun).endswith(json.loads((out / "meta.json").read_text())["run_id"])
+    logged = [given for what, given in told if what == "log"]
+    assert [step for step, _ in logged] == [0, 1, 2]
+    rewards = read_trace(out).rollouts.groupby("step")["reward"].mean()
+    assert [metrics["reward_mean"] for _, metrics in logged] == pytest.approx(rewards.tolist())
+
+
+def test_no_two_runs_are_one_to_a_library(tmp_path: Path, model: Path, tracked: tuple[str, list[tuple[str, Any]]]) -> None:
+    """Not those of folders that are called alike, nor one that is trained anew where another was."""
+    library, told = tracked
+    for out in (tmp_path / "a" / "run", tmp_path / "b" / "run", tmp_path / "a" / "run"):
+        shutil.rmtree(out, ignore_errors=True)
+        train(config(steps=1), out, model=model, loggers=[library])
+    assert len({known(given) for what, given in told if what == "init"}) == 3
+
+
+def test_a_run_that_was_begun_without_an_id_has_its_folders_name(tmp_path: Path, model: Path) -> None:
+    train(config(steps=1), tmp_path / "old", model=model)
+    meta = tmp_path / "old" / "meta.json"
+    meta.write_text(json.dumps({name: value for name, value in json.loads(meta.read_text()).items() if name != "run_id"}))
+    with Trainer(config(steps=2), tmp_path / "old", resume=True, progress=False) as trainer:
+        assert trainer.step().meta["run_id"] == "old"
+
+
+def test_a_run_with_nothing_left_to_do_tells_a_library_nothing(
+    tmp_path: Path, model: Path, tracked: tuple[str, list[tuple[str, Any]]]
+) -> None:
+    library, told = tracked
+    train(config(steps=1), tmp_path / "run", model=model)
+    train(config(steps=1), tmp_path / "run", resume=True, loggers=[library])
+    assert told == []
+
+
 def test_metrics_go_to_trackio(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library itself takes what it is told; a resumed run is the same run there."""
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     trackio = pytest.importorskip("trackio", reason="trackio is not installed: pip install trackio")
-    train(config(), tmp_path / "named", model=model, loggers=["trackio"])
-    assert "named" in {run.name for run in trackio.Api().runs("rlhfless")}
+    train(config(steps=2), tmp_path / "named", model=model, loggers=["trackio"])
+    train(config(steps=3), tmp_path / "named", resume=True, loggers=["trackio"])
+    run_id = json.loads((tmp_path / "named" / "meta.json").read_text())["run_id"]
+    assert [run.name for run in trackio.Api().runs("rlhfless")] == [f"named-{run_id}"]
 
 
 def test_metrics_go_to_weights_and_biases(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,8 +249,9 @@ def test_metrics_go_to_weights_and_biases(tmp_path: Path, model: Path, monkeypat
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     train(config(steps=2), tmp_path / "named", model=model, loggers=["wandb"])
     train(config(steps=3), tmp_path / "named", resume=True, loggers=["wandb"])
+    run_id = json.loads((tmp_path / "named" / "meta.json").read_text())["run_id"]
     written = sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
-    assert {path.name for path in written} == {"run-named.wandb"}
+    assert {path.name for path in written} == {f"run-{run_id}.wandb"}
     assert all(b"reward_mean" in path.read_bytes() for path in written)
 
 

@@ -8,66 +8,93 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from rlhfless.errors import InputError
-from rlhfless.training.rewards.response import Failure, Response, Reward, Scores
+from rlhfless.training.rewards.process import FunctionProcess, Lost, Refused, TimedOut
+from rlhfless.training.rewards.response import Failure, Response, Reward, Scores, finite
 
-MOST_TIMEOUTS = 5
-"""After so many time-outs in one batch a function is not asked again for that batch."""
+MOST_LOST = 5
+"""After so many time-outs, or ends of its process, in one batch a function is not asked again for that batch."""
 
 
 class FunctionReward:
     """A function of one response.
 
     Args:
-        function: given a ``Response``, returns a number. Whatever it raises or returns instead is that response's failure.
-        timeout_s: seconds that it may take for one response; it then runs in a thread, which is asked to end when its time is
-            over (a call that never returns to Python cannot be ended, and keeps its thread). None waits as long as it takes.
+        function: given a ``Response``, returns a number. Whatever it raises (SystemExit too) or returns instead is that
+            response's failure. A ``FunctionProcess`` judges in a process of its own, a Python function here.
+        timeout_s: seconds that it may take for one response; None waits as long as it takes. A process is killed when its time
+            is over. A function that judges here runs in a thread then, which is asked to end as soon as it runs Python code:
+            one that waits outside of Python for ever keeps its thread, and one that keeps Python's lock, as a regular
+            expression does while it backtracks, is waited for until it returns, and has then timed out. Nothing here can end
+            it; where that may happen, name it ``FILE.py:FUNCTION`` (``make_rewards``), which gives it a process.
     """
 
-    def __init__(self, name: str, function: Callable[[Response], float], timeout_s: float | None = None) -> None:
+    def __init__(
+        self, name: str, function: Callable[[Response], float] | FunctionProcess, timeout_s: float | None = None
+    ) -> None:
         if timeout_s is not None and timeout_s <= 0:
             raise InputError(f"timeout_s of reward {name!r} is {timeout_s}; it must be above 0")
         self.name, self.function, self.timeout_s = name, function, timeout_s
 
     def score(self, responses: Sequence[Response]) -> tuple[np.ndarray, list[Failure]]:
         """(R,) rewards, NaN where the function failed, and why."""
-        values, failures, timeouts = np.full(len(responses), np.nan), [], 0
+        values, failures, lost = np.full(len(responses), np.nan), [], 0
         for i, response in enumerate(responses):
             try:
-                if timeouts == MOST_TIMEOUTS:
-                    raise TimeoutError(f"not asked after {MOST_TIMEOUTS} time-outs in this batch")
-                values[i] = _number(self._call(response))
-            except Exception as error:
-                timeouts += isinstance(error, _TimedOut)
-                failures.append(Failure(i, self.name, f"{type(error).__name__.lstrip('_')}: {error}"))
+                if lost == MOST_LOST:
+                    raise Refused(f"not asked after {MOST_LOST} time-outs or ends of its process in this batch")
+                values[i] = self._judge(response)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a function that exits does not end the run
+                lost += isinstance(error, Lost)
+                reason = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+                failures.append(Failure(i, self.name, reason))
         return values, failures
 
-    def _call(self, response: Response) -> Any:
+    def close(self) -> None:
+        """End the function's process, if it has one; another batch would start it."""
+        if isinstance(self.function, FunctionProcess):
+            self.function.close()
+
+    def _judge(self, response: Response) -> float:
+        if isinstance(self.function, FunctionProcess):
+            return self.function.judge(response, self.timeout_s)
         if self.timeout_s is None:
-            return self.function(response)
+            return finite(self.function(response))
+        return finite(self._in_thread(self.function, self.timeout_s, response))
+
+    def _in_thread(self, function: Callable[[Response], float], timeout_s: float, response: Response) -> Any:
         outcome: list[Any] = []
 
         def work() -> None:
+            began = time.perf_counter()
             try:
-                outcome.append((self.function(response), None))
-            except BaseException as error:  # a function that exits ends its thread only
-                outcome.append((None, error))
+                value, error = function(response), None
+            except BaseException as raised:
+                value, error = None, raised
+            outcome.append((value, error, time.perf_counter() - began))
 
         thread = threading.Thread(target=work, name=f"reward {self.name}", daemon=True)
         thread.start()
-        thread.join(self.timeout_s)
+        thread.join(timeout_s)
         if thread.is_alive():
             # Raises SystemExit in the thread as soon as it runs Python code.
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
-            raise _TimedOut(f"took longer than {self.timeout_s:g} s")
-        value, error = outcome[0]
+            raise TimedOut(f"took longer than {timeout_s:g} s")
+        value, error, took_s = outcome[0]
+        if took_s > timeout_s:  # it kept Python's lock, so nobody could see that its time was over
+            raise TimedOut(f"took longer than {timeout_s:g} s ({took_s:.3g} s)")
+        if isinstance(error, KeyboardInterrupt):  # the function's own: Ctrl-C comes to the main thread
+            raise Refused(f"KeyboardInterrupt: {error}")
         if error is not None:
-            raise error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__} {error}")
+            raise error
         return value
 
 
@@ -98,21 +125,8 @@ class Rewards:
         scores.warn()
         return scores
 
-
-class _TimedOut(TimeoutError):
-    """The function used up its time itself."""
-
-
-def _number(value: Any) -> float:
-    """``value`` as a finite float.
-
-    Raises:
-        ValueError: it is none.
-    """
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"returned {value!r}, which is no number") from None
-    if not math.isfinite(number):
-        raise ValueError(f"returned {number}, which is not finite")
-    return number
+    def close(self) -> None:
+        """End the processes of functions that have one; another batch would start them."""
+        for reward, _ in self.parts:
+            if isinstance(reward, FunctionReward):
+                reward.close()

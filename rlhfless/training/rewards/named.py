@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rlhfless.errors import InputError
 from rlhfless.training.rewards.combine import FunctionReward, Rewards
-from rlhfless.training.rewards.response import Response, Reward
-from rlhfless.training.rewards.rules import contains_answer, exact_answer, length_limit, matches
+from rlhfless.training.rewards.process import FunctionProcess
+from rlhfless.training.rewards.response import Reward
+from rlhfless.training.rewards.rules import contains_answer, exact_answer, length_limit
 from rlhfless.training.tasks.problem import Task
 
 KNOWN = "task, exact, contains, format:REGEX, length:LIMIT,SOFT, model:FOLDER or FILE.py:FUNCTION"
@@ -26,17 +25,22 @@ def make_rewards(names: Sequence[str], task: Task, *, timeout_s: float = USER_TI
     Args:
         names: each with its weight before a ``*``, 1 if none is given: ``task`` (the task's own rule), ``exact``, ``contains``,
             ``format:REGEX``, ``length:LIMIT,SOFT`` (tokens), ``model:FOLDER``, or a function of a file, ``FILE.py:FUNCTION``.
-        timeout_s: of a function of a file.
+            In metrics each is called by its kind or function, a second one of that name by its whole text.
+        timeout_s: for one response, of a format and of a function of a file; each has a process of its own, see
+            ``FunctionProcess``.
 
     Raises:
-        InputError: a name is unknown, or what it names does not fit.
+        InputError: a name is unknown or given twice, or what it names does not fit.
     """
-    parts = []
+    parts: list[tuple[Reward, float]] = []
     for text in names:
         match = _WEIGHTED.fullmatch(text)
         if match is None:
             raise InputError(f"reward {text!r} is unknown; choose from {KNOWN}")
-        parts.append((_reward(match[2], task, timeout_s), float(match[1] or 1)))
+        reward = _reward(match[2], task, timeout_s)
+        if any(reward.name == earlier.name for earlier, _ in parts):
+            reward.name = match[2]
+        parts.append((reward, float(match[1] or 1)))
     return Rewards(parts)
 
 
@@ -47,7 +51,7 @@ def _reward(name: str, task: Task, timeout_s: float) -> Reward:
     if name in ("exact", "contains"):
         return FunctionReward(name, exact_answer if name == "exact" else contains_answer)
     if kind == "format" and argument:
-        return FunctionReward(kind, matches(argument))
+        return FunctionReward(kind, FunctionProcess("format", argument), timeout_s)
     if kind == "length" and re.fullmatch(r"\d+,\d+", argument):
         limit, soft = map(int, argument.split(","))
         return FunctionReward(kind, length_limit(limit, soft))
@@ -57,23 +61,5 @@ def _reward(name: str, task: Task, timeout_s: float) -> Reward:
         return ModelReward.load(argument)
     path, _, function = name.rpartition(":")
     if path.endswith(".py"):
-        return FunctionReward(function, _from_file(Path(path), function), timeout_s)
+        return FunctionReward(function, FunctionProcess("file", str(Path(path).absolute()), function), timeout_s)
     raise InputError(f"reward {name!r} is unknown; choose from {KNOWN}")
-
-
-def _from_file(path: Path, name: str) -> Callable[[Response], float]:
-    """A function of a user's file."""
-    if not path.is_file():
-        raise InputError(f"{path}: there is no such file")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise InputError(f"{path}: cannot be loaded: {type(error).__name__}: {error}") from error
-    function: Any = getattr(module, name, None)
-    if not callable(function):
-        raise InputError(f"{path}: has no function {name!r}; a reward is a function of one Response")
-    return function  # type: ignore[no-any-return]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +43,21 @@ class Failure:
     response: int
     reward: str
     reason: str
+
+
+def finite(value: Any) -> float:
+    """What a function returned, as a finite float.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"returned {value!r}, which is no number") from None
+    if not math.isfinite(number):
+        raise ValueError(f"returned {number}, which is not finite")
+    return number
 
 
 class Reward(Protocol):

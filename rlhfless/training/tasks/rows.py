@@ -65,18 +65,21 @@ def _from_file(path: Path) -> Rows:
             return list(pq.read_table(path).to_pylist())
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{path}: is no parquet file that can be read: {str(error).splitlines()[0]}") from None
-    rows: Rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path}: line {number} is not JSON ({error.msg}); every line holds one object") from None
-        if not isinstance(row, dict):
-            raise InputError(f"{path}: line {number} holds no object, but {type(row).__name__}; every line holds one object")
-        rows.append(row)
-    return rows
+    with path.open("rb") as lines:  # bytes end lines at line feeds only; texts hold other ends, such as U+2028
+        return [_row(line, f"{path}: line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def _row(line: bytes, where: str) -> Mapping[str, Any]:
+    """The object of a line of JSON."""
+    try:
+        row = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where} is not UTF-8 (byte {error.start}: {error.reason}); save the file as UTF-8") from None
+    except ValueError as error:
+        raise InputError(f"{where} is not JSON ({getattr(error, 'msg', error)}); every line holds one object") from None
+    if not isinstance(row, dict):
+        raise InputError(f"{where} holds no object, but {type(row).__name__}; every line holds one object")
+    return row
 
 
 def _from_hub(name: str, split: str) -> tuple[str, Rows]:

@@ -1,0 +1,92 @@
+"""What the process of a reward function runs: it judges one response after another, until its pipe ends.
+
+Knows its pipe and one function, of a file or of a format; nothing of batches, weights or time limits. It answers in JSON: a
+number, or why there is none.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pickle
+import random
+import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from rlhfless.errors import InputError
+from rlhfless.executor.worker import die_with_parent
+from rlhfless.training.rewards.process import NUMBER, READY, REASON
+from rlhfless.training.rewards.response import Response, finite
+from rlhfless.training.rewards.rules import matches
+
+
+def main(handle: int) -> None:
+    """The process: the first message says which function, every other one is a response. ``handle`` is the pipe's."""
+    die_with_parent()
+    connection = Connection(handle)
+    try:
+        try:
+            function = make_function(*json.loads(connection.recv_bytes()))
+        except InputError as error:
+            _say(connection, REASON, str(error))
+            return
+        _say(connection, READY, None)
+        while True:
+            _say(connection, *_judged(function, connection.recv_bytes()))
+    except (EOFError, OSError):
+        return  # the other side is gone
+
+
+def make_function(kind: str, *arguments: str) -> Callable[[Response], float]:
+    """``("format", REGEX)`` or ``("file", FILE, NAME)`` as a function.
+
+    Raises:
+        InputError: the expression is none, or the file cannot be loaded or has no such function.
+    """
+    return matches(*arguments) if kind == "format" else _from_file(*arguments)
+
+
+def _from_file(path: str, name: str) -> Callable[[Response], float]:
+    """A function of a user's file."""
+    if not Path(path).is_file():
+        raise InputError(f"{path}: there is no such file")
+    spec = importlib.util.spec_from_file_location("rlhfless_reward_file", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:  # a file that exits, too
+        raise InputError(f"{path}: cannot be loaded: {type(error).__name__}: {error}") from error
+    function: Any = getattr(module, name, None)
+    if not callable(function):
+        raise InputError(f"{path}: has no function {name!r}; a reward is a function of one Response")
+    return function  # type: ignore[no-any-return]
+
+
+def _judged(function: Callable[[Response], float], job: bytes) -> tuple[str, float | str]:
+    """A response's number, or why it has none; ``job`` is what ``FunctionProcess`` packs."""
+    try:
+        seed, problem, *rest = pickle.loads(job)
+        _seed(seed)
+        return NUMBER, finite(function(Response(SimpleNamespace(**problem), *rest)))
+    except BaseException as error:  # a function that exits says so of this response only
+        return REASON, f"{type(error).__name__}: {error}"
+
+
+def _seed(seed: int) -> None:
+    """The streams that a function may draw from are the response's own, whatever this process judged before it."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 (the stream that others draw from)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)
+
+
+def _say(connection: Connection, kind: str, what: float | str | None) -> None:
+    connection.send_bytes(json.dumps([kind, what]).encode())

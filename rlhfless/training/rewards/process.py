@@ -1,0 +1,162 @@
+"""A reward function in a process of its own, which can be ended whatever it does.
+
+Knows a process, its pipe and time; nothing of what the function judges. It is no child of ``multiprocessing``, whose children
+may not start any themselves, as functions that run a response's code do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import weakref
+from dataclasses import fields, is_dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+from rlhfless.errors import InputError
+from rlhfless.training.rewards.response import Response
+
+READY, NUMBER, REASON = "ready", "number", "reason"  # what the process says
+LOAD_S = 120.0  # that a file may take to be loaded
+END_S = 5.0  # that a process that was killed may take to be gone
+PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from rlhfless.training.rewards.judge import main; main(int(sys.argv[2]))"
+)
+
+
+class Refused(Exception):
+    """The function raised something, or returned no number; the message is the whole reason."""
+
+
+class Lost(Exception):
+    """The function has to be left, or its process started anew, which takes time."""
+
+
+class TimedOut(Lost):
+    """It used up its time."""
+
+
+class Ended(Lost):
+    """Its process ended."""
+
+
+class FunctionProcess:
+    """A function that judges in another process, which is started with it and kept.
+
+    A process that used up its time is killed, with what it started itself, and so is one whose answer is not waited for any
+    more; the next response starts another one. It ends with this program, however that ends (on Linux at once; elsewhere a
+    killed program's process ends after the response that it judges).
+
+    What it is given of a problem are its attributes without a leading underscore, which have to be picklable, not its methods.
+    Its random streams are drawn from Python's own for every response, so what it draws depends on nothing that it judged
+    before.
+
+    Args:
+        work: ``("format", REGEX)`` or ``("file", FILE, NAME)``.
+
+    Raises:
+        InputError: there is no such function.
+    """
+
+    def __init__(self, *work: str) -> None:
+        self._work = work
+        self._crew: list[tuple[subprocess.Popen[bytes], Connection]] = []
+        weakref.finalize(self, _end, self._crew)
+        self._start()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that runs now."""
+        return self._crew[0][0].pid if self._crew else None
+
+    def judge(self, response: Response, timeout_s: float | None = None) -> float:
+        """The function's number.
+
+        Raises:
+            Refused: it gave none.
+            TimedOut: it took longer than ``timeout_s``. Ended: its process ended, or could not be started again.
+        """
+        job = (random.getrandbits(32), _seen(response.problem), response.text, response.tokens, response.truncated)
+        packed = pickle.dumps(job)
+        if not self._crew or self._crew[0][0].poll() is not None:
+            try:
+                self._start()
+            except InputError as error:
+                raise Ended(str(error)) from None
+        kind, said = self._ask(packed, timeout_s)
+        if kind == REASON:
+            raise Refused(said)
+        return float(said)
+
+    def close(self) -> None:
+        """End the process; another response would start one."""
+        _end(self._crew)
+
+    def _start(self) -> None:
+        self.close()
+        ours, theirs = Pipe()
+        with theirs:
+            command = [sys.executable, "-u", "-c", PROGRAM, json.dumps(sys.path), str(theirs.fileno())]
+            # a group of its own: Ctrl-C is for this program, and what the function starts ends with it
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], process_group=0)
+        self._crew.append((process, ours))
+        try:
+            kind, said = self._ask(json.dumps(self._work).encode(), LOAD_S)
+        except Lost as error:
+            raise InputError(f"{':'.join(self._work[1:])}: loading it {error}") from None
+        if kind == REASON:
+            self.close()
+            raise InputError(said)
+
+    def _ask(self, message: bytes, timeout_s: float | None) -> tuple[str, Any]:
+        """What the process answers. Whatever comes between ends it: its answer would be taken for the next one's."""
+        process, connection = self._crew[0]
+        try:
+            connection.send_bytes(message)
+            if not connection.poll(timeout_s):
+                raise TimedOut(f"took longer than {timeout_s:g} s")
+            kind, said = json.loads(connection.recv_bytes())
+            return kind, said
+        except (EOFError, OSError):
+            how = _how_it_ended(process)
+            self.close()
+            raise Ended(f"ended its process ({how})") from None
+        except BaseException:
+            self.close()
+            raise
+
+
+def _seen(problem: Any) -> dict[str, Any]:
+    """A problem's attributes: those that every problem has, and its own."""
+    own = [field.name for field in fields(problem)] if is_dataclass(problem) else getattr(problem, "__dict__", {})
+    names = ["prompt_id", "prompt", "answer", "reference_answer_tokens", *(name for name in own if not name.startswith("_"))]
+    return {name: getattr(problem, name) for name in names if hasattr(problem, name)}
+
+
+def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
+    try:
+        code = process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        return "closed its pipe"
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def _end(crew: list[tuple[subprocess.Popen[bytes], Connection]]) -> None:
+    """Kill the process and its group; nobody waits for what it would say."""
+    for process, connection in crew:
+        connection.close()
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has left its group
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(END_S)
+    crew.clear()
