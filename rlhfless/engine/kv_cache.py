@@ -8,13 +8,13 @@ whole vectors of masked zeros leave the sums of a row bit by bit as they are, so
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from rlhfless.engine.torch_room import SPARE, free_bytes
+
 BLOCK = 32
-MEMINFO = Path("/proc/meminfo")
 
 
 class KVCache:
@@ -43,23 +43,24 @@ class KVCache:
         if rows <= have:
             return
         wanted = max(rows, min(2 * have, most))
+        a_row = self.data.element_size() * two * layers * math.prod(row)
+        free = free_bytes(self.data.device)
+        if free is not None and wanted * a_row > free:  # a CPU may grant it all the same, and end the process when it is used
+            raise self._full(wanted, a_row, free)
         try:
             grown = self.data.new_zeros(two, layers, wanted, *row)
         except (MemoryError, RuntimeError) as error:  # torch says either, by device
-            a_row = self.data.element_size() * two * layers * math.prod(row)
-            free_bytes = _free_bytes(self.data.device)
-            fits = (
-                ""
-                if free_bytes is None
-                else (f"; {free_bytes / 2**30:.2f} GiB are free, enough for a cache of {free_bytes // a_row} slots beside it")
-            )
-            raise MemoryError(
-                f"the KV cache cannot grow to {wanted} slots of {self.cells} tokens, {wanted * a_row / 2**30:.2f} GiB; it has "
-                f"{have} slots{fits}: use fewer slots, a shorter response limit or fewer actors on this device"
-            ) from error
+            raise self._full(wanted, a_row, free) from error
         before, self.data = self.data, grown
         grown[:, :, :have] = before
         give_back(before)
+
+    def _full(self, wanted: int, a_row: int, free: int | None) -> MemoryError:
+        fits = "" if free is None else f"{free / 2**30:.2f} GiB are free, enough for a cache of {free // a_row} slots beside it"
+        return MemoryError(
+            f"the KV cache cannot grow to {wanted} slots of {self.cells} tokens, {wanted * a_row / 2**30:.2f} GiB; it has "
+            f"{self.data.shape[2]} slots{fits and '; '}{fits}: {SPARE}"
+        )
 
     def free(self) -> None:
         """Give all rows back, whoever still refers to them: views of them cannot be read any more. Idempotent."""
@@ -104,18 +105,6 @@ def give_back(*tensors: Tensor) -> None:
     for storage in [tensor.untyped_storage() for tensor in tensors]:
         if storage.resizable():  # else it is numpy's or shared: not ours to give back
             storage.resize_(0)
-
-
-def _free_bytes(device: torch.device) -> int | None:
-    """Bytes that could be allocated now; None where nobody says: on a CPU, Linux does."""
-    if device.type == "cuda":
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch holds these for itself
-        return int(torch.cuda.mem_get_info(device)[0] + unused)
-    try:
-        rows = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
-        return int(rows["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return None
 
 
 def blocks(tokens: int) -> int:

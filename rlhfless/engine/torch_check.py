@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from rlhfless.engine.protocol import Request
 from solver.admission import Admission
+from solver.errors import is_whole
 
 
 class Limits(Protocol):
@@ -50,9 +53,22 @@ def check(request: Request, room: Room) -> None:
     Raises:
         ValueError: naming the response, what is wrong with it, and what would be right.
     """
-    wrong = _prompt(request, room) or _progress(request, stop_tokens(request)) or _room(request, room) or _kv(request)
+    wrong = _numbers(request) or _prompt(request, room) or _progress(request, stop_tokens(request))
+    wrong = wrong or _room(request, room) or _kv(request)
     if wrong is not None:
         raise ValueError(f"response {request.response} {wrong}")
+
+
+def _numbers(r: Request) -> str | None:
+    ids, limit, target = r.prompt_ids, r.limit_tokens, r.target_tokens
+    if not is_whole(limit, 0):
+        return f"has a limit of {limit!r} tokens; a whole number of 0 or more is needed"
+    if target is not None and not is_whole(target):
+        return f"is forced to {target!r} tokens; a whole number is needed"
+    if ids is not None and not (isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "iu"):
+        what = f"{ids.dtype} in the shape {ids.shape}" if isinstance(ids, np.ndarray) else f"a {type(ids).__name__}"
+        return f"has prompt_ids that are {what}; a one-dimensional array of whole numbers is needed"
+    return None
 
 
 def _prompt(r: Request, room: Room) -> str | None:

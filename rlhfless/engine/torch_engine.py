@@ -31,6 +31,7 @@ try:
     from rlhfless.engine.torch_check import Room
     from rlhfless.engine.torch_forward import RowModel, one_thread
     from rlhfless.engine.torch_loop import DecodeLoop
+    from rlhfless.engine.torch_room import room
     from rlhfless.engine.torch_state import ActiveResponse
 except ImportError as error:
     if error.name != "torch":
@@ -43,11 +44,12 @@ T = TypeVar("T")
 
 
 def _computes(method: Callable[Concatenate[TorchEngine, P], T]) -> Callable[Concatenate[TorchEngine, P], T]:
-    """Enters torch's modes once for however many iterations a call runs."""
+    """Enters torch's modes once for however many iterations a call runs, and says it where the device has no room."""
 
     @functools.wraps(method)
     def call(self: TorchEngine, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with torch.inference_mode(), one_thread(self.model.device):
+        device = self.model.device
+        with room(device, f"what an actor with {self.slots} slots computes"), torch.inference_mode(), one_thread(device):
             return method(self, *args, **kwargs)
 
     return call

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from rlhfless.engine.kv_cache import KVCache, blocks, give_back
 from rlhfless.engine.torch_prefill import Segment, prefill
+from rlhfless.engine.torch_room import room
 from rlhfless.engine.torch_stable import fewest_stable_rows
 from rlhfless.engine.torch_weights import check_architecture, copy_weights, held_bytes, no_weights, tensors_of
 from rlhfless.errors import InputError
@@ -86,8 +87,13 @@ class RowModel:
         return bool(self.device.type == "cpu" and self.dtype == torch.float32)
 
     def load(self, weights: Any) -> None:
-        """Copy the weights of a model of the same architecture, or of its state dict."""
-        self.weights = copy_weights(weights, self.layer_count, self.device, self.dtype)
+        """Copy the weights of a model of the same architecture, or of its state dict.
+
+        Raises:
+            MemoryError: the device has no room for them beside those in use.
+        """
+        with room(self.device, "a copy of the model's weights"):
+            self.weights = copy_weights(weights, self.layer_count, self.device, self.dtype)
 
     def free(self) -> None:
         """Give the weights' memory back, until ``load``, whoever still refers to them."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from rlhfless.engine.kv_cache import KVCache, give_back
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.engine.torch_prefill import Segment
+from rlhfless.engine.torch_room import room
 from solver.prefill.prefix import PrefixTree
 
 ROWS = 64  # nodes that are computed side by side
@@ -46,6 +47,9 @@ def compute_prefixes(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> dic
     """KV state of prefixes (token ids by prompt), each node of their tree computed once.
 
     The nodes of a level of the tree share passes, as they wait for nothing but the level above.
+
+    Raises:
+        MemoryError: the device has no room.
     """
     if not prefixes:
         return {}
@@ -65,7 +69,8 @@ def compute_prefixes(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> dic
     cache = model.new_cache()
     cache.reserve_rows(min(ROWS, len(tree)))
     try:
-        _compute_levels(model, cache, tree, known, depth, [tokens[i] for i in through])
+        with room(device, f"{len(tree) - 1} prefixes that are computed once"):
+            _compute_levels(model, cache, tree, known, depth, [tokens[i] for i in through])
     except BaseException:
         give_back(*(piece for one in known for piece in one.pieces))
         raise

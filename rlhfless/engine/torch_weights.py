@@ -72,7 +72,8 @@ def check_architecture(model: Any) -> None:
 
 @torch.inference_mode()
 def copy_weights(source: Any, layers: int, device: torch.device, dtype: torch.dtype) -> Weights:
-    """A copy of the weights of a model or of its state dict; projections that read the same input become one matrix."""
+    """A copy of the weights of a model or of its state dict; projections that read the same input become one matrix, and
+    a head that is tied to the embedding is the embedding."""
     state: Mapping[str, Tensor] = source if isinstance(source, Mapping) else source.state_dict()
 
     def copy(name: str) -> Tensor:
@@ -88,6 +89,8 @@ def copy_weights(source: Any, layers: int, device: torch.device, dtype: torch.dt
         return Linear(torch.cat([copy(f"{n}.weight") for n in names]), bias)
 
     embedding = copy("model.embed_tokens.weight")
+    head = state.get("lm_head.weight")
+    tied = head is None or head.is_set_to(state["model.embed_tokens.weight"])  # a state dict names what is tied twice
     return Weights(
         embedding,
         [
@@ -104,7 +107,7 @@ def copy_weights(source: Any, layers: int, device: torch.device, dtype: torch.dt
             for p in (f"model.layers.{i}" for i in range(layers))
         ],
         copy("model.norm.weight"),
-        Linear(copy("lm_head.weight"), None) if "lm_head.weight" in state else Linear(embedding, None),
+        Linear(embedding if tied else copy("lm_head.weight"), None),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,30 @@ def test_a_forced_length_is_within_the_limit(target: int) -> None:
     engine = TorchEngineFactory(RowModel(tiny_model()), EOS)(LATENCY, Admission(2, 4096))
     with pytest.raises(ValueError, match=f"response 4 is forced to {target} tokens; its limit allows 0 to 30"):
         engine.add([Request(4, 3, 30, prompt_ids=np.arange(1, 4), target_tokens=target)])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"prompt_ids": [1, 2, 3]}, "has prompt_ids that are a list; a one-dimensional array of whole numbers is needed"),
+        ({"prompt_ids": np.array([1.0, 2.0, 3.0])}, "has prompt_ids that are float64 in the shape (3,); a one-dim"),
+        ({"prompt_ids": np.array([1.0, np.nan, 3.0])}, "has prompt_ids that are float64 in the shape (3,); a one-dim"),
+        ({"prompt_ids": np.array([[1], [2], [3]])}, "has prompt_ids that are int64 in the shape (3, 1); a one-dim"),
+        ({"prompt_ids": np.array([True, True, True])}, "has prompt_ids that are bool in the shape (3,); a one-dim"),
+        ({"limit_tokens": 5.5}, "has a limit of 5.5 tokens; a whole number of 0 or more is needed"),
+        ({"limit_tokens": -1}, "has a limit of -1 tokens; a whole number of 0 or more is needed"),
+        ({"limit_tokens": None}, "has a limit of None tokens; a whole number of 0 or more is needed"),
+        ({"target_tokens": 2.5}, "is forced to 2.5 tokens; a whole number is needed"),
+    ],
+)
+def test_prompts_and_lengths_are_whole_numbers(wrong: dict[str, Any], sentence: str) -> None:
+    engine = TorchEngineFactory(RowModel(tiny_model()), EOS)(LATENCY, Admission(2, 4096))
+    good = Request(4, 3, 30, prompt_ids=np.arange(1, 4))
+    with pytest.raises(ValueError, match=re.escape(f"response 4 {sentence}")):
+        engine.add([replace(good, **wrong)])
+    assert engine.waiting() == ()
+    engine.add([good, replace(good, response=5, prompt_ids=np.arange(1, 4, dtype=np.uint16))])
+    assert engine.waiting() == (4, 5)
 
 
 def deduplicated(own_gpus: bool, prompt_tokens: int) -> Plan:

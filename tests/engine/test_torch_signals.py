@@ -1,7 +1,6 @@
 """What the torch engine returns beside tokens, and what stops it."""
 
 import math
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,6 @@ pytest.importorskip("transformers")
 
 from torch_models import EOS, VOCAB, tiny_model  # noqa: E402
 
-from rlhfless.engine import kv_cache  # noqa: E402
 from rlhfless.engine.protocol import Request  # noqa: E402
 from rlhfless.engine.torch_engine import TorchEngine  # noqa: E402
 from rlhfless.engine.torch_forward import RowModel, one_thread  # noqa: E402
@@ -95,42 +93,3 @@ def test_logits_that_are_no_numbers_stop_with_the_response(forced):
     e.add([good, bad])
     with pytest.raises(FloatingPointError, match=r"logits for response 41 are not numbers; .* load finite weights"):
         e.advance(math.inf)
-
-
-@pytest.mark.parametrize(
-    ("told", "fits"),
-    [
-        ("MemTotal: 9 kB\nMemAvailable:     1000 kB\n", "; 0.00 GiB are free, enough for a cache of 3 slots beside it"),
-        ("MemTotal: 9 kB\n", ""),
-        (None, ""),
-    ],
-)
-def test_a_cache_that_does_not_fit_says_what_would(hf, monkeypatch, tmp_path, told, fits):
-    model = RowModel(hf)
-    cache = model.new_cache()
-    cache.reserve_rows(2)
-    assert model.cells * model.kv_bytes_per_token == 544 * 512, "1000 KiB hold three rows and a half"
-    if told is not None:
-        (tmp_path / "meminfo").write_text(told)
-    monkeypatch.setattr(kv_cache, "MEMINFO", tmp_path / "meminfo")
-
-    def full(*size):
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-
-    monkeypatch.setattr(type(cache.data), "new_zeros", full, raising=False)
-    said = rf"cannot grow to 9 slots of 544 tokens, 0.00 GiB; it has 2 slots{fits}: use fewer slots, a shorter"
-    with pytest.raises(MemoryError, match=said):
-        cache.reserve_rows(9)
-
-
-def test_the_memory_that_is_free_is_asked_for(hf):
-    """For real: more than there is anywhere, on a machine that says what it has."""
-    if not kv_cache.MEMINFO.exists():
-        pytest.skip("only Linux says how much memory is available")
-    model = RowModel(hf)
-    cache = model.new_cache()
-    a_row = model.cells * model.kv_bytes_per_token
-    with pytest.raises(MemoryError) as error:
-        cache.reserve_rows((1 << 56) // a_row)
-    fits = int(re.search(r"enough for a cache of (\d+) slots beside it", str(error.value))[1])
-    assert 0 < fits * a_row < 1 << 50

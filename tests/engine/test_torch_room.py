@@ -1,0 +1,136 @@
+"""What is said where a device has no room: for a cache, for a pass, for weights."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_models import EOS, tiny_model
+
+from rlhfless.engine import torch_prefixes, torch_room
+from rlhfless.engine.protocol import Request
+from rlhfless.engine.torch_engine import TorchEngine
+from rlhfless.engine.torch_forward import RowModel
+from solver import Admission, LatencyModel
+
+LATENCY = LatencyModel("test", 1, base_s=1.0, per_response_s=0.1)
+ERRORS = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:121] data. DefaultCPUAllocator: can't allocate memory: you tried to allocate"),
+]
+
+
+@pytest.fixture(scope="module")
+def model() -> RowModel:
+    return RowModel(tiny_model())
+
+
+def engine_of(model: RowModel) -> TorchEngine:
+    engine = TorchEngine(model, Admission(3, 1 << 20), LATENCY, eos_id=EOS)
+    engine.add([Request(0, 4, 9, prompt_ids=np.arange(1, 5), seed=0)])
+    return engine
+
+
+def available(kibibytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "meminfo").write_text(f"MemTotal: 9 kB\nMemAvailable:     {kibibytes} kB\n")
+    monkeypatch.setattr(torch_room, "MEMINFO", tmp_path / "meminfo")
+
+
+def test_a_cache_for_which_too_little_is_free_is_not_asked_for(
+    model: RowModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU's allocator would grant it, and the process would be ended when it is used."""
+    cache = model.new_cache()
+    cache.reserve_rows(2)
+    assert model.cells * model.kv_bytes_per_token == 544 * 512, "1000 KiB hold three rows and a half"
+    available(1000, tmp_path, monkeypatch)
+    fits = "; 0.00 GiB are free, enough for a cache of 3 slots beside it"
+    with pytest.raises(MemoryError, match=rf"grow to 9 slots of 544 tokens, 0.00 GiB; it has 2 slots{fits}: use fewer slots"):
+        cache.reserve_rows(9)
+    assert cache.data.shape[2] == 2
+    cache.reserve_rows(3, 3)
+    assert cache.data.shape[2] == 3
+
+
+@pytest.mark.parametrize("told", ["MemTotal: 9 kB\n", None])
+def test_a_cache_that_is_refused_where_nobody_says_what_is_free(
+    model: RowModel, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = model.new_cache()
+    cache.reserve_rows(2)
+    if told is not None:
+        (tmp_path / "meminfo").write_text(told)
+    monkeypatch.setattr(torch_room, "MEMINFO", tmp_path / "meminfo")
+
+    def full(*size: Any) -> torch.Tensor:
+        raise ERRORS[1]
+
+    monkeypatch.setattr(type(cache.data), "new_zeros", full, raising=False)
+    with pytest.raises(MemoryError, match=r"cannot grow to 9 slots of 544 tokens, 0.00 GiB; it has 2 slots: use fewer slots"):
+        cache.reserve_rows(9)
+
+
+def test_the_memory_that_is_free_is_asked_for(model: RowModel) -> None:
+    """For real: more than there is anywhere, on a machine that says what it has."""
+    if not torch_room.MEMINFO.exists():
+        pytest.skip("only Linux says how much memory is available")
+    cache = model.new_cache()
+    a_row = model.cells * model.kv_bytes_per_token
+    with pytest.raises(MemoryError) as error:
+        cache.reserve_rows((1 << 56) // a_row)
+    fits = int(re.search(r"enough for a cache of (\d+) slots beside it", str(error.value))[1])  # type: ignore[index]
+    assert 0 < fits * a_row < 1 << 50
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("where", ["prefill", "decode", "prepare"])
+def test_an_engine_without_room_says_what_is_free(
+    model: RowModel, error: RuntimeError, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prefill or an iteration takes memory of its own, and so does a captured shape."""
+    engine = engine_of(model)
+    available(3 << 20, tmp_path, monkeypatch)
+
+    def full(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(*((engine._loop.step, "prepare") if where == "prepare" else (model, where)), full)
+    said = (
+        "cpu has no room for what an actor with 3 slots computes; 3.00 GiB are free: use fewer slots, a shorter response limit"
+    )
+    with pytest.raises(MemoryError, match=said) as told:
+        engine.advance(math.inf)
+    assert told.value.__cause__ is error
+    engine.close()
+
+
+def test_other_errors_of_torch_stay_as_they_are(model: RowModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, error = engine_of(model), RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    def broken(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(model, "decode", broken)
+    with pytest.raises(RuntimeError) as told:
+        engine.advance(math.inf)
+    assert told.value is error
+
+
+def test_weights_and_prefixes_without_room_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise ERRORS[0]
+
+    model, source = RowModel(tiny_model()), tiny_model(seed=1)
+    monkeypatch.setattr(model, "prefill", full)
+    with pytest.raises(MemoryError, match=r"cpu has no room for 1 prefixes that are computed once.*: use fewer slots"):
+        torch_prefixes.compute_prefixes(model, {0: np.arange(1, 5)})
+    monkeypatch.setattr("rlhfless.engine.torch_forward.copy_weights", full)
+    before = model.weights
+    with pytest.raises(MemoryError, match=r"cpu has no room for a copy of the model's weights.*: use fewer slots"):
+        model.load(source)
+    assert model.weights is before

@@ -1,0 +1,35 @@
+"""The copy of a model's weights that the torch engine decodes with."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch_models import tiny_model
+
+from rlhfless.engine import torch_process
+from rlhfless.engine.torch_forward import RowModel
+
+
+@pytest.mark.parametrize("given", ["model", "state dict"])
+def test_a_head_that_is_tied_to_the_embedding_is_held_and_sent_once(given: str) -> None:
+    """Transformers names it twice in a state dict."""
+    source = tiny_model(seed=1)
+    assert "lm_head.weight" in source.state_dict()
+    model = RowModel(tiny_model())
+    model.load(source if given == "model" else source.state_dict())
+    assert model.weights.head.weight is model.weights.embedding
+    assert torch.equal(model.weights.embedding, source.get_input_embeddings().weight)
+    bytes_of = sum(p.numel() * p.element_size() for p in source.parameters())
+    assert model.weight_bytes == bytes_of
+    packed, _ = torch_process.pack(model.weights)
+    assert packed.nbytes < bytes_of + source.get_input_embeddings().weight.nbytes / 2
+
+
+def test_a_head_of_its_own_is_copied() -> None:
+    source = tiny_model(seed=1, tie_word_embeddings=False)
+    model = RowModel(source)
+    assert torch.equal(model.weights.head.weight, source.lm_head.weight)
+    assert not torch.equal(model.weights.head.weight, model.weights.embedding)
+    loosened = {**tiny_model().state_dict(), "lm_head.weight": source.lm_head.weight}  # of a tied architecture
+    model.load(loosened)
+    assert torch.equal(model.weights.head.weight, source.lm_head.weight)
