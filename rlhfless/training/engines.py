@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Protocol
 
-import torch
-
 from rlhfless.engine.sampling import Sampling
 from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
@@ -71,7 +69,7 @@ class VllmEngines:
     """vLLM in the process of every actor, which reads each step's weights from a folder, in memory where the system has one; on
     other machines it is one of theirs (see ``vllm_carried``).
 
-    It computes in float32, as the learner does; on the CPU uncompiled, since a start there should not take minutes.
+    It computes in float32, as the learner does.
     """
 
     def __init__(self, eos_id: int, max_tokens: int, sampling: Sampling) -> None:
@@ -83,9 +81,7 @@ class VllmEngines:
         from rlhfless.engine.vllm_weights import write_weights
 
         folder = write_weights(model, self._folder.path, step)
-        return VllmEngineFactory(
-            str(folder), step, self._eos_id, self._max_tokens, self._sampling, "float32", eager=not torch.cuda.is_available()
-        )
+        return VllmEngineFactory(str(folder), step, self._eos_id, self._max_tokens, self._sampling, "float32")
 
     def close(self) -> None:
         self._folder.let_go()
