@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 CLUSTER   := $(VENV)/.installed-cluster
 EXTRAS    := notebook,torch,dev
 
-.PHONY: help run lab test test-full test-search lint record picture prove-constraints clean
+.PHONY: help run lab cluster test test-full test-search lint record picture prove-constraints clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -33,6 +33,8 @@ run: $(INSTALLED)  ## set up, execute the first notebook, write an interactive p
 
 lab: $(INSTALLED)  ## JupyterLab on the same notebook
 	$(VENV)/bin/jupyter lab --ip 127.0.0.1 notebooks/01_one_step.ipynb
+
+cluster: $(CLUSTER)  ## set up with Ray and vLLM's CPU build: what docs/cluster.md needs on a machine without GPUs
 
 lint: $(INSTALLED)  ## ruff, mypy, import contracts
 	$(PY) -m ruff check .

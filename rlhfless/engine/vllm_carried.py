@@ -2,7 +2,7 @@
 
 Knows files and locks; nothing of Ray, vLLM or what is decoded. Whoever needs a version first on a machine lays it down, in
 memory where the system has such a place; others there read the same folder, and the last one removes it. What a process that
-was killed left behind is removed by the next one that comes by.
+was killed left behind is removed by its sweeper (``rlhfless.folders``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import fcntl
 import os
 import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -22,10 +21,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from rlhfless.folders import give_up, goes_with_this_process, in_memory, is_at, locked, sweep
+
 if TYPE_CHECKING:
     from rlhfless.engine.vllm_factory import VllmEngineFactory
 
-SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "rlhfless-carried-"
 AGAIN_S = 0.01
 
@@ -51,23 +51,27 @@ class Carried:
 
     def lay_down(self) -> LaidDown:
         """Its folder on this machine, written unless it is there."""
-        _sweep(self.name)
-        place = shared_folder() / f"{PREFIX}{self.name}"
+        sweep(PREFIX, in_memory())
+        place = in_memory() / f"{PREFIX}{self.name}"
+        goes_with_this_process(place)
         while True:
             with contextlib.suppress(FileExistsError):
                 place.mkdir(mode=0o700)
-            if (lock := _locked(place, fcntl.LOCK_SH)) is None:  # waits while somebody writes
+            if (lock := locked(place, fcntl.LOCK_SH)) is None:  # waits while somebody writes
                 continue
             try:
                 if not (place / "weights").exists():
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gives the other lock up, so it may be removed now
-                    if _is_at(lock, place):
+                    if is_at(lock, place):
                         self._write(place)
                     fcntl.flock(lock, fcntl.LOCK_SH)
-                if _is_at(lock, place):
+                if is_at(lock, place):
                     return LaidDown(replace(self.engines, weights=str(place / "weights")), place, lock)
             except BlockingIOError:
                 time.sleep(AGAIN_S)  # somebody else is about to write
+            except BaseException:
+                give_up(place, lock)
+                raise
             os.close(lock)
 
     def _write(self, place: Path) -> None:
@@ -93,50 +97,4 @@ class LaidDown:
 
     def let_go(self) -> None:
         """The weights were read. Called once."""
-        _remove_unless_read(self.place, self.lock)
-
-
-def shared_folder() -> Path:
-    """Where weights are laid down."""
-    return SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
-
-
-def _sweep(name: str) -> None:
-    """Remove other weights that nobody reads."""
-    for other in shared_folder().glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):  # somebody else's, or being written
-            if other.name != f"{PREFIX}{name}" and (lock := _locked(other, fcntl.LOCK_SH | fcntl.LOCK_NB)) is not None:
-                _remove_unless_read(other, lock)
-
-
-def _locked(place: Path, how: int) -> int | None:
-    """The folder, locked; None where it is gone, or another one by now."""
-    try:
-        lock = os.open(place, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(lock, how)
-        if _is_at(lock, place):
-            return lock
-    except OSError:
-        os.close(lock)
-        raise
-    os.close(lock)
-    return None
-
-
-def _is_at(lock: int, place: Path) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(lock), place.stat())
-    return False
-
-
-def _remove_unless_read(place: Path, lock: int) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(place, ignore_errors=True)
-    except BlockingIOError:
-        pass  # others read it
-    finally:
-        os.close(lock)
+        give_up(self.place, self.lock)

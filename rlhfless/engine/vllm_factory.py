@@ -45,7 +45,7 @@ class VllmEngineFactory:
     max_tokens: int
     sampling: Sampling = field(default_factory=Sampling)
     dtype: str = "auto"
-    eager: bool = False
+    eager: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     side: ClassVar[str] = "rlhfless.engine.vllm_process"

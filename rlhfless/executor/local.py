@@ -113,7 +113,7 @@ class LocalCrew:
                 return said
             order = self._orders.pop(process)
             del self._process[order.index]
-            if self._keeps(order.plan):
+            if not order.short_of_memory and self._keeps(order.plan):
                 self.left.append((order, process, said.time_s))
                 return said
             self._pool.end(process)

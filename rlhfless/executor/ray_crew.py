@@ -144,7 +144,7 @@ class RayCrew:
             self._note(member, what)
             if not what.closed:
                 found.append(what)
-            elif self._keeps(self.members[member].plan):
+            elif not self.members[member].short_of_memory and self._keeps(self.members[member].plan):
                 self.left.append((self.members.pop(member), member, what.time_s))
                 found.append(what)
             else:

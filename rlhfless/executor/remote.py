@@ -111,13 +111,19 @@ class Lost:
 
 @dataclass(frozen=True)
 class Order:
-    """An actor to start, with the weights of this version and no others."""
+    """An actor to start, with the weights of this version and no others.
+
+    Attributes:
+        short_of_memory: memory ran out on its GPUs in this step: it is started with fewer slots than another step may need, so
+            it ends with its work, whatever the life-cycle says.
+    """
 
     index: int
     plan: ActorPlan
     latency: LatencyModel
     admission: Admission
     weights_version: int = 0
+    short_of_memory: bool = False
 
 
 class RemoteActor(Protocol):

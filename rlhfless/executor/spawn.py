@@ -71,7 +71,7 @@ class Process:
         return f"ended with exit code {code}"
 
     def kill(self) -> None:
-        """It holds nothing that it would have to put in order."""
+        """It holds nothing that it would have to put in order: what it leaves goes with it (``rlhfless.folders``)."""
         self._process.kill()
 
     def join(self) -> None:

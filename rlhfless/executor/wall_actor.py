@@ -6,7 +6,7 @@ Knows what was given to it, what it owes and when it was last heard of; nothing 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlhfless.engine.protocol import Request
@@ -26,6 +26,7 @@ class Remote(Actor):
         kept: requests that it will get; None once it gets them at once.
         awaits: it waits for prefixes from a prefill actor; prefixes: which have come for it, and go with what is kept.
         answers: that it owes.
+        short_of_memory: it is started where memory ran out; see ``Order``.
         until_s: when what was last reported of it ended. due_s: when it counts as silent; doubted: it did once already.
     """
 
@@ -38,6 +39,7 @@ class Remote(Actor):
     prefixes: Any = None
     answers: int = 0
     ready: bool = False
+    short_of_memory: bool = False
     until_s: float = 0.0
     due_s: float = math.inf
     doubted: bool = False
@@ -49,5 +51,6 @@ class Remote(Actor):
         return not self.own and not self.answers
 
     def order(self, weights_version: int) -> Order:
-        """To start it."""
-        return Order(self.index, self.plan, self.latency, self.admission, weights_version)
+        """To start it: where memory ran out, engines that take their memory when they start take it for fewer slots too."""
+        latency = replace(self.latency, max_batch=self.admission.max_batch) if self.short_of_memory else self.latency
+        return Order(self.index, self.plan, latency, self.admission, weights_version, self.short_of_memory)

@@ -194,6 +194,7 @@ class WallLosses(WallOrders):
             self._stop_billing(now_s, plan)
             actor = self._remote(self.next_index, plan, now_s)
             actor.own, actor.waiting, actor.expecting, actor.assigned = {}, (), 0, 0
+            actor.short_of_memory = not self.slots_on.keys().isdisjoint(plan.gpu_ids)
             self.next_index += 1
             self.live[actor.index] = actor
             actors.append(actor)

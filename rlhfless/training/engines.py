@@ -5,12 +5,8 @@ Knows the model that is trained, engine factories and pools; nothing of plans or
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Protocol
-
-import torch
 
 from rlhfless.engine.sampling import Sampling
 from rlhfless.engine.torch_factory import TorchEngineFactory
@@ -19,11 +15,10 @@ from rlhfless.engine.torch_memory import admission_within
 from rlhfless.engine.torch_process import cuda_devices
 from rlhfless.executor import Lifecycle, ProcessPool, RayPool
 from rlhfless.executor.ray_cluster import import_ray
+from rlhfless.folders import OwnFolder, in_memory
 from rlhfless.training.config import TrainConfig, TrainError
 from solver.cluster import Cluster
 from solver.latency import LatencyModel
-
-SHARED_MEMORY = Path("/dev/shm")
 
 
 class Engines(Protocol):
@@ -74,26 +69,22 @@ class VllmEngines:
     """vLLM in the process of every actor, which reads each step's weights from a folder, in memory where the system has one; on
     other machines it is one of theirs (see ``vllm_carried``).
 
-    It computes in float32, as the learner does; on the CPU uncompiled, since a start there should not take minutes.
+    It computes in float32, as the learner does.
     """
 
     def __init__(self, eos_id: int, max_tokens: int, sampling: Sampling) -> None:
         self._eos_id, self._max_tokens, self._sampling = eos_id, max_tokens, sampling
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="rlhfless-weights-", dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None, ignore_cleanup_errors=True
-        )
+        self._folder = OwnFolder("rlhfless-weights-", in_memory())
 
     def of_step(self, model: Any, step: int) -> Any:
         from rlhfless.engine.vllm_factory import VllmEngineFactory
         from rlhfless.engine.vllm_weights import write_weights
 
-        folder = write_weights(model, self._folder.name, step)
-        return VllmEngineFactory(
-            str(folder), step, self._eos_id, self._max_tokens, self._sampling, "float32", eager=not torch.cuda.is_available()
-        )
+        folder = write_weights(model, self._folder.path, step)
+        return VllmEngineFactory(str(folder), step, self._eos_id, self._max_tokens, self._sampling, "float32")
 
     def close(self) -> None:
-        self._folder.cleanup()
+        self._folder.let_go()
 
 
 def check_engine(engine: str) -> None:

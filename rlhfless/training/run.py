@@ -7,9 +7,6 @@ trace's ``meta.json`` names it; its checkpoint is written before. An interrupt t
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
-import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +16,7 @@ import pandas as pd
 
 from rlhfless.engine.torch_forward import one_thread
 from rlhfless.executor import StepRecord
+from rlhfless.folders import OwnFolder
 from rlhfless.trace import Trace, TraceWriter
 from rlhfless.training.algorithm import Algorithm
 from rlhfless.training.arithmetic import ArithmeticTask
@@ -143,6 +141,7 @@ class Run:
     writer: TraceWriter | None = None
     position: Position = field(default_factory=Position)
     _in_doubt: bool = False
+    _own: OwnFolder | None = None  # goes with the run
 
     @classmethod
     def begin(cls, origin: Origin, config: TrainConfig, folder: Path | None, algorithm: Algorithm | None) -> Run:
@@ -159,13 +158,16 @@ class Run:
             learner = make_learner(config.algorithm, origin.model, processes=config.learner_processes, **options)
         else:
             learner = LocalLearner(algorithm)
-        checkpoints = Path(tempfile.mkdtemp(prefix="rlhfless-")) if folder is None else folder / "checkpoints"
-        run = cls(origin.model, origin.tokenizer, learner, checkpoints, config.keep, origin.writer)
+        own = None
+        if folder is None:
+            own = OwnFolder("rlhfless-checkpoints-")
+            checkpoints = own.path
+        else:
+            checkpoints = folder / "checkpoints"
+        run = cls(origin.model, origin.tokenizer, learner, checkpoints, config.keep, origin.writer, _own=own)
         if run.writer is not None:
             run._go_back()
             return run
-        if folder is None:
-            weakref.finalize(run, shutil.rmtree, run.checkpoints, ignore_errors=True)
         save_checkpoint(run.checkpoints, 0, run.learner)
         if folder is not None:
             save_model(origin.model, origin.tokenizer, folder / "warm")

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
+import os
+import re
+import sys
+import tempfile
+import types
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +22,11 @@ from vllm_samples import EOS, LATENCY, LONGEST, factory_of, model_of, requests, 
 
 from rlhfless.engine import vllm_adapter
 from rlhfless.engine.protocol import Completion, Request
-from rlhfless.engine.vllm_adapter import VllmError
+from rlhfless.engine.vllm_adapter import Replica, Settings, VllmError
 from rlhfless.engine.vllm_engine import seed_at
 from rlhfless.engine.vllm_weights import VERSION_FILE, check_weights, write_weights
 from rlhfless.errors import InputError, MissingExtra
+from rlhfless.executor.worker import failed
 from solver.admission import Admission
 
 
@@ -190,6 +196,46 @@ def test_only_tested_versions_start(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         MissingExtra, match=r"the vLLM engine needs vllm, which is not installed: pip install 'rlhfless\[vllm\]'"
     ):
         engines.in_real_time()
+
+
+@pytest.mark.parametrize(
+    ("said", "memory"),
+    [
+        (
+            "Free memory on device cuda:0 (3.1/79.2 GiB) on startup is less than desired GPU memory utilization (0.9, 71 GiB).",
+            True,
+        ),
+        ("No available memory for the cache blocks. Try increasing `gpu_memory_utilization`.", True),
+        ("(4.0 GiB KV cache is needed, which is larger than the available KV cache memory (1.0 GiB).", True),
+        ("Available memory on node 0 (1/8 GiB) on kv cache allocation is less than requested memory for kv (2 GiB).", True),
+        ("max_model_len (9) is too long", False),
+    ],
+)
+def test_a_start_that_finds_no_memory_is_out_of_memory(
+    said: str, memory: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Another place may do; what was asked wrongly is wrong everywhere."""
+
+    class Engine:
+        @staticmethod
+        def from_engine_args(arguments: object) -> None:
+            raise ValueError(said)
+
+    stub = types.ModuleType("vllm")
+    stub.LLMEngine, stub.EngineArgs = Engine, lambda **arguments: None  # type: ignore[attr-defined]
+    parts = types.ModuleType("vllm.sampling_params")
+    parts.RequestOutputKind = types.SimpleNamespace(DELTA=0)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm", stub)
+    monkeypatch.setitem(sys.modules, "vllm.sampling_params", parts)
+    monkeypatch.setattr(vllm_adapter, "check_version", lambda: "0.32")
+    monkeypatch.setattr(vllm_adapter, "_connector", lambda: None)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = write_weights(model_of(1), tmp_path, 0)
+    with pytest.raises(MemoryError if memory else ValueError, match=re.escape(said)) as error:
+        Replica(Settings(1, 4, 100, 50), [], folder, 0)
+    lost = failed(error.value)  # type: ignore[arg-type]
+    assert (lost.out_of_memory, lost.hopeless) == (memory, not memory)
 
 
 def test_a_process_is_bound_to_what_a_profile_and_the_engines_ask_for(tmp_path: Path) -> None:

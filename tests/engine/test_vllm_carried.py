@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch_wall_samples import until
 from vllm_samples import factory_of, model_of
 
+from rlhfless import folders
 from rlhfless.engine import torch_process, vllm_carried, vllm_process
 from rlhfless.engine.vllm_carried import Carried
 from rlhfless.engine.vllm_factory import VllmEngineFactory
@@ -24,7 +30,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Another machine's memory."""
     there = tmp_path / "there"
     there.mkdir()
-    monkeypatch.setattr(vllm_carried, "SHARED_MEMORY", there)
+    monkeypatch.setattr(folders, "SHARED_MEMORY", there)
     return there
 
 
@@ -79,6 +85,52 @@ def test_what_somebody_left_who_was_killed_is_removed_by_the_next(machine: Path,
     read.let_go()
     Carried(engines, {"weights": torch.ones(3, dtype=torch.uint8)}, "half").lay_down().let_go()
     assert not list(machine.iterdir())
+
+
+def test_where_there_is_no_room_nothing_stays(
+    machine: Path, engines: VllmEngineFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(carried: Carried, place: Path) -> None:
+        (place / "unfinished").mkdir()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    carried = engines.carried()
+    monkeypatch.setattr(Carried, "_write", full)
+    with pytest.raises(OSError, match="No space left"):
+        carried.lay_down()
+    assert not list(machine.iterdir())
+    there = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
+    assert not [file for file in there if str(machine) in file], "no open file is left"
+    monkeypatch.undo()
+    monkeypatch.setattr(folders, "SHARED_MEMORY", machine)
+    carried.lay_down().let_go()
+
+
+def test_what_a_process_left_that_was_killed_while_it_read_is_removed(machine: Path, engines: VllmEngineFactory) -> None:
+    """Unless somebody else reads it: then with them."""
+    carried = engines.carried()
+    mine = carried.lay_down()
+    context = multiprocessing.get_context("fork")
+    for is_last in (False, True):
+        reads, theirs = context.Pipe(duplex=False)
+        other = context.Process(target=read_and_die, args=(carried if not is_last else engines.carried(), theirs))
+        other.start()
+        place = Path(reads.recv())
+        assert (place == mine.place) == (not is_last)
+        other.join()
+        assert other.exitcode == -signal.SIGKILL
+        if is_last:
+            until(lambda place=place: not place.exists(), "it is removed")
+    time.sleep(0.5)
+    assert contents(mine.engines.weights) == contents(engines.weights)
+    mine.let_go()
+    assert not list(machine.iterdir())
+
+
+def read_and_die(carried: Carried, connection: Any) -> None:
+    connection.send(str(carried.lay_down().place))
+    time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_many_come_and_go_at_once(machine: Path, engines: VllmEngineFactory, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from rlhfless.engine.vllm_carried import Carried
 from rlhfless.engine.vllm_factory import VllmEngineFactory
 from rlhfless.engine.vllm_weights import write_weights
 from rlhfless.executor import ActorError, Lifecycle, RayPool, StepRecord
+from rlhfless.folders import in_memory
 from rlhfless.trace.checks import validate
 from solver import Cluster, Plan
 from solver.plan import ActorPlan
@@ -65,7 +66,7 @@ def pids(record: StepRecord) -> dict[str, int]:
 
 
 def carried_here() -> set[Path]:
-    return set(vllm_carried.shared_folder().glob(f"{vllm_carried.PREFIX}*"))
+    return set(in_memory().glob(f"{vllm_carried.PREFIX}*"))
 
 
 @pytest.fixture(scope="module")

@@ -225,6 +225,10 @@ def test_where_memory_ran_out_the_next_actor_has_fewer_slots() -> None:
     assert slots[0] == 12
     assert slots[-1] <= 2
     assert slots == sorted(slots, reverse=True)
+    assert [order.latency.max_batch for order in crew.orders[1:]] == slots[1:], (
+        "engines that start with all memory start smaller"
+    )
+    assert [order.short_of_memory for order in crew.orders] == [False] + [True] * (len(slots) - 1)
 
 
 def test_an_actor_with_other_weights_is_not_believed() -> None:

@@ -116,7 +116,7 @@ def test_every_step_is_decoded_with_its_own_weights(tmp_path: Path) -> None:
         for done in trainer:
             after(done)
         trace = trainer.kept.trace
-        weights = Path(trainer.engines._folder.name)
+        weights = trainer.engines._folder.path
         assert [p.name for p in weights.iterdir()] == ["weights-2"]
     assert trace is not None
     assert (trace.meta["engine"], trace.meta["clock"]) == ("vllm", "wall")

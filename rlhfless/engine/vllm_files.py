@@ -1,0 +1,67 @@
+"""What vLLM lays out beside its memory, noted so that it goes with the actor: temporary files, and shared memory of its ranks.
+
+Knows what vLLM and Python call shared memory, and what the system says of who has it; nothing of engines. With several ranks
+vLLM has queues, locks and a place to exchange tensors in /dev/shm (a lock with one, too), which nobody frees when the actor is
+killed; pools end actors by killing them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlhfless.folders import SHARED_MEMORY, OwnFolder, processes_with_temporary
+
+PREFIX = "rlhfless-vllm-"
+NAMES = ("psm_*", "sem.mp-*")  # Python's shared memory and locks
+RENDEZVOUS = "vllm_dist_*"  # a temporary file; the ranks' shared memory is called after it
+LOOK_S = 0.5
+
+
+@contextlib.contextmanager
+def noted(folder: OwnFolder) -> Iterator[None]:
+    """Shared memory that vLLM lays out in here, in this process and its ranks, goes with ``folder``, which is their place for
+    temporary files. A process that is killed in here leaves what it laid out in the last half second."""
+    before, over, known = _mapped(folder.path), threading.Event(), set[str]()
+
+    def note() -> None:
+        new = {glob.escape(file.name) + "-*" for file in folder.path.glob(RENDEZVOUS)}
+        if mapped := _mapped(folder.path) - before:
+            new |= {glob.escape(f.name) for names in NAMES for f in SHARED_MEMORY.glob(names) if _inode(f) in mapped}
+        folder.shared_memory(sorted(new - known))
+        known.update(new)
+
+    def watch() -> None:
+        while not over.wait(LOOK_S):
+            note()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        note()
+
+
+def _mapped(folder: Path) -> set[int]:
+    """Inodes of shared memory that this process and its ranks have mapped (none where there is no /proc)."""
+    found = set()
+    for pid in (os.getpid(), *processes_with_temporary(folder)):
+        with contextlib.suppress(OSError):  # it has ended
+            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+                _, _, _, _, inode, *name = line.split(maxsplit=5)
+                if name and name[0].startswith(f"{SHARED_MEMORY}/"):
+                    found.add(int(inode))
+    return found
+
+
+def _inode(file: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return file.stat().st_ino
+    return -1
