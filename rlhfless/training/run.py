@@ -228,5 +228,5 @@ class Run:
 
 def _never_began(folder: Path) -> bool:
     """Whether a run in the folder ended before its trace began: nothing but what is written before that is there."""
-    before = {"checkpoints", "warm", "plans.jsonl"}
+    before = {"checkpoints", "warm", "warm.tmp", "plans.jsonl"}
     return folder.is_dir() and all(path.name in before or path.name.startswith(".") for path in folder.iterdir())
