@@ -188,8 +188,14 @@ class TrainConfig:
             )
         if not 0 <= self.judge_s < math.inf:
             raise TrainError(f"judge_s is {self.judge_s}; seconds of 0 or more are needed")
-        if self.temperature <= 0 or self.learning_rate <= 0:
-            raise TrainError(f"temperature ({self.temperature}) and learning_rate ({self.learning_rate}) must be above 0")
+        for name in ("temperature", "learning_rate"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise TrainError(f"{name} is {getattr(self, name)}; it must be above 0 and finite")
+        if self.critic_learning_rate is not None and not 0 <= self.critic_learning_rate < math.inf:
+            raise TrainError(
+                f"critic_learning_rate is {self.critic_learning_rate}; it must be above 0 and finite, or 0 for a critic that "
+                "stays as it is"
+            )
 
     @property
     def gpus_of_node(self) -> int:
