@@ -92,8 +92,23 @@ def save_model(model: Any, tokenizer: CharTokenizer | PretrainedTokenizer, folde
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def load_model(folder: str | Path) -> tuple[Any, Any]:
-    """A model of transformers and its tokenizer, ours or its own; nothing is ever looked up on a network.
+def choose_device(name: str, *, emulated: bool = True) -> torch.device:
+    """The device called ``cpu``, ``cuda`` or ``auto``.
+
+    Args:
+        emulated: whether actors are; those of a pool have the GPUs for themselves, unless one is asked for.
+
+    Raises:
+        TrainError: torch finds no CUDA device.
+    """
+    there = torch.cuda.is_available()
+    if name == "cuda" and not there:
+        raise TrainError("device is 'cuda', but torch finds no CUDA device here; choose 'cpu' or 'auto'")
+    return torch.device("cuda" if name == "cuda" or (name == "auto" and there and emulated) else "cpu")
+
+
+def load_model(folder: str | Path, device: torch.device | str = "cpu") -> tuple[Any, Any]:
+    """A model of transformers on a device, and its tokenizer, ours or its own; nothing is ever looked up on a network.
 
     Raises:
         TrainError: ``folder`` lacks the model, or has no safetensors of it.
@@ -106,4 +121,4 @@ def load_model(folder: str | Path) -> tuple[Any, Any]:
     own = Path(folder) / TOKENIZER_FILE
     tokenizer = CharTokenizer.load(own) if own.is_file() else PretrainedTokenizer.load(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, use_safetensors=True, dtype=torch.float32)
-    return model.eval(), tokenizer
+    return model.eval().to(device), tokenizer

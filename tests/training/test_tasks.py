@@ -250,6 +250,7 @@ def judge(labels: int = 1) -> Any:
 def test_a_reward_model_judges_prompt_and_response(tmp_path: Path) -> None:
     judge().save_pretrained(tmp_path)
     TOKENIZER.save(tmp_path)
+    assert ModelReward.load(tmp_path, device="meta").model.device.type == "meta"
     reward = ModelReward.load(tmp_path)
     reward.token_budget = 64
     chat, plain = DatasetTask(ROWS, TOKENIZER).problems, DatasetTask(ROWS, TOKENIZER, chat=False).problems

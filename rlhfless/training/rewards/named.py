@@ -20,13 +20,14 @@ USER_TIMEOUT_S = 10.0
 _WEIGHTED = re.compile(r"(?:([+-]?\d+(?:\.\d+)?)\*)?(.+)", re.DOTALL)
 
 
-def make_rewards(names: Sequence[str], task: Task, *, timeout_s: float = USER_TIMEOUT_S) -> Rewards:
+def make_rewards(names: Sequence[str], task: Task, *, timeout_s: float = USER_TIMEOUT_S, device: Any = "cpu") -> Rewards:
     """The weighted sum of the named rewards: ``("exact", "0.1*format:^<think>", "-0.5*rewards.py:repeats")``.
 
     Args:
         names: each with its weight before a ``*``, 1 if none is given: ``task`` (the task's own rule), ``exact``, ``contains``,
             ``format:REGEX``, ``length:LIMIT,SOFT`` (tokens), ``model:FOLDER``, or a function of a file, ``FILE.py:FUNCTION``.
         timeout_s: of a function of a file.
+        device: of reward models.
 
     Raises:
         InputError: a name is unknown, or what it names does not fit.
@@ -36,11 +37,11 @@ def make_rewards(names: Sequence[str], task: Task, *, timeout_s: float = USER_TI
         match = _WEIGHTED.fullmatch(text)
         if match is None:
             raise InputError(f"reward {text!r} is unknown; choose from {KNOWN}")
-        parts.append((_reward(match[2], task, timeout_s), float(match[1] or 1)))
+        parts.append((_reward(match[2], task, timeout_s, device), float(match[1] or 1)))
     return Rewards(parts)
 
 
-def _reward(name: str, task: Task, timeout_s: float) -> Reward:
+def _reward(name: str, task: Task, timeout_s: float, device: Any) -> Reward:
     kind, _, argument = name.partition(":")
     if name == "task":
         return FunctionReward(name, lambda response: task.reward(response.problem, response.text))
@@ -54,7 +55,7 @@ def _reward(name: str, task: Task, timeout_s: float) -> Reward:
     if kind == "model" and argument:
         from rlhfless.training.rewards.model import ModelReward
 
-        return ModelReward.load(argument)
+        return ModelReward.load(argument, device=device)
     path, _, function = name.rpartition(":")
     if path.endswith(".py"):
         return FunctionReward(function, _from_file(Path(path), function), timeout_s)
