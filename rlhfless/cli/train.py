@@ -24,7 +24,7 @@ HEADINGS = {
     ],
     "Learner": [
         "learning_rate", "critic_learning_rate", "schedule", "warmup_steps", "schedule_steps", "optimizer", "weight_decay",
-        "max_grad_norm", "precision", "token_budget", "learner_processes",
+        "max_grad_norm", "precision", "token_budget", "learner_processes", "device",
     ],
     "Schedule": ["policy", "time_weight", "preparation", "preparation_actors"],
     "Actors": [

@@ -152,14 +152,23 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise TraceError(f"{path}: cannot be written ({error.strerror or error}); a writable folder is needed") from error
+
+
+def sync(path: Path) -> None:
+    """Wait until what was written to a file, or the names in a folder, is on the disk.
+
+    Raises:
+        OSError: there is no such file, or the disk says that it failed.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def remove_leftovers(folder: Path) -> None:

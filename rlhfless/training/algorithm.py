@@ -73,15 +73,17 @@ class UpdateOptions:
         one_of("aggregation", self.aggregation, AGGREGATIONS)
         one_of("old_logprobs", self.old_logprobs, OLD_LOGPROBS)
         one_of("precision", self.precision, PRECISIONS)
-        if self.max_grad_norm <= 0 or self.token_budget < 1:
+        if not self.max_grad_norm > 0 or self.token_budget < 1:
             raise InputError(
                 f"max_grad_norm ({self.max_grad_norm}) must be above 0 and token_budget ({self.token_budget}) 1 or more"
             )
-        if not 0 <= self.clip_low <= 1 or self.clip_high < 0:
+        if not 0 <= self.clip_low <= 1 or not self.clip_high >= 0:
             raise InputError(f"clip_low ({self.clip_low}) must lie in 0..1 and clip_high ({self.clip_high}) at 0 or above")
-        if self.kl_weight < 0 or self.temperature <= 0:
-            raise InputError(f"kl_weight ({self.kl_weight}) must be 0 or more and temperature ({self.temperature}) above 0")
-        if self.importance_cap is not None and (self.importance_cap <= 0 or self.old_logprobs != "recomputed"):
+        if not 0 <= self.kl_weight < math.inf or not 0 < self.temperature < math.inf:
+            raise InputError(
+                f"kl_weight ({self.kl_weight}) must be 0 or more and temperature ({self.temperature}) above 0, and both finite"
+            )
+        if self.importance_cap is not None and (not self.importance_cap > 0 or self.old_logprobs != "recomputed"):
             raise InputError(
                 f"importance_cap ({self.importance_cap}) must be above 0 and needs old_logprobs 'recomputed': with those of "
                 "the engine the ratio itself corrects"

@@ -35,7 +35,7 @@ def make_algorithm(
     Args:
         name: ``grpo`` or ``ppo``.
         critic: of PPO: ``head``, ``model``, or a folder, see ``make_critic``.
-        critic_learning_rate: None takes ``learning_rate``.
+        critic_learning_rate: None takes ``learning_rate``; 0 leaves the critic as it is.
         optimizer, weight_decay: see ``make_optimizer``.
         ranks: the processes that learn together; they share the weights of ``model``, critic and reference.
         options: of ``GrpoOptions`` or ``PpoOptions``.
@@ -52,7 +52,10 @@ def make_algorithm(
     both = ranks.shard(PolicyAndCritic(model, make_critic(model, critic)))
     groups = [
         {"params": list(both.policy.parameters()), "lr": learning_rate},
-        {"params": list(both.critic.parameters()), "lr": critic_learning_rate or learning_rate},
+        {
+            "params": list(both.critic.parameters()),
+            "lr": learning_rate if critic_learning_rate is None else critic_learning_rate,
+        },
     ]
     return Ppo(both, make_optimizer(groups, optimizer, weight_decay, ranks.count), given, reference, ranks)
 

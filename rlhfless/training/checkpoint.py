@@ -1,6 +1,7 @@
 """Checkpoints: the learner's state after a step, found again by step number.
 
-Knows folders; nothing of traces, or of what a learner writes. A checkpoint is a folder that appears whole (renamed into place).
+Knows folders; nothing of traces, or of what a learner writes. A checkpoint is a folder that appears whole: renamed into place
+once the disk has its files, so that it is whole after the machine went down too.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from rlhfless.trace.storage import sync
 from rlhfless.training.config import TrainError
 from rlhfless.training.learner import Learner
 
@@ -29,8 +31,11 @@ def save_checkpoint(root: Path, steps: int, learner: Learner) -> None:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         learner.write(draft)
+        for written in (*draft.iterdir(), draft):
+            sync(written)
         shutil.rmtree(target, ignore_errors=True)
         draft.rename(target)
+        sync(root)
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
         why = error.strerror or error

@@ -15,15 +15,20 @@ CRITIC_OPTIONS = ("critic", "critic_learning_rate", "gamma", "lam", "value_clip"
 OPTIMIZERS = ("adamw", "sgd", "adafactor")
 SCHEDULES = ("constant", "linear", "cosine")
 PRECISIONS = ("float32", "bfloat16")
+DEVICES = ("auto", "cpu", "cuda")
 CHARGING = ("profile", "measured")
 EXECUTORS = ("virtual", "local", "ray")
 ENGINES = ("torch", "vllm")
 PREPARATION = ("after", "overlap")
-MAY_CHANGE = ("steps", "keep", "learner_processes", "ray_address", "keep_s")  # when a run is resumed
+MAY_CHANGE = ("steps", "keep", "learner_processes", "device", "ray_address", "keep_s")  # when a run is resumed
 
 
 class TrainError(ValueError):
     """A training option is wrong, or a run cannot be resumed; one sentence says what would be right."""
+
+
+class DeviceWarning(UserWarning):
+    """A run goes on where it is not the same bit for bit."""
 
 
 class LearnerError(RuntimeError):
@@ -48,6 +53,9 @@ class TrainConfig:
         schedule, warmup_steps, schedule_steps: of the rates, see ``optimizing.make_schedule``; None takes ``steps``.
         learner_processes: that share weights, gradients and the optimizer's state (FSDP2), on a GPU each where the model is on
             one; a run may be resumed with another number.
+        device: of the policy, critic, reference and reward models that are loaded, and of torch engines on the virtual clock:
+            ``cpu``, ``cuda``, or ``auto``: ``cuda`` where torch finds one and no actors of a pool hold it. A run may be resumed
+            on another, not bit for bit. A model that is given as an object stays where it is.
         temperature: of sampling.
         gpus, gpus_per_node, profile: the cluster; ``profile`` also says how many GPUs an actor takes.
         memory_gib: of every (emulated) GPU, which decides slots and KV tokens of plans and torch engines; None: the profile's.
@@ -106,6 +114,7 @@ class TrainConfig:
     schedule_steps: int | None = None
     precision: str = "float32"
     learner_processes: int = 1
+    device: str = "auto"
     temperature: float = 1.0
     gpus: int = 16
     gpus_per_node: int = 8
@@ -135,6 +144,7 @@ class TrainConfig:
         for name, known in (
             ("algorithm", ALGORITHMS), ("charging", CHARGING), ("executor", EXECUTORS), ("engine", ENGINES),
             ("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS), ("preparation", PREPARATION),
+            ("device", DEVICES),
         ):  # fmt: skip
             if getattr(self, name) not in known:
                 raise TrainError(f"{name} {getattr(self, name)!r} is unknown; choose from {', '.join(known)}")
@@ -188,8 +198,14 @@ class TrainConfig:
             )
         if not 0 <= self.judge_s < math.inf:
             raise TrainError(f"judge_s is {self.judge_s}; seconds of 0 or more are needed")
-        if self.temperature <= 0 or self.learning_rate <= 0:
-            raise TrainError(f"temperature ({self.temperature}) and learning_rate ({self.learning_rate}) must be above 0")
+        for name in ("temperature", "learning_rate"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise TrainError(f"{name} is {getattr(self, name)}; it must be above 0 and finite")
+        if self.critic_learning_rate is not None and not 0 <= self.critic_learning_rate < math.inf:
+            raise TrainError(
+                f"critic_learning_rate is {self.critic_learning_rate}; it must be above 0 and finite, or 0 for a critic that "
+                "stays as it is"
+            )
 
     @property
     def gpus_of_node(self) -> int:

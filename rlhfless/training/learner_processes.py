@@ -80,7 +80,8 @@ class LearnerProcesses:
         device = model.device.type
         if device == "cuda" and torch.cuda.device_count() < count:
             raise InputError(
-                f"learner_processes is {count}, but there are {torch.cuda.device_count()} GPUs; each needs its own"
+                f"learner_processes is {count}, but there are {torch.cuda.device_count()} GPUs; each needs its own, or device "
+                "'cpu'"
             )
         self.count, self.model, self._device, self._name, self._options = count, model, device, name, options
         first = torch.cat([p.detach().cpu().flatten() for p in model.parameters()])

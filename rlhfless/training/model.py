@@ -6,6 +6,7 @@ tokenizer; transformers and vLLM read the first two as any Qwen2 model.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from rlhfless.training import missing_torch
 
 try:
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.trace.storage import sync
 from rlhfless.training.config import TrainError
 from rlhfless.training.tasks.pretrained import PretrainedTokenizer
 from rlhfless.training.tokenizer import CharTokenizer
@@ -64,13 +67,48 @@ def tiny_qwen2(
 
 
 def save_model(model: Any, tokenizer: CharTokenizer | PretrainedTokenizer, folder: str | Path) -> None:
-    """Write model and tokenizer into ``folder``."""
-    model.save_pretrained(folder, safe_serialization=True)
-    tokenizer.save(Path(folder) / TOKENIZER_FILE if isinstance(tokenizer, CharTokenizer) else Path(folder))
+    """Write model and tokenizer into ``folder``, on the disk when it returns.
+
+    Raises:
+        TrainError: it could not be written, as on a full disk; what was there before is there still.
+    """
+    folder = Path(folder)
+    draft = folder.with_name(f"{folder.name}.tmp")
+    try:
+        shutil.rmtree(draft, ignore_errors=True)
+        model.save_pretrained(draft, safe_serialization=True)
+        tokenizer.save(draft / TOKENIZER_FILE if isinstance(tokenizer, CharTokenizer) else draft)
+        folder.mkdir(parents=True, exist_ok=True)
+        for written in draft.iterdir():
+            sync(written)
+            written.replace(folder / written.name)
+        sync(folder)
+    except (OSError, SafetensorError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise TrainError(
+            f"{folder}: the model could not be written ({why}); make room and write it again, which resuming its run does"
+        ) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
-def load_model(folder: str | Path) -> tuple[Any, Any]:
-    """A model of transformers and its tokenizer, ours or its own; nothing is ever looked up on a network.
+def choose_device(name: str, *, emulated: bool = True) -> torch.device:
+    """The device called ``cpu``, ``cuda`` or ``auto``.
+
+    Args:
+        emulated: whether actors are; those of a pool have the GPUs for themselves, unless one is asked for.
+
+    Raises:
+        TrainError: torch finds no CUDA device.
+    """
+    there = torch.cuda.is_available()
+    if name == "cuda" and not there:
+        raise TrainError("device is 'cuda', but torch finds no CUDA device here; choose 'cpu' or 'auto'")
+    return torch.device("cuda" if name == "cuda" or (name == "auto" and there and emulated) else "cpu")
+
+
+def load_model(folder: str | Path, device: torch.device | str = "cpu") -> tuple[Any, Any]:
+    """A model of transformers on a device, and its tokenizer, ours or its own; nothing is ever looked up on a network.
 
     Raises:
         TrainError: ``folder`` lacks the model, or has no safetensors of it.
@@ -83,4 +121,4 @@ def load_model(folder: str | Path) -> tuple[Any, Any]:
     own = Path(folder) / TOKENIZER_FILE
     tokenizer = CharTokenizer.load(own) if own.is_file() else PretrainedTokenizer.load(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, use_safetensors=True, dtype=torch.float32)
-    return model.eval(), tokenizer
+    return model.eval().to(device), tokenizer

@@ -5,6 +5,7 @@ Knows parameters and rates; nothing of algorithms.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,8 +29,8 @@ def check_optimizer(kind: str, weight_decay: float, processes: int) -> None:
     """
     if kind not in OPTIMIZERS:
         raise InputError(f"optimizer is {kind!r}; choose from {', '.join(OPTIMIZERS)}")
-    if weight_decay < 0:
-        raise InputError(f"weight_decay is {weight_decay}; it must be 0 or more")
+    if not 0 <= weight_decay < math.inf:
+        raise InputError(f"weight_decay is {weight_decay}; it must be 0 or more, and finite")
     if kind == "adafactor" and processes > 1:
         raise InputError(
             f"optimizer 'adafactor' needs whole matrices, which {processes} processes share; choose adamw, sgd, or 1 process"

@@ -30,6 +30,7 @@ from rlhfless.training.algorithm import Algorithm
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.engines import Engines, TorchEngines, check_engine, make_engines, make_pool
 from rlhfless.training.learner_processes import check_learner
+from rlhfless.training.model import choose_device
 from rlhfless.training.rewards import Rewards
 from rlhfless.training.rewards.named import make_rewards
 from rlhfless.training.run import Origin, Run
@@ -107,6 +108,10 @@ def resolve(config: TrainConfig, given: Given, folder: Path | None, *, resume: b
         raise TrainError(
             f"learner_processes is {config.learner_processes}, but an algorithm that is given learns in this process"
         )
+    if isinstance(given.model, tuple):
+        device = given.model[0].device
+    else:
+        device = choose_device(config.device, emulated=config.executor == "virtual" and given.executor is None)
     latency = load_profile(config.profile)
     per_node = config.gpus_of_node
     price = usd_per_gpu_hour(latency.kind)
@@ -124,11 +129,11 @@ def resolve(config: TrainConfig, given: Given, folder: Path | None, *, resume: b
         raise TrainError(
             "preparation overlaps generation, or has several actors, on the virtual clock only; leave executor out"
         )
-    meta = meta_of(config, cluster, planner) | {"given": given.names()} | ({} if pool is None else pool.meta)
+    meta = meta_of(config, cluster, planner, device) | {"given": given.names()} | ({} if pool is None else pool.meta)
     meta["run"] = config.task if given.task is None else given.task.name
     meta["run_id"] = secrets.token_hex(4)  # of a new run; a resumed one has its own
     try:
-        model = _of_the_model(config, given, folder, latency, meta, resume, progress)
+        model = _of_the_model(config, given, folder, device, latency, meta, resume, progress)
     except BaseException:
         if pool is not None and given.executor is None:
             pool.close()
@@ -141,13 +146,14 @@ def _of_the_model(
     config: TrainConfig,
     given: Given,
     folder: Path | None,
+    device: torch.device,
     latency: LatencyModel,
     meta: Mapping[str, Any],
     resume: bool,
     progress: bool,
 ) -> dict[str, Any]:
     """The parts that follow from the model that training begins with."""
-    origin = Origin.of(config, folder, given.model, meta, resume=resume, progress=progress)
+    origin = Origin.of(config, folder, given.model, meta, device=device, resume=resume, progress=progress)
     tokenizer = origin.tokenizer
     task = given.task or make_task(config.task, tokenizer, seed=config.seed, pool=config.pool, **config.columns())
     problems = task.problems[: config.pool]
@@ -156,7 +162,7 @@ def _of_the_model(
             f"task {task.name!r} has {len({p.prompt_id for p in task.problems})} distinct problems, and the pool is "
             f"{config.pool}; choose a pool that is not larger"
         )
-    rewards = given.rewards or make_rewards(config.rewards, task)
+    rewards = given.rewards or make_rewards(config.rewards, task, device=device)
     most_tokens = max(len(tokenizer.encode(p.prompt)) for p in problems) + config.response_limit
     sampling = Sampling(temperature=config.temperature)
     engines = make_engines(config.engine, origin.model, tokenizer.eos_token_id, most_tokens, sampling)
@@ -167,8 +173,10 @@ def _of_the_model(
     return {"latency": latency, "kept": kept, "task": task, "rewards": rewards, "engines": engines, "meta": origin.meta}
 
 
-def meta_of(config: TrainConfig, cluster: Cluster, planner: SchedulingPolicy) -> dict[str, Any]:
-    """What ``meta.json`` says of a run on the virtual clock."""
+def meta_of(config: TrainConfig, cluster: Cluster, planner: SchedulingPolicy, device: torch.device) -> dict[str, Any]:
+    """What ``meta.json`` says of a run on the virtual clock, whose models are on ``device``."""
+    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
+    where = f"{machine}, torch {torch.__version__}"
     return {
         "seeds": {"run": config.seed},
         "cluster": vars(cluster),
@@ -177,6 +185,7 @@ def meta_of(config: TrainConfig, cluster: Cluster, planner: SchedulingPolicy) ->
         "clock": "virtual",
         "charging": config.charging,
         "engine": config.engine,
-        "device": f"{platform.machine()} CPU, torch {torch.__version__}",
+        "device": where,
+        "learner_device": where,
         "config": config.to_dict(),
     }

@@ -9,6 +9,7 @@ Knows nothing of generation: a batch arrives as tokens, rewards and the engine's
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +55,7 @@ class PpoOptions(UpdateOptions):
         super().__post_init__()
         if not (0 <= self.gamma <= 1 and 0 <= self.lam <= 1):
             raise InputError(f"gamma ({self.gamma}) and lam ({self.lam}) must lie in 0..1")
-        if self.value_weight < 0 or (self.value_clip is not None and self.value_clip <= 0):
+        if not 0 <= self.value_weight < math.inf or (self.value_clip is not None and not self.value_clip > 0):
             raise InputError(f"value_weight ({self.value_weight}) must be 0 or more and value_clip ({self.value_clip}) above 0")
 
 

@@ -7,12 +7,20 @@ trace's ``meta.json`` names it; its checkpoint is written before. An interrupt t
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
+from rlhfless.training import missing_torch
+
+try:
+    import torch
+except ImportError as error:
+    raise missing_torch(error) from None
 
 from rlhfless.engine.torch_forward import one_thread
 from rlhfless.executor import StepRecord
@@ -21,7 +29,7 @@ from rlhfless.trace import Trace, TraceWriter
 from rlhfless.training.algorithm import Algorithm
 from rlhfless.training.arithmetic import ArithmeticTask
 from rlhfless.training.checkpoint import keep_latest, load_checkpoint, save_checkpoint
-from rlhfless.training.config import TrainConfig, TrainError
+from rlhfless.training.config import DeviceWarning, TrainConfig, TrainError
 from rlhfless.training.learner import Learner, LocalLearner
 from rlhfless.training.learner_processes import make_learner
 from rlhfless.training.model import load_model, save_model, tiny_qwen2
@@ -63,6 +71,7 @@ class Origin:
         model: str | Path | tuple[Any, Any] | None,
         meta: Mapping[str, Any],
         *,
+        device: torch.device | str = "cpu",
         resume: bool = False,
         progress: bool = True,
     ) -> Origin:
@@ -72,6 +81,7 @@ class Origin:
         Args:
             model: a folder, or a model with its tokenizer; None warms up a new one. A resumed run has its own: a given model
                 takes over its weights.
+            device: of the model, unless it is given with its tokenizer.
 
         Raises:
             TrainError: the folder holds a run already, or nothing to resume, or one with other options.
@@ -79,21 +89,24 @@ class Origin:
         if resume and folder is None:
             raise TrainError("nothing to resume: no folder was given")
         if resume and folder is not None and not _never_began(folder):
-            return cls._resumed(config, folder, model, meta)
+            return cls._resumed(config, folder, model, meta, device)
         if folder is not None and (folder / "meta.json").exists():
             raise TrainError(f"{folder}: holds a trace already; name another folder, or resume it")
         if isinstance(model, tuple):
             return cls(*model, meta)
         if model is not None:
-            return cls(*load_model(model), meta)
+            return cls(*load_model(model, device), meta)
         if config.task != "arithmetic" or "task" in meta["given"]:
             raise TrainError(f"task {meta['run']!r} needs a model that knows its words; give one (--model FOLDER)")
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-        return cls(*make_model(config.seed, progress), meta)
+        warm, tokenizer = make_model(config.seed, progress)
+        return cls(warm.to(device), tokenizer, meta)
 
     @classmethod
-    def _resumed(cls, config: TrainConfig, folder: Path, model: Any, meta: Mapping[str, Any]) -> Origin:
+    def _resumed(
+        cls, config: TrainConfig, folder: Path, model: Any, meta: Mapping[str, Any], device: torch.device | str
+    ) -> Origin:
         writer = TraceWriter.resume(folder)
         config.check_resume(writer.meta.get("config", {}))
         given, earlier = meta["given"], writer.meta.get("given") or {}
@@ -101,7 +114,11 @@ class Origin:
             if given.get(name) != earlier.get(name):
                 was, now = (told.get(name, "what the configuration names") for told in (earlier, given))
                 raise TrainError(f"{folder}: the run was started with {was} as {name}, not {now}; resume it with that")
-        weights, tokenizer = load_model(folder / "warm")
+        was, now = writer.meta.get("learner_device"), meta["learner_device"]
+        if was is not None and was != now:
+            told = f"{folder}: the run was started on {was} and goes on on {now}: within rounding, not bit for bit"
+            warnings.warn(told, DeviceWarning, stacklevel=2)
+        weights, tokenizer = load_model(folder / "warm", device)
         if isinstance(model, tuple):
             model[0].load_state_dict(weights.state_dict())
             weights, tokenizer = model
@@ -231,5 +248,5 @@ class Run:
 
 def _never_began(folder: Path) -> bool:
     """Whether a run in the folder ended before its trace began: nothing but what is written before that is there."""
-    before = {"checkpoints", "warm", "plans.jsonl"}
+    before = {"checkpoints", "warm", "warm.tmp", "plans.jsonl"}
     return folder.is_dir() and all(path.name in before or path.name.startswith(".") for path in folder.iterdir())

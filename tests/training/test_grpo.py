@@ -227,6 +227,10 @@ def test_wrong_batches_are_named():
         ({"clip_low": 1.5}, "clip_low"),
         ({"importance_cap": 2.0}, "needs old_logprobs 'recomputed'"),
         ({"temperature": 0.0}, "temperature"),
+        ({"temperature": math.nan}, "temperature"),
+        ({"kl_weight": math.nan}, "kl_weight"),
+        ({"max_grad_norm": math.nan}, "max_grad_norm"),
+        ({"clip_high": math.nan}, "clip_high"),
     ],
 )
 def test_wrong_options_are_named(options, message):

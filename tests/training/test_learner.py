@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,26 @@ def test_the_files_are_whole_tensors_by_name(tmp_path: Path) -> None:
     assert state["configuration"] == {
         "algorithm": "ppo", "schedule": "constant", "warmup_steps": 0, "schedule_steps": None, "learning_rate": 0.001,
     }  # fmt: skip
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not say which files are open")
+def test_a_checkpoint_takes_its_place_when_the_disk_has_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    sync, rename = os.fsync, Path.rename
+
+    def told_sync(descriptor: int) -> None:
+        sync(descriptor)
+        done.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).relative_to(tmp_path).as_posix())
+
+    def told_rename(path: Path, target: Path) -> Path:
+        done.append("renamed")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", told_sync)
+    monkeypatch.setattr(Path, "rename", told_rename)
+    save_checkpoint(tmp_path / "kept", 2, learner())
+    *before, folder, renamed, root = done
+    files = {f"kept/after-000002.tmp/{path.name}" for path in folder_of(tmp_path / "kept", 2).iterdir()}
+    assert len(files) == 3
+    assert set(before) == files
+    assert [folder, renamed, root] == ["kept/after-000002.tmp", "renamed", "kept"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -217,7 +218,12 @@ def test_actors_in_processes_write_the_same_texts(tmp_path: Path, model: Path) -
         ({"steps": 0}, "steps is 0; at least 1 is needed"),
         ({"prompts_per_step": 3}, "prompts_per_step is 3, which does not divide the pool of 8 prompts"),
         ({"gpus": 12}, "gpus is 12, no multiple of the 8 GPUs of a node"),
-        ({"temperature": 0.0}, "must be above 0"),
+        ({"temperature": 0.0}, "temperature is 0.0; it must be above 0 and finite"),
+        ({"temperature": math.nan}, "temperature is nan; it must be above 0"),
+        ({"learning_rate": math.nan}, "learning_rate is nan; it must be above 0"),
+        ({"learning_rate": math.inf}, "learning_rate is inf; it must be above 0 and finite"),
+        ({"critic_learning_rate": -1.0}, "critic_learning_rate is -1.0; it must be above 0 and finite, or 0 for a critic that"),
+        ({"critic_learning_rate": math.nan}, "critic_learning_rate is nan"),
     ],
 )
 def test_wrong_options_are_refused(changes: dict[str, object], message: str) -> None:

@@ -106,6 +106,17 @@ def test_learning_raises_what_was_rewarded_and_the_critic_learns_to_expect_it(cr
     assert last["explained_variance"] > first["explained_variance"]
 
 
+def test_a_critic_with_rate_0_stays_as_it_is():
+    """And None is the policy's rate."""
+    for rate, stays in ((0.0, True), (None, False)):
+        model = small_model()
+        algorithm = make_algorithm("ppo", model, learning_rate=1e-3, critic_learning_rate=rate, critic="model")
+        before = [p.clone() for p in algorithm.trained.critic.parameters()]
+        algorithm.learn(two_answers(model))
+        assert all(torch.equal(p, q) for p, q in zip(before, algorithm.trained.critic.parameters(), strict=True)) == stays
+        assert not torch.equal(next(model.parameters()), next(small_model().parameters())), "the policy learns"
+
+
 def test_a_group_of_one_response_is_enough():
     model = small_model()
     batch = two_answers(model)

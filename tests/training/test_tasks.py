@@ -175,6 +175,48 @@ def test_the_hub_needs_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
         make_task("gsm8k", TOKENIZER, pool=4)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "asked"),
+    [
+        ("gsm8k", {}, ("openai/gsm8k", "main", "train")),
+        ("someone/sums", {}, ("someone/sums", None, "train")),
+        ("someone/sums:hard", {"split": "test"}, ("someone/sums", "hard", "test")),
+    ],
+)
+def test_the_hub_is_asked_for_path_configuration_and_split(
+    monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, Any], asked: tuple[str, str | None, str]
+) -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra datasets is not installed")
+    rows = [
+        {"question": "2 and 2?", "prompt": "2 and 2?", "answer": "#### 4"},
+        {"question": "3?", "prompt": "3?", "answer": "#### 3"},
+    ]
+    calls: list[tuple[str, str | None, str]] = []
+
+    def load_dataset(path: str, configuration: str | None, *, split: str) -> Any:
+        calls.append((path, configuration, split))
+        return datasets.Dataset.from_list(rows)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    task = make_task(name, TOKENIZER, pool=2, **options)
+    assert calls == [asked]
+    assert task.name == asked[0].split("/")[1]
+    assert {problem.answer for problem in task.problems} == ({"4", "3"} if name == "gsm8k" else {"#### 4", "#### 3"})
+
+
+def test_what_the_hub_does_not_have_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra datasets is not installed")
+
+    def load_dataset(*_: Any, **__: Any) -> Any:
+        raise datasets.exceptions.DatasetNotFoundError(
+            "Dataset 'someone/sums' doesn't exist on the Hub\nor cannot be accessed."
+        )
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(ValueError, match=r"someone/sums: is neither .* nor a data set that could be loaded: Dataset .* exist"):
+        make_task("someone/sums", TOKENIZER, pool=2)
+
+
 # --- GSM8K ------------------------------------------------------------------------------------------------------------
 
 
@@ -231,6 +273,7 @@ def test_two_reward_models_add_up(tmp_path: Path) -> None:
 def test_a_reward_model_judges_prompt_and_response(tmp_path: Path) -> None:
     judge().save_pretrained(tmp_path)
     TOKENIZER.save(tmp_path)
+    assert ModelReward.load(tmp_path, device="meta").model.device.type == "meta"
     reward = ModelReward.load(tmp_path)
     reward.token_budget = 64
     chat, plain = DatasetTask(ROWS, TOKENIZER).problems, DatasetTask(ROWS, TOKENIZER, chat=False).problems

@@ -42,8 +42,8 @@ class ModelReward:
         model.config.get_text_config().pad_token_id = model.config.pad_token_id = tokenizer.pad_token_id
 
     @classmethod
-    def load(cls, folder: str | Path, name: str = "model") -> ModelReward:
-        """The reward model in a folder; nothing is looked up on a network.
+    def load(cls, folder: str | Path, name: str = "model", device: torch.device | str = "cpu") -> ModelReward:
+        """The reward model in a folder, on a device; nothing is looked up on a network.
 
         Raises:
             InputError: the folder holds no such model, or no tokenizer.
@@ -52,7 +52,7 @@ class ModelReward:
             raise InputError(f"{folder}: holds no reward model, config.json is missing")
         tokenizer = PretrainedTokenizer.load(folder)
         model = AutoModelForSequenceClassification.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
-        return cls(model, tokenizer, name)
+        return cls(model.to(device), tokenizer, name)
 
     @torch.no_grad()
     def score(self, responses: Sequence[Response]) -> tuple[np.ndarray, list[Failure]]:

@@ -19,7 +19,7 @@ USER_TIMEOUT_S = 10.0
 _WEIGHTED = re.compile(r"(?:([+-]?\d+(?:\.\d+)?)\*)?(.+)", re.DOTALL)
 
 
-def make_rewards(names: Sequence[str], task: Task, *, timeout_s: float = USER_TIMEOUT_S) -> Rewards:
+def make_rewards(names: Sequence[str], task: Task, *, timeout_s: float = USER_TIMEOUT_S, device: Any = "cpu") -> Rewards:
     """The weighted sum of the named rewards: ``("exact", "0.1*format:^<think>", "-0.5*rewards.py:repeats")``.
 
     Args:
@@ -28,6 +28,7 @@ def make_rewards(names: Sequence[str], task: Task, *, timeout_s: float = USER_TI
             In metrics each is called by its kind or function, a second one of that name by its whole text.
         timeout_s: for one response, of a format and of a function of a file; each has a process of its own, see
             ``FunctionProcess``.
+        device: of reward models.
 
     Raises:
         InputError: a name is unknown or given twice, or what it names does not fit.
@@ -37,14 +38,14 @@ def make_rewards(names: Sequence[str], task: Task, *, timeout_s: float = USER_TI
         match = _WEIGHTED.fullmatch(text)
         if match is None:
             raise InputError(f"reward {text!r} is unknown; choose from {KNOWN}")
-        reward = _reward(match[2], task, timeout_s)
+        reward = _reward(match[2], task, timeout_s, device)
         if any(reward.name == earlier.name for earlier, _ in parts):
             reward.name = match[2]
         parts.append((reward, float(match[1] or 1)))
     return Rewards(parts)
 
 
-def _reward(name: str, task: Task, timeout_s: float) -> Reward:
+def _reward(name: str, task: Task, timeout_s: float, device: Any) -> Reward:
     kind, _, argument = name.partition(":")
     if name == "task":
         return FunctionReward(name, lambda response: task.reward(response.problem, response.text))
@@ -58,7 +59,7 @@ def _reward(name: str, task: Task, timeout_s: float) -> Reward:
     if kind == "model" and argument:
         from rlhfless.training.rewards.model import ModelReward
 
-        return ModelReward.load(argument)
+        return ModelReward.load(argument, device=device)
     path, _, function = name.rpartition(":")
     if path.endswith(".py"):
         return FunctionReward(function, FunctionProcess("file", str(Path(path).absolute()), function), timeout_s)
