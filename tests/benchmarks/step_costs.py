@@ -1,6 +1,6 @@
 """What whole steps cost: elastic, as executed, against all GPUs held from start to end; PPO and GRPO, by phase, from the trace.
 
-    python tests/benchmarks/step_costs.py [--steps 5] [--charging profile|measured] [--json FILE]
+    python tests/benchmarks/step_costs.py [--steps 4] [--charging profile|measured] [--json FILE]
 
 Trains the shipped model of the arithmetic task on with both algorithms, with preparation after generation and overlapping it,
 on 16 emulated GPUs. Charged by the profile, all but the last column is a function of tokens; ``measured``, every second is this
@@ -69,7 +69,7 @@ def row_of(trace: Trace, cluster_gpus: int) -> dict[str, Any]:
 def main() -> None:
     """Run, print a table, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=5, help="that count; another one comes before them")
+    parser.add_argument("--steps", type=int, default=4, help="that count; another one comes before them")
     parser.add_argument("--charging", choices=("profile", "measured"), default="profile")
     parser.add_argument("--gpus", type=int, default=16)
     parser.add_argument("--tiny", action="store_true", help="the smallest size, which says nothing")

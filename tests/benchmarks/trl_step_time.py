@@ -1,6 +1,6 @@
 """What a whole GRPO step takes here and with TRL's GRPOTrainer: the same model, prompts, samples, lengths and rewards.
 
-    python tests/benchmarks/trl_step_time.py [--steps 3] [--json FILE]      # TRL: pip install 'trl==1.12.0'
+    python tests/benchmarks/trl_step_time.py [--steps 3] [--markdown] [--json FILE]      # TRL: pip install 'trl==1.12.0'
 
 The shipped model of the arithmetic task goes on learning. The responses to a prompt get the lengths that its last recorded ones
 had, forced on both sides, so both generate and learn from as many tokens; rewards are drawn, the same for both. Everything else
@@ -11,6 +11,10 @@ is alike too: float32, one update, token-level loss, no reference model. Contend
 - ``trl``: TRL with transformers' ``generate`` (a static batch of all responses) and torch's threads on two cores;
 - ``trl, one thread``: the same on one core, as ``engine`` is: where others use the machine, threads that wait for each other
   cost TRL more than they bring.
+
+Phases of a step: generation; preparation, which is everything between it and the first update (rewards, advantages, and
+log-probabilities that are recomputed); learning; and the rest (planning, records, checkpoints). TRL has no rest, as its
+learning is all that comes after preparation.
 
 Seconds of the clock, and of all cores for what runs in this process; the first step is left out (kernels are called for the
 first time, processes start). TRL is left out where it is not installed.
@@ -40,7 +44,7 @@ from rlhfless.training.rewards import FunctionReward, Rewards
 
 DATA = Path(__file__).parents[2] / "data"
 TRACE, MODEL = DATA / "traces" / "arithmetic-grpo", DATA / "models" / "arithmetic-grpo"
-PHASES = ("generation", "learning", "rest")
+PHASES = ("generation", "preparation", "learning", "rest")
 CONTENDERS = ("engine", "engine x 2", "trl", "trl, one thread")
 CORES = 2
 
@@ -83,6 +87,20 @@ def drawn_rewards(step: int, responses: int) -> list[float]:
     return np.random.default_rng(step).integers(0, 2, responses).astype(float).tolist()
 
 
+class TimedRewards(Rewards):
+    """The drawn rewards of a step, timed."""
+
+    def __init__(self, drawn: list[float], watch: Stopwatch) -> None:
+        left = iter(drawn)
+        super().__init__([(FunctionReward("drawn", lambda _: next(left)), 1.0)])
+        self.watch = watch
+
+    def score(self, responses: Any) -> Any:
+        """As ever, timed."""
+        with self.watch.timed("preparation"):
+            return super().score(responses)
+
+
 class TimedTrainer(Trainer):
     """A trainer whose generation is timed, and whose responses have the lengths and rewards that are given."""
 
@@ -112,11 +130,12 @@ def ours(steps: int, lengths: pd.Series, changes: dict[str, Any], executor: str)
     with made as trainer:
         responses = trainer.config.prompts_per_step * trainer.config.samples
         for number in range(steps):
-            left = iter(drawn_rewards(number, responses))
-            trainer.rewards = Rewards([(FunctionReward("drawn", lambda _, left=left: next(left)), 1.0)])
+            trainer.rewards = TimedRewards(drawn_rewards(number, responses), watch)
             watch.begin()
             step = trainer.step()
-            watch.of_step["learning"] = float(step.learning["seconds"])
+            passes_s = float(step.learning["prepare_seconds"])
+            watch.of_step["preparation"] += passes_s
+            watch.of_step["learning"] = float(step.learning["seconds"]) - passes_s
             watch.end(tokens=float(step.rollouts["response_tokens"].sum()))
             if executor == "local":
                 del watch.steps[-1]["cpu_s"]  # the actors' cores are not this process's
@@ -144,12 +163,26 @@ def summary(contender: str, rows: list[dict[str, float]]) -> dict[str, Any]:
     return {"contender": contender, **{name: float(value) for name, value in mean.items()}, **shares, "steps": rows}
 
 
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """Seconds of a step, the cores' too, and each phase's with its share of the step."""
+    lines = [
+        "| contender | s per step | CPU s | " + " | ".join(f"{phase}, s" for phase in PHASES) + " |",
+        "|" + "---|" * (3 + len(PHASES)),
+    ]
+    for row in rows:
+        cpu = f"{row['cpu_s']:.2f}" if "cpu_s" in row else ""
+        phases = " | ".join(f"{row[phase]:.2f} ({row[f'{phase}_share']:.0%})" for phase in PHASES)
+        lines.append(f"| {row['contender']} | {row['step_s']:.2f} | {cpu} | {phases} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Run, print a table, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=3, help="that count; another one comes before them")
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=CONTENDERS)
     parser.add_argument("--tiny", action="store_true", help="the smallest size, which says nothing")
+    parser.add_argument("--markdown", action="store_true", help="in the end the table as it stands in README.md")
     parser.add_argument("--json", type=Path, help="file of the results")
     given = parser.parse_args()
     steps = 2 if given.tiny else given.steps + 1
@@ -174,6 +207,8 @@ def main() -> None:
     table = pd.DataFrame([{name: value for name, value in row.items() if name not in ("steps", "load_1min")} for row in rows])
     with pd.option_context("display.width", 250, "display.max_columns", None):
         print(table.round(3).to_string(index=False))
+    if given.markdown:
+        print(f"\n{markdown(rows)}")
 
 
 if __name__ == "__main__":

@@ -76,9 +76,10 @@ class EveryStep(TrainerCallback):
         self.trainer.watch.begin()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """After the optimizer's step. What is neither generation nor scoring was learning."""
+        """After the optimizer's step. What came before learning and is no generation was preparation."""
         watch = self.trainer.watch
         before = watch.of_step.pop("all before learning")
+        watch.of_step["preparation"] = before - watch.of_step["generation"]
         watch.of_step["learning"] = time.perf_counter() - watch.began - before
         watch.end(tokens=self.trainer.tokens)
 
