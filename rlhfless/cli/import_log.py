@@ -11,22 +11,42 @@ from rlhfless.errors import InputError
 
 
 @main.command(name="import")
-@click.argument("framework", type=click.Choice(["csv"]))
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder of the trace to write.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder of the trace to write; needed unless --preview.")
+@click.option("--from", "framework", default="auto", show_default=True, metavar="FORMAT", help="Whose log it is.")
+@click.option("--tokenizer", help="Tokenizer of the run's model, where only texts are logged: a local folder or a hub name.")
 @click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Their column for one of ours; may be repeated.")
-@click.option("--response-limit", type=int, help="Longest response that the run allowed.")
-def import_(framework: str, path: Path, out: Path, maps: tuple[str, ...], response_limit: int | None) -> None:
-    """Turn a log of FRAMEWORK into a trace. `csv` reads any csv, jsonl or parquet table with one row per response."""
-    from rlhfless.trace import Trace, import_table
+@click.option("--response-limit", type=click.IntRange(1), help="Longest response that the run allowed, in tokens.")
+@click.option(
+    "--unsafe-pickle", is_flag=True, help="Load slime's dumps even if that runs code in them; for your own files only."
+)
+@click.option("--preview", is_flag=True, help="Say what was understood and write nothing.")
+def import_(
+    path: Path,
+    out: Path | None,
+    framework: str,
+    tokenizer: str | None,
+    maps: tuple[str, ...],
+    response_limit: int | None,
+    unsafe_pickle: bool,
+    preview: bool,
+) -> None:
+    """Turn the log PATH into a trace. FORMAT is recognised, or one of verl, verl-scalars, trl, trl-scalars, openrlhf, nemo-rl,
+    areal, slime, prime-rl, and table: any csv, jsonl or parquet file with one row per response."""
+    from rlhfless.trace import Options, import_log
 
+    if out is None and not preview:
+        raise InputError("-o is missing; name the folder of the trace to write, or say --preview")
     mapping = {}
     for pair in maps:
         ours, equals, theirs = pair.partition("=")
         if not equals or not ours or not theirs:
             raise InputError(f"--map {pair}: is not of the form OURS=THEIRS, prompt_id=prompt_index for example")
         mapping[ours] = theirs
-    rollouts, summary = import_table(path, mapping, response_limit)
-    Trace(rollouts, meta={"imported_from": path.name, "framework": framework}).save(out)
-    click.echo(str(summary))
-    click.echo(f"wrote {out}")
+    if unsafe_pickle:
+        click.echo("rlhfless: --unsafe-pickle runs whatever code the files hold", err=True)
+    log = import_log(path, Options(tokenizer, mapping, response_limit, unsafe_pickle, progress=True), framework)
+    written = "" if out is None or preview else f"wrote {log.save(out)}"
+    for text in (f"{path} is read as {log.format.title}", str(log.summary), written):
+        if text:
+            click.echo(text)

@@ -3,7 +3,7 @@
 from rlhfless.trace.checks import validate
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.held import held_gpu_seconds
-from rlhfless.trace.importers import ImportSummary, import_table
+from rlhfless.trace.importers import ImportedLog, ImportSummary, Options, import_log, open_log, read_scalars
 from rlhfless.trace.io import Trace, read_rollouts, read_trace
 from rlhfless.trace.metrics import allocation_metrics, interval_union_s, step_metrics
 from rlhfless.trace.phases import STEP_PHASES, step_costs
@@ -18,14 +18,18 @@ __all__ = [
     "TABLES",
     "Column",
     "ImportSummary",
+    "ImportedLog",
+    "Options",
     "Trace",
     "TraceError",
     "TraceWriter",
     "allocation_metrics",
     "held_gpu_seconds",
-    "import_table",
+    "import_log",
     "interval_union_s",
+    "open_log",
     "read_rollouts",
+    "read_scalars",
     "read_trace",
     "sorted_prompt_ids",
     "step_costs",

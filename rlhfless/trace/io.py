@@ -80,8 +80,10 @@ class Trace:
         Raises:
             TraceError: the folder holds a trace already and ``overwrite`` is false, or cannot be written.
         """
+        tables = {
+            table: storage.to_arrow(table, getattr(self, table)) for table in TABLES
+        }  # first: what it refuses leaves no folder
         folder = new_folder(path, overwrite)
-        tables = {table: storage.to_arrow(table, getattr(self, table)) for table in TABLES}
         write_folder(folder, tables, self.plans, complete_meta(self.meta, self.steps))
         return folder
 

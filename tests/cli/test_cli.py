@@ -125,9 +125,7 @@ def test_import_and_simulate_the_public_log(tmp_path):
     if not GSM8K.exists():
         pytest.skip(f"public data absent: {GSM8K.name}")
     maps = ["prompt_id=prompt_index", "sample=rollout", "step=visit"]
-    result = rlhfless(
-        "import", "csv", GSM8K, "-o", tmp_path / "t", *(x for m in maps for x in ("--map", m)), "--response-limit", 512
-    )
+    result = rlhfless("import", GSM8K, "-o", tmp_path / "t", *(x for m in maps for x in ("--map", m)), "--response-limit", 512)
     assert result.exit_code == 0, result.stderr
     rollouts = read_rollouts(tmp_path / "t")
     assert len(rollouts) == len(pd.read_csv(GSM8K))
@@ -264,7 +262,7 @@ def test_files_that_are_no_logs(tmp_path):
 
 
 def test_traces_of_other_versions(log, tmp_path):
-    assert rlhfless("import", "csv", log, "-o", tmp_path / "t").exit_code == 0
+    assert rlhfless("import", log, "-o", tmp_path / "t").exit_code == 0
     meta = json.loads((tmp_path / "t" / "meta.json").read_text())
     (tmp_path / "t" / "meta.json").write_text(json.dumps({**meta, "schema_version": 99}))
     refused(rlhfless("simulate", tmp_path / "t", *ON), "meta.json", "schema_version is 99", "reads traces of version 1")
@@ -294,7 +292,7 @@ def test_bad_profiles(log, tmp_path):
     ],
 )
 def test_bad_maps(maps, says, log, tmp_path):
-    refused(rlhfless("import", "csv", log, "-o", tmp_path / "t", *(x for m in maps for x in ("--map", m))), *says)
+    refused(rlhfless("import", log, "-o", tmp_path / "t", *(x for m in maps for x in ("--map", m))), *says)
     assert not (tmp_path / "t").exists()
 
 
@@ -303,8 +301,8 @@ def test_output_that_is_there_already(log, tmp_path):
     (tmp_path / "out" / "thesis.tex").write_text("")
     refused(rlhfless("simulate", log, *ON, "-o", tmp_path / "out"), "exists and is not empty", "choose a new folder")
     refused(rlhfless("simulate", log, *ON, "--policies", "static", "-o", log / "out"), str(log))
-    assert rlhfless("import", "csv", log, "-o", tmp_path / "t").exit_code == 0
-    refused(rlhfless("import", "csv", log, "-o", tmp_path / "t"), "t")
+    assert rlhfless("import", log, "-o", tmp_path / "t").exit_code == 0
+    refused(rlhfless("import", log, "-o", tmp_path / "t"), "t")
 
 
 def test_a_real_process_ends_the_same_way(log, tmp_path):

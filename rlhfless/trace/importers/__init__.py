@@ -1,9 +1,20 @@
-"""Logs of other frameworks as rollouts; one importer per file.
+"""Logs of other frameworks as rollouts; one importer per file, all behind ``import_log``.
 
 An importer says what it could not find and never invents a length.
 """
 
-from rlhfless.trace.importers.summary import ImportSummary, summarize
-from rlhfless.trace.importers.table import import_table
+from rlhfless.trace.importers.reading import Options
+from rlhfless.trace.importers.registry import FORMATS, ImportedLog, import_log, open_log, recognise
+from rlhfless.trace.importers.scalars import read_scalars
+from rlhfless.trace.importers.summary import ImportSummary
 
-__all__ = ["ImportSummary", "import_table", "summarize"]
+__all__ = [
+    "FORMATS",
+    "ImportSummary",
+    "ImportedLog",
+    "Options",
+    "import_log",
+    "open_log",
+    "read_scalars",
+    "recognise",
+]

@@ -1,11 +1,11 @@
 """What an import found, and what the log's gaps disable.
 
-Knows rollouts; nothing of files or frameworks. Shared by all importers.
+Knows rollouts and scalars; nothing of files or frameworks. Shared by all importers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
@@ -18,18 +18,25 @@ DISABLES = {
 }
 """What is not possible without a column."""
 
+PREVIEW_ROWS = 3
+PREVIEW_CELL = 24
+
 
 @dataclass(frozen=True)
 class ImportSummary:
     """What came out of an import.
 
     Attributes:
-        rows, prompts, steps, epochs: how many of each.
-        duplicates_dropped: rows that repeated another row in every column.
+        rows, prompts, steps, epochs: how many of each; 0 for a log that holds no single responses.
+        duplicates_dropped: rows that were there before.
         truncation_rate: share of responses that ended by ``length``, of those whose finish reason is known; None where
             none is known.
         missing: column that the log lacks, in all or some rows → what that disables.
         notes: what the import decided.
+        unknown_fields, absent_fields: fields of the log that the importer does not know, and those that it knows and the log
+            lacks: where a framework changed its format.
+        scalar_steps: steps with scalars.
+        preview: the first rows as a small table.
     """
 
     rows: int
@@ -40,20 +47,50 @@ class ImportSummary:
     truncation_rate: float | None = None
     missing: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    unknown_fields: tuple[str, ...] = ()
+    absent_fields: tuple[str, ...] = ()
+    scalar_steps: int = 0
+    preview: str = ""
 
     def __str__(self) -> str:
-        rate = "truncation unknown" if self.truncation_rate is None else f"{self.truncation_rate:.1%} truncated"
-        lines = [
-            f"{self.rows:,} responses to {self.prompts:,} prompts in {self.steps:,} steps and {self.epochs:,} epochs, {rate}",
-            f"duplicate rows dropped: {self.duplicates_dropped:,}",
-            *(f"{column}: {text}" for column, text in self.missing.items()),
-            *self.notes,
-        ]
+        lines = []
+        if self.rows:
+            rate = "truncation unknown" if self.truncation_rate is None else f"{self.truncation_rate:.1%} truncated"
+            lines += [
+                f"{self.rows:,} responses to {self.prompts:,} prompts in {self.steps:,} steps and {self.epochs:,} epochs, "
+                f"{rate}",
+                f"duplicate rows dropped: {self.duplicates_dropped:,}",
+                *(f"{column}: {text}" for column, text in self.missing.items()),
+            ]
+        else:
+            lines.append("no single responses in the log, so nothing can be planned from it alone")
+        if self.scalar_steps:
+            lines.append(f"scalars of {self.scalar_steps:,} steps")
+        lines += self.notes
+        if self.unknown_fields:
+            lines.append(f"fields that this importer does not know and left out: {_names(self.unknown_fields)}")
+        if self.absent_fields:
+            lines.append(f"fields that this importer knows and the log lacks: {_names(self.absent_fields)}")
+        if self.preview:
+            lines += ["the first rows, as they were understood:", self.preview]
         return "\n".join(lines)
 
 
-def summarize(rollouts: pd.DataFrame, duplicates_dropped: int = 0, notes: tuple[str, ...] = ()) -> ImportSummary:
-    """The summary of validated rollouts."""
+def summarize(
+    rollouts: pd.DataFrame | None,
+    duplicates_dropped: int = 0,
+    notes: tuple[str, ...] = (),
+    unknown_fields: tuple[str, ...] = (),
+    absent_fields: tuple[str, ...] = (),
+    scalar_steps: int = 0,
+) -> ImportSummary:
+    """The summary of validated rollouts, or of a log without."""
+    log = ImportSummary(
+        0, 0, 0, 0, duplicates_dropped, notes=notes, unknown_fields=unknown_fields, absent_fields=absent_fields,
+        scalar_steps=scalar_steps,
+    )  # fmt: skip
+    if rollouts is None:
+        return log
     reasons = rollouts["finish_reason"].dropna()
     missing = {}
     for column, disabled in DISABLES.items():
@@ -62,13 +99,24 @@ def summarize(rollouts: pd.DataFrame, duplicates_dropped: int = 0, notes: tuple[
             missing[column] = f"not in the log; {disabled}"
         elif unknown:
             missing[column] = f"unknown in {unknown:,} of {len(rollouts):,} rows; for those {disabled}"
-    return ImportSummary(
+    return replace(
+        log,
         rows=len(rollouts),
         prompts=len(rollouts[["run", "prompt_id"]].drop_duplicates()),
         steps=len(rollouts[["run", "step"]].drop_duplicates()),
         epochs=int(rollouts["epoch"].nunique()),
-        duplicates_dropped=duplicates_dropped,
         truncation_rate=float((reasons == "length").mean()) if len(reasons) else None,
         missing=missing,
-        notes=notes,
+        preview=_preview(rollouts),
     )
+
+
+def _preview(rollouts: pd.DataFrame) -> str:
+    head = rollouts.head(PREVIEW_ROWS)
+    shown = head.loc[:, head.notna().any()].astype(object)
+    return str(shown.map(lambda cell: " ".join(str(cell).split())[:PREVIEW_CELL]).to_string(index=False))
+
+
+def _names(names: tuple[str, ...]) -> str:
+    shown = [" ".join(name.split())[:40] for name in names[:20]]
+    return ", ".join(shown) + (f" and {len(names) - 20:,} more" if len(names) > 20 else "")

@@ -5,85 +5,130 @@ Knows names, not frameworks: the user says which column of the file is which of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from rlhfless.trace import storage
-from rlhfless.trace.casts import row_number
-from rlhfless.trace.checks import validate
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.importers.summary import ImportSummary, summarize
+from rlhfless.trace.importers.formats import Format
+from rlhfless.trace.importers.reading import BATCH_ROWS, Reading, batches
 from rlhfless.trace.schema import ROLLOUTS, text_columns
+from rlhfless.trace.storage import FORMATS
 
 OURS = tuple(column.name for column in ROLLOUTS)
+LONG_TEXT = 256  # characters; a column with longer cells is a text, which planning has no use for
 
 
-def import_table(
-    path: str | Path, mapping: Mapping[str, str] | None = None, response_limit: int | None = None
-) -> tuple[pd.DataFrame, ImportSummary]:
-    """The rollouts of a table file.
+def _suffix(path: Path) -> str:
+    return Path(path.stem if path.name.lower().endswith(".gz") else path.name).suffix.lower()
 
-    Args:
-        path: a csv, jsonl or parquet file (``.gz`` too) with one row per response.
-        mapping: our column → the file's column. It replaces a column of our name that the file also has; that one is
-            kept as ``source_<name>``. Columns that are not mapped keep their names.
-        response_limit: the longest response that the run allowed. Where the log does not say why a response ended, it
-            ended by ``length`` at this many tokens and by ``stop`` below; without it the finish reason stays unknown.
 
-    Returns:
-        The validated rollouts, and what was found and what not. Rows that repeat another row in every column are dropped.
+def detect(path: Path) -> bool:
+    """Any csv, jsonl or parquet file."""
+    return path.is_file() and _suffix(path) in (".csv", ".jsonl", ".parquet")
 
-    Raises:
-        TraceError: one sentence: file, row, column, value, and what would be right.
+
+def read(reading: Reading) -> Iterator[pd.DataFrame]:
+    """Batches under our names. The mapping replaces a column of our name that the file also has; that one is kept as
+    ``source_<name>``. Columns that are not mapped keep their names; long texts and nested cells are left out.
     """
-    path, mapping = Path(path), dict(mapping or {})
+    path, mapping = reading.path, dict(reading.options.mapping)
     for ours in mapping:
         if ours not in OURS:
             raise TraceError(f"--map {ours}={mapping[ours]}: {ours!r} is no rollout column; one of {', '.join(OURS)} is needed")
-    frame = storage.read_frame(path, [mapping.get(column, column) for column in text_columns("rollouts")])
-    frame, notes = _renamed(frame, mapping, path)
-    repeated = frame.astype(str).duplicated()
-    kept = frame[~repeated]
-    rollouts = validate("rollouts", kept, path)
-    if "epoch" not in frame.columns:
-        notes.append("epoch: derived; it counts the earlier steps of the run that had the same prompt")
-    if response_limit is not None:
-        rollouts = _with_finish_reason(rollouts, response_limit, kept.index, path)
-        notes.append(f"finish_reason: length at {response_limit} tokens and stop below, where the log does not say it")
-    return rollouts, summarize(rollouts, int(repeated.sum()), tuple(notes))
+    if not detect(path):
+        raise TraceError(f"{path}: cannot tell the format from the name; a file {FORMATS} is needed")
+    reading.expect([path])
+    readers = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
+    left_out: set[str] = set()
+    seen: set[str] = set()
+    for frame in readers[_suffix(path)](reading):
+        frame.columns = [str(column) for column in frame.columns]
+        seen |= set(frame.columns)
+        if _suffix(path) != ".jsonl":  # there every line has its own columns
+            _refuse_absent(mapping, list(frame.columns), path)
+        renamed = _renamed(frame, mapping, reading)
+        left_out |= {name for name in renamed.columns if name not in OURS and _is_bulky(renamed[name])}
+        yield renamed.drop(columns=[name for name in left_out if name in renamed.columns])
+    _refuse_absent(mapping, sorted(seen), path)
+    if left_out:
+        reading.note(f"left out, because they hold long texts or nested values: {', '.join(sorted(left_out))}")
 
 
-def _renamed(frame: pd.DataFrame, mapping: dict[str, str], path: Path) -> tuple[pd.DataFrame, list[str]]:
-    """The frame under our names, and a note for every column of ours that had to step aside."""
+def _csv(reading: Reading) -> Iterator[pd.DataFrame]:
+    mapping = reading.options.mapping
+    dtype = dict.fromkeys([mapping.get(column, column) for column in text_columns("rollouts")], str)
+    with reading.open(reading.path) as stream, warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # pandas only warns where it drops cells
+        try:
+            yield from pd.read_csv(
+                stream, dtype=dtype, index_col=False, low_memory=False, encoding="utf-8-sig", chunksize=4 * BATCH_ROWS
+            )
+        except TraceError:
+            raise
+        except Exception as error:  # whatever the reader raises is about the file
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+            if isinstance(error, pd.errors.ParserWarning):
+                reason = "its rows have more cells than its header has names"
+            raise TraceError(f"{reading.path}: cannot be read as csv ({reason}); an intact file is needed") from error
+
+
+def _jsonl(reading: Reading) -> Iterator[pd.DataFrame]:
+    numbers: list[int] = []
+
+    def rows() -> Iterator[tuple[dict[str, Any], int]]:
+        for record in reading.records(reading.path):
+            numbers.append(record.line - 1)
+            yield dict(record.values), 512
+
+    for batch in batches(rows()):
+        yield pd.DataFrame(batch, index=pd.Index(numbers[: len(batch)], dtype="int64"))
+        del numbers[: len(batch)]
+
+
+def _parquet(reading: Reading) -> Iterator[pd.DataFrame]:
+    yield from reading.parquet(reading.path)
+
+
+def _refuse_absent(mapping: Mapping[str, str], columns: list[str], path: Path) -> None:
     for ours, theirs in mapping.items():
-        if theirs not in frame.columns:
-            present = ", ".join(frame.columns)
+        if theirs not in columns:
+            present = ", ".join(columns)
             raise TraceError(f"{path}: --map {ours}={theirs} names no column of the file; one of {present} is needed")
-    columns, notes = {}, []
+
+
+def _renamed(frame: pd.DataFrame, mapping: dict[str, str], reading: Reading) -> pd.DataFrame:
+    """The frame under our names, and a note for every column of ours that had to step aside."""
+    if frame.columns.has_duplicates:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise TraceError(f"{reading.path}: column '{twice}' is there twice; every column is needed once")
+    columns = {}
     for name in frame.columns:
         if name in mapping:
             if mapping[name] != name and f"source_{name}" in frame.columns:
-                raise TraceError(f"{path}: has both '{name}' and 'source_{name}', so --map cannot move '{name}'; rename one")
+                raise TraceError(
+                    f"{reading.path}: has both '{name}' and 'source_{name}', so --map cannot move '{name}'; rename one"
+                )
             if mapping[name] != name:
                 columns[f"source_{name}"] = frame[name]
-                notes.append(f"{name}: taken from {mapping[name]!r}; the file's own column is kept as 'source_{name}'")
+                reading.note(f"{name}: taken from {mapping[name]!r}; the file's own column is kept as 'source_{name}'")
         elif name in OURS or name not in mapping.values():
             columns[name] = frame[name]
-    columns |= {ours: frame[theirs] for ours, theirs in mapping.items()}
-    return pd.DataFrame(columns, index=frame.index), notes
+    for ours, theirs in mapping.items():
+        if theirs in frame.columns:
+            columns[ours] = frame[theirs]
+            if ours not in frame.columns:
+                reading.note(f"{ours}: taken from {theirs!r}")
+    return pd.DataFrame(columns, index=frame.index)
 
 
-def _with_finish_reason(rollouts: pd.DataFrame, response_limit: int, file_rows: pd.Index, path: Path) -> pd.DataFrame:
-    tokens = rollouts["response_tokens"].to_numpy()
-    if tokens.max() > response_limit:
-        at = int(np.argmax(tokens > response_limit))
-        raise TraceError(
-            f"{path}: row {row_number(file_rows, at)}, column 'response_tokens' is {tokens[at]}, above the response "
-            f"limit of {response_limit}; a limit of at least {tokens.max()} is needed"
-        )
-    ended = pd.Series(np.where(tokens == response_limit, "length", "stop"), index=rollouts.index, dtype=object)
-    reasons = rollouts["finish_reason"]
-    return rollouts.assign(finish_reason=reasons.where(reasons.notna(), ended))
+def _is_bulky(values: pd.Series) -> bool:
+    if pd.api.types.is_numeric_dtype(values.dtype):
+        return False
+    return any(isinstance(x, list | dict) or hasattr(x, "shape") or (isinstance(x, str) and len(x) > LONG_TEXT) for x in values)
+
+
+FORMAT = Format("table", "a table with one row per response (csv, jsonl or parquet)", detect, read)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rlhfless.errors import InputError
 from rlhfless.training.rewards.combine import FunctionReward, Rewards

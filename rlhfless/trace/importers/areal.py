@@ -1,0 +1,130 @@
+"""AReaL's rollouts: ``rollout.dump_to_file=true`` → ``rollout/{version}/{task_id}.jsonl``, one sample a line.
+
+Knows that ``seqlen`` counts the prompt too, and that ``session_tracer/sessions-r{rank}.jsonl`` beside the folder has the
+seconds of every session: a task's sessions are its samples, in the order of their numbers. A task is drawn anew for every
+visit, so a prompt is its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from rlhfless.trace.importers.formats import Format, numbered
+from rlhfless.trace.importers.reading import Reading, batches, first_record
+from rlhfless.trace.importers.record import Record, finite, text_id
+
+MARKS = {"task_id", "seqlen", "prompt_len"}
+TASK = r"(\d+)\.jsonl(?:\.gz)?"
+Times = dict[int, list[tuple[int, float | None, float | None]]]
+
+
+def files(path: Path) -> list[tuple[int, Path]]:
+    """Version and path of all tasks of an experiment's folder, of its folder ``rollout``, of one version, or of one task."""
+    if path.is_file():
+        return [(int(path.parent.name), path)] if _is_number(path.parent.name) else []
+    if _is_number(path.name):
+        versions = [(int(path.name), path)]
+    else:
+        versions = numbered(path / "rollout", r"(\d+)") or numbered(path, r"(\d+)")
+    return [(version, task) for version, folder in versions for _, task in numbered(folder, TASK)]
+
+
+def sessions(path: Path) -> list[Path]:
+    """The session tracer's files beside or above a folder of rollouts."""
+    for folder in (path, *list(path.absolute().parents)[:3]):
+        if found := sorted((folder / "session_tracer").glob("sessions-r*.jsonl*")):
+            return found
+    return []
+
+
+def detect(path: Path) -> bool:
+    """Such a folder or file, whose first record has task_id, seqlen and prompt_len."""
+    found = files(path)
+    return bool(found) and first_record(found[0][1]).keys() >= MARKS
+
+
+def read(reading: Reading) -> Iterator[pd.DataFrame]:
+    """Batches of responses; the version is the step, and the weights of a response's first token its own."""
+    found = files(reading.path)
+    traced = sessions(reading.path)
+    reading.expect([*traced, *(path for _, path in found)])
+    times = _times(reading, traced)
+    reading.machine_clock = True
+    unknown = 0
+
+    def rows() -> Iterator[tuple[dict[str, Any], int]]:
+        nonlocal unknown
+        for version, path in found:
+            task = [_row(record, version) for record in reading.records(path)]
+            known = times.get(task[0].pop("task_id"), []) if task else []
+            for at, row in enumerate(task):
+                row.pop("task_id", None)
+                start, end = known[at][1:] if len(known) == len(task) else (None, None)
+                unknown += start is None
+                yield row | ({"start_s": start, "end_s": end} if traced else {}), 256
+
+    for batch in batches(rows()):
+        yield pd.DataFrame(batch)
+    if traced and unknown:
+        reading.note(f"times: {unknown:,} responses have none, because their task has no session for every sample")
+
+
+def _row(record: Record, version: int) -> dict[str, Any]:
+    whole, prompt, task = record.whole("seqlen"), record.whole("prompt_len"), record.whole("task_id")
+    if prompt > whole:
+        record.refuse("prompt_len", prompt, f"at most 'seqlen', which is {whole},")
+    named = isinstance(record.values.get("prompt"), str)
+    fields = ("task_id", "sample_idx", "seqlen", "head_version", "tail_version", "reward", "completion")
+    return {
+        "task_id": task,
+        "step": version,
+        "prompt_id": text_id(record.text("prompt")) if named else f"task-{task}",
+        "response_id": text_id(repr([record.values.get(name) for name in fields])),
+        "prompt_tokens": prompt,
+        "response_tokens": whole - prompt,
+        "reward": record.number("reward"),
+        "weights_version": record.maybe_whole("head_version"),
+    }
+
+
+def _times(reading: Reading, paths: list[Path]) -> Times:
+    """Task → its sessions by number, each with the start of its first and the end of its last generation."""
+    times: Times = {}
+    known = set(reading.fields)
+    for path in paths:
+        for record in reading.records(path):
+            phases = record.values.get("phases")
+            calls = phases.get("generate") if isinstance(phases, dict) else None
+            spans = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+            starts, ends = ([_second(call.get(name)) for call in spans] for name in ("start_ts", "end_ts"))
+            start, end = min(filter(None, starts), default=None), max(filter(None, ends), default=None)
+            if start is None or end is None or end < start:
+                start = end = None
+            times.setdefault(record.whole("task_id"), []).append((record.whole("session_id"), start, end))
+    reading.fields = known  # of rollouts only
+    return {task: sorted(known, key=lambda session: session[0]) for task, known in times.items()}
+
+
+def _second(value: Any) -> float | None:
+    return finite(value) if isinstance(value, int | float) and value >= 0 else None
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) < 16
+
+
+FORMAT = Format(
+    "areal",
+    "AReaL's rollouts (rollout/{version}/{task_id}.jsonl, with session_tracer/ where it is there)",
+    detect,
+    read,
+    known=frozenset(
+        {"task_id", "sample_idx", "seqlen", "prompt_len", "head_version", "tail_version", "version_rle", "reward"}
+        | {"original_reward", "prompt", "completion"}
+    ),
+    expected=frozenset({"task_id", "sample_idx", "seqlen", "prompt_len", "head_version", "reward", "prompt"}),
+)

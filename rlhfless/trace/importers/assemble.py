@@ -1,0 +1,223 @@
+"""Batches of logged responses become the rollouts of a run.
+
+Knows what holds for every log: rows that repeat, steps that were logged twice, who shares a prompt, which sample of its
+prompt a response is, why it ended, when the run began. Nothing of files or frameworks. Batches have the columns of
+``rollouts``, of which ``sample`` and others may be missing, and may have
+
+- ``prompt_text_id``: a name of the prompt's text, where ``prompt_id`` may be drawn anew every time that the prompt comes;
+- ``response_id``: a name of the response, which no other has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.trace.casts import row_number
+from rlhfless.trace.checks import validate
+from rlhfless.trace.errors import TraceError
+from rlhfless.trace.importers.reading import Reading
+from rlhfless.trace.importers.record import clean
+
+NAMES = ("run", "prompt_id", "prompt_text_id", "finish_reason", "actor")
+TIMES = ("start_s", "first_token_s", "end_s")
+LONGEST_RUN_S = 1e8  # three years; a table whose first time is later has the time of day
+LARGEST_TOKENS = 2**31  # of one response; more is no length
+
+
+def assemble(reading: Reading, batches: Iterable[pd.DataFrame]) -> pd.DataFrame | None:
+    """The validated rollouts; None where the log holds no response.
+
+    Args:
+        reading: gets what was decided as notes.
+        batches: (r,) rows each, in the order of the log.
+
+    Raises:
+        TraceError: one sentence: file, row, column, value, and what would be right.
+    """
+    pool: dict[str, str] = {}
+    frames = [_light(batch, pool) for batch in batches if len(batch)]
+    if not frames:
+        return None
+    frame = frames[0] if len(frames) == 1 else pd.concat(frames)
+    del frames
+    if frame.index.has_duplicates:  # of several files; a single file's rows keep their numbers for messages
+        frame = frame.reset_index(drop=True)
+    frame = _without_repeats(frame, reading)
+    frame = _with_lasting_prompts(frame, reading)
+    frame = _last_attempts(frame, reading)
+    frame = _numbered(frame, reading)
+    file_rows = frame.index
+    if "epoch" not in frame.columns:
+        reading.note("epoch: derived; it counts the earlier steps of the run that had the same prompt")
+    rollouts = validate("rollouts", _from_the_run_start(frame, reading), reading.path)
+    _refuse_absurd_lengths(rollouts, file_rows, reading)
+    return _ended(rollouts, file_rows, reading)
+
+
+def _light(batch: pd.DataFrame, pool: dict[str, str]) -> pd.DataFrame:
+    """The batch with texts that a file can hold; equal names of prompts, runs and reasons are one object."""
+    columns = {}
+    for name in batch.columns:
+        values = batch[name]
+        if not pd.api.types.is_numeric_dtype(values.dtype):
+            cells = [clean(x) if isinstance(x, str) else x for x in values]
+            if name in NAMES:
+                cells = [pool.setdefault(x, x) if isinstance(x, str) else x for x in cells]
+            values = pd.Series(cells, index=batch.index, dtype=object)
+        columns[name] = values
+    return pd.DataFrame(columns, index=batch.index)
+
+
+def _without_repeats(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+    """Without responses of the same name, or where only that shows it, without rows that are equal in every column."""
+    if "response_id" in frame.columns:
+        repeated = frame["response_id"].notna() & frame.duplicated(["step", "response_id"], keep="last")
+        frame = frame.drop(columns="response_id")
+    elif "sample" in frame.columns:
+        texts = {name: frame[name].astype(str) for name in frame.columns if frame[name].dtype == object}
+        repeated = pd.util.hash_pandas_object(frame.assign(**texts), index=False).duplicated()
+    else:
+        return frame
+    reading.duplicates += int(repeated.sum())
+    return frame[~repeated]
+
+
+def _with_lasting_prompts(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+    """Prompts by their text, where the log gives the same text another id in another step."""
+    if "prompt_text_id" not in frame.columns:
+        return frame
+    pairs = frame[["prompt_text_id", "prompt_id"]].drop_duplicates()
+    if pairs["prompt_text_id"].duplicated().any():
+        steps_of = frame[["prompt_text_id", "step"]].drop_duplicates()
+        several = steps_of["prompt_text_id"][steps_of["prompt_text_id"].duplicated()]
+        renamed = pairs["prompt_text_id"][pairs["prompt_text_id"].duplicated()]
+        if set(several) & set(renamed):
+            reading.note("prompt_id: the text's hash, because the log names the same prompt anew in every step")
+            frame = frame.assign(prompt_id=frame["prompt_text_id"])
+            frame = frame.drop(columns="sample", errors="ignore")
+    return frame.drop(columns="prompt_text_id")
+
+
+def _last_attempts(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+    """Without the rows of steps that the log holds again, in a later stretch: there a run was restarted."""
+    keys = [name for name in ("run", "step", "prompt_id", "sample") if name in frame.columns]
+    if not {"step", "prompt_id", "sample"} <= set(keys):
+        return frame
+    codes = pd.DataFrame({name: _codes(frame[name]) for name in keys}, index=frame.index)
+    if not codes.duplicated(keys).any():
+        return frame
+    where = keys[: keys.index("prompt_id")]
+    stretch = _stretches(codes, keys, where)
+    restarted, keep = 0, np.ones(len(frame), dtype=bool)
+    while (twice := codes[keep].duplicated(keys, keep=False).to_numpy()).any():
+        at = codes[keep][twice].assign(stretch=stretch[keep][twice])
+        spread = at.groupby(keys, sort=False)["stretch"].agg(["min", "max"])
+        if (spread["min"] == spread["max"]).any():
+            break  # twice in one stretch is no restart; validate says which row repeats which
+        begin = at.groupby(where, sort=False)["stretch"].max().rename("begin").reset_index()
+        keep &= ~(stretch < codes[where].merge(begin, on=where, how="left")["begin"].to_numpy(dtype=float))
+        restarted = max(restarted, len(begin))
+    if restarted:
+        reading.note(
+            f"restarts: {restarted:,} steps were logged twice; the later attempt counts, "
+            f"{int((~keep).sum()):,} rows are left out"
+        )
+    return frame[keep]
+
+
+def _stretches(codes: pd.DataFrame, keys: list[str], where: list[str]) -> np.ndarray:
+    """(R,) number of the stretch of rows of one step that a row is in.
+
+    A step that was logged, lost and logged again is one stretch of rows: it is split where its rows begin anew. Not so where
+    most steps would be: then the rows repeat because a column is not what it is taken for.
+    """
+    stretch = (codes[where] != codes[where].shift()).any(axis=1).cumsum().to_numpy()
+    time = codes.assign(stretch=stretch).groupby([*keys, "stretch"], sort=False).cumcount().to_numpy()
+    again = len(codes.loc[time > 0, where].drop_duplicates())
+    back = (np.diff(time) < 0) & (np.diff(stretch) == 0)
+    if back.any() or 2 * again > len(codes[where].drop_duplicates()):
+        return np.asarray(stretch)
+    change = (np.diff(time, prepend=0) != 0) | (np.diff(stretch, prepend=stretch[0]) != 0)
+    return np.asarray(np.cumsum(change))
+
+
+def _codes(values: pd.Series) -> np.ndarray:
+    try:
+        return np.asarray(pd.factorize(values)[0])
+    except TypeError:  # lists and the like, which validate refuses
+        return np.asarray(pd.factorize(values.astype(str))[0])
+
+
+def _numbered(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+    """With ``sample``, in the order of the log where it does not say."""
+    if "sample" in frame.columns or not {"step", "prompt_id"} <= set(frame.columns):
+        return frame
+    reading.note("sample: responses to a prompt are numbered within their step in the order of the log")
+    keys = [_codes(frame[name]) for name in ("run", "step", "prompt_id") if name in frame.columns]
+    return frame.assign(sample=frame.groupby(keys, sort=False).cumcount())
+
+
+def _from_the_run_start(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+    """With times since the first of them, where they are a machine's clock."""
+    times = [name for name in TIMES if name in frame.columns]
+    known = [pd.to_numeric(frame[name], errors="coerce") for name in times]
+    first = min((float(values.min()) for values in known if values.notna().any()), default=0.0)
+    if not reading.machine_clock and first < LONGEST_RUN_S:
+        return frame
+    if times:
+        reading.note("times: counted from the first that the log holds")
+    moved = {name: (values - first).where(values.notna(), frame[name]) for name, values in zip(times, known, strict=True)}
+    return frame.assign(**moved)
+
+
+def _refuse_absurd_lengths(rollouts: pd.DataFrame, file_rows: pd.Index, reading: Reading) -> None:
+    for name in ("response_tokens", "prompt_tokens"):
+        tokens = rollouts[name].to_numpy(dtype=float, na_value=0.0)
+        if tokens.max() > LARGEST_TOKENS:
+            at = int(np.argmax(tokens))
+            raise TraceError(
+                f"{reading.path}: row {row_number(file_rows, at)}, column '{name}' is {tokens[at]:.0f}; "
+                f"a length of at most {LARGEST_TOKENS} tokens is needed"
+            )
+
+
+def _ended(rollouts: pd.DataFrame, file_rows: pd.Index, reading: Reading) -> pd.DataFrame:
+    """With the finish reasons that follow from the response limit."""
+    limit, tokens = reading.options.response_limit, rollouts["response_tokens"].to_numpy()
+    if limit is None:
+        if reading.from_text:
+            reading.note(
+                "response_tokens: without the end token; name the run's limit with --response-limit to have it counted"
+            )
+        return rollouts
+    if reading.from_text:
+        return _ended_by_text(rollouts, tokens, limit, reading)
+    if tokens.max() > limit:
+        at = int(np.argmax(tokens > limit))
+        raise TraceError(
+            f"{reading.path}: row {row_number(file_rows, at)}, column 'response_tokens' is {tokens[at]}, above the response "
+            f"limit of {limit}; a limit of at least {tokens.max()} is needed"
+        )
+    reading.note(f"finish_reason: length at {limit} tokens and stop below, where the log does not say it")
+    reasons = rollouts["finish_reason"]
+    return rollouts.assign(finish_reason=reasons.where(reasons.notna(), _reasons(tokens >= limit, rollouts)))
+
+
+def _ended_by_text(rollouts: pd.DataFrame, tokens: np.ndarray, limit: int, reading: Reading) -> pd.DataFrame:
+    """A text of fewer tokens than the limit was ended by the end token, which is counted now; others by the limit."""
+    cut = tokens >= limit
+    reading.note(
+        f"response_tokens: below {limit} text tokens the end token is counted and the response stopped, else it was cut"
+    )
+    if (above := int((tokens > limit).sum())) > 0:
+        reading.note(f"response_tokens: {above:,} texts have more tokens than the limit when tokenised again; the limit counts")
+    lengths = np.where(cut, limit, tokens + 1)
+    return rollouts.assign(response_tokens=lengths, finish_reason=_reasons(cut, rollouts))
+
+
+def _reasons(cut: np.ndarray, rollouts: pd.DataFrame) -> Any:
+    return pd.Series(np.where(cut, "length", "stop"), index=rollouts.index, dtype=object)

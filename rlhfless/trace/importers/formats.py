@@ -1,0 +1,51 @@
+"""What an importer is: a name, a way to recognise its log, a way to read it.
+
+Knows the interface; nothing of any format. Every format is one file beside this one that ends with a ``Format``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from rlhfless.trace.importers.reading import Reading
+
+
+@dataclass(frozen=True)
+class Format:
+    """One framework's log.
+
+    Attributes:
+        name: as in ``--from``.
+        title: what it is, for people.
+        detect: whether a path is such a log, judged by names and the first record; it never refuses.
+        read: batches of responses in the order of the log (``assemble.py`` says what they hold); steps' scalars, notes and
+            repeated rows go to the reading. It raises TraceError, one sentence, for what it cannot read.
+        known: fields that it knows; others are named in the summary. Empty where any field may be there.
+        expected: fields of today's version; those that a log lacks are named in the summary.
+    """
+
+    name: str
+    title: str
+    detect: Callable[[Path], bool]
+    read: Callable[[Reading], Iterator[pd.DataFrame]]
+    known: frozenset[str] = frozenset()
+    expected: frozenset[str] = frozenset()
+
+
+def numbered(folder: Path, pattern: str) -> list[tuple[int, Path]]:
+    """Number and path of a folder's entries whose whole name matches, by number; the pattern's group is the number."""
+    if not folder.is_dir():
+        return []
+    matches = ((re.fullmatch(pattern, path.name), path) for path in folder.iterdir())
+    return sorted((int(match[1]), path) for match, path in matches if match and len(match[1]) < 16)
+
+
+def file_of(path: Path, pattern: str) -> list[tuple[int, Path]]:
+    """The same for a single file: itself, where its name matches."""
+    match = re.fullmatch(pattern, path.name)
+    return [(int(match[1]), path)] if match and len(match[1]) < 16 and path.is_file() else []

@@ -1,0 +1,93 @@
+"""OpenRLHF's console: ``Global step {n}: {dict}``, one line a step.
+
+Knows what the dict is printed with: Python's own repr, with nan, inf, numpy's and torch's numbers. It is read by
+``ast.literal_eval`` and nothing else. It holds no single responses.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from rlhfless.trace.errors import TraceError
+from rlhfless.trace.importers.formats import Format
+from rlhfless.trace.importers.reading import PEEK_BYTES, Options, Reading
+from rlhfless.trace.importers.scalars import numbers, standard
+
+MARK = re.compile(r"Global step (\d{1,15})(?: \[[^\]]{0,40}\])?: (\{.*)")
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+NUMBER_OF = re.compile(r"(?:np\.\w+|tensor)\(([^(),]*)(?:, [\w.=']*)*\)")
+NOT_FINITE = re.compile(r"(?<=[:\[(,] )-?(?:nan|inf)(?=\s*[,}\])])")
+LONGEST_DICT = 100_000  # characters that are parsed
+SOURCES = {
+    "step_s": ("timing/step_total",),
+    "generate_s": ("timing/generation",),
+    "prepare_s": ("timing/make_experience",),
+    "learn_s": ("timing/ppo_train",),
+    "sync_s": ("timing/broadcast",),
+    "responses": ("rollout/num_samples",),
+    "response_tokens_mean": ("rollout/response_length_mean",),
+    "truncation_rate": ("rollout/truncated_rate",),
+}
+
+
+def detect(path: Path) -> bool:
+    """A text with such a line in its first 16 MiB."""
+    if not path.is_file() or path.suffix in (".parquet", ".pt", ".jsonl", ".json", ".csv"):
+        return False
+    try:
+        with Reading(path, Options()).open(path) as stream:
+            return MARK.search(COLOUR.sub("", stream.read(PEEK_BYTES).decode("utf-8", "replace"))) is not None
+    except TraceError:
+        return False  # whoever reads it says what is wrong with it
+
+
+def read(reading: Reading) -> Iterator[pd.DataFrame]:
+    """The steps' scalars; no responses. Lines that were cut or mixed with others are left out and counted."""
+    reading.expect([reading.path])
+    broken, first_broken = 0, 0
+    for number, line in reading.lines(reading.path):
+        match = MARK.search(COLOUR.sub("", line.decode("utf-8", "replace")))
+        if match is None:
+            continue
+        values = parse_dict(match[2])
+        if values is None:
+            broken, first_broken = broken + 1, first_broken or number
+            continue
+        reading.fields.update(map(str, values))
+        own = numbers({str(name): value for name, value in values.items()})
+        reading.scalars.append({**own, **standard(own, SOURCES), "step": int(match[1])})
+    if broken:
+        reading.note(f"{broken:,} lines of steps are cut or mixed with others and left out, line {first_broken} first")
+    if not reading.scalars:
+        raise TraceError(
+            f"{reading.path}: has no line 'Global step N: {{...}}' with an intact dict; OpenRLHF's console is needed"
+        )
+    yield from ()
+
+
+def parse_dict(text: str) -> dict[Any, Any] | None:
+    """The dict that a text begins with, up to its last brace; None where there is none."""
+    text = text[: text.rfind("}") + 1]
+    if not text or len(text) > LONGEST_DICT:
+        return None
+    text = NOT_FINITE.sub("None", NUMBER_OF.sub(r"\1", text))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the parser, about the log's own escapes
+            values = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+FORMAT = Format(
+    "openrlhf", "OpenRLHF's console", detect, read,
+    expected=frozenset(name for names in SOURCES.values() for name in names),
+)  # fmt: skip

@@ -1,0 +1,265 @@
+"""One import under way: its options, the files it reads, what it found and decided so far.
+
+Knows files, gzip, JSON lines, parquet batches and the progress bar; nothing of any framework. Everything is read piece by
+piece: no more than one batch of one file is in memory. What a file does wrong is one sentence.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import pandas as pd
+
+from rlhfless.trace.errors import TraceError
+from rlhfless.trace.importers.record import Record
+from rlhfless.trace.importers.tokens import TokenCounter
+
+BATCH_ROWS = 16_384
+BATCH_BYTES = 16 * 2**20  # of the texts of a batch, so that long responses make small batches
+LONGEST_LINE = 64 * 2**20
+PEEK_BYTES = 16 * 2**20  # how far into a file its format is looked for
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user says about a log.
+
+    Attributes:
+        tokenizer: local folder, ``tokenizer.json`` or hub name; needed where only texts are logged.
+        mapping: our column → the log's column, for tables.
+        response_limit: the longest response that the run allowed, in tokens.
+        unsafe_pickle: load slime files that need code to be loaded.
+        progress: show a progress bar on standard error.
+    """
+
+    tokenizer: str | Path | None = None
+    mapping: Mapping[str, str] = field(default_factory=dict)
+    response_limit: int | None = None
+    unsafe_pickle: bool = False
+    progress: bool = False
+
+
+class Reading:
+    """What an importer reads with and reports to.
+
+    Args:
+        path: the log as the user named it. options: what the user said about it.
+
+    Attributes:
+        notes: what was decided, one sentence each, in order.
+        fields: names of all fields that were seen.
+        scalars: one dict per logged step, with ``step``; see ``scalars.py``.
+        from_text: lengths were counted from texts, which do not hold the end token.
+        machine_clock: times are of a machine's clock, not since the run's start.
+        duplicates: rows dropped because they were there before.
+    """
+
+    def __init__(self, path: Path, options: Options) -> None:
+        self.path, self.options = path, options
+        self.notes: list[str] = []
+        self.fields: set[str] = set()
+        self.scalars: list[dict[str, Any]] = []
+        self.from_text = self.machine_clock = False
+        self.duplicates = 0
+        self._counter: TokenCounter | None = None
+        self._bar: Any = None
+
+    def note(self, text: str) -> None:
+        """Remember a decision for the summary, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def count_tokens(self, texts: list[str]) -> list[int]:
+        """(len(texts),) tokens of each text, special tokens left out.
+
+        Raises:
+            TraceError: no tokenizer was named, or it cannot be loaded.
+        """
+        if self._counter is None:
+            if self.options.tokenizer is None:
+                raise TraceError(
+                    f"{self.path}: logs texts but no lengths; name the tokenizer of the run's model with --tokenizer, "
+                    "a local folder or a hub name"
+                )
+            self._counter = TokenCounter(self.options.tokenizer)
+            self.note(
+                f"lengths: counted with the tokenizer {self.options.tokenizer}; special tokens are not in the log's texts"
+            )
+        self.from_text = True
+        return self._counter.count(texts)
+
+    def expect(self, paths: Iterable[Path]) -> None:
+        """Say which files will be read, for the progress bar."""
+        if not self.options.progress:
+            return
+        from tqdm.auto import tqdm
+
+        total = sum(path.stat().st_size for path in paths if path.is_file())
+        self._bar = tqdm(total=total, unit="B", unit_scale=True, desc=f"reading {self.path.name}", delay=1, leave=False)
+
+    def close(self) -> None:
+        """Take the progress bar away."""
+        if self._bar is not None:
+            self._bar.close()
+
+    @contextmanager
+    def open(self, path: Path) -> Iterator[IO[bytes]]:
+        """A file's bytes, unpacked, counted by the progress bar."""
+        try:
+            with open(path, "rb") as raw:
+                counted = _Counted(raw, self._bar)
+                if not path.name.lower().endswith(".gz"):
+                    yield io.BufferedReader(counted, 2**20)
+                    return
+                with gzip.GzipFile(fileobj=io.BufferedReader(counted, 2**20)) as stream:
+                    yield stream  # type: ignore[misc]
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise TraceError(f"{path}: cannot be unpacked ({_reason(error)}); an intact gzip file is needed") from error
+        except OSError as error:
+            raise TraceError(f"{path}: cannot be read ({error.strerror or error}); a readable file is needed") from error
+
+    def lines(self, path: Path) -> Iterator[tuple[int, bytes]]:
+        """Number, from 1, and bytes of every line.
+
+        Raises:
+            TraceError: a line is longer than 64 MiB.
+        """
+        with self.open(path) as stream:
+            number = 0
+            while line := stream.readline(LONGEST_LINE + 1):
+                number += 1
+                if len(line) > LONGEST_LINE:
+                    raise TraceError(f"{path}: line {number} is longer than {LONGEST_LINE >> 20} MiB; a log of lines is needed")
+                yield number, line
+
+    def records(self, path: Path) -> Iterator[Record]:
+        """The JSON objects of a file of JSON lines. A last line that was cut off while being written is left out, and noted.
+
+        Raises:
+            TraceError: a line is no JSON object.
+        """
+        whole = 0
+        for number, line in self.lines(path):
+            if not line.strip():
+                continue
+            try:
+                values = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                if whole and not line.endswith(b"\n"):
+                    self.note(f"{path.name}: the last line was cut off and is left out")
+                    return
+                raise TraceError(
+                    f"{path}: line {number} is not JSON: {_reason(error)}; one JSON object a line is needed"
+                ) from error
+            if not isinstance(values, dict):
+                raise TraceError(f"{path}: line {number} is not a JSON object; one JSON object a line is needed")
+            whole += 1
+            self.fields.update(values)
+            yield Record(values, path, number)
+
+    def parquet(self, path: Path) -> Iterator[pd.DataFrame]:
+        """The rows of a parquet file, batch by batch; the index counts them from 0."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        at = 0
+        with self.open(path) as stream, tempfile.TemporaryFile() as unpacked:
+            if path.name.lower().endswith(".gz"):  # parquet is read from its end, which gzip cannot do
+                while piece := stream.read(2**20):
+                    unpacked.write(piece)
+                stream = unpacked
+            try:
+                file = pq.ParquetFile(stream)
+                names = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]
+                for batch in file.iter_batches(batch_rows(file.metadata), columns=names):
+                    frame = batch.to_pandas(ignore_metadata=True)
+                    frame.index = pd.RangeIndex(at, at + len(frame))
+                    at += len(frame)
+                    self.fields.update(map(str, frame.columns))
+                    yield frame
+            except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
+                raise TraceError(f"{path}: cannot be read as parquet ({_reason(error)}); an intact file is needed") from error
+
+
+def batch_rows(metadata: Any) -> int:
+    """Rows of a parquet file that make a batch: fewer where rows are long."""
+    rows = max(metadata.num_rows, 1)
+    size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)) / rows
+    return int(max(1, min(BATCH_ROWS, BATCH_BYTES // max(size, 1))))
+
+
+def batches(rows: Iterable[tuple[dict[str, Any], int]]) -> Iterator[list[dict[str, Any]]]:
+    """Rows in lists of bounded size, from pairs of a row and the length of its texts."""
+    batch: list[dict[str, Any]] = []
+    size = 0
+    for row, length in rows:
+        batch.append(row)
+        size += length
+        if len(batch) >= BATCH_ROWS or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def first_record(path: Path) -> dict[str, Any]:
+    """The first JSON object of a file of JSON lines, to recognise a format by; empty where there is none."""
+    try:
+        with gzip.open(path, "rb") if path.name.lower().endswith(".gz") else open(path, "rb") as stream:
+            while line := stream.readline(LONGEST_LINE):
+                if line.strip():
+                    values = json.loads(line)
+                    return values if isinstance(values, dict) else {}
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError):
+        return {}  # not this format; whoever reads the file says what is wrong with it
+    return {}
+
+
+def parquet_columns(path: Path) -> set[str]:
+    """The columns of a parquet file, to recognise a format by; empty where there are none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return set(pq.read_schema(path).names)
+    except (pa.ArrowException, OSError, ValueError):
+        return set()  # as above
+
+
+class _Counted(io.RawIOBase):
+    """A raw file that moves a progress bar as it is read for the first time."""
+
+    def __init__(self, raw: IO[bytes], bar: Any) -> None:
+        self.raw, self.bar, self.furthest = raw, bar, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self.raw.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self.raw.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        count = self.raw.readinto(buffer)  # type: ignore[attr-defined]
+        if self.bar is not None and self.raw.tell() > self.furthest:
+            self.bar.update(self.raw.tell() - self.furthest)
+            self.furthest = self.raw.tell()
+        return int(count)
+
+
+def _reason(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:200]

@@ -1,0 +1,161 @@
+"""All formats, and the one way in: recognise a log, read it, say what was found.
+
+Knows the importers; nothing of what is inside of a log. Nothing is written here, so a log that is refused leaves nothing
+behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from rlhfless.trace.errors import TraceError
+from rlhfless.trace.importers import areal, nemo_rl, openrlhf, prime_rl, slime, table, trl, trl_scalars, verl, verl_scalars
+from rlhfless.trace.importers.assemble import assemble
+from rlhfless.trace.importers.formats import Format
+from rlhfless.trace.importers.reading import Options, Reading
+from rlhfless.trace.importers.scalars import scalars_frame, write_scalars
+from rlhfless.trace.importers.summary import ImportSummary, summarize
+from rlhfless.trace.io import Trace, read_trace
+
+FORMATS: tuple[Format, ...] = (
+    nemo_rl.FORMAT, slime.FORMAT, trl.FORMAT, trl_scalars.FORMAT, areal.FORMAT, verl.FORMAT, verl_scalars.FORMAT,
+    prime_rl.FORMAT, openrlhf.FORMAT, table.FORMAT,
+)  # fmt: skip
+"""In the order in which they are asked: any file of lines is a table too, so that is asked last."""
+
+MAPPED = (table.FORMAT.name, trl.FORMAT.name)
+
+
+@dataclass(frozen=True, eq=False)
+class ImportedLog:
+    """A log as it was understood.
+
+    Attributes:
+        rollouts: the validated rollouts; None where the log holds scalars of steps only.
+        scalars: one row per logged step (``scalars.py`` says which columns), without rows where the log has none.
+        summary: what was found and what is missing.
+        format: whose log it is. source: where it lies.
+    """
+
+    rollouts: pd.DataFrame | None
+    scalars: pd.DataFrame
+    summary: ImportSummary
+    format: Format
+    source: Path
+
+    def trace(self) -> Trace:
+        """The responses as a trace in memory.
+
+        Raises:
+            TraceError: the log holds no responses.
+        """
+        if self.rollouts is None:
+            raise TraceError(
+                f"{self.source}: holds scalars of steps but no single responses; the log of rollouts of the same run is needed"
+            )
+        meta = {"imported_from": self.source.name, "framework": self.format.name, "import_notes": list(self.summary.notes)}
+        return Trace(self.rollouts, meta=meta, source=str(self.source))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write ``rollouts`` as a trace folder, and ``scalars.parquet`` into it.
+
+        Scalars alone may go into the folder of a trace that is there already: so a run's two logs end up side by side.
+
+        Raises:
+            TraceError: the folder holds such a file already, or cannot be written.
+        """
+        folder = Path(folder)
+        if (folder / "scalars.parquet").exists() and len(self.scalars):
+            raise TraceError(f"{folder}: holds scalars already; name another folder")
+        if self.rollouts is not None:
+            self.trace().save(folder)
+        if len(self.scalars):
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise TraceError(f"{folder}: cannot be made ({error.strerror}); a writable folder is needed") from error
+            write_scalars(folder, self.scalars)
+        return folder
+
+
+def recognise(path: str | Path) -> Format:
+    """The format of a log.
+
+    Raises:
+        TraceError: there is no such path, or no importer knows it.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise TraceError(f"{path}: there is no such file or folder; a log is needed")
+    for one in FORMATS:
+        if one.detect(path):
+            return one
+    kinds = "; ".join(one.title for one in FORMATS)
+    raise TraceError(f"{path}: is no log that is known; known are {kinds}")
+
+
+def import_log(path: str | Path, options: Options | None = None, framework: str = "auto") -> ImportedLog:
+    """Read anyone's log.
+
+    Args:
+        path: the file or folder as the framework wrote it.
+        options: the tokenizer of text-only logs, the mapping of tables, the response limit, ...
+        framework: name of a format, or ``auto``.
+
+    Raises:
+        TraceError: one sentence: file, line, field, value, and what would be right.
+        MissingExtra: an optional package is needed.
+    """
+    path, options = Path(path), options or Options()
+    if not path.exists():
+        raise TraceError(f"{path}: there is no such file or folder; a log is needed")
+    one = recognise(path) if framework == "auto" else named(framework)
+    if options.mapping and one.name not in MAPPED:
+        raise TraceError(f"--map is for tables, and {path} is {one.title}; leave it out, or read the log with --from table")
+    reading = Reading(path, options)
+    try:
+        rollouts = assemble(reading, one.read(reading))
+    finally:
+        reading.close()
+    if rollouts is None and not reading.scalars:
+        raise TraceError(f"{path}: holds nothing that {one.title} should hold; at least one response is needed")
+    scalars, again = scalars_frame(reading.scalars)
+    if again:
+        reading.note(f"restarts: the scalars of {again:,} steps were logged twice; the later ones count")
+    summary = summarize(
+        rollouts,
+        reading.duplicates,
+        tuple(reading.notes),
+        tuple(sorted(reading.fields - one.known)) if one.known else (),
+        tuple(sorted(one.expected - reading.fields)),
+        len(scalars),
+    )
+    return ImportedLog(rollouts, scalars, summary, one, path)
+
+
+def open_log(path: str | Path, options: Options | None = None) -> Trace:
+    """A trace folder, or any log that an importer knows, as a trace; no framework has to be named.
+
+    Raises:
+        TraceError: it is neither, holds no single responses, or is wrong.
+        MissingExtra: an optional package is needed.
+    """
+    path = Path(path)
+    if (path / "meta.json").is_file():
+        return read_trace(path)
+    return import_log(path, options).trace()
+
+
+def named(name: str) -> Format:
+    """The format of a name.
+
+    Raises:
+        TraceError: there is none.
+    """
+    for one in FORMATS:
+        if one.name == name:
+            return one
+    raise TraceError(f"--from {name}: is no format; one of {', '.join(one.name for one in FORMATS)} is needed")

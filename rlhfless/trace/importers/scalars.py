@@ -1,0 +1,112 @@
+"""What a run logged once per step: seconds of its phases and statistics of its lengths, kept beside the rollouts.
+
+Knows one table, ``scalars.parquet`` of a trace folder; nothing of frameworks. It is no part of the trace's four tables: a
+trace says what happened response by response, this says what the framework itself measured, to calibrate and to check
+against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rlhfless.trace import storage
+from rlhfless.trace.errors import TraceError
+from rlhfless.trace.importers.record import finite
+
+FILE = "scalars.parquet"
+
+STANDARD = {
+    "step_s": "seconds of the whole step",
+    "generate_s": "seconds of generation",
+    "prepare_s": "seconds of rewards, log probabilities, values and advantages",
+    "learn_s": "seconds of learning, of actor and critic",
+    "sync_s": "seconds of sending weights to the engines",
+    "responses": "responses of the step",
+    "response_tokens_mean": "mean length of a response, in tokens",
+    "response_tokens_min": "shortest response, in tokens",
+    "response_tokens_max": "longest response, in tokens",
+    "prompt_tokens_mean": "mean length of a prompt, in tokens",
+    "truncation_rate": "share of responses that ended at the limit",
+    "reward_mean": "mean reward",
+}
+"""Columns with one meaning for every framework; a log's own names stand behind them as they were logged."""
+
+
+def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """The fields that are finite numbers; texts, lists and NaN are left out."""
+    found = {}
+    for name, value in values.items():
+        if isinstance(value, int | float) and not isinstance(value, bool) and (number := finite(value)) is not None:
+            found[str(name)] = number
+    return found
+
+
+def standard(own: Mapping[str, float], sources: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
+    """The standard columns of one step, from its own fields.
+
+    Args:
+        own: the step's numbers by their own names.
+        sources: standard column → own names that are added up; those that the step lacks are left out of the sum.
+    """
+    found = {}
+    for column, names in sources.items():
+        present = [own[name] for name in names if name in own]
+        if present:
+            found[column] = float(sum(present))
+    return found
+
+
+def scalars_frame(rows: Iterable[Mapping[str, Any]]) -> tuple[pd.DataFrame, int]:
+    """The table of all steps, one row each, sorted by step, and how many steps were logged again (the later wins).
+
+    Args:
+        rows: ``step`` and numbers, in the order of the log.
+    """
+    steps: dict[int, dict[str, Any]] = {}
+    again = set()
+    for row in rows:
+        if row["step"] in steps:
+            again.add(row["step"])
+        steps[row["step"]] = dict(row)
+    frame = pd.DataFrame([steps[step] for step in sorted(steps)], columns=None if steps else ["step"])
+    own = sorted(set(frame.columns) - set(STANDARD) - {"step"})
+    present = [name for name in STANDARD if name in frame.columns]
+    return frame[["step", *present, *own]].astype({"step": np.int64}), len(again)
+
+
+def write_scalars(folder: Path, frame: pd.DataFrame) -> Path:
+    """Write the table into a folder, atomically.
+
+    Raises:
+        TraceError: the folder cannot be written.
+    """
+    fields = [pa.field(name, pa.int64() if name == "step" else pa.float64(), metadata=_doc(name)) for name in frame.columns]
+    path = folder / FILE
+    storage.write_parquet(path, pa.Table.from_pandas(frame, schema=pa.schema(fields), preserve_index=False))
+    return path
+
+
+def read_scalars(folder: str | Path) -> pd.DataFrame:
+    """The table of a folder that an import wrote; without rows where the log had no scalars.
+
+    Raises:
+        TraceError: the file is not intact.
+    """
+    path = Path(folder) / FILE
+    if not path.exists():
+        return pd.DataFrame({"step": np.zeros(0, dtype=np.int64)})
+    try:
+        return pq.read_table(path).to_pandas()
+    except (pa.ArrowException, OSError) as error:
+        raise TraceError(f"{path}: cannot be read as parquet; an intact file is needed") from error
+
+
+def _doc(name: str) -> dict[str, str] | None:
+    return {"doc": STANDARD[name]} if name in STANDARD else None

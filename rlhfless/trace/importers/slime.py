@@ -1,0 +1,144 @@
+"""slime's debug dumps: ``--dump-details DIR`` → ``rollout_data/{rollout_id}.pt``, a pickle of dicts, one file a rollout.
+
+Knows that a pickle can run any code when it is loaded. So it is loaded by torch as plain data (``weights_only=True``), and
+a file that needs more is refused unless the user says ``--unsafe-pickle``, which is noted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from rlhfless.errors import missing_extra
+from rlhfless.trace.errors import TraceError
+from rlhfless.trace.importers.formats import Format, file_of, numbered
+from rlhfless.trace.importers.reading import Reading
+from rlhfless.trace.importers.record import Record, finite, text_id
+
+PATTERN = r"(\d+)\.pt"
+REASONS = {"completed": "stop", "truncated": "length", "aborted": "aborted", "failed": "aborted"}
+GENERATE = "sglang_generate"
+
+
+def files(path: Path) -> list[tuple[int, Path]]:
+    """Rollout and path of the dumps of a folder, of its folder ``rollout_data``, or of one dump. Evaluations are others."""
+    return numbered(path / "rollout_data", PATTERN) or numbered(path, PATTERN) or file_of(path, PATTERN)
+
+
+def detect(path: Path) -> bool:
+    """A folder with such files, or such a file."""
+    return bool(files(path))
+
+
+def read(reading: Reading) -> Iterator[pd.DataFrame]:
+    """A batch of responses for every rollout, which is the step."""
+    found = files(reading.path)
+    reading.expect(path for _, path in found)
+    reading.machine_clock = True
+    for rollout, path in found:
+        samples = load(reading, path)
+        rows = [_row(Record(sample, path, at), rollout, reading) for at, sample in enumerate(samples, start=1)]
+        for sample in samples:
+            reading.fields.update(map(str, sample))
+        if rows:
+            yield pd.DataFrame(rows)
+
+
+def load(reading: Reading, path: Path) -> list[dict[str, Any]]:
+    """The samples of one dump.
+
+    Raises:
+        TraceError: it holds more than plain data, or is not such a dump.
+        MissingExtra: torch is not installed.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise missing_extra("Reading slime's dumps", "torch", "torch") from error
+    unsafe = reading.options.unsafe_pickle
+    with reading.open(path) as stream:
+        try:
+            content = torch.load(stream, map_location="cpu", weights_only=not unsafe)
+        except Exception as error:  # an unsafe pickle may raise whatever it likes, a safe one does in several ways
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:120]
+            hint = "an intact dump is needed"
+            if not unsafe and "weights" in str(error).lower():
+                reason = "it holds more than plain data, and loading that can run any code"
+                hint = "--unsafe-pickle loads it all the same, which is for files of your own only"
+            raise TraceError(f"{path}: cannot be loaded ({reason}); {hint}") from error
+    if unsafe:
+        reading.note("WARNING: --unsafe-pickle ran whatever code the dumps hold")
+    samples = content.get("samples") if isinstance(content, dict) else None
+    if not isinstance(samples, list) or not all(isinstance(sample, dict) for sample in samples):
+        raise TraceError(f"{path}: is no dict with a list of dicts 'samples'; a dump of slime is needed")
+    return samples
+
+
+def _row(record: Record, rollout: int, reading: Reading) -> dict[str, Any]:
+    response = record.whole("response_length")
+    tokens = record.values.get("tokens")
+    prompt_tokens = len(tokens) - response if isinstance(tokens, list) and len(tokens) >= response else None
+    start, end = _times(record.values.get("trace"))
+    group, prompt = record.maybe_whole("group_index"), record.values.get("prompt")
+    if group is None and not prompt:
+        record.refuse("group_index", group, "the prompt's number")
+    versions = record.values.get("weight_versions")
+    last = versions[-1] if isinstance(versions, list) and versions else None
+    status = record.values.get("status")
+    return {
+        "step": rollout,
+        "prompt_id": text_id(_text(prompt)) if prompt else f"group-{group}",
+        "prompt_tokens": prompt_tokens,
+        "response_tokens": response,
+        "finish_reason": REASONS.get(status) if isinstance(status, str) else None,
+        "reward": _reward(record, reading),
+        "weights_version": int(last)
+        if isinstance(last, str) and last.isascii() and last.isdigit() and len(last) < 16
+        else None,
+        "start_s": start,
+        "end_s": end,
+    }
+
+
+def _text(prompt: Any) -> str:
+    return prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, default=str, skipkeys=True)
+
+
+def _reward(record: Record, reading: Reading) -> float | None:
+    """The reward, or that of a dict with one number; which of several counts, the log does not say."""
+    reward = record.values.get("reward")
+    if not isinstance(reward, dict):
+        return record.number("reward")
+    numbers = [value for value in reward.values() if isinstance(value, int | float)]
+    if len(numbers) != 1:
+        reading.note("reward: unknown where the log has a dict with several numbers")
+        return None
+    return finite(numbers[0])
+
+
+def _times(trace: Any) -> tuple[float | None, float | None]:
+    """Start of the first and end of the last request of a sample, on the machine's clock."""
+    events = trace.get("events") if isinstance(trace, dict) else None
+    found: dict[str, list[float]] = {"span_start": [], "span_end": []}
+    for event in events if isinstance(events, list) else []:
+        if isinstance(event, dict) and event.get("name") == GENERATE and isinstance(event.get("ts"), int | float):
+            second, kind = finite(event["ts"]), event.get("type")
+            if second is not None and second >= 0 and isinstance(kind, str) and kind in found:
+                found[kind].append(second)
+    start, end = min(found["span_start"], default=None), max(found["span_end"], default=None)
+    return (None, None) if start is None or end is None or end < start else (start, end)
+
+
+FORMAT = Format("slime", "slime's dumps (rollout_data/{rollout_id}.pt)", detect, read,
+    known=frozenset(
+        {"group_index", "index", "prompt", "tokens", "multimodal_inputs", "multimodal_train_inputs", "response"}
+        | {"response_length", "label", "reward", "loss_mask", "weight_versions", "rollout_log_probs", "status", "metadata"}
+        | {"rollout_routed_experts", "remove_sample", "teacher_log_probs", "mopd_teacher_log_probs", "trace"}
+        | {"generate_function_path", "train_metadata", "session_id", "non_generation_time", "spec_info", "prefix_cache_info"}
+    ),
+    expected=frozenset({"group_index", "prompt", "tokens", "response_length", "reward", "status", "trace"}),
+)  # fmt: skip

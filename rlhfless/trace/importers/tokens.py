@@ -1,0 +1,53 @@
+"""Counts the tokens of texts with the tokenizer that the user names.
+
+Knows the ``tokenizers`` library; nothing of logs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlhfless.errors import missing_extra
+from rlhfless.trace.errors import TraceError
+
+
+class TokenCounter:
+    """A fast tokenizer, used for its counts only.
+
+    Args:
+        name: a folder with ``tokenizer.json``, such a file, or a name on the hub.
+
+    Raises:
+        TraceError: it cannot be loaded.
+        MissingExtra: the tokenizers package is not installed.
+    """
+
+    def __init__(self, name: str | Path) -> None:
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise missing_extra("Counting the tokens of a log's texts", "tokenizers", "logs") from error
+        path = Path(name)
+        if path.is_dir() and not (path / "tokenizer.json").is_file():
+            raise TraceError(
+                f"{path}: has no tokenizer.json; a folder that save_pretrained of a fast tokenizer wrote is needed"
+            )
+        try:
+            if path.exists():
+                self._tokenizer = Tokenizer.from_file(str(path / "tokenizer.json" if path.is_dir() else path))
+            else:
+                self._tokenizer = Tokenizer.from_pretrained(str(name))
+        except Exception as error:  # the library raises bare Exception, and the hub's client whatever the network does
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:200]
+            raise TraceError(
+                f"--tokenizer {name}: cannot be loaded ({reason}); a local folder with tokenizer.json or a hub name is needed"
+            ) from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+
+    def count(self, texts: list[str]) -> list[int]:
+        """(len(texts),) tokens of each text, without special tokens; equal texts are counted once."""
+        different = list(dict.fromkeys(texts))
+        encoded = self._tokenizer.encode_batch_fast(different, add_special_tokens=False)
+        tokens = dict(zip(different, (len(one) for one in encoded), strict=True))
+        return [tokens[text] for text in texts]

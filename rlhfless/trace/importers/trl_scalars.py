@@ -1,0 +1,79 @@
+"""TRL's ``trainer_state.json``: what the trainer logged per step, as ``log_history``.
+
+Knows the names of GRPO's metrics. It holds no single responses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from rlhfless.trace.errors import TraceError
+from rlhfless.trace.importers.formats import Format, numbered
+from rlhfless.trace.importers.reading import Reading
+from rlhfless.trace.importers.record import Record
+from rlhfless.trace.importers.scalars import numbers, standard
+
+NAME = "trainer_state.json"
+LARGEST_STATE = 256 * 2**20  # bytes
+SOURCES = {
+    "step_s": ("step_time",),
+    "response_tokens_mean": ("completions/mean_length",),
+    "response_tokens_min": ("completions/min_length",),
+    "response_tokens_max": ("completions/max_length",),
+    "truncation_rate": ("completions/clipped_ratio",),
+    "reward_mean": ("reward",),
+}
+
+
+def files(path: Path) -> list[Path]:
+    """The state of a run's folder: its own, or that of its last checkpoint; or the file itself."""
+    if path.is_file():
+        return [path] if path.name == NAME else []
+    folders = [path, *(folder for _, folder in reversed(numbered(path, r"checkpoint-(\d+)")))]
+    return [folder / NAME for folder in folders if (folder / NAME).is_file()][:1]
+
+
+def detect(path: Path) -> bool:
+    """Such a file, or a folder with one."""
+    return bool(files(path))
+
+
+def read(reading: Reading) -> Iterator[pd.DataFrame]:
+    """The steps' scalars; no responses."""
+    for path in files(reading.path) or [reading.path]:
+        read_state(reading, path)
+    yield from ()
+
+
+def read_state(reading: Reading, path: Path) -> None:
+    """Add the scalars of one state to the reading.
+
+    Raises:
+        TraceError: it is not what the trainer writes.
+    """
+    with reading.open(path) as stream:
+        raw = stream.read(LARGEST_STATE + 1)
+    if len(raw) > LARGEST_STATE:
+        raise TraceError(f"{path}: is larger than {LARGEST_STATE >> 20} MiB; the state of a trainer is needed")
+    try:
+        state = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{path}: is not JSON; an intact file is needed") from error
+    history = state.get("log_history") if isinstance(state, dict) else None
+    if not isinstance(history, list):
+        raise TraceError(f"{path}: has no list 'log_history'; the state of a trainer is needed")
+    steps: dict[int, dict[str, Any]] = {}
+    for number, entry in enumerate(history, start=1):
+        if not isinstance(entry, dict):
+            raise TraceError(f"{path}: entry {number} of 'log_history' is no object; the state of a trainer is needed")
+        steps.setdefault(Record(entry, path, number).whole("step"), {}).update(numbers(entry))
+    for step, own in steps.items():  # a step has several entries: losses, an evaluation, the end of training
+        reading.scalars.append({**own, **standard(own, SOURCES), "step": step})
+
+
+FORMAT = Format("trl-scalars", "TRL's scalars (trainer_state.json)", detect, read)

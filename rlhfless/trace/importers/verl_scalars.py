@@ -1,0 +1,56 @@
+"""verl's file logger: ``{experiment}.jsonl``, one line a step, ``{"step": n, "data": {...}}``.
+
+Knows verl's names of timings and statistics. It holds no single responses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from rlhfless.trace.importers.formats import Format
+from rlhfless.trace.importers.reading import Reading, first_record
+from rlhfless.trace.importers.scalars import numbers, standard
+
+PREPARE = ("timing_s/reward", "timing_s/old_log_prob", "timing_s/ref", "timing_s/values", "timing_s/adv")
+SOURCES = {
+    "step_s": ("timing_s/step",),
+    "generate_s": ("timing_s/gen",),
+    "prepare_s": PREPARE,
+    "learn_s": ("timing_s/update_critic", "timing_s/update_actor"),
+    "sync_s": ("timing_s/update_weights",),
+    "response_tokens_mean": ("response_length/mean",),
+    "response_tokens_min": ("response_length/min",),
+    "response_tokens_max": ("response_length/max",),
+    "prompt_tokens_mean": ("prompt_length/mean",),
+    "truncation_rate": ("response_length/clip_ratio",),
+    "reward_mean": ("critic/score/mean",),
+}
+
+
+def detect(path: Path) -> bool:
+    """A file of JSON lines whose first record is a step with its data."""
+    if not path.is_file() or ".jsonl" not in path.suffixes:
+        return False
+    first = first_record(path)
+    return "step" in first and isinstance(first.get("data"), dict)
+
+
+def read(reading: Reading) -> Iterator[pd.DataFrame]:
+    """The steps' scalars; no responses. A record without data is refused."""
+    reading.expect([reading.path])
+    for record in reading.records(reading.path):
+        data = record.values.get("data")
+        if not isinstance(data, dict):
+            record.refuse("data", data, "an object of the step's scalars")
+        own = numbers(data)
+        reading.scalars.append({**own, **standard(own, SOURCES), "step": record.whole("step")})
+    yield from ()
+
+
+FORMAT = Format(
+    "verl-scalars", "verl's scalars (the file logger's .jsonl)", detect, read,
+    known=frozenset({"step", "data"}), expected=frozenset({"step", "data"}),
+)  # fmt: skip

@@ -1,0 +1,26 @@
+"""Makes the golden logs other than TRL's, which ``make_golden_trl.py`` makes with TRL itself.
+
+    python tests/trace/importers/make_golden_logs.py
+
+The frameworks cannot be installed without a GPU, so the files are written by ``importer_samples.py``, with exactly the fields
+that the frameworks' own code writes. They are kept so that a changed writer or importer is noticed.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+from importer_samples import GOLDEN, ROLLOUT_WRITERS, SCALAR_WRITERS, sample_rollouts
+
+
+def main() -> None:
+    """Write every log anew."""
+    writers = {name: writer for name, (_, writer, _) in ROLLOUT_WRITERS.items()}
+    writers |= {name: writer for name, (_, writer) in SCALAR_WRITERS.items()}
+    for name in writers.keys() - {"trl", "trl-scalars"}:
+        shutil.rmtree(GOLDEN / name, ignore_errors=True)
+        writers[name](GOLDEN / name, sample_rollouts())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,336 @@
+"""What an import decides and says: prompts, repeats, restarts, cut files, formats that changed, pickles, missing tokenizers."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from importer_samples import (
+    GOLDEN,
+    LIMIT,
+    TOKENIZER,
+    sample_rollouts,
+    write_areal,
+    write_nemo_rl,
+    write_openrlhf,
+    write_parquet_rows,
+    write_slime,
+    write_trl,
+    write_verl_scalars,
+    write_verl_v0,
+    write_verl_v1,
+)
+
+from rlhfless.trace import Options, TraceError, import_log
+from rlhfless.trace.importers import reading, recognise
+from rlhfless.trace.importers.openrlhf import parse_dict
+from rlhfless.trace.importers.trl import overlap
+
+pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
+TEXT = Options(tokenizer=TOKENIZER, response_limit=LIMIT)
+
+
+def rewritten(path: Path, change: Any) -> None:
+    """A file of JSON lines after a change of every record; None takes it out."""
+    records = [change(json.loads(line)) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records if record is not None))
+
+
+def rollouts_of(path: Path, options: Options = TEXT) -> pd.DataFrame:
+    """The rollouts of a log."""
+    found = import_log(path, options).rollouts
+    assert found is not None
+    return found
+
+
+def test_texts_without_a_tokenizer_are_refused() -> None:
+    with pytest.raises(TraceError, match="logs texts but no lengths; name the tokenizer of the run's model with --tokenizer"):
+        import_log(GOLDEN / "verl-v1")
+
+
+def test_a_tokenizer_that_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(TraceError, match=r"--tokenizer .*: cannot be loaded"):
+        import_log(GOLDEN / "verl-v1", Options(tokenizer=tmp_path))
+    with pytest.raises(TraceError, match=r"has no tokenizer\.json"):
+        import_log(GOLDEN / "verl-v1", Options(tokenizer=GOLDEN))
+
+
+def test_without_a_limit_lengths_are_those_of_the_texts() -> None:
+    log = import_log(GOLDEN / "verl-v1", Options(tokenizer=TOKENIZER))
+    known = sample_rollouts()
+    assert log.rollouts is not None
+    assert log.rollouts["response_tokens"].tolist() == (known.response_tokens - (known.finish_reason == "stop")).tolist()
+    assert log.rollouts["finish_reason"].isna().all()
+    assert "without the end token" in str(log.summary)
+
+
+def test_texts_that_tokenise_to_more_than_the_limit_count_as_cut() -> None:
+    log = import_log(GOLDEN / "verl-v1", Options(tokenizer=TOKENIZER, response_limit=5))
+    assert log.rollouts is not None
+    assert log.rollouts["response_tokens"].max() == 5
+    assert "texts have more tokens than the limit when tokenised again" in str(log.summary)
+
+
+def test_a_prompt_that_verl_names_anew_in_every_step_is_its_text(tmp_path: Path) -> None:
+    folder = write_verl_v1(tmp_path / "log", sample_rollouts())
+    assert rollouts_of(folder)["prompt_id"].tolist()[::2] == ["gsm_0", "gsm_1"] * 2
+    rewritten(folder / "2.jsonl", lambda record: {**record, "uid": "new" + record["uid"]})
+    log = import_log(folder, TEXT)
+    assert log.rollouts is not None
+    assert log.rollouts["epoch"].tolist() == [0] * 4 + [1] * 4
+    assert "names the same prompt anew in every step" in str(log.summary)
+
+
+def test_a_verl_response_that_is_there_twice_counts_once(tmp_path: Path) -> None:
+    folder = write_verl_v1(tmp_path / "log", sample_rollouts())
+    first = folder / "1.jsonl"
+    first.write_text(first.read_text() + first.read_text().splitlines()[0] + "\n")
+    log = import_log(folder, TEXT)
+    assert log.summary.duplicates_dropped == 1
+    assert log.summary.rows == 8
+
+
+def test_equal_texts_without_names_are_different_responses(tmp_path: Path) -> None:
+    folder = write_verl_v0(tmp_path / "log", sample_rollouts().assign(response_tokens=4, finish_reason="stop", sample=0))
+    log = import_log(folder, TEXT)
+    assert (log.summary.rows, log.summary.duplicates_dropped) == (8, 0)
+    assert log.rollouts is not None
+    assert log.rollouts["sample"].tolist() == [0, 1] * 4
+
+
+def test_fields_that_came_or_went_are_named(tmp_path: Path) -> None:
+    folder = write_verl_v1(tmp_path / "log", sample_rollouts())
+    rewritten(folder / "1.jsonl", lambda r: {"advantage": 1.0, **{key: value for key, value in r.items() if key != "gts"}})
+    rewritten(folder / "2.jsonl", lambda r: {key: value for key, value in r.items() if key != "gts"})
+    summary = import_log(folder, TEXT).summary
+    assert (summary.unknown_fields, summary.absent_fields) == (("advantage",), ("gts",))
+    assert "fields that this importer does not know and left out: advantage" in str(summary)
+    assert "fields that this importer knows and the log lacks: gts" in str(summary)
+
+
+def test_a_field_that_is_needed_and_gone_is_named(tmp_path: Path) -> None:
+    folder = write_verl_v1(tmp_path / "log", sample_rollouts())
+    rewritten(folder / "2.jsonl", lambda r: {key: value for key, value in r.items() if key != "output"})
+    with pytest.raises(
+        TraceError, match=r"2\.jsonl: line 1 has no field 'output', only 'input', 'gts', .*; that field is needed"
+    ):
+        import_log(folder, TEXT)
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, "4", True, [4], 10**30])
+def test_a_length_that_is_none_is_refused(value: object, tmp_path: Path) -> None:
+    folder = write_nemo_rl(tmp_path / "log", sample_rollouts())
+    rewritten(folder / "train_data_step2.jsonl", lambda record: {**record, "input_lengths": value})
+    with pytest.raises(
+        TraceError, match=r"step2\.jsonl: line 1, field 'input_lengths' is .*; a whole number of 0 or more is needed"
+    ):
+        import_log(folder)
+
+
+def test_a_last_line_that_was_cut_is_left_out_and_said(tmp_path: Path) -> None:
+    folder = write_verl_v1(tmp_path / "log", sample_rollouts())
+    last = folder / "2.jsonl"
+    last.write_bytes(last.read_bytes()[:-20])
+    log = import_log(folder, TEXT)
+    assert log.summary.rows == 7
+    assert "2.jsonl: the last line was cut off and is left out" in log.summary.notes
+    last.write_bytes(last.read_bytes() + b"\n")
+    with pytest.raises(TraceError, match=r"2\.jsonl: line 4 is not JSON"):
+        import_log(folder, TEXT)
+
+
+def test_trl_rows_that_reappear_are_dropped_in_order() -> None:
+    assert overlap([], ["a"]) == 0
+    assert overlap(["a", "b"], ["a", "b"]) == 2
+    assert overlap(["a", "b"], ["a", "b", "c"]) == 2  # a buffer that grew
+    assert overlap(["a", "b", "c"], ["b", "c", "d"]) == 2  # one that moved on
+    assert overlap(["a", "b"], ["b", "a"]) == 1
+    assert overlap(["a", "a"], ["b", "a", "a"]) == 0  # the same text again later is a response of its own
+    assert overlap(["a"] * 3, ["a"] * 2) == 2
+
+
+def test_the_reward_of_several_functions_has_to_be_named(tmp_path: Path) -> None:
+    folder = write_trl(tmp_path / "log", sample_rollouts())
+    for file in (folder / "completions").iterdir():
+        pd.read_parquet(file).assign(other=[0.5, 1.5, 2.5, 3.5]).to_parquet(file)
+    log = import_log(folder, TEXT)
+    assert log.rollouts is not None
+    assert log.rollouts["reward"].isna().all()
+    assert "--map reward=COLUMN names one" in str(log.summary)
+    named = Options(tokenizer=TOKENIZER, mapping={"reward": "other"})
+    assert rollouts_of(folder, named)["reward"].tolist() == [0.5, 1.5, 2.5, 3.5] * 2
+    with pytest.raises(TraceError, match="--map reward=prompt names no column of numbers"):
+        import_log(folder, Options(tokenizer=TOKENIZER, mapping={"reward": "prompt"}))
+
+
+@pytest.mark.parametrize("lost", [1, 2], ids=["the last step was lost", "and another after it"])
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_a_step_that_was_logged_twice_counts_as_it_was_last(suffix: str, lost: int, tmp_path: Path) -> None:
+    rows = sample_rollouts().rename(columns={"prompt": "prompt_id"})[["step", "prompt_id", "sample", "response_tokens"]]
+    second = rows[rows["step"] == 2]
+    parts = [rows, second.assign(step=3), second.assign(step=4)]
+    parts.insert(lost, second.assign(response_tokens=99))
+    both = pd.concat(parts, ignore_index=True)
+    path = tmp_path / f"log.{suffix}"
+    if suffix == "csv":
+        both.to_csv(path, index=False)
+    elif suffix == "jsonl":
+        both.to_json(path, orient="records", lines=True)
+    else:
+        write_parquet_rows(path, both, group_rows=3)
+    log = import_log(path)
+    assert log.rollouts is not None
+    assert log.rollouts.groupby("step").size().tolist() == [4, 4, 4, 4]
+    assert log.rollouts.loc[log.rollouts["step"] == 2, "response_tokens"].tolist() == [99] * 4
+    assert "restarts: 1 steps were logged twice; the later attempt counts, 4 rows are left out" in log.summary.notes
+
+
+def test_rows_that_repeat_in_most_steps_are_no_restarts(tmp_path: Path) -> None:
+    rows = sample_rollouts().assign(prompt_id="same", note=range(8))
+    rows.to_csv(tmp_path / "log.csv", index=False)
+    with pytest.raises(TraceError, match="row 3 repeats row 1 in the columns run, step, prompt_id, sample"):
+        import_log(tmp_path / "log.csv")
+
+
+def test_scalars_of_a_step_that_was_logged_twice_are_the_later(tmp_path: Path) -> None:
+    path = write_verl_scalars(tmp_path, sample_rollouts())
+    path.write_text(path.read_text() + json.dumps({"step": 2, "data": {"timing_s/gen": 77.0}}) + "\n")
+    log = import_log(path)
+    assert log.scalars["generate_s"].tolist() == [1.0, 77.0]
+    assert any("scalars of 1 steps were logged twice" in note for note in log.summary.notes)
+
+
+def test_a_table_without_samples_is_numbered_in_its_order(tmp_path: Path) -> None:
+    pd.DataFrame({"step": 1, "prompt_id": ["p", "q", "p", "p"], "response_tokens": 7}).to_csv(tmp_path / "log.csv", index=False)
+    log = import_log(tmp_path / "log.csv")
+    assert log.rollouts is not None
+    assert log.rollouts["sample"].tolist() == [0, 0, 1, 2]
+    assert log.summary.duplicates_dropped == 0
+
+
+def test_long_texts_of_a_table_are_left_out_and_said(tmp_path: Path) -> None:
+    rows = [{"step": 1, "prompt_id": p, "sample": 0, "response_tokens": 3, "tag": "t", "text": "x" * 300 * p} for p in range(2)]
+    pd.DataFrame(rows).to_json(tmp_path / "log.jsonl", orient="records", lines=True)
+    log = import_log(tmp_path / "log.jsonl")
+    assert log.rollouts is not None
+    assert log.rollouts["tag"].tolist() == ["t", "t"]
+    assert "text" not in log.rollouts.columns
+    assert "left out, because they hold long texts or nested values: text" in log.summary.notes
+
+
+def test_the_preview_shows_what_was_understood() -> None:
+    text = str(import_log(GOLDEN / "table" / "log.csv").summary)
+    assert "the first rows, as they were understood:" in text
+    assert "prompt_tokens" in text.splitlines()[-4]
+
+
+def test_tasks_without_a_session_for_every_sample_have_no_times(tmp_path: Path) -> None:
+    folder = write_areal(tmp_path / "log", sample_rollouts())
+    rewritten(folder / "session_tracer" / "sessions-r0.jsonl", lambda record: None if record["session_id"] == 3 else record)
+    log = import_log(folder)
+    assert log.rollouts is not None
+    assert log.rollouts["end_s"].isna().tolist() == [False, False, True, True] + [False] * 4
+    assert "2 responses have none, because their task has no session for every sample" in str(log.summary)
+
+
+def test_areal_rollouts_without_sessions_have_no_times(tmp_path: Path) -> None:
+    folder = write_areal(tmp_path / "log", sample_rollouts()) / "rollout"
+    (folder.parent / "session_tracer" / "sessions-r0.jsonl").unlink()
+    for path in (folder, folder / "1", folder / "1" / "0.jsonl"):
+        log = import_log(path)
+        assert log.format.name == "areal"
+        assert log.rollouts is not None
+        assert "end_s" not in log.rollouts.columns
+
+
+class Bomb:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.write_text, (self.path, "boom")
+
+
+def test_a_pickle_with_code_is_refused_unrun(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    folder = write_slime(tmp_path / "log", sample_rollouts())
+    file = folder / "rollout_data" / "2.pt"
+    content = torch.load(file, weights_only=True)
+    torch.save({**content, "extra": Bomb(tmp_path / "boom")}, file)
+    with pytest.raises(TraceError, match=r"holds more than plain data, .*--unsafe-pickle loads it all the same"):
+        import_log(folder)
+    assert not (tmp_path / "boom").exists()
+    log = import_log(folder, Options(unsafe_pickle=True))
+    assert (tmp_path / "boom").exists()
+    assert log.summary.rows == 8
+    assert "WARNING: --unsafe-pickle ran whatever code the dumps hold" in log.summary.notes
+
+
+def test_a_plain_pickle_is_no_dump(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "1.pt").write_bytes(pickle.dumps(Bomb(tmp_path / "boom")))
+    with pytest.raises(TraceError, match=r"1\.pt: cannot be loaded"):
+        import_log(tmp_path / "1.pt")
+    assert not (tmp_path / "boom").exists()
+
+
+def test_lines_of_the_console_that_are_cut_are_counted(tmp_path: Path) -> None:
+    path = write_openrlhf(tmp_path, sample_rollouts())
+    path.write_text(
+        path.read_text() + "Global step 3: {'timing/generation': 4.0, 'timi\nGlobal step 4: {'a': __import__('os')}\n"
+    )
+    log = import_log(path)
+    assert log.scalars["step"].tolist() == [1, 2]
+    assert "2 lines of steps are cut or mixed with others and left out, line 6 first" in log.summary.notes
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("{'a': nan, 'b': -inf, 'c': inf}", {"a": None, "b": None, "c": None}),
+        ("{'a': np.float64(0.5), 'b': tensor(2.)} trailing", {"a": 0.5, "b": 2.0}),
+        ("{'nan': 1, 'text': 'x: nan'}", {"nan": 1, "text": "x: nan"}),
+        ("{'a': 1", None),
+        ("{'a': open('x')}", None),
+        ("{" * 5000 + "}" * 5000, None),
+        ("{'a': '" + "x" * 200_000 + "'}", None),
+        ("{1, 2}", None),
+    ],
+)
+def test_only_literals_of_the_console_are_read(text: str, values: dict[str, Any] | None) -> None:
+    assert parse_dict(text) == values
+
+
+def test_what_is_no_log_is_refused_with_what_is_known(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    for path in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(TraceError, match="is no log that is known; known are NeMo-RL's training data"):
+            recognise(path)
+    with pytest.raises(TraceError, match="there is no such file or folder"):
+        import_log(tmp_path / "none")
+    with pytest.raises(TraceError, match="--from hydra: is no format; one of nemo-rl, slime"):
+        import_log(tmp_path, framework="hydra")
+    with pytest.raises(TraceError, match="--map is for tables"):
+        import_log(GOLDEN / "nemo-rl", Options(mapping={"step": "x"}))
+
+
+@pytest.mark.parametrize("framework", ["verl", "verl-scalars", "trl", "trl-scalars", "openrlhf", "nemo-rl", "areal", "slime"])
+def test_another_framework_than_the_logs_own_is_refused(framework: str, tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"a": 1}\n')
+    with pytest.raises(TraceError):
+        import_log(path, TEXT, framework)
+
+
+def test_a_line_that_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "LONGEST_LINE", 2**20)
+    (tmp_path / "log.jsonl").write_bytes(b'{"step": "' + b"x" * 2**21)
+    with pytest.raises(TraceError, match="line 1 is longer than 1 MiB"):
+        import_log(tmp_path / "log.jsonl")

@@ -1,0 +1,104 @@
+"""Golden logs of every framework: recognised, read, and what they say is what is known of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from importer_samples import GOLDEN, LIMIT, ROLLOUT_WRITERS, SCALAR_WRITERS, TOKENIZER, sample_rollouts
+
+from rlhfless.trace import Options, TraceError, import_log, open_log, read_scalars, read_trace
+from rlhfless.trace.importers import FORMATS, recognise
+
+pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
+TEXT = Options(tokenizer=TOKENIZER, response_limit=LIMIT)
+
+
+def golden(name: str) -> Path:
+    """What a user would name."""
+    return {
+        "table": GOLDEN / "table" / "log.csv",
+        "verl-scalars": GOLDEN / "verl-scalars" / "experiment.jsonl",
+        "openrlhf": GOLDEN / "openrlhf" / "console.log",
+        "trl-scalars": GOLDEN / "trl" / "trainer_state.json",
+    }.get(name, GOLDEN / name)
+
+
+@pytest.mark.parametrize("name", [*ROLLOUT_WRITERS, *SCALAR_WRITERS])
+def test_a_log_is_recognised_by_itself(name: str) -> None:
+    expected = {**{key: value[0] for key, value in ROLLOUT_WRITERS.items()}, **{k: v[0] for k, v in SCALAR_WRITERS.items()}}
+    assert recognise(golden(name)).name == expected[name]
+
+
+def test_every_format_has_a_golden_log() -> None:
+    with_golden = {value[0] for value in (*ROLLOUT_WRITERS.values(), *SCALAR_WRITERS.values())}
+    assert {one.name for one in FORMATS} == with_golden
+
+
+@pytest.mark.parametrize("name", [name for name in ROLLOUT_WRITERS if name != "trl"])
+def test_a_golden_log_says_what_is_known_of_it(name: str) -> None:
+    if name == "slime":
+        pytest.importorskip("torch")
+    log = import_log(golden(name), TEXT)
+    assert log.rollouts is not None
+    known = sample_rollouts()
+    for column in ROLLOUT_WRITERS[name][2]:
+        values = known[column] - known["start_s"].min() if column.endswith("_s") and name != "table" else known[column]
+        assert log.rollouts[column].tolist() == values.tolist(), column
+    assert log.rollouts["epoch"].tolist() == [0] * 4 + [1] * 4
+    assert (log.summary.rows, log.summary.prompts, log.summary.steps, log.summary.epochs) == (8, 2, 2, 2)
+    assert log.summary.truncation_rate == pytest.approx((known["finish_reason"] == "length").mean())
+    assert log.summary.absent_fields == (() if name != "verl-v0" else ("uid",))
+    assert log.summary.unknown_fields == (() if name != "verl-v0" else ("acc",))
+
+
+def test_lengths_of_trls_own_run_are_those_that_it_generated() -> None:
+    log = import_log(GOLDEN / "trl", Options(tokenizer=TOKENIZER, response_limit=24))
+    assert log.rollouts is not None
+    generated = json.loads((GOLDEN / "trl" / "lengths.json").read_text())
+    assert log.rollouts["response_tokens"].tolist() == generated
+    assert (log.rollouts["finish_reason"] == "length").tolist() == [tokens == 24 for tokens in generated]
+    assert log.summary.duplicates_dropped == 16  # the second step logged the first one's buffer again
+    assert log.rollouts["step"].unique().tolist() == [1, 3]
+    assert log.rollouts["reward"].notna().all()
+    means = log.rollouts.groupby("step")["response_tokens"].mean()
+    assert log.scalars.set_index("step")["response_tokens_mean"].dropna().to_dict() == pytest.approx(means.to_dict())
+    assert (log.scalars["step_s"] > 0).all()
+
+
+@pytest.mark.parametrize("name", ["verl-scalars", "openrlhf"])
+def test_scalars_of_a_golden_log_are_what_is_known_of_it(name: str, tmp_path: Path) -> None:
+    log = import_log(golden(name))
+    steps = sample_rollouts().groupby("step")["response_tokens"]
+    assert log.rollouts is None
+    assert log.scalars["step"].tolist() == [1, 2]
+    assert log.scalars["response_tokens_mean"].tolist() == steps.mean().tolist()
+    prepare = 2 + 3 + 4 + 5 if name == "verl-scalars" else 2
+    learn, sync, generate, step = {"verl-scalars": (6, 7, 1, 8), "openrlhf": (3, 0.5, 4, 9.5)}[name]
+    first = log.scalars.iloc[0]
+    assert [first[f"{x}_s"] for x in ("generate", "prepare", "learn", "sync", "step")] == [generate, prepare, learn, sync, step]
+    assert "kl" not in log.scalars.columns  # it was never a number
+    assert "no single responses" in str(log.summary)
+    with pytest.raises(TraceError, match="holds scalars of steps but no single responses"):
+        open_log(golden(name))
+    log.save(tmp_path / "out")
+    pd.testing.assert_frame_equal(read_scalars(tmp_path / "out"), log.scalars)
+    with pytest.raises(TraceError, match="holds scalars already"):
+        log.save(tmp_path / "out")
+
+
+def test_scalars_go_beside_the_rollouts_of_the_same_run(tmp_path: Path) -> None:
+    import_log(golden("verl-v1"), TEXT).save(tmp_path / "run")
+    assert len(read_scalars(tmp_path / "run")) == 0
+    import_log(golden("verl-scalars")).save(tmp_path / "run")
+    assert len(read_trace(tmp_path / "run").rollouts) == 8
+    assert len(read_scalars(tmp_path / "run")) == 2
+
+
+def test_a_log_is_opened_without_naming_anything(tmp_path: Path) -> None:
+    trace = open_log(golden("nemo-rl"))
+    assert trace.meta["framework"] == "nemo-rl"
+    trace.save(tmp_path / "trace")
+    assert len(open_log(tmp_path / "trace").rollouts) == len(trace.rollouts)
