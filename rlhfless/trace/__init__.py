@@ -7,6 +7,7 @@ from rlhfless.trace.importers import ImportedLog, ImportSummary, Options, import
 from rlhfless.trace.io import Trace, read_rollouts, read_trace
 from rlhfless.trace.metrics import allocation_metrics, interval_union_s, step_metrics
 from rlhfless.trace.phases import STEP_PHASES, step_costs
+from rlhfless.trace.recorder import Recorder
 from rlhfless.trace.schema import PHASES, ROLES, SCHEMA_VERSION, TABLES, Column, sorted_prompt_ids
 from rlhfless.trace.writer import TraceWriter
 
@@ -20,6 +21,7 @@ __all__ = [
     "ImportSummary",
     "ImportedLog",
     "Options",
+    "Recorder",
     "Trace",
     "TraceError",
     "TraceWriter",

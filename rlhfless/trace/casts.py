@@ -63,16 +63,48 @@ def cast(column: Column, values: pd.Series, source: str) -> Any:
         values = values.astype(object).where(values.notna(), column.default)
     if column.dtype in ("int", "float"):
         return _numbers(column, values, source)
-    one = {"str": _text, "json": _json, "ints": _ints, "bool": _bool}[column.dtype]
     cells: list[Any] = []
     for position, value in enumerate(values):
-        null = not isinstance(value, (list, tuple, dict, np.ndarray)) and is_null(value)
-        cell = None if null else one(value)
-        refused = not column.nullable if null else cell is None or bool(column.allowed and cell not in column.allowed)
-        if refused:
-            refuse(source, values, position, _wanted(column))
-        cells.append(cell)
+        try:
+            cells.append(cast_cell(column, value))
+        except ValueError as error:
+            refuse(source, values, position, str(error))
     return pd.Series(cells, index=values.index, dtype=bool if column.dtype == "bool" else object)
+
+
+def cast_cell(column: Column, value: Any) -> Any:
+    """One value as ``cast`` makes it, None where it is unknown; for rows that come one at a time.
+
+    Raises:
+        ValueError: the column does not hold it; the message is what is needed instead.
+    """
+    if column.default is not None and value != "" and is_null(value):
+        value = column.default
+    cell: Any
+    if is_null(value):
+        cell, fits = None, column.nullable
+    elif column.dtype in ("int", "float"):
+        cell, fits = _number(column, value)
+    else:
+        cell = {"str": _text, "json": _json, "ints": _ints, "bool": _bool}[column.dtype](value)
+        fits = cell is not None and (not column.allowed or cell in column.allowed)
+    if not fits:
+        raise ValueError(_wanted(column))
+    return cell
+
+
+def _number(column: Column, value: Any) -> tuple[float | int | None, bool]:
+    """The number, None for NaN, and whether the column holds it; the same as ``_numbers``, without arrays."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None, False
+    if math.isnan(number):
+        return None, column.nullable
+    fits = math.isfinite(number) and (column.minimum is None or number >= column.minimum)
+    if column.dtype == "float" or not fits:
+        return number, fits
+    return int(number), number.is_integer() and abs(number) <= LARGEST_WHOLE_NUMBER
 
 
 def _wanted(column: Column) -> str:
@@ -98,7 +130,7 @@ def _numbers(column: Column, values: pd.Series, source: str) -> Any:
         for position, value in enumerate(values):
             try:
                 numbers[position] = np.nan if is_null(value) else float(value)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 refuse(source, values, position, wanted)
     null = np.isnan(numbers)
     wrong = np.isinf(numbers) | (null & (not column.nullable))

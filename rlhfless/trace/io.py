@@ -1,7 +1,8 @@
 """A trace in memory, and reading it from a folder or a rollout log.
 
 Knows the files of a trace folder and how to read them; appending while a run goes on is the business of writer.py.
-A reader sees the steps that ``meta.json`` calls complete and nothing of a step that was being written.
+A reader sees the steps that ``meta.json`` calls complete and nothing of a step that was being written; of a recording
+(recorder.py) it sees every row that was flushed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rlhfless.trace import storage
 from rlhfless.trace.casts import jsonable
 from rlhfless.trace.checks import validate
 from rlhfless.trace.errors import TraceError
+from rlhfless.trace.journal import joined
 from rlhfless.trace.schema import META_KEYS, SCHEMA_VERSION, TABLES, text_columns
 
 
@@ -154,7 +156,9 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[str, pd.DataFrame], list[di
         if executed and not (folder / f"{table}.parquet").exists():
             raise TraceError(f"{folder}: has no {table}.parquet, though meta.json tells of an executed run; restore that file")
     frames = {table: _completed(folder / f"{table}.parquet", steps) for table in TABLES}
-    return meta, frames, _plans(folder / "plans.jsonl", steps)
+    plans = _plans(folder / "plans.jsonl", steps)
+    frames, meta["steps"] = joined(folder, frames, steps)
+    return meta, frames, plans
 
 
 def _completed(path: Path, steps: list[int]) -> pd.DataFrame:

@@ -29,9 +29,10 @@ SMALLEST = {
     "learning_curves": "--tiny --seeds 1 --problems 8 --json OUT",
     "trl_step_time": "--tiny --markdown --json OUT",
     "import_speed": "--tiny --json OUT",
+    "recorder_overhead": "--responses 1000 --json OUT",
 }
 OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
-QUICK = ("planning_speed", "replan_speed", "mixed_clusters", "uncertainty", "prefixes")
+QUICK = ("planning_speed", "replan_speed", "mixed_clusters", "uncertainty", "prefixes", "recorder_overhead")
 
 
 @pytest.mark.parametrize("script", [name if name in QUICK else pytest.param(name, marks=pytest.mark.full) for name in SMALLEST])

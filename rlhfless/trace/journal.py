@@ -1,0 +1,134 @@
+"""Rows of a recording that are not in its tables yet: a file of JSON lines beside them, appended to while a loop runs.
+
+Knows that file, who may write it, and how its rows join those of the tables; nothing of loops. A process killed at any moment
+leaves whole lines and at most one torn one at the end, which readers leave out.
+
+A line is ``{table: row}``. What joins: a step of the journal replaces the same step of the tables (a run that was restarted
+records it again), and of rows that name the same response the last one counts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from rlhfless.trace.checks import KEY
+from rlhfless.trace.errors import TraceError
+
+FILE = "recording.jsonl"
+LINES_AT_ONCE = 50_000  # that are Python objects at the same time
+
+
+class Journal:
+    """The journal of a folder, open for one writer.
+
+    Raises:
+        TraceError: another process records there, or the file cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise TraceError(f"{self.path}: cannot be written ({error.strerror}); a writable folder is needed") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # goes with the process, however that ends
+        except OSError as error:
+            os.close(self._file)
+            raise TraceError(f"{self.path}: another process records there; a folder of its own is needed") from error
+        self.size_bytes = os.fstat(self._file).st_size
+
+    def append(self, lines: Sequence[bytes]) -> None:
+        """Write whole lines, all or none; they outlive the process, not the machine.
+
+        Raises:
+            OSError: they cannot be written; the file is as before.
+        """
+        data = b"".join(lines)
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(self._file, memoryview(data)[written:])
+        except OSError:
+            os.ftruncate(self._file, self.size_bytes)
+            raise
+        self.size_bytes += len(data)
+
+    def empty(self) -> None:
+        """Forget all lines: they are in the tables."""
+        os.ftruncate(self._file, 0)
+        self.size_bytes = 0
+
+    def close(self) -> None:
+        """Let go of the file; an empty one is removed."""
+        if not self.size_bytes:
+            self.path.unlink(missing_ok=True)
+        os.close(self._file)
+
+
+def line_of(table: str, row: Mapping[str, Any]) -> bytes:
+    """A row as a line."""
+    return json.dumps({table: row}, allow_nan=False).encode() + b"\n"
+
+
+def joined(folder: Path, frames: Mapping[str, pd.DataFrame], steps: Sequence[int]) -> tuple[dict[str, pd.DataFrame], list[int]]:
+    """The tables of a folder with the rows of its journal, and the steps of both.
+
+    Args:
+        frames: rows by table, of ``steps``.
+
+    Raises:
+        TraceError: a whole line is no row.
+    """
+    recorded = _read(folder / FILE)
+    if not recorded:
+        return dict(frames), list(steps)
+    new = {int(step) for frame in recorded.values() for step in frame["step"].unique()}
+    tables = {}
+    for table, frame in frames.items():
+        parts = [frame[~frame["step"].isin(new)]] if len(frame) else []
+        parts = [part for part in [*parts, recorded.get(table, pd.DataFrame())] if len(part)]
+        tables[table] = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    if len(tables["rollouts"]):
+        tables["rollouts"] = _last_of_each(tables["rollouts"])
+    return tables, sorted(new.union(steps))
+
+
+def _last_of_each(rollouts: pd.DataFrame) -> pd.DataFrame:
+    """Without repeated responses; without epochs where some rows lack them, so that they are derived for all."""
+    if "epoch" in rollouts.columns and rollouts["epoch"].isna().any():
+        rollouts = rollouts.drop(columns="epoch")
+    return rollouts.drop_duplicates(KEY, keep="last", ignore_index=True)
+
+
+def _read(path: Path) -> dict[str, pd.DataFrame]:
+    """Rows by table; none where there is no journal."""
+    parts: dict[str, list[pd.DataFrame]] = {}
+    try:
+        with path.open("rb") as stream:
+            numbered = enumerate((line for line in stream if line.endswith(b"\n")), start=1)
+            while batch := list(islice(numbered, LINES_AT_ONCE)):
+                for table, rows in _rows(batch, path).items():
+                    parts.setdefault(table, []).append(pd.DataFrame(rows))
+    except FileNotFoundError:
+        return {}
+    return {table: pd.concat(frames, ignore_index=True) for table, frames in parts.items()}
+
+
+def _rows(batch: Iterable[tuple[int, bytes]], path: Path) -> dict[str, list[dict[str, Any]]]:
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for number, line in batch:
+        try:
+            ((table, row),) = json.loads(line).items()
+            rows.setdefault(table, []).append({**row, "step": int(row["step"])})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise TraceError(f"{path}: line {number} is no recorded row; an object of one table's row is needed") from error
+    return rows

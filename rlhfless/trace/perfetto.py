@@ -1,0 +1,273 @@
+"""A trace as trace events: a time line to open in Perfetto (ui.perfetto.dev) or chrome://tracing.
+
+Knows the trace's tables and the trace-event format (``ph`` X, M and C; integer microseconds); nothing of plots.
+
+A process is a role on a node (``decode, node 0``), a thread in it an actor, or whoever else holds GPUs; one more process of
+every run has its steps, its events and the counters. Slices have OpenTelemetry's names of what runs in reinforcement learning:
+``rl.loop`` a step; ``rl.sample`` generation, with its phases inside; ``rl.reward`` preparation; ``rl.train`` learning;
+``rl.sync`` weights arriving. ``start`` is a process coming up. Viewers hide what overlaps on a thread without lying inside each
+other, so such slices go to further threads of the same name: ``lanes`` sees to it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.trace import storage
+from rlhfless.trace.casts import LARGEST_WHOLE_NUMBER, is_null, jsonable
+from rlhfless.trace.errors import TraceError
+from rlhfless.trace.io import Trace
+
+SAMPLING = ("prefill", "transfer", "decode", "migrate")
+LOOP = "loop"
+NAMES = {"start": "start", "sync": "rl.sync", "prepare": "rl.reward", "learn": "rl.train"}
+_TOLD = ("call", "batch_mean", "slots", "tokens", "kv_tokens", "bytes", "from_actor", "detail")
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Something that took from ``start_us`` to ``end_us``."""
+
+    name: str
+    start_us: int
+    end_us: int
+    category: str
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+Track: TypeAlias = tuple[str, str, str]  # a run, a process of it and a thread in that
+Tracks: TypeAlias = dict[Track, list[Slice]]
+Counter: TypeAlias = tuple[str, str, list[tuple[int, float]]]  # its name, its unit, values at microseconds
+
+
+def lanes(slices: Iterable[Slice]) -> list[list[Slice]]:
+    """Slices dealt to as many lanes as needed, such that two of a lane are disjoint or one lies inside the other.
+
+    By start, longest first, each goes to the first lane where what still runs holds all of it; so lanes are few, and the order
+    of a lane is that of its slices' starts.
+    """
+    dealt: list[list[Slice]] = []
+    open_until: list[list[int]] = []
+    for one in sorted(slices, key=lambda s: (s.start_us, -s.end_us)):
+        for lane, ends in zip(dealt, open_until, strict=True):  # noqa: B007 (used below)
+            while ends and ends[-1] <= one.start_us:
+                ends.pop()
+            if not ends or ends[-1] >= one.end_us:
+                break
+        else:
+            lane, ends = [], []
+            dealt.append(lane)
+            open_until.append(ends)
+        lane.append(one)
+        ends.append(one.end_us)
+    return dealt
+
+
+def trace_events(trace: Trace) -> list[dict[str, Any]]:
+    """The trace as trace events: names of tracks, then slices by track, then counters.
+
+    Raises:
+        TraceError: the trace tells no times, or times that are too late for microseconds.
+    """
+    tracks, steps = _allocations(trace), _steps(trace)
+    if not steps:
+        where = trace.source or "the trace"
+        raise TraceError(
+            f"{where}: tells no times, so it has no time line; spans, allocations or responses with times are needed"
+        )
+    for more in (_spans(trace), _instants(trace), steps):
+        for track, own in more.items():
+            tracks.setdefault(track, []).extend(own)
+    place = _Places(several_runs=len(trace.runs) > 1)
+    slices: list[dict[str, Any]] = []
+    for (run, process, thread), own in sorted(tracks.items(), key=lambda item: _reading_order(item[0])):
+        for number, lane in enumerate(lanes(own), start=1):
+            pid, tid = place(run, process, thread if number == 1 else f"{thread} ({number})")
+            slices += [
+                {"ph": "X", "name": one.name, "cat": one.category, "pid": pid, "tid": tid, "ts": one.start_us,
+                 "dur": one.end_us - one.start_us, "args": one.args}
+                for one in lane
+            ]  # fmt: skip
+    counters = [
+        {"ph": "C", "name": name, "pid": place(run, LOOP, "steps")[0], "ts": at_us, "args": {unit: value}}
+        for run in trace.runs
+        for name, unit, points in (_batch(trace, run), _cost(trace, run))
+        for at_us, value in points
+    ]
+    return place.named + slices + counters
+
+
+def write_perfetto(trace: Trace, path: str | Path) -> Path:
+    """Write the trace as a JSON file of trace events, packed where the name ends in ``.gz``.
+
+    Raises:
+        TraceError: see ``trace_events``; or the file cannot be written.
+    """
+    path = Path(path)
+    content = {"traceEvents": trace_events(trace), "displayTimeUnit": "ms", "otherData": {"runs": ", ".join(trace.runs)}}
+    data = json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+    if path.name.lower().endswith(".gz"):
+        data = gzip.compress(data, mtime=0)
+    storage.replace_file(path, lambda stream: stream.write(data))
+    return path
+
+
+class _Places:
+    """Numbers of processes and threads, given and named when they are first asked for."""
+
+    def __init__(self, several_runs: bool) -> None:
+        self._several_runs = several_runs
+        self.named: list[dict[str, Any]] = []
+        self._pids: dict[str, int] = {}
+        self._tids: dict[tuple[int, str], int] = {}
+
+    def __call__(self, run: str, process: str, thread: str) -> tuple[int, int]:
+        process = f"{run}: {process}" if self._several_runs else process
+        if process not in self._pids:
+            self._pids[process] = len(self._pids) + 1
+            self._name("process_name", self._pids[process], 0, process)
+        pid = self._pids[process]
+        if (pid, thread) not in self._tids:
+            self._tids[pid, thread] = len(self._tids) + 1
+            self._name("thread_name", pid, self._tids[pid, thread], thread)
+        return pid, self._tids[pid, thread]
+
+    def _name(self, kind: str, pid: int, tid: int, name: str) -> None:
+        self.named.append({"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}})
+
+
+def _reading_order(track: Track) -> tuple[Any, ...]:
+    """The loop first; numbers in names count as numbers."""
+    run, process, thread = track
+    parts = [re.split("([0-9]+)", name) for name in (process, thread)]
+    numbered = [[(int(part), "") if part.isdecimal() else (-1, part) for part in name] for name in parts]
+    return (run, process != LOOP, *numbered)
+
+
+def _us(seconds: Any) -> int:
+    if seconds * 1e6 > LARGEST_WHOLE_NUMBER:
+        raise TraceError(
+            f"a time of {seconds:g} s is too late for a time line in microseconds; seconds since the run's start are needed"
+        )
+    return round(float(seconds) * 1e6)
+
+
+def _steps(trace: Trace) -> Tracks:
+    """A slice per step: from the first time that the trace tells of it to the last."""
+    times = [
+        table[["run", "step", "start_s", "end_s"]]
+        for table in (trace.allocations, trace.spans, trace.rollouts)
+        if len(table) and {"start_s", "end_s"} <= set(table.columns)
+    ]
+    known = pd.concat(times).dropna() if times else pd.DataFrame(columns=["run", "step"])
+    tracks: Tracks = {}
+    for (run, step), own in known.groupby(["run", "step"], sort=True):
+        one = Slice("rl.loop", _us(own["start_s"].min()), _us(own["end_s"].max()), "step", {"step": int(step)})
+        tracks.setdefault((run, LOOP, "steps"), []).append(one)
+    return tracks
+
+
+def _allocations(trace: Trace) -> Tracks:
+    """What held GPUs: a slice that encloses what they were held for."""
+    tracks: Tracks = {}
+    for one in trace.allocations.itertuples():
+        args = {
+            "step": one.step,
+            "gpus": list(one.gpu_ids),
+            "kind": one.kind,
+            "market": one.market,
+            "usd_per_gpu_s": one.usd_per_gpu_s,
+        }
+        held = Slice("held", _us(one.start_s), _us(one.end_s), one.role, jsonable(args))
+        tracks.setdefault(_holder(one), []).append(held)
+    return tracks
+
+
+def _holder(allocation: Any) -> Track:
+    where = allocation.role if is_null(allocation.node) else f"{allocation.role}, node {allocation.node}"
+    return allocation.run, where, allocation.holder
+
+
+def _spans(trace: Trace) -> Tracks:
+    """What was done, by holder; what ran in the background apart."""
+    holders = {(one.run, one.step, one.holder): _holder(one) for one in trace.allocations.itertuples()}
+    tracks: Tracks = {}
+    spans = trace.spans.sort_values(["start_s", "end_s"], kind="stable")
+    for (run, step, holder), own in spans.groupby(["run", "step", "holder"], sort=False):
+        track = holders.get((run, step, holder), (run, "holders without allocations", holder))
+        background = own["background"].to_numpy(dtype=bool)
+        foreground = [_slice(one) for one in own[~background].itertuples()]
+        tracks.setdefault(track, []).extend(foreground + _samplings(foreground))
+        if background.any():
+            behind = [_slice(one) for one in own[background].itertuples()]
+            tracks.setdefault((*track[:2], f"{holder}, background"), []).extend(behind + _samplings(behind))
+    return tracks
+
+
+def _slice(span: Any) -> Slice:
+    told = {name: getattr(span, name) for name in ("step", *_TOLD)}
+    args = jsonable({name: value for name, value in told.items() if not is_null(value)})
+    return Slice(NAMES.get(span.phase, span.phase), _us(span.start_s), _us(span.end_s), span.phase, args)
+
+
+def _samplings(slices: Sequence[Slice]) -> list[Slice]:
+    """One ``rl.sample`` around all phases of generation that follow each other; slices come by their starts."""
+    found = []
+    for sampling, group in itertools.groupby(slices, key=lambda one: one.category in SAMPLING):
+        if sampling:
+            own = list(group)
+            found.append(
+                Slice("rl.sample", own[0].start_us, max(one.end_us for one in own), "generation", {"step": own[0].args["step"]})
+            )
+    return found
+
+
+def _instants(trace: Trace) -> Tracks:
+    """Events: slices that take no time, on a track of the loop."""
+    tracks: Tracks = {}
+    for one in trace.events.itertuples():
+        told = {"step": one.step, "holder": one.holder, "detail": one.detail}
+        args = jsonable({name: value for name, value in told.items() if not is_null(value)})
+        at_us = _us(one.time_s)
+        tracks.setdefault((one.run, LOOP, "events"), []).append(Slice(one.name, at_us, at_us, "event", args))
+    return tracks
+
+
+def _batch(trace: Trace, run: str) -> Counter:
+    """Responses being generated: those whose times are known, else the mean batch of all decode spans at a time."""
+    rows = trace.rollouts[trace.rollouts["run"] == run]
+    if {"start_s", "end_s"} <= set(rows.columns):
+        rows = rows.dropna(subset=["start_s", "end_s"]).assign(batch_mean=1.0)
+    if not {"start_s", "end_s"} <= set(rows.columns) or rows.empty:
+        spans = trace.spans[(trace.spans["run"] == run) & (trace.spans["phase"] == "decode")]
+        rows = spans.dropna(subset=["batch_mean"])
+    start, end = (rows[name].to_numpy(dtype=float) for name in ("start_s", "end_s"))
+    size = rows["batch_mean"].to_numpy(dtype=float)
+    return "running batch", "responses", _steps_of(np.concatenate([start, end]), np.concatenate([size, -size]))
+
+
+def _cost(trace: Trace, run: str) -> Counter:
+    """Dollars spent so far, at every moment at which what is held changes."""
+    held = trace.allocations[trace.allocations["run"] == run]
+    start, end = (held[name].to_numpy(dtype=float) for name in ("start_s", "end_s"))
+    usd_per_s = np.array([len(ids) for ids in held["gpu_ids"]], dtype=float) * held["usd_per_gpu_s"].to_numpy(dtype=float)
+    at_s = np.unique(np.concatenate([start, end]))
+    spent = [float((usd_per_s * np.clip(t - start, 0.0, end - start)).sum()) for t in at_s]
+    return "cost", "usd", list({_us(t): usd for t, usd in zip(at_s, spent, strict=True)}.items())
+
+
+def _steps_of(at_s: np.ndarray, changes: np.ndarray) -> list[tuple[int, float]]:
+    """Values of a sum that changes at (N,) times, after each; rounded to what floats keep of it."""
+    order = np.argsort(at_s, kind="stable")
+    sums = np.maximum(np.round(np.cumsum(changes[order]), 9), 0.0)
+    return list({_us(t): float(value) for t, value in zip(at_s[order], sums, strict=True)}.items())

@@ -1,0 +1,210 @@
+"""Records a training loop that is not ours, in this project's trace format, while it runs.
+
+Knows rows and a folder; nothing of frameworks (``trl_callback.py`` knows TRL). Made so that it cannot break what it watches:
+nothing raises, what goes wrong is logged once per kind and counted, a row costs some ten microseconds however long the run is,
+and a process that is killed loses what was not flushed, a second's rows or 256, never the trace.
+
+    with Recorder("out/recorded") as recorder:
+        for step, batch in enumerate(batches):
+            with recorder.span("decode", step=step):
+                responses = generate(batch)
+            for i, response in enumerate(responses):
+                recorder.append(step=step, prompt_id=..., sample=..., response_tokens=len(response.tokens))
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rlhfless.trace import storage
+from rlhfless.trace.checks import validate
+from rlhfless.trace.errors import TraceError
+from rlhfless.trace.io import complete_meta, load, new_folder, write_folder
+from rlhfless.trace.journal import Journal, line_of
+from rlhfless.trace.rows import checked_row
+
+FLUSH_ROWS = 256
+FLUSH_S = 1.0
+MOST_WAITING = 10_000  # rows that wait for a disk to take them again; older ones are given up
+_log = logging.getLogger(__name__)
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _harmless(what: str) -> Callable[[Method], Method]:
+    """A method that does nothing where it fails, but says so."""
+
+    def decorate(method: Method) -> Method:
+        @functools.wraps(method)
+        def safely(self: Recorder, *args: Any, **values: Any) -> Any:
+            try:
+                with self._lock:
+                    return method(self, *args, **values)
+            except Exception as error:  # whatever it is, the loop that is watched goes on
+                self.failed(what, error)
+
+        return safely  # type: ignore[return-value]
+
+    return decorate
+
+
+class Recorder:
+    """Appends rows of ``rollouts`` and ``spans`` to a trace folder while a loop runs. Its methods never raise.
+
+    The folder is a trace at any moment: ``read_trace`` reads it while it is recorded, after a crash and after ``close``. A
+    folder that a recorder wrote is continued, so a run that is restarted goes on in it; a step that is recorded again by a
+    later recorder replaces what was there.
+
+    Args:
+        folder: where the trace goes. run: name of the run, for rows that name none.
+        meta: what ``meta.json`` should remember besides (seeds, device, ...). ``clock`` stays unknown: it names clocks of
+            runs with allocations.
+
+    Attributes:
+        recorded: rows taken so far; lost: rows that could not be.
+    """
+
+    def __init__(self, folder: str | Path, run: str = "recorded", meta: Mapping[str, Any] | None = None) -> None:
+        self.folder, self.run = Path(folder), run
+        self.recorded = self.lost = 0
+        self._lock = threading.RLock()
+        self._told: set[str] = set()
+        self._waiting: list[bytes] = []
+        self._journal: Journal | None = None
+        self._flushed = self._began = time.monotonic()
+        self._open(dict(meta or {}))
+
+    @_harmless("nothing is recorded")
+    def _open(self, meta: dict[str, Any]) -> None:
+        known = (self.folder / "meta.json").exists()
+        if known and not storage.read_json(self.folder / "meta.json").get("recorder"):
+            raise TraceError(f"{self.folder}: holds a trace that no recorder wrote; name another folder")
+        if not known:
+            new_folder(self.folder)
+        journal = Journal(self.folder)
+        try:
+            if known:
+                self._began -= fold(self.folder, journal)
+            else:
+                write_folder(self.folder, {}, [], complete_meta({**meta, "clock": None, "recorder": True}, []))
+        except BaseException:
+            journal.close()
+            raise
+        self._journal = journal
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the run's start, which is where an earlier recording in this folder ended."""
+        return time.monotonic() - self._began
+
+    @_harmless("a response was not recorded")
+    def append(self, **values: Any) -> None:
+        """Record one response: ``step, prompt_id, sample, response_tokens``, and whatever else is known of it.
+
+        Args:
+            values: columns of ``rollouts`` (``rlhfless/trace/schema.py``: ``prompt_tokens, finish_reason, reward,
+                weights_version, actor, start_s, first_token_s, end_s``, ...); others are kept as they are.
+        """
+        self._take("rollouts", values)
+
+    @_harmless("a span was not recorded")
+    def append_span(self, **values: Any) -> None:
+        """Record what was done when: ``step, holder, phase, start_s, end_s`` (``now_s`` is the clock), and other columns of
+        ``spans``."""
+        self._take("spans", values)
+
+    @contextmanager
+    def span(self, phase: str, step: int, holder: str = "trainer", **values: Any) -> Iterator[None]:
+        """Record the time that a block takes, also where it raises.
+
+        Args:
+            phase: ``decode, prepare, learn, sync``, ...: one of ``PHASES``.
+        """
+        start_s = self.now_s
+        try:
+            yield
+        finally:
+            self.append_span(step=step, holder=holder, phase=phase, start_s=start_s, end_s=self.now_s, **values)
+
+    @_harmless("rows could not be written")
+    def flush(self) -> None:
+        """Hand all rows to the operating system: from then on a killed process does not lose them."""
+        self._write()
+
+    @_harmless("the recording could not be closed, but what was written can be read")
+    def close(self) -> None:
+        """Write all rows and turn them into the trace's tables. Nothing can be recorded any more."""
+        if self._journal is None:
+            return
+        self.flush()
+        journal, self._journal = self._journal, None
+        self._give_up(len(self._waiting))
+        try:
+            fold(self.folder, journal)
+        finally:
+            journal.close()
+            if self.lost:
+                _log.warning("recording into %s: %d of %d rows were lost", self.folder, self.lost, self.lost + self.recorded)
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def failed(self, what: str, error: Exception) -> None:
+        """Count what was lost, and log the first failure of a kind."""
+        if what not in self._told:
+            self._told.add(what)
+            _log.warning("recording into %s: %s (%s); the loop goes on, and this is not said again", self.folder, what, error)
+
+    def _take(self, table: str, values: dict[str, Any]) -> None:
+        self.lost += 1  # until it is taken
+        if self._journal is None:
+            raise TraceError(f"{self.folder}: no recording is open; a recorder that could begin and is not closed is needed")
+        self._waiting.append(line_of(table, checked_row(table, {"run": self.run, **values})))
+        self.lost -= 1
+        self.recorded += 1
+        if time.monotonic() - self._flushed >= FLUSH_S or len(self._waiting) % FLUSH_ROWS == 0:
+            self.flush()
+
+    def _write(self) -> None:
+        if self._journal is None or not self._waiting:
+            return
+        self._flushed = time.monotonic()
+        try:
+            self._journal.append(self._waiting)
+        except OSError:
+            self._give_up(len(self._waiting) - MOST_WAITING)
+            raise
+        self._waiting = []
+
+    def _give_up(self, rows: int) -> None:
+        """Lose the oldest rows that wait."""
+        if rows > 0:
+            self.lost, self.recorded = self.lost + rows, self.recorded - rows
+            del self._waiting[:rows]
+
+
+def fold(folder: Path, journal: Journal) -> float:
+    """Put the rows of a folder's journal into its tables. Killed at any moment, it leaves a trace with all of them.
+
+    Returns:
+        Seconds since the run's start at which the last row ended.
+
+    Raises:
+        TraceError: the folder cannot be read or written.
+    """
+    meta, frames, plans = load(folder)
+    if journal.size_bytes:
+        rows = {table: validate(table, frame, folder / f"{table}.parquet") for table, frame in frames.items()}
+        write_folder(folder, {table: storage.to_arrow(table, frame) for table, frame in rows.items()}, plans, meta)
+        journal.empty()
+    ends = (frame["end_s"].max() for frame in frames.values() if "end_s" in frame.columns)
+    return max((float(end) for end in ends if end == end), default=0.0)

@@ -1,0 +1,63 @@
+"""One row at a time: what ``validate`` says of a frame, said of a row while a loop is running, in microseconds.
+
+Knows single rows; what relates rows to each other (repeated responses, say) is the business of journal.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlhfless.trace.casts import cast_cell, jsonable, shown
+from rlhfless.trace.errors import TraceError
+from rlhfless.trace.schema import TABLES
+
+_COLUMNS = {table: {column.name: column for column in columns} for table, columns in TABLES.items()}
+_ORDERED = (("start_s", "first_token_s"), ("first_token_s", "end_s"), ("start_s", "end_s"))
+
+
+def checked_row(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The row in plain JSON types, such that a frame of such rows is valid as far as single rows go.
+
+    Columns of ``rollouts`` that the schema does not know are kept. Text that is no valid Unicode has its wrong parts replaced
+    by question marks.
+
+    Raises:
+        TraceError: one sentence: column, value, and what would be right.
+    """
+    known = _COLUMNS[table]
+    row: dict[str, Any] = {}
+    for name, column in known.items():
+        if name in values:
+            try:
+                cell = cast_cell(column, values[name])
+            except ValueError as error:
+                raise TraceError(f"{table}: column '{name}' is {shown(values[name])}; {error} is needed") from None
+            row[name] = _writable(cell) if isinstance(cell, str) else cell
+        elif column.required:
+            raise TraceError(f"{table}: column '{name}' ({column.doc}) is missing among {', '.join(values) or 'no columns'}")
+    for name in values.keys() - known.keys():
+        if table != "rollouts":
+            raise TraceError(f"{table}: '{name}' is none of its columns; such things go into the column 'detail'")
+        cell = jsonable(values[name])
+        row[_writable(name)] = _writable(cell) if isinstance(cell, str) else cell
+    _refuse_contradictions(table, row)
+    return row
+
+
+def _refuse_contradictions(table: str, row: Mapping[str, Any]) -> None:
+    for first, second in _ORDERED:
+        start, end = row.get(first), row.get(second)
+        if start is not None and end is not None and end < start:
+            raise TraceError(
+                f"{table}: column '{second}' is {end:g}, before '{first}', which is {start:g}; a later time is needed"
+            )
+    batch, slots = row.get("batch_mean"), row.get("slots")
+    if batch is not None and slots is not None and batch > slots * (1 + 1e-9):
+        raise TraceError(
+            f"{table}: column 'batch_mean' is {batch:g}, above 'slots', which is {slots}; a batch within them is needed"
+        )
+
+
+def _writable(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
