@@ -32,13 +32,13 @@ from rlhfless.training.model import load_model, save_model
 from rlhfless.training.run import make_model
 
 SIZE: dict[str, Any] = {
-    "steps": 48, "pool": 256, "prompts_per_step": 32, "samples": 8,
+    "steps": 44, "pool": 512, "prompts_per_step": 32, "samples": 8, "schedule": "linear",
     "gpus": 32, "time_weight": 0.5,  # neither end of the front, so that plans stay below the cluster's size as lengths grow
 }  # fmt: skip
 TINY: dict[str, Any] = {"steps": 2, "pool": 8, "prompts_per_step": 4, "samples": 2, "response_limit": 40}
 OPTIONS: dict[str, dict[str, Any]] = {
-    "grpo": {"learning_rate": 5e-4, "updates": 2},
-    "ppo": {"learning_rate": 5e-4, "critic_learning_rate": 5e-3, "updates": 2},
+    "grpo": {"learning_rate": 4e-4, "updates": 2, "warmup_steps": 4},
+    "ppo": {"learning_rate": 3e-4, "critic_learning_rate": 5e-3, "updates": 2, "warmup_steps": 4},
 }
 KEPT = ("reward_mean", "response_tokens_mean", "actors", "planned_makespan_s", "makespan_s", "gpu_seconds")
 AIM, MINUTES = 2.0, 10.0
