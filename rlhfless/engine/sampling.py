@@ -124,6 +124,6 @@ def _race(probabilities: Tensor, noise: Tensor) -> Tensor:
 
 def signals(logits: Tensor, eos_id: int) -> tuple[Tensor, Tensor]:
     """(R,) log-probability of the end of text and (R,) entropy in nats, both before any filter: what a predictor of the
-    remaining length reads while a response is decoded."""
+    remaining length learns from. They come with completions and with responses that are cut."""
     logprobs = torch.log_softmax(logits, -1)
     return logprobs[:, eos_id], -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)
