@@ -29,7 +29,7 @@ HEADINGS = {
     "Schedule": ["policy", "time_weight", "preparation", "preparation_actors"],
     "Actors": [
         "executor", "engine", "gpus", "gpus_per_node", "gpus_per_actor", "profile", "memory_gib", "charging", "ray_address",
-        "keep_s",
+        "keep_s", "prewarm",
     ],
 }  # fmt: skip
 
@@ -113,6 +113,13 @@ HEADINGS = {
 )  # fmt: skip
 @click.option("--ray-address", help="Of a Ray cluster (HOST:PORT, auto).  [default: one is started here]")
 @click.option("--keep-s", type=float, default=60.0, show_default=True, help="How long idle actors of a pool wait for work (s).")
+@click.option(
+    "--prewarm",
+    type=click.Choice(["none", "shortest", "forecast"]),
+    default="none",
+    show_default=True,
+    help="Start a pool's actors ahead of a step.",
+)
 def train(
     out: Path, resume: bool, model: Path | None, loggers: tuple[str, ...], gpus_per_actor: int | None, **options: Any
 ) -> None:

@@ -20,7 +20,10 @@ CHARGING = ("profile", "measured")
 EXECUTORS = ("virtual", "local", "ray")
 ENGINES = ("torch", "vllm")
 PREPARATION = ("after", "overlap")
-MAY_CHANGE = ("steps", "keep", "learner_processes", "device", "ray_address", "keep_s")  # when a run is resumed
+PREWARM = ("none", "shortest", "forecast")
+MAY_CHANGE = (  # when a run is resumed
+    "steps", "keep", "learner_processes", "device", "ray_address", "keep_s", "prewarm",
+)  # fmt: skip
 
 
 class TrainError(ValueError):
@@ -64,6 +67,8 @@ class TrainConfig:
             Ray actors, on one machine or many.
         ray_address: of a Ray cluster that is there, as for ``ray.init``; None starts one here, of one
             node. keep_s: seconds that an actor without work waits for the next step; 0 ends it at once.
+        prewarm: whether actors of a pool are started ahead of the next step, which is expected after the ``shortest`` step so
+            far, or by the plan's own ``forecast`` of its makespan and the rest of the step (see ``Lifecycle``).
         engine: what actors decode with; ``vllm`` runs in a process of its own per actor, so not on the virtual clock.
         charging: of the virtual clock: seconds of generation by the ``profile``, or ``measured``: decided with the profile's
             seconds, charged what each actor's iterations take here when they are replayed alone.
@@ -123,6 +128,7 @@ class TrainConfig:
     executor: str = "virtual"
     ray_address: str | None = None
     keep_s: float = 60.0
+    prewarm: str = "none"
     engine: str = "torch"
     charging: str = "profile"
     policy: str = "solver"
@@ -144,7 +150,7 @@ class TrainConfig:
         for name, known in (
             ("algorithm", ALGORITHMS), ("charging", CHARGING), ("executor", EXECUTORS), ("engine", ENGINES),
             ("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS), ("preparation", PREPARATION),
-            ("device", DEVICES),
+            ("device", DEVICES), ("prewarm", PREWARM),
         ):  # fmt: skip
             if getattr(self, name) not in known:
                 raise TrainError(f"{name} {getattr(self, name)!r} is unknown; choose from {', '.join(known)}")
@@ -174,6 +180,16 @@ class TrainConfig:
             )
         if not self.keep_s >= 0:
             raise TrainError(f"keep_s is {self.keep_s}; a number of seconds of 0 or more is needed")
+        if self.prewarm != "none" and (self.executor == "virtual" or self.keep_s == math.inf):
+            never = (
+                "actors that are emulated start at once"
+                if self.executor == "virtual"
+                else "actors that wait for ever end never"
+            )
+            raise TrainError(
+                f"prewarm is {self.prewarm!r}, but {never}, so none would be started ahead; choose prewarm 'none', or executor "
+                "'local' or 'ray' with a finite keep_s"
+            )
         if self.memory_gib is not None and (self.memory_gib <= 0 or self.engine == "vllm"):
             raise TrainError(
                 f"memory_gib is {self.memory_gib} with engine {self.engine!r}; it must be above 0, and it decides the slots "

@@ -13,7 +13,7 @@ from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.engine.torch_memory import admission_within
 from rlhfless.engine.torch_process import cuda_devices
-from rlhfless.executor import Lifecycle, ProcessPool, RayPool
+from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep
 from rlhfless.executor.ray_cluster import import_ray
 from rlhfless.folders import OwnFolder, in_memory
 from rlhfless.training.config import TrainConfig, TrainError
@@ -111,11 +111,13 @@ def make_pool(config: TrainConfig, cluster: Cluster) -> ProcessPool | RayPool | 
     """
     if config.executor == "virtual":
         return None
+    forecasts = {"none": None, "shortest": ShortestStep(), "forecast": PlanForecast()}
+    lifecycle = Lifecycle(config.keep_s, forecasts[config.prewarm])
     if config.executor == "local":
-        return ProcessPool(lifecycle=Lifecycle(keep_s=config.keep_s))
+        return ProcessPool(lifecycle=lifecycle)
     there = config.ray_address is not None or import_ray().is_initialized()
     logical = None if there or cuda_devices() else config.gpus
-    pool = RayPool(config.ray_address, gpus=logical, lifecycle=Lifecycle(keep_s=config.keep_s))
+    pool = RayPool(config.ray_address, gpus=logical, lifecycle=lifecycle)
     try:
         pool.check(cluster)
     except BaseException:

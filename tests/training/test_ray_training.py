@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from unittest import mock
@@ -49,6 +50,15 @@ def test_without_ray_one_sentence_says_how_to_get_it(tmp_path: Path, model: Path
         ({"ray_address": "auto"}, "ray_address is 'auto', but executor 'virtual' uses no Ray cluster; choose 'ray'"),
         ({"executor": "ray", "keep_s": -1.0}, "keep_s is -1.0; a number of seconds of 0 or more is needed"),
         ({"executor": "ray", "keep_s": float("nan")}, "keep_s is nan"),
+        ({"executor": "local", "prewarm": "always"}, "prewarm 'always' is unknown; choose from none, shortest, forecast"),
+        (
+            {"prewarm": "shortest"},
+            "prewarm is 'shortest', but actors that are emulated start at once, so none would be started",
+        ),
+        (
+            {"executor": "ray", "keep_s": math.inf, "prewarm": "forecast"},
+            "prewarm is 'forecast', but actors that wait for ever",
+        ),
     ],
 )
 def test_wrong_options_are_refused(changes: dict[str, object], message: str) -> None:
