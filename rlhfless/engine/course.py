@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,17 @@ from solver.batching import Residency
 from solver.workload import FloatArray, IntArray
 
 BoolArray = NDArray[np.bool_]
+
+
+class Prefilled(NamedTuple):
+    """Responses that joined without all of their contexts: (V,) iterations, in order, who, and tokens computed for them."""
+
+    iteration: IntArray
+    response: IntArray
+    tokens: IntArray
+
+
+NOBODY = Prefilled(*[np.zeros(0, np.int64)] * 3)
 
 
 class Course:
@@ -217,6 +229,15 @@ class Course:
         """Rows that join between two boundaries."""
         stays = self.stays
         return stays.response[(stays.first >= first) & (stays.first < until) & (stays.last > stays.first)]
+
+    def prefilled(self, first: int, until: int) -> Prefilled:
+        """Who joins between two boundaries and has tokens to compute then, in order of admission."""
+        if not len(self.iterations.prefill_at):
+            return NOBODY
+        stays = self.stays
+        rows = np.flatnonzero((stays.first >= first) & (stays.first < until) & (stays.last > stays.first) & (stays.prefill > 1))
+        rows = rows[stays.first[rows].argsort(kind="stable")]
+        return Prefilled(stays.first[rows], self._names[stays.response[rows]], stays.computed[rows])
 
     def completions(self, places: range, finish_of: Callable[[int], str]) -> list[Completion]:
         """The completions at these places of ``finishing``; ``finish_of`` says the finish reason of a response."""

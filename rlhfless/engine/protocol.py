@@ -97,7 +97,7 @@ class EngineSpan:
 
     ``tokens`` are computed prompt tokens (prefill) or generated tokens (decode); ``kv_tokens`` the mean KV tokens held;
     ``batch_mean`` the mean batch weighted by time; ``call`` which call of the phase, where there are several;
-    ``computed`` (response, tokens computed) of a prefill, from engines that tell.
+    ``computed`` (response, tokens computed) of the prefill of responses that join.
     """
 
     phase: str

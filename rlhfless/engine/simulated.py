@@ -265,7 +265,7 @@ class SimulatedEngine:
         if course.shares:
             self._known_prompts.update(course.members["prompt"][course.joining(first, until)].tolist())
         if until > first:
-            committed.spans.append(Stretch(course.iterations, self.slots, first, until))
+            committed.spans.append(Stretch(course, self.slots, first, until))
         if reported == before:
             return
 

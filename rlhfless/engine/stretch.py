@@ -1,6 +1,6 @@
 """What a simulated actor did between two committed boundaries, told as spans when somebody looks at it.
 
-Knows iterations; nothing of who commits them, or when.
+Knows courses; nothing of who commits them, or when.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from typing import overload
 
 import numpy as np
 
-from rlhfless.engine.iterations import Iterations
+from rlhfless.engine.course import NOBODY, Course
 from rlhfless.engine.protocol import EngineSpan
 
 
 class Stretch(Sequence[EngineSpan]):
-    """The iterations from boundary ``first`` to boundary ``until``, and what was added to them: a prefill span wherever one was
-    computed, and a decode span for every stretch between."""
+    """The iterations of a course from boundary ``first`` to boundary ``until``, and what was added to them: a prefill span
+    wherever one was computed, and a decode span for every stretch between."""
 
     __slots__ = ("_parts", "_spans")
 
-    def __init__(self, iterations: Iterations, slots: int, first: int, until: int) -> None:
-        self._parts = [_Part(iterations, slots, first, until)]
+    def __init__(self, course: Course, slots: int, first: int, until: int) -> None:
+        self._parts = [_Part(course, slots, first, until)]
         self._spans: list[EngineSpan] | None = None
 
     def add(self, later: Stretch) -> None:
@@ -29,7 +29,7 @@ class Stretch(Sequence[EngineSpan]):
         assert self._spans is None, "nobody has looked at it yet"
         for part in later._parts:
             last = self._parts[-1]
-            if part.iterations is last.iterations and part.first == last.until:
+            if part.course is last.course and part.first == last.until:
                 last.until = part.until
             else:
                 last.shrink()
@@ -58,14 +58,19 @@ class Stretch(Sequence[EngineSpan]):
 class _Part:
     """Committed iterations of one course."""
 
-    __slots__ = ("first", "iterations", "slots", "until")
+    __slots__ = ("course", "first", "iterations", "prefilled", "slots", "until")
 
-    def __init__(self, iterations: Iterations, slots: int, first: int, until: int) -> None:
-        self.iterations, self.slots, self.first, self.until = iterations, slots, first, until
+    def __init__(self, course: Course, slots: int, first: int, until: int) -> None:
+        self.course: Course | None = course
+        self.iterations, self.prefilled = course.iterations, NOBODY  # what ``course`` says, where there is one
+        self.slots, self.first, self.until = slots, first, until
 
     def shrink(self) -> None:
         """Nothing follows: what was expected beyond needs no memory any more."""
-        self.iterations, self.first, self.until = self.iterations.part(self.first, self.until), 0, self.until - self.first
+        if self.course is not None:
+            found = self.course.prefilled(self.first, self.until)
+            self.prefilled, self.course = found._replace(iteration=found.iteration - self.first), None
+            self.iterations, self.first, self.until = self.iterations.part(self.first, self.until), 0, self.until - self.first
 
     def tell(self) -> list[EngineSpan]:
         """Its spans."""
@@ -94,11 +99,15 @@ class _Part:
         decoded = zip(*(column.tolist() for column in columns), strict=True)
         starts_s, computing = at_s[prefills - first], done.computing[low:high]
         computed_tokens = done.prefill_tokens[low:high] - computing  # the last of each is decoded
-        computed = zip(starts_s.tolist(), computing.tolist(), computed_tokens.tolist(), strict=True)
+        joined = self.prefilled if self.course is None else self.course.prefilled(first, until)
+        who = list(zip(joined.response.tolist(), joined.tokens.tolist(), strict=True))
+        after = joined.iteration.searchsorted(prefills, side="right")
+        own = map(slice, np.append(0, after[:-1]).tolist(), after.tolist())
+        computed = zip(starts_s.tolist(), computing.tolist(), computed_tokens.tolist(), own, strict=True)
         slots, prefilled = self.slots, len(at) - len(prefills)
         for k, (begin_s, end_s, mean, decoded_tokens, kv) in enumerate(decoded):
             if k >= prefilled:
-                from_s, count, prompt_tokens = next(computed)
-                told.append(EngineSpan("prefill", from_s, begin_s, float(count), slots, prompt_tokens, float(prompt_tokens)))
+                from_s, count, held, whose = next(computed)
+                told.append(EngineSpan("prefill", from_s, begin_s, float(count), slots, held, float(held), None, who[whose]))
             told.append(EngineSpan("decode", begin_s, end_s, mean, slots, decoded_tokens, kv))
         return told

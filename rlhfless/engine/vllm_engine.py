@@ -226,26 +226,27 @@ class VllmEngine:
             self._waiting.remove(s)
             s.start_s = iteration.start_s if s.start_s is None else s.start_s
         self._running, self._upcoming, self._clock_s = iteration.batch, None, iteration.end_s
-        computed, prefilled = 0, 0
+        computed: list[tuple[int, int]] = []
         for s, drawn in iteration.drawn.items():
             s.ids += drawn.ids
             s.logprobs += drawn.logprobs
             s.first_token_s = self._clock_s if s.first_token_s is None else s.first_token_s
             if (context_tokens := self._joined_tokens.pop(s, None)) is not None:
                 s.prefill_tokens += context_tokens - drawn.cached_tokens
-                computed, prefilled = computed + context_tokens - drawn.cached_tokens, prefilled + 1
-        self._record(iteration, computed, prefilled)
+                computed.append((s.request.response, context_tokens - drawn.cached_tokens))
+        self._record(iteration, computed)
         return self._finish(iteration)
 
-    def _record(self, iteration: Iteration, computed: int, prefilled: int) -> None:
-        """Spans of an iteration that computed ``computed`` tokens of the contexts of ``prefilled`` responses."""
+    def _record(self, iteration: Iteration, newcomers: Sequence[tuple[int, int]]) -> None:
+        """Spans of an iteration that computed tokens of the contexts of ``newcomers``: (response, tokens)."""
         start_s, end_s, tokens = iteration.start_s, iteration.end_s, sum(len(d.ids) for d in iteration.drawn.values())
         if not tokens:  # long contexts take several iterations; their tokens are counted in the last one
             self._spans.prefill(start_s, end_s, 0, len(iteration.batch), iteration.kv_tokens)
             return
+        computed = sum(count for _, count in newcomers)
         decode_s = (end_s - start_s) * tokens / (tokens + computed)
         if computed:
-            self._spans.prefill(start_s, end_s - decode_s, computed, prefilled, computed)
+            self._spans.prefill(start_s, end_s - decode_s, computed, len(newcomers), computed, newcomers)
         begin_s, batch = end_s - decode_s if computed else start_s, len(iteration.drawn)
         self._spans.decode(begin_s, end_s, tokens, batch * decode_s, iteration.kv_tokens * decode_s)
 

@@ -67,6 +67,8 @@ class StepRecord:
     _told: list[_Told | tuple[str, Iterable[EngineSpan]]] = field(default_factory=list, repr=False)  # not in ``_spans`` yet
     _going_on: dict[str, Stretch] = field(default_factory=dict, repr=False)  # of ``_told``, by holder
     _latest: dict[str, Row] = field(default_factory=dict, repr=False)  # the last engine span of each holder
+    _came: dict[tuple[int, str], list[int]] = field(default_factory=dict, repr=False)  # (response, receiver): in ``recomputes``
+    _known: int = field(default=0, repr=False)  # how many of ``recomputes`` are in it
     _told_again: set[int] = field(default_factory=set, repr=False)  # of ``recomputes``, those that a span tells of
     _whole: bool = field(default=False, repr=False)  # mean KV tokens are to be whole numbers
     _completions: dict[int, Completion] = field(default_factory=dict, repr=False)
@@ -193,13 +195,13 @@ class StepRecord:
     def _computed_again(self, holder: str, span: EngineSpan) -> list[Row]:
         """Of a prefill, the responses that moved here without their KV caches, each with its share of the seconds."""
         per_token_s = (span.end_s - span.start_s) / max(1, sum(tokens for _, tokens in span.computed))
+        for one in self.recomputes[self._known :]:
+            self._came.setdefault((one.response, one.receiver), []).append(self._known)
+            self._known += 1
         again = []
         for response, tokens in span.computed:
-            came = [
-                (one.time_s, n)
-                for n, one in enumerate(self.recomputes)
-                if (one.response, one.receiver) == (response, holder) and one.time_s <= span.start_s + 1e-9
-            ]
+            handed = ((self.recomputes[n].time_s, n) for n in self._came.get((response, holder), ()))
+            came = [one for one in handed if one[0] <= span.start_s + 1e-9]
             if came and (latest := max(came)[1]) not in self._told_again:  # else it was evicted since
                 self._told_again.add(latest)
                 sender = self.recomputes[latest].sender

@@ -9,8 +9,8 @@ out/gpu_plans.json with plans made with the profile NAME (or a profile's file), 
 prepared. Models of Qwen2.5's shapes with random weights, bfloat16 on a GPU. Parts, in order:
 
 - ``profile SIZE``: seconds of a decode iteration (TPOT) by batch and context and of prefill calls; the profile fitted to them;
-  the ratio to the shipped profile of that model, which is generated, where there is one (aim: within 1.5x). Contexts are
-  measured as the engine attends over them: rounded up to the width of its graphs.
+  the ratio to the shipped profile of that model, which is generated, where there is one (aim, if it is of this GPU: within
+  1.5x). Contexts are measured as the engine attends over them: rounded up to the width of its graphs.
 - ``replay``: a step of 512 prompts x 8 samples of known, forced lengths (fewer prompts where time or memory forbid it, see
   "prompts"; never more) on 16 emulated GPUs by the prepared plans of four policies, charged ``measured``; every actor is
   replayed once. Aim: planned within 10 % of executed. "planned" is what the plan takes by the fitted profile of the first size.
@@ -157,7 +157,7 @@ def run(report: Report, device: str, sizes: list[str], only: list[str], policies
 
     def profile(size: str) -> dict[str, Any]:
         grid = TINY_GRID if tiny else GRID
-        return measured_profile(lambda: load(size, device, tiny), grid, SHIPPED.get(size), 0.7 * needs.profile_s)
+        return measured_profile(lambda: load(size, device, tiny), grid, SHIPPED.get(size, {}), 0.7 * needs.profile_s)
 
     def replay() -> dict[str, Any]:
         fitted = report.parts.get(f"profile {sizes[0]}", {}).get("profile")

@@ -42,8 +42,8 @@ class Grid(NamedTuple):
     most_rounds: int
 
 
-def measured_profile(load: Callable[[], CausalLM], grid: Grid, shipped: str | None, seconds: float) -> dict[str, Any]:
-    """A profile of the engine with the model of ``load``, in about ``seconds``, and its ratio to a shipped one.
+def measured_profile(load: Callable[[], CausalLM], grid: Grid, shipped: dict[str, str], seconds: float) -> dict[str, Any]:
+    """A profile of the engine with the model of ``load``, in about ``seconds``, and its ratio to a ``shipped`` one (by GPU).
 
     Unlike ``rlhfless.latency.measure.measure_profile``, it goes through the grid as often as these seconds allow, and takes a
     start to be a sync, as of a prewarmed actor.
@@ -83,7 +83,7 @@ def measured_profile(load: Callable[[], CausalLM], grid: Grid, shipped: str | No
         print(f"{c.prompts:>3} x {c.tokens_each:<4} join, {c.ended} ends: {c.seconds * 1e3:8.2f} ms more than without")
     return {
         "profile": profile, "rounds": rounds, "attended_cells": [attended(context, device) for context in grid.contexts],
-        "shipped": against_shipped(points, step_s.reshape(-1), shipped),
+        "shipped": against_shipped(points, step_s.reshape(-1), shipped, lm.kind),
     }  # fmt: skip
 
 
@@ -93,18 +93,23 @@ def attended(context: int, device: str) -> int:
     return -(-(context + WARM_UP_CALLS) // width) * width
 
 
-def against_shipped(points: list[tuple[int, int]], seconds: np.ndarray, shipped: str | None) -> dict[str, Any] | str:
-    """Measured seconds of (batch, context) points relative to a shipped profile's."""
-    if shipped is None:
+def against_shipped(
+    points: list[tuple[int, int]], seconds: np.ndarray, shipped: dict[str, str], kind: str
+) -> dict[str, Any] | str:
+    """Measured seconds of (batch, context) points on a GPU relative to its shipped profile; to that of another GPU, which the
+    result says, where there is none of this one."""
+    if not shipped:
         print("no shipped profile of this model: nothing to compare with")
         return "there is no shipped profile of this model"
-    table = load_profile(shipped).table
+    name = shipped.get(kind, next(iter(shipped.values())))
+    table = load_profile(name).table
     assert table is not None
     ratio = np.array([s / float(table(batch, batch * context)) for (batch, context), s in zip(points, seconds, strict=True)])
     within = float((np.maximum(ratio, 1 / ratio) <= 1.5).mean())
     span = f"median {np.median(ratio):.2f}, {ratio.min():.2f} to {ratio.max():.2f}"
-    print(f"measured / {shipped}: {span}; {within:.0%} of the points within 1.5x")
-    found = {"name": shipped, "origin": read_profile(shipped)["origin"], "ratio": ratio.tolist(), "points": points}
+    whose = "of this GPU" if kind in shipped else f"profile of another GPU: this is {kind}"
+    print(f"measured / {name} ({whose}): {span}; {within:.0%} of the points within 1.5x")
+    found = {"name": name, "whose": whose, "origin": read_profile(name)["origin"], "ratio": ratio.tolist(), "points": points}
     return {**found, "median_ratio": float(np.median(ratio)), "share_within_1.5": within}
 
 

@@ -26,7 +26,7 @@ PREPARED = PROJECT / "out" / "gpu_lengths.npz"
 LOG_MEAN, LOG_SD = 369.56, 99.65  # of the log's first pass: 512 prompts x 8 samples, cut at 512 tokens
 PROMPTS, SAMPLES, LIMIT = 512, 8, 512
 SHORTEST_PROMPT, LONGEST_PROMPT = 48, 160  # the log has no prompts: lengths as questions of grade-school mathematics have
-SHIPPED = {"3B": "h100-qwen2.5-3b-tp1"}  # generated profiles to compare with
+SHIPPED = {"3B": {"nvidia-h100-80gb-hbm3": "h100-qwen2.5-3b-tp1"}}  # generated profiles to compare with, by size and GPU
 
 
 def attempted(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:

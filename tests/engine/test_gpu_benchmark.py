@@ -146,6 +146,7 @@ def test_every_part_runs_and_is_written(tmp_path):
     assert not [part for part in parts.values() if {"failed", "skipped"} & set(part)]
     assert "no shipped profile" in parts["profile 0.5B"]["shipped"]
     assert parts["profile 3B"]["shipped"]["name"] == "h100-qwen2.5-3b-tp1"
+    assert parts["profile 3B"]["shipped"]["whose"] == "profile of another GPU: this is cpu"
     assert parts["replay"]["plans_made_with"]["name"] == "h100-qwen2.5-3b-tp1"
     for name in ("static", "random", "rlhfless", "solver"):
         row = parts["replay"]["policies"][name]
@@ -201,3 +202,20 @@ def gpu_workload_profile():
     from rlhfless.latency import read_profile
 
     return read_profile("h100-qwen2.5-3b-tp1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "whose"),
+    [("nvidia-h100-80gb-hbm3", "of this GPU"), ("nvidia-h200", "profile of another GPU: this is nvidia-h200")],
+)
+def test_the_result_says_whose_profile_it_is_compared_with(kind, whose):
+    pytest.importorskip("transformers")
+    from gpu_parts import against_shipped
+
+    table = load_profile("h100-qwen2.5-3b-tp1").table
+    points = [(8, 128), (64, 512)]
+    seconds = np.array([2 * float(table(batch, batch * context)) for batch, context in points])
+    found = against_shipped(points, seconds, gpu_workload.SHIPPED["3B"], kind)
+    assert (found["name"], found["whose"]) == ("h100-qwen2.5-3b-tp1", whose)
+    assert found["ratio"] == pytest.approx([2.0, 2.0])
+    assert found["share_within_1.5"] == 0.0

@@ -108,6 +108,7 @@ def test_time_is_split_between_prefill_and_decode_by_tokens() -> None:
     prompt_tokens = requests(2)[0].prompt_tokens
     prefill, decode = engine.step(10.0, lambda: 11.0).spans
     assert (prefill.phase, prefill.start_s, prefill.tokens) == ("prefill", 10.0, 2 * prompt_tokens)
+    assert sorted(prefill.computed) == [(0, prompt_tokens), (1, prompt_tokens)]
     assert (decode.phase, decode.end_s, decode.tokens) == ("decode", 11.0, 2)
     assert prefill.end_s == decode.start_s == pytest.approx(11.0 - 2 / (2 * prompt_tokens + 2))
     (later,) = engine.step(11.0, lambda: 11.5).spans

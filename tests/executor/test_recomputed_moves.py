@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from executor_samples import Restless, plan_of, uniform_step
+from executor_samples import Restless, plan_of, run, uniform_step
 from replay_samples import executed, factory, torch_requests, torch_step
 
 from rlhfless.engine.journal import Replayed
+from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.executor import StepRecord
 from rlhfless.executor.retime import retime
 from rlhfless.executor.virtual import VirtualStep
@@ -64,6 +65,41 @@ def test_the_span_says_who_came_from_where_with_how_many_tokens(migration):
     told, _, _ = retime(ran.record, ran.log, ran.held, slower)
     [(_, later)] = again(told)
     assert later == {**one, "seconds": pytest.approx(3 * one["seconds"])}
+
+
+@pytest.mark.parametrize("admission", ["reserve", "preempt"])
+def test_the_simulated_engine_tells_what_the_torch_engine_tells(admission):
+    told = 0
+    for seed in range(2):
+        step = torch_step(seed, prefill_base_s=1e-3)
+        ran = executed(step, "static", Restless(seed), migration="recompute", admission=admission)
+        simulated = StepRecord("run", 0, ran.plan, 5.0)
+        done = ran.record.completions
+        known = [replace(r, target_tokens=done[r.response].response_tokens) for r in torch_requests(step)]
+        plan = replace(ran.plan, rule=Restless(seed, start_s=5.0))
+        VirtualStep(
+            plan, known, SimulatedEngine, step.latency, step.cluster, simulated,
+            StepRest(prepare_s=0.3, learn_s=0.2, learner_gpus=1), admission, "recompute",
+        ).run()  # fmt: skip
+        found, asked = (
+            sorted(again(record), key=lambda told: (told[0]["holder"], told[0]["start_s"], told[1]["response"]))
+            for record in (simulated, ran.record)
+        )
+        for (span, one), (expected_in, expected) in zip(found, asked, strict=True):
+            assert (span["holder"], span["start_s"]) == (expected_in["holder"], pytest.approx(expected_in["start_s"]))
+            assert one == {**expected, "seconds": pytest.approx(expected["seconds"], abs=2e-9)}
+        told += len(found)
+    assert told > 0
+
+
+def test_a_simulated_response_that_waits_for_a_slot_is_named_when_it_is_computed():
+    """Actor 1 has responses of 12, 5 and 8 tokens for two slots: the one that comes is fourth, and begins when 8 are done."""
+    step = uniform_step([9, 2, 12, 5, 8], prefill_base_s=0.02, prefill_per_token_s=0.001)
+    record = run(step, plan_of([(0, 1), (2, 3, 4)], Once(), slots=2), migration="recompute")
+    [(span, one)] = again(record)
+    assert (span["holder"], one["response"], one["tokens"], one["from_actor"]) == ("actor-1", 0, 11, "actor-0")
+    assert (span["tokens"], span["batch_mean"]) == (11, 1.0)
+    assert one["seconds"] == pytest.approx(span["end_s"] - span["start_s"])
 
 
 @pytest.mark.parametrize("admission", ["reserve", "preempt"])

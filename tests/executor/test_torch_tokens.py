@@ -12,7 +12,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.executor import StepRecord, run_step
-from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.scheduling import POLICIES, PlanningInput, make_policy
 from rlhfless.scheduling.rlhfuse import RLHFuse
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
@@ -41,9 +41,10 @@ def requests() -> list[Request]:
     ]
 
 
-def run(policy: str, factory: TorchEngineFactory, migration: str = "move") -> StepRecord:
+def run(policy: str, factory: TorchEngineFactory, migration: str = "move", truth: np.ndarray | None = None) -> StepRecord:
+    """``truth``: (P, G) lengths that the policy plans with; without them it has predictions, which are wrong."""
     asked = requests()
-    lengths = np.repeat(np.linspace(5, 40, PROMPTS), SAMPLES).reshape(PROMPTS, SAMPLES)
+    lengths = np.repeat(np.linspace(5, 40, PROMPTS), SAMPLES).reshape(PROMPTS, SAMPLES) if truth is None else truth
     workload = Workload.grid([r.prompt_tokens for r in asked[::SAMPLES]], lengths, response_limit=LIMIT)
     given = PlanningInput(workload, Cluster(1, 4, 1), LATENCY, Objective(0.96), time_limit_s=0.1)
     chosen = RLHFuse(threshold_share=0.6) if policy == "rlhfuse" else make_policy(policy, tau=0.5)
@@ -67,15 +68,23 @@ def test_lengths_differ_so_that_cuts_have_something_to_move(undisturbed: StepRec
     assert {c.finish_reason for c in undisturbed.completions.values()} == {"stop", "length"}
 
 
-@pytest.mark.parametrize("migration", ["move", "recompute"])
-@pytest.mark.parametrize("policy", ["static", "random", "rlhfless", "rlhfuse", "fold"])
+MOVING = ("rlhfless", "rlhfuse", "fold", "random+tau")
+RULES = (*MOVING, "solver+replan", "oracle+replan")  # of the others nothing can move
+
+
+@pytest.mark.parametrize(
+    ("policy", "migration"), [*((policy, "move") for policy in POLICIES), *((policy, "recompute") for policy in RULES)]
+)
 def test_tokens_do_not_depend_on_the_policy(
     policy: str, migration: str, factory: TorchEngineFactory, undisturbed: StepRecord
 ) -> None:
     """Moved or recomputed: on one CPU thread a prefill gives the bits that decoding gave (see the engine's own tests)."""
-    record = run(policy, factory, migration)
+    lengths = [undisturbed.completions[i].response_tokens for i in range(PROMPTS * SAMPLES)]
+    truth = np.reshape(lengths, (PROMPTS, SAMPLES)) if policy.startswith("oracle") else None
+    record = run(policy, factory, migration, truth)
     assert token_hashes(record) == token_hashes(undisturbed)
-    if policy in ("rlhfless", "rlhfuse", "fold"):
+    assert policy in RULES or record.rule is None, "what has a rule is to be tried with recomputation too"
+    if policy in MOVING:
         assert record.moves > 0, "the policy moved nothing, so this run shows nothing"
 
 
