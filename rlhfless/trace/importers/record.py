@@ -58,7 +58,7 @@ class Record:
         return finite(value)
 
     def text(self, name: str) -> str:
-        """A text; surrogates that stand alone, which are no text, become question marks.
+        """A text.
 
         Raises:
             TraceError: the field is missing or no text.
@@ -66,7 +66,7 @@ class Record:
         value = self._needed(name)
         if not isinstance(value, str):
             self.refuse(name, value, "a text")
-        return clean(value)
+        return value
 
     def items(self, name: str) -> list[Any]:
         """A list.

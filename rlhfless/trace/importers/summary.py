@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
+from rlhfless.trace.importers.record import clean
+
 DISABLES = {
     "prompt_tokens": "planning counts 0 prompt tokens, so prefill and prompt KV are left out",
     "finish_reason": "truncation is unknown, so every length counts as the whole response",
@@ -118,5 +120,5 @@ def _preview(rollouts: pd.DataFrame) -> str:
 
 
 def _names(names: tuple[str, ...]) -> str:
-    shown = [" ".join(name.split())[:40] for name in names[:20]]
+    shown = [" ".join(clean(name).split())[:40] for name in names[:20]]
     return ", ".join(shown) + (f" and {len(names) - 20:,} more" if len(names) > 20 else "")
