@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -25,6 +25,12 @@ def shown(value: Any) -> str:
     """A value as an error message shows it: plain Python and short."""
     text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def listed(names: Iterable[object]) -> str:
+    """Names as an error message lists them: each short and on one line, and not too many."""
+    shown = [" ".join(str(name).split())[:40] for name in names]
+    return ", ".join(shown[:30]) + (f" and {len(shown) - 30:,} more" if len(shown) > 30 else "")
 
 
 def row_number(index: pd.Index, position: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rlhfless.trace.casts import LARGEST_WHOLE_NUMBER, shown
+from rlhfless.trace.casts import LARGEST_WHOLE_NUMBER, listed, shown
 from rlhfless.trace.errors import TraceError
 
 
@@ -85,7 +85,7 @@ class Record:
 
     def _needed(self, name: str) -> Any:
         if self.values.get(name) is None:
-            present = ", ".join(shown(str(key)) for key in list(self.values)[:20]) or "nothing"
+            present = listed(self.values) or "nothing"
             raise TraceError(f"{self.path}: line {self.line} has no field '{name}', only {present}; that field is needed")
         return self.values[name]
 
