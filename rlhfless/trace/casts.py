@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -25,6 +25,12 @@ def shown(value: Any) -> str:
     """A value as an error message shows it: plain Python and short."""
     text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def listed(names: Iterable[object]) -> str:
+    """Names as an error message lists them: each short and on one line, and not too many."""
+    shown = [" ".join(str(name).split())[:40] for name in names]
+    return ", ".join(shown[:30]) + (f" and {len(shown) - 30:,} more" if len(shown) > 30 else "")
 
 
 def row_number(index: pd.Index, position: int) -> int:
@@ -63,6 +69,8 @@ def cast(column: Column, values: pd.Series, source: str) -> Any:
         values = values.astype(object).where(values.notna(), column.default)
     if column.dtype in ("int", "float"):
         return _numbers(column, values, source)
+    if column.dtype == "str" and pd.api.types.infer_dtype(values, skipna=True) == "string":
+        return _texts(column, values, source)
     cells: list[Any] = []
     for position, value in enumerate(values):
         try:
@@ -146,6 +154,19 @@ def _numbers(column: Column, values: pd.Series, source: str) -> Any:
     if column.nullable:
         return pd.Series(pd.arrays.IntegerArray(whole, null), index=values.index)
     return pd.Series(whole, index=values.index)
+
+
+def _texts(column: Column, values: pd.Series, source: str) -> Any:
+    """The same as cell by cell, at once: of a column that holds texts and nulls only."""
+    codes, distinct = pd.factorize(values)
+    null = np.append(distinct == "", True)  # the code of a null is -1
+    wrong = np.append([bool(column.allowed) and text not in column.allowed for text in distinct], False).astype(bool)
+    refused = wrong & ~null if column.nullable else wrong | null
+    if refused[codes].any():
+        refuse(source, values, int(np.argmax(refused[codes])), _wanted(column))
+    cells = np.array([*distinct, None], dtype=object)
+    cells[null] = None
+    return pd.Series(cells[codes], index=values.index, dtype=object)
 
 
 def _text(value: Any) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rlhfless.trace.casts import cast, row_number
+from rlhfless.trace.casts import cast, listed, row_number
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.schema import TABLES
 
@@ -101,7 +101,7 @@ def refuse_overlaps(allocations: pd.DataFrame, source: str) -> None:
 
 def _refuse_columns(table: str, frame: pd.DataFrame, source: str) -> None:
     known = [column.name for column in TABLES[table]]
-    present = ", ".join(str(column) for column in frame.columns) or "no columns"
+    present = listed(frame.columns) or "no columns"
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice):
         raise TraceError(f"{source}: column '{twice[0]}' is there twice; every column is needed once")

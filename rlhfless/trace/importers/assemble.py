@@ -20,7 +20,6 @@ from rlhfless.trace.casts import row_number
 from rlhfless.trace.checks import validate
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.reading import Reading
-from rlhfless.trace.importers.record import clean
 
 NAMES = ("run", "prompt_id", "prompt_text_id", "finish_reason", "actor")
 TIMES = ("start_s", "first_token_s", "end_s")
@@ -59,17 +58,14 @@ def assemble(reading: Reading, batches: Iterable[pd.DataFrame]) -> pd.DataFrame 
 
 
 def _light(batch: pd.DataFrame, pool: dict[str, str]) -> pd.DataFrame:
-    """The batch with texts that a file can hold; equal names of prompts, runs and reasons are one object."""
-    columns = {}
-    for name in batch.columns:
-        values = batch[name]
-        if not pd.api.types.is_numeric_dtype(values.dtype):
-            cells = [clean(x) if isinstance(x, str) else x for x in values]
-            if name in NAMES:
-                cells = [pool.setdefault(x, x) if isinstance(x, str) else x for x in cells]
-            values = pd.Series(cells, index=batch.index, dtype=object)
-        columns[name] = values
-    return pd.DataFrame(columns, index=batch.index)
+    """The batch, in which equal names of prompts, runs and reasons are one object."""
+    light = {}
+    for name in batch.columns.intersection(NAMES):
+        if pd.api.types.infer_dtype(batch[name], skipna=True) == "string":
+            codes, distinct = pd.factorize(batch[name])  # a null's code is -1
+            texts = [pool.setdefault(text, text) for text in distinct]
+            light[name] = pd.Series(np.array([*texts, None], dtype=object)[codes], index=batch.index)
+    return batch.assign(**light)
 
 
 def _without_repeats(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:

@@ -147,12 +147,15 @@ class Reading:
         Raises:
             TraceError: a line is no JSON object.
         """
-        whole = 0
+        whole, decode = 0, json.JSONDecoder().decode
         for number, line in self.lines(path):
             if not line.strip():
                 continue
             try:
-                values = json.loads(line)
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                values = decode(text)
+                if "\\ud" in text or "\\uD" in text:  # half a character, perhaps, which no file and no tokenizer can hold
+                    values = decode(json.dumps(values, ensure_ascii=False).encode("utf-8", "replace").decode("utf-8"))
             except (ValueError, RecursionError) as error:
                 if whole and not line.endswith(b"\n"):
                     self.note(f"{path.name}: the last line was cut off and is left out")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rlhfless.trace.casts import LARGEST_WHOLE_NUMBER, shown
+from rlhfless.trace.casts import LARGEST_WHOLE_NUMBER, listed, shown
 from rlhfless.trace.errors import TraceError
 
 
@@ -58,7 +58,7 @@ class Record:
         return finite(value)
 
     def text(self, name: str) -> str:
-        """A text; surrogates that stand alone, which are no text, become question marks.
+        """A text.
 
         Raises:
             TraceError: the field is missing or no text.
@@ -66,7 +66,7 @@ class Record:
         value = self._needed(name)
         if not isinstance(value, str):
             self.refuse(name, value, "a text")
-        return clean(value)
+        return value
 
     def items(self, name: str) -> list[Any]:
         """A list.
@@ -85,7 +85,7 @@ class Record:
 
     def _needed(self, name: str) -> Any:
         if self.values.get(name) is None:
-            present = ", ".join(shown(str(key)) for key in list(self.values)[:20]) or "nothing"
+            present = listed(self.values) or "nothing"
             raise TraceError(f"{self.path}: line {self.line} has no field '{name}', only {present}; that field is needed")
         return self.values[name]
 

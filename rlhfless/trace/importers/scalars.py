@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from rlhfless.trace import storage
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.importers.record import finite
+from rlhfless.trace.importers.record import clean, finite
 
 FILE = "scalars.parquet"
 
@@ -44,7 +44,7 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
     found = {}
     for name, value in values.items():
         if isinstance(value, int | float) and not isinstance(value, bool) and (number := finite(value)) is not None:
-            found[str(name)] = number
+            found[clean(str(name))] = number
     return found
 
 

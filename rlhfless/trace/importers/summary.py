@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
+from rlhfless.trace.casts import listed
+from rlhfless.trace.importers.record import clean
+
 DISABLES = {
     "prompt_tokens": "planning counts 0 prompt tokens, so prefill and prompt KV are left out",
     "finish_reason": "truncation is unknown, so every length counts as the whole response",
@@ -68,9 +71,9 @@ class ImportSummary:
             lines.append(f"scalars of {self.scalar_steps:,} steps")
         lines += self.notes
         if self.unknown_fields:
-            lines.append(f"fields that this importer does not know and left out: {_names(self.unknown_fields)}")
+            lines.append(f"fields that this importer does not know and left out: {listed(map(clean, self.unknown_fields))}")
         if self.absent_fields:
-            lines.append(f"fields that this importer knows and the log lacks: {_names(self.absent_fields)}")
+            lines.append(f"fields that this importer knows and the log lacks: {listed(self.absent_fields)}")
         if self.preview:
             lines += ["the first rows, as they were understood:", self.preview]
         return "\n".join(lines)
@@ -115,8 +118,3 @@ def _preview(rollouts: pd.DataFrame) -> str:
     head = rollouts.head(PREVIEW_ROWS)
     shown = head.loc[:, head.notna().any()].astype(object)
     return str(shown.map(lambda cell: " ".join(str(cell).split())[:PREVIEW_CELL]).to_string(index=False))
-
-
-def _names(names: tuple[str, ...]) -> str:
-    shown = [" ".join(name.split())[:40] for name in names[:20]]
-    return ", ".join(shown) + (f" and {len(names) - 20:,} more" if len(names) > 20 else "")

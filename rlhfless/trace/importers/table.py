@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from rlhfless.trace.casts import listed
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.reading import BATCH_ROWS, Reading, batches
@@ -55,7 +56,7 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
         yield renamed.drop(columns=[name for name in left_out if name in renamed.columns])
     _refuse_absent(mapping, sorted(seen), path)
     if left_out:
-        reading.note(f"left out, because they hold long texts or nested values: {', '.join(sorted(left_out))}")
+        reading.note(f"left out, because they hold long texts or nested values: {listed(sorted(left_out))}")
 
 
 def _csv(reading: Reading) -> Iterator[pd.DataFrame]:
@@ -96,15 +97,14 @@ def _parquet(reading: Reading) -> Iterator[pd.DataFrame]:
 def _refuse_absent(mapping: Mapping[str, str], columns: list[str], path: Path) -> None:
     for ours, theirs in mapping.items():
         if theirs not in columns:
-            present = ", ".join(columns)
-            raise TraceError(f"{path}: --map {ours}={theirs} names no column of the file; one of {present} is needed")
+            raise TraceError(f"{path}: --map {ours}={theirs} names no column of the file; one of {listed(columns)} is needed")
 
 
 def _renamed(frame: pd.DataFrame, mapping: dict[str, str], reading: Reading) -> pd.DataFrame:
     """The frame under our names, and a note for every column of ours that had to step aside."""
     if frame.columns.has_duplicates:
         twice = frame.columns[frame.columns.duplicated()][0]
-        raise TraceError(f"{reading.path}: column '{twice}' is there twice; every column is needed once")
+        raise TraceError(f"{reading.path}: column '{listed([twice])}' is there twice; every column is needed once")
     columns = {}
     for name in frame.columns:
         if name in mapping:

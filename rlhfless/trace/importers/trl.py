@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from rlhfless.trace.casts import listed
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers import trl_scalars
 from rlhfless.trace.importers.formats import Format, file_of, numbered
@@ -36,6 +37,11 @@ def detect(path: Path) -> bool:
 
 def read(reading: Reading) -> Iterator[pd.DataFrame]:
     """Batches of responses, without the rows that the file before had; the run's scalars where its state lies beside them."""
+    for ours, theirs in reading.options.mapping.items():
+        if ours != "reward":
+            raise TraceError(
+                f"--map {ours}={theirs}: of TRL's completions only the reward can be named, with --map reward=COLUMN"
+            )
     found = files(reading.path) or [(0, reading.path)]
     reading.expect(path for _, path in found)
     before: list[str] = []
@@ -65,8 +71,7 @@ def overlap(before: list[str], after: list[str]) -> int:
 
 def _row_ids(frame: pd.DataFrame, path: Path) -> list[str]:
     if missing := MARKS - set(frame.columns):
-        present = ", ".join(map(str, frame.columns))
-        raise TraceError(f"{path}: has no column '{min(missing)}', only {present}; TRL's completions have it")
+        raise TraceError(f"{path}: has no column '{min(missing)}', only {listed(frame.columns)}; TRL's completions have it")
     columns = [frame[name] for name in frame.columns if name != "step"]
     return [text_id(repr(row)) for row in zip(*columns, strict=True)]
 
@@ -101,7 +106,7 @@ def _rewards(frame: pd.DataFrame, path: Path, reading: Reading) -> list[float | 
             name for name in frame.columns if name not in (*MARKS, "advantage") and pd.api.types.is_float_dtype(frame[name])
         ]
         if len(between) != 1:
-            shown = ", ".join(map(str, between)) or "none"
+            shown = listed(between) or "none"
             reading.note(
                 f"reward: unknown, because the log has not one column of rewards but {shown}; --map reward=COLUMN names one"
             )
@@ -109,9 +114,7 @@ def _rewards(frame: pd.DataFrame, path: Path, reading: Reading) -> list[float | 
         column = between[0]
         reading.note(f"reward: taken from {column!r}")
     if column not in frame.columns or not pd.api.types.is_numeric_dtype(frame[column].dtype):
-        raise TraceError(
-            f"{path}: --map reward={column} names no column of numbers; one of {', '.join(map(str, frame.columns))} is needed"
-        )
+        raise TraceError(f"{path}: --map reward={column} names no column of numbers; one of {listed(frame.columns)} is needed")
     return [finite(value) for value in frame[column].tolist()]
 
 

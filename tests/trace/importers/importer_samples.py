@@ -203,6 +203,22 @@ def write_table(folder: Path, rollouts: pd.DataFrame) -> Path:
     return path
 
 
+def write_table_jsonl(folder: Path, rollouts: pd.DataFrame) -> Path:
+    """The same as lines of JSON."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "log.jsonl"
+    rollouts.rename(columns={"prompt": "prompt_id"}).to_json(path, orient="records", lines=True, double_precision=15)
+    return path
+
+
+def write_table_parquet(folder: Path, rollouts: pd.DataFrame) -> Path:
+    """The same as parquet, in row groups."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "log.parquet"
+    write_parquet_rows(path, rollouts.rename(columns={"prompt": "prompt_id"}), group_rows=3)
+    return path
+
+
 def write_verl_scalars(folder: Path, rollouts: pd.DataFrame) -> Path:
     """One line a step."""
     names = ("gen", "reward", "old_log_prob", "ref", "adv", "update_actor", "update_weights", "step")
@@ -259,6 +275,8 @@ ROLLOUT_WRITERS: dict[str, tuple[str, Writer, list[str]]] = {
     "slime": ("slime", write_slime, [*TIMED, "finish_reason"]),
     "prime-rl": ("prime-rl", write_prime_rl, [*COUNTED, "finish_reason", "start_s", "end_s"]),
     "table": ("table", write_table, [*TIMED, "finish_reason"]),
+    "table-jsonl": ("table", write_table_jsonl, [*TIMED, "finish_reason"]),
+    "table-parquet": ("table", write_table_parquet, [*TIMED, "finish_reason"]),
 }
 """Log → format, writer, and the columns that come back."""
 

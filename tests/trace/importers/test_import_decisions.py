@@ -116,9 +116,7 @@ def test_fields_that_came_or_went_are_named(tmp_path: Path) -> None:
 def test_a_field_that_is_needed_and_gone_is_named(tmp_path: Path) -> None:
     folder = write_verl_v1(tmp_path / "log", sample_rollouts())
     rewritten(folder / "2.jsonl", lambda r: {key: value for key, value in r.items() if key != "output"})
-    with pytest.raises(
-        TraceError, match=r"2\.jsonl: line 1 has no field 'output', only 'input', 'gts', .*; that field is needed"
-    ):
+    with pytest.raises(TraceError, match=r"2\.jsonl: line 1 has no field 'output', only input, gts, .*; that field is needed"):
         import_log(folder, TEXT)
 
 
@@ -166,6 +164,8 @@ def test_the_reward_of_several_functions_has_to_be_named(tmp_path: Path) -> None
     assert rollouts_of(folder, named)["reward"].tolist() == [0.5, 1.5, 2.5, 3.5] * 2
     with pytest.raises(TraceError, match="--map reward=prompt names no column of numbers"):
         import_log(folder, Options(tokenizer=TOKENIZER, mapping={"reward": "prompt"}))
+    with pytest.raises(TraceError, match="--map step=other: of TRL's completions only the reward can be named"):
+        import_log(folder, Options(tokenizer=TOKENIZER, mapping={"step": "other"}))
 
 
 @pytest.mark.parametrize("lost", [1, 2], ids=["the last step was lost", "and another after it"])
@@ -211,6 +211,13 @@ def test_a_table_without_samples_is_numbered_in_its_order(tmp_path: Path) -> Non
     assert log.rollouts is not None
     assert log.rollouts["sample"].tolist() == [0, 0, 1, 2]
     assert log.summary.duplicates_dropped == 0
+
+
+def test_a_message_about_columns_stays_short(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("step," + "x" * 5000 + "," + ",".join(f"c{at}" for at in range(500)) + "\n1\n")
+    with pytest.raises(TraceError, match=r"column 'prompt_id' .* is missing among step, x{40}, c0, .* and 472 more") as refused:
+        import_log(tmp_path / "log.csv")
+    assert len(str(refused.value)) < 1000
 
 
 def test_long_texts_of_a_table_are_left_out_and_said(tmp_path: Path) -> None:

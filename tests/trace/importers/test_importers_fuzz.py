@@ -97,9 +97,12 @@ def try_one(name: str, seed: int) -> bool:
         )
         changed = chance.choice(files)
         changed.write_bytes(mutate(changed.read_bytes(), chance))
-        single = {"table", "verl-scalars", "openrlhf"}
-        path = files[0] if name in single else log
-        framework = chance.choice(("auto", name.removesuffix("-v0").removesuffix("-v1")))
+        path = files[0] if "table" in name or name in ("verl-scalars", "openrlhf") else log
+        own = {
+            **{key: value[0] for key, value in ROLLOUT_WRITERS.items()},
+            **{key: value[0] for key, value in SCALAR_WRITERS.items()},
+        }
+        framework = chance.choice(("auto", own[name]))
         options = Options(tokenizer=TOKENIZER, response_limit=chance.choice((None, LIMIT, 24)))
         try:
             imported = import_log(path, options, framework)

@@ -1,0 +1,81 @@
+"""``rlhfless import``: what it prints, what it refuses, and that a refused log leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+
+from rlhfless.cli import main
+from rlhfless.trace import read_scalars, read_trace
+
+GOLDEN = Path(__file__).parents[1] / "trace" / "importers" / "golden"
+
+
+def run_import(*words: object) -> Result:
+    """``rlhfless import`` with these words."""
+    return CliRunner().invoke(main, ["import", *map(str, words)])
+
+
+def test_a_log_is_imported_without_naming_its_format(tmp_path: Path) -> None:
+    result = run_import(GOLDEN / "nemo-rl", "-o", tmp_path / "t")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.splitlines()[0].endswith("is read as NeMo-RL's training data (train_data_step{N}.jsonl)")
+    assert "8 responses to 2 prompts in 2 steps and 2 epochs, truncation unknown" in result.stdout
+    assert result.stderr == ""
+    assert read_trace(tmp_path / "t").meta["framework"] == "nemo-rl"
+
+
+def test_a_preview_writes_nothing(tmp_path: Path) -> None:
+    result = run_import(GOLDEN / "table" / "log.csv", "--preview", "-o", tmp_path / "t")
+    assert result.exit_code == 0, result.stderr
+    assert "the first rows, as they were understood:" in result.stdout
+    assert "wrote" not in result.stdout
+    assert not (tmp_path / "t").exists()
+
+
+def test_scalars_alone_make_no_trace(tmp_path: Path) -> None:
+    result = run_import(GOLDEN / "openrlhf" / "console.log", "-o", tmp_path / "t")
+    assert result.exit_code == 0, result.stderr
+    assert "no single responses in the log" in result.stdout
+    assert [path.name for path in (tmp_path / "t").iterdir()] == ["scalars.parquet"]
+    assert len(read_scalars(tmp_path / "t")) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([GOLDEN / "nemo-rl"], "-o is missing; name the folder of the trace to write, or say --preview"),
+        ([GOLDEN / "verl-v1", "-o", "OUT"], "name the tokenizer of the run's model with --tokenizer"),
+        ([GOLDEN / "nemo-rl", "-o", "OUT", "--from", "hydra"], "--from hydra: is no format; one of nemo-rl"),
+        ([GOLDEN / "nemo-rl", "-o", "OUT", "--map", "step=x"], "--map is for tables"),
+        ([GOLDEN, "-o", "OUT"], "is no log that is known"),
+        ([GOLDEN / "verl-v1", "-o", "OUT", "--from", "nemo-rl"], "holds nothing that NeMo-RL's training data"),
+    ],
+)
+def test_what_cannot_be_imported_is_one_line(words: list[object], says: str, tmp_path: Path) -> None:
+    result = run_import(*(tmp_path / "out" if word == "OUT" else word for word in words))
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert says in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_running_code_of_a_log_is_warned_of(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    result = run_import(GOLDEN / "slime", "-o", tmp_path / "t", "--unsafe-pickle")
+    assert result.exit_code == 0, result.output
+    assert "--unsafe-pickle runs whatever code the files hold" in result.stderr
+
+
+def test_extra_columns_that_no_file_can_hold_leave_no_folder(tmp_path: Path) -> None:
+    rows = [{"step": 1, "prompt_id": "p", "sample": 0, "response_tokens": 3, "tag": "PLACE"}]
+    pd.DataFrame(rows).to_json(tmp_path / "log.jsonl", orient="records", lines=True)
+    path = tmp_path / "log.jsonl"
+    path.write_text(path.read_text().replace("PLACE", "\\ud800"))
+    result = run_import(path, "-o", tmp_path / "t")
+    assert result.exit_code == 0, result.output
+    assert read_trace(tmp_path / "t").rollouts["tag"].tolist() == ["?"]
