@@ -32,6 +32,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "export": (("kaleido",), "plotly's own figure.write_image (HTML works without)"),
     "datasets": (("datasets",), "data sets from the hub (jsonl and parquet files work without)"),
     "loggers": (("tensorboard",), "metrics of training in TensorBoard"),
+    "predict": (("scikit-learn",), "lengths of prompts that were never seen, from their texts"),
 }
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 LOW_MEMORY_GIB = 4.0

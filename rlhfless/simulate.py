@@ -18,7 +18,7 @@ from rlhfless.engine.members import Requests
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
-from rlhfless.predict import EwmaPredictor
+from rlhfless.predict import EwmaPredictor, Predictor
 from rlhfless.scheduling import PlanningInput, SchedulingPolicy, make_policy
 from rlhfless.trace import Trace, TraceError, step_metrics
 from solver.clairvoyant import ClairvoyantBound, clairvoyant_bound
@@ -97,7 +97,7 @@ class LoggedStep:
 
 def logged_steps(
     rollouts: pd.DataFrame,
-    predictor: EwmaPredictor | None = None,
+    predictor: Predictor | None = None,
     response_limit: int | None = None,
     reference_answer_tokens: Mapping[str, int] | None = None,
     steps: Collection[int] | None = None,
@@ -192,7 +192,7 @@ def simulate(
     rollouts: pd.DataFrame,
     setting: Setting,
     policies: Sequence[str | SchedulingPolicy],
-    predictor: EwmaPredictor | None = None,
+    predictor: Predictor | None = None,
     steps: Collection[int] | None = None,
     on_step: Callable[[int], object] | None = None,
 ) -> Simulation:

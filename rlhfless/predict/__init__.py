@@ -1,8 +1,32 @@
-"""Response-length predictors: from the rollouts of earlier steps to the lengths that a plan is made for."""
+"""Response-length predictors: ``fit`` or ``update`` them with rollouts, then ``predict``, ``quantiles`` or ``sample``.
+
+The last value is ``EwmaPredictor(window=1)``, the default.
+"""
 
 from rlhfless.predict.censoring import expected_tokens
+from rlhfless.predict.dialled import DialledPredictor
 from rlhfless.predict.errors import PredictionError
 from rlhfless.predict.ewma import EwmaPredictor
+from rlhfless.predict.features import FeaturePredictor
+from rlhfless.predict.predictor import Predictor
+from rlhfless.predict.probe import ProbePredictor
 from rlhfless.predict.quality import HistoryQuality, history_quality
+from rlhfless.predict.remaining import remaining_lengths, remaining_quantiles
+from rlhfless.predict.shrinkage import ShrinkagePredictor
+from rlhfless.predict.trend import TrendPredictor
 
-__all__ = ["EwmaPredictor", "HistoryQuality", "PredictionError", "expected_tokens", "history_quality"]
+__all__ = [
+    "DialledPredictor",
+    "EwmaPredictor",
+    "FeaturePredictor",
+    "HistoryQuality",
+    "PredictionError",
+    "Predictor",
+    "ProbePredictor",
+    "ShrinkagePredictor",
+    "TrendPredictor",
+    "expected_tokens",
+    "history_quality",
+    "remaining_lengths",
+    "remaining_quantiles",
+]

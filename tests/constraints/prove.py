@@ -9,7 +9,8 @@ import sys
 
 PACKAGES = [
     "numpy", "pandas", "pyarrow", "ortools.sat.python.cp_model", "click", "torch", "transformers", "ray", "trl",
-    "jupyterlab", "ipywidgets", "plotly", "anywidget", "kaleido", "aiconfigurator_core", "vllm", "solver", "rlhfless",
+    "jupyterlab", "ipywidgets", "plotly", "anywidget", "kaleido", "aiconfigurator_core", "sklearn", "vllm", "solver",
+    "rlhfless",
 ]  # fmt: skip
 
 

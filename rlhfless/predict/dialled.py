@@ -1,0 +1,95 @@
+"""A predictor that is right as often as asked, for studies of how much predictions are worth.
+
+Knows the truth, so it is none for real use. The paper's system with a poor predictor has one that is 44 % accurate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from rlhfless.predict.censoring import FloatArray
+from rlhfless.predict.errors import PredictionError
+from rlhfless.predict.predictor import Predictor, Visits
+
+PAPERS_ACCURACY = 0.44
+
+
+class DialledPredictor(Predictor):
+    """Predicts a share of a step's prompts exactly, by the true mean of their responses; the others get each other's means.
+
+    What it predicts next is the first step of the truth after those it was told of. Which prompts are right is drawn anew for
+    every step. It is sure of itself: every scenario is the prediction.
+
+    Args:
+        truth: all rollouts, those to be predicted too. accuracy: share of the prompts, 0 to 1. seed: of the draw.
+
+    Raises:
+        PredictionError: the accuracy is no share, or the truth has no steps.
+    """
+
+    def __init__(self, truth: pd.DataFrame, accuracy: float = PAPERS_ACCURACY, seed: int = 0) -> None:
+        if not 0 <= accuracy <= 1:
+            raise PredictionError(f"the accuracy is {accuracy:g}; a share from 0 to 1 is needed")
+        if "step" not in truth.columns or truth.empty:
+            raise PredictionError("the truth has no steps; rollouts with the column 'step' are needed")
+        super().__init__()
+        self.accuracy, self.seed = accuracy, seed
+        rows = truth.assign(prompt_id=truth["prompt_id"].astype(str))
+        self._means = {int(step): own.groupby("prompt_id")["response_tokens"].mean() for step, own in rows.groupby("step")}
+
+    def predict(
+        self,
+        prompt_ids: Sequence[Any],
+        samples_per_prompt: ArrayLike = 1,
+        reference_answer_tokens: Mapping[str, int] | None = None,
+        *,
+        response_limit: int,
+    ) -> FloatArray:
+        """See ``Predictor.predict``. Reference answers are not needed.
+
+        Raises:
+            PredictionError: also if the truth has no such step, or not these prompts in it.
+        """
+        told = -1 if self._history.empty else int(self._history["step"].max())
+        step = min((s for s in self._means if s > told), default=None)
+        asked = [str(p) for p in prompt_ids]
+        missing = [name for name in asked if step is None or name not in self._means[step].index]
+        if missing:
+            where = "no step of the truth is left" if step is None else f"step {step} of the truth has no prompt {missing[0]!r}"
+            raise PredictionError(f"{where}; the truth of the step that is asked for is needed")
+        answers = self._dialled(step) if step is not None else {}
+        return super().predict(asked, samples_per_prompt, {n: answers[n] for n in asked}, response_limit=response_limit)
+
+    def sample(
+        self,
+        prompt_ids: Sequence[Any],
+        samples_per_prompt: ArrayLike = 1,
+        reference_answer_tokens: Mapping[str, int] | None = None,
+        *,
+        response_limit: int,
+        scenarios: int = 8,
+        seed: int = 0,
+    ) -> FloatArray:
+        """(S, R) times the prediction."""
+        predicted = self.predict(prompt_ids, samples_per_prompt, response_limit=response_limit)
+        return np.broadcast_to(np.clip(np.ceil(predicted), 1, response_limit), (scenarios, len(predicted))).astype(float)
+
+    def _dialled(self, step: int) -> dict[str, Any]:
+        """Means of a step's prompts, those that are to be wrong passed on in a circle."""
+        means = self._means[step].sort_index()
+        order = np.random.default_rng([self.seed, step]).permutation(len(means))
+        wrong = order[round(self.accuracy * len(means)) :]
+        values = means.to_numpy(dtype=float).copy()
+        values[wrong] = values[np.roll(wrong, 1)]
+        return dict(zip(means.index, values, strict=True))
+
+    def _learned(self, table: pd.DataFrame) -> Visits:
+        return Visits(table["expected"].to_numpy(dtype=float), {}, {})
+
+    def _facts(self) -> str:
+        return f"accuracy={self.accuracy:g}, "

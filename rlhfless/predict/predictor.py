@@ -1,0 +1,210 @@
+"""What all predictors of response lengths share: what they are told, and the three forms of their answer.
+
+Knows rollouts of earlier steps and how to spread scenarios around predictions; a predictor of its own file says what it
+predicts (``_visits``). Nothing here is random but by a seed, and nothing knows plans or GPUs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from rlhfless.predict.censoring import FloatArray, expected_tokens
+from rlhfless.predict.errors import PredictionError
+
+NEEDED = ("prompt_id", "epoch", "response_tokens")
+USED = (*NEEDED, "step", "sample", "prompt", "finish_reason", "run")
+QUANTILE_SCENARIOS = 400  # that quantiles are taken over
+
+
+class Visits(NamedTuple):
+    """A history under one response limit: (H,) expected tokens of its responses, what every visit (prompt, epoch) was
+    predicted to take (its own mean on a first visit), and the prediction for every prompt's next visit."""
+
+    expected: FloatArray
+    predicted: dict[tuple[str, int], float]
+    averages: dict[str, float]
+
+
+class Predictor(ABC):
+    """Learns from rollouts of earlier steps of one run, and predicts the responses of the next step.
+
+    Responses that ended by ``length`` or were aborted are lower bounds: they count with what they would be expected to take
+    under the response limit that is asked for (see censoring.py). An unknown finish reason counts as complete.
+
+    A prompt without history gets, in this order: the length of its reference answer where it is given, the median of all
+    expected lengths of the history, half of the response limit. No prediction exceeds the response limit.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self._history = pd.DataFrame({name: [] for name in NEEDED})
+        self._complete = np.zeros(0, dtype=bool)
+        self._seen: dict[int, Visits] = {}
+
+    def fit(self, history: pd.DataFrame) -> Self:
+        """Learn from all rollouts of earlier steps, replacing what was learned before; else as ``update``."""
+        self._forget()
+        return self.update(history)
+
+    def update(self, rollouts: pd.DataFrame) -> Self:
+        """Learn from rollouts of later steps too.
+
+        Args:
+            rollouts: rows of one run; ``prompt_id, epoch, response_tokens`` are needed, ``finish_reason`` is used, and
+                ``step, sample`` and ``prompt`` (its text) where a predictor says so. There may be no rows.
+
+        Returns:
+            The predictor itself.
+
+        Raises:
+            PredictionError: a column is missing, or the rows are of several runs.
+        """
+        self._seen = {}
+        if len(rollouts) == 0:
+            return self
+        for column in NEEDED:
+            if column not in rollouts.columns:
+                raise PredictionError(f"the history has no column '{column}'; rollouts with {', '.join(NEEDED)} are needed")
+        new = rollouts[[name for name in USED if name in rollouts.columns]].assign(prompt_id=rollouts["prompt_id"].astype(str))
+        history = new if self._history.empty else pd.concat([self._history, new])
+        if "run" in history.columns and history["run"].nunique() > 1:
+            runs = ", ".join(map(str, history["run"].unique()))
+            raise PredictionError(f"the history holds several runs ({runs}); the earlier steps of one run are needed")
+        self._history = history.reset_index(drop=True)
+        self._complete = np.ones(len(history), dtype=bool)
+        if "finish_reason" in history.columns:
+            self._complete = ~history["finish_reason"].isin(["length", "aborted"]).to_numpy(dtype=bool)
+        return self
+
+    def predict(
+        self,
+        prompt_ids: Sequence[Any],
+        samples_per_prompt: ArrayLike = 1,
+        reference_answer_tokens: Mapping[str, int] | None = None,
+        *,
+        response_limit: int,
+    ) -> FloatArray:
+        """Predicted tokens of each response.
+
+        Args:
+            prompt_ids: (P,) the prompts of the step, or (R,) the prompt of each response.
+            samples_per_prompt: responses per prompt, one number or (P,); 1 when ``prompt_ids`` names one per response.
+            reference_answer_tokens: prompt id → length of its reference answer, for prompts without history.
+            response_limit: no response gets longer.
+
+        Returns:
+            (R,) tokens, prompt after prompt.
+
+        Raises:
+            PredictionError: the limit is below 1, or samples_per_prompt fits no prompts.
+        """
+        if response_limit < 1:
+            raise PredictionError(f"response_limit is {response_limit}; at least 1 token is needed")
+        samples = np.asarray(samples_per_prompt)
+        if samples.shape not in ((), (len(prompt_ids),)) or not np.issubdtype(samples.dtype, np.integer) or (samples < 0).any():
+            raise PredictionError(
+                f"samples_per_prompt is {samples_per_prompt!r}; one whole number of 0 or more, or one per prompt, is needed"
+            )
+        by_prompt: dict[str, float] = {}
+        fallback = response_limit / 2
+        if not self._history.empty:
+            visits = self._visits(response_limit)
+            by_prompt, fallback = visits.averages, float(np.median(visits.expected))
+        references = {str(name): float(tokens) for name, tokens in (reference_answer_tokens or {}).items()}
+        known = references | by_prompt
+        tokens = np.array([known.get(str(prompt_id), fallback) for prompt_id in prompt_ids], dtype=float)
+        return np.repeat(np.minimum(tokens, response_limit), samples)
+
+    def sample(
+        self,
+        prompt_ids: Sequence[Any],
+        samples_per_prompt: ArrayLike = 1,
+        reference_answer_tokens: Mapping[str, int] | None = None,
+        *,
+        response_limit: int,
+        scenarios: int = 8,
+        seed: int = 0,
+    ) -> FloatArray:
+        """Scenarios of lengths around the prediction: (S, R) tokens, from 1 to the response limit.
+
+        Every response's prediction is multiplied by a ratio drawn from the newest visits of the history: there, the ratio of
+        a response's length to what its prompt's earlier visits predicted (on a first visit, to the mean of the prompt's other
+        samples). In every scenario a prompt takes over the ratios of one prompt of the history, each of its responses one of
+        them: what moves all samples of a prompt together stays together. A history of first visits with one sample each says
+        nothing of how well it predicts: then every response draws from all lengths seen, whatever its prompt. Without history
+        every scenario is the prediction.
+
+        The arguments are those of ``predict``, and the number of scenarios and a seed.
+        """
+        predicted = self.predict(prompt_ids, samples_per_prompt, reference_answer_tokens, response_limit=response_limit)
+        rng, shape = np.random.default_rng(seed), (scenarios, len(predicted))
+        if self._history.empty:
+            sampled = np.broadcast_to(predicted, shape)
+        elif len(of_prompts := self._ratios(response_limit)):
+            pool, size = np.concatenate(of_prompts), np.array([len(r) for r in of_prompts])
+            repeats = np.broadcast_to(np.asarray(samples_per_prompt, dtype=np.int64), (len(prompt_ids),))
+            asked = np.repeat(pd.factorize(np.array([str(p) for p in prompt_ids], dtype=object))[0], repeats)
+            source = rng.integers(len(size), size=(scenarios, int(asked.max(initial=-1)) + 1))[:, asked]
+            first = np.cumsum(size) - size
+            sampled = predicted * pool[first[source] + np.floor(rng.random(shape) * size[source]).astype(np.int64)]
+        else:
+            sampled = rng.choice(self._visits(response_limit).expected, size=shape)
+        return np.asarray(np.clip(np.ceil(sampled), 1, response_limit), dtype=float)
+
+    def quantiles(
+        self,
+        prompt_ids: Sequence[Any],
+        levels: ArrayLike,
+        reference_answer_tokens: Mapping[str, int] | None = None,
+        *,
+        response_limit: int,
+        seed: int = 0,
+    ) -> FloatArray:
+        """(Q, P) quantiles of a response to each prompt, at (Q,) levels from 0 to 1, over scenarios drawn by ``sample``."""
+        drawn = self.sample(
+            prompt_ids, 1, reference_answer_tokens, response_limit=response_limit, scenarios=QUANTILE_SCENARIOS, seed=seed
+        )
+        return np.asarray(np.quantile(drawn, np.asarray(levels, dtype=float), axis=0))
+
+    def _ratios(self, response_limit: int) -> list[FloatArray]:
+        """Length over prediction of the responses of every prompt's newest visit; prompts that were not predicted left out."""
+        visits = self._visits(response_limit)
+        table = self._history.assign(expected=visits.expected)
+        by_prompt = table.groupby("prompt_id")["epoch"]
+        newest = table[table["epoch"] == by_prompt.transform("max")]
+        first = (newest["epoch"] == by_prompt.transform("min")[newest.index]).to_numpy()
+        visit = newest.groupby("prompt_id")["expected"]
+        samples = visit.transform("size").to_numpy(dtype=float)
+        others = (visit.transform("sum") - newest["expected"]).to_numpy(dtype=float) / np.maximum(samples - 1, 1)
+        predicted = np.array([visits.predicted[key] for key in zip(newest["prompt_id"], newest["epoch"], strict=True)])
+        base = np.where(first, np.where(samples > 1, others, 0.0), predicted)
+        known = newest.assign(ratio=np.where(base > 0, newest["expected"] / np.where(base > 0, base, 1.0), np.nan)).dropna()
+        return [group.to_numpy(dtype=float) for _, group in known.groupby("prompt_id")["ratio"]]
+
+    def _visits(self, response_limit: int) -> Visits:
+        """The history under a response limit, worked out once per limit."""
+        if response_limit not in self._seen:
+            expected = expected_tokens(self._history["response_tokens"], self._complete, response_limit)
+            self._seen[response_limit] = self._learned(self._history.assign(expected=expected))
+        return self._seen[response_limit]
+
+    @abstractmethod
+    def _learned(self, table: pd.DataFrame) -> Visits:
+        """What was learned from a history with its expected lengths (column ``expected``); it has at least one row."""
+        ...
+
+    def __repr__(self) -> str:
+        prompts = self._history["prompt_id"].nunique()
+        return f"{type(self).__name__}({self._facts()}{len(self._history):,} responses to {prompts:,} prompts)"
+
+    def _facts(self) -> str:
+        """Parameters, for the repr."""
+        return ""

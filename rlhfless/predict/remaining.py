@@ -1,0 +1,65 @@
+"""How many tokens running responses still get, given those they have: what a predictor's scenarios say, conditionally.
+
+Knows predictors' scenarios and survival curves (solver.survival), which re-planning uses; nothing of actors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rlhfless.predict.censoring import FloatArray
+from rlhfless.predict.errors import PredictionError
+from rlhfless.predict.predictor import Predictor
+from solver.remaining import SurvivalTable
+from solver.survival import from_samples
+from solver.workload import Workload
+
+SCENARIOS = 64
+
+
+def remaining_lengths(
+    predictor: Predictor, prompt_ids: Sequence[Any], *, response_limit: int, prompt_tokens: ArrayLike = 0, seed: int = 0
+) -> SurvivalTable:
+    """One survival curve per prompt, from scenarios of the predictor; beyond all of a prompt's own, everybody's go on.
+
+    Args:
+        prompt_ids: (R,) the prompt of each response. prompt_tokens: tokens of its prompt, one number or (R,).
+
+    Returns:
+        A forecast for ``solver.replan``; responses are numbered as given.
+    """
+    names = [str(p) for p in prompt_ids]
+    distinct, first, owner = np.unique(np.array(names, dtype=object), return_index=True, return_inverse=True)
+    drawn = predictor.sample(distinct.tolist(), 1, response_limit=response_limit, scenarios=SCENARIOS, seed=seed)
+    tokens = np.broadcast_to(np.asarray(prompt_tokens, dtype=np.int64), (len(names),))[first]
+    workload = Workload(tokens, owner, np.ones(len(names)), response_limit=response_limit)
+    return from_samples(list(drawn.T), workload)
+
+
+def remaining_quantiles(
+    predictor: Predictor, prompt_ids: Sequence[Any], generated_tokens: ArrayLike, levels: ArrayLike, *, response_limit: int,
+    seed: int = 0,
+) -> FloatArray:  # fmt: skip
+    """(Q, R) quantiles of the tokens that responses still get which have generated (R,) tokens and go on; at least 1.
+
+    Raises:
+        PredictionError: a response has as many tokens as the limit allows, so it does not go on.
+    """
+    tokens = np.broadcast_to(np.asarray(generated_tokens, dtype=float), (len(prompt_ids),))
+    if (tokens < 0).any() or (tokens >= response_limit).any():
+        raise PredictionError(f"generated_tokens has {tokens.max(initial=0):g}; 0 to {response_limit - 1} tokens are needed")
+    table = remaining_lengths(predictor, prompt_ids, response_limit=response_limit, seed=seed)
+    chosen, most = np.arange(len(prompt_ids)), response_limit - tokens
+    found = []
+    for level in np.atleast_1d(np.asarray(levels, dtype=float)):
+        low, high = np.zeros(len(tokens)), most.copy()  # still alive after `low` tokens more with at least 1 - level
+        while np.any(high - low > 0.5):
+            middle = (low + high) / 2
+            alive = table.survival(chosen, tokens, tokens + middle) > 1 - level
+            low, high = np.where(alive, middle, low), np.where(alive, high, middle)
+        found.append(np.clip(np.ceil(low), 1, most))
+    return np.array(found)

@@ -1,0 +1,83 @@
+"""A distribution per prompt: its own last lengths, mixed with everybody's, the less the more of its own there are.
+
+Knows samples of last visits; the only predictor whose prompts have spreads of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from rlhfless.predict.censoring import FloatArray
+from rlhfless.predict.predictor import Predictor, Visits
+
+FEWEST, MOST = 0.05, 1000.0  # global lengths that stand beside a prompt's own
+UNKNOWN = 1.0  # where no prompt has two samples, so that nothing tells how alike a prompt's samples are
+
+
+class ShrinkagePredictor(Predictor):
+    """The lengths of a prompt with n samples at its last visit follow ``(n F_own + m F_all) / (n + m)``.
+
+    This is the predictive distribution of a Dirichlet process around F_all with concentration m, in which the variance within
+    prompts is m times that between them; m is this ratio of the history's log lengths (last visits). Predictions are means.
+    Scenarios are drawn jointly (Polya's urn): each drawn length is one more sample for the prompt's next response.
+    """
+
+    def _learned(self, table: pd.DataFrame) -> Visits:
+        newest = table[table["epoch"] == table.groupby("prompt_id")["epoch"].transform("max")]
+        self._own = {str(n): g.to_numpy(dtype=float) for n, g in newest.groupby("prompt_id", sort=True)["expected"]}
+        self._pool = np.concatenate(list(self._own.values()))
+        self._weight = _concentration(list(self._own.values()))
+        mean, m = float(self._pool.mean()), self._weight
+        averages = {name: (own.sum() + m * mean) / (len(own) + m) for name, own in self._own.items()}
+        return Visits(table["expected"].to_numpy(dtype=float), {}, averages)
+
+    def sample(
+        self,
+        prompt_ids: Sequence[Any],
+        samples_per_prompt: ArrayLike = 1,
+        reference_answer_tokens: Mapping[str, int] | None = None,
+        *,
+        response_limit: int,
+        scenarios: int = 8,
+        seed: int = 0,
+    ) -> FloatArray:
+        """See ``Predictor.sample``; a prompt without history draws from everybody's lengths, scaled to its prediction."""
+        predicted = self.predict(prompt_ids, samples_per_prompt, reference_answer_tokens, response_limit=response_limit)
+        drawn = np.broadcast_to(predicted, (scenarios, len(predicted))).copy()
+        if not self._history.empty:
+            self._visits(response_limit)
+            rng, m = np.random.default_rng(seed), self._weight
+            repeats = np.broadcast_to(np.asarray(samples_per_prompt, dtype=np.int64), (len(prompt_ids),))
+            asked = np.repeat(np.array([str(p) for p in prompt_ids], dtype=object), repeats)
+            for name, responses in pd.Series(range(len(asked))).groupby(asked, sort=False).indices.items():
+                own = self._own.get(str(name), np.zeros(0))
+                pool = self._pool if len(own) else self._pool * predicted[responses[0]] / max(1.0, self._pool.mean())
+                urn = np.broadcast_to(own, (scenarios, len(own)))
+                for j, response in enumerate(responses):
+                    at = rng.random(scenarios) * (len(own) + j + m)
+                    inside = at < len(own) + j
+                    new = rng.choice(pool, scenarios)
+                    if urn.shape[1]:
+                        old = urn[np.arange(scenarios), np.minimum(at, urn.shape[1] - 1).astype(np.int64)]
+                        new = np.where(inside, old, new)
+                    drawn[:, response] = new
+                    urn = np.column_stack([urn, new])
+        return np.asarray(np.clip(np.ceil(drawn), 1, response_limit), dtype=float)
+
+
+def _concentration(samples: Sequence[FloatArray]) -> float:
+    """Variance of log lengths within prompts over that between them."""
+    logs = [np.log(np.maximum(one, 1.0)) for one in samples]
+    several = [one for one in logs if len(one) > 1]
+    if not several:
+        return UNKNOWN
+    within = sum(float(((one - one.mean()) ** 2).sum()) for one in several) / sum(len(one) - 1 for one in several)
+    means = np.array([one.mean() for one in logs])
+    noise = within * float(np.mean([1 / len(one) for one in logs]))
+    between = float(means.var(ddof=1)) - noise if len(means) > 1 else 0.0
+    return float(np.clip(within / between, FEWEST, MOST)) if between > 0 else MOST

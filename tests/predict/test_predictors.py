@@ -1,0 +1,255 @@
+"""What holds for every predictor, and what each of them adds to the last value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlhfless.predict import (
+    DialledPredictor,
+    EwmaPredictor,
+    FeaturePredictor,
+    PredictionError,
+    Predictor,
+    ProbePredictor,
+    ShrinkagePredictor,
+    TrendPredictor,
+    history_quality,
+    remaining_lengths,
+    remaining_quantiles,
+)
+from rlhfless.predict.features import prompt_features
+
+MAKERS: dict[str, Callable[[], Predictor]] = {
+    "ewma": EwmaPredictor, "trend": TrendPredictor, "shrinkage": ShrinkagePredictor, "probe": ProbePredictor,
+}  # fmt: skip
+
+
+def visits(lengths: Any, step: int = 0, **more: Any) -> pd.DataFrame:
+    """Rollouts of one visit from (P, G) lengths of prompts p0, p1, ..."""
+    tokens = np.asarray(lengths)
+    prompt, sample = np.divmod(np.arange(tokens.size), tokens.shape[1])
+    names = [f"p{p}" for p in prompt]
+    return pd.DataFrame(
+        {"prompt_id": names, "sample": sample, "step": step, "epoch": step, "response_tokens": tokens.ravel(), **more}
+    )
+
+
+def drawn(
+    prompts: int = 40, samples: int = 8, steps: int = 2, spread: float = 0.3, drift: float = 0.0, seed: int = 0
+) -> list[pd.DataFrame]:
+    """Steps that visit the same prompts: lognormal lengths around a mean per prompt that drifts."""
+    rng = np.random.default_rng(seed)
+    level = rng.normal(5, 0.6, prompts)[:, None]
+    shape = (prompts, samples)
+    return [visits(np.exp(level + drift * s + rng.normal(0, spread, shape)).round().clip(1, 4000), s) for s in range(steps)]
+
+
+logs = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 60), st.sampled_from(["stop", "length", None])), max_size=20
+)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@settings(max_examples=25)
+@given(log=logs, limit=st.integers(1, 100), split=st.integers(0, 20))
+def test_every_answer_is_finite_within_the_limit_and_the_same_however_history_is_told(name, log, limit, split):
+    rows = pd.DataFrame(
+        [(*row, i) for i, row in enumerate(log)], columns=["prompt_id", "step", "response_tokens", "finish_reason", "sample"]
+    )
+    rows = rows.sort_values("step", kind="stable", ignore_index=True).assign(epoch=lambda t: t["step"])
+    asked, answers = ["0", "1", "9", "0"], {"9": 7}
+    whole = MAKERS[name]().fit(rows)
+    parts = MAKERS[name]().update(rows[:split]).update(rows[split:])
+    for predictor in (whole, parts):
+        point = predictor.predict(asked, reference_answer_tokens=answers, response_limit=limit)
+        assert np.all((point >= 0) & (point <= limit))
+        assert point[0] == point[3]
+        scenarios = predictor.sample(asked, response_limit=limit, scenarios=5, seed=3)
+        assert scenarios.shape == (5, 4)
+        assert np.all((scenarios >= 1) & (scenarios <= limit))
+        quantiles = predictor.quantiles(asked, [0.1, 0.5, 0.9], response_limit=limit)
+        assert np.all(np.diff(quantiles, axis=0) >= 0)
+    for form in ("predict", "sample"):
+        assert np.array_equal(
+            getattr(whole, form)(asked, response_limit=limit), getattr(parts, form)(asked, response_limit=limit)
+        )
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_quantiles_hold_as_many_lengths_as_they_say(name):
+    """Prompts that come back as they were: of the next step's lengths nearly 80 % lie between the quantiles 0.1 and 0.9."""
+    *history, now = drawn(prompts=120, steps=4)
+    predictor = MAKERS[name]().fit(pd.concat(history))
+    low, high = predictor.quantiles(now["prompt_id"].tolist(), [0.1, 0.9], response_limit=4000)
+    inside = ((now["response_tokens"] > low) & (now["response_tokens"] <= high)).mean()
+    assert 0.65 < inside < 0.92, inside
+
+
+# --- trend -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drift", [0.1, -0.1])
+def test_a_drift_is_followed_and_the_same_level_is_left_alone(drift):
+    *history, now = drawn(steps=5, drift=drift)
+    asked, true = now["prompt_id"].tolist(), now["response_tokens"].to_numpy()
+    errors = {}
+    for predictor in (TrendPredictor(), EwmaPredictor()):
+        guess = predictor.fit(pd.concat(history)).predict(asked, response_limit=4000)
+        errors[type(predictor)] = abs(np.log(guess.sum() / true.sum()))
+    assert errors[TrendPredictor] < 0.03 < errors[EwmaPredictor]
+    still = pd.concat(drawn(steps=5))
+    names = ["p1", "p7"]
+    trend, plain = (p.fit(still).predict(names, response_limit=4000) for p in (TrendPredictor(), EwmaPredictor()))
+    assert trend == pytest.approx(plain, rel=0.05)
+
+
+def test_before_prompts_come_back_the_drift_is_that_of_the_steps_means():
+    rng = np.random.default_rng(1)
+    parts = []
+    for step in range(30):
+        rows = visits(np.exp(5 + 0.03 * step + rng.normal(0, 0.2, (8, 4))).round(), step, epoch=0)
+        parts.append(rows.assign(prompt_id=[f"{step}-{name}" for name in rows["prompt_id"]], epoch=0))
+    first = parts[0]["prompt_id"].unique().tolist()
+    guess = TrendPredictor().fit(pd.concat(parts)).predict(first, response_limit=4000)
+    assert guess.mean() == pytest.approx(np.exp(5 + 0.03 * 30), rel=0.1)
+
+
+# --- shrinkage -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_less_prompts_differ_the_more_everybody_counts():
+    """Prompts that are all alike but for noise: one that happened to be long is predicted nearly as the others."""
+    rng = np.random.default_rng(0)
+    alike = visits(np.exp(rng.normal(5, 0.5, (60, 4))).round())
+    by_prompt = alike.groupby("prompt_id")["response_tokens"].mean()
+    name, mean = str(by_prompt.idxmax()), alike["response_tokens"].mean()
+    shrunk = ShrinkagePredictor().fit(alike).predict([name], response_limit=4000)[0]
+    assert mean < shrunk < mean + 0.3 * (by_prompt.max() - mean)
+    apart = visits(np.exp(np.arange(60)[:, None] / 10 + rng.normal(0, 0.05, (60, 4))).round().clip(1))
+    kept = ShrinkagePredictor().fit(apart).predict(["p50"], response_limit=4000)[0]
+    assert kept == pytest.approx(apart.loc[apart["prompt_id"] == "p50", "response_tokens"].mean(), rel=0.1)
+
+
+def test_scenarios_of_one_prompts_responses_belong_together():
+    history = pd.concat(drawn(prompts=60, samples=1, steps=1))
+    sampled = ShrinkagePredictor().fit(history).sample(["p3"], 8, response_limit=4000, scenarios=400)
+    together = np.corrcoef(np.log(sampled[:, 0]), np.log(sampled[:, 7]))[0, 1]
+    assert together > 0.2, "one own length and one of everybody's: both draws come from the same urn"
+    apart = ShrinkagePredictor().fit(history).sample(["p3", "p4"], 1, response_limit=4000, scenarios=400)
+    assert abs(np.corrcoef(np.log(apart.T))[0, 1]) < 0.15
+
+
+# --- probe -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_probe_tells_of_a_step_in_which_prompts_changed():
+    """Every prompt's level is drawn anew at its last visit: history says nothing, siblings everything."""
+    history = pd.concat([part.assign(step=s, epoch=s) for s in range(3) for part in drawn(steps=1, seed=s)])
+    (now,) = drawn(steps=1, seed=9)
+    probes, rest = now[now["sample"] == 0], now[now["sample"] > 0]
+    asked = rest["prompt_id"].tolist()
+    predictor = ProbePredictor().fit(history)
+    assert np.array_equal(
+        predictor.predict(asked, response_limit=4000), EwmaPredictor().fit(history).predict(asked, response_limit=4000)
+    )
+    blind = history_quality(predictor.predict(asked, response_limit=4000), rest["response_tokens"])
+    predictor.observe(dict(zip(probes["prompt_id"], probes["response_tokens"], strict=True)))
+    told = history_quality(predictor.predict(asked, response_limit=4000), rest["response_tokens"])
+    assert told.rank_correlation > 0.7 > 0.3 > blind.rank_correlation
+    assert told.mean_abs_error_tokens < 0.6 * blind.mean_abs_error_tokens
+    predictor.update(now.assign(step=3, epoch=3))
+    assert predictor.predict(["p0"], response_limit=4000) == pytest.approx(
+        now[now["prompt_id"] == "p0"]["response_tokens"].mean()
+    )
+
+
+# --- features ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_prompt_is_predicted_from_its_text():
+    pytest.importorskip("sklearn", reason="scikit-learn, which the regression needs, is not installed")
+    texts = {f"p{i}": "+".join("1" * (1 + i % 20)) for i in range(60)}
+    lengths = np.array([[20 * len(texts[f"p{i}"])] * 2 for i in range(60)])
+    known = visits(lengths[:40])
+    known["prompt"] = known["prompt_id"].map(texts)
+    predictor = FeaturePredictor().fit(known)
+    new = [f"p{i}" for i in range(40, 60)]
+    assert len(set(predictor.predict(new, response_limit=2000))) == 1, "without texts all new prompts are alike"
+    guess = predictor.describe({name: texts[name] for name in new}).predict(new, response_limit=2000)
+    assert history_quality(guess, lengths[40:, 0]).rank_correlation > 0.99
+    assert predictor.predict(["p3"], response_limit=2000) == EwmaPredictor().fit(known).predict(["p3"], response_limit=2000)
+
+
+def test_without_scikit_learn_one_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "sklearn.linear_model", None)
+    with pytest.raises(ImportError, match=r"predicting from prompts' texts needs scikit-learn, .*rlhfless\[predict\]"):
+        FeaturePredictor()
+
+
+def test_features_of_any_text_are_finite():
+    assert prompt_features("").tolist() == [0.0] * 8
+    assert np.exp(prompt_features("a 12+3=?\n"))[:7] - 1 == pytest.approx([9, 2, 1, 9, 2, 3, 2])
+
+
+# --- dialled -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accuracy", [0.0, 0.44, 1.0])
+def test_as_many_prompts_are_right_as_dialled(accuracy):
+    first, second = drawn(prompts=50)
+    names = [f"p{i}" for i in range(50)]
+    true = second.groupby("prompt_id")["response_tokens"].mean()[names].to_numpy()
+    both = pd.concat([first, second])
+    predictor = DialledPredictor(both, accuracy).fit(first)
+    guess = predictor.predict(names, response_limit=4000)
+    assert np.isclose(guess, true).sum() == round(accuracy * 50)
+    assert np.sort(guess) == pytest.approx(np.sort(true)), "wrong predictions are other prompts' lengths"
+    assert np.array_equal(guess, DialledPredictor(both, accuracy).fit(first).predict(names, response_limit=4000))
+    assert np.all(predictor.sample(names, response_limit=4000, scenarios=3) == np.ceil(guess))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (lambda t: DialledPredictor(t, 1.2), "the accuracy is 1.2; a share from 0 to 1"),
+        (lambda t: DialledPredictor(t.drop(columns="step")), "the truth has no steps"),
+        (lambda t: DialledPredictor(t).predict(["x"], response_limit=9), "step 0 of the truth has no prompt 'x'"),
+        (lambda t: DialledPredictor(t).fit(t).predict(["p0"], response_limit=9), "no step of the truth is left"),
+        (lambda t: remaining_quantiles(EwmaPredictor(), ["p0"], 9, 0.5, response_limit=9), "generated_tokens has 9; 0 to 8"),
+        (lambda t: EwmaPredictor().update(t.assign(run="a")).update(t.assign(run="b")), "holds several runs"),
+    ],
+)
+def test_wrong_input_is_refused_in_one_sentence(wrong, sentence):
+    with pytest.raises(PredictionError, match=sentence):
+        wrong(visits([[1, 2]]))
+
+
+# --- what is left --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_left_given_the_tokens_so_far_is_the_conditional_distribution():
+    """Lengths uniform from 1 to 1000, all of one prompt: given x tokens what is left is uniform up to 1000 - x."""
+    history = visits(np.arange(1, 1001)[None])
+    predictor = ShrinkagePredictor().fit(history)
+    so_far = np.array([0, 200, 600])
+    found = remaining_quantiles(predictor, ["p0"] * 3, so_far, [0.25, 0.5, 0.75], response_limit=1000)
+    expected = np.outer([0.25, 0.5, 0.75], 1000 - so_far)
+    assert found == pytest.approx(expected, abs=130)
+    assert np.all(np.diff(found, axis=0) > 0)
+    table = remaining_lengths(predictor, ["p0", "p0"], response_limit=1000)
+    assert np.all(table.expected_tokens(np.array([0, 1]), np.array([0, 900])) > [400, 1])
+
+
+def test_who_outlives_all_its_prompts_lengths_goes_on_as_others_do():
+    history = pd.concat([visits([[10, 12]]), visits([[900, 950]]).assign(prompt_id="p1")])
+    predictor = ShrinkagePredictor().fit(history)
+    left = remaining_quantiles(predictor, ["p0", "p1"], [500, 500], 0.5, response_limit=1000)[0]
+    assert 350 < left[0] < 500
+    assert remaining_quantiles(predictor, ["p0"], [999], [0.5, 0.9], response_limit=1000).tolist() == [[1], [1]]
