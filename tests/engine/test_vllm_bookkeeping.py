@@ -199,6 +199,27 @@ def test_only_tested_versions_start(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         engines.in_real_time()
 
 
+def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, says: str) -> list[dict[str, Any]]:
+    """A vLLM whose engine says something when it is started; returns what engines were asked for."""
+    asked: list[dict[str, Any]] = []
+
+    class Engine:
+        @staticmethod
+        def from_engine_args(arguments: object) -> None:
+            raise ValueError(says)
+
+    vllm, parts = types.ModuleType("vllm"), types.ModuleType("vllm.sampling_params")
+    vllm.LLMEngine, vllm.EngineArgs = Engine, lambda **arguments: asked.append(arguments)  # type: ignore[attr-defined]
+    parts.RequestOutputKind = types.SimpleNamespace(DELTA=0)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    monkeypatch.setitem(sys.modules, "vllm.sampling_params", parts)
+    monkeypatch.setattr(vllm_adapter, "check_version", lambda: "0.32")
+    monkeypatch.setattr(vllm_adapter, "_connector", lambda: None)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return asked
+
+
 @pytest.mark.parametrize(
     ("said", "memory"),
     [
@@ -217,26 +238,26 @@ def test_a_start_that_finds_no_memory_is_out_of_memory(
 ) -> None:
     """Another place may do; what was asked wrongly is wrong everywhere."""
 
-    class Engine:
-        @staticmethod
-        def from_engine_args(arguments: object) -> None:
-            raise ValueError(said)
-
-    stub = types.ModuleType("vllm")
-    stub.LLMEngine, stub.EngineArgs = Engine, lambda **arguments: None  # type: ignore[attr-defined]
-    parts = types.ModuleType("vllm.sampling_params")
-    parts.RequestOutputKind = types.SimpleNamespace(DELTA=0)  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "vllm", stub)
-    monkeypatch.setitem(sys.modules, "vllm.sampling_params", parts)
-    monkeypatch.setattr(vllm_adapter, "check_version", lambda: "0.32")
-    monkeypatch.setattr(vllm_adapter, "_connector", lambda: None)
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    stand_in(monkeypatch, tmp_path, said)
     folder = write_weights(model_of(1), tmp_path, 0)
     with pytest.raises(MemoryError if memory else ValueError, match=re.escape(said)) as error:
         Replica(Settings(1, 4, 100, 50), [], folder, 0)
     lost = failed(error.value)  # type: ignore[arg-type]
     assert (lost.out_of_memory, lost.hopeless) == (memory, not memory)
+
+
+@pytest.mark.parametrize(("eager", "on_cpu", "on_gpu"), [(None, True, False), (True, True, True), (False, False, False)])
+def test_whether_vllm_compiles_is_decided_where_it_runs(
+    eager: bool | None, on_cpu: bool, on_gpu: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An actor on a GPU has CUDA graphs, though the program that started it sees no GPU."""
+    asked = stand_in(monkeypatch, tmp_path, "enough")
+    folder = write_weights(model_of(1), tmp_path, 0)
+    for devices in ([], ["3"]):
+        with pytest.raises(ValueError, match="enough"):
+            Replica(Settings(1, 4, 100, 50, eager=eager), devices, folder, 0)
+    assert [arguments["enforce_eager"] for arguments in asked] == [on_cpu, on_gpu]
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
 
 
 def test_a_process_is_bound_to_what_a_profile_and_the_engines_ask_for(tmp_path: Path) -> None:

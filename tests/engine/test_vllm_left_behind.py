@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from torch_wall_samples import until
-from vllm_samples import model_of, needs_vllm
+from vllm_samples import model_of, needs_vllm, shared_memory_of
 
 from rlhfless.engine.vllm_files import PREFIX
 from rlhfless.engine.vllm_weights import write_weights
@@ -69,7 +69,7 @@ def test_nothing_of_vllm_is_left_behind(gpus: int, way: str, temporary: Path, tm
         said, *rest = program.stdout.readline().split() or ["nothing"]
         assert said in ("has", "starts"), program.communicate()[1]
         if way == "starting":  # its ranks are
-            until(lambda: len(noted(temporary)) >= 3, "vLLM has laid something out", 300.0)
+            until(lambda: len(noted(temporary)) >= 3, "vLLM has laid something out", 600.0)
         pids = [int(pid) for pid in rest]
         files = noted(temporary) if way == "starting" else shared_memory_of(pids)
         assert len(files) >= (1 if gpus == 1 else 3)
@@ -84,15 +84,6 @@ def test_nothing_of_vllm_is_left_behind(gpus: int, way: str, temporary: Path, tm
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "every process has ended", 60.0)
     until(lambda: not [*temporary.iterdir()], "temporary files are removed", 60.0)
     until(lambda: not [file for file in files if file.exists()], "shared memory is freed")
-
-
-def shared_memory_of(pids: Iterable[int]) -> set[Path]:
-    """Shared memory that they have mapped, by whatever name it was."""
-    inodes = set()
-    for pid in pids:
-        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-        inodes |= {int(line.split()[4]) for line in lines if f"{SHARED_MEMORY}/" in line}
-    return {file for file in SHARED_MEMORY.iterdir() if file.stat().st_ino in inodes}
 
 
 def noted(temporary: Path) -> set[Path]:

@@ -6,19 +6,30 @@ import math
 import os
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from vllm_samples import LATENCY, Shuffle, assert_handed_over, factory_of, model_of, needs_vllm, requests, torch_engine
+from vllm_samples import (
+    LATENCY,
+    Shuffle,
+    assert_handed_over,
+    factory_of,
+    model_of,
+    needs_vllm,
+    requests,
+    shared_memory_of,
+    torch_engine,
+)
 
 from rlhfless.engine import vllm_carried
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.vllm_carried import Carried
 from rlhfless.engine.vllm_factory import VllmEngineFactory
+from rlhfless.engine.vllm_files import PREFIX
 from rlhfless.engine.vllm_weights import write_weights
 from rlhfless.executor import ActorError, Lifecycle, RayPool, StepRecord
 from rlhfless.folders import in_memory
@@ -198,6 +209,19 @@ def test_an_actor_of_two_gpus_is_two_ranks_of_vllm(pool: RayPool, tmp_path: Path
     until(lambda: free_gpus() == 2 * GPUS_PER_NODE - 2, "it holds two GPUs")
     ranks = descendants(actor)
     assert len(running(ranks)) >= 2
+    files, temporary = shared_memory_of(running(ranks)), temporary_of(running(ranks))
+    assert len(files) >= 3
+    assert temporary.name.startswith(PREFIX)
+    assert temporary.is_dir()
     pool.release()
     until(lambda: not running({actor, *ranks}), "the ranks have ended with their actor", PATIENCE_S)
+    until(lambda: not temporary.exists(), "its temporary files are removed", PATIENCE_S)
+    until(lambda: not [file for file in files if file.exists()], "its shared memory is freed", PATIENCE_S)
     assert ray.is_initialized()
+
+
+def temporary_of(pids: Iterable[int]) -> Path:
+    """Where processes were started to have their temporary files, the one that is not everybody's."""
+    environments = [Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in pids]
+    (found,) = {os.fsdecode(v)[7:] for one in environments for v in one if v.startswith(b"TMPDIR=") and PREFIX.encode() in v}
+    return Path(found)

@@ -11,7 +11,7 @@ import importlib.util
 import itertools
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -32,6 +32,7 @@ from rlhfless.engine.vllm_factory import VllmEngineFactory
 from rlhfless.engine.vllm_kv import BlocksKV
 from rlhfless.engine.vllm_weights import write_weights
 from rlhfless.executor import StepRecord
+from rlhfless.folders import SHARED_MEMORY
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 from solver.admission import Admission
@@ -116,6 +117,15 @@ def _start(folder: Path) -> None:
 
     vllm_process.use_device("cpu")
     assert vllm_process.bring_up(factory_of(folder, 0), LATENCY)
+
+
+def shared_memory_of(pids: Iterable[int]) -> set[Path]:
+    """Shared memory that they have mapped, by whatever name it was."""
+    inodes = set()
+    for pid in pids:
+        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+        inodes |= {int(line.split()[4]) for line in lines if f"{SHARED_MEMORY}/" in line}
+    return {file for file in SHARED_MEMORY.iterdir() if file.stat().st_ino in inodes}
 
 
 # --- a stand-in -------------------------------------------------------------------------------------------------------
