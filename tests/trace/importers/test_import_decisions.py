@@ -215,7 +215,7 @@ def test_a_table_without_samples_is_numbered_in_its_order(tmp_path: Path) -> Non
 
 def test_a_message_about_columns_stays_short(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("step," + "x" * 5000 + "," + ",".join(f"c{at}" for at in range(500)) + "\n1\n")
-    with pytest.raises(TraceError, match="column 'prompt_id' .* is missing among step, x{40}, c0, .* and 472 more") as refused:
+    with pytest.raises(TraceError, match=r"column 'prompt_id' .* is missing among step, x{40}, c0, .* and 472 more") as refused:
         import_log(tmp_path / "log.csv")
     assert len(str(refused.value)) < 1000
 
