@@ -10,6 +10,8 @@ from pathlib import Path
 from rlhfless.errors import missing_extra
 from rlhfless.trace.errors import TraceError
 
+PIECE = 2**20  # characters that are tokenised at once: a token takes some hundred bytes until it is counted
+
 
 class TokenCounter:
     """A fast tokenizer, used for its counts only.
@@ -47,7 +49,18 @@ class TokenCounter:
 
     def count(self, texts: list[str]) -> list[int]:
         """(len(texts),) tokens of each text, without special tokens; equal texts are counted once."""
-        different = list(dict.fromkeys(texts))
-        encoded = self._tokenizer.encode_batch_fast(different, add_special_tokens=False)
-        tokens = dict(zip(different, (len(one) for one in encoded), strict=True))
+        tokens: dict[str, int] = {}
+        piece: list[str] = []
+        size = 0
+        for text in dict.fromkeys(texts):
+            piece.append(text)
+            size += len(text)
+            if size >= PIECE:
+                tokens |= self._counted(piece)
+                piece, size = [], 0
+        tokens |= self._counted(piece)
         return [tokens[text] for text in texts]
+
+    def _counted(self, texts: list[str]) -> dict[str, int]:
+        encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return dict(zip(texts, map(len, encoded), strict=True))
