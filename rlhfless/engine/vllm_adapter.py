@@ -1,4 +1,4 @@
-"""What depends on the version of vLLM, but for its connector (``vllm_connector.py``): starting it, feeding it, stepping it, its
+"""What depends on the version of vLLM, but for its connector (``vllm_connector.py``) and its files (``vllm_files.py``): starting it, feeding it, stepping it, its
 weights, its sleep.
 
 Knows vLLM's documented Python interface (``EngineArgs``, ``LLMEngine``, ``SamplingParams``, ``TokensPrompt``) and environment
