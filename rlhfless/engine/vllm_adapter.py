@@ -1,5 +1,5 @@
-"""What depends on the version of vLLM, but for its connector (``vllm_connector.py``): starting it, feeding it, stepping it, its
-weights, its sleep.
+"""What depends on the version of vLLM, but for its connector (``vllm_connector.py``) and the names of its files
+(``vllm_files.py``): starting it, feeding it, stepping it, its weights, its sleep.
 
 Knows vLLM's documented Python interface (``EngineArgs``, ``LLMEngine``, ``SamplingParams``, ``TokensPrompt``) and environment
 variables; nothing of the engine protocol, clocks or plans. vLLM is imported when a replica starts, in the process of one actor.

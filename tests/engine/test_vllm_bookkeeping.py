@@ -251,11 +251,12 @@ def test_whether_vllm_compiles_is_decided_where_it_runs(
     eager: bool | None, on_cpu: bool, on_gpu: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """An actor on a GPU has CUDA graphs, though the program that started it sees no GPU."""
-    asked = stand_in(monkeypatch, tmp_path, "enough")
-    folder = write_weights(model_of(1), tmp_path, 0)
+    folder, asked = write_weights(model_of(1), tmp_path, 0), []
     for devices in ([], ["3"]):
+        this = stand_in(monkeypatch, tmp_path, "enough")
         with pytest.raises(ValueError, match="enough"):
             Replica(Settings(1, 4, 100, 50, eager=eager), devices, folder, 0)
+        asked += this
     assert [arguments["enforce_eager"] for arguments in asked] == [on_cpu, on_gpu]
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
 
