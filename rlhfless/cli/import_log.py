@@ -33,7 +33,7 @@ def import_(
 ) -> None:
     """Turn the log PATH into a trace. FORMAT is recognised, or one of verl, verl-scalars, trl, trl-scalars, openrlhf, nemo-rl,
     areal, slime, prime-rl, and table: any csv, jsonl or parquet file with one row per response."""
-    from rlhfless.trace import Options, import_log
+    from rlhfless.trace import ImportOptions, import_log
 
     if out is None and not preview:
         raise InputError("-o is missing; name the folder of the trace to write, or say --preview")
@@ -45,7 +45,7 @@ def import_(
         mapping[ours] = theirs
     if unsafe_pickle:
         click.echo("rlhfless: --unsafe-pickle runs whatever code the files hold", err=True)
-    log = import_log(path, Options(tokenizer, mapping, response_limit, unsafe_pickle, progress=True), framework)
+    log = import_log(path, ImportOptions(tokenizer, mapping, response_limit, unsafe_pickle, progress=True), framework)
     written = "" if out is None or preview else f"wrote {log.save(out)}"
     for text in (f"{path} is read as {log.format.title}", str(log.summary), written):
         if text:

@@ -28,9 +28,9 @@ FORMATS = ("csv", "jsonl", "parquet", "verl")
 CHILD = """
 import json, resource, sys, time
 began = time.perf_counter()
-from rlhfless.trace import Options, import_log
+from rlhfless.trace import ImportOptions, import_log
 loaded = time.perf_counter()
-log = import_log(sys.argv[1], Options(tokenizer=sys.argv[3]))
+log = import_log(sys.argv[1], ImportOptions(tokenizer=sys.argv[3]))
 read = time.perf_counter()
 log.save(sys.argv[2])
 took = {"load_s": loaded - began, "read_s": read - loaded, "save_s": time.perf_counter() - read}

@@ -3,16 +3,16 @@
 An importer says what it could not find and never invents a length.
 """
 
-from rlhfless.trace.importers.reading import Options
+from rlhfless.trace.importers.reading import ImportOptions
 from rlhfless.trace.importers.registry import FORMATS, ImportedLog, import_log, open_log, recognise
 from rlhfless.trace.importers.scalars import read_scalars
 from rlhfless.trace.importers.summary import ImportSummary
 
 __all__ = [
     "FORMATS",
+    "ImportOptions",
     "ImportSummary",
     "ImportedLog",
-    "Options",
     "import_log",
     "open_log",
     "read_scalars",

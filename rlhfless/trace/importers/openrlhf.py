@@ -17,7 +17,7 @@ import pandas as pd
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format
-from rlhfless.trace.importers.reading import PEEK_BYTES, Options, Reading
+from rlhfless.trace.importers.reading import PEEK_BYTES, ImportOptions, Reading
 from rlhfless.trace.importers.scalars import numbers, standard
 
 MARK = re.compile(r"Global step (\d{1,15})(?: \[[^\]]{0,40}\])?: (\{.*)")
@@ -42,7 +42,7 @@ def detect(path: Path) -> bool:
     if not path.is_file() or path.suffix in (".parquet", ".pt", ".jsonl", ".json", ".csv"):
         return False
     try:
-        with Reading(path, Options()).open(path) as stream:
+        with Reading(path, ImportOptions()).open(path) as stream:
             return MARK.search(COLOUR.sub("", stream.read(PEEK_BYTES).decode("utf-8", "replace"))) is not None
     except TraceError:
         return False  # whoever reads it says what is wrong with it

@@ -30,7 +30,7 @@ PEEK_BYTES = 16 * 2**20  # how far into a file its format is looked for
 
 
 @dataclass(frozen=True)
-class Options:
+class ImportOptions:
     """What a user says about a log.
 
     Attributes:
@@ -63,7 +63,7 @@ class Reading:
         duplicates: rows dropped because they were there before.
     """
 
-    def __init__(self, path: Path, options: Options) -> None:
+    def __init__(self, path: Path, options: ImportOptions) -> None:
         self.path, self.options = path, options
         self.notes: list[str] = []
         self.fields: set[str] = set()

@@ -15,7 +15,7 @@ from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers import areal, nemo_rl, openrlhf, prime_rl, slime, table, trl, trl_scalars, verl, verl_scalars
 from rlhfless.trace.importers.assemble import assemble
 from rlhfless.trace.importers.formats import Format
-from rlhfless.trace.importers.reading import Options, Reading
+from rlhfless.trace.importers.reading import ImportOptions, Reading
 from rlhfless.trace.importers.scalars import scalars_frame, write_scalars
 from rlhfless.trace.importers.summary import ImportSummary, summarize
 from rlhfless.trace.io import Trace, read_trace
@@ -97,7 +97,7 @@ def recognise(path: str | Path) -> Format:
     raise TraceError(f"{path}: is no log that is known; known are {kinds}")
 
 
-def import_log(path: str | Path, options: Options | None = None, framework: str = "auto") -> ImportedLog:
+def import_log(path: str | Path, options: ImportOptions | None = None, framework: str = "auto") -> ImportedLog:
     """Read anyone's log.
 
     Args:
@@ -109,7 +109,7 @@ def import_log(path: str | Path, options: Options | None = None, framework: str 
         TraceError: one sentence: file, line, field, value, and what would be right.
         MissingExtra: an optional package is needed.
     """
-    path, options = Path(path), options or Options()
+    path, options = Path(path), options or ImportOptions()
     if not path.exists():
         raise TraceError(f"{path}: there is no such file or folder; a log is needed")
     one = recognise(path) if framework == "auto" else named(framework)
@@ -136,7 +136,7 @@ def import_log(path: str | Path, options: Options | None = None, framework: str 
     return ImportedLog(rollouts, scalars, summary, one, path)
 
 
-def open_log(path: str | Path, options: Options | None = None) -> Trace:
+def open_log(path: str | Path, options: ImportOptions | None = None) -> Trace:
     """A trace folder, or any log that an importer knows, as a trace; no framework has to be named.
 
     Raises:

@@ -25,13 +25,13 @@ from importer_samples import (
     write_verl_v1,
 )
 
-from rlhfless.trace import Options, TraceError, import_log
+from rlhfless.trace import ImportOptions, TraceError, import_log
 from rlhfless.trace.importers import reading, recognise
 from rlhfless.trace.importers.openrlhf import parse_dict
 from rlhfless.trace.importers.trl import overlap
 
 pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
-TEXT = Options(tokenizer=TOKENIZER, response_limit=LIMIT)
+TEXT = ImportOptions(tokenizer=TOKENIZER, response_limit=LIMIT)
 
 
 def rewritten(path: Path, change: Any) -> None:
@@ -40,7 +40,7 @@ def rewritten(path: Path, change: Any) -> None:
     path.write_text("".join(json.dumps(record) + "\n" for record in records if record is not None))
 
 
-def rollouts_of(path: Path, options: Options = TEXT) -> pd.DataFrame:
+def rollouts_of(path: Path, options: ImportOptions = TEXT) -> pd.DataFrame:
     """The rollouts of a log."""
     found = import_log(path, options).rollouts
     assert found is not None
@@ -55,13 +55,13 @@ def test_texts_without_a_tokenizer_are_refused() -> None:
 def test_a_tokenizer_that_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(TraceError, match=r"--tokenizer .*: cannot be loaded"):
-        import_log(GOLDEN / "verl-v1", Options(tokenizer=tmp_path))
+        import_log(GOLDEN / "verl-v1", ImportOptions(tokenizer=tmp_path))
     with pytest.raises(TraceError, match=r"has no tokenizer\.json"):
-        import_log(GOLDEN / "verl-v1", Options(tokenizer=GOLDEN))
+        import_log(GOLDEN / "verl-v1", ImportOptions(tokenizer=GOLDEN))
 
 
 def test_without_a_limit_lengths_are_those_of_the_texts() -> None:
-    log = import_log(GOLDEN / "verl-v1", Options(tokenizer=TOKENIZER))
+    log = import_log(GOLDEN / "verl-v1", ImportOptions(tokenizer=TOKENIZER))
     known = sample_rollouts()
     assert log.rollouts is not None
     assert log.rollouts["response_tokens"].tolist() == (known.response_tokens - (known.finish_reason == "stop")).tolist()
@@ -70,7 +70,7 @@ def test_without_a_limit_lengths_are_those_of_the_texts() -> None:
 
 
 def test_texts_that_tokenise_to_more_than_the_limit_count_as_cut() -> None:
-    log = import_log(GOLDEN / "verl-v1", Options(tokenizer=TOKENIZER, response_limit=5))
+    log = import_log(GOLDEN / "verl-v1", ImportOptions(tokenizer=TOKENIZER, response_limit=5))
     assert log.rollouts is not None
     assert log.rollouts["response_tokens"].max() == 5
     assert "texts have more tokens than the limit when tokenised again" in str(log.summary)
@@ -160,12 +160,12 @@ def test_the_reward_of_several_functions_has_to_be_named(tmp_path: Path) -> None
     assert log.rollouts is not None
     assert log.rollouts["reward"].isna().all()
     assert "--map reward=COLUMN names one" in str(log.summary)
-    named = Options(tokenizer=TOKENIZER, mapping={"reward": "other"})
+    named = ImportOptions(tokenizer=TOKENIZER, mapping={"reward": "other"})
     assert rollouts_of(folder, named)["reward"].tolist() == [0.5, 1.5, 2.5, 3.5] * 2
     with pytest.raises(TraceError, match="--map reward=prompt names no column of numbers"):
-        import_log(folder, Options(tokenizer=TOKENIZER, mapping={"reward": "prompt"}))
+        import_log(folder, ImportOptions(tokenizer=TOKENIZER, mapping={"reward": "prompt"}))
     with pytest.raises(TraceError, match="--map step=other: of TRL's completions only the reward can be named"):
-        import_log(folder, Options(tokenizer=TOKENIZER, mapping={"step": "other"}))
+        import_log(folder, ImportOptions(tokenizer=TOKENIZER, mapping={"step": "other"}))
 
 
 @pytest.mark.parametrize("lost", [1, 2], ids=["the last step was lost", "and another after it"])
@@ -274,7 +274,7 @@ def test_a_pickle_with_code_is_refused_unrun(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"holds more than plain data, .*--unsafe-pickle loads it all the same"):
         import_log(folder)
     assert not (tmp_path / "boom").exists()
-    log = import_log(folder, Options(unsafe_pickle=True))
+    log = import_log(folder, ImportOptions(unsafe_pickle=True))
     assert (tmp_path / "boom").exists()
     assert log.summary.rows == 8
     assert "WARNING: --unsafe-pickle ran whatever code the dumps hold" in log.summary.notes
@@ -325,7 +325,7 @@ def test_what_is_no_log_is_refused_with_what_is_known(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="--from hydra: is no format; one of nemo-rl, slime"):
         import_log(tmp_path, framework="hydra")
     with pytest.raises(TraceError, match="--map is for tables"):
-        import_log(GOLDEN / "nemo-rl", Options(mapping={"step": "x"}))
+        import_log(GOLDEN / "nemo-rl", ImportOptions(mapping={"step": "x"}))
 
 
 @pytest.mark.parametrize("framework", ["verl", "verl-scalars", "trl", "trl-scalars", "openrlhf", "nemo-rl", "areal", "slime"])

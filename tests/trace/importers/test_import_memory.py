@@ -14,10 +14,10 @@ pytest.importorskip("tokenizers", reason="the tokenizers package is not installe
 
 CHILD = """
 import resource, sys
-from rlhfless.trace import Options, import_log
-import_log(sys.argv[1], Options(tokenizer=sys.argv[3]))
+from rlhfless.trace import ImportOptions, import_log
+import_log(sys.argv[1], ImportOptions(tokenizer=sys.argv[3]))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-rows = import_log(sys.argv[2], Options(tokenizer=sys.argv[3])).summary.rows
+rows = import_log(sys.argv[2], ImportOptions(tokenizer=sys.argv[3])).summary.rows
 print(rows, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 """
 

@@ -8,14 +8,14 @@ import pandas as pd
 import pytest
 from trace_samples import AREAL_MAP, GSM8K_LENGTHS, needs_gsm8k_lengths, rollouts
 
-from rlhfless.trace import ImportSummary, Options, TraceError, import_log, read_trace
+from rlhfless.trace import ImportOptions, ImportSummary, TraceError, import_log, read_trace
 
 
 def import_table(
     path: Path, mapping: dict[str, str] | None = None, response_limit: int | None = None
 ) -> tuple[pd.DataFrame, ImportSummary]:
     """The rollouts and the summary of a table."""
-    log = import_log(path, Options(mapping=mapping or {}, response_limit=response_limit), "table")
+    log = import_log(path, ImportOptions(mapping=mapping or {}, response_limit=response_limit), "table")
     assert log.rollouts is not None
     return log.rollouts, log.summary
 
@@ -117,7 +117,7 @@ def test_a_published_log_is_imported_as_it_is(tmp_path: Path) -> None:
     )
     assert frame["source_step"].nunique() == 40
     assert (frame["epoch"] == frame["step"]).all()
-    log = import_log(GSM8K_LENGTHS, Options(mapping=AREAL_MAP))
+    log = import_log(GSM8K_LENGTHS, ImportOptions(mapping=AREAL_MAP))
     again = read_trace(log.save(tmp_path / "trace")).rollouts
     pd.testing.assert_frame_equal(again, frame, check_dtype=False)
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from importer_samples import GOLDEN, LIMIT, ROLLOUT_WRITERS, SCALAR_WRITERS, TOKENIZER
 
 from rlhfless.errors import MissingExtra
-from rlhfless.trace import Options, TraceError, import_log, read_trace
+from rlhfless.trace import ImportOptions, TraceError, import_log, read_trace
 
 pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
 pytest.importorskip("torch")
@@ -103,7 +103,7 @@ def try_one(name: str, seed: int) -> bool:
             **{key: value[0] for key, value in SCALAR_WRITERS.items()},
         }
         framework = chance.choice(("auto", own[name]))
-        options = Options(tokenizer=TOKENIZER, response_limit=chance.choice((None, LIMIT, 24)))
+        options = ImportOptions(tokenizer=TOKENIZER, response_limit=chance.choice((None, LIMIT, 24)))
         try:
             imported = import_log(path, options, framework)
             imported.save(out)

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from importer_samples import GOLDEN, LIMIT, ROLLOUT_WRITERS, SCALAR_WRITERS, TOKENIZER, sample_rollouts
 
-from rlhfless.trace import Options, TraceError, import_log, open_log, read_scalars, read_trace
+from rlhfless.trace import ImportOptions, TraceError, import_log, open_log, read_scalars, read_trace
 from rlhfless.trace.importers import FORMATS, recognise
 
 pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
-TEXT = Options(tokenizer=TOKENIZER, response_limit=LIMIT)
+TEXT = ImportOptions(tokenizer=TOKENIZER, response_limit=LIMIT)
 
 
 def golden(name: str) -> Path:
@@ -57,7 +57,7 @@ def test_a_golden_log_says_what_is_known_of_it(name: str) -> None:
 
 
 def test_lengths_of_trls_own_run_are_those_that_it_generated() -> None:
-    log = import_log(GOLDEN / "trl", Options(tokenizer=TOKENIZER, response_limit=24))
+    log = import_log(GOLDEN / "trl", ImportOptions(tokenizer=TOKENIZER, response_limit=24))
     assert log.rollouts is not None
     generated = json.loads((GOLDEN / "trl" / "lengths.json").read_text())
     assert log.rollouts["response_tokens"].tolist() == generated

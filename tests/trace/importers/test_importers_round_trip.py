@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from importer_samples import LIMIT, ROLLOUT_WRITERS, SCALAR_WRITERS, TOKENIZER, sample_rollouts
 
-from rlhfless.trace import Options, import_log
+from rlhfless.trace import ImportOptions, import_log
 
 pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
 pytest.importorskip("torch")
@@ -52,7 +52,7 @@ def rollouts(draw: st.DrawFn) -> pd.DataFrame:
 def test_rollouts_come_back(name: str, known: pd.DataFrame) -> None:
     _, writer, columns = ROLLOUT_WRITERS[name]
     with tempfile.TemporaryDirectory() as folder:
-        log = import_log(writer(Path(folder) / "log", known), Options(tokenizer=TOKENIZER, response_limit=LIMIT))
+        log = import_log(writer(Path(folder) / "log", known), ImportOptions(tokenizer=TOKENIZER, response_limit=LIMIT))
     assert log.rollouts is not None
     for column in columns:
         values = known[column] - known["start_s"].min() if column.endswith("_s") and "table" not in name else known[column]
@@ -63,7 +63,7 @@ def test_rollouts_come_back(name: str, known: pd.DataFrame) -> None:
 @pytest.mark.parametrize("name", [name for name in (*ROLLOUT_WRITERS, *SCALAR_WRITERS) if name not in ("slime", "trl-scalars")])
 def test_packed_logs_are_read_as_the_plain_ones(name: str, tmp_path: Path) -> None:
     writer = ROLLOUT_WRITERS[name][1] if name in ROLLOUT_WRITERS else SCALAR_WRITERS[name][1]
-    options = Options(tokenizer=TOKENIZER, response_limit=LIMIT)
+    options = ImportOptions(tokenizer=TOKENIZER, response_limit=LIMIT)
     path = writer(tmp_path / "log", sample_rollouts())
     plain = import_log(path, options)
     for file in [file for file in (tmp_path / "log").rglob("*") if file.is_file()]:
