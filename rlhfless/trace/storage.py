@@ -66,7 +66,9 @@ def read_frame(path: str | Path, text_columns: Iterable[str] = ()) -> pd.DataFra
 
 
 def _read_parquet(stream: IO[bytes]) -> pd.DataFrame:
-    frame = pq.ParquetFile(stream).read().to_pandas(ignore_metadata=True)
+    table = pq.ParquetFile(stream).read()
+    table.validate(full=True)  # a text that is not UTF-8 would show only where it is read
+    frame = table.to_pandas(ignore_metadata=True)
     return frame[[column for column in frame.columns if not str(column).startswith("__index_level_")]]
 
 

@@ -20,6 +20,7 @@ from rlhfless.trace.casts import row_number
 from rlhfless.trace.checks import validate
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.reading import Reading
+from rlhfless.trace.importers.record import finite
 
 NAMES = ("run", "prompt_id", "prompt_text_id", "finish_reason", "actor")
 TIMES = ("start_s", "first_token_s", "end_s")
@@ -157,10 +158,19 @@ def _numbered(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     return frame.assign(sample=frame.groupby(keys, sort=False).cumcount())
 
 
+def _seconds(values: pd.Series) -> pd.Series:
+    """The numbers, NaN where there is none: what is no time, the check of the column tells."""
+    try:
+        return pd.to_numeric(values, errors="coerce")
+    except OverflowError:  # a whole number beyond all floats
+        fits = values.map(lambda value: not isinstance(value, int) or finite(value) is not None)
+        return pd.to_numeric(values.where(fits), errors="coerce")
+
+
 def _from_the_run_start(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     """With times since the first of them, where they are a machine's clock."""
     times = [name for name in TIMES if name in frame.columns]
-    known = [pd.to_numeric(frame[name], errors="coerce") for name in times]
+    known = [_seconds(frame[name]) for name in times]
     first = min((float(values.min()) for values in known if values.notna().any()), default=0.0)
     if not reading.machine_clock and first < LONGEST_RUN_S:
         return frame

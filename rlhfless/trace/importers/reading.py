@@ -184,6 +184,7 @@ class Reading:
                 file = pq.ParquetFile(stream)
                 names = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]
                 for batch in file.iter_batches(batch_rows(file.metadata), columns=names):
+                    batch.validate(full=True)  # a text that is not UTF-8 would show only where it is read
                     frame = batch.to_pandas(ignore_metadata=True)
                     frame.index = pd.RangeIndex(at, at + len(frame))
                     at += len(frame)

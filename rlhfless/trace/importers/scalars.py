@@ -103,7 +103,9 @@ def read_scalars(folder: str | Path) -> pd.DataFrame:
     if not path.exists():
         return pd.DataFrame({"step": np.zeros(0, dtype=np.int64)})
     try:
-        return pq.read_table(path).to_pandas()
+        table = pq.read_table(path)
+        table.validate(full=True)  # a text that is not UTF-8 would show only where it is read
+        return table.to_pandas()
     except (pa.ArrowException, OSError) as error:
         raise TraceError(f"{path}: cannot be read as parquet; an intact file is needed") from error
 
