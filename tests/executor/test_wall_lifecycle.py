@@ -178,7 +178,7 @@ class KillTheLast:
         return []
 
 
-UNSTEADY = pytest.mark.xfail(strict=False, reason="with Ray one run in three ends without a second holder; the cause is not known yet")
+UNSTEADY = pytest.mark.xfail(strict=False, reason="with Ray a second holder is missing in one run of three")
 
 
 @pytest.mark.parametrize("carrier", ["local", pytest.param("ray", marks=[pytest.mark.full, UNSTEADY])])
