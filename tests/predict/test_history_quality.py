@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhfless.predict import EwmaPredictor, PredictionError, history_quality
-from rlhfless.trace import Options, import_log
+from rlhfless.trace import ImportOptions, import_log
 
 LOG = Path(__file__).parents[2].parent / "shared" / "data" / "grpo-gsm8k-lengths" / "areal_s0_lengths.csv"
 lengths = st.lists(st.tuples(st.integers(0, 500), st.integers(0, 500)), min_size=2, max_size=20)
@@ -47,7 +47,7 @@ def test_what_cannot_be_compared_is_refused(predicted: list, actual: list) -> No
 @pytest.mark.skipif(not LOG.exists(), reason=f"public data absent: {LOG.name}")
 def test_the_last_visit_predicts_the_next_one_on_a_published_log() -> None:
     mapping = {"prompt_id": "prompt_index", "sample": "rollout", "step": "visit"}
-    rollouts = import_log(LOG, Options(mapping=mapping, response_limit=512)).trace().rollouts
+    rollouts = import_log(LOG, ImportOptions(mapping=mapping, response_limit=512)).trace().rollouts
     first, second = rollouts[rollouts["step"] == 0], rollouts[rollouts["step"] == 1]
     predicted = EwmaPredictor().fit(first).predict(second["prompt_id"].tolist(), response_limit=512)
     quality = history_quality(predicted, second["response_tokens"])
