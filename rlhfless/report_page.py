@@ -54,6 +54,8 @@ dd { margin: 0; overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
 .choice { display: inline-block; padding: 12px 14px 2px; }
 select { font: inherit; padding: 3px 8px; border-radius: 6px; border: 1px solid var(--line); background: var(--paper);
   color: var(--ink); max-width: 100%; }
+pre { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: 8px 14px; overflow-x: auto;
+  font-size: 13px; }
 footer { margin-top: 50px; color: var(--soft); font-size: 13px; border-top: 1px solid var(--line); padding-top: 10px; }
 """
 
@@ -136,6 +138,11 @@ class Page:
             f'<div class="scroll"><table><caption>{escaped(caption)}</caption>'
             f"<thead>{row(head, 'th')}</thead><tbody>{body}</tbody></table></div>"
         )
+
+    def code(self, caption: str, lines: Iterable[str]) -> None:
+        """Lines to copy, as they are."""
+        text = html.escape("\n".join(lines))
+        self._parts.append(f"<p>{escaped(caption)}:</p><pre>{text}</pre>")
 
     def figure(self, figure: Any) -> None:
         """A plotly figure."""

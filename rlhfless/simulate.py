@@ -7,7 +7,7 @@ predictions (clairvoyant ones the true lengths), runs on the same cluster and la
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -208,6 +208,17 @@ def simulate(
         PlanningError: a step cannot be planned on this cluster.
         PolicyError: a policy is unknown.
     """
+    logged = logged_steps(rollouts, predictor, setting.response_limit, setting.reference_answer_tokens, steps)
+    return simulate_steps(logged, setting, policies, on_step)
+
+
+def simulate_steps(
+    logged_steps: Iterable[LoggedStep],
+    setting: Setting,
+    policies: Sequence[str | SchedulingPolicy],
+    on_step: Callable[[int], object] | None = None,
+) -> Simulation:
+    """``simulate`` of steps that are predicted already, in another setting for example; the same policies and exceptions."""
     chosen = [
         make_policy(p, tau=setting.tau, static_actors=setting.static_actors, hold=setting.hold) if isinstance(p, str) else p
         for p in policies
@@ -216,8 +227,7 @@ def simulate(
     clock_s = dict.fromkeys(records, 0.0)
     facts: list[dict[str, Any]] = []
     seen: list[tuple[LoggedStep, ClairvoyantBound]] = []
-    limit, answers = setting.response_limit, setting.reference_answer_tokens
-    for logged in logged_steps(rollouts, predictor, limit, answers, steps):
+    for logged in logged_steps:
         bound = clairvoyant_bound(logged.truth, setting.cluster, setting.latency)
         seen.append((logged, bound))
         requests = logged.requests()

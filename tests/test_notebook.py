@@ -33,8 +33,13 @@ PAGES = {  # headings of a notebook's page, the drawings that it has at least, a
         5,
         False,
     ),
+    "06_your_logs": (
+        ("2. Where the GPU-seconds went", "The response that everybody", "3. What other", "4. What if", "5. The decision"),
+        4,
+        False,
+    ),
 }
-NEEDS = {"04_cluster": "ray"}
+NEEDS = {"04_cluster": "ray", "06_your_logs": "tokenizers"}
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 

@@ -1,4 +1,4 @@
-"""``rlhfless export``: a trace in a format of other tools."""
+"""``rlhfless export``: a trace or log in a format of other tools."""
 
 from __future__ import annotations
 
@@ -7,17 +7,61 @@ from pathlib import Path
 import click
 
 from rlhfless.cli.group import main
+from rlhfless.cli.log_options import LogOptions, log_options
+from rlhfless.cli.options import Hardware, hardware_options, response_limit_option, time_weight_option
+from rlhfless.errors import InputError
 
 
 @main.command()
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("path", type=click.Path(path_type=Path))
 @click.option(
-    "--perfetto", type=click.Path(path_type=Path), required=True, metavar="FILE",
-    help="Write trace events (.json, packed as .json.gz) for ui.perfetto.dev or chrome://tracing.",
+    "--perfetto", type=click.Path(path_type=Path), metavar="FILE",
+    help="Write the time line of the trace PATH (.json, packed as .json.gz) for ui.perfetto.dev or chrome://tracing.",
 )  # fmt: skip
-def export(trace: Path, perfetto: Path) -> None:
-    """Write the time line of TRACE (a trace folder) for another tool."""
-    from rlhfless.trace import read_trace
-    from rlhfless.trace.perfetto import write_perfetto
+@click.option(
+    "--verl-router", type=click.Path(path_type=Path), metavar="FOLDER",
+    help="Write a router that makes verl deal prompts by a plan made from its log PATH; needs --tokenizer, --gpus, --profile.",
+)  # fmt: skip
+@log_options
+@hardware_options(required=False)
+@time_weight_option
+@response_limit_option
+def export(
+    path: Path,
+    perfetto: Path | None,
+    verl_router: Path | None,
+    log: LogOptions,
+    hardware: Hardware,
+    time_weight: float,
+    response_limit: int | None,
+) -> None:
+    """Write the trace or log PATH for another tool."""
+    if (perfetto is None) == (verl_router is None):
+        raise InputError("say what to write: either --perfetto FILE or --verl-router FOLDER")
+    if perfetto is not None:
+        from rlhfless.trace import read_trace
+        from rlhfless.trace.perfetto import write_perfetto
 
-    click.echo(f"wrote {write_perfetto(read_trace(trace), perfetto)}")
+        click.echo(f"wrote {write_perfetto(read_trace(path), perfetto)}")
+        return
+    assert verl_router is not None
+    missing = [name for name, value in (("--gpus", hardware.gpus), ("--profile", hardware.profile)) if value is None]
+    if log.tokenizer is None:
+        missing.append("--tokenizer")
+    if missing:
+        raise InputError(f"--verl-router needs {', '.join(missing)}: the cluster and its profile, and the run's tokenizer")
+    assert log.tokenizer is not None
+    from rlhfless.accounting.verl_router import placement, write_router
+    from rlhfless.simulate import Setting
+    from solver.objective import Objective
+
+    cluster, latency = hardware.cluster()
+    rollouts = log.open(path, response_limit).trace.rollouts
+    setting = Setting(cluster, latency, Objective(time_weight), response_limit=response_limit)
+    placed = placement(rollouts, setting)
+    written = write_router(verl_router, placed, log.tokenizer)
+    click.echo(f"wrote {', '.join(map(str, written))}: {len(placed):,} prompts")
+    click.echo(
+        f"use: PYTHONPATH={written[0].parent} ... actor_rollout_ref.rollout.router_config_path={written[-1]}; "
+        f"prompts that the log does not hold go to the least loaded replica"
+    )

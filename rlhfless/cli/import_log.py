@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from rlhfless.cli.group import main
+from rlhfless.cli.log_options import column_mapping
 from rlhfless.errors import InputError
 
 
@@ -37,15 +38,13 @@ def import_(
 
     if out is None and not preview:
         raise InputError("-o is missing; name the folder of the trace to write, or say --preview")
-    mapping = {}
-    for pair in maps:
-        ours, equals, theirs = pair.partition("=")
-        if not equals or not ours or not theirs:
-            raise InputError(f"--map {pair}: is not of the form OURS=THEIRS, prompt_id=prompt_index for example")
-        mapping[ours] = theirs
     if unsafe_pickle:
         click.echo("rlhfless: --unsafe-pickle runs whatever code the files hold", err=True)
-    log = import_log(path, ImportOptions(tokenizer, mapping, response_limit, unsafe_pickle, progress=True), framework)
+    log = import_log(
+        path,
+        ImportOptions(tokenizer, column_mapping(maps), response_limit, unsafe_pickle=unsafe_pickle, progress=True),
+        framework,
+    )
     written = "" if out is None or preview else f"wrote {log.save(out)}"
     for text in (f"{path} is read as {log.format.title}", str(log.summary), written):
         if text:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlhfless.cli.group import main
+from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.cli.options import (
     Hardware,
     admission_option,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 @main.command()
 @click.argument("rollouts", type=click.Path(path_type=Path))
 @click.option("--step", type=int, help="Step to plan.  [default: the last]")
+@log_options
 @hardware_options()
 @time_weight_option
 @response_limit_option
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 @format_option
 def plan(
     rollouts: Path,
+    log: LogOptions,
     step: int | None,
     hardware: Hardware,
     time_weight: float,
@@ -71,17 +74,16 @@ def plan(
     form: str,
     **options: Any,
 ) -> None:
-    """Plan one step of ROLLOUTS (a trace folder, or a parquet, csv or jsonl file) from the steps before it."""
+    """Plan one step of ROLLOUTS (a trace, or anyone's log, see `rlhfless import`) from the steps before it."""
     from rlhfless.latency import mixed_pools
     from rlhfless.simulate import logged_steps
-    from rlhfless.trace import read_rollouts
     from solver.objective import Objective
     from solver.planner import plan_generation
     from solver.prefill.dedup import deduplicate
 
     cluster, latency = hardware.cluster(prewarmed)
     objective = Objective(time_weight, deadline_s, budget_gpu_s, budget_usd, cost, tail)
-    table = read_rollouts(rollouts)
+    table = log.open(rollouts, response_limit, [prefill.prompt_ids] if prefill.prompt_ids else []).trace.rollouts
     known = sorted(int(s) for s in table["step"].unique())
     wanted = known[-1] if step is None else step
     if wanted not in known:

@@ -4,42 +4,110 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rlhfless.cli.group import main
+from rlhfless.cli.headings import WithHeadings
+from rlhfless.cli.log_options import LogOptions, column_mapping, log_options
 from rlhfless.cli.options import Hardware, hardware_options, time_weight_option
+from rlhfless.errors import InputError
+
+if TYPE_CHECKING:
+    from rlhfless.report_study import Assumptions
+
+HEADINGS = {
+    "The GPUs": ("gpus", "gpus_per_node", "gpus_per_actor", "profile", "usd_per_gpu_hour", "prices"),
+    "The run that was logged": ("dispatch", "learner_gpus", "prepare_s", "learn_s", "calibrate"),
+    "How to read the log": ("framework", "tokenizer", "maps", "response_limit"),
+    "The page": ("out", "time_weight", "max_steps"),
+}
 
 
-@main.command()
+@main.command(cls=WithHeadings, headings=HEADINGS)
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="The HTML page.")
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path), required=True, help="The page (.html), or a notebook of it (.ipynb)."
+)
 @hardware_options(
     required=False,
-    gpus="GPUs of the simulated schedules.  [default: the trace's own, or 16]",
+    gpus="GPUs of the run.  [default: the trace's own, or 16]",
     profile="Latency profile.  [default: the trace's own, or l40s-qwen2.5-3b-tp2]",
 )
+@click.option("--price", "prices", multiple=True, metavar="NAME=USD", help="Another price per GPU-hour; repeat.")
+@click.option(
+    "--dispatch", help="How the run dealt responses: static (equal chunks) or least-loaded.  [default: its framework's]"
+)
+@click.option("--learner-gpus", type=int, help="GPUs of the learner alone.  [default: it shares the actors']")
+@click.option("--prepare-s", type=click.FloatRange(0), help="Seconds of preparation of a step.  [default: the log's]")
+@click.option("--learn-s", type=click.FloatRange(0), help="Seconds of learning of a step.  [default: the log's]")
+@click.option(
+    "--calibrate/--no-calibrate", default=True, show_default=True, help="Scale the profile to the times that the log holds."
+)
+@log_options
+@click.option("--response-limit", type=click.IntRange(1), help="Longest response that the run allowed, in tokens.")
 @time_weight_option
 @click.option("--steps", "max_steps", type=click.IntRange(1), default=8, show_default=True, help="Most steps to simulate.")
 def report(
     path: Path,
     out: Path,
     hardware: Hardware,
+    log: LogOptions,
+    response_limit: int | None,
     time_weight: float,
     max_steps: int,
+    **stated: Any,
 ) -> None:
-    """Write one interactive page about PATH (a trace, or a table of response lengths)."""
-    from rlhfless.report import read_source, write_report
+    """Write one interactive page about PATH: a trace, or anyone's log (see `rlhfless import`), whose format is recognised."""
+    from rlhfless.report import write_report
+    from rlhfless.report_notebook import write_report_notebook
     from rlhfless.simulate import Setting
     from solver.objective import Objective
 
-    trace = read_source(path)
+    assumptions = _assumptions(**stated)
+    opened = log.open(path, response_limit)
+    trace = opened.trace
     own = trace.meta.get("cluster") or {}
     if hardware.gpus is None and "nodes" in own:
         per_node = hardware.gpus_per_node or own["gpus_per_node"]
         hardware = replace(hardware, gpus=own["nodes"] * own["gpus_per_node"], gpus_per_node=per_node)
     profile = hardware.profile or trace.meta.get("profile") or "l40s-qwen2.5-3b-tp2"
-    cluster, latency = replace(hardware, gpus=hardware.gpus or 16, profile=profile).cluster()
-    limit = (trace.meta.get("config") or {}).get("response_limit")
-    write_report(trace, out, Setting(cluster, latency, Objective(time_weight), response_limit=limit), max_steps=max_steps)
+    hardware = replace(hardware, gpus=hardware.gpus or 16, profile=profile)
+    cluster, latency = hardware.cluster()
+    limit = response_limit or (trace.meta.get("config") or {}).get("response_limit")
+    setting = Setting(cluster, latency, Objective(time_weight), response_limit=limit)
+    if out.suffix == ".ipynb":
+        if len(trace.allocations):
+            raise InputError(f"{path}: was executed, not only logged; its report is a page, so let -o end with .html")
+        write_report_notebook(
+            path, out, profile, setting, assumptions, framework=log.framework, tokenizer=log.tokenizer,
+            columns=column_mapping(log.maps), max_steps=max_steps,
+        )  # fmt: skip
+    else:
+        write_report(opened, out, setting, assumptions, max_steps=max_steps)
     click.echo(f"wrote {out.resolve()}")
+
+
+def _assumptions(
+    prices: tuple[str, ...],
+    dispatch: str | None,
+    learner_gpus: int | None,
+    prepare_s: float | None,
+    learn_s: float | None,
+    calibrate: bool,
+) -> Assumptions:
+    from rlhfless.accounting import Rest
+    from rlhfless.report_study import Assumptions
+
+    rest = None if prepare_s is None and learn_s is None else Rest(prepare_s or 0.0, learn_s or 0.0, basis="stated")
+    by_name = {}
+    for pair in prices:
+        name, _, usd = pair.partition("=")
+        try:
+            by_name[name] = float(usd)
+        except ValueError:
+            by_name[name] = -1.0
+        if not name or not 0 <= by_name[name] < float("inf"):
+            raise InputError(f"--price {pair}: is not of the form NAME=USD, spot=1.90 for example")
+    return Assumptions(dispatch, learner_gpus, rest, calibrate, by_name)

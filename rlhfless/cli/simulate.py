@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlhfless.cli.group import main
+from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.cli.options import (
     Hardware,
     admission_option,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 @main.command()
 @click.argument("rollouts", type=click.Path(path_type=Path))
+@log_options
 @hardware_options()
 @time_weight_option
 @response_limit_option
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 @format_option
 def simulate(
     rollouts: Path,
+    log: LogOptions,
     hardware: Hardware,
     time_weight: float,
     response_limit: int | None,
@@ -59,10 +62,10 @@ def simulate(
     out: Path | None,
     form: str,
 ) -> None:
-    """Run every step of ROLLOUTS under scheduling policies on simulated engines, and compare them."""
+    """Run every step of ROLLOUTS (a trace, or anyone's log, see `rlhfless import`) under scheduling policies on simulated
+    engines, and compare them."""
     from rlhfless.simulate import Setting
     from rlhfless.simulate import simulate as run_simulation
-    from rlhfless.trace import read_rollouts
     from solver.objective import Objective
 
     cluster, latency = hardware.cluster()
@@ -85,7 +88,7 @@ def simulate(
     )
     if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         raise InputError(f"{out}: exists and is not empty; choose a new folder for -o")
-    result = run_simulation(read_rollouts(rollouts), setting, names)
+    result = run_simulation(log.open(rollouts, response_limit).trace.rollouts, setting, names)
     if out is not None:
         for name, trace in result.traces.items():
             trace.save(out / name)

@@ -3,6 +3,7 @@
 from rlhfless.latency.pools import mixed_pools
 from rlhfless.latency.prices import PriceError, list_prices, usd_per_gpu_hour
 from rlhfless.latency.profile import ProfileError, list_profiles, load_profile, read_profile, save_profile
+from rlhfless.latency.scaled import scaled
 
 __all__ = [
     "PriceError",
@@ -13,5 +14,6 @@ __all__ = [
     "mixed_pools",
     "read_profile",
     "save_profile",
+    "scaled",
     "usd_per_gpu_hour",
 ]

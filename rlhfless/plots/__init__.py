@@ -12,6 +12,7 @@ except ImportError as error:
 
     raise MissingExtra("plots need plotly, which is not installed: pip install 'rlhfless[notebook]'") from error
 
+from rlhfless.plots.account import AccountInfo, account_info, plot_account
 from rlhfless.plots.bound_curve import bound_of_sum
 from rlhfless.plots.front import FrontInfo, front_info, plot_front
 from rlhfless.plots.gap_history import GapInfo, gap_info, plot_gap_history
@@ -31,6 +32,7 @@ from rlhfless.plots.timelines import TimelinesInfo, plot_timelines, timelines_in
 from rlhfless.plots.waterfall import WaterfallInfo, plot_waterfall, waterfall_info
 
 __all__ = [
+    "AccountInfo",
     "FrontInfo",
     "GapInfo",
     "KindsInfo",
@@ -46,6 +48,7 @@ __all__ = [
     "TimelineInfo",
     "TimelinesInfo",
     "WaterfallInfo",
+    "account_info",
     "bound_of_sum",
     "front_info",
     "gap_info",
@@ -55,6 +58,7 @@ __all__ = [
     "outcomes_info",
     "plan_bars_info",
     "plane_info",
+    "plot_account",
     "plot_front",
     "plot_gap_history",
     "plot_kinds",

@@ -179,7 +179,7 @@ BAD_LOGS = [
     (changed(response_tokens=2.5), ["row 4", "column 'response_tokens'", "2.5"]),
     (changed(step=-1), ["row 4", "column 'step'", "-1"]),
     (changed(prompt_id="q0", sample=0), ["row 4 repeats row 1", "one row per response is needed"]),
-    (rows().iloc[:0], ["the log has no rows", "at least one response is needed"]),
+    (rows().iloc[:0], ["holds nothing that a table", "at least one response is needed"]),
 ]
 
 
@@ -205,7 +205,7 @@ BAD_OPTIONS = [
     (["--tau", "1.5"], ["tau is 1.5", "up to 1"]),
     (["--static-actors", "0"], ["static actors are 0", "at least 1"]),
     (["--static-actors", "5"], ["5 actors of 2 GPUs are wanted", "hold 4"]),
-    (["--response-limit", "10"], ["above the response limit of 10", "raise the limit"]),
+    (["--response-limit", "10"], ["above the response limit of 10", "a limit of at least"]),
     (["--response-limit", "0"], ["response limit of 0"]),
     (["--response-limit", "5000000"], ["KV tokens", "lower the response limit by"]),
     (["--prepare-s", "-1"], ["prepare_s is -1.0", "0 or more"]),
@@ -248,14 +248,16 @@ def test_unknown_steps_commands_and_missing_options(log):
 
 
 def test_files_that_are_no_logs(tmp_path):
-    refused(rlhfless("simulate", tmp_path / "none.csv", *ON), "none.csv", "there is no such file", ".parquet, .csv or .jsonl")
+    refused(rlhfless("simulate", tmp_path / "none.csv", *ON), "none.csv", "there is no such file", "a log is needed")
     (tmp_path / "notes.txt").write_text("hello")
-    refused(rlhfless("simulate", tmp_path / "notes.txt", *ON), "notes.txt", "cannot tell the format")
+    refused(rlhfless("simulate", tmp_path / "notes.txt", *ON), "notes.txt", "is no log that is known; known are")
     (tmp_path / "bad.parquet").write_text("hello")
     refused(rlhfless("simulate", tmp_path / "bad.parquet", *ON), "bad.parquet", "cannot be read as parquet")
     (tmp_path / "bad.jsonl").write_text('{"step": 0}\n{"step": \n')
     refused(rlhfless("simulate", tmp_path / "bad.jsonl", *ON), "bad.jsonl", "line 2")
     (tmp_path / "empty").mkdir()
+    refused(rlhfless("simulate", tmp_path / "empty", *ON), "is no log that is known")
+    rows().to_parquet(tmp_path / "empty" / "rollouts.parquet")
     refused(rlhfless("simulate", tmp_path / "empty", *ON), "is no complete trace, it has no meta.json")
     (tmp_path / "empty.csv").write_text("")
     refused(rlhfless("simulate", tmp_path / "empty.csv", *ON), "empty.csv", "cannot be read as csv")

@@ -84,7 +84,7 @@ def _without_repeats(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 
 
 def _with_lasting_prompts(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
-    """Prompts by their text, where the log gives the same text another id in another step."""
+    """Prompts by their text, where the log gives the same text another id in another step; else its name stays beside."""
     if "prompt_text_id" not in frame.columns:
         return frame
     pairs = frame[["prompt_text_id", "prompt_id"]].drop_duplicates()
@@ -96,7 +96,9 @@ def _with_lasting_prompts(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame
             reading.note("prompt_id: the text's hash, because the log names the same prompt anew in every step")
             frame = frame.assign(prompt_id=frame["prompt_text_id"])
             frame = frame.drop(columns="sample", errors="ignore")
-    return frame.drop(columns="prompt_text_id")
+    if frame["prompt_text_id"].equals(frame["prompt_id"]):
+        return frame.drop(columns="prompt_text_id")
+    return frame
 
 
 def _last_attempts(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:

@@ -37,6 +37,7 @@ class ImportOptions:
         tokenizer: local folder, ``tokenizer.json`` or hub name; needed where only texts are logged.
         mapping: our column → the log's column, for tables.
         response_limit: the longest response that the run allowed, in tokens.
+        keep: further columns of a table that are needed, long texts and lists among them, which are left out else.
         unsafe_pickle: load slime files that need code to be loaded.
         progress: show a progress bar on standard error.
     """
@@ -44,6 +45,7 @@ class ImportOptions:
     tokenizer: str | Path | None = None
     mapping: Mapping[str, str] = field(default_factory=dict)
     response_limit: int | None = None
+    keep: frozenset[str] = frozenset()
     unsafe_pickle: bool = False
     progress: bool = False
 

@@ -16,7 +16,7 @@ from rlhfless.trace.importers import areal, nemo_rl, openrlhf, prime_rl, slime, 
 from rlhfless.trace.importers.assemble import assemble
 from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.reading import ImportOptions, Reading
-from rlhfless.trace.importers.scalars import scalars_frame, write_scalars
+from rlhfless.trace.importers.scalars import read_scalars, scalars_frame, write_scalars
 from rlhfless.trace.importers.summary import ImportSummary, summarize
 from rlhfless.trace.io import Trace, read_trace
 
@@ -136,17 +136,36 @@ def import_log(path: str | Path, options: ImportOptions | None = None, framework
     return ImportedLog(rollouts, scalars, summary, one, path)
 
 
-def open_log(path: str | Path, options: ImportOptions | None = None) -> Trace:
-    """A trace folder, or any log that an importer knows, as a trace; no framework has to be named.
+@dataclass(frozen=True, eq=False)
+class OpenedLog:
+    """A trace folder, or anyone's log, as it was opened.
+
+    Attributes:
+        trace: the responses, and whatever else the trace holds.
+        scalars: one row per logged step, without rows where there are none.
+        framework: name of the format it was read as; of a trace folder, what its import said, else the empty text.
+        summary: what the import found; None for a trace folder.
+    """
+
+    trace: Trace
+    scalars: pd.DataFrame
+    framework: str
+    summary: ImportSummary | None = None
+
+
+def open_log(path: str | Path, options: ImportOptions | None = None, framework: str = "auto") -> OpenedLog:
+    """A trace folder, or any log that an importer knows; no framework has to be named.
 
     Raises:
         TraceError: it is neither, holds no single responses, or is wrong.
         MissingExtra: an optional package is needed.
     """
     path = Path(path)
-    if (path / "meta.json").is_file():
-        return read_trace(path)
-    return import_log(path, options).trace()
+    if framework == "auto" and any((path / name).is_file() for name in ("meta.json", "rollouts.parquet")):
+        trace = read_trace(path)
+        return OpenedLog(trace, read_scalars(path), str(trace.meta.get("framework") or ""))
+    log = import_log(path, options, framework)
+    return OpenedLog(log.trace(), log.scalars, log.format.name, log.summary)
 
 
 def named(name: str) -> Format:

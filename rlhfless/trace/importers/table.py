@@ -44,6 +44,7 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
         raise TraceError(f"{path}: cannot tell the format from the name; a file {FORMATS} is needed")
     reading.expect([path])
     readers = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
+    kept = reading.options.keep.union(OURS)
     left_out: set[str] = set()
     seen: set[str] = set()
     for frame in readers[_suffix(path)](reading):
@@ -52,7 +53,7 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
         if _suffix(path) != ".jsonl":  # there every line has its own columns
             _refuse_absent(mapping, list(frame.columns), path)
         renamed = _renamed(frame, mapping, reading)
-        left_out |= {name for name in renamed.columns if name not in OURS and _is_bulky(renamed[name])}
+        left_out |= {name for name in renamed.columns if name not in kept and _is_bulky(renamed[name])}
         yield renamed.drop(columns=[name for name in left_out if name in renamed.columns])
     _refuse_absent(mapping, sorted(seen), path)
     if left_out:

@@ -100,7 +100,7 @@ def test_scalars_go_beside_the_rollouts_of_the_same_run(tmp_path: Path) -> None:
 
 
 def test_a_log_is_opened_without_naming_anything(tmp_path: Path) -> None:
-    trace = open_log(golden("nemo-rl"))
+    trace = open_log(golden("nemo-rl")).trace
     assert trace.meta["framework"] == "nemo-rl"
     trace.save(tmp_path / "trace")
-    assert len(open_log(tmp_path / "trace").rollouts) == len(trace.rollouts)
+    assert len(open_log(tmp_path / "trace").trace.rollouts) == len(trace.rollouts)

@@ -1,0 +1,30 @@
+"""Where a run's GPU-seconds and money went, and what another schedule, size or price would have made of the same responses."""
+
+from rlhfless.accounting.account import Account, Rest, account
+from rlhfless.accounting.advice import Advice, Size, advise, configuration_lines
+from rlhfless.accounting.measured import Calibration, calibration, logged_rest
+from rlhfless.accounting.run_setup import DISPATCHES, RunSetup, run_setup
+from rlhfless.accounting.savings import generation_s, savings
+from rlhfless.accounting.what_if import Variant, prices_of, variants, what_if
+
+__all__ = [
+    "DISPATCHES",
+    "Account",
+    "Advice",
+    "Calibration",
+    "Rest",
+    "RunSetup",
+    "Size",
+    "Variant",
+    "account",
+    "advise",
+    "calibration",
+    "configuration_lines",
+    "generation_s",
+    "logged_rest",
+    "prices_of",
+    "run_setup",
+    "savings",
+    "variants",
+    "what_if",
+]

@@ -1,0 +1,180 @@
+"""What a step's GPUs did under the schedule of a logged run: work by phase, idle by cause, the response that all waited for.
+
+Knows a trace of the run's own schedule (executed, or simulated from logged lengths) and the seconds of a step outside
+generation; nothing of other schedules. All GPUs of the cluster count as held from a step's first start to the end of its last
+response, and again while preparing, learning and syncing, whoever uses them: that is what a fixed reservation pays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.accounting.run_setup import RunSetup
+from rlhfless.trace import Trace
+from rlhfless.trace.metrics import interval_union_s
+from solver.cluster import Cluster
+
+WORK = {"start": "starting actors", "sync": "taking over weights", "prefill": "prefill", "decode": "decoding",
+        "transfer": "moving KV caches", "migrate": "moving KV caches"}  # fmt: skip
+WAITING = "waiting for the step's last response"
+PAUSING = "waiting between phases of an actor"
+UNUSED = "GPUs that no actor was given"
+LEARNER_WAITS = "learner waiting for responses"
+ACTORS_WAIT = "actors held while others learn"
+REST = {"prepare_s": "preparation", "learn_s": "learning", "sync_s": "sending weights"}
+TAIL = 0.9  # share of a step's responses after which its tail begins
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Seconds of a step outside generation, in the mean over steps.
+
+    Attributes:
+        basis: ``logged``, ``stated`` or ``unknown``: where they come from.
+    """
+
+    prepare_s: float = 0.0
+    learn_s: float = 0.0
+    sync_s: float = 0.0
+    basis: str = "unknown"
+
+    @property
+    def seconds(self) -> float:
+        """All of them."""
+        return self.prepare_s + self.learn_s + self.sync_s
+
+
+@dataclass(frozen=True, eq=False)
+class Account:
+    """Where the GPU-seconds of a run's steps went.
+
+    Attributes:
+        lines: one row per use: ``use, idle`` (whether it is), ``gpu_s, usd, share`` (of all GPU-seconds), ``basis``.
+        steps: per step ``step, generation_s, tail_s`` (after the first 90 % of its responses had ended), ``prompt_id, sample,
+            response_tokens, actor`` of the response that ended last, ``median_tokens``.
+        slot_idle_gpu_s: GPU-seconds by which the batches were smaller than they could have been; apart, in no row of ``lines``.
+        gpus: that were held.
+    """
+
+    lines: pd.DataFrame
+    steps: pd.DataFrame
+    slot_idle_gpu_s: float
+    gpus: int
+
+    @property
+    def gpu_s(self) -> float:
+        """All GPU-seconds that were held."""
+        return float(self.lines["gpu_s"].sum())
+
+    @property
+    def idle_share(self) -> float:
+        """Of the GPU-seconds, those in which the GPU's holder did nothing."""
+        return float(self.lines.loc[self.lines["idle"], "gpu_s"].sum() / self.gpu_s) if self.gpu_s else 0.0
+
+
+def account(trace: Trace, setup: RunSetup, cluster: Cluster, rest: Rest | None = None, *, basis: str = "simulated") -> Account:
+    """Where the GPU-seconds of the trace's steps went.
+
+    Args:
+        trace: the run's own schedule, with allocations and spans of role ``decode`` or ``prefill``.
+        cluster: what was held. rest: the step outside generation.
+        basis: where the trace's times come from, as a word for the reader.
+    """
+    rest = Rest() if rest is None else rest
+    uses: dict[str, float] = {}
+    slot_idle = 0.0
+    rows = []
+    held = trace.allocations[trace.allocations["role"].isin(["decode", "prefill"])]
+    spans = dict(list(trace.spans.groupby(["step", "holder"], sort=False))) if len(trace.spans) else {}
+    rollouts = dict(list(trace.rollouts.groupby("step", sort=False)))
+    for step, own in held.groupby("step", sort=True):
+        begin = float(own["start_s"].min())
+        its = {holder: spans.get((step, holder)) for holder in own["holder"].unique()}
+        worked = [s for s in its.values() if s is not None and len(s)]
+        end = max([float(s["end_s"].max()) for s in worked], default=float(own["end_s"].max()))
+        given = 0
+        for holder, of_holder in own.groupby("holder", sort=False):
+            gpus = len(set().union(*of_holder["gpu_ids"]))
+            given += gpus
+            for use, seconds in _uses(its[holder], begin, end).items():
+                uses[use] = uses.get(use, 0.0) + gpus * seconds
+            slot_idle += gpus * _empty_slots_s(its[holder])
+        _add(uses, UNUSED, max(0, cluster.gpus - given) * (end - begin))
+        _add(uses, LEARNER_WAITS, setup.learner_gpus * (end - begin))
+        rows.append(_last_response(int(step), rollouts[step], begin, end))
+    steps = pd.DataFrame(rows)
+    lines = [(use, _idle(use), seconds, basis) for use, seconds in uses.items() if seconds > 0]
+    lines += _outside(rest, setup, cluster, len(steps))
+    table = pd.DataFrame(lines, columns=["use", "idle", "gpu_s", "basis"])
+    total = table["gpu_s"].sum()
+    table["usd"] = table["gpu_s"] * cluster.usd_per_gpu_hour / 3600.0
+    table["share"] = table["gpu_s"] / total if total else 0.0
+    table = table.sort_values(["idle", "gpu_s"], ascending=[True, False], kind="stable", ignore_index=True)
+    columns = ["use", "idle", "gpu_s", "usd", "share", "basis"]
+    return Account(table[columns], steps, slot_idle, cluster.gpus + setup.learner_gpus)
+
+
+def _add(uses: dict[str, float], use: str, gpu_s: float) -> None:
+    uses[use] = uses.get(use, 0.0) + gpu_s
+
+
+def _idle(use: str) -> bool:
+    return use in (WAITING, PAUSING, UNUSED, LEARNER_WAITS, ACTORS_WAIT)
+
+
+def _uses(spans: pd.DataFrame | None, begin: float, end: float) -> dict[str, float]:
+    """Seconds of one actor between the step's beginning and its end by use; they add up to all of them."""
+    if spans is None or spans.empty:
+        return {WAITING: end - begin}
+    shown = spans[~spans["background"].to_numpy(dtype=bool)]
+    start_s, end_s = shown["start_s"].to_numpy(dtype=float), shown["end_s"].to_numpy(dtype=float)
+    names = shown["phase"].map(WORK).fillna("other work").to_numpy()
+    found: dict[str, float] = {}
+    covered, chosen = 0.0, np.zeros(len(shown), dtype=bool)
+    for name in dict.fromkeys([*WORK.values(), *names]):  # each second counts once, for the first use that covers it
+        chosen |= names == name
+        now = interval_union_s(start_s[chosen], end_s[chosen])
+        if now > covered:
+            found[name] = now - covered
+        covered = now
+    last = float(end_s.max()) if len(end_s) else begin
+    found[WAITING] = max(0.0, end - last)
+    found[PAUSING] = max(0.0, last - begin - covered)
+    return found
+
+
+def _empty_slots_s(spans: pd.DataFrame | None) -> float:
+    if spans is None or spans.empty:
+        return 0.0
+    decode = spans[spans["phase"] == "decode"]
+    share = 1.0 - decode["batch_mean"].to_numpy(dtype=float) / decode["slots"].to_numpy(dtype=float, na_value=np.nan)
+    return float(np.nansum((decode["end_s"] - decode["start_s"]).to_numpy(dtype=float) * share))
+
+
+def _last_response(step: int, rows: pd.DataFrame, begin: float, end: float) -> dict[str, object]:
+    ends = rows["end_s"].to_numpy(dtype=float)
+    if np.isnan(ends).all():
+        tail, last = float("nan"), rows.iloc[int(rows["response_tokens"].to_numpy().argmax())]
+    else:
+        tail, last = end - float(np.nanquantile(ends, TAIL)), rows.iloc[int(np.nanargmax(ends))]
+    return {
+        "step": step, "generation_s": end - begin, "tail_s": tail, "prompt_id": str(last["prompt_id"]),
+        "sample": int(last["sample"]), "response_tokens": int(last["response_tokens"]), "actor": last.get("actor"),
+        "median_tokens": float(rows["response_tokens"].median()),
+    }  # fmt: skip
+
+
+def _outside(rest: Rest, setup: RunSetup, cluster: Cluster, steps: int) -> list[tuple[str, bool, float, str]]:
+    """What is held outside generation: the learner's GPUs at work, and the actors' beside them."""
+    workers = cluster.gpus if setup.colocated else setup.learner_gpus
+    lines = [
+        (use, False, workers * steps * float(getattr(rest, name)), rest.basis)
+        for name, use in REST.items()
+        if getattr(rest, name) > 0 and workers
+    ]
+    if setup.synchronous and not setup.colocated and rest.seconds:
+        lines.append((ACTORS_WAIT, True, cluster.gpus * steps * rest.seconds, rest.basis))
+    return lines

@@ -1,0 +1,133 @@
+"""What to change in a run: how many replicas of which size, as the lines of the framework's own configuration.
+
+Knows simulated comparisons of actor sizes and frameworks' option names; nothing of plots. Two recommendations, because GPUs are
+bought in two ways: for reserved GPUs the actor size that is fastest on all of them, and for GPUs that can be given back the
+right-sized number of actors, which has the least ``T^w C^(1-w)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlhfless.accounting.run_setup import RunSetup
+from rlhfless.accounting.what_if import profiles_of_the_same_model
+from rlhfless.latency import load_profile, scaled
+from rlhfless.simulate import LoggedStep, Setting, simulate_steps
+from solver.errors import PlanningError
+
+
+@dataclass(frozen=True)
+class Size:
+    """Actors of one size under the run's own way of dealing, on all GPUs, and right-sized.
+
+    Attributes:
+        gpus_per_actor: tensor-parallel size. replicas: on all GPUs. time_s, gpu_s: sums over the steps, all GPUs held.
+        right_sized: median number of actors that the objective asks for. right_time_s, right_gpu_s: with these, given back
+            when they are done.
+    """
+
+    gpus_per_actor: int
+    replicas: int
+    time_s: float
+    gpu_s: float
+    right_sized: int
+    right_time_s: float
+    right_gpu_s: float
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The best sizes among those with a profile.
+
+    Attributes:
+        sizes: all that were compared, by size. reserved: the fastest on all GPUs. elastic: the best for the objective.
+    """
+
+    sizes: tuple[Size, ...]
+    reserved: Size
+    elastic: Size
+    time_weight: float
+
+
+def advise(logged: Sequence[LoggedStep], setting: Setting, setup: RunSetup, *, factor: float = 1.0) -> Advice:
+    """Compare actor sizes on logged steps: the profile's own and those of shipped profiles of the same model and GPU kind.
+
+    Args:
+        factor: by which the run was slower than its profile; the other profiles are taken to be off by the same.
+
+    Raises:
+        PlanningError: no size holds the steps' responses.
+    """
+    own, cluster = setting.latency, setting.cluster
+    models = [own, *(scaled(load_profile(name), factor) for name in profiles_of_the_same_model(own.name))]
+    models = [m for m in models if m.kind == cluster.kind and m.gpus_per_actor <= cluster.gpus_per_node]
+    sizes, refused = [], None
+    for latency in sorted(models, key=lambda m: m.gpus_per_actor):
+        of_size = replace(cluster, gpus_per_actor=latency.gpus_per_actor)
+        try:
+            steps = simulate_steps(logged, replace(setting, cluster=of_size, latency=latency), (setup.dispatch, "random")).steps
+        except PlanningError as error:
+            refused = error
+            continue
+        theirs, right = (steps[steps["policy"] == name] for name in (setup.dispatch, "random"))
+        time_s = float(theirs["time_s"].sum())
+        sizes.append(
+            Size(
+                latency.gpus_per_actor, of_size.max_actors, time_s, cluster.gpus * time_s, int(np.median(right["actors"])),
+                float(right["time_s"].sum()), float(right["gpu_seconds"].sum()),
+            )
+        )  # fmt: skip
+    if not sizes:
+        assert refused is not None, "the run's own profile is compared"
+        raise refused
+    weight = setting.objective.time_weight
+
+    def score(size: Size) -> float:
+        return float(weight * np.log(size.right_time_s) + (1 - weight) * np.log(size.right_gpu_s))
+
+    return Advice(tuple(sizes), min(sizes, key=lambda s: s.time_s), min(sizes, key=score), weight)
+
+
+def configuration_lines(framework: str, replicas: int, gpus_per_actor: int, gpus_per_node: int) -> tuple[str, ...]:
+    """The framework's own options for that many replicas of that size; none for a framework whose options are not known.
+
+    Option names as of verl 0.9, TRL 1.12, NeMo-RL 0.4 and slime 0.2.
+    """
+    return LINES[framework](replicas, gpus_per_actor, gpus_per_node) if framework in LINES else ()
+
+
+def _verl(replicas: int, size: int, per_node: int) -> tuple[str, ...]:
+    gpus = replicas * size
+    return (
+        f"actor_rollout_ref.rollout.tensor_model_parallel_size={size}",
+        f"trainer.n_gpus_per_node={min(gpus, per_node)} trainer.nnodes={-(-gpus // per_node)}"
+        f"  # verl starts one replica per {size} GPUs: {replicas}",
+    )
+
+
+def _trl(replicas: int, size: int, per_node: int) -> tuple[str, ...]:
+    return (
+        f"trl vllm-serve --tensor-parallel-size {size} --data-parallel-size {replicas}   # vllm_mode='server'",
+        f"GRPOConfig(use_vllm=True, vllm_mode='colocate', vllm_tensor_parallel_size={size})   # or on the trainer's own GPUs",
+    )
+
+
+def _nemo_rl(replicas: int, size: int, per_node: int) -> tuple[str, ...]:
+    gpus = replicas * size
+    return (
+        f"policy.generation.vllm_cfg.tensor_parallel_size={size}",
+        f"cluster.gpus_per_node={min(gpus, per_node)} cluster.num_nodes={-(-gpus // per_node)}",
+    )
+
+
+def _slime(replicas: int, size: int, per_node: int) -> tuple[str, ...]:
+    return (f"--rollout-num-gpus {replicas * size} --rollout-num-gpus-per-engine {size}",)
+
+
+LINES: dict[str, Callable[[int, int, int], tuple[str, ...]]] = {
+    "verl": _verl, "trl": _trl, "nemo-rl": _nemo_rl, "slime": _slime,
+}  # fmt: skip
+"""By the name of the import format."""

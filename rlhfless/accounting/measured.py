@@ -1,0 +1,55 @@
+"""What a log's own step times say: seconds outside generation, and how long generation took against a simulation of it.
+
+Knows the scalars of an import and simulated times; nothing of profiles. A profile that is off by the same factor everywhere is
+mended by that factor; what differs from step to step is told as a range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.accounting.account import REST, Rest
+
+FEWEST = 2  # steps with a time that a factor is taken from
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Logged over simulated seconds of generation: the median over steps and percentiles 10 and 90.
+
+    Attributes:
+        steps: with both times; with fewer than two the factor is 1 and nothing is known.
+    """
+
+    factor: float = 1.0
+    low: float = 1.0
+    high: float = 1.0
+    steps: int = 0
+
+
+def logged_rest(scalars: pd.DataFrame) -> Rest | None:
+    """Mean seconds of preparation, learning and syncing as they were logged; None where the log has none of them."""
+    found = {name: float(scalars[name].mean()) for name in REST if name in scalars.columns and scalars[name].notna().any()}
+    return Rest(**found, basis="logged") if found else None
+
+
+def calibration(scalars: pd.DataFrame, simulated_s: pd.Series) -> Calibration:
+    """How the logged generation times stand to simulated ones.
+
+    Args:
+        scalars: ``step`` and ``generate_s``. simulated_s: makespans of generation by step, all above 0.
+    """
+    if "generate_s" not in scalars.columns:
+        return Calibration()
+    logged = scalars.set_index("step")["generate_s"].dropna()
+    both = logged.index.intersection(simulated_s.index)
+    if len(both) < FEWEST:
+        return Calibration()
+    ratio = logged[both].to_numpy(dtype=float) / simulated_s[both].to_numpy(dtype=float)
+    if not (np.isfinite(ratio).all() and (ratio > 0).all()):
+        return Calibration()
+    low, middle, high = np.percentile(ratio, [10, 50, 90])
+    return Calibration(float(middle), float(low), float(high), len(both))

@@ -1,0 +1,101 @@
+"""How a logged run was set up: which actor got which response, and whether the learner had GPUs of its own.
+
+Knows what frameworks do by default; nothing of lengths, times or money. No log says these things, so every value that the
+user does not state is an assumption, and is named as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rlhfless.errors import InputError
+
+DISPATCHES = ("static", "least-loaded")
+"""Scheduling policies that no framework needs predictions for: equal chunks of the given order, and fewest in flight."""
+
+
+@dataclass(frozen=True)
+class Habit:
+    """What a framework does unless it is told otherwise.
+
+    Attributes:
+        dispatch: one of ``DISPATCHES``. colocated: actors and learner take turns on the same GPUs.
+        synchronous: a step's learning waits for the step's last response. why: the assumption in words.
+    """
+
+    dispatch: str
+    colocated: bool
+    synchronous: bool
+    why: str
+
+
+HABITS = {
+    "verl": Habit("least-loaded", True, True, "verl sends a request to the replica with the fewest in flight (releases before "
+                  "its asynchronous rollout cut the batch into equal chunks) and learns on the same GPUs"),
+    "trl": Habit("static", True, True,
+                 "TRL cuts the batch into equal chunks and, where vLLM is colocated, learns on its GPUs"),
+    "nemo-rl": Habit("static", True, True, "NeMo-RL cuts the batch into equal chunks and learns on the same GPUs"),
+    "areal": Habit("least-loaded", False, False, "AReaL deals requests to its servers in turn and learns on other GPUs"),
+    "slime": Habit("least-loaded", False, True, "slime's router balances requests in flight; the learner has other GPUs"),
+    "prime-rl": Habit("least-loaded", False, False, "prime-rl balances requests in flight and learns on other GPUs"),
+}  # fmt: skip
+"""By the name of the import format; a table or a recorded trace of an unknown loop is taken for ``UNKNOWN``."""
+
+UNKNOWN = Habit("static", True, True, "the log does not say how responses were dealt; equal chunks in the given order are "
+                "assumed, and that learning runs on the same GPUs")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunSetup:
+    """How a run dealt its responses and held its GPUs.
+
+    Attributes:
+        framework: whose log it is. dispatch: the scheduling policy that deals as the run did. candidates: the same and others
+            that it may have been; savings are stated over all of them.
+        colocated: actors and learner take turns on the same GPUs. learner_gpus: of the learner alone, as far as is known.
+        synchronous: whether learning waited for a step's last response.
+        assumed: what nobody stated, one sentence each.
+    """
+
+    framework: str
+    dispatch: str
+    candidates: tuple[str, ...]
+    colocated: bool
+    learner_gpus: int
+    synchronous: bool
+    assumed: tuple[str, ...]
+
+
+def run_setup(framework: str, *, dispatch: str | None = None, learner_gpus: int | None = None) -> RunSetup:
+    """The set-up of a run as the user states it, the rest assumed by the framework's habits.
+
+    Args:
+        framework: name of the import format, or any other text where it is unknown.
+        dispatch: one of ``DISPATCHES``. learner_gpus: of the learner alone; 0: it shares the actors'.
+
+    Raises:
+        InputError: the dispatch is unknown, or the number of GPUs is negative.
+    """
+    if dispatch is not None and dispatch not in DISPATCHES:
+        raise InputError(f"dispatch {dispatch!r} is unknown; one of {', '.join(DISPATCHES)} is needed")
+    if learner_gpus is not None and learner_gpus < 0:
+        raise InputError(f"learner GPUs are {learner_gpus}; 0 (the actors' own) or more is needed")
+    habit = HABITS.get(framework, UNKNOWN)
+    own = habit.dispatch if dispatch is None else dispatch
+    others = () if dispatch is not None else tuple(other for other in DISPATCHES if other != own)
+    colocated = habit.colocated if learner_gpus is None else learner_gpus == 0
+    assumed = tuple(_assumed(habit, dispatch, learner_gpus))
+    return RunSetup(framework, own, (own, *others), colocated, learner_gpus or 0, habit.synchronous, assumed)
+
+
+def _assumed(habit: Habit, dispatch: str | None, learner_gpus: int | None) -> Iterator[str]:
+    if dispatch is None:
+        yield f"{habit.why}; both ways of dealing are reckoned with"
+    if learner_gpus is None and not habit.colocated:
+        yield "how many GPUs the learner has is not known, so only the actors' are counted"
+    if not habit.synchronous:
+        yield (
+            "this framework learns while it generates: waiting for a step's last response, as it is reckoned here, is that of "
+            "a synchronous step with the same responses, not of this run"
+        )

@@ -1,0 +1,125 @@
+"""What if the run had other GPUs, other prices or another schedule: the same steps, one thing changed at a time.
+
+Knows settings and how to run logged steps in them; nothing of plots. Every row runs the same responses. Times of another GPU
+kind are by the profile of the same language model there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from rlhfless.latency import PriceError, list_prices, list_profiles, load_profile, read_profile, scaled, usd_per_gpu_hour
+from rlhfless.scheduling import SchedulingPolicy, make_policy
+from rlhfless.simulate import LoggedStep, Setting, simulate_steps
+from solver.errors import PlanningError
+
+TAUS = (0.5, 0.7, 0.9)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One changed thing.
+
+    Attributes:
+        change: what is changed, in words. setting: the whole setting. policies: who deals, by names or objects.
+        held: all GPUs count until the last response, as for the run's own schedule.
+    """
+
+    change: str
+    setting: Setting
+    policies: tuple[str | SchedulingPolicy, ...]
+    held: bool
+
+
+def variants(
+    setting: Setting, dispatch: str, policies: Sequence[str] = ("spread", "fold", "solver"), *, factor: float = 1.0
+) -> Iterator[Variant]:
+    """Other schedules, numbers of GPUs, actor sizes, GPU kinds and taus, beginning with the run's own.
+
+    Args:
+        setting: the run's own. dispatch: the policy that deals as the run did. policies: ours, by name.
+        factor: by which the run was slower than its profile; other profiles are taken to be off by the same.
+    """
+    cluster = setting.cluster
+    yield Variant("as it was", setting, (dispatch,), True)
+    yield Variant("another schedule, GPUs given back", setting, tuple(policies), False)
+    for tau in TAUS:
+        yield Variant(f"local cut at tau {tau:g}", setting, (make_policy("rlhfless", tau=tau),), False)
+    for times, words in ((0.5, "half the GPUs"), (2.0, "twice the GPUs")):
+        nodes = cluster.nodes * times
+        if nodes >= 1 and nodes == int(nodes):
+            own = replace(cluster, nodes=int(nodes))
+        elif times < 1 and cluster.gpus_per_node % 2 == 0 and cluster.gpus_per_node // 2 >= cluster.gpus_per_actor:
+            own = replace(cluster, gpus_per_node=cluster.gpus_per_node // 2)
+        else:
+            continue
+        yield Variant(f"{words}: {own.gpus}", replace(setting, cluster=own), (dispatch,), True)
+    for name in profiles_of_the_same_model(setting.latency.name):
+        latency = scaled(load_profile(name), factor)
+        if latency.gpus_per_actor > cluster.gpus_per_node:
+            continue
+        price = cluster.usd_per_gpu_hour if latency.kind == cluster.kind else _price(latency.kind)
+        own = replace(cluster, gpus_per_actor=latency.gpus_per_actor, kind=latency.kind, usd_per_gpu_hour=price)
+        words = f"{latency.gpus_per_actor} x {latency.kind.upper()} per actor"
+        yield Variant(words, replace(setting, cluster=own, latency=latency), (dispatch,), True)
+
+
+def what_if(logged: Sequence[LoggedStep], every: Sequence[Variant]) -> pd.DataFrame:
+    """Time and cost of generation of the steps in every variant.
+
+    Args:
+        logged: the steps, predicted. every: the first is what the others are compared with.
+
+    Returns:
+        Rows ``change, policy, gpus, actors`` (mean over steps), ``time_s, gpu_s, usd, time_share, usd_share`` (of the first
+        row), ``missing``: why a variant cannot run, or the empty text.
+    """
+    rows = []
+    for variant in every:
+        cluster = variant.setting.cluster
+        try:
+            steps = simulate_steps(logged, variant.setting, variant.policies).steps
+        except PlanningError as error:
+            rows.append({"change": variant.change, "policy": "", "gpus": cluster.gpus, "missing": str(error)})
+            continue
+        for policy, of_policy in steps.groupby("policy", sort=False):
+            time_s = float(of_policy["time_s"].sum())
+            gpu_s = cluster.gpus * time_s if variant.held else float(of_policy["gpu_seconds"].sum())
+            usd = gpu_s * cluster.usd_per_gpu_hour / 3600.0
+            rows.append(
+                {
+                    "change": variant.change, "policy": policy, "gpus": cluster.gpus,
+                    "actors": float(of_policy["actors"].mean()), "time_s": time_s, "gpu_s": gpu_s, "usd": usd, "missing": "",
+                }
+            )  # fmt: skip
+    table = pd.DataFrame(rows)
+    first = table.iloc[0]
+    table["time_share"] = table["time_s"] / first["time_s"]
+    table["usd_share"] = table["usd"] / first["usd"] if first["usd"] else table["gpu_s"] / first["gpu_s"]
+    return table
+
+
+def prices_of(kind: str) -> pd.DataFrame:
+    """The rows of the shipped price table for a GPU kind: ``market, usd_per_gpu_hour, source, date``."""
+    rows = [row for row in list_prices() if row["kind"] == kind]
+    table = pd.DataFrame(rows, columns=["kind", "usd_per_gpu_hour", "market", "source", "date"])
+    return table.assign(usd_per_gpu_hour=table["usd_per_gpu_hour"].astype(float)).drop(columns="kind")
+
+
+def profiles_of_the_same_model(name: str) -> list[str]:
+    """Other shipped profiles of the language model that a shipped profile is of; none where it is not shipped."""
+    known = list_profiles()
+    if name not in known:
+        return []
+    model = read_profile(name)["model"]
+    return [other for other in known if other != name and read_profile(other)["model"] == model]
+
+
+def _price(kind: str) -> float:
+    try:
+        return usd_per_gpu_hour(kind)
+    except PriceError:
+        return 0.0

@@ -1,0 +1,73 @@
+"""What commands that read anyone's log ask about it: the tokenizer, the columns, the format.
+
+Knows options and how to open a log with them; nothing of what is done with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlhfless.cli.options import Command, together
+from rlhfless.errors import InputError
+
+if TYPE_CHECKING:
+    from rlhfless.trace import OpenedLog
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """How a log is to be read, as the options say it."""
+
+    framework: str
+    tokenizer: str | None
+    maps: tuple[str, ...]
+
+    def open(self, path: Path, response_limit: int | None = None, keep: Iterable[str] = ()) -> OpenedLog:
+        """The log at a path.
+
+        Args:
+            response_limit: the longest response that the run allowed, where the user said so.
+            keep: further columns of a table that are needed.
+
+        Raises:
+            InputError: a mapping is not of the form OURS=THEIRS.
+            TraceError: it is no log that is known, or it is wrong.
+        """
+        from rlhfless.trace import ImportOptions, open_log
+
+        options = ImportOptions(self.tokenizer, column_mapping(self.maps), response_limit, frozenset(keep), progress=True)
+        return open_log(path, options, self.framework)
+
+
+def column_mapping(pairs: tuple[str, ...]) -> dict[str, str]:
+    """``OURS=THEIRS`` pairs as a mapping.
+
+    Raises:
+        InputError: a pair is of another form.
+    """
+    mapping = {}
+    for pair in pairs:
+        ours, equals, theirs = pair.partition("=")
+        if not equals or not ours or not theirs:
+            raise InputError(f"--map {pair}: is not of the form OURS=THEIRS, prompt_id=prompt_index for example")
+        mapping[ours] = theirs
+    return mapping
+
+
+def log_options(command: Command) -> Command:
+    """--from, --tokenizer and --map, as the argument ``log``."""
+
+    def made() -> Callable[..., Any]:
+        return LogOptions
+
+    options = [
+        click.option("--from", "framework", default="auto", show_default=True, metavar="FORMAT", help="Whose log it is."),
+        click.option("--tokenizer", help="Of the run's model, where only texts are logged: a local folder or a hub name."),
+        click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Their column for one of ours; repeat."),
+    ]
+    return together("log", made, options)(command)

@@ -1,0 +1,65 @@
+"""Where a run's GPU-seconds went: work and idleness by cause.
+
+Knows the lines of an account; nothing of how they were found.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from rlhfless.plots.palette import BLUE, VERMILLION
+from rlhfless.plots.style import clean, hover, message_figure, number, styled
+
+TITLE = "Where the GPU-seconds went"
+KINDS = ((False, "somebody works", BLUE, ""), (True, "nobody works", VERMILLION, "/"))
+
+
+class AccountInfo(NamedTuple):
+    """The bars: ``use, idle, gpu_s, usd, share``, work first, each kind from large to small.
+
+    Attributes:
+        idle_share: of all GPU-seconds. missing: why there is nothing to show, or the empty text.
+    """
+
+    lines: pd.DataFrame
+    idle_share: float
+    missing: str = ""
+
+
+def account_info(lines: pd.DataFrame) -> AccountInfo:
+    """What ``plot_account`` shows of ``Account.lines``."""
+    shown = lines[lines["gpu_s"] > 0].reset_index(drop=True)
+    if shown.empty:
+        return AccountInfo(shown, 0.0, "No GPU was held.")
+    return AccountInfo(shown, float(shown.loc[shown["idle"], "gpu_s"].sum() / shown["gpu_s"].sum()))
+
+
+def plot_account(lines: pd.DataFrame) -> go.Figure:
+    """A bar per use of GPUs, its length in GPU-seconds; idle ones are hatched."""
+    info = account_info(lines)
+    if info.missing:
+        return message_figure(TITLE, info.missing)
+    fig = go.Figure()
+    for idle, name, colour, pattern in KINDS:
+        own = info.lines[info.lines["idle"] == idle]
+        if own.empty:
+            continue
+        texts = [
+            hover(
+                [("GPU-seconds", number(row.gpu_s)), ("share", f"{row.share:.1%}"), ("cost", number(row.usd, "USD"))],
+                clean(row.use),
+            )
+            for row in own.itertuples()
+        ]
+        fig.add_bar(
+            x=own["gpu_s"], y=[clean(use) for use in own["use"]], orientation="h", name=name, hovertext=texts, hoverinfo="text",
+            marker={"color": colour, "pattern": {"shape": pattern, "fgcolor": "white", "size": 7}},
+            text=[f"{share:.1%}" for share in own["share"]], textposition="outside", cliponaxis=False,
+        )  # fmt: skip
+    fig.update_yaxes(autorange="reversed", automargin=True)
+    fig.update_xaxes(title="GPU-seconds", range=[0, 1.12 * info.lines["gpu_s"].max()])
+    subtitle = f"in {info.idle_share:.1%} of the GPU-seconds nobody works"
+    return styled(fig, TITLE, subtitle, height=150 + 34 * len(info.lines), barmode="overlay", bargap=0.3)

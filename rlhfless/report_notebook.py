@@ -1,0 +1,101 @@
+"""A logged run's report as a notebook: the same numbers and figures by the functions that make the page, to go on from.
+
+Knows notebooks and which functions a report calls; nothing is computed here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rlhfless.errors import MissingExtra
+from rlhfless.report_page import page_path
+from rlhfless.report_study import Assumptions
+from rlhfless.simulate import Setting
+from rlhfless.trace import TraceError
+from rlhfless.trace.storage import write_text
+
+CELLS = (
+    ("markdown", "# What this run wasted, and what other schedules would have saved\n\nThe same as `rlhfless report` says, by "
+     "the functions that it calls. Change the cell below, run all, go on from there."),
+    ("parameters", ""),
+    ("code", "from rlhfless import plots\nfrom rlhfless.accounting import Rest\nfrom rlhfless.latency import load_profile\n"
+     "from rlhfless.report_run import in_short\nfrom rlhfless.report_study import Assumptions, study_log\n"
+     "from rlhfless.simulate import Setting\nfrom rlhfless.trace import ImportOptions, open_log\nfrom solver import Cluster, "
+     "Objective\n\nlog = open_log(LOG, ImportOptions(TOKENIZER, COLUMNS, RESPONSE_LIMIT), FORMAT)\n"
+     "print(log.summary or log.trace.source)"),
+    ("code", "latency = load_profile(PROFILE)\ncluster = Cluster(NODES, GPUS_PER_NODE, GPUS_PER_ACTOR, latency.kind, "
+     "USD_PER_GPU_HOUR)\nsetting = Setting(cluster, latency, Objective(TIME_WEIGHT), response_limit=RESPONSE_LIMIT)\n"
+     "rest = None if PREPARE_S is None and LEARN_S is None else Rest(PREPARE_S or 0.0, LEARN_S or 0.0, basis='stated')\n"
+     "study = study_log(log, setting, Assumptions(DISPATCH, LEARNER_GPUS, rest, CALIBRATE), STEPS)\nfound = study.findings\n"
+     "print(*in_short(found), sep='\\n\\n')"),
+    ("markdown", "## Where the GPU-seconds went"),
+    ("code", "plots.plot_account(found.account.lines)"),
+    ("code", "found.account.steps  # the response that everybody waited for, step by step"),
+    ("markdown", "## What other schedules would have saved\n\nShares of the run's own whole steps: first of schedules that "
+     "want the least time on GPUs that are paid for in any case, then of schedules that give GPUs back when an actor is done."),
+    ("code", "found.reserved.filter(regex='policy|time').set_index('policy').style.format('{:.1%}')"),
+    ("code", "found.given_back.set_index('policy').style.format('{:.1%}')"),
+    ("code", "names = ['static', 'least-loaded', 'rlhfuse', 'rlhfless', 'release', 'folding', 'solver', 're-planning']\n"
+     "plots.plot_plane(study.schedules.results(names))"),
+    ("markdown", "## What if\n\nOne thing changed at a time."),
+    ("code", "found.what_if.drop(columns='missing').round(3)"),
+    ("markdown", "## Actor sizes"),
+    ("code", "import pandas as pd\n\npd.DataFrame(found.advice.sizes)"),
+)  # fmt: skip
+
+
+def write_report_notebook(
+    source: str | Path,
+    out: str | Path,
+    profile: str,
+    setting: Setting,
+    assumptions: Assumptions,
+    *,
+    framework: str = "auto",
+    tokenizer: str | None = None,
+    columns: dict[str, str] | None = None,
+    max_steps: int = 8,
+) -> Path:
+    """Write a notebook that makes the report of a logged run; it is not executed.
+
+    Args:
+        source: path of the log. out: the .ipynb file; replaced in one go. profile: name or file of the latency profile.
+        setting, assumptions, framework, tokenizer, columns, max_steps: as for the page.
+
+    Raises:
+        MissingExtra: nbformat is not installed.
+        TraceError: the file cannot be written.
+    """
+    try:
+        from nbformat import v4, writes
+    except ImportError as error:
+        raise MissingExtra("notebooks need nbformat, which is not installed: pip install 'rlhfless[notebook]'") from error
+    path = page_path(out, TraceError)
+    cluster, rest = setting.cluster, assumptions.rest
+    values: dict[str, Any] = {
+        "LOG": str(Path(source).resolve()), "FORMAT": framework, "TOKENIZER": tokenizer, "COLUMNS": columns or {},
+        "RESPONSE_LIMIT": setting.response_limit, "NODES": cluster.nodes, "GPUS_PER_NODE": cluster.gpus_per_node,
+        "GPUS_PER_ACTOR": cluster.gpus_per_actor, "USD_PER_GPU_HOUR": cluster.usd_per_gpu_hour, "PROFILE": profile,
+        "TIME_WEIGHT": setting.objective.time_weight, "STEPS": max_steps, "DISPATCH": assumptions.dispatch,
+        "LEARNER_GPUS": assumptions.learner_gpus, "PREPARE_S": rest.prepare_s if rest else None,
+        "LEARN_S": rest.learn_s if rest else None, "CALIBRATE": assumptions.calibrate,
+    }  # fmt: skip
+    cells = []
+    for i, (kind, text) in enumerate(CELLS):
+        if kind == "markdown":
+            cell = v4.new_markdown_cell(text)
+        elif kind == "parameters":
+            cell = v4.new_code_cell("\n".join(f"{name} = {value!r}" for name, value in values.items()))
+            cell.metadata["tags"] = ["parameters"]
+        else:
+            cell = v4.new_code_cell(text)
+        cell["id"] = f"cell-{i}"
+        cells.append(cell)
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TraceError(f"{path.parent}: cannot be made ({error.strerror}); a writable folder is needed") from None
+    write_text(path, writes(v4.new_notebook(cells=cells, metadata=kernel)) + "\n")
+    return path

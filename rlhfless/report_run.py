@@ -1,0 +1,207 @@
+"""The sections of a report that are about the logged run itself: where its GPUs went, what it could save, what to change.
+
+Knows findings in numbers; turns them into plain sentences and tables. Nothing here is measured: times come
+from a profile or from the log's own, and every section says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pandas as pd
+
+from rlhfless import plots
+from rlhfless.accounting import configuration_lines, prices_of
+from rlhfless.plots.style import MINUS, counted, number
+from rlhfless.report_page import Page
+from rlhfless.report_schedules import SHOWN
+from rlhfless.report_study import Findings
+
+
+def in_short(found: Findings) -> Iterator[str]:
+    """The answer in sentences for somebody who reads nothing else."""
+    setup, cluster, lines = found.setup, found.setting.cluster, found.account.lines
+    idle = lines[lines["idle"]].sort_values("gpu_s", ascending=False)
+    causes = "; ".join(f"{row.use} {row.share:.0%}" for row in idle.head(3).itertuples() if row.share >= 0.005)
+    yield (
+        f"With {cluster.gpus} {_kind(cluster.kind)} in {counted(cluster.max_actors, 'actor')} of "
+        f"{cluster.gpus_per_actor}, in {found.account.idle_share:.0%} of the GPU-seconds nobody works"
+        + (f": {causes}." if causes else ".")
+    )
+    time, cost = found.best_time, found.best_cost
+    yield (
+        f"If the GPUs are reserved and only time can be saved: {_saved(time, 'time')} of a step's time by {_name(time)}, "
+        f"at most {_percent(time['time most'])} by any schedule."
+    )
+    slower = f", in {_change(-cost['time mean'])} time" if abs(cost["time mean"]) >= 0.005 else ""
+    yield (
+        f"If GPUs can be given back as soon as an actor is done: {_saved(cost, 'GPU-seconds')} of the GPU-seconds, and of the "
+        f"money, by {_name(cost)}{slower}; at most {_percent(cost['GPU-seconds most'])} by any schedule that takes as long."
+    )
+    if found.rest.basis == "unknown":
+        yield (
+            "The log does not say how long preparation and learning take, so all shares are of generation alone: of whole "
+            "steps they are smaller. State them with --prepare-s and --learn-s, or import the run's scalar log beside it."
+        )
+    else:
+        generation = found.account.steps["generation_s"].mean()
+        yield (
+            f"No schedule changes the {number(found.rest.seconds, 's')} of a step outside generation ({found.rest.basis}); "
+            f"generation takes {number(generation, 's')}."
+        )
+    if not setup.synchronous:
+        yield "Nobody in this run waits for the step's last response: it trains asynchronously, on older responses."
+
+
+def _saved(row: pd.Series, kind: str) -> str:
+    low, high = row[f"{kind} low"], row[f"{kind} high"]
+    if high <= 0:
+        return f"nothing ({_percent(low)} to {_percent(high)})"
+    return f"{_percent(low)} to {_percent(high)}"
+
+
+def _kind(kind: str) -> str:
+    return "emulated GPUs" if kind == "cpu" else f"{kind.upper()} GPUs"
+
+
+def _percent(share: float) -> str:
+    text = f"{abs(share):.0%}" if abs(share) >= 0.1 else f"{abs(share):.1%}"
+    return f"{MINUS}{text}" if share < 0 and text.strip("0.%") else text
+
+
+def _change(share: float) -> str:
+    return f"{_percent(abs(share))} {'more' if share > 0 else 'less'}"
+
+
+def _name(row: pd.Series) -> str:
+    return SHOWN[row["policy"]][0] if row["policy"] in SHOWN else str(row["policy"])
+
+
+def run_sections(page: Page, found: Findings, prices: Mapping[str, float]) -> None:
+    """Where the GPU-seconds went, what could be saved, what if, and what to change."""
+    page.section("Your run")
+    page.basis(_basis(found))
+    page.figure(plots.plot_account(found.account.lines))
+    rows = [
+        (
+            row.use,
+            "nobody works" if row.idle else "work",
+            number(row.gpu_s),
+            number(row.usd, "USD"),
+            f"{row.share:.1%}",
+            row.basis,
+        )
+        for row in found.account.lines.itertuples()
+    ]
+    head = ("use", "kind", "GPU-seconds", "cost", "share", "times are")
+    page.table("GPU-seconds by use, all steps that were looked at", head, rows, text_columns=2)
+    page.text(
+        f"Apart from that, batches were smaller than they could have been: {number(found.account.slot_idle_gpu_s)} GPU-seconds "
+        "of empty slots. Decoding waits for memory, so an empty slot is no idle GPU, and it is added to nothing."
+    )
+    page.heading("The response that everybody waited for")
+    columns = ("step", "prompt", "sample", "tokens", "median tokens", "generation (s)", "its last tenth of responses (s)")
+    last = [
+        (
+            str(row.step), str(row.prompt_id), str(row.sample), f"{row.response_tokens:,}", f"{row.median_tokens:,.0f}",
+            number(row.generation_s), number(row.tail_s),
+        )
+        for row in found.account.steps.itertuples()
+    ]  # fmt: skip
+    page.table(
+        "The last response of every step, and how long generation went on for a tenth of its responses", columns, last, 2
+    )
+    _savings(page, found)
+    _what_if(page, found, prices)
+    _advice(page, found)
+
+
+def _basis(found: Findings) -> Iterator[tuple[str, str]]:
+    yield "From the log", "response lengths."
+    yield (
+        "Modelled",
+        "when each of them ran: the run's own way of dealing responses, on simulated engines by the profile below.",
+    )
+    for text in found.setup.assumed:
+        yield "Assumed", f"{text}."
+    if found.rest.basis != "unknown":
+        yield found.rest.basis.capitalize(), "seconds of preparation, learning and sending weights."
+
+
+def _savings(page: Page, found: Findings) -> None:
+    page.section("What could be saved")
+    page.text(
+        "Shares of the run's own whole steps, from where to where: over the steps that were looked at (5th to 95th percentile "
+        "of resampled sums) and over the ways in which the run may have dealt its responses. Negative: the schedule loses."
+    )
+    for caption, table, kinds, heads in (
+        (
+            "All GPUs are paid for in any case: schedules that want the least time",
+            found.reserved, ("time",), ("time", "any schedule at most"),
+        ),
+        (
+            f"GPUs are given back: schedules that weigh time and cost at {found.setting.objective.time_weight:g}",
+            found.given_back, ("time", "GPU-seconds"),
+            ("time", "of any schedule at most", "GPU-seconds", "of any that takes as long at most"),
+        ),
+    ):  # fmt: skip
+        rows = [(_name(row), *(cell for kind in kinds for cell in _cells(row, kind))) for _, row in table.iterrows()]
+        page.table(caption, ("schedule", *heads), rows)
+    page.text("What any schedule could save at most is the bound, which knows all lengths and moves responses for nothing.")
+
+
+def _cells(row: pd.Series, kind: str) -> tuple[str, str]:
+    return f"{_percent(row[f'{kind} low'])} to {_percent(row[f'{kind} high'])}", _percent(row[f"{kind} most"])
+
+
+def _what_if(page: Page, found: Findings, prices: Mapping[str, float]) -> None:
+    page.section("What if")
+    page.text("One thing is changed at a time, on the last steps of the log; time and cost are of generation.")
+    rows = []
+    for row in found.what_if.itertuples():
+        if row.missing:
+            rows.append((row.change, "", f"{row.gpus}", f"cannot run: {row.missing}", "", "", "", ""))
+            continue
+        rows.append(
+            (
+                row.change, str(row.policy), f"{row.gpus}", f"{row.actors:.3g}", number(row.time_s, "s"),
+                f"{row.time_share:.2f}x", number(row.gpu_s), f"{number(row.usd, 'USD')} ({row.usd_share:.2f}x)",
+            )
+        )  # fmt: skip
+    head = ("change", "schedule", "GPUs", "actors", "time", "time, as it was = 1", "GPU-seconds", "cost")
+    page.table("Other schedules, numbers, sizes and kinds of GPUs", head, rows, text_columns=2)
+    kind, as_it_was = found.setting.cluster.kind, found.what_if.iloc[0]
+    known = [(row.market, row.usd_per_gpu_hour, f"{row.source}, {row.date}") for row in prices_of(kind).itertuples()]
+    known += [(name, usd, "stated by you") for name, usd in prices.items()]
+    money = [
+        (name, number(usd, "USD"), number(as_it_was["gpu_s"] * usd / 3600, "USD"), source) for name, usd, source in known if usd
+    ]
+    if money:
+        page.table(
+            f"The same steps as they were, at other prices of {_kind(kind)}",
+            ("price", "per GPU-hour", "cost", "from"),
+            money,
+        )
+
+
+def _advice(page: Page, found: Findings) -> None:
+    advice, cluster = found.advice, found.setting.cluster
+    page.section("What to change")
+    compared = ", ".join(str(size.gpus_per_actor) for size in advice.sizes)
+    one = len(advice.sizes) == 1
+    page.text(
+        (f"Only actors of {compared} {'GPU' if compared == '1' else 'GPUs'} have a profile. " if one else
+         f"Actors of {compared} GPUs were compared, each by its profile. ")
+        + f"On reserved GPUs, {counted(advice.reserved.replicas, 'replica')} of {advice.reserved.gpus_per_actor} are the "
+        + f"fastest. Where GPUs can be given back, {counted(advice.elastic.right_sized, 'replica')} of "
+        + f"{advice.elastic.gpus_per_actor} are best at time weight {advice.time_weight:g}."
+    )  # fmt: skip
+    for what, replicas, size in (
+        ("all GPUs, reserved", advice.reserved.replicas, advice.reserved.gpus_per_actor),
+        ("right-sized", advice.elastic.right_sized, advice.elastic.gpus_per_actor),
+    ):
+        lines = configuration_lines(found.setup.framework, replicas, size, cluster.gpus_per_node)
+        if lines:
+            page.code(f"{found.setup.framework}, {what}", lines)
+    if found.setup.framework == "verl":
+        page.text("A router for verl that deals prompts by a plan is written by: rlhfless export LOG --verl-router FOLDER.")

@@ -1,0 +1,163 @@
+"""The sections of a report that say what other schedules would have done: simulated from logged lengths, and the page says so.
+
+Knows simulated schedules, fronts and plots; nothing of what was executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from rlhfless import plots
+from rlhfless.accounting import Calibration
+from rlhfless.latency import list_profiles, read_profile
+from rlhfless.plots.style import counted, number, signed_share
+from rlhfless.report_executed import MAX_SPANS
+from rlhfless.report_page import Page
+from rlhfless.report_schedules import LADDER, SHOWN, Schedules
+from rlhfless.simulate import Setting
+from solver.front import Front
+from solver.objective import Objective
+from solver.planner import plan_generation
+
+WEIGHTS = tuple(round(0.1 * i, 1) for i in range(11))
+WEIGHT_TIME_LIMIT_S = 0.3
+
+
+def schedules_section(
+    page: Page, schedules: Schedules, setting: Setting, front: Front, lengths: bool, calibrated: Calibration
+) -> None:
+    """Time and cost of the published policies and of ours beside the bound, and what each idea contributes."""
+    page.section("What better schedules would have done")
+    page.basis(_basis_of_simulation(schedules, setting, calibrated))
+    count, last = len(schedules.logged), schedules.logged[-1]
+    figures = f"{counted(len(schedules.shown), 'step')} " + ("with" if schedules.has_history else "without") + " history"
+    if count < schedules.all_steps:
+        steps = ", ".join(str(one.step) for one in schedules.logged)
+        page.text(f"{count} of {schedules.all_steps:,} steps are simulated, evenly chosen: {steps}.")
+        page.text("Predictions use every earlier step of the log.")
+    if not schedules.has_history:
+        page.text("No step has history: its prompts were never seen before, so the predicted lengths are a guess.")
+    if len(schedules.shown) > 1:
+        results = _named(schedules.results(list(SHOWN)))
+        page.figure(plots.plot_plane(results, None, _bound(schedules, results), title=f"Time and cost: sum of {figures}"))
+    own = _named(schedules.results(list(SHOWN), last.step))
+    page.figure(plots.plot_plane(own, front, schedules.bound_of(last), title=f"Time and cost: step {last.step}"))
+    page.text(
+        "The bound is for the true lengths: no policy that decodes one token per pass, whatever it refills, moves or releases, "
+        "takes fewer GPU-seconds at that time. The front is what plans promise by predicted lengths; where lengths came out "
+        "differently, a policy that ran can lie on either side of it."
+    )
+    for title, has_history in (
+        ("Sums over steps with history (the same prompts were seen before)", True),
+        ("Sums over steps without history (lengths can only be guessed)", False),
+    ):
+        _table(page, schedules, title, has_history)
+    page.facts(SHOWN.values())
+    ladder_note = (
+        "static → right-sizing → release → spreading → folding → re-planning with predictions; last, with the true lengths"
+    )
+    page.figure(
+        plots.plot_waterfall(schedules.results(LADDER), title=f"What each idea contributes: sum of {figures}", note=ladder_note)
+    )
+    page.text(
+        "Policies minimise time and cost together, so an idea can buy time with GPU-seconds or the reverse: read both panels. "
+        "A contribution depends on the order of the ideas, and it can be negative."
+    )
+    page.heading(f"What the GPUs would have done in step {last.step}")
+    traces = schedules.simulation.traces
+    most = MAX_SPANS // len(SHOWN)
+    timelines = {SHOWN[name][0]: plots.plot_timeline(traces[name], last.step, max_spans=most) for name in SHOWN}
+    page.choice("Policy", timelines, "solver")
+    if lengths:
+        page.heading("How good the predictions were")
+        page.figure(plots.plot_lengths(traces["static"], last.step))
+
+
+def _named(results: pd.DataFrame) -> pd.DataFrame:
+    """The results under the names that the page gives to policies."""
+    return results.replace({"policy": {name: shown for name, (shown, _) in SHOWN.items()}})
+
+
+def _bound(schedules: Schedules, results: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """The bound of the steps that figures show together, at the times of the results and around them."""
+    total = results.groupby("policy")["time_s"].sum()
+    times = np.linspace(0.5 * total.min(), 1.3 * total.max(), 200)
+    return times, plots.bound_of_sum([schedules.bound_of(one) for one in schedules.shown], times)
+
+
+def _basis_of_simulation(schedules: Schedules, setting: Setting, calibrated: Calibration) -> Iterator[tuple[str, str]]:
+    latency, cluster = setting.latency, setting.cluster
+    origin = read_profile(latency.name)["origin"] if latency.name in list_profiles() else "no shipped profile"
+    yield "From the log", "response lengths."
+    yield (
+        "Modelled",
+        f"all times, on simulated engines by latency profile {latency.name} ({origin}), on {cluster.gpus} {cluster.kind} GPUs "
+        f"in {counted(cluster.nodes, 'node')}, {cluster.gpus_per_actor} per actor, at "
+        f"{number(cluster.usd_per_gpu_hour, 'USD')} per GPU-hour; time weight {setting.objective.time_weight:g}.",
+    )
+    if calibrated.steps:
+        yield (
+            "Calibrated",
+            f"by {number(calibrated.factor)}, the median over {counted(calibrated.steps, 'step')} of what the log says "
+            f"generation took and what the profile says (10th to 90th percentile {number(calibrated.low)} to "
+            f"{number(calibrated.high)}).",
+        )
+    yield (
+        "Predicted",
+        "lengths, from the same prompt's earlier responses (moving average over epochs); only the oracle knows the true ones.",
+    )
+    rows = schedules.logged[-1].rows
+    unknown = []
+    if rows["prompt_tokens"].isna().all():
+        unknown.append("the log has no prompt lengths, so prefill and prompt KV count as nothing")
+    if rows["finish_reason"].isna().all():
+        unknown.append("it is not known which responses were cut off, so every length counts as whole")
+    if unknown:
+        yield "Not known", "; ".join(unknown) + "."
+
+
+def _table(page: Page, schedules: Schedules, title: str, has_history: bool) -> None:
+    table = schedules.simulation.summary(has_history).set_index("policy")
+    if table["steps"].max() == 0:
+        return
+    rows = []
+    for name, (shown, _) in SHOWN.items():
+        one = table.loc[name]
+        idle = one["idle_gpu_seconds"] / one["gpu_seconds"] if one["gpu_seconds"] > 0 else 0.0
+        rows.append(
+            (
+                shown, number(one["time_s"], digits=4), number(one["gpu_seconds"], digits=4), f"{idle:.1%}",
+                number(one["cost_usd"]), f"{one['speedup_vs_static']:.2f}x", signed_share(-one["cost_reduction_vs_static"]),
+                number(one["bound_cost_at_time"], digits=4), f"{one['gpu_seconds'] / one['bound_cost_at_time']:.2f}x",
+            )
+        )  # fmt: skip
+    head = ("policy", "time (s)", "GPU-seconds", "idle", "cost (USD)", "speed, static = 1", "cost, against static",
+            "bound (GPU-seconds)", "cost, bound = 1")  # fmt: skip
+    page.table(f"{title}: {counted(int(table['steps'].max()), 'step')}", head, rows)
+
+
+def weights_section(page: Page, schedules: Schedules, setting: Setting, front: Front) -> None:
+    """A slider over the time weight, solved beforehand."""
+    last = schedules.logged[-1]
+    page.section("Time against cost")
+    page.basis(
+        [
+            ("Predicted", f"the lengths of step {last.step} and, by profile {setting.latency.name}, all times and costs."),
+            (
+                "Computed",
+                f"{len(WEIGHTS)} plans beforehand, at most {WEIGHT_TIME_LIMIT_S:g} s each; moving the slider runs nothing.",
+            ),
+        ]
+    )
+    page.text("At weight 1 only time counts, at weight 0 only GPU-seconds. Each plan starts the actors on the left.")
+    found = {
+        weight: plan_generation(
+            last.predicted, setting.cluster, setting.latency, Objective(weight), setting.rest,
+            time_limit_s=WEIGHT_TIME_LIMIT_S, admission=setting.admission, seed=setting.seed,
+        )
+        for weight in WEIGHTS
+    }  # fmt: skip
+    page.figure(plots.plot_time_weight(found, front, round(setting.objective.time_weight, 1)))

@@ -1,0 +1,171 @@
+"""What is reckoned about a logged run before anything is written: its set-up, its calibrated profile, schedules, findings.
+
+Knows logs, accounts and simulated schedules; nothing of pages or notebooks, which both show what stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.accounting import (
+    Account,
+    Advice,
+    Calibration,
+    Rest,
+    RunSetup,
+    account,
+    advise,
+    calibration,
+    generation_s,
+    logged_rest,
+    run_setup,
+    savings,
+    variants,
+    what_if,
+)  # fmt: skip
+from rlhfless.latency import scaled
+from rlhfless.report_schedules import Schedules, evenly, simulate_schedules
+from rlhfless.simulate import LoggedStep, Setting, simulate, simulate_steps
+from rlhfless.trace import OpenedLog
+from solver.objective import Objective, StepRest
+
+GIVEN_BACK = ("release", "spreading", "folding", "re-planning", "solver", "rlhfuse", "rlhfless")
+"""Policies without true lengths, under the names of the simulation, whose savings are told where GPUs can be given back."""
+
+RESERVED = ("random", "spread", "fold", "solver", "solver+replan", "rlhfuse")
+"""Policies that are asked for the least time where all GPUs are paid for in any case."""
+
+WHAT_IF_RESPONSES = 4_000
+"""Responses that what-if and advice look at: the last steps up to so many, at least one."""
+
+CALIBRATION_STEPS = 24  # steps with a logged time that the profile is compared with
+CALIBRATION_RESPONSES = 40_000
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What a reader states about a logged run; what is left out is assumed, and the page says what.
+
+    Attributes:
+        dispatch, learner_gpus: see ``accounting.run_setup``.
+        rest: the step outside generation; None: as the log says, or unknown.
+        calibrate: scale the profile so that generation takes as long as was logged, where that was.
+        prices: further prices by name, in USD per GPU-hour.
+    """
+
+    dispatch: str | None = None
+    learner_gpus: int | None = None
+    rest: Rest | None = None
+    calibrate: bool = True
+    prices: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """What a report says of a logged run.
+
+    Attributes:
+        setup: how it dealt responses and held GPUs. rest: its steps outside generation.
+        account: where its GPU-seconds went.
+        reserved, given_back: savings (``accounting.savings``) of policies that want the least time on all GPUs, and of policies
+            that weigh time and cost and give GPUs back.
+        advice: actor sizes. what_if: one changed thing per row.
+        setting: cluster and calibrated profile.
+    """
+
+    setup: RunSetup
+    rest: Rest
+    account: Account
+    reserved: pd.DataFrame
+    given_back: pd.DataFrame
+    advice: Advice
+    what_if: pd.DataFrame
+    setting: Setting
+
+    @property
+    def best_time(self) -> pd.Series:
+        """The row of ``reserved`` with the most time saved."""
+        return self.reserved.loc[self.reserved["time mean"].idxmax()]
+
+    @property
+    def best_cost(self) -> pd.Series:
+        """The row of ``given_back`` that is best at the objective's weight: the least ``T^w C^(1-w)`` of whole steps."""
+        weight = self.setting.objective.time_weight
+        value = weight * np.log(1 - self.given_back["time mean"]) + (1 - weight) * np.log(
+            1 - self.given_back["GPU-seconds mean"]
+        )
+        return self.given_back.loc[value.idxmin()]
+
+
+class Study(NamedTuple):
+    """The calibrated setting, how it was calibrated, the schedules simulated in it, and what they mean for the run."""
+
+    setting: Setting
+    calibrated: Calibration
+    schedules: Schedules
+    findings: Findings
+
+
+def study_log(log: OpenedLog, setting: Setting, stated: Assumptions, max_steps: int) -> Study:
+    """Everything that a report says of a logged run.
+
+    Args:
+        log: responses, and step times where the run logged them. setting: cluster and profile; its ``rest`` is not used.
+        stated: what the reader says about the run. max_steps: at most so many steps are simulated, evenly chosen.
+
+    Raises:
+        TraceError: the log holds several runs, or a response above the limit.
+        PlanningError: the responses fit on no actor.
+        InputError: an assumption makes no sense.
+    """
+    setup = run_setup(log.framework, dispatch=stated.dispatch, learner_gpus=stated.learner_gpus)
+    rest = stated.rest or logged_rest(log.scalars) or Rest()
+    setting = replace(setting, rest=StepRest())
+    calibrated = _calibration(log, setting, setup) if stated.calibrate else Calibration()
+    setting = replace(setting, latency=scaled(setting.latency, calibrated.factor))
+    schedules = simulate_schedules(log.trace, setting, max_steps)
+    some = _last(schedules.logged)
+    steps = [one.step for one in schedules.shown]
+    theirs = generation_s(schedules.simulation, setup.candidates)
+    fastest = simulate_steps(schedules.shown, replace(setting, objective=Objective(1.0)), RESERVED)
+    findings = Findings(
+        setup,
+        rest,
+        account(schedules.simulation.traces[setup.dispatch], setup, setting.cluster, rest),
+        savings(fastest, theirs, setup, setting.cluster, RESERVED, rest),
+        savings(schedules.simulation, theirs, setup, setting.cluster, GIVEN_BACK, rest, steps=steps),
+        advise(some, setting, setup, factor=calibrated.factor),
+        what_if(some, list(variants(setting, setup.dispatch, factor=calibrated.factor))),
+        setting,
+    )
+    return Study(setting, calibrated, schedules, findings)
+
+
+def _calibration(log: OpenedLog, setting: Setting, setup: RunSetup) -> Calibration:
+    """The log's generation times against simulated ones of the run's own schedule, on some steps that have both."""
+    if "generate_s" not in log.scalars.columns:
+        return Calibration()
+    rollouts = log.trace.rollouts
+    timed = set(log.scalars.loc[log.scalars["generate_s"].notna(), "step"])
+    steps = sorted(int(step) for step in rollouts["step"].unique() if step in timed)
+    if not steps:
+        return Calibration()
+    each = max(1, len(rollouts) // rollouts["step"].nunique())
+    chosen = evenly(steps, min(CALIBRATION_STEPS, max(2, CALIBRATION_RESPONSES // each)))
+    results = simulate(rollouts, setting, [setup.dispatch], steps=chosen).steps
+    return calibration(log.scalars, results.set_index("step")["time_s"])
+
+
+def _last(logged: Sequence[LoggedStep]) -> list[LoggedStep]:
+    """The last steps with at most ``WHAT_IF_RESPONSES`` responses in all, at least one."""
+    chosen: list[LoggedStep] = []
+    for one in reversed(logged):
+        if chosen and sum(len(c.rows) for c in chosen) + len(one.rows) > WHAT_IF_RESPONSES:
+            break
+        chosen.insert(0, one)
+    return chosen

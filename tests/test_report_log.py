@@ -1,0 +1,168 @@
+"""The report of a logged run: its answer in sentences, what it assumes, and the same as a notebook."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from rlhfless.accounting import Rest
+from rlhfless.cli import main
+from rlhfless.latency import load_profile
+from rlhfless.report import report_html
+from rlhfless.report_run import in_short
+from rlhfless.report_study import Assumptions, study_log
+from rlhfless.simulate import Setting, simulate
+from rlhfless.trace import OpenedLog, open_log
+from solver.cluster import Cluster
+
+EVIL = "</script><script>alert('x')</script>"
+SETTING = Setting(Cluster(1, 8, 2, kind="l40s", usd_per_gpu_hour=3.6), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05)
+
+
+def log_file(folder: Path, steps: int = 3, prompts: int = 16, **same: Any) -> Path:
+    rng = np.random.default_rng(3)
+    rows = [
+        {"step": s, "prompt_id": f"p{p}", "sample": k, "prompt_tokens": 40,
+         "response_tokens": int(np.clip(rng.lognormal(5 + 0.05 * p, 0.5), 1, 900)), "finish_reason": "stop", **same}
+        for s in range(steps) for p in range(prompts) for k in range(4)
+    ]  # fmt: skip
+    folder.mkdir(exist_ok=True)
+    path = folder / "log.parquet"
+    pd.DataFrame(rows).to_parquet(path)
+    return path
+
+
+def text_of(page: str) -> str:
+    """The page's words without plotly.js, tags and numbers' markup."""
+    ours = page[: page.index("<script>")]
+    return html.unescape(re.sub(r"<[^>]+>", " ", ours))
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> OpenedLog:
+    return open_log(log_file(tmp_path_factory.mktemp("log")))
+
+
+@pytest.fixture(scope="module")
+def page(log: OpenedLog) -> str:
+    return report_html(log, SETTING, Assumptions(prices={"spot": 1.5}), max_steps=2)
+
+
+def test_the_answer_comes_first(page: str) -> None:
+    titles = re.findall(r"<h2 id=\"[^\"]+\">(.*?)</h2>", page)
+    assert titles == [
+        "In short", "Your run", "What could be saved", "What if", "What to change", "What better schedules would have done",
+        "Time against cost", "How the log was read",
+    ]  # fmt: skip
+    words = text_of(page)
+    assert re.search(r"With 8 L40S GPUs in 4 actors of 2, in \d+% of the GPU-seconds nobody works: ", words)
+    assert re.search(r"only time can be saved: .* of a step's time by [a-z+]+, at most [\d.]+% by any schedule\.", words)
+    assert re.search(r"given back as soon as an actor is done: [\d.]+% to [\d.]+% of the GPU-seconds", words)
+    assert "The log does not say how long preparation and learning take" in words
+    assert "equal chunks in the given order are assumed" in words
+    assert "Only actors of 2 GPUs have a profile." in words
+
+
+def test_other_prices_are_those_of_the_table_and_the_readers_own(page: str) -> None:
+    words = " ".join(text_of(page).split())
+    assert "on-demand 3.77 USD" in words
+    assert "spot 1.50 USD" in words
+    assert "stated by you" in words
+
+
+def test_what_no_schedule_changes_is_said_and_counted(log: OpenedLog) -> None:
+    stated = Assumptions(rest=Rest(prepare_s=5.0, learn_s=25.0, basis="stated"), learner_gpus=0, dispatch="static")
+    study = study_log(log, SETTING, stated, 1)
+    sentences = list(in_short(study.findings))
+    assert any("No schedule changes the 30.0 s of a step outside generation (stated)" in text for text in sentences)
+    alone = study_log(log, SETTING, Assumptions(learner_gpus=0, dispatch="static"), 1)
+    assert study.findings.best_time["time most"] < 0.5 * alone.findings.best_time["time most"]
+
+
+def test_times_of_the_log_correct_the_profile(log: OpenedLog) -> None:
+    rollouts = log.trace.rollouts
+    own = simulate(rollouts, SETTING, ["static"]).steps
+    scalars = pd.DataFrame({"step": own["step"], "generate_s": 2.5 * own["time_s"], "learn_s": 7.0})
+    timed = OpenedLog(log.trace, scalars, log.framework, log.summary)
+    study = study_log(timed, SETTING, Assumptions(dispatch="static"), 1)
+    assert study.calibrated.factor == pytest.approx(2.5)
+    assert study.findings.rest == Rest(0.0, 7.0, 0.0, "logged")
+    plain = study_log(log, SETTING, Assumptions(dispatch="static"), 1)
+    assert study.findings.account.steps["generation_s"].to_numpy() == pytest.approx(
+        2.5 * plain.findings.account.steps["generation_s"].to_numpy()
+    )
+    assert study_log(timed, SETTING, Assumptions(dispatch="static", calibrate=False), 1).calibrated.factor == 1.0
+
+
+@pytest.mark.full
+def test_the_page_says_that_its_times_were_corrected(log: OpenedLog) -> None:
+    own = simulate(log.trace.rollouts, SETTING, ["static"]).steps
+    timed = OpenedLog(log.trace, pd.DataFrame({"step": own["step"], "generate_s": 2.5 * own["time_s"]}), "table", log.summary)
+    words = " ".join(text_of(report_html(timed, SETTING, max_steps=1)).split())
+    assert "Calibrated: by 2.50, the median over 3 steps" in words
+
+
+def test_names_in_a_log_never_become_markup(tmp_path: Path) -> None:
+    evil = report_html(open_log(log_file(tmp_path, 2, 4, run=EVIL)), SETTING, max_steps=1)
+    assert "<script>alert" not in evil
+    assert evil.count("<script>") == 2
+
+
+def test_the_command_recognises_a_log_and_writes_page_and_notebook(tmp_path: Path) -> None:
+    path = log_file(tmp_path / "logs")
+    command = ["report", str(path), "--gpus", "8", "--steps", "1", "--price", "spot=1.5", "--learn-s", "10"]
+    done = CliRunner().invoke(main, [*command, "-o", str(tmp_path / "out" / "report.html")])
+    assert done.exit_code == 0, done.output
+    assert "(stated)" in (tmp_path / "out" / "report.html").read_text()
+    done = CliRunner().invoke(main, [*command, "-o", str(tmp_path / "out" / "report.ipynb")])
+    assert done.exit_code == 0, done.output
+    import nbformat
+
+    book = nbformat.read(tmp_path / "out" / "report.ipynb", as_version=4)
+    nbformat.validate(book)
+    parameters = next(cell for cell in book.cells if "parameters" in cell.metadata.get("tags", []))
+    assert "LEARN_S = 10.0" in parameters.source
+    for wrong, sentence in (
+        (["--price", "cheap"], "--price cheap: is not of the form NAME=USD"),
+        (["--dispatch", "random"], "dispatch 'random' is unknown; one of static, least-loaded is needed"),
+        (["--learner-gpus", "-2"], "learner GPUs are -2"),
+        (["--map", "x"], "--map x: is not of the form OURS=THEIRS"),
+    ):
+        refused = CliRunner().invoke(main, [*command, *wrong, "-o", str(tmp_path / "never.html")])
+        assert refused.exit_code == 2, refused.output
+        assert sentence in " ".join(refused.output.split())
+        assert not (tmp_path / "never.html").exists()
+
+
+@pytest.mark.full
+def test_the_notebook_runs_as_it_is_written(tmp_path: Path) -> None:
+    from rlhfless.notebook import run_notebook
+
+    path = log_file(tmp_path / "logs")
+    CliRunner().invoke(main, ["report", str(path), "--gpus", "8", "--steps", "1", "-o", str(tmp_path / "report.ipynb")])
+    import nbformat
+
+    book = nbformat.read(tmp_path / "report.ipynb", as_version=4)
+    book.cells.append(
+        nbformat.v4.new_code_cell("import os, pathlib; pathlib.Path(os.environ['RLHFLESS_PAGE']).write_text('ok')")
+    )
+    nbformat.write(book, tmp_path / "report.ipynb")
+    executed = nbformat.read(run_notebook(tmp_path / "report.ipynb", tmp_path / "page.html"), as_version=4)
+    texts = "".join(str(output) for cell in executed.cells if cell.cell_type == "code" for output in cell.outputs)
+    assert "nobody works" in texts
+
+
+@pytest.mark.full
+def test_a_page_of_a_hundred_thousand_responses_stays_small(tmp_path: Path) -> None:
+    from plotly.offline import get_plotlyjs
+
+    path = log_file(tmp_path / "logs", steps=50, prompts=500)
+    page = report_html(open_log(path), SETTING)
+    assert len(page.encode()) - len(get_plotlyjs().encode()) <= 2_000_000
