@@ -111,6 +111,18 @@ def run_sections(page: Page, found: Findings, prices: Mapping[str, float]) -> No
     page.table(
         "The last response of every step, and how long generation went on for a tenth of its responses", columns, last, 2
     )
+    page.heading("What every step would have needed")
+    planned = found.planned
+    unknown = planned["known"] < 0.5
+    page.text(
+        f"The solver's plan of {counted(len(planned), 'step')}, each from the last visits of its prompts before it"
+        + (
+            f"; in {counted(int(unknown.sum()), 'step')} most prompts were new, and their lengths guessed."
+            if unknown.any()
+            else "."
+        )
+    )
+    page.figure(plots.plot_planned_steps(planned))
     _savings(page, found)
     _what_if(page, found, prices)
     _advice(page, found)
