@@ -57,7 +57,12 @@ def _saved(row: pd.Series, kind: str) -> str:
     low, high = row[f"{kind} low"], row[f"{kind} high"]
     if high <= 0:
         return f"nothing ({_percent(low)} to {_percent(high)})"
-    return f"{_percent(low)} to {_percent(high)}"
+    return _range(row, kind)
+
+
+def _range(row: pd.Series, kind: str) -> str:
+    low, high = (_percent(row[f"{kind} {end}"]) for end in ("low", "high"))
+    return low if low == high else f"{low} to {high}"
 
 
 def _kind(kind: str) -> str:
@@ -163,7 +168,7 @@ def _savings(page: Page, found: Findings) -> None:
 
 
 def _cells(row: pd.Series, kind: str) -> tuple[str, str]:
-    return f"{_percent(row[f'{kind} low'])} to {_percent(row[f'{kind} high'])}", _percent(row[f"{kind} most"])
+    return _range(row, kind), _percent(row[f"{kind} most"])
 
 
 def _what_if(page: Page, found: Findings, prices: Mapping[str, float]) -> None:
