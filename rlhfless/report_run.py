@@ -57,7 +57,12 @@ def _saved(row: pd.Series, kind: str) -> str:
     low, high = row[f"{kind} low"], row[f"{kind} high"]
     if high <= 0:
         return f"nothing ({_percent(low)} to {_percent(high)})"
-    return f"{_percent(low)} to {_percent(high)}"
+    return _range(row, kind)
+
+
+def _range(row: pd.Series, kind: str) -> str:
+    low, high = (_percent(row[f"{kind} {end}"]) for end in ("low", "high"))
+    return low if low == high else f"{low} to {high}"
 
 
 def _kind(kind: str) -> str:
@@ -111,6 +116,18 @@ def run_sections(page: Page, found: Findings, prices: Mapping[str, float]) -> No
     page.table(
         "The last response of every step, and how long generation went on for a tenth of its responses", columns, last, 2
     )
+    page.heading("What every step would have needed")
+    planned = found.planned
+    unknown = planned["known"] < 0.5
+    page.text(
+        f"The solver's plan of {counted(len(planned), 'step')}, each from the last visits of its prompts before it"
+        + (
+            f"; in {counted(int(unknown.sum()), 'step')} most prompts were new, and their lengths guessed."
+            if unknown.any()
+            else "."
+        )
+    )
+    page.figure(plots.plot_planned_steps(planned))
     _savings(page, found)
     _what_if(page, found, prices)
     _advice(page, found)
@@ -151,7 +168,7 @@ def _savings(page: Page, found: Findings) -> None:
 
 
 def _cells(row: pd.Series, kind: str) -> tuple[str, str]:
-    return f"{_percent(row[f'{kind} low'])} to {_percent(row[f'{kind} high'])}", _percent(row[f"{kind} most"])
+    return _range(row, kind), _percent(row[f"{kind} most"])
 
 
 def _what_if(page: Page, found: Findings, prices: Mapping[str, float]) -> None:

@@ -23,6 +23,7 @@ from rlhfless.accounting import (
     calibration,
     generation_s,
     logged_rest,
+    plan_every_step,
     run_setup,
     savings,
     variants,
@@ -42,6 +43,9 @@ RESERVED = ("random", "spread", "fold", "solver", "solver+replan", "rlhfuse")
 
 WHAT_IF_RESPONSES = 4_000
 """Responses that what-if and advice look at: the last steps up to so many, at least one."""
+
+PLANNED_RESPONSES = 1_500_000
+"""Responses of all steps that are planned one by one; of a longer log evenly chosen steps are."""
 
 CALIBRATION_STEPS = 24  # steps with a logged time that the profile is compared with
 CALIBRATION_RESPONSES = 40_000
@@ -74,6 +78,7 @@ class Findings:
         account: where its GPU-seconds went.
         reserved, given_back: savings (``accounting.savings``) of policies that want the least time on all GPUs, and of policies
             that weigh time and cost and give GPUs back.
+        planned: a plan of every step (``accounting.plan_every_step``).
         advice: actor sizes. what_if: one changed thing per row.
         setting: cluster and calibrated profile.
     """
@@ -83,6 +88,7 @@ class Findings:
     account: Account
     reserved: pd.DataFrame
     given_back: pd.DataFrame
+    planned: pd.DataFrame
     advice: Advice
     what_if: pd.DataFrame
     setting: Setting
@@ -131,6 +137,8 @@ def study_log(log: OpenedLog, setting: Setting, stated: Assumptions, max_steps: 
     schedules = simulate_schedules(log.trace, setting, max_steps)
     some = _last(schedules.logged)
     steps = [one.step for one in schedules.shown]
+    rollouts = log.trace.rollouts
+    each = max(1, len(rollouts) // len(log.trace.steps))
     theirs = generation_s(schedules.simulation, setup.candidates)
     fastest = simulate_steps(schedules.shown, replace(setting, objective=Objective(1.0)), RESERVED)
     findings = Findings(
@@ -139,6 +147,7 @@ def study_log(log: OpenedLog, setting: Setting, stated: Assumptions, max_steps: 
         account(schedules.simulation.traces[setup.dispatch], setup, setting.cluster, rest),
         savings(fastest, theirs, setup, setting.cluster, RESERVED, rest),
         savings(schedules.simulation, theirs, setup, setting.cluster, GIVEN_BACK, rest, steps=steps),
+        plan_every_step(rollouts, setting, evenly(log.trace.steps, max(1, PLANNED_RESPONSES // each))),
         advise(some, setting, setup, factor=calibrated.factor),
         what_if(some, list(variants(setting, setup.dispatch, factor=calibrated.factor))),
         setting,

@@ -3,6 +3,7 @@
 from rlhfless.accounting.account import Account, Rest, account
 from rlhfless.accounting.advice import Advice, Size, advise, configuration_lines
 from rlhfless.accounting.measured import Calibration, calibration, logged_rest
+from rlhfless.accounting.per_step import last_visits, plan_every_step
 from rlhfless.accounting.run_setup import DISPATCHES, RunSetup, run_setup
 from rlhfless.accounting.savings import generation_s, savings
 from rlhfless.accounting.what_if import Variant, prices_of, variants, what_if
@@ -21,7 +22,9 @@ __all__ = [
     "calibration",
     "configuration_lines",
     "generation_s",
+    "last_visits",
     "logged_rest",
+    "plan_every_step",
     "prices_of",
     "run_setup",
     "savings",

@@ -22,6 +22,7 @@ from rlhfless.plots.lengths import LengthsInfo, lengths_info, plot_lengths
 from rlhfless.plots.outcomes import OutcomesInfo, outcomes_info, plot_outcomes
 from rlhfless.plots.plan_bars import PlanBarsInfo, plan_bars_info, plot_plan_bars
 from rlhfless.plots.plane import PlaneInfo, plane_info, plot_plane
+from rlhfless.plots.planned_steps import PlannedStepsInfo, planned_steps_info, plot_planned_steps
 from rlhfless.plots.prefill import PrefillInfo, plot_prefill, prefill_info
 from rlhfless.plots.side_by_side import SideBySideInfo, plot_side_by_side, side_by_side_info
 from rlhfless.plots.slider import TimeWeightInfo, plot_time_weight, time_weight_info
@@ -41,6 +42,7 @@ __all__ = [
     "OutcomesInfo",
     "PlanBarsInfo",
     "PlaneInfo",
+    "PlannedStepsInfo",
     "PrefillInfo",
     "SideBySideInfo",
     "StepsInfo",
@@ -58,6 +60,7 @@ __all__ = [
     "outcomes_info",
     "plan_bars_info",
     "plane_info",
+    "planned_steps_info",
     "plot_account",
     "plot_front",
     "plot_gap_history",
@@ -67,6 +70,7 @@ __all__ = [
     "plot_outcomes",
     "plot_plan_bars",
     "plot_plane",
+    "plot_planned_steps",
     "plot_prefill",
     "plot_side_by_side",
     "plot_steps",

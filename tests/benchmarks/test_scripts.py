@@ -29,6 +29,7 @@ SMALLEST = {
     "learning_curves": "--tiny --seeds 1 --problems 8 --json OUT",
     "trl_step_time": "--tiny --markdown --json OUT",
     "import_speed": "--tiny --json OUT",
+    "report_speed": "--tiny --json OUT",
     "predictors": "--logs shipped --steps 1 --json OUT",
     "recorder_overhead": "--responses 1000 --json OUT",
 }

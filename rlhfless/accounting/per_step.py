@@ -1,0 +1,80 @@
+"""A plan for every step of a log: how many actors it would have started, and what they were expected to take.
+
+Knows rollouts and the planner; nothing of simulation. Lengths are predicted as the paper does, by the mean of the prompt's last
+visit (EWMA of window 1), in one pass over the log, so a million responses take seconds; prompts that were never seen get the
+median so far. What other predictors and scenarios are worth, ``rlhfless.simulate`` tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.simulate import Setting
+from rlhfless.trace import TraceError
+from solver.planner import plan_generation
+from solver.workload import Workload
+
+TIME_LIMIT_S = 0.05  # numpy alone: plan and proof without a model
+
+
+def last_visits(rollouts: pd.DataFrame) -> pd.Series:
+    """The mean length of each response's prompt when it came last, NaN on its first visit; indexed as the rows are."""
+    visits = rollouts.groupby(["prompt_id", "step"], sort=True)["response_tokens"].mean()
+    before = visits.groupby(level="prompt_id", sort=False).shift(1).rename("before")
+    keys = pd.MultiIndex.from_frame(rollouts[["prompt_id", "step"]])
+    return pd.Series(before.reindex(keys).to_numpy(dtype=float), index=rollouts.index)
+
+
+def plan_every_step(rollouts: pd.DataFrame, setting: Setting, steps: Sequence[int] | None = None) -> pd.DataFrame:
+    """Plan steps from what was known before them.
+
+    Args:
+        rollouts: of one run. steps: only these; all when None.
+
+    Returns:
+        One row per step: ``step, responses, mean_tokens`` (true), ``known`` (share of responses to prompts seen before),
+        ``actors, makespan_s, gpu_seconds`` of the plan by predicted lengths, and its ``gap`` to the best one.
+
+    Raises:
+        TraceError: the log holds several runs.
+        PlanningError: a response fits on no actor.
+    """
+    if rollouts["run"].nunique() > 1:
+        raise TraceError(f"the log holds {rollouts['run'].nunique()} runs; select one by its column 'run'")
+    limit = setting.response_limit or max(1, int(rollouts["response_tokens"].max()))
+    predicted = last_visits(rollouts)
+    medians = _medians_before(rollouts)
+    rows = []
+    for step, own in rollouts.groupby("step", sort=True):
+        if steps is not None and step not in steps:
+            continue
+        lengths = predicted.loc[own.index]
+        known = float(lengths.notna().mean())
+        guess = medians[int(step)]
+        lengths = lengths.fillna(limit / 2 if np.isnan(guess) else guess).clip(1, limit)
+        owner, _ = pd.factorize(own["prompt_id"])
+        first = np.unique(owner, return_index=True)[1]
+        prompt_tokens = own["prompt_tokens"].fillna(0).to_numpy(dtype=np.int64)[first]
+        workload = Workload(prompt_tokens, owner, np.ceil(lengths.to_numpy()), response_limit=limit)
+        plan = plan_generation(
+            workload, setting.cluster, setting.latency, setting.objective, setting.rest, time_limit_s=TIME_LIMIT_S,
+            admission=setting.admission, seed=setting.seed,
+        )  # fmt: skip
+        rows.append(
+            {
+                "step": int(step), "responses": len(own), "mean_tokens": float(own["response_tokens"].mean()), "known": known,
+                "actors": len(plan.actors), "makespan_s": plan.makespan_s, "gpu_seconds": plan.gpu_seconds,
+                "gap": plan.gap,
+            }
+        )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _medians_before(rollouts: pd.DataFrame) -> dict[int, float]:
+    """By step the median of the steps' median lengths before it; NaN for the first."""
+    medians = rollouts.groupby("step", sort=True)["response_tokens"].median()
+    before = medians.expanding().median().shift(1)
+    return {int(step): float(value) for step, value in before.items()}

@@ -1,0 +1,62 @@
+"""How many actors every step of a log would have needed, beside how long its responses were.
+
+Knows a table with one row per step; nothing of how it was planned.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from rlhfless.plots.palette import BLUE, VERMILLION
+from rlhfless.plots.style import message_figure, number, styled
+
+TITLE = "What every step would have needed"
+
+
+class PlannedStepsInfo(NamedTuple):
+    """One row per step: ``step, mean_tokens, actors, makespan_s, gpu_seconds, known``.
+
+    Attributes:
+        rank_correlation: Spearman's of mean lengths and actors; NaN where one of them never changes.
+        missing: why there is nothing to show, or the empty text.
+    """
+
+    table: pd.DataFrame
+    rank_correlation: float
+    missing: str = ""
+
+
+def planned_steps_info(table: pd.DataFrame) -> PlannedStepsInfo:
+    """What ``plot_planned_steps`` shows of ``accounting.plan_every_step``."""
+    if table.empty:
+        return PlannedStepsInfo(table, float("nan"), "There are no steps.")
+    tokens, actors = table["mean_tokens"], table["actors"]
+    changes = tokens.nunique() > 1 and actors.nunique() > 1
+    return PlannedStepsInfo(table, float(tokens.rank().corr(actors.rank())) if changes else float("nan"))
+
+
+def plot_planned_steps(table: pd.DataFrame) -> go.Figure:
+    """Mean response length (above) and actors of the plan (below) by step."""
+    info = planned_steps_info(table)
+    if info.missing:
+        return message_figure(TITLE, info.missing)
+    fig = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.09)
+    for row, (column, title, colour, shape) in enumerate(
+        (("mean_tokens", "mean length (tokens)", BLUE, "linear"), ("actors", "actors planned", VERMILLION, "hv")), start=1
+    ):
+        fig.add_scatter(
+            x=table["step"], y=table[column], mode="lines+markers" if len(table) <= 60 else "lines", name=title,
+            line={"color": colour, "shape": shape}, hovertemplate=f"step %{{x}}<br>{title}: %{{y:,.4g}}<extra></extra>",
+            row=row, col=1,
+        )  # fmt: skip
+        fig.update_yaxes(title=title, rangemode="tozero", row=row, col=1)
+    fig.update_xaxes(title="step", row=2, col=1)
+    fewest, most = int(table["actors"].min()), int(table["actors"].max())
+    subtitle = f"{fewest} to {most} actors" if fewest < most else f"{fewest} actors in every step"
+    if info.rank_correlation == info.rank_correlation:
+        subtitle += f"; rank correlation with the mean length {number(info.rank_correlation, digits=2)}"
+    return styled(fig, TITLE, subtitle, height=430, showlegend=False)

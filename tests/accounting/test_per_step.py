@@ -1,0 +1,74 @@
+"""A plan for every step: predictions are those of the last visit, nothing later is known, sizes follow lengths."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhfless.accounting import last_visits, plan_every_step
+from rlhfless.latency import load_profile
+from rlhfless.plots import planned_steps_info, plot_planned_steps
+from rlhfless.predict import EwmaPredictor
+from rlhfless.simulate import Setting
+from rlhfless.trace import TraceError, validate
+from solver.cluster import Cluster
+
+SETTING = Setting(Cluster(2, 8, 2, kind="l40s"), load_profile("l40s-qwen2.5-3b-tp2"), response_limit=4000)
+
+
+def rollouts(steps: int = 6, prompts: int = 24) -> pd.DataFrame:
+    rng = np.random.default_rng(5)
+    rows = [
+        {"step": s, "prompt_id": f"p{(p + 12 * (s % 2)) % 30}", "sample": k, "prompt_tokens": 50,
+         "response_tokens": int(rng.integers(40, 400)), "finish_reason": "stop"}
+        for s in range(steps) for p in range(prompts) for k in range(4)
+    ]  # fmt: skip
+    return validate("rollouts", pd.DataFrame(rows), "test")
+
+
+def test_predictions_are_the_papers_last_visit() -> None:
+    log = rollouts()
+    mine = last_visits(log)
+    assert mine[log["step"] == 0].isna().all()
+    for step in range(1, 6):
+        own, history = log[log["step"] == step], log[log["step"] < step]
+        seen = own["prompt_id"].isin(history["prompt_id"])
+        theirs = EwmaPredictor(1).fit(history).predict(own["prompt_id"].tolist(), response_limit=4000)
+        assert mine[own.index][seen].to_numpy() == pytest.approx(theirs[seen.to_numpy()])
+        assert (mine[own.index].notna() == seen).all()
+
+
+def test_later_steps_change_no_earlier_plan() -> None:
+    log = rollouts()
+    later = log.assign(response_tokens=log["response_tokens"].where(log["step"] < 4, 4000))
+    before, after = plan_every_step(log, SETTING), plan_every_step(later, SETTING)
+    planned = ["actors", "makespan_s", "gpu_seconds", "known"]
+    pd.testing.assert_frame_equal(before.loc[:4, planned], after.loc[:4, planned])
+    assert before.loc[5, "makespan_s"] != after.loc[5, "makespan_s"]
+
+
+def test_more_work_is_planned_on_more_actors() -> None:
+    few = rollouts()
+    more = pd.concat([few.assign(sample=few["sample"] + 4 * i) for i in range(16)], ignore_index=True)
+    actors = [plan_every_step(log, SETTING, [5])["actors"].iloc[0] for log in (few, more)]
+    assert actors[1] > actors[0]
+    assert plan_every_step(few, SETTING)["gap"].between(0, 1).all()
+
+
+def test_the_plot_shows_lengths_and_actors() -> None:
+    table = pd.DataFrame({"step": [0, 1, 2], "mean_tokens": [10.0, 20.0, 30.0], "actors": [1, 2, 4]})
+    assert planned_steps_info(table).rank_correlation == pytest.approx(1.0)
+    assert np.isnan(planned_steps_info(table.assign(actors=2)).rank_correlation)
+    fig = plot_planned_steps(table)
+    assert [list(curve.y) for curve in fig.data] == [[10.0, 20.0, 30.0], [1, 2, 4]]
+
+
+def test_chosen_steps_are_planned_as_among_all() -> None:
+    log = rollouts()
+    every = plan_every_step(log, SETTING)
+    some = plan_every_step(log, SETTING, [2, 5])
+    pd.testing.assert_frame_equal(every[every["step"].isin([2, 5])].reset_index(drop=True), some)
+    assert planned_steps_info(every.iloc[:0]).missing == "There are no steps."
+    with pytest.raises(TraceError, match="holds 2 runs"):
+        plan_every_step(pd.concat([log, log.assign(run="other")]), SETTING)
