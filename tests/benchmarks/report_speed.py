@@ -1,6 +1,6 @@
 """Seconds from a log of a million responses to its report: import, a plan of every step, the page.
 
-A parquet table of lognormal lengths (512 prompts x 8 samples a step, 8,192 prompts), written beforehand and not counted; 64 GPUs.
+A parquet table of lognormal lengths (512 prompts x 8 samples a step, 8,192 prompts), written beforehand, not counted; 64 GPUs.
 Each stage is one call of the functions that ``rlhfless report`` calls, in a process of its own, whose peak memory is told.
 
 Run: ``python tests/benchmarks/report_speed.py [--rows 1000000] [--json FILE] [--tiny]``
