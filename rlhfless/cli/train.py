@@ -136,6 +136,10 @@ def train(
     try:
         trace = run_training(TrainConfig(**options), out, resume=resume, model=model, loggers=loggers)
     except (ActorError, LearnerError) as error:
-        raise click.ClickException(f"{error}; {out} holds the steps before it, and --resume goes on with this one") from error
+        kept = error.kept_in if isinstance(error, ActorError) else None
+        rest = "" if kept is None else f", {kept} the responses of this one that were complete"
+        raise click.ClickException(
+            f"{error}; {out} holds the steps before it{rest}, and --resume goes on with this one"
+        ) from error
     click.echo(repr(trace))
     click.echo(f"wrote {out}")

@@ -2,7 +2,7 @@
 
 Knows what vLLM and Python call shared memory, and what the system says of who has it; nothing of engines. With several ranks
 vLLM has queues, locks and a place to exchange tensors in /dev/shm (a lock with one, too), which nobody frees when the actor is
-killed; pools end actors by killing them.
+killed; pools end actors by killing them. Of all that has such names only what this process and its ranks have mapped is noted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from rlhfless.folders import SHARED_MEMORY, OwnFolder, processes_with_temporary
 
 PREFIX = "rlhfless-vllm-"
-NAMES = ("psm_*", "sem.mp-*")  # Python's shared memory and locks
+NAMES = ("psm_*", "sem.mp-*", "sem.loky-*")  # Python's shared memory, and its locks, which joblib renames once it is imported
 RENDEZVOUS = "vllm_dist_*"  # a temporary file; the ranks' shared memory is called after it
 LOOK_S = 0.5
 

@@ -83,7 +83,8 @@ class RayWorker(worker.Worker):
         super()._obey(told)
 
     def _read(self, block: worker.Block, free: bool = False) -> Any:
-        """Weights are waited for, as without them it is nothing; what another actor handed over for so long as it may be.
+        """Weights are waited for until the driver gives up an actor that is silent, as without them it is nothing; what another
+        actor handed over for so long as it may be.
 
         Raises:
             Unreachable: that did not come.

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayError
+from ray.exceptions import GetTimeoutError, ObjectStoreFullError, OutOfDiskError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlhfless.executor import worker
@@ -27,6 +27,7 @@ from rlhfless.executor.remote import NoRoom
 
 END_S = 15.0  # that Ray may take to say that an actor is dead
 CLOCK_S = 5.0  # that an actor may take to say what its clock shows
+HEARD_S = 30.0  # that what an actor has said may take from its node to here
 FULL = ObjectStoreFullError, OutOfDiskError
 
 
@@ -85,8 +86,7 @@ class Member:
 
     def export(self, name: str) -> Any:
         """The Ray object of what it laid out under this name. It belongs to this process and stays where it is until read."""
-        if self._exports:  # those that are there need its process no longer: whoever reads them refers to them
-            _, self._exports = ray.wait(self._exports, num_returns=len(self._exports), timeout=0, fetch_local=False)
+        self._let_go()
         self._exports.append(self._handle.export.remote(name))
         return self._exports[-1]
 
@@ -95,16 +95,17 @@ class Member:
         self._exports = []
 
     def hear(self) -> list[Any]:
-        """What it said; waits for something.
+        """What it said, once ``listening`` is there.
 
         Raises:
-            RayError: it is dead.
+            RayError: it is dead, or cannot be heard.
         """
         try:
-            said = [pickle.loads(one) for one in ray.get(self.listening)]
+            said = [pickle.loads(one) for one in ray.get(self.listening, timeout=HEARD_S)]
         except RayError as error:
             self.lost = self._reason(error)
             raise
+        self._let_go()
         self.listening = self._handle.listen.remote()
         if said and isinstance(said[0], Up):
             self._rise(said.pop(0))
@@ -131,8 +132,13 @@ class Member:
         ends_s = time.monotonic() + END_S
         with contextlib.suppress(RayError):
             while time.monotonic() < ends_s and ray.wait([self.listening], timeout=END_S)[0]:
-                ray.get(self.listening)
+                ray.get(self.listening, timeout=END_S)
                 self.listening = self._handle.listen.remote()
+
+    def _let_go(self) -> None:
+        """What is laid out by now needs its process no longer, and nobody else's memory: whoever reads it refers to it."""
+        if self._exports:
+            _, self._exports = ray.wait(self._exports, num_returns=len(self._exports), timeout=0, fetch_local=False)
 
     def _rise(self, up: Up) -> None:
         self.up, now_s = up, time.monotonic()
@@ -160,6 +166,8 @@ class Member:
         if not any(node["NodeID"] == self.node.node_id and node["Alive"] for node in ray.nodes()):
             self.node_lost = True
             return f"was lost with its node {self.node.address}"
+        if isinstance(error, GetTimeoutError):
+            return f"cannot be heard: what it said did not come here within {HEARD_S:g} s"
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         telling = next((line for line in lines if re.search(r"dead because|Worker|exit|killed", line)), lines[0])
         return f"died: {telling}"

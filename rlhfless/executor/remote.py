@@ -20,6 +20,8 @@ from solver.latency import LatencyModel
 from solver.plan import ActorPlan
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rlhfless.executor.record import StepRecord
 
 
@@ -28,9 +30,11 @@ class ActorError(RuntimeError):
 
     Attributes:
         record: the step up to then: what was completed, spans, events, and what was held until then.
+        kept_in: the folder in which a run that keeps a trace has that as a trace of its own.
     """
 
     record: StepRecord | None = None
+    kept_in: Path | None = None
 
 
 class NoRoom(ActorError):

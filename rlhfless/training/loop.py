@@ -23,7 +23,7 @@ except ImportError as error:
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch_forward import one_thread
-from rlhfless.executor import ProcessPool, RayPool, StepRecord, run_step
+from rlhfless.executor import ActorError, ProcessPool, RayPool, StepRecord, run_step
 from rlhfless.scheduling import PlanningInput, SchedulingPolicy
 from rlhfless.trace import Trace
 from rlhfless.training.algorithm import Algorithm
@@ -39,6 +39,7 @@ from rlhfless.training.rewards import Rewards
 from rlhfless.training.streams import streams_of
 from rlhfless.training.tasks import Problem, Task
 from rlhfless.training.trained_step import TrainedStep
+from rlhfless.training.unfinished import keep_unfinished
 from solver.objective import Objective
 from solver.plan import Plan
 from solver.survival import from_scenarios
@@ -166,13 +167,22 @@ class Trainer:
 
     def step(self) -> TrainedStep:
         """One whole step: predict, plan, execute, prepare, learn, trace. Interrupted, it has not happened, or it counts in
-        full: ``next_step`` says which, weights and trace agree with it, and the next call goes on from there."""
+        full: ``next_step`` says which, weights and trace agree with it, and the next call goes on from there.
+
+        Raises:
+            ActorError: it could not be finished. The error's record has what was; it is kept beside the trace too
+                (``unfinished.py``). The next call decodes the whole step anew.
+        """
         self.kept.settle()
         step, c = self.next_step, self.config
         problems = self.problems_of(step)
         workload = self.predict(problems)
         plan = self.plan(workload)
-        record = self.generate(plan, problems, step, workload)
+        try:
+            record = self.generate(plan, problems, step, workload)
+        except ActorError as error:
+            self._keep_unfinished(error, problems, workload)
+            raise
         if self.pool is not None and step + 1 >= c.steps:
             self.pool.release()  # nobody waits for a step that nobody plans
         with streams_of(c.seed, step):
@@ -247,6 +257,16 @@ class Trainer:
             return run_step(plan, requests, engines, self.latency, self.cluster, charging=self.config.charging, **given)
         forecast = None if workload is None else from_scenarios(workload)
         return self.pool.run_step(plan, requests, engines, self.latency, self.cluster, forecast=forecast, **given)
+
+    def _keep_unfinished(self, error: ActorError, problems: Sequence[Problem], workload: Workload) -> None:
+        """What a step that could not be finished left goes beside the trace, if one is kept and a response was complete."""
+        c, record, writer = self.config, error.record, self.kept.writer
+        if writer is None or record is None or not record.completions:
+            return
+        which = sorted(record.completions)
+        responses, unjudged = read_responses(problems, record, self.tokenizer, c.samples, which), np.full(len(which), np.nan)
+        rows = rollout_rows(responses, unjudged, workload, record, record.step // c.steps_per_epoch, c.samples, which)
+        error.kept_in = keep_unfinished(writer.folder, writer.meta, rows, record, str(error))
 
     def _learn(self, batch: Batch) -> dict[str, float]:
         """What the algorithm learns from the step's responses."""

@@ -7,7 +7,7 @@ Knows problems, tokens and records; nothing of plans, rewards or weights. Respon
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,10 +36,12 @@ def make_requests(
     return requests
 
 
-def read_responses(problems: Sequence[Problem], record: StepRecord, tokenizer: Any, samples: int) -> list[Response]:
-    """The responses of a step as rewards see them."""
+def read_responses(
+    problems: Sequence[Problem], record: StepRecord, tokenizer: Any, samples: int, which: Iterable[int] | None = None
+) -> list[Response]:
+    """The responses of a step as rewards see them; all of them, or those of ``which``."""
     responses = []
-    for i in range(len(problems) * samples):
+    for i in range(len(problems) * samples) if which is None else which:
         done = record.completions[i]
         assert done.token_ids is not None, "the engine gave no tokens"
         text = tokenizer.decode(done.token_ids.tolist())
@@ -48,9 +50,19 @@ def read_responses(problems: Sequence[Problem], record: StepRecord, tokenizer: A
 
 
 def rollout_rows(
-    responses: Sequence[Response], rewards: np.ndarray, workload: Workload, record: StepRecord, epoch: int, samples: int
+    responses: Sequence[Response],
+    rewards: np.ndarray,
+    workload: Workload,
+    record: StepRecord,
+    epoch: int,
+    samples: int,
+    which: Sequence[int] | None = None,
 ) -> pd.DataFrame:
-    """The step's rows of the trace's rollouts."""
+    """The step's rows of the trace's rollouts.
+
+    Args:
+        responses, rewards: of all responses, or of those of ``which``; a reward that is not a number is unknown.
+    """
     rows = [
         {
             "run": record.run,
@@ -65,7 +77,7 @@ def rollout_rows(
             "response": response.text,
             **record.rollout_times(i),
         }
-        for i, response in enumerate(responses)
+        for i, response in zip(range(len(responses)) if which is None else which, responses, strict=True)
     ]
     return pd.DataFrame(rows).assign(reward=rewards)
 

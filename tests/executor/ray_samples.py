@@ -37,7 +37,7 @@ SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "heal
 @contextlib.contextmanager
 def two_nodes(**config: object) -> Iterator[RayNodes]:
     """Two nodes with this configuration of Ray; whatever was joined is left, and every process has ended afterwards."""
-    code = f"{HERE}:{HERE.parents[1]}"
+    code = f"{HERE}:{HERE.parent / 'benchmarks'}:{HERE.parents[1]}"
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:  # sockets: a short path
         (Path(folder) / "ray").mkdir()
         here = {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": code}

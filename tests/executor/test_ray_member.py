@@ -156,8 +156,26 @@ def test_what_is_laid_out_is_not_held_by_its_sender(handle: Handle) -> None:
     handle.there = {"kv-0", "kv-2"}
     member.export("kv-3")
     assert member._exports == ["kv-1", "kv-3"]
+    handle.there = {"kv-1"}
+    member.hear()
+    assert member._exports == ["kv-3"], "not until it hands over the next one, which may never be"
     member.step_over()
     assert member._exports == []
+
+
+def test_an_actor_whose_words_do_not_arrive_is_lost_with_a_reason(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    member = member_on(handle)
+
+    def never(timeout: float | None) -> None:
+        assert timeout is not None, "it is waited for for ever"
+        raise GetTimeoutError("no answer")
+
+    monkeypatch.setattr(ray, "nodes", lambda: [{"NodeID": "ab" * 28, "Alive": True}])
+    member.listening = never
+    with pytest.raises(GetTimeoutError):
+        member.hear()
+    assert member.lost == "cannot be heard: what it said did not come here within 30 s"
+    assert not member.node_lost
 
 
 # --- a crew -----------------------------------------------------------------------------------------------------------

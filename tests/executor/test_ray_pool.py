@@ -322,11 +322,15 @@ def test_a_lost_node_is_named_and_the_step_goes_on_with_the_other(
         plan = replace(plan, actors=(plan.actors[0], replace(plan.actors[1], gpu_ids=(GPUS_PER_NODE,), node=1)))
         record = pool.run_step(plan, forced, engines, LATENCY, CLUSTER)
         assert token_bytes(record) == token_bytes(expected)
-        gone = [lost["why"] for lost in details(record, "lost").values()]
-        assert len(gone) == 1
-        assert gone[0].endswith("was lost with its node 127.0.0.1")
-        started = [a["node"] for a in record.allocations if a["holder"] not in ("actor-0", "actor-1")]
-        assert set(started) <= {0, 1}
+        ((gone, lost),) = details(record, "lost").items()
+        assert lost["why"].endswith("was lost with its node 127.0.0.1")
+        node_of = {f"actor-{i}": actor.node for i, actor in enumerate(plan.actors)}
+        (survivor,) = set(node_of.values()) - {node_of[gone]}
+        assert {a["node"] for a in record.allocations if a["holder"] != gone} == {survivor}
+        over_s = next(a["end_s"] for a in record.allocations if a["holder"] == gone)
+        after = [i for i, c in record.completions.items() if c.time_s > over_s]
+        assert len(after) > 0
+        assert gone not in {record.actor_of[i] for i in after}
         with pytest.raises(PlanningError, match="the plan's cluster has 2 nodes"):
             pool.run_step(spread(8), requests(), factory, LATENCY, CLUSTER)
         again = pool.run_step(spread(2), requests(), factory, LATENCY, Cluster(1, GPUS_PER_NODE, 1), start_s=record.end_s)
