@@ -25,6 +25,7 @@ from solver.clairvoyant import ClairvoyantBound, clairvoyant_bound
 from solver.cluster import Cluster
 from solver.latency import LatencyModel
 from solver.objective import Objective, StepRest
+from solver.remaining import RemainingLengths
 from solver.workload import Workload
 
 SCENARIOS = 8  # samples of lengths, around the predictions, that plans are timed with
@@ -62,13 +63,17 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class LoggedStep:
-    """One step of a log as planning sees it: predictions from earlier steps, and the truth for those who may see it."""
+    """One step of a log as planning sees it: predictions from earlier steps, and the truth for those who may see it.
+
+    ``remaining`` is the predictor's own forecast of remaining lengths, where it has one.
+    """
 
     step: int
     rows: pd.DataFrame
     predicted: Workload
     truth: Workload
     has_history: bool
+    remaining: RemainingLengths | None = None
 
     def given(self, setting: Setting, clairvoyant: bool = False) -> PlanningInput:
         """What a policy plans this step with."""
@@ -81,6 +86,7 @@ class LoggedStep:
             setting.time_limit_s,
             setting.admission,
             setting.seed + self.step,
+            None if clairvoyant else self.remaining,
         )
 
     def requests(self) -> Requests:
@@ -138,7 +144,8 @@ def logged_steps(
         truth = Workload(prompt_tokens, order[owner], lengths, response_limit=limit)
         new = sum(name not in known for name in names) / len(names)
         predicted = Workload(prompt_tokens, order[owner], point, response_limit=limit, scenarios=scenarios)
-        yield LoggedStep(int(step), rows, predicted, truth, new <= MOST_NEW_PROMPTS)
+        remaining = fitted.in_flight(prompt_ids.iloc[np.sort(first)].tolist(), predicted)
+        yield LoggedStep(int(step), rows, predicted, truth, new <= MOST_NEW_PROMPTS, remaining)
 
 
 @dataclass(frozen=True, eq=False)

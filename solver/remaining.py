@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solver.errors import PlanningError
+from solver.rules import Signals
 from solver.workload import FloatArray, IntArray
 
 
@@ -50,8 +51,15 @@ class RemainingLengths(Protocol):
         ``per_response + per_kv_token * (prompt + y)``."""
         ...
 
-    def observe(self, tokens: IntArray, complete: NDArray[np.bool_]) -> RemainingLengths:
-        """The forecast after (R,) tokens so far and completions of this step are known; itself if it learns nothing."""
+    def observe(self, tokens: IntArray, complete: NDArray[np.bool_], signals: Signals | None = None) -> RemainingLengths:
+        """The forecast after (R,) tokens so far and completions of this step, and the model's signals where there are any, are
+        known; itself if it learns nothing."""
+        ...
+
+    @property
+    def observe_response_s(self) -> float:
+        """About what ``observe`` takes for every unfinished response, in seconds: a constant, as decisions are not to depend on
+        a clock."""
         ...
 
 
@@ -97,9 +105,14 @@ class KnownLengths:
         start = np.maximum(per_response + per_kv_token * (self.prompt_tokens[chosen] + now - 0.5), 0.0)
         return np.asarray(((start + per_kv_token * left) ** 1.5 - start**1.5) / (1.5 * per_kv_token))
 
-    def observe(self, tokens: IntArray, complete: NDArray[np.bool_]) -> KnownLengths:
+    def observe(self, tokens: IntArray, complete: NDArray[np.bool_], signals: Signals | None = None) -> KnownLengths:
         """Nothing to learn."""
         return self
+
+    @property
+    def observe_response_s(self) -> float:
+        """See ``RemainingLengths``."""
+        return 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,6 +212,11 @@ class SurvivalTable:
             self._tails[loads] = tail
         return self._tails[loads]
 
-    def observe(self, tokens: IntArray, complete: NDArray[np.bool_]) -> SurvivalTable:
+    def observe(self, tokens: IntArray, complete: NDArray[np.bool_], signals: Signals | None = None) -> SurvivalTable:
         """Nothing to learn."""
         return self
+
+    @property
+    def observe_response_s(self) -> float:
+        """See ``RemainingLengths``; learning from a batch is part of what a look takes anyhow."""
+        return 0.0

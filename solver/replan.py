@@ -112,10 +112,11 @@ class Replan:
             self._trigger = None
             return []
         if now_s >= self._look_s - 1e-9 or self._look is None:
-            self.remaining = self.remaining.observe(state.generated_tokens, np.asarray(state.complete, dtype=bool))
+            complete = np.asarray(state.complete, dtype=bool)
+            self.remaining = self.remaining.observe(state.generated_tokens, complete, state.signals)
             survivors = survivors_of(state, self.remaining, self._fleet, self.price)
             self._look = look(survivors, self.remaining, self.price, self._links)
-            look_s = LOOK_S + LOOK_RESPONSE_S * len(survivors.response)
+            look_s = LOOK_S + (LOOK_RESPONSE_S + self.remaining.observe_response_s) * len(survivors.response)
             pause = max(LEAST_PAUSE * self._fleet.base_s, survivors.left_s / LOOKS, look_s / LOOKING_SHARE)
             self._look_s = now_s + pause
         elif len(state.actors) < self._open_actors:

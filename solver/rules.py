@@ -7,14 +7,19 @@ The rules themselves (the published cuts, folding, re-planning) live in rlhfless
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solver.workload import IntArray
+
+SIGNAL_TOKENS = 16  # that a running response's signals are means over, or all that it has: a single token's are mostly noise
+
+Signals = Mapping[str, NDArray[np.floating[Any]]]
+"""Of running responses, by name: (R, ...) means over their last ``SIGNAL_TOKENS`` known tokens; NaN where nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,8 @@ class StepState:
     Attributes:
         reserved_tokens: (R,) KV tokens that ``reserve`` sets aside for each response, its prompt and its limit; None where
             admission is by ``preempt``.
+        signals: the model's own signals of running responses (such as the log-probability of the end of text), where engines
+            were asked for them; None where they were not, and on the wall clock.
     """
 
     now_s: float
@@ -70,6 +77,7 @@ class StepState:
     complete: Sequence[bool] | NDArray[np.bool_]
     prompt_tokens: IntArray
     reserved_tokens: IntArray | None = None
+    signals: Signals | None = None
 
     @property
     def unfinished_count(self) -> int:

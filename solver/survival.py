@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from solver.errors import PlanningError
 from solver.remaining import KnownLengths, SurvivalTable
+from solver.rules import Signals
 from solver.workload import FloatArray, IntArray, Workload
 
 GRID_POINTS = 512  # steps of a survival curve at most; between them it is a straight line
@@ -115,7 +116,7 @@ class BatchLengths(SurvivalTable):
     pool_complete: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
     seen: int = 0
 
-    def observe(self, tokens: IntArray, complete: NDArray[np.bool_]) -> BatchLengths:
+    def observe(self, tokens: IntArray, complete: NDArray[np.bool_], signals: Signals | None = None) -> BatchLengths:
         """The same with this step's (R,) lengths so far; itself while fewer than 2 % of the responses have completed since."""
         ended = int(np.count_nonzero(complete))
         if ended - self.seen < max(1.0, 0.02 * len(complete)):

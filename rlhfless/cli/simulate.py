@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 @response_limit_option
 @admission_option
 @click.option("--policies", default="static,random,rlhfless,fold,solver,oracle", show_default=True, help="Comma-separated.")
+@click.option(
+    "--predictor", default="last", show_default=True, help="Of lengths: last, trend, shrinkage or inflight (solver+replan)."
+)
 @click.option("--tau", type=float, default=0.7, show_default=True, help="Local cut of policy rlhfless.")
 @click.option("--static-actors", type=int, help="Actors of the policies static and rlhfuse.  [default: all that fit]")
 @click.option("--hold", type=click.Choice(["generation", "step"]), default="generation", show_default=True)
@@ -52,6 +55,7 @@ def simulate(
     response_limit: int | None,
     admission: str,
     policies: str,
+    predictor: str,
     tau: float,
     static_actors: int | None,
     hold: str,
@@ -64,6 +68,7 @@ def simulate(
 ) -> None:
     """Run every step of ROLLOUTS (a trace, or anyone's log, see `rlhfless import`) under scheduling policies on simulated
     engines, and compare them."""
+    from rlhfless.predict import make_predictor
     from rlhfless.simulate import Setting
     from rlhfless.simulate import simulate as run_simulation
     from solver.objective import Objective
@@ -88,7 +93,7 @@ def simulate(
     )
     if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         raise InputError(f"{out}: exists and is not empty; choose a new folder for -o")
-    result = run_simulation(log.open(rollouts, response_limit).trace.rollouts, setting, names)
+    result = run_simulation(log.open(rollouts, response_limit).trace.rollouts, setting, names, make_predictor(predictor))
     if out is not None:
         for name, trace in result.traces.items():
             trace.save(out / name)

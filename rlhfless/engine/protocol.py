@@ -15,6 +15,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from solver.rules import Signals
+
 
 @dataclass(frozen=True, eq=False)
 class Request:
@@ -198,4 +200,15 @@ class Foresees(Protocol):
     def next_completions_s(self, count: int) -> NDArray[np.float64]:
         """(n,) in order, times before which its next completions, ``count`` of them or as many as there are, cannot happen,
         and after which they can be asked anew. Commits nothing."""
+        ...
+
+
+@runtime_checkable
+class TellsSignals(Protocol):
+    """An engine that tells the signals of responses under way, if it was asked for any."""
+
+    def recent_signals(self) -> tuple[NDArray[np.int64], Signals]:
+        """Responses that are with this engine, have tokens and are not complete; and by name (n, ...) means of their signals
+        over their last ``SIGNAL_TOKENS`` committed tokens, all that they have where these are fewer. Nothing where none was
+        asked for."""
         ...

@@ -17,11 +17,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rlhfless.engine.journal import Journal
 from rlhfless.engine.protocol import Completion, Progress, Request
 from rlhfless.errors import missing_extra
 from solver.admission import Admission
 from solver.latency import LatencyModel
+from solver.rules import SIGNAL_TOKENS, Signals
 
 try:
     import torch
@@ -167,6 +171,19 @@ class TorchEngine:
             for s in queue.running:
                 tokens[s.request.response] += more
         return tokens
+
+    @_computes
+    def recent_signals(self) -> tuple[NDArray[np.int64], Signals]:
+        """See ``TellsSignals``. Where signals were asked for, it synchronises with the device."""
+        if not (names := self._loop.step.wanted):
+            return np.zeros(0, np.int64), {}
+        self._loop.settle()
+        told = [(s.request.response, s.recent_signals(SIGNAL_TOKENS)) for s in self._loop.queue if s.count]
+        told = [(response, found) for response, found in told if found]
+        if not told:
+            return np.zeros(0, np.int64), {}
+        responses = np.array([response for response, _ in told], dtype=np.int64)
+        return responses, {name: np.array([found[name] for _, found in told]) for name in names}
 
     def running(self) -> tuple[int, ...]:
         return tuple([s.request.response for s in self._loop.queue.running])

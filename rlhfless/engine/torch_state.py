@@ -141,6 +141,20 @@ class ActiveResponse:
             prefill_tokens_computed=self.prefill_tokens,
         )
 
+    def recent_signals(self, tokens: int) -> Mapping[str, np.ndarray]:
+        """By name, the mean of its signals over its last ``tokens`` settled tokens, or over all of them."""
+        recent: list[tuple[Settled, int]] = []
+        count = 0
+        for part, row in reversed(self.parts):
+            if count >= tokens or not part.signals:  # those before came from an engine that was asked for none
+                break
+            recent.insert(0, (part, row))
+            count += part.ids.shape[1]
+        names = recent[-1][0].signals if recent else ()
+        return {
+            name: np.concatenate([part.signals[name][row] for part, row in recent])[-tokens:].mean(axis=0) for name in names
+        }
+
     def _signals(self) -> Mapping[str, np.ndarray] | None:
         names = self.parts[0][0].signals if self.parts else ()
         return {name: _joined([part.signals[name][row] for part, row in self.parts], np.float32) for name in names} or None

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from rlhfless.engine.members import Requests
-from rlhfless.engine.protocol import CountsInArrays, Engine, Foresees, Request
+from rlhfless.engine.protocol import CountsInArrays, Engine, Foresees, Request, TellsSignals
 from rlhfless.executor.beginning import Beginning, holder_of
 from rlhfless.executor.check import ChecksRequests, check_before_prefill
 from rlhfless.executor.prefixes import prefixes_of
@@ -86,11 +86,13 @@ class Live(Actor):
     known: tuple[Any, Any] | None = None  # its responses and their tokens as they were last noted
     counting: CountsInArrays | None = field(init=False)  # its engine, if it is one
     foreseeing: Foresees | None = field(init=False)  # the same
+    telling: TellsSignals | None = field(init=False)  # the same
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.counting = self.engine if isinstance(self.engine, CountsInArrays) else None
         self.foreseeing = self.engine if isinstance(self.engine, Foresees) else None
+        self.telling = self.engine if isinstance(self.engine, TellsSignals) else None
 
     def next_completions_s(self, count: int) -> FloatArray:
         """As of ``Foresees``. An engine that sees no further than one event may complete any number then."""

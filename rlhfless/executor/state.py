@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from solver.rules import ActorView, StepState
+from solver.rules import ActorView, Signals, StepState
 from solver.workload import IntArray
 
 Ids = tuple[int, ...]
@@ -84,10 +84,11 @@ class LazyView(ActorView):
 
 
 class LazyState(StepState):
-    """A state whose ``generated_tokens`` are counted when they are first read, which has to be before the step goes on.
+    """A state whose ``generated_tokens`` and ``signals`` are looked up when they are first read, which has to be before the
+    step goes on.
 
     Args:
-        count: gives them; other arguments are those of ``StepState``.
+        count: gives the tokens; tell: gives the signals; other arguments are those of ``StepState``.
     """
 
     def __init__(
@@ -98,10 +99,11 @@ class LazyState(StepState):
         prompt_tokens: IntArray,
         reserved_tokens: IntArray | None,
         count: Callable[[], IntArray],
+        tell: Callable[[], Signals | None],
     ) -> None:
         self.__dict__.update(
             now_s=now_s, actors=actors, complete=complete, prompt_tokens=prompt_tokens, reserved_tokens=reserved_tokens,
-            _count=count,
+            _count=count, _tell=tell,
         )  # fmt: skip
 
     @cached_property
@@ -110,6 +112,12 @@ class LazyState(StepState):
         count: Callable[[], IntArray] = self.__dict__.pop("_count")
         return count()
 
+    @cached_property
+    def signals(self) -> Signals | None:
+        """See ``StepState``."""
+        tell: Callable[[], Signals | None] = self.__dict__.pop("_tell")
+        return tell()
+
     def settle(self) -> None:
-        """Count them."""
-        self.generated_tokens  # noqa: B018
+        """Look both up."""
+        self.generated_tokens, self.signals  # noqa: B018

@@ -12,6 +12,10 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rlhfless.engine.columns import Completions
 from rlhfless.engine.protocol import Request
@@ -21,7 +25,7 @@ from rlhfless.executor.record import StepRecord
 from rlhfless.executor.state import Ids, LazyState, LazyView, Look
 from rlhfless.executor.step import Step
 from solver.plan import Plan
-from solver.rules import Decision
+from solver.rules import Decision, Signals
 from solver.workload import IntArray
 
 
@@ -31,26 +35,30 @@ class VirtualViews(Step[Live]):
     Attributes:
         hidden: completions that are not known yet, with their actors.
         available_s: of responses that are on their way to another actor: when they are there.
+        known_signals: by name (R, ...), of every response as far as it is known and was looked up.
     """
 
     def __init__(self, plan: Plan, requests: Sequence[Request], record: StepRecord, migration: str, admission: str) -> None:
         super().__init__(plan, requests, record, migration, admission)
         self.hidden: list[tuple[Live, Completions]] = []
         self.available_s: dict[int, float] = {}
+        self.known_signals: dict[str, NDArray[np.floating[Any]]] = {}
 
     def _consult(self, now_s: float) -> Sequence[Decision]:
         """What the rule orders; where it orders nothing, it is asked when it wants to be asked next as well.
 
-        Tokens are counted if it asks for them, or moves something, or keeps what it was shown.
+        Tokens are counted, and signals looked up, if it asks for them, or moves something, or keeps what it was shown.
         """
         assert self.rule is not None
         self.told_s, known = now_s, _Known(self, now_s)
         views = self._views(known)
-        state = LazyState(now_s, views, self.complete.copy(), self.prompt_tokens, self.reserved_tokens, known.copy)
+        state = LazyState(
+            now_s, views, self.complete.copy(), self.prompt_tokens, self.reserved_tokens, known.copy, known.copy_signals
+        )
         shown = _references((*views, state))
         decisions = checked_decisions(self.rule, self.rule.decide(now_s, state))
         if decisions:
-            known.tokens  # noqa: B018 (what is noted now is not known any more once an engine is ahead)
+            known.tokens, known.signals  # noqa: B018 (what is noted now is not known any more once an engine is ahead)
         else:
             self._ask_triggers(views)
         del views, state
@@ -108,7 +116,7 @@ class VirtualViews(Step[Live]):
 
 
 class _Known:
-    """What is known at a moment of the tokens of every response, counted once however many look."""
+    """What is known at a moment of the tokens and signals of every response, looked up once however many look."""
 
     def __init__(self, step: VirtualViews, now_s: float) -> None:
         self._step, self.now_s = step, now_s
@@ -131,6 +139,28 @@ class _Known:
     def copy(self) -> IntArray:
         """The same, as it stays."""
         return self.tokens.copy()
+
+    @cached_property
+    def signals(self) -> dict[str, NDArray[np.floating[Any]]]:
+        """By name (R, ...), noted in the step as well; empty where no engine tells any."""
+        step, tables = self._step, self._step.known_signals
+        for actor in step.live.values():
+            if actor.telling is None or actor.engine.clock_s > self.now_s:  # what it knows is not known yet
+                continue
+            responses, told = actor.telling.recent_signals()
+            here = np.array([r not in step.available_s for r in responses.tolist()], dtype=bool)
+            for name, values in told.items():
+                if name not in tables:
+                    tables[name] = np.full((len(step.requests), *values.shape[1:]), np.nan, values.dtype)
+                tables[name][responses[here]] = values[here]
+        return tables
+
+    def copy_signals(self) -> Signals | None:
+        """The same, as they stay, without those of complete responses."""
+        copies = {name: table.copy() for name, table in self.signals.items()}
+        for table in copies.values():
+            table[self._step.complete] = np.nan
+        return copies or None
 
     def weigh(self, responses: Ids) -> int:
         """KV tokens that these take of their actor's memory."""

@@ -1,6 +1,6 @@
 """Response-length predictors: ``fit`` or ``update`` them with rollouts, then ``predict``, ``quantiles`` or ``sample``.
 
-The last value is ``EwmaPredictor(window=1)``, the default.
+The last value is ``EwmaPredictor(window=1)``, the default; ``InFlightPredictor`` goes on while responses are decoded.
 """
 
 from rlhfless.predict.censoring import expected_tokens
@@ -8,6 +8,8 @@ from rlhfless.predict.dialled import DialledPredictor
 from rlhfless.predict.errors import PredictionError
 from rlhfless.predict.ewma import EwmaPredictor
 from rlhfless.predict.features import FeaturePredictor
+from rlhfless.predict.inflight import InFlightPredictor
+from rlhfless.predict.named import make_predictor
 from rlhfless.predict.predictor import Predictor
 from rlhfless.predict.probe import ProbePredictor
 from rlhfless.predict.quality import HistoryQuality, history_quality
@@ -20,6 +22,7 @@ __all__ = [
     "EwmaPredictor",
     "FeaturePredictor",
     "HistoryQuality",
+    "InFlightPredictor",
     "PredictionError",
     "Predictor",
     "ProbePredictor",
@@ -27,6 +30,7 @@ __all__ = [
     "TrendPredictor",
     "expected_tokens",
     "history_quality",
+    "make_predictor",
     "remaining_lengths",
     "remaining_quantiles",
 ]

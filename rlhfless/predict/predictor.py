@@ -16,6 +16,8 @@ from numpy.typing import ArrayLike
 
 from rlhfless.predict.censoring import FloatArray, expected_tokens
 from rlhfless.predict.errors import PredictionError
+from solver.remaining import RemainingLengths
+from solver.workload import Workload
 
 NEEDED = ("prompt_id", "epoch", "response_tokens")
 USED = (*NEEDED, "step", "sample", "prompt", "finish_reason", "run")
@@ -173,6 +175,15 @@ class Predictor(ABC):
             prompt_ids, 1, reference_answer_tokens, response_limit=response_limit, scenarios=QUANTILE_SCENARIOS, seed=seed
         )
         return np.asarray(np.quantile(drawn, np.asarray(levels, dtype=float), axis=0))
+
+    def in_flight(self, prompt_ids: Sequence[Any], workload: Workload) -> RemainingLengths | None:
+        """The forecast that re-planning is to follow a step with, where the predictor has one of its own; here there is none,
+        and scenarios stand for it.
+
+        Args:
+            prompt_ids: (P,) names of the workload's prompts.
+        """
+        return None
 
     def _ratios(self, response_limit: int) -> list[FloatArray]:
         """Length over prediction of the responses of every prompt's newest visit; prompts that were not predicted left out."""

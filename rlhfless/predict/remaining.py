@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike
 from rlhfless.predict.censoring import FloatArray
 from rlhfless.predict.errors import PredictionError
 from rlhfless.predict.predictor import Predictor
-from solver.remaining import SurvivalTable
+from solver.remaining import RemainingLengths, SurvivalTable
 from solver.survival import from_samples
-from solver.workload import Workload
+from solver.workload import IntArray, Workload
 
 SCENARIOS = 64
 
@@ -53,7 +53,12 @@ def remaining_quantiles(
     if (tokens < 0).any() or (tokens >= response_limit).any():
         raise PredictionError(f"generated_tokens has {tokens.max(initial=0):g}; 0 to {response_limit - 1} tokens are needed")
     table = remaining_lengths(predictor, prompt_ids, response_limit=response_limit, seed=seed)
-    chosen, most = np.arange(len(prompt_ids)), response_limit - tokens
+    return quantiles_left(table, np.arange(len(prompt_ids)), tokens, levels)
+
+
+def quantiles_left(table: RemainingLengths, chosen: IntArray, tokens: FloatArray, levels: ArrayLike) -> FloatArray:
+    """(Q, n) quantiles of the tokens that the chosen responses, alive at (n,) tokens, still get by a forecast; at least 1."""
+    most = table.response_limit - tokens
     found = []
     for level in np.atleast_1d(np.asarray(levels, dtype=float)):
         low, high = np.zeros(len(tokens)), most.copy()  # still alive after `low` tokens more with at least 1 - level

@@ -12,6 +12,7 @@ from solver.cluster import Cluster
 from solver.latency import LatencyModel
 from solver.objective import Objective, StepRest
 from solver.plan import Plan
+from solver.remaining import RemainingLengths
 from solver.workload import Workload
 
 
@@ -21,7 +22,12 @@ class PolicyError(ValueError):
 
 @dataclass(frozen=True)
 class PlanningInput:
-    """Everything a policy plans with. ``workload`` holds predictions, or true lengths for clairvoyant policies."""
+    """Everything a policy plans with.
+
+    Attributes:
+        workload: predictions, or true lengths for clairvoyant policies.
+        remaining: the forecast of remaining lengths of a predictor that has one of its own; None where scenarios stand for it.
+    """
 
     workload: Workload
     cluster: Cluster
@@ -31,6 +37,7 @@ class PlanningInput:
     time_limit_s: float = 1.0
     admission: str = "reserve"
     seed: int = 0
+    remaining: RemainingLengths | None = None
 
 
 class SchedulingPolicy(Protocol):

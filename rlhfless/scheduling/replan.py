@@ -37,13 +37,13 @@ class SolverReplan:
     be traded: the static plan runs as it is.
 
     Args:
-        forecast: makes the remaining-length distributions from the workload; scenarios stand for them by default. The truth
-            is never used.
+        forecast: makes the remaining-length distributions from the workload. None takes the predictor's own where it has
+            one (``PlanningInput.remaining``), else scenarios stand for them. The truth is never used.
         looks_ahead: False takes groups of like worth and the price at the random split's T and C: for tracing a front by
             the price, where several weights would find the same point best.
     """
 
-    forecast: Forecast = from_scenarios
+    forecast: Forecast | None = None
     name: str = "solver+replan"
     clairvoyant: bool = False
     looks_ahead: bool = True
@@ -52,7 +52,7 @@ class SolverReplan:
         """See ``SchedulingPolicy``."""
         check_fits(given.workload, given.cluster, given.latency)
         objective = given.objective
-        remaining = self.forecast(given.workload)
+        remaining = self._remaining(given)
         ahead = self.looks_ahead and objective.deadline_s is None and objective.budget is None
         static = Solver().plan(given) if ahead else None
         start = Start(given, remaining, static)
@@ -62,6 +62,11 @@ class SolverReplan:
         begin = start.best(price) if ahead else Begin(start.grouped(price), price)
         rule = None if begin.price is None else Replan(remaining, given.latency, begin.price)
         return replace(start.plan(self.name, begin.groups), rule=rule)
+
+    def _remaining(self, given: PlanningInput) -> RemainingLengths:
+        if self.forecast is not None:
+            return self.forecast(given.workload)
+        return from_scenarios(given.workload) if given.remaining is None else given.remaining
 
 
 class OracleReplan(SolverReplan):

@@ -114,6 +114,16 @@ def test_simulate_prints_the_documented_fields_and_writes_traces(log, tmp_path):
     assert again.exit_code == 0, again.stderr  # a trace is a log
 
 
+@pytest.mark.parametrize("predictor", ["last", "inflight"])
+def test_simulate_takes_a_predictor_by_name(log, predictor):
+    result = rlhfless("simulate", log, *ON, "--policies", "random,solver+replan", "--predictor", predictor, "--time-limit", 0.1)
+    assert result.exit_code == 0, result.stderr
+    assert "solver+replan" in result.stdout
+    result = rlhfless("simulate", log, *ON, "--predictor", "tea leaves")
+    assert result.exit_code == 2
+    assert "predictor 'tea leaves' is unknown; choose from last" in result.stderr
+
+
 def test_simulate_prints_a_table_for_people(log):
     shown = rlhfless("simulate", log, *ON, "--policies", "static,random").stdout
     assert shown.count("static") >= 2

@@ -16,6 +16,7 @@ from rlhfless.engine.torch_engine import TorchEngine  # noqa: E402
 from rlhfless.engine.torch_forward import RowModel, one_thread  # noqa: E402
 from solver.admission import Admission  # noqa: E402
 from solver.latency import LatencyModel  # noqa: E402
+from solver.rules import SIGNAL_TOKENS  # noqa: E402
 
 LATENCY = LatencyModel("test", 1, base_s=1.0, per_response_s=0.1)
 NAMES = ("eos_logprob", "entropy", "hidden")
@@ -75,6 +76,40 @@ def test_signals_move_with_a_response(hf):
     for r in taken:
         if r.generated_tokens:
             np.testing.assert_array_equal(r.signals["entropy"], expected[r.response]["entropy"][: r.generated_tokens])
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_signals_of_running_responses_are_means_over_their_last_committed_tokens(hf, moved):
+    asked = [replace(r, target_tokens=28) for r in requests(4)]
+    whole = engine(hf, signals=NAMES)
+    whole.add(asked)
+    expected = {c.response: c.signals for c in whole.advance(math.inf).completions}
+    e = engine(hf, signals=NAMES)
+    e.add(asked)
+    assert e.recent_signals()[0].size == 0
+    for to_s in (3.0, 9.0, 27.0, 33.0):
+        e.advance(to_s)
+        if moved:
+            taken, _ = e.cut(e.clock_s)
+            e = engine(hf, signals=NAMES, start_s=e.clock_s)
+            e.add(taken)
+        tokens = {r: n for r, n in e.generated_tokens().items() if n}
+        responses, told = e.recent_signals()
+        assert sorted(responses.tolist()) == sorted(tokens)
+        for name in NAMES:
+            for response, values in zip(responses.tolist(), told[name], strict=True):
+                known = expected[response][name][: tokens[response]]
+                np.testing.assert_allclose(values, known[-SIGNAL_TOKENS:].mean(axis=0), rtol=1e-4, atol=1e-5)
+        assert e.recent_signals()[1].keys() == told.keys()
+    for c in e.advance(math.inf).completions:
+        np.testing.assert_array_equal(c.signals["entropy"], expected[c.response]["entropy"])
+
+
+def test_an_engine_that_was_asked_for_no_signals_tells_none(hf):
+    e = engine(hf)
+    e.add(requests(2))
+    e.advance(6.0)
+    assert e.recent_signals()[1] == {}
 
 
 def test_an_unknown_signal_is_refused(hf):

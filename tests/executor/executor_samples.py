@@ -17,7 +17,7 @@ from rlhfless.executor import StepRecord, run_step
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.trace import Trace
 from solver import ActorPlan, Cluster, LatencyModel, Plan, Workload
-from solver.rules import ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
+from solver.rules import SIGNAL_TOKENS, ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
 
 LIMIT = 60
 
@@ -74,9 +74,21 @@ def execute(step: Step, policy: str, *, seed: int = 0, rule: RuntimeRule | None 
     return run(step, replace(plan, rule=None if rule is None else Recorder(rule)), **options)
 
 
-def run(step: Step, plan: Plan, **options: object) -> StepRecord:
+def run(step: Step, plan: Plan, engine: type[SimulatedEngine] = SimulatedEngine, **options: object) -> StepRecord:
     """``run_step`` on simulated engines."""
-    return run_step(plan, step.requests(), SimulatedEngine, step.latency, step.cluster, **options)  # type: ignore[arg-type]
+    return run_step(plan, step.requests(), engine, step.latency, step.cluster, **options)  # type: ignore[arg-type]
+
+
+def telling(values: Sequence[np.ndarray]) -> type[SimulatedEngine]:
+    """Simulated engines that tell a signal called ``level``: of token k of response r, the number ``values[r][k]``."""
+
+    class Telling(SimulatedEngine):
+        def recent_signals(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+            with_tokens = {r: n for r, n in self.generated_tokens().items() if n}
+            means = [values[r][max(0, n - SIGNAL_TOKENS) : n].mean() for r, n in with_tokens.items()]
+            return np.array([*with_tokens], dtype=np.int64), {"level": np.array(means)} if means else {}
+
+    return Telling
 
 
 def plan_of(groups: Sequence[Sequence[int]], rule: RuntimeRule | None = None, slots: int = 64, release: str = "done") -> Plan:

@@ -15,6 +15,7 @@ from rlhfless.predict import (
     DialledPredictor,
     EwmaPredictor,
     FeaturePredictor,
+    InFlightPredictor,
     PredictionError,
     Predictor,
     ProbePredictor,
@@ -28,6 +29,7 @@ from rlhfless.predict.features import prompt_features
 
 MAKERS: dict[str, Callable[[], Predictor]] = {
     "ewma": EwmaPredictor, "trend": TrendPredictor, "shrinkage": ShrinkagePredictor, "probe": ProbePredictor,
+    "inflight": InFlightPredictor,
 }  # fmt: skip
 
 

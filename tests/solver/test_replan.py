@@ -316,11 +316,14 @@ def test_looks_are_no_more_frequent_than_their_time_is_worth():
 
 def test_a_predictor_that_updates_while_decoding_plugs_in():
     class Probe:
+        observe_response_s = 1e-3
+
         def __init__(self, inner):
             self.inner, self.looks = inner, 0
 
-        def observe(self, tokens, complete):
+        def observe(self, tokens, complete, signals):
             self.looks += 1
+            self.told = signals
             return self
 
         def __getattr__(self, name):
@@ -328,8 +331,11 @@ def test_a_predictor_that_updates_while_decoding_plugs_in():
 
     probe = Probe(from_samples([[200, 300]], Workload([20], np.zeros(40, int), [200] * 40, response_limit=LIMIT)))
     rule = Replan(probe, LATENCY, 4.0)
-    rule.decide(3.0, state_of([list(range(20)), list(range(20, 40))], 100))
+    signals = {"entropy": np.ones(40)}
+    rule.decide(3.0, replace(state_of([list(range(20)), list(range(20, 40))], 100), signals=signals))
     assert probe.looks == 1
+    assert probe.told is signals
+    assert rule._look_s - 3.0 >= (LOOK_S + 1e-3 * 40) / LOOKING_SHARE - 1e-9, "what it takes to observe counts"
 
 
 def test_responses_without_load_are_worth_nothing_and_are_grouped_all_the_same():

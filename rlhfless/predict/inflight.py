@@ -1,0 +1,143 @@
+"""A predictor that goes on predicting while responses are decoded: from their tokens, their siblings and the model's signals.
+
+Knows rollouts and how to learn from them; the arithmetic of a step that runs stands in siblings.py and signals.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from rlhfless.predict.censoring import FloatArray
+from rlhfless.predict.errors import PredictionError
+from rlhfless.predict.remaining import quantiles_left
+from rlhfless.predict.scatter import Scatter, scatter_of
+from rlhfless.predict.siblings import InFlightLengths, Siblings
+from rlhfless.predict.signals import Reading, SignalProbe, moments, outcomes, signals_at
+from rlhfless.predict.trend import TrendPredictor
+from solver.remaining import RemainingLengths
+from solver.survival import from_scenarios
+from solver.workload import IntArray, Workload
+
+MOST_MOMENTS = 16  # at which a finished step is looked at to learn from its signals
+
+
+class InFlightPredictor(TrendPredictor):
+    """``predict`` and ``sample`` are those of ``TrendPredictor``; ``in_flight`` is a forecast that learns while a step runs.
+
+    It follows, for every running response, the distribution of its length given its tokens so far, the lengths of finished
+    responses to its prompt, that the others are not finished, and how this step's lengths differ from the history's
+    (siblings.py). Where ``update`` is told the model's own signals, a linear probe is learned from them and counts as far as
+    it was right before (signals.py). Times do not count: in history, responses are taken to have decoded at the same pace.
+    """
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._probe = SignalProbe()
+        self._scatters: dict[int, Scatter | None] = {}
+
+    def update(self, rollouts: pd.DataFrame) -> Self:
+        """See ``Predictor.update``.
+
+        Args:
+            rollouts: may have a column ``signals`` too: what engines returned beside the tokens of each response, by name
+                arrays of (response_tokens, ...), or None. A step's signals are learned from if there was history before it.
+
+        Raises:
+            PredictionError: also if a response's signals have not as many rows as it has tokens.
+        """
+        self._scatters = {}
+        if "signals" not in rollouts.columns or rollouts["signals"].isna().all():
+            return super().update(rollouts)
+        for _, own in rollouts.groupby("step" if "step" in rollouts.columns else "epoch", sort=True):
+            self._learn_signals(own)
+            super().update(own)
+            self._scatters = {}
+        return self
+
+    def in_flight(self, prompt_ids: Sequence[Any], workload: Workload) -> RemainingLengths:
+        """See ``Predictor.in_flight``. With fewer than 8 prompts of history it is that of the workload's scenarios."""
+        siblings = self._siblings([str(p) for p in prompt_ids], workload.prompt_of, workload.response_limit)
+        return from_scenarios(workload) if siblings is None else InFlightLengths.of(siblings, workload, self.reading)
+
+    @property
+    def reading(self) -> Reading | None:
+        """What was learned of signals; None where there were none, or they tell nothing."""
+        return self._probe.reading
+
+    def remaining_quantiles(
+        self, prompt_ids: Sequence[Any], generated_tokens: ArrayLike, complete: ArrayLike, levels: ArrayLike, *,
+        response_limit: int, signals: Mapping[str, np.ndarray] | None = None,
+    ) -> FloatArray:  # fmt: skip
+        """(Q, R) quantiles of the tokens that the responses of a running step still get; 0 for those that are complete.
+
+        Args:
+            prompt_ids: (R,) the prompt of each response. generated_tokens, complete: (R,) how far each is, or the same for all.
+            signals: by name (R, ...), as ``solver.rules.StepState`` has them.
+        """
+        names_of = [str(p) for p in prompt_ids]
+        names, owner = np.unique(names_of, return_inverse=True)
+        tokens = np.broadcast_to(np.asarray(generated_tokens, dtype=np.int64), (len(names_of),))
+        whole = np.broadcast_to(np.asarray(complete, dtype=bool), (len(names_of),))
+        predicted = self.predict(names.tolist(), response_limit=response_limit)[owner]
+        workload = Workload(np.zeros(len(names), int), owner, predicted, response_limit=response_limit)
+        table = self.in_flight(names.tolist(), workload).observe(tokens, whole, signals)
+        running = np.flatnonzero(~whole)
+        found = np.zeros((np.size(levels), len(tokens)))
+        found[:, running] = quantiles_left(table, running, tokens[running].astype(float), levels)
+        return found
+
+    def _siblings(self, names: Sequence[str], prompt_of: IntArray, response_limit: int) -> Siblings | None:
+        """The model of a step whose prompts have these names; None without enough history."""
+        if response_limit not in self._scatters:
+            self._scatters[response_limit] = self._scatter(response_limit)
+        if (scatter := self._scatters[response_limit]) is None:
+            return None
+        centre = np.array([scatter.centres.get(name, scatter.common) for name in names])
+        known = np.array([name in scatter.centres for name in names], dtype=bool)
+        return Siblings(scatter, prompt_of, known, centre, response_limit)
+
+    def _scatter(self, response_limit: int) -> Scatter | None:
+        if self._history.empty:
+            return None
+        visits = self._visits(response_limit)
+        whole = self._complete & (self._history["response_tokens"].to_numpy() < response_limit)
+        return scatter_of(self._history.assign(expected=visits.expected), whole, visits)
+
+    def _learn_signals(self, step: pd.DataFrame) -> None:
+        """Look at a finished step as it was at some moments, from what was known before it."""
+        told = [one if isinstance(one, Mapping) else {} for one in step["signals"]]
+        lengths = step["response_tokens"].to_numpy(dtype=np.int64)
+        for name, one, length in zip(step["prompt_id"], told, lengths, strict=True):
+            if bad := [signal for signal, values in one.items() if len(values) != length]:
+                raise PredictionError(
+                    f"signal {bad[0]!r} of a response to prompt {name!r} has {len(one[bad[0]])} rows; one for each of its "
+                    f"{length} tokens is needed"
+                )
+        limit = int(max(lengths.max(initial=1), self._history["response_tokens"].max() if len(self._history) else 1))
+        names, owner = np.unique(step["prompt_id"].astype(str).to_numpy(), return_inverse=True)
+        siblings = self._siblings(names.tolist(), owner.astype(np.int64), limit)
+        if siblings is None:
+            return
+        workload = Workload(np.zeros(len(names), int), owner, lengths, response_limit=limit)
+        forecast = InFlightLengths.of(siblings, workload)
+        at = moments(lengths, MOST_MOMENTS)
+        parts: list[tuple[FloatArray, dict[str, FloatArray], FloatArray, FloatArray, np.ndarray]] = []
+        for x, (alive, signals) in zip(at.tolist(), signals_at(told, lengths, at), strict=True):
+            if not len(alive):
+                continue
+            seen = forecast.observe(np.minimum(lengths, x), lengths <= x)
+            now = np.full(len(alive), float(x))
+            chance, left = outcomes(seen.curve[seen.class_of[alive]], seen.grid, now)
+            parts.append(
+                (now, signals, (lengths[alive] - x).astype(float), (chance * np.log(left)).sum(axis=1), owner[alive] % 2 == 0)
+            )
+        if parts:
+            tokens, signals_of, left_of, expected, half = zip(*parts, strict=True)
+            together = {name: np.concatenate([s[name] for s in signals_of]) for name in signals_of[0]}
+            joined = [np.concatenate(x) for x in (tokens, left_of, expected, half)]
+            self._probe.update(joined[0], together, joined[1], joined[2], joined[3].astype(bool))

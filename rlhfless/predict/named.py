@@ -1,0 +1,30 @@
+"""Predictors by name, as on the command line.
+
+Knows those that need no more than rollouts; nothing of what they predict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlhfless.predict.errors import PredictionError
+from rlhfless.predict.ewma import EwmaPredictor
+from rlhfless.predict.inflight import InFlightPredictor
+from rlhfless.predict.predictor import Predictor
+from rlhfless.predict.shrinkage import ShrinkagePredictor
+from rlhfless.predict.trend import TrendPredictor
+
+MAKERS: dict[str, Callable[[], Predictor]] = {
+    "last": EwmaPredictor, "trend": TrendPredictor, "shrinkage": ShrinkagePredictor, "inflight": InFlightPredictor,
+}  # fmt: skip
+
+
+def make_predictor(name: str) -> Predictor:
+    """The predictor called ``name``.
+
+    Raises:
+        PredictionError: there is none.
+    """
+    if name not in MAKERS:
+        raise PredictionError(f"predictor {name!r} is unknown; choose from {', '.join(MAKERS)}")
+    return MAKERS[name]()

@@ -1,0 +1,190 @@
+"""Remaining lengths of running responses from their tokens so far, their siblings' and everybody's, in one pass over arrays.
+
+Knows the model of scatter.py and the lengths of one step so far; nothing of predictors, rules or time.
+
+A finished response tells its length, one that goes on that it is longer than it is now: both are evidence for what its prompt's
+responses share (u) and what all share (g, and how much u varies), whose distributions are kept on a grid of shifts. A forecast
+is the mixture over shifts, weighted by the evidence; a response's own tokens so far count when the forecast is read at them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhfless.predict.censoring import FloatArray
+from rlhfless.predict.scatter import RESIDUALS, STEP, Scatter
+from rlhfless.predict.signals import Reading
+from solver.remaining import SurvivalTable
+from solver.rules import Signals
+from solver.workload import IntArray, Workload
+
+SHIFT_STEPS = 2  # of the grid of logs between two shifts
+SHIFTS = np.arange(-20, 21) * SHIFT_STEPS * STEP
+WIDEST = len(RESIDUALS)
+MIXED = np.arange(-140, 141) * STEP  # where mixtures over shifts are known, relative to a response's centre
+POINTS = 64  # of the grid of tokens, evenly spread, and as many with even ratios
+RESPONSE_S, CURVE_S = 4e-7, 4e-6  # about what ``observe`` takes for a response, and for a curve
+
+
+def inflight_grid(response_limit: int) -> FloatArray:
+    """Tokens at which forecasts are known, from 0 to the limit: dense where a response is short, never far apart, and the one
+    before the limit, at which many may end."""
+    even, ratios = np.linspace(0, response_limit, POINTS + 1), np.geomspace(1, response_limit, POINTS)
+    return np.unique(np.concatenate([even, ratios, [response_limit - 1]]).round())
+
+
+@dataclass(frozen=True, eq=False)
+class Siblings:
+    """The responses of one step and around what their log lengths scatter.
+
+    Args:
+        prompt_of: (R,) prompt of each response. known: (P,) whether a prompt has history. centre: (P,) of each prompt.
+    """
+
+    scatter: Scatter
+    prompt_of: IntArray
+    known: NDArray[np.bool_]
+    centre: FloatArray
+    response_limit: int
+
+    @cached_property
+    def _order(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Responses sorted by prompt, where each prompt begins there, and which prompts these are."""
+        order = np.argsort(self.prompt_of, kind="stable")
+        present, starts = np.unique(self.prompt_of[order], return_index=True)
+        return order, starts, present
+
+    @cached_property
+    def _evidence_tables(self) -> FloatArray:
+        """Logs of the density of e at ``RESIDUALS``, then those of its survival."""
+        survival = self.scatter.residual
+        ends = -np.diff(np.concatenate([[1.0], survival])) / STEP
+        return np.asarray(np.log(np.maximum(np.concatenate([ends, survival]), 1e-12)))
+
+    @cached_property
+    def _priors(self) -> FloatArray:
+        """(share, 2, g, shift) probability of a shift given g and the share of the variance of u that holds in this step, of
+        prompts without history and with it."""
+        apart = SHIFTS[None, :] - SHIFTS[:, None]
+        variances = (self.scatter.between_new, self.scatter.between)
+        density = np.array(
+            [[np.exp(-0.5 * apart**2 / (share * v)) + 1e-12 for v in variances] for share in self.scatter.shares]
+        )
+        return np.asarray(density / density.sum(axis=3, keepdims=True))
+
+    @cached_property
+    def _mixing(self) -> FloatArray:
+        """(shift, point) survival of the log length at ``MIXED`` for every shift."""
+        at = (MIXED[None, :] - SHIFTS[:, None] - RESIDUALS[0]) / STEP
+        whole = np.rint(at).astype(np.int64)
+        table = self.scatter.residual[np.clip(whole, 0, len(RESIDUALS) - 1)]
+        return np.asarray(np.where(whole < 0, 1.0, table))
+
+    def evidence(self, tokens: IntArray, complete: NDArray[np.bool_], prompts: IntArray) -> FloatArray:
+        """(n, shift) log-likelihood of what is known of (n,) responses to these prompts, given the shift of each."""
+        ended = complete & (tokens < self.response_limit)
+        left = np.log(np.maximum(np.where(ended, tokens, tokens + 0.5), 0.5)) - self.centre[prompts]
+        first = np.rint((left - RESIDUALS[0]) / STEP).astype(np.int64)
+        first += np.where(ended, 0, WIDEST)
+        at = first[:, None] - SHIFT_STEPS * np.arange(-20, 21)
+        np.clip(at, np.where(ended, 0, WIDEST)[:, None], np.where(ended, 1, 2)[:, None] * WIDEST - 1, out=at)
+        found = self._evidence_tables.take(at)
+        found[~ended & (tokens == 0)] = 0.0
+        return np.asarray(found)
+
+    def weights(self, tokens: IntArray, complete: NDArray[np.bool_], chosen: IntArray, own_tokens: IntArray) -> FloatArray:
+        """(n, shift) probability of the shift of (n,) chosen prompts, by all that is known, but not that a response of theirs
+        goes on at ``own_tokens``: that counts when its forecast is read."""
+        evidence = self.evidence(tokens, complete, self.prompt_of)
+        order, starts, present = self._order
+        of_prompt = np.zeros((len(self.centre), len(SHIFTS)))
+        of_prompt[present] = np.add.reduceat(evidence[order], starts, axis=0)
+        known = self.known.astype(np.int64)
+        best = of_prompt.max(axis=1, keepdims=True)
+        likely = np.exp(of_prompt - best)
+        priors = self._priors
+        of_all = np.zeros((len(priors), len(SHIFTS)))
+        for kind in (0, 1):
+            fits = likely[known == kind] @ priors[:, kind].reshape(-1, len(SHIFTS)).T
+            of_all += np.log(np.maximum(fits, 1e-300)).sum(axis=0).reshape(of_all.shape)
+        of_all -= 0.5 * SHIFTS**2 / self.scatter.drift
+        shared = np.exp(of_all - of_all.max())
+        shared /= shared.sum()
+        prior = np.log(np.einsum("sg,skgd->kd", shared, priors))
+        logs = prior[known[chosen]] + of_prompt[chosen]
+        logs -= self.evidence(own_tokens, np.zeros(len(chosen), dtype=bool), chosen)
+        found = np.exp(logs - logs.max(axis=1, keepdims=True))
+        return np.asarray(found / found.sum(axis=1, keepdims=True))
+
+    def curves(self, weights: FloatArray, prompts: IntArray, grid: FloatArray) -> FloatArray:
+        """(n, G) survival at the grid's tokens for (n, shift) weights and the prompt of each."""
+        mixed = weights @ self._mixing
+        place = (np.log(grid + 0.5)[None, :] - self.centre[prompts][:, None] - MIXED[0]) / STEP
+        place = np.clip(place, 0.0, len(MIXED) - 1.0)
+        cell = np.minimum(place.astype(np.int64), len(MIXED) - 2)
+        part = place - cell
+        at = cell + np.arange(len(mixed))[:, None] * len(MIXED)
+        flat = mixed.ravel()
+        curve = flat[at] * (1 - part) + flat[at + 1] * part
+        curve[:, 0], curve[:, -1] = 1.0, 0.0
+        return np.asarray(np.minimum.accumulate(np.clip(curve, 0.0, 1.0), axis=1))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class InFlightLengths(SurvivalTable):
+    """A forecast that learns while the step runs: one curve per prompt before anything is known, then one per response.
+
+    Args:
+        siblings: the model. reading: what the model's own signals say, if anything was learned of them.
+    """
+
+    siblings: Siblings
+    reading: Reading | None = None
+    _all_prompt_tokens: FloatArray = field(repr=False)
+
+    @classmethod
+    def of(cls, siblings: Siblings, workload: Workload, reading: Reading | None = None) -> InFlightLengths:
+        """The forecast before the step begins."""
+        nothing, prompts = np.zeros(len(workload), np.int64), np.arange(len(workload.prompt_tokens))
+        grid = inflight_grid(workload.response_limit)
+        weights = siblings.weights(nothing, np.zeros(len(workload), dtype=bool), prompts, np.zeros(len(prompts), np.int64))
+        tokens = workload.prompt_tokens.astype(float)
+        return cls(
+            grid, siblings.curves(weights, prompts, grid), workload.prompt_of, tokens,
+            siblings=siblings, reading=reading, _all_prompt_tokens=tokens,
+        )  # fmt: skip
+
+    def observe(self, tokens: IntArray, complete: NDArray[np.bool_], signals: Signals | None = None) -> InFlightLengths:
+        """See ``RemainingLengths``: one curve for every prompt with responses that go on, or with signals for every response.
+
+        Of a prompt's responses that go on, the shortest is the one whose own tokens do not count twice.
+        """
+        running = np.flatnonzero(~complete)
+        if not len(running):
+            return self
+        prompts, owner = np.unique(self.siblings.prompt_of[running], return_inverse=True)
+        shortest = np.full(len(prompts), self.response_limit)
+        np.minimum.at(shortest, owner, tokens[running])
+        curve = self.siblings.curves(self.siblings.weights(tokens, complete, prompts, shortest), prompts, self.grid)
+        if signals is not None and self.reading is not None:
+            now = np.asarray(tokens, dtype=float)[running]
+            own = {name: np.asarray(values)[running] for name, values in signals.items()}
+            curve = self.reading.weigh(curve[owner], self.grid, now, own)
+            prompts, owner = prompts[owner], np.arange(len(running))
+        class_of = np.zeros(len(tokens), np.int64)
+        class_of[running] = owner
+        return InFlightLengths(
+            self.grid, curve, class_of, self._all_prompt_tokens[prompts],
+            siblings=self.siblings, reading=self.reading, _all_prompt_tokens=self._all_prompt_tokens,
+        )  # fmt: skip
+
+    @property
+    def observe_response_s(self) -> float:
+        """See ``RemainingLengths``."""
+        responses = len(self.siblings.prompt_of)
+        curves = min(len(self.siblings.centre), responses) if self.reading is None else responses
+        return RESPONSE_S + CURVE_S * curves / max(1, responses)

@@ -1,0 +1,204 @@
+"""What the model's own signals say of how long a response goes on: a linear probe, learned step by step, and what it is worth.
+
+Knows arrays of signals and remaining lengths; nothing of prompts or of where forecasts come from.
+
+The probe is a ridge regression of the log of the tokens left on means of signals over a response's last tokens (the last hidden
+state among them). How far it can be trusted is a second regression, on responses that the probe was not fitted to: its value
+given the true log of the tokens left and what was expected without it,
+``z = a + b log(left) + c expected + noise``. So by Bayes' rule a forecast is weighed with the density of z given each outcome;
+where the probe only says again what was expected, b is 0 and nothing changes. There is a second regression for every doubling
+of the tokens so far, as what is seen early may tell little. All are sums over rows, so they take the same memory however long a
+run is, and earlier steps fade.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhfless.predict.censoring import FloatArray
+from rlhfless.predict.errors import PredictionError
+from solver.rules import SIGNAL_TOKENS, Signals
+
+MOST_HIDDEN = 256  # numbers of a signal; longer ones are projected to as many with random signs, always the same
+RIDGE = 0.01  # times the mean square of each input
+KEPT = 0.8  # of the weight of earlier steps, at every new one
+FEWEST_ROWS = 200  # that a probe is trusted from
+AGES, COMMON_ROWS = 16, 50.0  # doublings of tokens so far; rows of all ages that stand beside an age's own
+LEAST_LOGPROB = -30.0  # log-probabilities are told from there on
+
+
+def recent_means(values: NDArray[np.floating], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(n, ...) means of one response's (L, ...) signal over the last ``SIGNAL_TOKENS`` tokens before each of (n,) numbers of
+    tokens from 1 to L: what a rule sees when it has got so many."""
+    sums = np.concatenate([np.zeros((1, *values.shape[1:])), np.cumsum(values, axis=0, dtype=float)])
+    first = np.maximum(tokens - SIGNAL_TOKENS, 0)
+    return np.asarray((sums[tokens] - sums[first]) / (tokens - first).reshape(-1, *[1] * (values.ndim - 1)))
+
+
+def features(tokens: FloatArray, signals: Signals, names: tuple[str, ...]) -> FloatArray:
+    """(n, F) inputs of the probe from (n,) tokens so far and (n, ...) signals by name; NaN where a signal is."""
+    columns = [np.ones((len(tokens), 1)), np.log1p(tokens)[:, None]]
+    for name in names:
+        flat = np.asarray(signals[name], dtype=float).reshape(len(tokens), -1)
+        if flat.shape[1] > MOST_HIDDEN:
+            signs = np.random.default_rng(flat.shape[1]).choice([-1.0, 1.0], (flat.shape[1], MOST_HIDDEN))
+            flat = flat @ signs / np.sqrt(flat.shape[1])
+        columns.append(np.maximum(flat, LEAST_LOGPROB) if name.endswith("logprob") else flat)
+    return np.concatenate(columns, axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A probe as it stands: (F,) weights of inputs, and (AGES,) a, b, c and the noise's standard deviation (see above)."""
+
+    names: tuple[str, ...]
+    weights: FloatArray
+    offset: FloatArray
+    slope: FloatArray
+    of_expected: FloatArray
+    noise: FloatArray
+
+    def weigh(self, curve: FloatArray, grid: FloatArray, tokens: FloatArray, signals: Signals) -> FloatArray:
+        """(n, G) survival curves after the signals of responses that are alive at (n,) ``tokens``. What was said of earlier
+        tokens is gone (a curve is 1 there). Rows whose signals are not known stay as they are.
+
+        Raises:
+            PredictionError: a signal that the probe was learned from is missing.
+        """
+        if missing := [name for name in self.names if name not in signals]:
+            names = ", ".join(self.names)
+            raise PredictionError(f"signal {missing[0]!r} is missing; ask engines for those that were learned from: {names}")
+        inputs = features(tokens, signals, self.names)
+        told = np.isfinite(inputs).all(axis=1) & (tokens > 0)
+        found = curve.copy()
+        if not told.any():
+            return found
+        chance, left = outcomes(curve[told], grid, tokens[told])
+        log_left = np.log(left)
+        expected = (chance * log_left).sum(axis=1)
+        value, age = inputs[told] @ self.weights, age_of(tokens[told])
+        off = (value - self.offset[age] - self.of_expected[age] * expected)[:, None] - self.slope[age, None] * log_left
+        logs = -0.5 * (off / self.noise[age, None]) ** 2
+        chance *= np.exp(logs - logs.max(axis=1, keepdims=True))
+        total = chance.sum(axis=1, keepdims=True)
+        sure = total[:, 0] > 1e-200  # else nothing that is possible goes with the signals
+        after = np.cumsum(chance[:, ::-1], axis=1)[:, ::-1] / np.maximum(total, 1e-300)
+        found[np.flatnonzero(told)[sure], :-1] = np.clip(after[sure], 0.0, 1.0)
+        return found
+
+
+def outcomes(curve: FloatArray, grid: FloatArray, tokens: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """(n, G - 1) probability that a response alive at (n,) tokens ends in each cell of the grid, and the tokens left then."""
+    low, high = np.maximum(grid[:-1], tokens[:, None]), np.maximum(grid[1:], tokens[:, None])
+    width = np.diff(grid)
+    ends = curve[:, :-1] - curve[:, 1:]
+    inside = (high - low) / width
+    chance = ends * inside
+    nothing = chance.sum(axis=1) <= 0
+    chance[nothing] = inside[nothing]  # alive beyond its curve: any of the cells that are left
+    chance /= chance.sum(axis=1, keepdims=True)
+    return chance, np.maximum((low + high) / 2 - tokens[:, None], 0.5)
+
+
+class SignalProbe:
+    """Learns from finished steps; ``reading`` is what it knows.
+
+    Signals are those of the first step that it is told of.
+    """
+
+    def __init__(self) -> None:
+        self.names: tuple[str, ...] | None = None
+        self._inputs = self._targets = np.zeros(0)
+        self._rows = 0.0
+        self._trust = np.zeros((AGES, 4, 4))  # products of 1, log(left), expected and z
+
+    def update(
+        self, tokens: FloatArray, signals: Signals, left: FloatArray, expected: FloatArray, half: NDArray[np.bool_]
+    ) -> None:
+        """Learn from moments of a finished step.
+
+        Args:
+            tokens: (n,) so far; signals: (n, ...); left: (n,) tokens; expected: (n,) logs of these as they were expected.
+            half: (n,) divides them in two, prompt by prompt: each half is read by a probe that was fitted without it.
+        """
+        if self.names is None:
+            self.names = tuple(sorted(signals))
+        inputs, targets = features(tokens, signals, self.names), np.log(np.maximum(left, 0.5))
+        fine = np.isfinite(inputs).all(axis=1)
+        inputs, targets, expected, half, ages = inputs[fine], targets[fine], expected[fine], half[fine], age_of(tokens[fine])
+        if not len(inputs):
+            return
+        if not self._inputs.size:
+            self._inputs, self._targets = np.zeros((inputs.shape[1],) * 2), np.zeros(inputs.shape[1])
+        self._inputs, self._targets = KEPT * self._inputs, KEPT * self._targets
+        self._rows, self._trust = KEPT * self._rows, KEPT * self._trust
+        parts = [(inputs[side].T @ inputs[side], inputs[side].T @ targets[side]) for side in (half, ~half)]
+        for side, (squares, products) in zip((~half, half), parts, strict=True):
+            if not side.any():
+                continue
+            z = inputs[side] @ _ridge(self._inputs + squares, self._targets + products)
+            row = np.column_stack([np.ones(len(z)), targets[side], expected[side], z])
+            np.add.at(self._trust, ages[side], row[:, :, None] * row[:, None, :])
+        for squares, products in parts:
+            self._inputs, self._targets = self._inputs + squares, self._targets + products
+        self._rows += len(inputs)
+
+    @property
+    def reading(self) -> Reading | None:
+        """What is known; None before ``FEWEST_ROWS`` moments were seen, or where the probe tells nothing."""
+        if self.names is None or self._rows < FEWEST_ROWS:
+            return None
+        common = self._trust.sum(axis=0)
+        trust = self._trust + common * COMMON_ROWS / common[0, 0]
+        scale = np.trace(trust[:, :3, :3], axis1=1, axis2=2)[:, None, None]
+        squares, products = trust[:, :3, :3] + 1e-9 * scale * np.eye(3), trust[:, :3, 3]
+        found = np.linalg.solve(squares, products[:, :, None])[:, :, 0]
+        rest = trust[:, 3, 3] - (products * found).sum(axis=1)
+        offset, slope, of_expected = found.T
+        if slope.max() <= 0:
+            return None
+        noise = np.sqrt(np.maximum(rest, 0.0) / trust[:, 0, 0])
+        # a probe that is the less, the more is left, tells nothing; nor can any be as good as certain
+        slope, noise = np.maximum(slope, 0.0), np.maximum(noise, 0.01 * np.maximum(slope, 1e-3))
+        return Reading(self.names, _ridge(self._inputs, self._targets), offset, slope, of_expected, noise)
+
+
+def age_of(tokens: FloatArray) -> NDArray[np.int64]:
+    """(n,) doublings of (n,) tokens so far."""
+    return np.asarray(np.clip(np.log2(np.maximum(tokens, 1.0)).astype(np.int64), 0, AGES - 1))
+
+
+def _ridge(squares: FloatArray, products: FloatArray) -> FloatArray:
+    penalty = RIDGE * np.diag(squares) + 1e-9 * max(1.0, float(np.trace(squares)))
+    penalty[0] = 0.0
+    return np.asarray(np.linalg.solve(squares + np.diag(penalty), products))
+
+
+def moments(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Numbers of tokens, ``most`` at most, at which a finished step is looked at: with even ratios to its longest response."""
+    return np.unique(np.geomspace(2, max(int(lengths.max(initial=0)) - 1, 2), most).astype(np.int64))
+
+
+def signals_at(
+    per_token: list[Mapping[str, NDArray[np.floating]]], lengths: NDArray[np.int64], at: NDArray[np.int64]
+) -> list[tuple[NDArray[np.int64], dict[str, FloatArray]]]:
+    """For each of (m,) numbers of tokens: the responses that go on there, and their signals by name (n, ...).
+
+    Args:
+        per_token: of every response, by name (tokens, ...).
+    """
+    found: list[tuple[NDArray[np.int64], dict[str, FloatArray]]] = []
+    reached = [at[at < n] for n in lengths]
+    means = [
+        {name: recent_means(values, own) for name, values in one.items()} if len(own) else {}
+        for one, own in zip(per_token, reached, strict=True)
+    ]
+    for k, x in enumerate(at):
+        alive = np.flatnonzero((lengths > x) & np.array([bool(m) for m in means]))
+        names = means[alive[0]] if len(alive) else ()
+        found.append((alive, {name: np.array([means[r][name][k] for r in alive]) for name in names}))
+    return found

@@ -1,0 +1,340 @@
+"""A forecast that learns while a step runs: it is a distribution, knows nothing early, and what it learns makes it better."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlhfless.predict import InFlightPredictor, PredictionError, make_predictor
+from rlhfless.predict.scatter import RESIDUALS
+from rlhfless.predict.siblings import InFlightLengths
+from rlhfless.predict.signals import MOST_HIDDEN, SignalProbe, features, outcomes, recent_means
+from solver import Workload
+from solver.survival import BatchLengths
+
+LIMIT = 400
+LEVELS = [0.05, 0.25, 0.5, 0.75, 0.95]
+
+
+def visits(lengths: np.ndarray, step: int, limit: int = LIMIT) -> pd.DataFrame:
+    """Rollouts of one visit from (P, G) lengths, cut off at the limit."""
+    prompt, sample = np.divmod(np.arange(lengths.size), lengths.shape[1])
+    tokens = np.clip(lengths.ravel(), 1, limit).astype(int)
+    return pd.DataFrame(
+        {
+            "prompt_id": [f"p{p}" for p in prompt], "sample": sample, "step": step, "epoch": step, "response_tokens": tokens,
+            "finish_reason": np.where(lengths.ravel() >= limit, "length", "stop"),
+        }
+    )  # fmt: skip
+
+
+def drawn(
+    prompts: int = 30, samples: int = 6, steps: int = 3, shared: float = 0.5, own: float = 0.3, seed: int = 0
+) -> list[np.ndarray]:
+    """(P, G) lengths of steps: a level per prompt, another change of it in every step, and what is a response's own."""
+    rng = np.random.default_rng(seed)
+    level = rng.normal(4.5, 0.4, prompts)
+    return [
+        np.exp((level + rng.normal(0, shared, prompts))[:, None] + rng.normal(0, own, (prompts, samples))).round()
+        for _ in range(steps)
+    ]
+
+
+def learned(steps: list[np.ndarray]) -> InFlightPredictor:
+    return InFlightPredictor().fit(pd.concat([visits(lengths, step) for step, lengths in enumerate(steps)]))
+
+
+def forecast(predictor: InFlightPredictor, prompts: int, samples: int, limit: int = LIMIT) -> InFlightLengths:
+    owner = np.repeat(np.arange(prompts), samples)
+    workload = Workload(np.full(prompts, 10), owner, np.full(len(owner), 100), response_limit=limit)
+    table = predictor.in_flight([f"p{p}" for p in range(prompts)], workload)
+    assert isinstance(table, InFlightLengths)
+    return table
+
+
+def errors(table: InFlightLengths, lengths: np.ndarray, at: int, signals: object = None) -> np.ndarray:
+    """Log of the tokens left less what is expected of it, of responses that go on at ``at`` tokens."""
+    tokens = np.clip(lengths.ravel(), 1, LIMIT).astype(int)
+    seen = table.observe(np.minimum(tokens, at), tokens <= at, signals)
+    alive = np.flatnonzero(tokens > at)
+    chance, left = outcomes(seen.curve[seen.class_of[alive]], seen.grid, np.full(len(alive), float(at)))
+    return np.log(tokens[alive] - at) - (chance * np.log(left)).sum(axis=1)
+
+
+# --- a distribution -----------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 1000), st.integers(0, LIMIT - 1), st.integers(1, 5))
+@settings(max_examples=40, deadline=None)
+def test_what_is_left_is_a_distribution_whose_quantiles_rise(seed, at, samples):
+    rng = np.random.default_rng(seed)
+    predictor = learned(drawn(prompts=int(rng.integers(8, 20)), samples=samples, steps=int(rng.integers(1, 4)), seed=seed))
+    lengths = rng.integers(1, LIMIT + 1, 12 * samples)
+    tokens, complete = np.minimum(lengths, at), lengths <= at
+    table = forecast(predictor, 12, samples).observe(tokens, complete)
+    assert np.all(np.diff(table.curve, axis=1) <= 1e-9)
+    alive = np.flatnonzero(~complete)
+    chance, left = outcomes(table.curve[table.class_of[alive]], table.grid, tokens[alive].astype(float))
+    np.testing.assert_allclose(chance.sum(axis=1), 1.0)
+    assert np.all(chance >= 0)
+    assert np.all((left > 0) & (left <= LIMIT - tokens[alive][:, None] + 1e-9) | (chance == 0))
+    names = [f"p{p}" for p in np.repeat(np.arange(12), samples)]
+    quantiles = predictor.remaining_quantiles(names, tokens, complete, LEVELS, response_limit=LIMIT)
+    assert np.all(np.diff(quantiles, axis=0) >= 0)
+    assert np.all(quantiles[:, complete] == 0)
+    assert np.all((quantiles[:, ~complete] >= 1) & (quantiles[:, ~complete] <= LIMIT - tokens[~complete]))
+
+
+def test_intervals_hold_as_many_lengths_as_they_say():
+    *history, now = drawn(prompts=150, steps=5, seed=4)
+    table = learned(history)
+    tokens = np.clip(now.ravel(), 1, LIMIT).astype(int)
+    names = [f"p{p}" for p in np.repeat(np.arange(150), 6)]
+    for at in (0, 60, 120):
+        low, high = table.remaining_quantiles(names, np.minimum(tokens, at), tokens <= at, [0.1, 0.9], response_limit=LIMIT)
+        alive = tokens > at
+        inside = ((tokens - at >= low) & (tokens - at <= high))[alive].mean()
+        assert 0.72 < inside < 0.9, (at, inside)
+
+
+# --- what it knows, and when -----------------------------------------------------------------------------------------------
+
+
+def test_before_the_first_token_nobody_knows_more_than_history():
+    table = forecast(learned(drawn()), 30, 6)
+    seen = table.observe(np.zeros(180, int), np.zeros(180, bool))
+    np.testing.assert_allclose(seen.curve[seen.class_of], table.curve[table.class_of], atol=1e-9)
+
+
+@given(st.integers(0, 1000), st.integers(1, 200))
+@settings(max_examples=20, deadline=None)
+def test_how_long_responses_get_later_changes_nothing_now(seed, at):
+    predictor = learned(drawn())
+    rng = np.random.default_rng(seed)
+    first = rng.integers(1, LIMIT, 60)
+    later = np.where(first > at, rng.integers(at + 1, LIMIT + 1, 60), first)
+    one, other = (forecast(predictor, 10, 6).observe(np.minimum(n, at), n <= at) for n in (first, later))
+    np.testing.assert_array_equal(one.curve, other.curve)
+
+
+def test_a_sibling_that_goes_on_is_a_lower_bound():
+    """Of one prompt's two responses the other is at 150 tokens: it ended there, goes on from there, or has not begun."""
+    history = drawn(shared=0.8, own=0.15)
+    table, one = forecast(learned(history), 30, 2), np.array([0])
+    tokens, ended = np.zeros(60, int), np.zeros(60, bool)
+    tokens[1] = 300
+    goes_on = table.observe(tokens, ended).expected_tokens(one, 0)[0]
+    ended[1] = True
+    finished = table.observe(tokens, ended).expected_tokens(one, 0)[0]
+    unknown = table.observe(np.zeros(60, int), np.zeros(60, bool)).expected_tokens(one, 0)[0]
+    assert unknown < finished < goes_on
+    tokens[1] = 20
+    short = table.observe(tokens, ended).expected_tokens(one, 0)[0]
+    ended[1] = False
+    hardly = table.observe(tokens, ended).expected_tokens(one, 0)[0]
+    assert short < unknown <= hardly + 1e-9 < 1.05 * unknown, "20 tokens of a response that goes on say next to nothing"
+
+
+def test_a_sibling_at_the_limit_counts_as_longer_than_that():
+    table, one = forecast(learned(drawn(shared=0.8, own=0.15)), 30, 2), np.array([0])
+    tokens, ended = np.zeros(60, int), np.zeros(60, bool)
+    tokens[1], ended[1] = LIMIT, True
+    cut_off = table.observe(tokens, ended).expected_tokens(one, 0)[0]
+    tokens[1] = LIMIT - 1
+    assert cut_off > table.observe(tokens, ended).expected_tokens(one, 0)[0]
+
+
+def test_lengths_of_history_that_were_cut_off_are_lower_bounds():
+    lengths = np.minimum(np.concatenate(drawn(prompts=60, steps=1)), 120)
+    by_reason = {}
+    for reason in ("stop", "length"):
+        rows = visits(lengths, 0).assign(finish_reason=np.where(lengths.ravel() >= 120, reason, "stop"))
+        by_reason[reason] = forecast(InFlightPredictor().fit(rows), 60, 6)
+    everyone, age = np.arange(360), np.full(360, 119)
+    free, cut = (by_reason[r].expected_tokens(everyone, age).mean() for r in ("stop", "length"))
+    assert cut > 1.15 * free
+
+
+def test_siblings_make_the_forecast_sharper_where_prompts_change_together():
+    *history, now = drawn(prompts=60, shared=0.6, own=0.2, steps=4)
+    predictor = learned(history)
+    table = forecast(predictor, 60, 6)
+    model = table.siblings
+    by_itself = replace(model, prompt_of=np.arange(360), centre=np.repeat(model.centre, 6), known=np.ones(360, dtype=bool))
+    alone = replace(table, siblings=by_itself, _all_prompt_tokens=np.full(360, 10.0))
+    together, apart = (np.std(errors(t, now, 100)) for t in (table, alone))
+    assert together < 0.85 * apart
+
+
+def test_a_step_whose_lengths_all_differ_from_history_is_noticed():
+    """Twice as long as ever before: what goes on at 100 tokens is known to last, by how few have ended."""
+    *history, now = drawn(prompts=60, shared=0.05, own=0.3, steps=3)
+    table = forecast(learned(history), 60, 6)
+    assert abs(errors(table, now, 100).mean()) < 0.2
+    table_of_longer = errors(table, np.minimum(2 * now, LIMIT), 100)
+    assert abs(table_of_longer.mean()) < 0.3
+
+
+def test_without_enough_history_scenarios_stand_for_it_and_without_any_the_batch():
+    workload = Workload(np.full(3, 10), np.repeat(np.arange(3), 2), np.full(6, 200), response_limit=LIMIT)
+    assert isinstance(InFlightPredictor().in_flight(["a", "b", "c"], workload), BatchLengths)
+    few = learned([lengths[:3] for lengths in drawn()])
+    assert isinstance(few.in_flight(["p0", "p1", "p2"], workload), BatchLengths)
+
+
+def test_prompts_that_were_never_seen_are_less_certain():
+    predictor = learned(drawn(shared=0.1, own=0.2))
+    names = ["p0"] * 2 + ["new"] * 2
+    low, high = predictor.remaining_quantiles(names, 0, np.zeros(4, bool), [0.1, 0.9], response_limit=LIMIT)
+    width = np.log(high / low)
+    assert width[2] > 1.3 * width[0]
+
+
+@pytest.mark.parametrize("samples", [1, 4])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_every_kind_of_history_gives_a_residual_curve_that_falls(samples, steps):
+    table = forecast(learned(drawn(samples=samples, steps=steps)), 30, samples)
+    residual = table.siblings.scatter.residual
+    assert len(residual) == len(RESIDUALS)
+    assert np.all(np.diff(residual) <= 1e-12)
+    assert residual[0] > 0.99
+    assert 0 < residual[len(residual) // 2] < 1
+
+
+# --- the model's signals ---------------------------------------------------------------------------------------------------
+
+
+def with_signals(lengths: np.ndarray, step: int, make: object, seed: int) -> pd.DataFrame:
+    """A visit whose responses have a signal of (tokens, 3): ``make`` of the tokens left, of the length, and noise."""
+    rng = np.random.default_rng([seed, step])
+    rows = visits(lengths, step)
+    told = [{"hidden": make(n - np.arange(n), n, rng.normal(0, 1, (n, 3)))} for n in rows["response_tokens"]]  # type: ignore[operator]
+    return rows.assign(signals=told)
+
+
+def telling_left(left: np.ndarray, _: int, noise: np.ndarray) -> np.ndarray:
+    return np.log(left)[:, None] * [1.0, -0.5, 0.0] + 0.5 * noise
+
+
+def noise_only(_left: np.ndarray, _length: int, noise: np.ndarray) -> np.ndarray:
+    return noise
+
+
+def seen_signals(rows: pd.DataFrame, at: int) -> dict[str, np.ndarray]:
+    found = np.full((len(rows), 3), np.nan)
+    for i, (one, n) in enumerate(zip(rows["signals"], rows["response_tokens"], strict=True)):
+        if n > at:
+            found[i] = recent_means(one["hidden"], np.array([at]))[0]
+    return {"hidden": found}
+
+
+@pytest.mark.parametrize("make", [telling_left, noise_only])
+def test_signals_count_as_far_as_they_were_right(make):
+    *history, now = drawn(steps=4, samples=8)
+    predictor = InFlightPredictor()
+    for step, lengths in enumerate(history):
+        predictor.update(with_signals(lengths, step, make, seed=0))
+    table, rows = forecast(predictor, 30, 8), with_signals(now, 3, make, seed=0)
+    blind, told = (np.std(errors(table, now, 64, s)) for s in (None, seen_signals(rows, 64)))
+    if make is telling_left:
+        assert told < 0.7 * blind
+    else:
+        assert told < 1.03 * blind
+
+
+def test_a_signal_that_only_says_what_history_says_makes_nobody_surer():
+    rng = np.random.default_rng(7)
+    level = np.repeat(rng.normal(4.5, 0.5, 40), 8)
+    lengths = [np.exp(level + rng.normal(0, 0.3, 320)).round().reshape(40, 8) for _ in range(5)]
+    predictor = InFlightPredictor()
+    for step, one in enumerate(lengths[:-1]):
+        rows = visits(one, step)
+        told = [{"hidden": np.full((n, 3), 1.0) * m} for n, m in zip(rows["response_tokens"], level, strict=True)]
+        predictor.update(rows.assign(signals=told))
+    tokens = np.clip(lengths[-1].ravel(), 1, LIMIT).astype(int)
+    signals = {"hidden": level[:, None] * np.ones(3)}
+    names = [f"p{p}" for p in np.repeat(np.arange(40), 8)]
+    widths = []
+    for told_ in (None, signals):
+        low, high = predictor.remaining_quantiles(
+            names, np.minimum(tokens, 50), tokens <= 50, [0.1, 0.9], response_limit=LIMIT, signals=told_
+        )
+        widths.append(np.log(high[tokens > 50] / low[tokens > 50]).mean())
+    assert widths[1] > 0.85 * widths[0]
+
+
+def test_a_response_whose_signals_are_not_known_keeps_its_forecast():
+    *history, now = drawn(steps=4)
+    predictor = InFlightPredictor()
+    for step, lengths in enumerate(history):
+        predictor.update(with_signals(lengths, step, telling_left, seed=0))
+    tokens = np.clip(now.ravel(), 1, LIMIT).astype(int)
+    signals = seen_signals(with_signals(now, 3, telling_left, seed=0), 64)
+    alive = np.flatnonzero(tokens > 64)
+    signals["hidden"][alive[0]] = np.nan
+    state = np.minimum(tokens, 64), tokens <= 64
+    blind, told = (forecast(predictor, 30, 6).observe(*state, s) for s in (None, signals))
+    one, other = alive[:2]
+    np.testing.assert_array_equal(told.curve[told.class_of[one]], blind.curve[blind.class_of[one]])
+    assert np.abs(told.curve[told.class_of[other]] - blind.curve[blind.class_of[other]]).max() > 0.01
+
+
+def test_what_is_learned_of_signals_does_not_depend_on_how_it_is_told_and_is_forgotten_by_fit():
+    parts = [with_signals(lengths, step, telling_left, seed=1) for step, lengths in enumerate(drawn(steps=3))]
+    one, other = InFlightPredictor().update(pd.concat(parts)), InFlightPredictor()
+    for part in parts:
+        other.update(part)
+    np.testing.assert_array_equal(one.reading.weights, other.reading.weights)
+    assert other.fit(parts[0].drop(columns="signals")).reading is None
+
+
+@given(st.integers(1, 60), st.integers(1, 60))
+@settings(max_examples=30)
+def test_means_of_signals_know_nothing_of_later_tokens(length, known):
+    rng = np.random.default_rng(length)
+    values = rng.normal(size=(length, 2))
+    changed = np.where(np.arange(length)[:, None] < known, values, 9.0)
+    at = np.arange(1, min(length, known) + 1)
+    means = recent_means(values, at)
+    np.testing.assert_array_equal(means, recent_means(changed, at))
+    np.testing.assert_allclose(means[-1], values[max(0, at[-1] - 16) : at[-1]].mean(axis=0))
+
+
+def test_long_hidden_states_are_projected_always_alike():
+    hidden = {"hidden": np.random.default_rng(0).normal(size=(5, 1000))}
+    found = features(np.arange(5.0), hidden, ("hidden",))
+    assert found.shape == (5, 2 + MOST_HIDDEN)
+    np.testing.assert_array_equal(found, features(np.arange(5.0), hidden, ("hidden",)))
+    lengths = np.linalg.norm(found[:, 2:], axis=1) / np.linalg.norm(hidden["hidden"], axis=1)
+    np.testing.assert_allclose(lengths, np.sqrt(MOST_HIDDEN / 1000), rtol=0.3)
+
+
+def test_too_few_moments_are_not_trusted():
+    probe = SignalProbe()
+    tokens = np.arange(20.0)
+    probe.update(tokens, {"entropy": tokens}, tokens + 1, np.log(tokens + 1), np.arange(20) % 2 == 0)
+    assert probe.reading is None
+
+
+def test_wrong_signals_are_refused():
+    rows = with_signals(drawn()[0], 0, telling_left, seed=0)
+    rows.at[3, "signals"] = {"hidden": np.zeros((1, 3))}
+    with pytest.raises(PredictionError, match=r"signal 'hidden' of a response to prompt 'p0' has 1 rows; one for each of its"):
+        learned(drawn()).update(rows.assign(step=3, epoch=3))
+    *history, now = drawn(steps=4)
+    predictor = InFlightPredictor()
+    for step, lengths in enumerate(history):
+        predictor.update(with_signals(lengths, step, telling_left, seed=0))
+    with pytest.raises(PredictionError, match="signal 'hidden' is missing"):
+        errors(forecast(predictor, 30, 6), now, 64, {"entropy": np.zeros(180)})
+
+
+def test_predictors_are_made_by_name():
+    assert isinstance(make_predictor("inflight"), InFlightPredictor)
+    with pytest.raises(PredictionError, match="predictor 'oracle' is unknown; choose from last, trend, shrinkage, inflight"):
+        make_predictor("oracle")
