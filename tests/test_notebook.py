@@ -33,6 +33,7 @@ PAGES = {  # headings of a notebook's page, the drawings that it has at least, a
         5,
         False,
     ),
+    "08_paper/01_figures": (("1. Paper says, we find", "Figure 10", "Figure 2b", "Figure 16", "Figure 17"), 14, False),
 }
 NEEDS = {"04_cluster": "ray"}
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
