@@ -33,6 +33,7 @@ LABELS = {
     "static": "naive static, 3 actors, held through the step",
     "static-generation": "naive static, held through generation",
     "random": "right-sized random, released when done",
+    "static-all": "naive static, all actors that fit",
     "rlhfuse": "RLHFuse's cut on static actors",
     "rlhfless": "RLHFless (paper's rule)",
     "solver": "ours: solver",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.paper.comparison import LABELS
@@ -40,6 +41,12 @@ def marker_of(policy: str, size: int = 10) -> dict[str, Any]:
     style = style_of(policy)
     line = {"width": 2.5, "color": style.colour} if policy == "bound" else {"width": 1, "color": "#444444"}
     return {"color": style.colour, "symbol": style.symbol, "size": 16 if policy == "bound" else size, "line": line}
+
+
+def spread(values: pd.Series, form: str) -> str:
+    """``0.93 to 0.98``, or the one value where all look the same."""
+    low, high = format(values.min(), form), format(values.max(), form)
+    return low if low == high else f"{low} to {high}"
 
 
 def add_policies(fig: go.Figure, policies: Sequence[str], points: Any, **where: Any) -> None:

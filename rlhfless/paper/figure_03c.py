@@ -90,8 +90,8 @@ def caption(setting: Setting, found: Numbers) -> Caption:
         "Prefill and decode times are the profile's; lengths of prompts are set, as the log does not tell them.",
         "22 % of GPU-time is redundant KV computation (GRPO, Qwen2.5-3B, GSM8K, 4 responses).",
         f"With prompts as long as GSM8K's we find {at[GSM8K_PROMPT_TOKENS]:.1%}; {where}. The paper does not say how it "
-        f"counts; "
-        "time of the host around each prefill, a prefill without batching or shorter responses would bring it nearer.",
+        "counts; time of the host around each prefill, a prefill without batching or shorter responses would bring it "
+        "nearer.",
     )
 
 

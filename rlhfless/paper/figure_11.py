@@ -108,10 +108,8 @@ def caption(setting: Setting, found: Numbers) -> Caption:
         + "; ".join(said)
         + ". The share of the possible "
         f"that RLHFless takes is {whole.loc['scaling', 'share']:.0%}, ours {whole.loc['ours', 'share']:.0%}, right-sized "
-        f"random "
-        f"{whole.loc['random', 'share']:.0%}: most of the gain is right-sizing and giving GPUs back. Deduplicated prefill "
-        f"moves "
-        "little, because GSM8K's prompts are short.",
+        f"random {whole.loc['random', 'share']:.0%}: most of the gain is right-sizing and giving GPUs back. Deduplicated "
+        "prefill moves little, because GSM8K's prompts are short.",
     )
 
 

@@ -138,13 +138,10 @@ def caption(setting: Setting, found: Numbers) -> Caption:
         f"Lengths are the stated model of GSM8K with a drift that is ours. {setting.machine.about}.",
         "Scaling follows the drift of lengths (a picture); one prefill per prompt instead of three computes 66 % fewer tokens.",
         f"While mean length goes from {first['mean_tokens']:.0f} to {last['mean_tokens']:.0f} tokens, the paper's rule goes "
-        f"from "
-        f"{int(first['actors'])} to {int(last['actors'])} actors: its min-max scaling compares every count with the largest "
-        f"and "
-        "the smallest of the same step, so it follows the shape of the lengths more than their size; ours takes "
+        f"from {int(first['actors'])} to {int(last['actors'])} actors: its min-max scaling compares every count with the "
+        "largest and the smallest of the same step, so it follows the shape of the lengths more than their size; ours takes "
         f"{min(mine)} to {max(mine)}. Fewer prefill tokens: {exact}, which is (G - 1) / G. In GPU-seconds of generation G = "
-        f"{most} "
-        f"saves {less:.1%}: prompts of GSM8K are short.",
+        f"{most} saves {less:.1%}: prompts of GSM8K are short.",
     )
 
 

@@ -75,9 +75,11 @@ def _plot(title: str, found: Numbers) -> go.Figure:
         for w in ("time of a step", "cost of a step")
         for a in algorithms
     ]
+    height = 240 + 2 * (90 + 26 * table["policy"].nunique())
     fig = make_subplots(
-        rows=2, cols=len(algorithms), subplot_titles=heads, shared_yaxes=True, vertical_spacing=0.16, horizontal_spacing=0.03
-    )
+        rows=2, cols=len(algorithms), subplot_titles=heads, shared_yaxes=True, vertical_spacing=85 / (height - 160),
+        horizontal_spacing=0.03,
+    )  # fmt: skip
     for row, of in enumerate(("time", "cost"), start=1):
         for col, algorithm in enumerate(algorithms, start=1):
             own = table[(table["of"] == of) & (table["algorithm"] == algorithm)]
@@ -93,11 +95,9 @@ def _plot(title: str, found: Numbers) -> go.Figure:
                     hovertemplate=f"{name}: %{{x:.3g}}<extra>%{{y}}</extra>", row=row, col=col,
                 )  # fmt: skip
             fig.update_xaxes(title="seconds" if of == "time" else "GPU-seconds", row=row, col=col)
-    policies = table["policy"].nunique()
-    height = 240 + 2 * (90 + 26 * policies)
     return styled(
-        fig, title, "mean of the evaluated steps", height=height, barmode="stack", legend={**WIDE_LEGEND, "y": -0.12},
-        margin={"l": 70, "r": 24, "t": 100, "b": 60},
+        fig, title, "mean of the evaluated steps", height=height, barmode="stack",
+        legend={**WIDE_LEGEND, "y": -60 / (height - 160)}, margin={"l": 70, "r": 24, "t": 100, "b": 60},
     )  # fmt: skip
 
 

@@ -76,8 +76,7 @@ class LengthModel:
 GSM8K = LengthModel(
     "GSM8K", 200.0, 0.6, 0.16, 105.0,
     "spread fitted to what the paper prints of this data set (PPO, Qwen2.5-3B: about 70 % of prompts change by at most 50 "
-    "tokens "
-    "between epochs, about 90 % by at most 100); the median is assumed",
+    "tokens between epochs, about 90 % by at most 100); the median is assumed",
 )  # fmt: skip
 GPQA = LengthModel(
     "GPQA", 520.0, 0.5, 0.35, 230.0,

@@ -68,8 +68,8 @@ class Machine:
         """What is modelled, in one sentence."""
         return (
             f"Decoding is charged by the profile {self.profile} (sums of operator times measured on L40S, without work of "
-            f"the host); preparation and learning by FLOPs (2 N a token forward, 6 N trained) at an assumed {self.mfu:.0%} of "
-            f"the peak of {self.learner_gpus} GPUs, which are invoked when generation is over; rewards take no time"
+            f"the host); preparation and learning by FLOPs (2 N a token forward, 6 N trained) at an assumed {self.mfu:.0%} "
+            f"of the peak of {self.learner_gpus} GPUs, which are invoked when generation is over; rewards take no time"
         )
 
 

@@ -12,33 +12,52 @@ from rlhfless.scheduling.rlhfless import RLHFless
 from solver.assemble import assemble
 from solver.plan import Plan
 from solver.prefill.dedup import deduplicate
+from solver.prefill.placement import place
 
 
 @dataclass(frozen=True)
 class Deduplicated:
-    """Another policy's plan with each prompt computed once where that pays.
-
-    Args:
-        learner_node: a prefill actor on the learner's GPUs of this node computes for all; None lets samples of a prompt on one
-            actor share its prefill, which computes as little where groups keep prompts whole.
-        streamed: caches leave as soon as an actor's are computed; else after the whole prefill, as in the paper.
-    """
+    """Another policy's plan in which samples of a prompt on one actor share its prefill, where that pays: as few tokens as with
+    a prefill actor, as groups keep prompts whole."""
 
     base: SchedulingPolicy
     name: str
-    learner_node: int | None = None
-    streamed: bool = False
     clairvoyant: bool = False
 
     def plan(self, given: PlanningInput) -> Plan:
         """See ``SchedulingPolicy``."""
-        plan = self.base.plan(given)
         found = deduplicate(
-            plan, given.workload, given.cluster, given.latency, prefill_actor=self.learner_node is not None,
-            learner_node=self.learner_node, streamed=self.streamed, objective=given.objective, rest=given.rest,
-            share_in_actors=self.learner_node is None, admission=given.admission,
+            self.base.plan(given), given.workload, given.cluster, given.latency, prefill_actor=False,
+            objective=given.objective, rest=given.rest, admission=given.admission,
         )  # fmt: skip
         return replace(found.plan, policy=self.name)
+
+
+@dataclass(frozen=True)
+class PrefillActor:
+    """Another policy's plan with the paper's prefill actor: on the learner's GPUs it computes every prompt once, then sends the
+    caches to all actors, which are placed so that the longest group is nearest.
+
+    Args:
+        learner_gpus: how many; prefill is taken to be so many times as fast as on an actor's GPUs. learner_node: where.
+    """
+
+    base: SchedulingPolicy
+    learner_gpus: int
+    learner_node: int = 0
+    name: str = "rlhfless"
+    clairvoyant: bool = False
+
+    def plan(self, given: PlanningInput) -> Plan:
+        """See ``SchedulingPolicy``."""
+        plan, tokens, latency = self.base.plan(given), given.workload.prompt_tokens, given.latency
+        receiving = [replace(a, prefixes=a.prompts, prefix_tokens=tuple(tokens[list(a.prompts)].tolist())) for a in plan.actors]
+        share = latency.gpus_per_actor / self.learner_gpus
+        wide = replace(latency, prefill_per_token_s=latency.prefill_per_token_s * share)
+        return place(
+            replace(plan, actors=tuple(receiving), policy=self.name), given.workload, given.cluster, latency,
+            learner_node=self.learner_node, prefill_latency=wide, streamed=False, rest=given.rest, admission=given.admission,
+        ).plan  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,11 @@ class History:
         share = (self.rollouts["epoch"] > 0).groupby(self.rollouts["step"]).mean()
         return [int(step) for step, seen in share.items() if seen >= 0.5]
 
+    @property
+    def responses(self) -> int:
+        """In its last step."""
+        return int((self.rollouts["step"] == self.rollouts["step"].max()).sum())
+
     def last(self, steps: int) -> list[int]:
         """The last so many of ``evaluated``."""
         return self.evaluated[-steps:]
@@ -144,8 +149,7 @@ class Sources:
         )  # fmt: skip
         about = (
             "public log of a 1.5B reasoning model on 500 MATH problems, cap of 4,096 tokens, before and after 50 steps of "
-            "GRPO; "
-            "no data set of the paper, but real lengths with a long tail"
+            "GRPO; no data set of the paper, but real lengths with a long tail"
         )
         return History("MATH-500", "log", about, validate("rollouts", rows), 4096)
 

@@ -12,7 +12,7 @@ from rlhfless.latency import load_profile
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S
 from rlhfless.paper.possible import curve_of, possible, share_of_possible
-from rlhfless.paper.variants import Deduplicated, FixedActors
+from rlhfless.paper.variants import Deduplicated, FixedActors, PrefillActor
 from rlhfless.paper.workloads import Sources, modelled
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.scheduling.fixed import Static
@@ -125,3 +125,17 @@ def test_deduplication_keeps_groups_and_rule_and_computes_each_prompt_once_an_ac
     assert shared.rule == plain.rule
     assert shared.policy == "dedup"
     assert shared.gpu_seconds < plain.gpu_seconds
+
+
+def test_the_papers_prefill_actor_computes_every_prompt_once_and_all_wait_for_it() -> None:
+    given = PlanningInput(workload(0), replace(CLUSTER, node_bytes_per_s=32e9, network_bytes_per_s=50e9), LATENCY)
+    base = FixedActors(6)
+    plan = PrefillActor(base, learner_gpus=8).plan(given)
+    assert plan.prefill is not None
+    assert plan.prefill.computed_tokens == given.workload.prompt_tokens.sum()
+    assert plan.prefill.done_s == pytest.approx(
+        LATENCY.prefill_base_s + LATENCY.prefill_per_token_s / 4 * given.workload.prompt_tokens.sum()
+    )
+    assert sorted(a.responses for a in plan.actors) == sorted(a.responses for a in base.plan(given).actors)
+    assert {a.node for a in plan.actors} == {0, 1}
+    assert all(a.start_s + LATENCY.start_s + LATENCY.sync_s + a.receive_s >= plan.prefill.done_s for a in plan.actors)
