@@ -1,0 +1,44 @@
+"""All reproduced figures by the paper's names: the one place that knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rlhfless.errors import InputError
+from rlhfless.paper import (
+    figure_03c,
+    figure_04,
+    figure_07b,
+    figure_09,
+    figure_10,
+    figure_11,
+    figure_12,
+    figure_13,
+    figure_14,
+    figure_15,
+    figure_16,
+    figure_17,
+)
+from rlhfless.paper.parts import PaperFigure
+
+FIGURES: dict[str, PaperFigure[Any]] = {
+    figure.name: figure
+    for figure in (
+        figure_17.FIGURE_2B, figure_03c.FIGURE, figure_04.FIGURE_4A, figure_04.FIGURE_4B, figure_07b.FIGURE, figure_09.FIGURE,
+        figure_10.FIGURE, figure_11.FIGURE, figure_12.FIGURE, figure_13.FIGURE, figure_14.FIGURE, figure_15.FIGURE,
+        figure_16.FIGURE, figure_17.FIGURE,
+    )
+}  # fmt: skip
+
+
+def chosen(names: Sequence[str] = ()) -> list[PaperFigure[Any]]:
+    """The figures of these names, each once and in the paper's order; all without names.
+
+    Raises:
+        InputError: a name is unknown.
+    """
+    unknown = [name for name in names if name not in FIGURES]
+    if unknown:
+        raise InputError(f"there is no figure {unknown[0]!r}; choose from {', '.join(FIGURES)}")
+    return [figure for name, figure in FIGURES.items() if not names or name in names]

@@ -1,0 +1,178 @@
+"""The comparison that most figures show: the naive system, right-sizing, the published systems, ours, the oracle, the bound.
+
+Knows ``rlhfless.simulate``, which runs every policy; adds what a whole step costs, and what of the possible was taken. All plan
+generation alone, which is what schedules decide; preparation and learning follow and are the same for all, but for GPUs that
+are held through them. Sums are over the evaluated steps, ratios are of sums, as in tests/benchmarks/policy_comparison.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.paper.machine import Machine
+from rlhfless.paper.possible import curve_of, possible, share_of_possible
+from rlhfless.paper.workloads import History
+from rlhfless.predict import Predictor
+from rlhfless.scheduling import SchedulingPolicy, make_policy
+from rlhfless.scheduling.fixed import Static
+from rlhfless.simulate import Setting, Simulation, simulate
+from solver.objective import Objective, StepRest
+
+WEIGHT = 0.7  # lambda of the paper, and of our objective
+SCOPES = ("step", "generation")
+POLICIES = (
+    "static", "static-generation", "random", "rlhfuse", "rlhfless", "solver", "solver+replan", "oracle", "oracle+replan",
+)  # fmt: skip
+HELD = frozenset({"static"})
+"""Policies whose actors keep their GPUs until learning is over."""
+LABELS = {
+    "static": "naive static, 3 actors, held through the step",
+    "static-generation": "naive static, held through generation",
+    "random": "right-sized random, released when done",
+    "static-all": "naive static, all actors that fit",
+    "rlhfuse": "RLHFuse's cut on static actors",
+    "rlhfless": "RLHFless (paper's rule)",
+    "solver": "ours: solver",
+    "solver+replan": "ours: solver, re-planning",
+    "oracle": "oracle: true lengths",
+    "oracle+replan": "oracle, re-planning",
+    "bound": "bound: no policy is better",
+}
+COLUMNS = ["policy", "step", "actors", "moves", "generation_s", "generation_gpu_s", "generation_idle_gpu_s",
+           "step_s", "step_gpu_s", "step_idle_gpu_s"]  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What the policies made of one history on one machine.
+
+    Attributes:
+        rest: preparation and learning of a step. learner_gpu_s: what they cost.
+        steps: ``COLUMNS``, one row per policy and step. simulation: what it was read from.
+    """
+
+    history: History
+    machine: Machine
+    algorithm: str
+    rest: StepRest
+    learner_gpu_s: float
+    steps: pd.DataFrame
+    simulation: Simulation
+
+    @property
+    def planning(self) -> pd.DataFrame:
+        """``policy, step, planning_s``: seconds that planning took on this machine."""
+        return self.simulation.steps[["policy", "step", "planning_s"]]
+
+
+def policy_named(name: str, static_actors: int, tau: float = 0.7) -> SchedulingPolicy:
+    """A policy of ``POLICIES``.
+
+    Raises:
+        PolicyError: the name is unknown.
+    """
+    if name == "static-generation":
+        return Static(static_actors, name=name)
+    return make_policy(name, tau=tau, static_actors=static_actors)
+
+
+def rest_of(history: History, machine: Machine, algorithm: str, steps: Sequence[int]) -> StepRest:
+    """Preparation and learning of a step of mean size among these."""
+    rows = history.rollouts[history.rollouts["step"].isin(steps)]
+    tokens = float(rows["response_tokens"].sum()) + float(rows["prompt_tokens"].fillna(0).sum())
+    return machine.rest(algorithm, tokens / len(steps))
+
+
+def compare(
+    history: History,
+    machine: Machine,
+    algorithm: str,
+    policies: Sequence[str | SchedulingPolicy] = POLICIES,
+    *,
+    held: frozenset[str] = HELD,
+    predictor: Predictor | None = None,
+    most_steps: int | None = None,
+    weight: float = WEIGHT,
+    time_limit_s: float = 0.3,
+    seed: int = 0,
+) -> Outcome:
+    """Run the policies on the history's steps, each predicted from all earlier ones.
+
+    Args:
+        algorithm: ``PPO`` or ``GRPO``: what preparation and learning take.
+        policies: names of ``POLICIES`` or policy objects.
+        held: names of those whose actors keep their GPUs until learning is over.
+        most_steps: only the last so many steps with history.
+    """
+    steps = history.evaluated if most_steps is None else history.last(most_steps)
+    rest = rest_of(history, machine, algorithm, steps)
+    setting = Setting(
+        machine.cluster,
+        machine.latency,
+        Objective(weight),
+        response_limit=history.response_limit,
+        time_limit_s=time_limit_s,
+        seed=seed,
+    )
+    chosen = [policy_named(p, machine.static_actors) if isinstance(p, str) else p for p in policies]
+    result = simulate(history.rollouts, setting, chosen, predictor, steps)
+    learner_gpu_s = machine.learner_gpus * rest.seconds
+    table = result.steps.rename(
+        columns={"time_s": "generation_s", "gpu_seconds": "generation_gpu_s", "idle_gpu_seconds": "generation_idle_gpu_s"}
+    )
+    waiting = np.where(table["policy"].isin(held), table["actors"].astype(float), 0.0)
+    waiting_gpu_s = waiting * machine.latency.gpus_per_actor * rest.seconds
+    table["step_s"] = table["generation_s"] + rest.seconds
+    table["step_gpu_s"] = table["generation_gpu_s"] + waiting_gpu_s + learner_gpu_s
+    table["step_idle_gpu_s"] = table["generation_idle_gpu_s"] + waiting_gpu_s
+    return Outcome(history, machine, algorithm, rest, learner_gpu_s, table[COLUMNS].reset_index(drop=True), result)
+
+
+def totals(outcome: Outcome, weight: float = WEIGHT) -> pd.DataFrame:
+    """One row per scope and policy, and the bound's.
+
+    Returns:
+        ``scope, policy, steps, time_s, gpu_s, idle_gpu_s, bound_gpu_s`` (the bound at the policy's own time), ``speedup`` and
+        ``cost_saved`` (against ``static``), ``value`` (``T^w C^(1-w)`` over that of ``static``), ``share`` (of the possible),
+        ``most_speedup`` and ``most_cost_saved`` (of any policy, at any cost and at any time).
+    """
+    simulated, rows = outcome.simulation, []
+
+    def value(time_s: float, gpu_s: float) -> float:
+        return float(time_s**weight * gpu_s ** (1 - weight))
+
+    bounds = {one.step: bound for one, bound in zip(simulated.logged, simulated.bounds, strict=True)}
+    curves = [curve_of(bound) for bound in simulated.bounds]
+    for scope in SCOPES:
+        rest_s, rest_gpu_s = (outcome.rest.seconds, outcome.learner_gpu_s) if scope == "step" else (0.0, 0.0)
+        best = possible(curves, weight, rest_s, rest_gpu_s)
+        of = dict(iter(outcome.steps.groupby("policy", sort=False)))
+        static_s, static_gpu_s = float(of["static"][f"{scope}_s"].sum()), float(of["static"][f"{scope}_gpu_s"].sum())
+        naive = value(static_s, static_gpu_s)
+        most = {"most_speedup": static_s / best.shortest_s, "most_cost_saved": 1 - best.least_gpu_s / static_gpu_s}
+        for name, own in of.items():
+            time_s, gpu_s = float(own[f"{scope}_s"].sum()), float(own[f"{scope}_gpu_s"].sum())
+            least = sum(
+                bounds[step].gpu_seconds(t * (1 + 1e-9)) + rest_gpu_s
+                for step, t in zip(own["step"], own["generation_s"], strict=True)
+            )
+            rows.append(
+                {
+                    "scope": scope, "policy": name, "steps": len(own), "time_s": time_s, "gpu_s": gpu_s,
+                    "idle_gpu_s": float(own[f"{scope}_idle_gpu_s"].sum()), "bound_gpu_s": least, "speedup": static_s / time_s,
+                    "cost_saved": 1 - gpu_s / static_gpu_s, "value": value(time_s, gpu_s) / naive,
+                    "share": share_of_possible(value(time_s, gpu_s), naive, best.value), **most,
+                }
+            )  # fmt: skip
+        rows.append(
+            {
+                "scope": scope, "policy": "bound", "steps": len(simulated.bounds), "time_s": best.time_s, "gpu_s": best.gpu_s,
+                "idle_gpu_s": np.nan, "bound_gpu_s": best.gpu_s, "speedup": static_s / best.time_s,
+                "cost_saved": 1 - best.gpu_s / static_gpu_s, "value": best.value / naive, "share": 1.0, **most,
+            }
+        )  # fmt: skip
+    return pd.DataFrame(rows)

@@ -1,0 +1,75 @@
+"""What plots of several figures share: markers of policies, and lines at what the paper prints.
+
+Knows plotly and names of policies; nothing of numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from rlhfless.paper.comparison import LABELS
+from rlhfless.plots.palette import BLUE, BOUND, GREEN, GREY, ORANGE, PURPLE, VERMILLION, PolicyStyle, policy_styles
+
+COLOURS = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, GREY)
+"""Of data sets and other things that are no policies."""
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "solid")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
+WIDE_LEGEND = {"x": 0.0, "xanchor": "left", "y": -0.16, "yanchor": "top", "orientation": "h"}
+"""A legend below the plot."""
+OWN_STYLES = {
+    "static-generation": PolicyStyle(GREY, "circle-open"),
+    "bound": PolicyStyle(BOUND, "line-ew"),
+}
+
+
+def style_of(policy: str) -> PolicyStyle:
+    """Colour and marker of a policy of these figures."""
+    return OWN_STYLES.get(policy) or policy_styles([policy])[policy]
+
+
+def label_of(policy: str) -> str:
+    """What legends call a policy."""
+    return LABELS.get(policy, policy)
+
+
+def marker_of(policy: str, size: int = 10) -> dict[str, Any]:
+    """A plotly marker; the bound is a dash."""
+    style = style_of(policy)
+    line = {"width": 2.5, "color": style.colour} if policy == "bound" else {"width": 1, "color": "#444444"}
+    return {"color": style.colour, "symbol": style.symbol, "size": 16 if policy == "bound" else size, "line": line}
+
+
+def spread(values: pd.Series, form: str) -> str:
+    """``0.93 to 0.98``, or the one value where all look the same."""
+    low, high = format(values.min(), form), format(values.max(), form)
+    return low if low == high else f"{low} to {high}"
+
+
+def add_policies(fig: go.Figure, policies: Sequence[str], points: Any, **where: Any) -> None:
+    """One trace of markers per policy.
+
+    Args:
+        points: policy to (x values, y values); ``None`` leaves it out.
+        where: ``row``, ``col`` and ``showlegend``.
+    """
+    shown = where.pop("showlegend", True)
+    for policy in policies:
+        found = points(policy)
+        if found is None:
+            continue
+        fig.add_scatter(
+            x=found[0], y=found[1], mode="markers", name=label_of(policy), legendgroup=policy, showlegend=shown,
+            marker=marker_of(policy), hovertemplate=f"<b>{label_of(policy)}</b><br>%{{x}}: %{{y:.3g}}<extra></extra>", **where,
+        )  # fmt: skip
+
+
+def paper_line(fig: go.Figure, y: float, text: str, **where: Any) -> None:
+    """A dotted horizontal line at a number that the paper prints."""
+    fig.add_hline(
+        y=y, line={"color": ORANGE, "width": 1.5, "dash": "dot"}, annotation_text=text, annotation_position="top left",
+        annotation_font={"size": 11, "color": "#9A6A00"}, **where,
+    )  # fmt: skip

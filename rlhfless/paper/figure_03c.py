@@ -1,0 +1,99 @@
+"""Figure 3c: the share of GPU time that goes to computing the same KV cache again.
+
+Knows the naive system's trace and the profile's prefill times; nothing of other policies. Every response prefills its prompt
+for itself, so of G samples G - 1 compute what is there already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from rlhfless.paper.comparison import compare
+from rlhfless.paper.draw import COLOURS, DASHES, SYMBOLS, WIDE_LEGEND, paper_line
+from rlhfless.paper.machine import QWEN_3B_L40S, Machine
+from rlhfless.paper.parts import Caption, Numbers, PaperFigure
+from rlhfless.paper.workloads import Sources
+from rlhfless.plots.style import styled
+
+TITLE = "Figure 3c: GPU time that recomputes KV caches"
+PAPER_SHARE, PAPER_SAMPLES = 0.22, 4
+GSM8K_PROMPT_TOKENS = 105
+
+
+@dataclass(frozen=True)
+class Setting:
+    """GRPO, Qwen2.5-3B, GSM8K. Prompts of GSM8K have about 105 tokens with a chat template; the paper's cap is 1,024."""
+
+    samples: tuple[int, ...] = (1, 2, 4, 8)
+    prompt_tokens: tuple[int, ...] = (GSM8K_PROMPT_TOKENS, 256, 512, 1024)
+    machine: Machine = QWEN_3B_L40S
+
+
+def numbers(setting: Setting, sources: Sources) -> Numbers:
+    """``prompt_tokens, samples, basis, prefill_gpu_s, redundant_gpu_s, busy_gpu_s, redundant_share``."""
+    rows = []
+    latency = setting.machine.latency
+    for samples in setting.samples:
+        base = sources.gsm8k(samples)
+        for tokens in setting.prompt_tokens:
+            history = replace(base, rollouts=base.rollouts.assign(prompt_tokens=tokens))
+            outcome = compare(history, setting.machine, "GRPO", ["static"])
+            spans = outcome.simulation.traces["static"].spans
+            prefill = spans[spans["phase"] == "prefill"]
+            prefill_s = float((prefill["end_s"] - prefill["start_s"]).sum())
+            responses = len(history.rollouts[history.rollouts["step"].isin(history.evaluated)])
+            again = responses * (samples - 1) / samples * tokens * latency.prefill_per_token_s
+            own = outcome.steps
+            busy = float((own["generation_gpu_s"] - own["generation_idle_gpu_s"]).sum())
+            rows.append(
+                {
+                    "prompt_tokens": tokens, "samples": samples, "basis": base.basis,
+                    "prefill_gpu_s": prefill_s * latency.gpus_per_actor, "redundant_gpu_s": again * latency.gpus_per_actor,
+                    "busy_gpu_s": busy, "redundant_share": again * latency.gpus_per_actor / busy,
+                }
+            )  # fmt: skip
+    return Numbers(pd.DataFrame(rows))
+
+
+def plot(setting: Setting, found: Numbers) -> go.Figure:
+    """The share by samples of a prompt, one line per prompt length."""
+    fig = go.Figure()
+    for i, (tokens, own) in enumerate(found.table.groupby("prompt_tokens")):
+        what = f"prompts of {tokens:,} tokens" + (" (GSM8K)" if tokens == GSM8K_PROMPT_TOKENS else "")
+        fig.add_scatter(
+            x=own["samples"], y=own["redundant_share"], mode="lines+markers", name=what,
+            line={"color": COLOURS[i], "dash": DASHES[i]}, marker={"symbol": SYMBOLS[i], "size": 9},
+        )  # fmt: skip
+    fig.add_scatter(
+        x=[PAPER_SAMPLES], y=[PAPER_SHARE], mode="markers", name="printed in the paper: 22 %",
+        marker={"symbol": "star", "size": 15, "color": "#E69F00", "line": {"width": 1, "color": "#444444"}},
+    )  # fmt: skip
+    paper_line(fig, PAPER_SHARE, "")
+    fig.update_xaxes(title="responses per prompt", tickvals=list(setting.samples))
+    fig.update_yaxes(title="redundant prefill / busy GPU time", tickformat=".0%", rangemode="tozero")
+    basis = found.table["basis"].iloc[0]
+    return styled(
+        fig, TITLE, f"naive static system, Qwen2.5-3B on L40S, GSM8K lengths ({basis})", legend=WIDE_LEGEND, height=480
+    )
+
+
+def caption(setting: Setting, found: Numbers) -> Caption:
+    """See ``Caption``."""
+    at = found.table[found.table["samples"] == PAPER_SAMPLES].set_index("prompt_tokens")["redundant_share"]
+    reached = [f"{tokens:,}" for tokens, share in at.items() if share >= PAPER_SHARE]
+    where = f"it is reached with prompts of {reached[0]} tokens" if reached else "it is reached at no prompt length here"
+    return Caption(
+        "Lengths of the responses (public GRPO log on GSM8K)." if found.table["basis"].iloc[0] == "log" else "Nothing.",
+        "Prefill and decode times are the profile's; lengths of prompts are set, as the log does not tell them.",
+        "22 % of GPU-time is redundant KV computation (GRPO, Qwen2.5-3B, GSM8K, 4 responses).",
+        f"With prompts as long as GSM8K's we find {at[GSM8K_PROMPT_TOKENS]:.1%}; {where}. The paper does not say how it "
+        "counts; time of the host around each prefill, a prefill without batching or shorter responses would bring it "
+        "nearer.",
+    )
+
+
+FAST = replace(Setting(), samples=(1, 2, 4), prompt_tokens=(GSM8K_PROMPT_TOKENS, 1024))
+FIGURE = PaperFigure("3c", TITLE, Setting(), FAST, numbers, plot, caption)

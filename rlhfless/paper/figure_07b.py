@@ -1,0 +1,134 @@
+"""Figure 7b: the GPU time that grouping responses by length could save, with the truth and with the last visit's lengths.
+
+Knows groups and their exact times (``solver.evaluate`` with the measured table); nothing of runtime rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from rlhfless.paper.draw import COLOURS, DASHES, SYMBOLS, WIDE_LEGEND
+from rlhfless.paper.lengths import GSM8K
+from rlhfless.paper.machine import QWEN_3B_L40S, Machine
+from rlhfless.paper.parts import Caption, Numbers, PaperFigure
+from rlhfless.paper.workloads import History, Sources, modelled
+from rlhfless.plots.style import styled
+from rlhfless.simulate import LoggedStep, logged_steps
+from solver.assemble import assemble
+from solver.clairvoyant import clairvoyant_bound
+from solver.evaluate import evaluate
+from solver.workload import IntArray
+
+TITLE = "Figure 7b: GPU time that grouping by length saves"
+SPLITS = {
+    "true": "grouped by true length", "prompt": "grouped by the prompt's true mean",
+    "predicted": "grouped by the last visit's mean (RLHFless)", "bound": "bound at the same time, any policy",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Equal counts in sorted order, each actor released when it is done; against the mean of random splits."""
+
+    actors: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
+    random_splits: int = 10
+    machine: Machine = QWEN_3B_L40S
+    seed: int = 0
+
+
+def histories(sources: Sources) -> list[History]:
+    """GSM8K under GRPO and PPO, and MATH-500 where it is at hand."""
+    found = [sources.gsm8k(4), modelled(GSM8K, 1, epochs=2), sources.math500()]
+    return [h for h in found if h is not None]
+
+
+def orders(logged: LoggedStep, setting: Setting) -> Iterator[tuple[str, IntArray]]:
+    """Every way to order the responses before they are cut into groups."""
+    truth = logged.truth
+    rng = np.random.default_rng(setting.seed)
+    for _ in range(setting.random_splits):
+        yield "random", rng.permutation(len(truth))
+    mean = np.bincount(truth.prompt_of, truth.response_tokens) / np.bincount(truth.prompt_of)
+    keys = {"true": truth.response_tokens, "prompt": mean[truth.prompt_of], "predicted": logged.predicted.response_tokens}
+    for name, key in keys.items():
+        yield name, np.lexsort((truth.prompt_of, -key))
+
+
+def numbers(setting: Setting, sources: Sources) -> Numbers:
+    """``data_set, basis, samples, actors, split, makespan_s, gpu_s, saved`` (of the mean random split with as many actors)."""
+    cluster, latency = setting.machine.cluster, setting.machine.latency
+    rows = []
+    for history in histories(sources):
+        logged = next(logged_steps(history.rollouts, response_limit=history.response_limit, steps=history.last(1)))
+        samples = len(logged.truth) // len(logged.truth.prompt_tokens)
+        bound = clairvoyant_bound(logged.truth, cluster, latency)
+        ways = list(orders(logged, setting))
+        for actors in setting.actors:
+            taken: dict[str, list[tuple[float, float]]] = {}
+            for split, order in ways:
+                plan = assemble(split, np.array_split(order, actors), logged.truth, cluster, latency)
+                charged = evaluate(plan, logged.truth, latency, table=True)
+                taken.setdefault(split, []).append((charged.makespan_s, charged.gpu_seconds))
+            means = {split: np.mean(found, axis=0) for split, found in taken.items()}
+            fastest = min(float(m[0]) for m in means.values())
+            means["bound"] = np.array([fastest, bound.gpu_seconds(fastest * (1 + 1e-9))])
+            rows += [
+                {
+                    "data_set": history.name, "basis": history.basis, "samples": samples, "actors": actors, "split": split,
+                    "makespan_s": float(time_s), "gpu_s": float(gpu_s), "saved": 1 - float(gpu_s) / float(means["random"][1]),
+                }
+                for split, (time_s, gpu_s) in means.items()
+            ]  # fmt: skip
+    return Numbers(pd.DataFrame(rows))
+
+
+def plot(setting: Setting, found: Numbers) -> go.Figure:
+    """Saving by number of actors."""
+    cells = list(found.table.groupby(["data_set", "basis", "samples"], sort=False))
+    heads = [f"{name} x {samples} ({basis})" for (name, basis, samples), _ in cells]
+    fig = make_subplots(rows=1, cols=len(cells), subplot_titles=heads, shared_yaxes=True, horizontal_spacing=0.03)
+    for col, (_, own) in enumerate(cells, start=1):
+        for i, (split, label) in enumerate(SPLITS.items()):
+            here = own[own["split"] == split]
+            fig.add_scatter(
+                x=here["actors"], y=here["saved"], mode="lines+markers", name=label, legendgroup=split, showlegend=col == 1,
+                line={"color": "#7F7F7F" if split == "bound" else COLOURS[i], "dash": DASHES[i]},
+                marker={"symbol": SYMBOLS[i], "size": 8}, row=1, col=col,
+            )  # fmt: skip
+        fig.update_xaxes(title="actors", dtick=1, row=1, col=col)
+    fig.add_hline(y=0, line={"color": "#444444", "width": 1})
+    fig.update_yaxes(title="GPU time saved of a random split", tickformat=".0%", row=1, col=1)
+    note = "equal counts, released when done; below 0 it takes more than a random split"
+    return styled(fig, TITLE, note, legend={**WIDE_LEGEND, "y": -0.2}, height=470, margin={"l": 70, "r": 24, "t": 96, "b": 60})
+
+
+def caption(setting: Setting, found: Numbers) -> Caption:
+    """See ``Caption``."""
+    most = max(setting.actors)
+    said = []
+    for (name, basis, samples), own in found.table[found.table["actors"] == most].groupby(
+        ["data_set", "basis", "samples"], sort=False
+    ):
+        by = own.set_index("split")["saved"]
+        said.append(
+            f"{name} x {samples} ({basis}) {by['true']:.0%} with the truth, {by['predicted']:.0%} with the last visit's mean"
+        )
+    logs = sorted(set(found.table["data_set"][found.table["basis"] == "log"]))
+    return Caption(
+        f"Lengths of {', '.join(logs)} (public logs)." if logs else "Nothing: no log is at hand.",
+        "Times are the profile's table for every group; PPO's lengths are a stated model.",
+        "A possible saving by grouping, as a picture only: no number is printed.",
+        f"With {most} actors: " + "; ".join(said) + ". Grouping needs the truth: one response that is much longer than "
+        "predicted holds its whole group, and on real logs little of the saving is left. That is why our plans group by "
+        "prediction only where scenarios show that it pays.",
+    )
+
+
+FAST = replace(Setting(), actors=(2, 4, 8), random_splits=4)
+FIGURE = PaperFigure("7b", TITLE, Setting(), FAST, numbers, plot, caption)

@@ -1,0 +1,116 @@
+"""Figure 9: where actors of one step are placed, and when prefill, transfers and decoding happen.
+
+Knows one simulated step under the paper's rule with a prefill actor on the learner's GPUs; nothing of costs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from rlhfless.paper.draw import WIDE_LEGEND
+from rlhfless.paper.lengths import GSM8K
+from rlhfless.paper.machine import QWEN_3B_L40S, Machine
+from rlhfless.paper.parts import Caption, Numbers, PaperFigure
+from rlhfless.paper.variants import FixedActors, PrefillActor
+from rlhfless.paper.workloads import Sources, modelled
+from rlhfless.plots.palette import IDLE, PHASE_STYLES
+from rlhfless.plots.style import styled
+from rlhfless.simulate import Setting as Simulated
+from rlhfless.simulate import simulate
+from solver.objective import Objective
+
+TITLE = "Figure 9: placement and overlap of one step"
+NODE_BYTES_PER_S, NETWORK_BYTES_PER_S = 32e9, 50e9  # PCIe gen4 x16; 400 Gbit/s, as AWS states for g6e.48xlarge
+PHASES = ("start", "sync", "prefill", "transfer", "decode", "migrate")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """GRPO with 4 samples of prompts of about 500 tokens (so that prefill is visible), 6 actors over two nodes of 8."""
+
+    actors: int = 6
+    samples: int = 4
+    responses: int = 512
+    prompt_tokens: float = 500.0
+    machine: Machine = QWEN_3B_L40S
+    seed: int = 0
+
+
+def numbers(setting: Setting, sources: Sources) -> Numbers:
+    """``holder, node, phase, start_s, end_s, background``; phase ``held`` is the allocation itself."""
+    model = replace(GSM8K, prompt_tokens=setting.prompt_tokens)
+    history = modelled(model, setting.samples, responses=setting.responses, epochs=2, seed=setting.seed)
+    machine = setting.machine
+    cluster = replace(machine.cluster, node_bytes_per_s=NODE_BYTES_PER_S, network_bytes_per_s=NETWORK_BYTES_PER_S)
+    rest = replace(machine.rest("GRPO", 0.0), learner_gpus=machine.learner_gpus)
+    policy = PrefillActor(FixedActors(setting.actors, tau=1.0), machine.learner_gpus)
+    where = Simulated(cluster, machine.latency, Objective(), rest, history.response_limit)
+    trace = simulate(history.rollouts, where, [policy], steps=history.last(1)).traces["rlhfless"]
+    held = trace.allocations.assign(phase="held", background=False)
+    columns = ["holder", "phase", "start_s", "end_s", "background"]
+    table = pd.concat([held[columns], trace.spans[columns]], ignore_index=True)
+    node = trace.allocations.set_index("holder")["node"].to_dict()
+    # the learner's GPUs of the paper lie in the first node; here they are counted after the cluster's
+    table["node"] = [0 if holder == "learner" else int(node[holder]) for holder in table["holder"]]
+    table = table[table["end_s"] > table["start_s"]].sort_values(["holder", "start_s", "phase"], kind="stable")
+    return Numbers(table[["holder", "node", "phase", "start_s", "end_s", "background"]].reset_index(drop=True))
+
+
+def hidden(found: Numbers) -> tuple[int, int]:
+    """How many actors are done before the one with the longest group (actor 0), of how many others."""
+    decode = found.table[found.table["phase"] == "decode"].groupby("holder")["end_s"].max()
+    others = decode.drop("actor-0")
+    return int((others <= decode["actor-0"]).sum()), len(others)
+
+
+def plot(setting: Setting, found: Numbers) -> go.Figure:
+    """One row per holder."""
+    table = found.table
+    rows = sorted(table["holder"].unique(), key=lambda h: (h != "learner", h), reverse=True)
+    node = table.groupby("holder")["node"].first()
+    label = {h: f"{'prefill actor (learner)' if h == 'learner' else h.replace('-', ' ')}, node {node[h]}" for h in rows}
+    fig = go.Figure()
+    for phase in ("held", *PHASES):
+        own = table[table["phase"] == phase]
+        if own.empty:
+            continue
+        colour, hatch = (IDLE, "") if phase == "held" else PHASE_STYLES[phase]
+        thick = own["background"].map({True: 0.3, False: 0.75})
+        fig.add_bar(
+            y=[label[h] for h in own["holder"]], x=own["end_s"] - own["start_s"], base=own["start_s"], orientation="h",
+            name="held, idle" if phase == "held" else phase, width=thick,
+            marker={"color": colour, "pattern": {"shape": hatch, "fgcolor": "#444444", "size": 5}},
+            hovertemplate=f"{phase}: %{{base:.3f}} s for %{{x:.3f}} s<extra>%{{y}}</extra>",
+        )  # fmt: skip
+    fig.update_yaxes(categoryorder="array", categoryarray=[label[h] for h in rows])
+    fig.update_xaxes(title="seconds since the step's start")
+    note = f"{setting.samples} samples of prompts of about {setting.prompt_tokens:.0f} tokens, Qwen2.5-3B on L40S"
+    return styled(fig, TITLE, note, barmode="overlay", legend={**WIDE_LEGEND, "y": -0.25}, height=430)
+
+
+def caption(setting: Setting, found: Numbers) -> Caption:
+    """See ``Caption``."""
+    done, others = hidden(found)
+    prefill = found.table[(found.table["holder"] == "learner") & (found.table["phase"] == "prefill")]["end_s"].max()
+    node = int(found.table.loc[found.table["holder"] == "actor-0", "node"].iloc[0])
+    return Caption(
+        "Nothing.",
+        f"One step of the length model of GSM8K with prompts of about {setting.prompt_tokens:.0f} tokens. The prefill actor "
+        f"is on {setting.machine.learner_gpus} GPUs of the learner, taken to be as fast per GPU as an actor. Links at "
+        "nominal rates: 32 GB/s in a node (PCIe), 50 GB/s between nodes (400 Gbit/s).",
+        "A timeline as a picture, and the rule that transfers are hidden when every other actor is done by the time of the "
+        "first.",
+        f"{done} of {others} other actors are done before the one with the longest group. The prefill actor computes for "
+        f"{prefill:.2f} s; caches leave after the whole prefill, as in the paper, so actors wait for it at the start. The "
+        "paper puts the heaviest group nearest; here the placement of least makespan, then of least GPU-seconds, is taken, "
+        f"and at nominal rates the network is no slower than PCIe: the longest group is on node {node}, the learner on node "
+        "0. Our own plans weigh that wait against what it saves, and mostly let samples on one actor share their prefill "
+        "instead.",
+    )
+
+
+FAST = replace(Setting(), responses=256)
+FIGURE = PaperFigure("9", TITLE, Setting(), FAST, numbers, plot, caption)

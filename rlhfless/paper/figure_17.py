@@ -1,0 +1,145 @@
+"""Figures 2b and 17: what a step's time and GPU-seconds go to, for PPO and GRPO.
+
+Knows the comparison; 2b is the naive system alone, 17 all policies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from rlhfless.paper.comparison import POLICIES, compare
+from rlhfless.paper.draw import WIDE_LEGEND, label_of
+from rlhfless.paper.lengths import GSM8K
+from rlhfless.paper.machine import QWEN_3B_L40S, Machine
+from rlhfless.paper.parts import Caption, Numbers, PaperFigure
+from rlhfless.paper.workloads import Sources, modelled
+from rlhfless.plots.palette import IDLE, PHASE_STYLES, YELLOW
+from rlhfless.plots.style import styled
+
+PARTS = {
+    "generation": "generation", "idle": "held, idle in generation", "waiting": "held, idle after it",
+    "prepare": "preparation", "learn": "learning",
+}  # fmt: skip
+FILLS = {
+    "generation": (PHASE_STYLES["decode"].colour, ""), "idle": (IDLE, "/"), "waiting": ("#F4E3C3", "\\"),
+    "prepare": (YELLOW, "|"),
+    "learn": (PHASE_STYLES["learn"].colour, "+"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Setting:
+    """PPO and GRPO on GSM8K with Qwen2.5-3B."""
+
+    policies: tuple[str, ...] = POLICIES
+    machine: Machine = QWEN_3B_L40S
+    responses: int = 512
+    epochs: int = 3
+    seed: int = 0
+
+
+def numbers(setting: Setting, sources: Sources) -> Numbers:
+    """``algorithm, basis, policy, of, part, amount``: mean per step, ``of`` being ``time`` (s) or ``cost`` (GPU-seconds)."""
+    rows = []
+    for algorithm in ("PPO", "GRPO"):
+        history = (
+            sources.gsm8k(4) if algorithm == "GRPO"
+            else modelled(GSM8K, 1, responses=setting.responses, epochs=setting.epochs, seed=setting.seed)
+        )  # fmt: skip
+        outcome = compare(history, setting.machine, algorithm, setting.policies, seed=setting.seed)
+        rest, gpus = outcome.rest, setting.machine.learner_gpus
+        for policy, own in outcome.steps.groupby("policy", sort=False):
+            mean = own.drop(columns=["policy", "step"]).astype(float).mean()
+            idle = mean["generation_idle_gpu_s"]
+            amounts = {
+                ("time", "generation"): mean["generation_s"], ("time", "prepare"): rest.prepare_s,
+                ("time", "learn"): rest.learn_s,
+                ("cost", "generation"): mean["generation_gpu_s"] - idle, ("cost", "idle"): idle,
+                ("cost", "waiting"): mean["step_idle_gpu_s"] - idle,
+                ("cost", "prepare"): gpus * rest.prepare_s, ("cost", "learn"): gpus * rest.learn_s,
+            }  # fmt: skip
+            cell = {"algorithm": algorithm, "basis": history.basis, "policy": policy}
+            rows += [{**cell, "of": of, "part": part, "amount": amount} for (of, part), amount in amounts.items()]
+    return Numbers(pd.DataFrame(rows))
+
+
+def _plot(title: str, found: Numbers) -> go.Figure:
+    table = found.table
+    algorithms = table["algorithm"].unique().tolist()
+    heads = [
+        f"{a}, {table[table['algorithm'] == a]['basis'].iloc[0]}: {w}"
+        for w in ("time of a step", "cost of a step")
+        for a in algorithms
+    ]
+    height = 240 + 2 * (90 + 26 * table["policy"].nunique())
+    fig = make_subplots(
+        rows=2, cols=len(algorithms), subplot_titles=heads, shared_yaxes=True, vertical_spacing=85 / (height - 160),
+        horizontal_spacing=0.03,
+    )  # fmt: skip
+    for row, of in enumerate(("time", "cost"), start=1):
+        for col, algorithm in enumerate(algorithms, start=1):
+            own = table[(table["of"] == of) & (table["algorithm"] == algorithm)]
+            for part, name in PARTS.items():
+                here = own[own["part"] == part].iloc[::-1]
+                if here.empty:
+                    continue
+                colour, hatch = FILLS[part]
+                fig.add_bar(
+                    y=[label_of(p) for p in here["policy"]], x=here["amount"], orientation="h", name=name, legendgroup=part,
+                    showlegend=row == 2 and col == 1,
+                    marker={"color": colour, "pattern": {"shape": hatch, "fgcolor": "#777777", "size": 5}},
+                    hovertemplate=f"{name}: %{{x:.3g}}<extra>%{{y}}</extra>", row=row, col=col,
+                )  # fmt: skip
+            fig.update_xaxes(title="seconds" if of == "time" else "GPU-seconds", row=row, col=col)
+    return styled(
+        fig, title, "mean of the evaluated steps", height=height, barmode="stack",
+        legend={**WIDE_LEGEND, "y": -60 / (height - 160)}, margin={"l": 70, "r": 24, "t": 100, "b": 60},
+    )  # fmt: skip
+
+
+def _caption(setting: Setting, found: Numbers, printed: str) -> Caption:
+    cost = found.table[(found.table["of"] == "cost") & (found.table["policy"] == "static")]
+    shares = []
+    for algorithm, own in cost.groupby("algorithm", sort=False):
+        by = own.set_index("part")["amount"]
+        idle = float(by["idle"] + by["waiting"]) / float(by.sum())
+        shares.append(f"{algorithm} {idle:.0%}")
+    basis = "GRPO lengths from a public log" if "log" in set(found.table["basis"]) else "no lengths"
+    return Caption(
+        f"{basis[0].upper()}{basis[1:]}.",
+        f"{setting.machine.about}. PPO lengths: the stated length model of GSM8K.",
+        printed,
+        "Of the naive system's GPU-seconds these are idle: "
+        + ", ".join(shares)
+        + ". Preparation and learning are the same for "
+        "all policies, and grow or shrink with the assumed MFU; PPO also trains a critic of the same size.",
+    )
+
+
+TITLE_2B = "Figure 2b: where a step of the naive static system goes"
+TITLE_17 = "Figure 17: where a step goes under every policy"
+
+
+def _plot_2b(setting: Setting, found: Numbers) -> go.Figure:
+    return _plot(TITLE_2B, found)
+
+
+def _plot_17(setting: Setting, found: Numbers) -> go.Figure:
+    return _plot(TITLE_17, found)
+
+
+def _caption_2b(setting: Setting, found: Numbers) -> Caption:
+    return _caption(setting, found, "A breakdown with idle parts, as bars only: no number is printed.")
+
+
+def _caption_17(setting: Setting, found: Numbers) -> Caption:
+    return _caption(setting, found, "A breakdown of PPO and GRPO steps, as bars only: no number is printed.")
+
+
+NAIVE = Setting(policies=("static", "static-generation"))
+FIGURE_2B = PaperFigure("2b", TITLE_2B, NAIVE, replace(NAIVE, epochs=2), numbers, _plot_2b, _caption_2b)
+FIGURE = PaperFigure("17", TITLE_17, Setting(), replace(Setting(), epochs=2), numbers, _plot_17, _caption_17)

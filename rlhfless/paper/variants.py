@@ -1,0 +1,80 @@
+"""Policies of the published system with a part switched on or off: deduplicated prefill, a fixed number of actors.
+
+Knows policies and ``solver.prefill.dedup``; nothing of workloads or results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rlhfless.scheduling import PlanningInput, SchedulingPolicy
+from rlhfless.scheduling.rlhfless import RLHFless
+from solver.assemble import assemble
+from solver.plan import Plan
+from solver.prefill.dedup import deduplicate
+from solver.prefill.placement import place
+
+
+@dataclass(frozen=True)
+class Deduplicated:
+    """Another policy's plan in which samples of a prompt on one actor share its prefill, where that pays: as few tokens as with
+    a prefill actor, as groups keep prompts whole."""
+
+    base: SchedulingPolicy
+    name: str
+    clairvoyant: bool = False
+
+    def plan(self, given: PlanningInput) -> Plan:
+        """See ``SchedulingPolicy``."""
+        found = deduplicate(
+            self.base.plan(given), given.workload, given.cluster, given.latency, prefill_actor=False,
+            objective=given.objective, rest=given.rest, admission=given.admission,
+        )  # fmt: skip
+        return replace(found.plan, policy=self.name)
+
+
+@dataclass(frozen=True)
+class PrefillActor:
+    """Another policy's plan with the paper's prefill actor: on the learner's GPUs it computes every prompt once, then sends the
+    caches to all actors, which are placed so that the longest group is nearest.
+
+    Args:
+        learner_gpus: how many; prefill is taken to be so many times as fast as on an actor's GPUs. learner_node: where.
+    """
+
+    base: SchedulingPolicy
+    learner_gpus: int
+    learner_node: int = 0
+    name: str = "rlhfless"
+    clairvoyant: bool = False
+
+    def plan(self, given: PlanningInput) -> Plan:
+        """See ``SchedulingPolicy``."""
+        plan, tokens, latency = self.base.plan(given), given.workload.prompt_tokens, given.latency
+        receiving = [replace(a, prefixes=a.prompts, prefix_tokens=tuple(tokens[list(a.prompts)].tolist())) for a in plan.actors]
+        share = latency.gpus_per_actor / self.learner_gpus
+        wide = replace(latency, prefill_per_token_s=latency.prefill_per_token_s * share)
+        return place(
+            replace(plan, actors=tuple(receiving), policy=self.name), given.workload, given.cluster, latency,
+            learner_node=self.learner_node, prefill_latency=wide, streamed=False, rest=given.rest, admission=given.admission,
+        ).plan  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FixedActors:
+    """RLHFless without scaling: its groups and its cut on a given number of actors."""
+
+    actors: int
+    tau: float = 0.7
+    name: str = "rlhfless"
+    clairvoyant: bool = False
+
+    def plan(self, given: PlanningInput) -> Plan:
+        """See ``SchedulingPolicy``."""
+        small = replace(given.cluster, nodes=1, gpus_per_node=self.actors * given.cluster.gpus_per_actor)  # holds no more
+        plan = RLHFless(self.tau, least_actors=self.actors, name=self.name).plan(replace(given, cluster=small))
+        placed = assemble(
+            self.name, [a.responses for a in plan.actors], given.workload, given.cluster, given.latency, given.rest,
+            admission=given.admission,
+        )  # fmt: skip
+        return replace(placed, rule=plan.rule)

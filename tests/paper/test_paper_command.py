@@ -1,0 +1,95 @@
+"""`rlhfless figures`: what it writes, that the same setting gives the same bytes, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+
+from rlhfless.cli import main
+from rlhfless.paper import FIGURES, Sources, write_figures
+
+QUICK = ("4a", "4b", "9")
+
+
+def rlhfless(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def test_an_unknown_figure_is_one_sentence_and_nothing_is_written(tmp_path: Path) -> None:
+    result = rlhfless("figures", "4a", "18", "-o", tmp_path / "out")
+    assert result.exit_code == 2
+    assert result.output == f"rlhfless: there is no figure '18'; choose from {', '.join(FIGURES)}\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_logs_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    result = rlhfless("figures", "4a", "--logs", tmp_path / "none", "-o", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "is no folder; give the folder that holds grpo-gsm8k-lengths" in result.output
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("x")
+    result = rlhfless("figures", "4b", "--fast", "-o", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "is a file; name the folder" in result.output
+
+
+def test_pages_tables_and_an_index_with_captions_are_written(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    result = rlhfless("figures", *reversed(QUICK), "--fast", "--logs", logs, "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[:3] == [FIGURES[name].title for name in QUICK]
+    index = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    for name in QUICK:
+        figure = FIGURES[name]
+        page = (tmp_path / "out" / f"{figure.file_name}.html").read_text(encoding="utf-8")
+        assert "Where and why we differ" in page
+        assert f'href="{figure.file_name}.html"' in index
+        assert len(pd.read_csv(tmp_path / "out" / f"{figure.file_name}.csv"))
+    assert index.count("The paper prints") == len(QUICK)
+    assert "http" not in index
+    assert "Paper says, we find" not in index, "the table needs all figures"
+
+
+def same_tables(first: Path, second: Path) -> list[str]:
+    """Names of the tables of both folders that are to be the same bytes, which they are."""
+    names = sorted(path.name for path in first.glob("*.csv") if not path.stem.endswith("_measured"))
+    for name in names:
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+    return names
+
+
+def test_the_same_setting_gives_the_same_bytes(tmp_path: Path) -> None:
+    for out in ("one", "two"):
+        write_figures(tmp_path / out, (*QUICK, "7b"), fast=True, sources=Sources(None))
+    assert len(same_tables(tmp_path / "one", tmp_path / "two")) == 4
+
+
+@pytest.mark.full
+def test_all_figures_are_made_fast_and_alike(tmp_path: Path) -> None:
+    for out in ("one", "two"):
+        write_figures(tmp_path / out, fast=True, sources=Sources.beside())
+    assert len(same_tables(tmp_path / "one", tmp_path / "two")) == len(FIGURES)
+    assert (tmp_path / "one" / "figure_10_measured.csv").is_file()
+    findings = pd.read_csv(tmp_path / "one" / "findings_measured.csv")
+    printed = " ".join(findings["paper"])
+    for number in (
+        "1.35x",
+        "44.8 %",
+        "1.23x",
+        "38.7 %",
+        "12.8 %",
+        "22 %",
+        "66 %",
+        "1.22x and 28.9 %",
+        "30 ms",
+        "0.5",
+        "second",
+    ):
+        assert number in printed
+    assert "Paper says, we find" in (tmp_path / "one" / "index.html").read_text(encoding="utf-8")
