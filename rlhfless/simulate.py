@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from rlhfless.engine.disturbed import DisturbedEngines
 from rlhfless.engine.members import Requests
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
+from rlhfless.executor.actors import EngineFactory
+from rlhfless.latency.effects import Effects
 from rlhfless.predict import EwmaPredictor, Predictor
 from rlhfless.scheduling import PlanningInput, SchedulingPolicy, make_policy
 from rlhfless.trace import Trace, TraceError, step_metrics
@@ -43,6 +46,7 @@ class Setting:
             profile that is off, say.
         tau, static_actors, hold: parameters of the policies that have them.
         migration: ``move``, ``recompute`` or ``cheaper``.
+        effects: what happens to actors beside decoding; of its outages and delays every step has its own. Nobody plans for it.
     """
 
     cluster: Cluster
@@ -59,6 +63,7 @@ class Setting:
     migration: str = "cheaper"
     seed: int = 0
     planned_latency: LatencyModel | None = None
+    effects: Effects | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,7 +250,7 @@ def simulate_steps(
             record = run_step(
                 plan,
                 requests,
-                SimulatedEngine,
+                engines_of(setting, logged.step),
                 setting.latency,
                 setting.cluster,
                 run=str(logged.rows["run"].iloc[0]),
@@ -276,6 +281,13 @@ def simulate_steps(
     columns = ["policy", "step", "actors", "gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]
     table = pd.DataFrame(facts).merge(measured[columns], on=["policy", "step"])
     return Simulation(table, traces, tuple(one for one, _ in seen), tuple(bound for _, bound in seen))
+
+
+def engines_of(setting: Setting, step: int) -> EngineFactory:
+    """Makes the engines of one execution of a step."""
+    if setting.effects is None:
+        return SimulatedEngine
+    return DisturbedEngines(replace(setting.effects, step=step))
 
 
 def rollout_rows(record: StepRecord, logged: LoggedStep) -> pd.DataFrame:

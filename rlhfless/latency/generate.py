@@ -46,7 +46,8 @@ TRANSFER_BASE_S = 0.005
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The numbers of a Qwen2 model's public configuration that its speed and memory depend on."""
+    """The numbers of a model's public configuration that its speed and memory depend on; ``family`` is ``qwen2`` or
+    ``llama``."""
 
     name: str
     hidden: int
@@ -56,6 +57,7 @@ class ModelConfig:
     kv_heads: int
     vocabulary: int
     tied_embeddings: bool
+    family: str = "qwen2"
 
     @property
     def head_dim(self) -> int:
@@ -64,9 +66,10 @@ class ModelConfig:
 
     @property
     def parameters(self) -> int:
-        """Number of weights: embeddings, attention (with q, k, v biases), gated MLP, norms."""
+        """Number of weights: embeddings, attention (in Qwen2 with q, k, v biases), gated MLP, norms."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        attention = self.hidden * (2 * q + 2 * kv) + q + 2 * kv
+        biases = q + 2 * kv if self.family == "qwen2" else 0
+        attention = self.hidden * (2 * q + 2 * kv) + biases
         layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
         embeddings = self.vocabulary * self.hidden * (1 if self.tied_embeddings else 2)
         return self.layers * layer + embeddings + self.hidden
@@ -79,8 +82,8 @@ class ModelConfig:
     def huggingface(self) -> dict[str, Any]:
         """The same as a Hugging Face ``config.json``."""
         return {
-            "architectures": ["Qwen2ForCausalLM"],
-            "model_type": "qwen2",
+            "architectures": [f"{self.family.capitalize()}ForCausalLM"],
+            "model_type": self.family,
             "hidden_size": self.hidden,
             "intermediate_size": self.intermediate,
             "num_hidden_layers": self.layers,
@@ -112,6 +115,7 @@ class GpuKind:
 
 QWEN_3B = ModelConfig("Qwen2.5-3B", 2048, 11008, 36, 16, 2, 151936, True)
 QWEN_7B = ModelConfig("Qwen2.5-7B", 3584, 18944, 28, 28, 4, 152064, False)
+LLAMA_70B = ModelConfig("Llama-2-70B", 8192, 28672, 80, 64, 8, 32000, False, family="llama")
 L40S = GpuKind("l40s", "l40s", 46068 << 20, "PCIe gen4 x16", 32e9, "PCIe gen4 x16", 32e9)
 H100 = GpuKind("h100", "h100_sxm", 81559 << 20, "PCIe gen5 x16", 64e9, "NVLink 4", 450e9)
 
@@ -120,6 +124,7 @@ TARGETS: dict[str, tuple[ModelConfig, GpuKind, int]] = {
     "l40s-qwen2.5-7b-tp4": (QWEN_7B, L40S, 4),
     "h100-qwen2.5-3b-tp1": (QWEN_3B, H100, 1),
     "h100-qwen2.5-3b-tp2": (QWEN_3B, H100, 2),
+    "h100-llama2-70b-tp2": (LLAMA_70B, H100, 2),
 }
 
 

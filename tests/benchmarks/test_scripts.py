@@ -32,9 +32,10 @@ SMALLEST = {
     "report_speed": "--tiny --json OUT",
     "predictors": "--logs shipped --steps 1 --json OUT",
     "recorder_overhead": "--responses 1000 --json OUT",
+    "validation": "--only steps --json OUT",
 }
 OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
-QUICK = ("planning_speed", "replan_speed", "mixed_clusters", "uncertainty", "prefixes", "recorder_overhead")
+QUICK = ("planning_speed", "replan_speed", "mixed_clusters", "uncertainty", "prefixes", "recorder_overhead", "validation")
 
 
 @pytest.mark.parametrize("script", [name if name in QUICK else pytest.param(name, marks=pytest.mark.full) for name in SMALLEST])
@@ -56,4 +57,5 @@ def test_every_script_is_tried() -> None:
     """All that measure, but what only imports them, what another test runs, and what is told what to read."""
     parts = {"gpu_parts", "gpu_plans", "gpu_replay", "gpu_workload", "policy_comparison", "policy_tables", "task_dynamics"}
     parts |= {"chaos", "uncertainty_logs", "fluid_fronts", "chaos_counts", "counting_engine", "trl_trainer", "executor_steps"}
+    parts |= {"validation_errors", "validation_operators", "validation_points", "validation_runs", "validation_steps"}
     assert {path.stem for path in HERE.glob("*.py")} - parts - {Path(__file__).stem} == set(SMALLEST)

@@ -15,10 +15,13 @@ def test_the_models_have_their_published_sizes() -> None:
     assert generate.QWEN_3B.parameters == 3_085_938_688
     assert generate.QWEN_7B.parameters == 7_615_616_512
     assert (generate.QWEN_3B.kv_bytes_per_token, generate.QWEN_7B.kv_bytes_per_token) == (36_864, 57_344)
+    assert (generate.LLAMA_70B.parameters, generate.LLAMA_70B.kv_bytes_per_token) == (68_976_648_192, 327_680)
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ProfileError, match=r"no profile 'x' to generate; the names are: h100-qwen2\.5-3b-tp1"):
+    with pytest.raises(
+        ProfileError, match=r"no profile 'x' to generate; the names are: h100-llama2-70b-tp2, h100-qwen2\.5-3b-tp1"
+    ):
         generate.generate_profile("x", "2026-01-01")
 
 

@@ -100,10 +100,10 @@ def test_derived_numbers_follow_from_their_stated_inputs(name: str) -> None:
 
 @pytest.mark.parametrize("name", list_profiles())
 def test_an_iteration_never_gets_faster_with_more_work(name: str) -> None:
-    """Up to measurement noise: operator times of a database wobble by 4 %, one CPU by more."""
+    """Up to measurement noise: operator times of a database wobble by 7 %, one CPU by more."""
     model = load_profile(name)
     assert model.table is not None
-    noise = 0.25 if model.kind == "cpu" else 0.04
+    noise = 0.25 if model.kind == "cpu" else 0.07
     step_s = model.table.step_s
     for axis in (0, 1):
         best_so_far = np.maximum.accumulate(step_s, axis=axis)
