@@ -13,6 +13,7 @@ except ImportError as error:
     raise MissingExtra("plots need plotly, which is not installed: pip install 'rlhfless[notebook]'") from error
 
 from rlhfless.plots.bound_curve import bound_of_sum
+from rlhfless.plots.curves import CurvesInfo, curves_info, plot_curves
 from rlhfless.plots.front import FrontInfo, front_info, plot_front
 from rlhfless.plots.gap_history import GapInfo, gap_info, plot_gap_history
 from rlhfless.plots.kinds import KindsInfo, kinds_info, plot_kinds
@@ -22,6 +23,7 @@ from rlhfless.plots.outcomes import OutcomesInfo, outcomes_info, plot_outcomes
 from rlhfless.plots.plan_bars import PlanBarsInfo, plan_bars_info, plot_plan_bars
 from rlhfless.plots.plane import PlaneInfo, plane_info, plot_plane
 from rlhfless.plots.prefill import PrefillInfo, plot_prefill, prefill_info
+from rlhfless.plots.responses import ResponsesInfo, plot_responses, responses_info
 from rlhfless.plots.side_by_side import SideBySideInfo, plot_side_by_side, side_by_side_info
 from rlhfless.plots.slider import TimeWeightInfo, plot_time_weight, time_weight_info
 from rlhfless.plots.steps import StepsInfo, plot_steps, steps_info
@@ -31,6 +33,7 @@ from rlhfless.plots.timelines import TimelinesInfo, plot_timelines, timelines_in
 from rlhfless.plots.waterfall import WaterfallInfo, plot_waterfall, waterfall_info
 
 __all__ = [
+    "CurvesInfo",
     "FrontInfo",
     "GapInfo",
     "KindsInfo",
@@ -40,6 +43,7 @@ __all__ = [
     "PlanBarsInfo",
     "PlaneInfo",
     "PrefillInfo",
+    "ResponsesInfo",
     "SideBySideInfo",
     "StepsInfo",
     "TimeWeightInfo",
@@ -47,6 +51,7 @@ __all__ = [
     "TimelinesInfo",
     "WaterfallInfo",
     "bound_of_sum",
+    "curves_info",
     "front_info",
     "gap_info",
     "kinds_info",
@@ -55,6 +60,7 @@ __all__ = [
     "outcomes_info",
     "plan_bars_info",
     "plane_info",
+    "plot_curves",
     "plot_front",
     "plot_gap_history",
     "plot_kinds",
@@ -64,6 +70,7 @@ __all__ = [
     "plot_plan_bars",
     "plot_plane",
     "plot_prefill",
+    "plot_responses",
     "plot_side_by_side",
     "plot_steps",
     "plot_time_weight",
@@ -71,6 +78,7 @@ __all__ = [
     "plot_timelines",
     "plot_waterfall",
     "prefill_info",
+    "responses_info",
     "side_by_side_info",
     "steps_info",
     "time_weight_info",
