@@ -33,6 +33,7 @@ PAGES = {  # headings of a notebook's page, the drawings that it has at least, a
         5,
         False,
     ),
+    "07_what_if": (("2. The same without widgets", "3. Why a response", "4. Several policies"), 4, False),
 }
 NEEDS = {"04_cluster": "ray"}
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

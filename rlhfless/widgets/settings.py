@@ -1,5 +1,4 @@
-"""Settings of a what-if: the GPUs, what they cost, what is best, and how lengths are predicted. One value, as JSON or Python
-too.
+"""Settings of a what-if: the GPUs, what they cost, what is best, how lengths are predicted. One value, as JSON or Python too.
 
 Knows profiles, prices and predictors by name; nothing of logs, plans or widgets.
 """
