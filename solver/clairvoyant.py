@@ -47,6 +47,7 @@ from solver.cluster import Cluster
 from solver.errors import PlanningError
 from solver.evaluate import ready_s
 from solver.latency import LatencyModel
+from solver.tables import facts_table
 from solver.workload import FloatArray, Workload
 
 GROUPS = 48  # of responses that share one lam in the third way
@@ -54,6 +55,7 @@ PARTS = 8  # parts of a response's tokens there
 FINE = 3  # values of h, in the third way, between one and its double
 LEAST_REFERENCE = 1 / 32  # h, relative to the largest load of a token, unless the least load is more
 MULTIPLIERS = (1.0, 0.6, 0.3, 0.1, 0.0)  # lam, as multiples of what it is where slots do not bind
+SHOWN = (1.2, 1.5, 2.0, 4.0)  # times the shortest time, where a bound that is printed is read
 
 
 def affine_minorants(latency: LatencyModel, most_context: int) -> list[tuple[float, float, float]]:
@@ -168,7 +170,7 @@ class Share:
     most: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ClairvoyantBound:
     """The bound curve of one workload: least GPU-seconds at a given generation time.
 
@@ -234,6 +236,20 @@ class ClairvoyantBound:
             middle = (low + high) / 2
             low, high = (middle, high) if too_early(middle) else (low, middle)
         return low
+
+    def _facts(self) -> list[tuple[str, str]]:
+        fastest = self.shortest_s()
+        if not math.isfinite(fastest):
+            return [("responses", f"{len(self.length):,}"), ("within reach", "no time")]
+        told = [("responses", f"{len(self.length):,}"), ("no policy is faster than", f"{fastest:.4g} s")]
+        least = ((f"at {factor:g} x that time", self.gpu_seconds(factor * fastest)) for factor in SHOWN)
+        return told + [(name, f"at least {cost:.4g} GPU-seconds") for name, cost in least if math.isfinite(cost)]
+
+    def __repr__(self) -> str:
+        return "ClairvoyantBound(" + "; ".join(f"{name} {value}" for name, value in self._facts()) + ")"
+
+    def _repr_html_(self) -> str:
+        return facts_table("What no policy can beat", self._facts())
 
 
 def clairvoyant_bound(

@@ -28,6 +28,7 @@ from solver.one_kind.relaxation import relaxed
 from solver.one_kind.rounding import at_least, next_fit
 from solver.one_kind.sorted_work import SortedWork
 from solver.plan import Plan, check_release
+from solver.tables import rows_table
 from solver.workload import FloatArray, IntArray, Workload
 
 if TYPE_CHECKING:
@@ -91,6 +92,12 @@ class Front:
             + " to ".join(f"{p.makespan_s:.2f} s / {self.cost_of(p):.4g} {unit} with {len(p.actors)} actors" for p in ends)
             + f", within {self.epsilon:.1%} of every possible plan)"
         )
+
+    def _repr_html_(self) -> str:
+        unit = "GPU-seconds" if self.cost == "gpu_s" else "USD"
+        rows = [(str(len(p.actors)), f"{p.makespan_s:.2f}", f"{self.cost_of(p):.4g}") for p in self.plans]
+        caption = f"{len(rows)} plans, within {self.epsilon:.1%} of every possible plan"
+        return rows_table(caption, ("actors", "time (s)", f"cost ({unit})"), rows)
 
 
 def pareto_front(

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from solver.errors import PlanningError, is_number, is_whole
+from solver.tables import facts_table
 from solver.workload import FloatArray, number_array
 
 TIMES = (
@@ -192,3 +193,19 @@ class LatencyModel:
             f"+ {self.per_response_s * 1e6:.3g} us/response + {self.per_kv_token_s * 1e9:.3g} ns/KV token, "
             f"{self.max_batch} slots, {self.kv_capacity_tokens:,} KV tokens)"
         )
+
+    def _repr_html_(self) -> str:
+        grid = "none: the affine fit is charged"
+        if self.table is not None:
+            grid = f"{len(self.table.batch)} batches x {len(self.table.context_tokens)} contexts"
+        loads = f"{self.per_kv_token_s * 1e6:.3g} per 1,000 KV tokens"
+        facts = [
+            ("actor", f"{self.gpus_per_actor} x {self.kind}"),
+            ("iteration (ms)", f"{self.base_s * 1e3:.3g} + {self.per_response_s * 1e3:.3g} per response + {loads}"),
+            ("measured table", grid),
+            ("fit error", f"mean {self.fit_mean_error:.1%}, most {self.fit_max_error:.1%}"),
+            ("prefill (ms)", f"{self.prefill_base_s * 1e3:.3g} + {self.prefill_per_token_s * 1e6:.3g} per 1,000 tokens"),
+            ("start, sync (s)", f"{self.start_s:.3g}, {self.sync_s:.3g}"),
+            ("slots, KV tokens", f"{self.max_batch:,}, {self.kv_capacity_tokens:,}"),
+        ]
+        return facts_table(f"Latency model {self.name}", facts)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from solver.errors import PlanningError
 from solver.rules import RuntimeRule
+from solver.tables import rows_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -231,11 +232,10 @@ class Plan:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<div>{html.escape(line)}</div>" for line in self._head())
-        rows = "".join(
-            f"<tr><td>{i}</td><td>{html.escape(a.kind)}</td><td>{','.join(map(str, a.gpu_ids))}</td>"
-            f"<td>{len(a.responses)}</td><td>{a.predicted_s:.2f}</td></tr>"
+        rows = [
+            (str(i), a.kind, ",".join(map(str, a.gpu_ids)), f"{len(a.responses):,}", f"{a.predicted_s:.2f}")
             for i, a in enumerate(self.actors)
-        )
-        columns = "".join(f"<th>{name}</th>" for name in ("actor", "kind", "GPUs", "responses", "done at (s)"))
-        return f"<div>{head}<table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table></div>"
+        ]
+        head = "".join(f"<div>{html.escape(line)}</div>" for line in self._head())
+        table = rows_table("Actors", ("actor", "kind", "GPUs", "responses", "done at (s)"), rows)
+        return f"<div>{head}{table}</div>"

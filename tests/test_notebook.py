@@ -39,6 +39,7 @@ PAGES = {  # headings of a notebook's page, the drawings that it has at least, a
         False,
     ),
     "08_paper/01_figures": (("1. Paper says, we find", "Figure 10", "Figure 2b", "Figure 16", "Figure 17"), 14, False),
+    "07_what_if": (("2. The same without widgets", "3. Why a response", "4. Several policies"), 4, False),
 }
 NEEDS = {"04_cluster": "ray", "06_your_logs": "tokenizers"}
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

@@ -13,9 +13,10 @@ from rlhfless.engine.protocol import Request
 from rlhfless.errors import missing_extra
 from rlhfless.executor.actors import Closing, EngineFactory
 from rlhfless.executor.processes import ProcessPool
+from rlhfless.executor.progress import StepProgress, Watch
 from rlhfless.executor.ray_pool import RayPool
 from rlhfless.executor.record import StepRecord
-from rlhfless.executor.step import Watch, check_migration
+from rlhfless.executor.step import check_migration
 from rlhfless.executor.virtual import WatchReplays, check_charging, run_step
 from solver.admission import check_rule
 from solver.cluster import Cluster, MixedCluster
@@ -39,6 +40,7 @@ class Executor:
 
     Attributes:
         clock_s: where the next step starts; next_step: its number.
+        watch: told of every step under way; None tells nobody. What it raises ends the step as an interrupt does.
 
     Raises:
         PlanningError: charging, admission or migration is none that there is.
@@ -68,6 +70,7 @@ class Executor:
         self._how = {"run": run, "admission": admission, "migration": migration}
         self._charging, self._progress = charging, progress
         self.clock_s, self.next_step = 0.0, 0
+        self.watch: Watch | None = None
 
     def __enter__(self) -> Executor:
         return self
@@ -106,16 +109,18 @@ class Executor:
     @contextlib.contextmanager
     def _watching(self, responses: int) -> Iterator[tuple[Watch | None, WatchReplays | None]]:
         if not self._progress:
-            yield None, None
+            yield self.watch, None
             return
         step, seconds = f"step {self.next_step}", "s" if self.pool is not None else "virtual s"
         with contextlib.ExitStack() as bars:
             bar = bars.enter_context(_bar_class()(total=responses, desc=step, unit="response"))
             replays: list[Any] = []  # a bar of their own, once there are any
 
-            def watch(complete: int, now_s: float) -> None:
-                bar.update(complete - bar.n)
-                bar.set_postfix_str(f"{now_s - self.clock_s:.1f} {seconds}")
+            def watch(progress: StepProgress) -> None:
+                bar.update(progress.completed - bar.n)
+                bar.set_postfix_str(f"{progress.now_s - self.clock_s:.1f} {seconds}")
+                if self.watch is not None:
+                    self.watch(progress)
 
             def watch_replays(done: int, of: int) -> None:
                 if not replays:

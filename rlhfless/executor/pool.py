@@ -22,10 +22,10 @@ from rlhfless.executor.check import ChecksRequests, check_before_prefill
 from rlhfless.executor.faults import Faults
 from rlhfless.executor.holdings import Holdings
 from rlhfless.executor.lifecycle import Lifecycle
+from rlhfless.executor.progress import Watch
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.remote import Crew, Order
 from rlhfless.executor.sides import RemoteEngines, Side, prefix_refusal, remote_engines
-from rlhfless.executor.step import Watch
 from rlhfless.executor.wall import WallStep
 from solver.cluster import Cluster, MixedCluster
 from solver.errors import PlanningError

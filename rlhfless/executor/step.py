@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from rlhfless.executor.beginning import holder_of
 from rlhfless.executor.check import check_responses
 from rlhfless.executor.decisions import checked_trigger
 from rlhfless.executor.prefixes import with_computed_tokens
+from rlhfless.executor.progress import StepProgress, Watch
 from rlhfless.executor.record import StepRecord
 from solver.errors import PlanningError
 from solver.plan import Plan
@@ -28,9 +29,6 @@ from solver.workload import IntArray
 from solver.worth import sends_kv
 
 MIGRATION = ("cheaper", "move", "recompute")
-
-Watch = Callable[[int, float], None]
-"""Told how many responses are complete, and when the last of them was, whenever more are."""
 
 A = TypeVar("A", bound=Actor)
 
@@ -94,9 +92,10 @@ class Step(Generic[A]):
             actor.expecting -= len(completions)
             actor.done_s = max(actor.done_s, float(completions.time_s[-1]))
             reached |= actor.asked_at is not None and actor.completed >= actor.asked_at
-        if self.watch is not None:
-            self.watch(self.completed, max(float(c.time_s[-1]) for _, c in together))
         self.record.enter([(actor.holder, completions) for actor, completions in together])
+        if self.watch is not None:
+            now_s = max(float(c.time_s[-1]) for _, c in together)
+            self.watch(StepProgress(self.completed, len(self.complete), now_s, self.record, self.live.values(), self.held))
         return reached
 
     def _tell_decision(self, now_s: float, decision: Decision, sender: A, goes_to: Mapping[int, int]) -> None:

@@ -20,10 +20,10 @@ from rlhfless.executor.actors import EngineFactory, Held, Live, begin
 from rlhfless.executor.billing import bill
 from rlhfless.executor.check import check_gpus
 from rlhfless.executor.prefixes import prefixes_of
+from rlhfless.executor.progress import Watch
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.replay import check_replayable, measure, measure_prefixes
 from rlhfless.executor.retime import StepLog, retime
-from rlhfless.executor.step import Watch
 from rlhfless.executor.virtual_orders import VirtualOrders
 from solver.cluster import Cluster, MixedCluster
 from solver.errors import PlanningError

@@ -14,6 +14,7 @@ except ImportError as error:
 
 from rlhfless.plots.account import AccountInfo, account_info, plot_account
 from rlhfless.plots.bound_curve import bound_of_sum
+from rlhfless.plots.curves import CurvesInfo, curves_info, plot_curves
 from rlhfless.plots.front import FrontInfo, front_info, plot_front
 from rlhfless.plots.gap_history import GapInfo, gap_info, plot_gap_history
 from rlhfless.plots.kinds import KindsInfo, kinds_info, plot_kinds
@@ -24,6 +25,7 @@ from rlhfless.plots.plan_bars import PlanBarsInfo, plan_bars_info, plot_plan_bar
 from rlhfless.plots.plane import PlaneInfo, plane_info, plot_plane
 from rlhfless.plots.planned_steps import PlannedStepsInfo, planned_steps_info, plot_planned_steps
 from rlhfless.plots.prefill import PrefillInfo, plot_prefill, prefill_info
+from rlhfless.plots.responses import ResponsesInfo, plot_responses, responses_info
 from rlhfless.plots.side_by_side import SideBySideInfo, plot_side_by_side, side_by_side_info
 from rlhfless.plots.slider import TimeWeightInfo, plot_time_weight, time_weight_info
 from rlhfless.plots.steps import StepsInfo, plot_steps, steps_info
@@ -34,6 +36,7 @@ from rlhfless.plots.waterfall import WaterfallInfo, plot_waterfall, waterfall_in
 
 __all__ = [
     "AccountInfo",
+    "CurvesInfo",
     "FrontInfo",
     "GapInfo",
     "KindsInfo",
@@ -44,6 +47,7 @@ __all__ = [
     "PlaneInfo",
     "PlannedStepsInfo",
     "PrefillInfo",
+    "ResponsesInfo",
     "SideBySideInfo",
     "StepsInfo",
     "TimeWeightInfo",
@@ -52,6 +56,7 @@ __all__ = [
     "WaterfallInfo",
     "account_info",
     "bound_of_sum",
+    "curves_info",
     "front_info",
     "gap_info",
     "kinds_info",
@@ -62,6 +67,7 @@ __all__ = [
     "plane_info",
     "planned_steps_info",
     "plot_account",
+    "plot_curves",
     "plot_front",
     "plot_gap_history",
     "plot_kinds",
@@ -72,6 +78,7 @@ __all__ = [
     "plot_plane",
     "plot_planned_steps",
     "plot_prefill",
+    "plot_responses",
     "plot_side_by_side",
     "plot_steps",
     "plot_time_weight",
@@ -79,6 +86,7 @@ __all__ = [
     "plot_timelines",
     "plot_waterfall",
     "prefill_info",
+    "responses_info",
     "side_by_side_info",
     "steps_info",
     "time_weight_info",

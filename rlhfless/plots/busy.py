@@ -59,10 +59,21 @@ def busy_share(allocations: pd.DataFrame, spans: pd.DataFrame, rows: int, edges:
     return shares
 
 
-def add_busy_heatmap(fig: go.Figure, allocations: pd.DataFrame, spans: pd.DataFrame, labels: Sequence[str]) -> None:
-    """Add the heatmap: holders x time, share of the time that GPUs are held in which they are busy."""
+def add_busy_heatmap(
+    fig: go.Figure,
+    allocations: pd.DataFrame,
+    spans: pd.DataFrame,
+    labels: Sequence[str],
+    between_s: tuple[float, float] | None = None,
+) -> None:
+    """Add the heatmap: holders x time, share of the time that GPUs are held in which they are busy.
+
+    Args:
+        between_s: only this part of the step, in as many bins; all of it when None.
+    """
     end_s = max(float(table["end_s"].max()) for table in (allocations, spans) if len(table))
-    edges = np.linspace(0.0, max(end_s, 1e-9), BINS + 1)
+    low, high = (0.0, max(end_s, 1e-9)) if between_s is None else between_s
+    edges = np.linspace(low, max(high, low + 1e-9), BINS + 1)
     shares = busy_share(allocations, spans, len(labels), edges)
     middle = (edges[:-1] + edges[1:]) / 2
     fig.add_heatmap(

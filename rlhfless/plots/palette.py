@@ -58,6 +58,7 @@ POLICY_STYLES: dict[str, PolicyStyle] = {
     "spreading": PolicyStyle(SKY, "diamond-tall"),
     "solver": PolicyStyle(BLUE, "star"),
     "folding": PolicyStyle(GREEN, "pentagon"),
+    "this plan": PolicyStyle(BLUE, "star-diamond"),
     "re-planning": PolicyStyle(BLUE, "hexagram"),
     "true lengths": PolicyStyle(YELLOW, "hexagram"),
     "solver+replan": PolicyStyle(BLUE, "hexagram"),

@@ -144,7 +144,7 @@ def plot_plane(
         )  # fmt: skip
     _set_ranges(fig, info)
     fig.add_annotation(
-        xref="paper", yref="paper", x=0.885, y=0.86, ax=50, ay=-38, text="better", showarrow=True, arrowhead=2, arrowwidth=2,
+        xref="paper", yref="paper", x=0.78, y=0.84, ax=44, ay=-34, text="better", showarrow=True, arrowhead=2, arrowwidth=2,
         arrowcolor=BOUND, font={"size": 13},
     )  # fmt: skip
     return styled(fig, title, note, height=460)

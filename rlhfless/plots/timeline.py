@@ -30,6 +30,7 @@ def plot_timeline(
     *,
     roles: Collection[str] | None = None,
     max_spans: int = MAX_SPANS,
+    between_s: tuple[float, float] | None = None,
 ) -> go.Figure:
     """The GPU timeline of a step, coloured by phase, with the plan beside it and idle time as its own light colour.
 
@@ -38,17 +39,20 @@ def plot_timeline(
         step: the last one when None.
         run: the first one of the trace when None.
         roles: only holders of these roles (``("decode",)`` leaves the learner out); all when None.
-        max_spans: a step with more spans is drawn as a heatmap of the share of time that each holder is busy.
+        max_spans: with more spans it is a heatmap of the share of time that each holder is busy.
+        between_s: only this part of the step, in seconds since its start; all of it when None. A part may have few enough spans
+            to be drawn one by one where the whole step has not.
 
     Returns:
         A figure; a trace without allocations and spans gives one that says so.
     """
-    info = timeline_info(trace if roles is None else of_roles(trace, roles), step, run, max_spans=max_spans)
+    chosen = trace if roles is None else of_roles(trace, roles)
+    info = timeline_info(chosen, step, run, max_spans=max_spans, between_s=between_s)
     if info.missing:
         return message_figure(f"GPU timeline of step {info.step}", info.missing)
     fig = go.Figure()
     if len(info.spans) > max_spans:
-        add_busy_heatmap(fig, info.allocations, info.spans, info.labels)
+        add_busy_heatmap(fig, info.allocations, info.spans, info.labels, between_s)
         note = f"{len(info.spans):,} spans: shown as the share of time that each holder is busy"
     else:
         note = add_bars(fig, info)
@@ -64,6 +68,8 @@ def plot_timeline(
         showgrid=False,
     )
     fig.update_xaxes(title="time since the start of the step (s)", rangemode="tozero")
+    if between_s is not None:
+        fig.update_xaxes(range=list(between_s))
     return styled(fig, _title(info), note, height=int(min(760, max(280, 175 + 34 * rows))), barmode="overlay")
 
 

@@ -60,12 +60,21 @@ def of_roles(trace: Trace, roles: Collection[str]) -> Trace:
     return replace(trace, allocations=held, spans=own(trace.spans), events=own(trace.events))
 
 
-def timeline_info(trace: Trace, step: int | None = None, run: str | None = None, *, max_spans: int = MAX_SPANS) -> TimelineInfo:
+def timeline_info(
+    trace: Trace,
+    step: int | None = None,
+    run: str | None = None,
+    *,
+    max_spans: int = MAX_SPANS,
+    between_s: tuple[float, float] | None = None,
+) -> TimelineInfo:
     """What ``plot_timeline`` shows.
 
     Args:
         trace: any trace. step: the last one when None. run: the first one of the trace when None.
         max_spans: if there are more spans, none of them gets a hover text, for they are not drawn one by one.
+        between_s: leave out the spans and events that lie outside this part of the step, in seconds since its start. Sums are
+            of the whole step all the same.
     """
     steps = trace.steps
     run = (trace.runs or [""])[0] if run is None else run
@@ -85,7 +94,11 @@ def timeline_info(trace: Trace, step: int | None = None, run: str | None = None,
         return TimelineInfo(run, step, 0.0, (), (), none, none, none, none, nan, nan, nan, nan, missing=missing)
     start_s = float(recorded["start_s"].min())
     planned = _planned_actors(trace, run, step)
-    holders = list(dict.fromkeys([*held["holder"], *spans["holder"]]))
+    holders = list(dict.fromkeys([*held["holder"], *spans["holder"].unique()]))
+    if between_s is not None:
+        low, high = start_s + between_s[0], start_s + between_s[1]
+        spans = spans[(spans["end_s"] > low) & (spans["start_s"] < high)]
+        events = events[events["time_s"].between(low, high)]
     holders += [name for name in planned if name not in holders] if set(planned) & set(holders) else []
     row_of = {name: row for row, name in enumerate(holders)}
     sums = held[["gpu_seconds", "idle_gpu_seconds", "cost_usd"]].sum(min_count=1).astype(float)
@@ -140,7 +153,7 @@ def _allocation_bars(held: pd.DataFrame, row_of: Mapping[str, int], start_s: flo
 def _span_bars(spans: pd.DataFrame, row_of: Mapping[str, int], start_s: float, with_hover: bool) -> pd.DataFrame:
     bars = spans[["phase", "start_s", "end_s", "background"]].reset_index(drop=True)
     bars[["start_s", "end_s"]] -= start_s
-    bars.insert(0, "row", [row_of[name] for name in spans["holder"]])
+    bars.insert(0, "row", spans["holder"].map(row_of).to_numpy())
     return bars.assign(hover=list(_span_hovers(spans, start_s)) if with_hover else "")
 
 

@@ -24,6 +24,7 @@ except ImportError as error:
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch_forward import one_thread
 from rlhfless.executor import ActorError, ProcessPool, RayPool, StepRecord, run_step
+from rlhfless.executor.progress import Watch
 from rlhfless.scheduling import PlanningInput, SchedulingPolicy
 from rlhfless.trace import Trace
 from rlhfless.training.algorithm import Algorithm
@@ -66,6 +67,9 @@ class Trainer:
         callbacks: told of every step and of the end, in their order.
         resume: continue the run in ``folder``.
 
+    Attributes:
+        watch: told of every generation under way; None tells nobody. What it raises ends the step as an interrupt does.
+
     Raises:
         TrainError: the options do not fit, or the folder holds nothing to resume.
         MissingExtra, InputError: the engine is not installed, or a version that is not supported; something does not fit.
@@ -94,6 +98,7 @@ class Trainer:
         self.kept, self.task, self.rewards, self.engines = parts.kept, parts.task, parts.rewards, parts.engines
         self.pool, self._own_pool, self._meta = parts.pool, executor is None, parts.meta
         self._closed = False
+        self.watch: Watch | None = None
 
     @classmethod
     def continue_from(cls, trace: Trace, model: str | Path, *, progress: bool = True, **changes: Any) -> Trainer:
@@ -254,9 +259,13 @@ class Trainer:
         requests, name = self.requests(problems, step), self._meta["run"]
         given: dict[str, Any] = {"run": name, "step": step, "start_s": self.kept.position.clock_s}
         if self.pool is None:
-            return run_step(plan, requests, engines, self.latency, self.cluster, charging=self.config.charging, **given)
+            return run_step(
+                plan, requests, engines, self.latency, self.cluster, charging=self.config.charging, watch=self.watch, **given
+            )  # fmt: skip
         forecast = None if workload is None else from_scenarios(workload)
-        return self.pool.run_step(plan, requests, engines, self.latency, self.cluster, forecast=forecast, **given)
+        return self.pool.run_step(
+            plan, requests, engines, self.latency, self.cluster, forecast=forecast, watch=self.watch, **given
+        )  # fmt: skip
 
     def _keep_unfinished(self, error: ActorError, problems: Sequence[Problem], workload: Workload) -> None:
         """What a step that could not be finished left goes beside the trace, if one is kept and a response was complete."""

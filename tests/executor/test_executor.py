@@ -17,7 +17,7 @@ from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.engine.torch_memory import admission_within
 from rlhfless.executor import Executor, StepRecord, run_step
-from rlhfless.executor.step import Watch
+from rlhfless.executor.progress import StepProgress, Watch
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 from solver import Cluster, LatencyModel, Plan, PlanningError
@@ -53,7 +53,7 @@ def test_watching_changes_nothing_and_sees_every_completion() -> None:
     plan = plan_of([range(0, 4), range(4, 8)], slots=3)
     seen: list[tuple[int, float]] = []
     made = engines()
-    watched = run_step(plan, requests(), made, LATENCY, CLUSTER, watch=lambda n, at_s: seen.append((n, at_s)))
+    watched = run_step(plan, requests(), made, LATENCY, CLUSTER, watch=lambda p: seen.append((p.completed, p.now_s)))
     plain = run_step(plan, requests(), made, LATENCY, CLUSTER)
     assert [n for n, _ in seen] == sorted(n for n, _ in seen)
     assert seen[-1] == (8, pytest.approx(plain.makespan_s))
@@ -88,7 +88,7 @@ class Pool:
 
     def run_step(self, plan: Plan, requests: list[Request], *_: object, watch: Watch, **given: object) -> StepRecord:
         for n in (1, 2, 8):
-            watch(n, 0.5 * n)
+            watch(StepProgress(n, 8, 0.5 * n, StepRecord("run", 0, plan, 0.0), [], []))
         return StepRecord("run", 0, plan, 0.0)
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from rlhfless.engine.torch_engine import TorchEngine
 from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.executor import Executor, run_step
+from rlhfless.executor.progress import StepProgress
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 from solver import Admission, Cluster, LatencyModel
@@ -139,7 +140,7 @@ def test_an_actor_that_is_done_is_closed_while_others_go_on(noted: type[Noted]) 
     seen = []
     run_step(
         plan_of([[0], [1], [2]]), step.requests(), noted, step.latency, step.cluster,
-        watch=lambda complete, _: seen.append((complete, len(noted.open))),
+        watch=lambda progress: seen.append((progress.completed, len(noted.open))),
     )  # fmt: skip
     assert seen[:2] == [(1, 3), (2, 2)]
     assert not noted.open
@@ -156,7 +157,7 @@ def test_a_moved_cache_says_its_bytes(engines: TorchEngineFactory) -> None:
 def test_what_ends_a_step_early_closes_its_engines(noted: type[Noted]) -> None:
     step = uniform_step([2, 9])
 
-    def interrupt(complete: int, _: float) -> None:
+    def interrupt(_: StepProgress) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -1,0 +1,54 @@
+"""``%load_ext rlhfless``, then ``%rlhfless PATH``: the report of a trace or a log, shown in the notebook.
+
+Knows IPython and the report's page; nothing of what is in it. The page is shown in a frame of its own, which may run its own
+scripts and reach nothing of the notebook.
+"""
+
+from __future__ import annotations
+
+import html
+import shlex
+from typing import Any
+
+from rlhfless.errors import InputError
+
+HEIGHT_PX = 820
+
+
+class ReportFrame:
+    """A page in a frame.
+
+    Attributes:
+        page: the page's HTML; its texts are escaped by whoever wrote it.
+    """
+
+    def __init__(self, page: str, name: str) -> None:
+        self.page, self._name = page, name
+
+    def _repr_html_(self) -> str:
+        name, page = (html.escape(text, quote=True) for text in (self._name, self.page))
+        style = f"width:100%;height:{HEIGHT_PX}px;border:1px solid rgba(127,127,127,0.4);border-radius:6px"
+        return f"<iframe title='{name}' sandbox='allow-scripts' style='{style}' srcdoc=\"{page}\"></iframe>"
+
+    def __repr__(self) -> str:
+        return f"{self._name} ({len(self.page):,} characters of HTML; show it in a notebook, or use `rlhfless report`)"
+
+
+def report_of(line: str) -> ReportFrame:
+    """The report of the path in a line of magic.
+
+    Raises:
+        InputError: the line is not one path.
+        TraceError: there is no trace or log at the path.
+    """
+    from rlhfless.report import report_html
+
+    words = shlex.split(line)
+    if len(words) != 1:
+        raise InputError(f"%rlhfless takes one path of a trace or a log, not {len(words)}: %rlhfless out/run")
+    return ReportFrame(report_html(words[0]), f"Report of {words[0]}")
+
+
+def register(ipython: Any) -> None:
+    """Give an IPython shell the magic ``%rlhfless``."""
+    ipython.register_magic_function(report_of, magic_kind="line", magic_name="rlhfless")

@@ -1,0 +1,84 @@
+"""How a run goes, step by step: reward, response length, actors, idle share and cost against the static schedule.
+
+Knows a table of steps; nothing of how they were run.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from rlhfless.plots.palette import BLUE, GREEN, ORANGE, SKY, VERMILLION
+from rlhfless.plots.style import counted, message_figure, number, styled
+
+TITLE = "How the run goes"
+CURVES = (
+    ("mean_reward", "mean reward", BLUE, "circle", "solid"),
+    ("mean_response_tokens", "mean length (tokens)", ORANGE, "square", "solid"),
+    ("actors", "actors", GREEN, "diamond", "dot"),
+    ("idle_share", "idle share of GPU-seconds", VERMILLION, "triangle-up", "dash"),
+    ("against_static", "GPU-seconds, static = 1", SKY, "star", "solid"),
+)
+
+
+class CurvesInfo(NamedTuple):
+    """One row per step: ``step`` and the columns of ``CURVES`` that are known, the others left out.
+
+    Attributes:
+        missing: why there is nothing to show, or the empty text.
+    """
+
+    table: pd.DataFrame
+    missing: str = ""
+
+
+def curves_info(steps: pd.DataFrame) -> CurvesInfo:
+    """What ``plot_curves`` shows.
+
+    Args:
+        steps: as ``LiveRun.table`` has them: ``step``, and ``idle_gpu_seconds, gpu_seconds``, ``generation_gpu_seconds,
+            static_gpu_seconds``, ``mean_reward, mean_response_tokens, actors`` where they are known.
+    """
+    if steps.empty:
+        return CurvesInfo(pd.DataFrame(), "No step is complete yet.")
+    table = steps.copy()
+    for name, part, whole in (
+        ("idle_share", "idle_gpu_seconds", "gpu_seconds"),
+        ("against_static", "generation_gpu_seconds", "static_gpu_seconds"),
+    ):
+        if {part, whole} <= set(table):
+            table[name] = table[part].astype(float) / table[whole].astype(float).where(table[whole] > 0)
+    known = [name for name, *_ in CURVES if name in table and table[name].notna().any()]
+    return CurvesInfo(table[["step", *known]].astype(float).reset_index(drop=True))
+
+
+def plot_curves(steps: pd.DataFrame) -> go.Figure:
+    """A curve per number, below each other over the steps; numbers that are not known have none.
+
+    Returns:
+        A figure; no steps give one that says so.
+    """
+    info = curves_info(steps)
+    if info.missing:
+        return message_figure(TITLE, info.missing)
+    table = info.table
+    shown = [curve for curve in CURVES if curve[0] in table]
+    fig = make_subplots(rows=len(shown), cols=1, shared_xaxes=True, vertical_spacing=0.05)
+    for row, (name, title, colour, symbol, dash) in enumerate(shown, start=1):
+        fig.add_scatter(
+            x=table["step"], y=table[name], mode="lines+markers", name=title, line={"color": colour, "dash": dash},
+            marker={"symbol": symbol, "size": 7}, showlegend=False, row=row, col=1,
+            hovertemplate=f"<b>step %{{x}}</b><br>{title}: %{{y:.4g}}<extra></extra>",
+        )  # fmt: skip
+        last = table[name].dropna().iloc[-1]
+        fig.add_annotation(
+            text=f"{title}: {number(last)}", x=0, xref="x domain" if row == 1 else f"x{row} domain", xanchor="left", y=1,
+            yref="y domain" if row == 1 else f"y{row} domain", yanchor="bottom", showarrow=False, font={"size": 11},
+        )  # fmt: skip
+        fig.update_yaxes(rangemode="tozero" if name != "mean_reward" else "normal", nticks=4, row=row, col=1)
+    fig.update_xaxes(title="step", tickformat="d", row=len(shown), col=1)
+    styled(fig, f"{TITLE}: {counted(len(table), 'step')}", height=100 + 92 * len(shown))
+    return fig.update_layout(margin={"t": 70})

@@ -1,0 +1,119 @@
+"""The responses of one actor as bars in time: when each joined the batch, how long it stayed, and which were cut off.
+
+Knows rollouts with times; nothing of plans. One row per response, in the order in which they joined.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from rlhfless.plots.palette import BLUE, IDLE, VERMILLION
+from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
+from rlhfless.trace import Trace
+
+NEEDED = ("actor", "start_s", "end_s")
+MOST_BARS = 5_000
+LOOKS = (
+    ("complete", BLUE, "", "decoding"),
+    ("cut", VERMILLION, "x", "decoding, cut off by the limit"),
+)
+
+
+class ResponsesInfo(NamedTuple):
+    """The responses of one holder in one step; times are seconds since the step's start.
+
+    Attributes:
+        holder: whose they are.
+        bars: ``row, index`` (row of ``trace.rollouts``), ``prompt_id, sample, start_s, end_s, kind`` (``complete`` or ``cut``),
+            ``hover``.
+        missing: why there is nothing to show, or the empty text.
+    """
+
+    holder: str
+    bars: pd.DataFrame
+    missing: str = ""
+
+
+def responses_info(trace: Trace, holder: str | None = None, step: int | None = None) -> ResponsesInfo:
+    """What ``plot_responses`` shows; its arguments are described there."""
+    step = (trace.steps or [0])[-1] if step is None else step
+    rows = trace.rollouts
+    none = pd.DataFrame(columns=["row", "index", "prompt_id", "sample", "start_s", "end_s", "kind", "hover"])
+    if any(name not in rows for name in NEEDED):
+        return ResponsesInfo(holder or "", none, "The trace does not say when responses were generated, and by whom.")
+    rows = rows[(rows["step"] == step) & rows["start_s"].notna() & rows["end_s"].notna()]
+    if holder is None and len(rows):
+        holder = str(rows["actor"].dropna().sort_values().iloc[0]) if rows["actor"].notna().any() else ""
+    own = rows[rows["actor"] == holder].sort_values(["start_s", "end_s"], kind="stable")
+    if own.empty:
+        return ResponsesInfo(holder or "", none, f"{clean(holder or 'Nobody')} completed no response in step {step}.")
+    if len(own) > MOST_BARS:
+        return ResponsesInfo(holder or "", none, f"{len(own):,} responses are more than can be drawn one by one.")
+    held = trace.allocations[trace.allocations["step"] == step]
+    began = float(held["start_s"].min()) if len(held) else float(own["start_s"].min())
+    bars = pd.DataFrame(
+        {
+            "row": np.arange(len(own)),
+            "index": own.index,
+            "prompt_id": own["prompt_id"].astype(str),
+            "sample": own["sample"],
+            "start_s": own["start_s"] - began,
+            "end_s": own["end_s"] - began,
+            "kind": np.where(own["finish_reason"] == "length", "cut", "complete"),
+        }
+    ).reset_index(drop=True)
+    predicted = own["predicted_tokens"] if "predicted_tokens" in own else pd.Series(np.nan, own.index)
+    bars["hover"] = [
+        hover(
+            [
+                ("predicted", number(guess, "tokens")),
+                ("generated", f"{tokens:,} tokens"),
+                ("time", f"{number(one.start_s, 's')} to {number(one.end_s, 's')}"),
+            ],
+            f"prompt {clean(one.prompt_id, 30)}, sample {one.sample}",
+        )
+        for one, guess, tokens in zip(bars.itertuples(), predicted, own["response_tokens"], strict=True)
+    ]
+    return ResponsesInfo(str(holder), bars)
+
+
+def plot_responses(trace: Trace, holder: str | None = None, step: int | None = None) -> go.Figure:
+    """The responses of one actor, a bar each, in the order in which they joined.
+
+    Args:
+        trace: of an executed run. holder: the actor's name (``actor-0``); the first one when None. step: the last one when
+            None.
+
+    Returns:
+        A figure whose bars have the row of ``trace.rollouts`` as ``customdata``; a trace without times gives one that says so.
+    """
+    info = responses_info(trace, holder, step)
+    title = f"Responses of {clean(info.holder)}" if info.holder else "Responses of an actor"
+    if info.missing:
+        return message_figure(title, info.missing)
+    bars = info.bars
+    fig = go.Figure()
+    waits = bars[bars["start_s"] > 0]
+    if len(waits):
+        fig.add_bar(
+            base=np.zeros(len(waits)), x=waits["start_s"], y=waits["row"], orientation="h", name="not begun", width=0.5,
+            marker={"color": IDLE, "line": {"width": 0}}, customdata=waits["index"], hovertext=waits["hover"].tolist(),
+            hoverinfo="text",
+        )  # fmt: skip
+    for kind, colour, hatch, name in LOOKS:
+        own = bars[bars["kind"] == kind]
+        if len(own):
+            fig.add_bar(
+                base=own["start_s"], x=own["end_s"] - own["start_s"], y=own["row"], orientation="h", name=name, width=0.9,
+                marker={"color": colour, "line": {"width": 0}, "pattern": {"shape": hatch, "size": 5, "fgopacity": 0.5}},
+                customdata=own["index"], hovertext=own["hover"].tolist(), hoverinfo="text",
+            )  # fmt: skip
+    fig.update_yaxes(range=[len(bars) - 0.4, -0.6], title="response, in order of joining", showgrid=False, zeroline=False)
+    fig.update_xaxes(title="time since the start of the step (s)", rangemode="tozero")
+    legend = {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "traceorder": "normal"}
+    styled(fig, f"{title}: {counted(len(bars), 'response')}", height=380, barmode="overlay", bargap=0.1, legend=legend)
+    return fig.update_layout(margin={"t": 84})

@@ -1,0 +1,49 @@
+"""Dashboards for notebooks: knobs in, figures out. Everything in them is computed by functions that need no widget.
+
+``explore``, ``live``, ``compare`` and ``zoom`` need the extra ``notebook`` and are loaded when they are first used. What they
+show is worked out by ``WhatIf`` and ``placement``, ``LiveRun``, ``compared`` and ``rlhfless.plots``, which need no widget.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from rlhfless.widgets.beside import Compared, compared
+from rlhfless.widgets.live_run import LiveRun
+from rlhfless.widgets.live_steps import steps_of
+from rlhfless.widgets.placing import Placement, placement
+from rlhfless.widgets.settings import Settings
+from rlhfless.widgets.what_if import Alternatives, Planned, WhatIf
+
+if TYPE_CHECKING:
+    from rlhfless.widgets.comparison import compare
+    from rlhfless.widgets.explorer import explore
+    from rlhfless.widgets.live_view import live
+    from rlhfless.widgets.zooming import zoom
+
+DASHBOARDS = {"compare": "comparison", "explore": "explorer", "live": "live_view", "zoom": "zooming"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in DASHBOARDS:
+        return getattr(importlib.import_module(f"rlhfless.widgets.{DASHBOARDS[name]}"), name)
+    raise AttributeError(f"module 'rlhfless.widgets' has no attribute {name!r}")
+
+
+__all__ = [
+    "Alternatives",
+    "Compared",
+    "LiveRun",
+    "Placement",
+    "Planned",
+    "Settings",
+    "WhatIf",
+    "compare",
+    "compared",
+    "explore",
+    "live",
+    "placement",
+    "steps_of",
+    "zoom",
+]

@@ -1,0 +1,103 @@
+"""Several runs or policies in numbers beside each other, with what differs marked. ``compare`` without its widgets.
+
+Knows traces; nothing of widgets or figures. The first is what the others are compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import pandas as pd
+
+from rlhfless.trace import Trace, TraceError, step_metrics
+
+SUMS = ("time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd")
+LESS_IS_BETTER = (*SUMS, "idle_share")
+COLUMNS = (*SUMS, "idle_share", "actors", "responses", "mean_response_tokens", "mean_reward", "truncated_share")
+NOTICED = 0.005
+"""Relative differences that are smaller are not marked."""
+
+
+class Compared(NamedTuple):
+    """Runs beside each other.
+
+    Attributes:
+        table: one row per name, over the same steps of all: sums of times and costs, means of ``actors`` and the rest.
+        relative: the same relative to the first row, minus 1.
+        marks: ``better``, ``worse``, ``differs`` (where neither is) or the empty text, in the same places.
+        steps: the steps that all of them have.
+        differs: what the runs' descriptions differ in: ``name`` → one text per run.
+    """
+
+    table: pd.DataFrame
+    relative: pd.DataFrame
+    marks: pd.DataFrame
+    steps: list[int]
+    differs: dict[str, list[str]]
+
+
+def compared(traces: Mapping[str, Trace], step: int | None = None) -> Compared:
+    """Numbers of several traces beside each other.
+
+    Args:
+        traces: name to trace; each of one run. step: this one alone; all steps that they share when None.
+
+    Raises:
+        TraceError: there is none, one holds several runs, or they share no step.
+    """
+    if not traces:
+        raise TraceError("there are no traces to compare; at least one is needed")
+    for trace in traces.values():
+        _ = trace.run  # refuses several runs
+    steps = sorted(set.intersection(*(set(trace.steps) for trace in traces.values())))
+    steps = steps if step is None else [one for one in steps if one == step]
+    if not steps:
+        what = "no step" if step is None else f"no step {step}"
+        raise TraceError(f"the traces share {what}; give runs of the same steps")
+    rows = {}
+    for name, trace in traces.items():
+        metrics = step_metrics(trace)
+        own = metrics[metrics["step"].isin(steps)]
+        sums = own[list(SUMS)].sum(min_count=1).astype(float)
+        weights = own["responses"].astype(float)
+        means = {
+            key: float((own[key].astype(float) * weights).sum() / weights.sum()) if own[key].notna().all() else float("nan")
+            for key in ("mean_response_tokens", "mean_reward", "truncated_share")
+        }
+        rows[str(name)] = {
+            **sums,
+            "idle_share": sums["idle_gpu_seconds"] / sums["gpu_seconds"] if sums["gpu_seconds"] > 0 else float("nan"),
+            "actors": float(own["actors"].astype(float).mean()),
+            "responses": float(weights.sum()),
+            **means,
+        }
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=list(COLUMNS)).astype(float)
+    first = table.iloc[0]
+    relative = table / first.where(first != 0) - 1
+    marks = relative.apply(lambda column: column.map(lambda change: _mark(str(column.name), change)))
+    return Compared(table, relative, marks, steps, _differs(traces))
+
+
+def _mark(column: str, change: float) -> str:
+    if not abs(change) > NOTICED:
+        return ""
+    if column in LESS_IS_BETTER:
+        return "better" if change < 0 else "worse"
+    return ("better" if change > 0 else "worse") if column == "mean_reward" else "differs"
+
+
+def _differs(traces: Mapping[str, Trace]) -> dict[str, list[str]]:
+    """What the descriptions of the runs differ in, the cluster and the configuration entry by entry."""
+    flat = []
+    for trace in traces.values():
+        one: dict[str, str] = {}
+        for key, value in trace.meta.items():
+            if isinstance(value, dict):
+                one |= {f"{key}.{name}": str(inner) for name, inner in value.items()}
+            elif key != "steps":
+                one[key] = str(value)
+        flat.append(one)
+    names = sorted({name for one in flat for name in one})
+    told = {name: [one.get(name, "not said") for one in flat] for name in names}
+    return {name: values for name, values in told.items() if len(set(values)) > 1}

@@ -1,0 +1,92 @@
+"""``compare``: several runs or policies beside each other, step by step or all together.
+
+Knows widgets and figures; the numbers and their marks are ``compared``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+import pandas as pd
+
+from rlhfless.plots import plot_plane, plot_timelines
+from rlhfless.plots.style import number, signed_share
+from rlhfless.trace import Trace, TraceError, read_trace
+from rlhfless.widgets import pieces
+from rlhfless.widgets.beside import Compared, compared
+from rlhfless.widgets.panes import Panes
+
+ROWS = ((("numbers", 1),), (("plane", 2), ("timelines", 3)))
+ALL = "all steps"
+SHARES = ("idle_share", "truncated_share")
+
+
+class Comparison(widgets.VBox):  # type: ignore[misc]
+    """The dashboard that ``compare`` makes.
+
+    Attributes:
+        step: which steps are shown: a step, or ``all steps``. shown: their numbers.
+    """
+
+    def __init__(self, traces: Mapping[str, Trace]) -> None:
+        self.traces = dict(traces)
+        self.shown = compared(self.traces)
+        self.panes = Panes(ROWS, ("numbers",))
+        self.step = widgets.SelectionSlider(
+            options=[ALL, *self.shown.steps], value=ALL, description="step", layout=widgets.Layout(width="480px")
+        )
+        self.step.observe(lambda _: self._show(), "value")
+        super().__init__([self.step, self.panes])
+        self._show()
+
+    def _show(self) -> None:
+        step = None if self.step.value == ALL else int(self.step.value)
+        self.shown = compared(self.traces, step)
+        self.panes.put("numbers", numbers_html(self.shown))
+        results = self.shown.table.reset_index(names="policy")[["policy", "time_s", "gpu_seconds", "cost_usd"]]
+        title = f"Time against cost: {ALL if step is None else f'step {step}'}"
+        self.panes.draw("plane", plot_plane(results, title=title))
+        self.panes.draw("timelines", plot_timelines(self.traces, self.shown.steps[-1]))
+
+
+def numbers_html(shown: Compared) -> str:
+    """The numbers as HTML; a difference to the first row is marked by a sign and in words, not by colour alone."""
+    table = shown.table.loc[:, shown.table.notna().any()]
+    rows, marks = [], []
+    for i, (name, values) in enumerate(table.iterrows()):
+        cells, signs = [str(name)[:80]], [""]
+        for column, value in values.items():
+            told = f"{value:.1%}" if column in SHARES and pd.notna(value) else number(value, digits=4)
+            change = shown.relative.loc[name, column]
+            mark = shown.marks.loc[name, column]
+            cells.append(told + (f" ({signed_share(change)})" if i and mark and signed_share(change) else ""))
+            signs.append(mark if mark != "differs" else "")
+        rows.append(cells)
+        marks.append(signs)
+    head = ["", *(column.replace("_s", " (s)") if column == "time_s" else column.replace("_", " ") for column in table.columns)]
+    steps = f"{len(shown.steps)} steps" if len(shown.steps) > 1 else f"step {shown.steps[0]}"
+    told = pieces.table(head, rows, f"{steps}; ▼ better and ▲ worse than {rows[0][0]}", marks)
+    if shown.differs:
+        differs = [(name, *(value[:120] for value in values)) for name, values in shown.differs.items()]
+        told += pieces.table(["the runs differ in", *(row[0] for row in rows)], differs)
+    return told
+
+
+def compare(traces: Mapping[str, Trace | str | Path]) -> Comparison:
+    """Several runs or policies beside each other: numbers with what differs marked, time against cost, timelines.
+
+    The same without widgets: ``compared(traces)``, ``plot_plane``, ``plot_timelines``.
+
+    Args:
+        traces: name to trace or trace folder; the first is what the others are compared with. ``simulate(...).traces`` is one.
+
+    Raises:
+        TraceError: one is no trace or holds several runs, or they share no step.
+    """
+    if not isinstance(traces, Mapping):
+        raise TraceError(f"{type(traces).__name__} names no runs; a mapping from names to traces is needed")
+    read: dict[str, Any] = {name: one if isinstance(one, Trace) else read_trace(one) for name, one in traces.items()}
+    return Comparison(read)

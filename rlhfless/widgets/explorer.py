@@ -1,0 +1,228 @@
+"""``explore``: sliders over the settings of a step's plan, and everything that follows from them.
+
+Knows widgets and figures; what follows is worked out by ``what_if``, which needs no widget. A move of a slider asks for a new
+plan; a thread works on the newest request only. The plan's panes come first, then the policies, the front and the bound; what
+is still of an earlier request is grey.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+import pandas as pd
+
+from rlhfless.errors import InputError
+from rlhfless.latency import usd_per_gpu_hour
+from rlhfless.plots import plot_responses, plot_timeline
+from rlhfless.plots.style import number
+from rlhfless.trace import Trace
+from rlhfless.widgets import pieces
+from rlhfless.widgets.explorer_parts import actors_table, plane, response_html
+from rlhfless.widgets.latest import Latest, Newest
+from rlhfless.widgets.panes import Panes
+from rlhfless.widgets.settings import PREDICTORS, Settings, latency_of, models
+from rlhfless.widgets.what_if import Alternatives, Planned, WhatIf
+from solver.errors import PlanningError
+
+GPUS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+PLAN_PANES, CURVE_PANES = ("facts", "timeline", "actors", "responses", "copy"), ("plane",)
+ROWS = (
+    (("facts", 1),),
+    (("timeline", 6), ("plane", 5)),
+    (("actors", 2), ("responses", 3)),
+    (("response", 3), ("copy", 2)),
+)
+HTML = ("facts", "actors", "response", "copy")
+HINT = "Click a bar of the timeline to see that actor's responses, and a response to see why it is there."
+
+
+class Explorer(widgets.VBox):  # type: ignore[misc]
+    """The dashboard that ``explore`` makes.
+
+    Attributes:
+        what_if: the step. settings: of what is shown.
+        planned, others: what is shown of it by now; ``wait`` waits for the newest.
+        error: what went wrong with the newest request, or None.
+    """
+
+    def __init__(self, what_if: WhatIf, settings: Settings) -> None:
+        self.what_if, self.settings = what_if, settings
+        self.planned: Planned | None = None
+        self.others: Alternatives | None = None
+        self.error: Exception | None = None
+        self.actor = 0
+        self._requests = 0
+        self._listening = True
+        self.panes = Panes(ROWS, HTML, on_click=self._clicked)
+        self.panes.put("response", pieces.paragraph(HINT))
+        self._models = models()
+        self._make_controls()
+        self._latest: Latest[tuple[int, dict[str, Any]]] = Latest(self._work, self._failed)
+        first, second = widgets.HBox(self._first), widgets.HBox(self._second)
+        for line in (first, second):
+            line.layout = widgets.Layout(flex_flow="row wrap")
+        super().__init__([first, second, self.panes])
+        self._ask()
+
+    def wait(self, timeout_s: float | None = 30.0) -> bool:
+        """Wait until everything that was asked is shown; whether that was so in time."""
+        return self._latest.wait(timeout_s)
+
+    # --- controls -----------------------------------------------------------------------------------------------------
+
+    def _make_controls(self) -> None:
+        s, wide = self.settings, widgets.Layout(width="302px")
+        style = {"description_width": "112px"}
+        same: dict[str, Any] = {"layout": wide, "style": style}
+        kind = next(k for k, sizes in self._models.items() if s.profile in sizes.values())
+        sizes = self._models[kind]
+        price = s.setting.cluster.usd_per_gpu_hour
+        self.time_weight = widgets.FloatSlider(
+            s.time_weight, min=0, max=1, step=0.05, description="time weight", readout_format=".2f", **same
+        )
+        counts = sorted({*GPUS, s.gpus})
+        self.gpus = widgets.SelectionSlider(options=counts, value=s.gpus, description="GPUs", **same)
+        self.kind = widgets.Dropdown(options=list(self._models), value=kind, description="GPU kind", **same)
+        per_actor = latency_of(s.profile).gpus_per_actor
+        self.per_actor = widgets.SelectionSlider(options=sorted(sizes), value=per_actor, description="GPUs per actor", **same)
+        self.price = widgets.BoundedFloatText(price, min=0, max=1000, step=0.1, description="USD per GPU-h", **same)
+        self.tau = widgets.FloatSlider(s.tau, min=0.05, max=1, step=0.05, description="tau (rlhfless)", **same)
+        self.predictor = widgets.Dropdown(options=list(PREDICTORS), value=s.predictor, description="predictor", **same)
+        self._first = [self.time_weight, self.gpus, self.kind, self.per_actor]
+        self._second = [self.tau, self.price, self.predictor]
+        self.kind.observe(self._kind_changed, "value")
+        for control in (self.time_weight, self.gpus, self.per_actor, self.price, self.tau, self.predictor):
+            control.observe(self._changed, "value")
+
+    def _kind_changed(self, change: dict[str, Any]) -> None:
+        """Another kind has other sizes of actors and another list price: all of it is one request."""
+        sizes = self._models[change["new"]]
+        self._listening = False
+        per_actor = self.per_actor.value if self.per_actor.value in sizes else min(sizes)
+        self.per_actor.options = sorted(sizes)
+        self.per_actor.value = per_actor
+        self.price.value = usd_per_gpu_hour(latency_of(sizes[per_actor]).kind)
+        self._listening = True
+        self._changed(change)
+
+    def _changed(self, _: object) -> None:
+        if self._listening:
+            self._ask()
+
+    def _ask(self) -> None:
+        """Ask for what the controls say."""
+        self._requests += 1
+        profile = self._models[self.kind.value][self.per_actor.value]
+        chosen = {
+            "profile": profile,
+            "gpus": self.gpus.value,
+            "time_weight": round(self.time_weight.value, 4),
+            "tau": round(self.tau.value, 4),
+            "usd_per_gpu_hour": float(self.price.value),
+            "predictor": self.predictor.value,
+        }
+        self.panes.grey([*PLAN_PANES, *CURVE_PANES])
+        self._latest.submit((self._requests, chosen))
+
+    # --- work, in a thread -----------------------------------------------------------------------------------------------
+
+    def _work(self, request: tuple[int, dict[str, Any]], newest: Newest) -> None:
+        asked, chosen = request
+        try:
+            planned = self.what_if.plan(Settings(**chosen))
+        except (InputError, PlanningError) as error:
+            self._failed(error)
+            return
+        if not newest():
+            return
+        self.settings, self.planned, self.error = planned.settings, planned, None
+        self._show_plan(planned, asked)
+        others = self.what_if.alternatives(planned, newest)
+        if others is None or not newest():
+            return
+        self.others = others
+        self._show_others(others, asked)
+
+    def _failed(self, error: Exception) -> None:
+        """Say it where the numbers were; the figures stay grey, as they are of other settings."""
+        self.error = error
+        self.panes.put("facts", pieces.problem(f"{type(error).__name__}: {error}"))
+        self.panes.grey([name for name in (*PLAN_PANES, *CURVE_PANES) if name != "facts"])
+
+    def _show_plan(self, planned: Planned, asked: int) -> None:
+        plan = planned.plan
+        self.panes.put(
+            "facts",
+            pieces.cards(
+                [
+                    ("actors", len(plan.actors)),
+                    ("time, executed", number(planned.time_s, "s")),
+                    ("as planned", number(plan.makespan_s, "s")),
+                    ("GPU-seconds", number(planned.gpu_seconds, digits=4)),
+                    ("cost", number(planned.cost_usd, "USD")),
+                    ("gap to the bound", "unknown" if plan.gap is None else f"{plan.gap:.2%}"),
+                    ("planned in", number(1e3 * planned.seconds, "ms")),
+                ]
+            ),
+        )
+        figure = plot_timeline(planned.trace, self.what_if.step)
+        self.panes.draw("timeline", figure.update_layout(height=440, title_font_size=13), asked)
+        self.panes.put("actors", actors_table(planned.actors))
+        self.actor = min(self.actor, len(plan.actors) - 1)
+        self._show_responses(planned, asked)
+        code, text = self.copied()
+        self.panes.put("copy", pieces.copies([("Copy as Python", "as-python", code), ("Copy as JSON", "as-json", text)]))
+        self.panes.grey(CURVE_PANES)
+
+    def _show_responses(self, planned: Planned, asked: int) -> None:
+        self.panes.draw("responses", plot_responses(planned.trace, f"actor-{self.actor}", self.what_if.step), asked)
+
+    def _show_others(self, others: Alternatives, asked: int) -> None:
+        figure = plane(others, self.settings)
+        figure.update_layout(height=440)
+        self.panes.draw("plane", figure, asked)
+        self.panes.grey(())
+
+    # --- clicks -----------------------------------------------------------------------------------------------------------
+
+    def _clicked(self, pane: str, point: dict[str, Any]) -> None:
+        """A bar of the timeline chooses an actor, a bar of its responses tells of that one."""
+        planned = self.planned
+        if planned is None:
+            return
+        if pane == "timeline" and isinstance(point["y"], int | float):
+            self.actor = min(max(0, round(point["y"])), len(planned.plan.actors) - 1)
+            self._show_responses(planned, self._requests)
+        elif pane == "responses" and isinstance(point["customdata"], int):
+            self.show_response(point["customdata"])
+
+    def show_response(self, response: int) -> None:
+        """Tell of a response of the step, by its index: texts, history, prediction, and why it is where it is."""
+        if self.planned is not None:
+            self.panes.put("response", response_html(self.what_if, self.planned, response))
+
+    def copied(self) -> tuple[str, str]:
+        """The state of the controls as Python code and as JSON."""
+        return self.settings.to_python(self.what_if.source, self.what_if.step), self.settings.to_json()
+
+
+def explore(
+    trace: Trace | pd.DataFrame | str | Path, step: int | None = None, settings: Settings | None = None, **changes: Any
+) -> Explorer:
+    """What if: sliders over the GPUs, the price and the objective of one step of a log; every move plans the step anew.
+
+    The same without widgets: ``WhatIf(trace, step).plan(Settings(...))``, then ``.alternatives(...)``.
+
+    Args:
+        trace: a trace, rollouts, or the path of either. step: to plan; the last one when None.
+        settings: to begin with; those of the run where None. changes: single settings to begin with.
+
+    Raises:
+        TraceError: the log cannot be read, holds several runs, or has no such step.
+        InputError: a setting is out of its range.
+    """
+    what_if = WhatIf(trace, step)
+    return Explorer(what_if, replace(what_if.default if settings is None else settings, **changes))

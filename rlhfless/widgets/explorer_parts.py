@@ -1,0 +1,79 @@
+"""What ``explore`` shows of a plan: the plane, the table of actors, and one response. Text from logs is escaped here.
+
+Knows figures and HTML; nothing of sliders or threads.
+"""
+
+from __future__ import annotations
+
+import html
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from rlhfless.plots import plot_plane
+from rlhfless.plots.style import number
+from rlhfless.widgets import pieces
+from rlhfless.widgets.placing import placement
+from rlhfless.widgets.settings import Settings
+from rlhfless.widgets.what_if import POLICIES, THIS_PLAN, Alternatives, Planned, WhatIf
+
+
+def plane(others: Alternatives, settings: Settings) -> go.Figure:
+    """A plan and the policies beside it, the front and the bound, in the time-cost plane."""
+    names = {THIS_PLAN: "this plan, executed", "rlhfless": f"rlhfless (tau {settings.tau:g})"}
+    return plot_plane(
+        others.results, others.front, others.bound.gpu_seconds, title="Time against cost",
+        note=f"time weight {settings.time_weight:g}, {len(POLICIES)} policies",
+        names=names,
+    )  # fmt: skip
+
+
+def actors_table(actors: pd.DataFrame) -> str:
+    """The plan's actors as HTML."""
+    rows = [
+        (
+            f"actor-{a.actor}", a.gpus, f"{a.responses:,}", f"{a.prompts:,}", f"{a.shortest_tokens:,} to {a.longest_tokens:,}",
+            number(a.predicted_s), number(a.done_s), number(a.busy_gpu_s),
+        )
+        for a in actors.itertuples()
+    ]  # fmt: skip
+    head = ("actor", "GPUs", "responses", "prompts", "predicted tokens", "planned end (s)", "end (s)", "GPU-seconds")
+    return pieces.table(head, rows, "Actors of this plan")
+
+
+def response_html(what_if: WhatIf, planned: Planned, response: int) -> str:
+    """What is known of a response, as HTML; texts of the log are escaped."""
+    one = placement(what_if, planned, response)
+    parts = [
+        f"<b>{html.escape(f'Prompt {one.prompt_id[:80]}, sample {one.sample}')}</b>",
+        pieces.paragraph(
+            f"Predicted {one.predicted_tokens:,} tokens, generated {one.response_tokens:,}, "
+            f"from {number(one.start_s, 's')} to {number(one.end_s, 's')} of the step."
+        ),
+        pieces.paragraph(one.reason),
+    ]
+    if len(one.elsewhere):
+        parts.append(
+            pieces.table(
+                ("if it were on", "time (s)", "GPU-seconds", "objective"),
+                [
+                    (f"actor-{int(r.actor)}", number(r.time_s, digits=4), number(r.gpu_seconds, digits=4), f"{r.change:+.3%}")
+                    for r in one.elsewhere.itertuples()
+                ],
+            )
+        )
+    if len(one.history):
+        parts.append(
+            pieces.table(
+                ("earlier visit", "samples", "mean tokens", "longest"),
+                [
+                    (f"step {int(r.step)}", int(r.samples), number(r.mean_tokens), f"{int(r.longest_tokens):,}")
+                    for r in one.history.itertuples()
+                ],
+                "History of the prompt",
+            )
+        )
+    else:
+        parts.append(pieces.paragraph("The prompt was never seen before: its length is a guess."))
+    parts += [pieces.quoted(name, text) for name, text in one.texts.items()]
+    return "".join(parts)

@@ -1,0 +1,65 @@
+"""The newest request, worked on in a thread of its own; those that came before it and have not begun are forgotten.
+
+Knows threads; nothing of what is asked or answered. A slider that moves asks dozens of times a second: what it asked before
+its last move is of no interest any more.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+Newest = Callable[[], bool]
+"""Whether the request that is worked on is still the newest; work asks between its parts, and stops where it is not."""
+
+
+class Latest(Generic[T]):
+    """Hands the newest request to ``work``, in one thread that lives as long as there is one.
+
+    Args:
+        work: called with a request and a ``Newest``.
+        on_error: called with what ``work`` raised; the next request is worked on all the same.
+        wait_s: of a burst of requests only the one that is the newest after so many seconds is worked on.
+    """
+
+    def __init__(self, work: Callable[[T, Newest], None], on_error: Callable[[Exception], None], wait_s: float = 0.03) -> None:
+        self._work, self._on_error, self._wait_s = work, on_error, wait_s
+        self._changed = threading.Condition()
+        self._request: T | None = None
+        self._asked = self._begun = 0
+        self._thread: threading.Thread | None = None
+
+    def submit(self, request: T) -> None:
+        """Ask for this, instead of whatever was asked before."""
+        with self._changed:
+            self._request, self._asked = request, self._asked + 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="rlhfless-latest", daemon=True)
+                self._thread.start()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until nothing is asked any more; whether that was so in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._thread is None, timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(self._wait_s)
+            with self._changed:
+                if self._begun == self._asked:
+                    self._thread = None
+                    self._changed.notify_all()
+                    return
+                number, request = self._asked, self._request
+                self._begun = number
+            try:
+                self._work(request, partial(self._is_newest, number))  # type: ignore[arg-type]
+            except Exception as error:
+                self._on_error(error)
+
+    def _is_newest(self, number: int) -> bool:
+        return number == self._asked

@@ -1,0 +1,152 @@
+"""What can be run live: the steps that are left of a trainer, or plans with their requests on an executor.
+
+Knows trainers and executors, by what they can do; nothing of threads, buttons or views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import pandas as pd
+
+from rlhfless.engine.protocol import Request
+from rlhfless.executor import Executor, StepRecord
+from rlhfless.executor.progress import Watch
+from rlhfless.simulate import Setting
+from rlhfless.trace import Trace
+from solver.plan import Plan
+
+
+class Steps(Protocol):
+    """What can be run step after step."""
+
+    watch: Watch | None
+
+    def left(self) -> int:
+        """Steps that have not been run."""
+        ...
+
+    def next(self) -> Trace:
+        """Run one step; its part of the trace."""
+        ...
+
+    def setting(self) -> Setting:
+        """Where and how fast, for what the static schedule would have cost."""
+        ...
+
+    def interrupted(self, error: BaseException) -> Trace | None:
+        """What stands of a step that was ended by ``error``."""
+        ...
+
+
+class TrainerSteps:
+    """The steps of a ``Trainer``. One that was stopped has not happened: weights and trace agree with the last that has."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer, self.decodes_on = trainer, trainer.pool is not None
+        self._watch: Watch | None = None
+
+    @property
+    def watch(self) -> Watch | None:
+        """Told of generation under way."""
+        return self.trainer.watch  # type: ignore[no-any-return]
+
+    @watch.setter
+    def watch(self, watch: Watch | None) -> None:
+        self.trainer.watch = watch
+
+    def left(self) -> int:
+        """See ``Steps``."""
+        return int(self.trainer.config.steps - self.trainer.next_step)
+
+    def next(self) -> Trace:
+        """See ``Steps``."""
+        return self.trainer.step().trace  # type: ignore[no-any-return]
+
+    def setting(self) -> Setting:
+        """See ``Steps``."""
+        return Setting(self.trainer.cluster, self.trainer.latency, response_limit=self.trainer.config.response_limit)
+
+    def interrupted(self, error: BaseException) -> Trace | None:
+        """Nothing: the step has not happened."""
+        return None
+
+
+class ExecutorSteps:
+    """Plans and their requests, to be run by an ``Executor`` one after the other."""
+
+    def __init__(self, executor: Executor, work: Sequence[tuple[Plan, Sequence[Request]]]) -> None:
+        self.executor, self.work, self.decodes_on = executor, list(work), executor.pool is not None
+        self._done = 0
+
+    @property
+    def watch(self) -> Watch | None:
+        """Told of the step under way."""
+        return self.executor.watch
+
+    @watch.setter
+    def watch(self, watch: Watch | None) -> None:
+        self.executor.watch = watch
+
+    def left(self) -> int:
+        """See ``Steps``."""
+        return len(self.work) - self._done
+
+    def next(self) -> Trace:
+        """See ``Steps``."""
+        plan, requests = self.work[self._done]
+        record = self.executor.run(plan, requests)
+        self._done += 1
+        return self._trace(record, requests)
+
+    def setting(self) -> Setting:
+        """See ``Steps``."""
+        limit = max(r.limit_tokens for _, requests in self.work for r in requests)
+        return Setting(self.executor.cluster, self.executor.latency, response_limit=limit)  # type: ignore[arg-type]
+
+    def interrupted(self, error: BaseException) -> Trace | None:
+        """The rows of what was done of the step, where any response was complete."""
+        record = error.__dict__.get("record")
+        if record is None or not record.completions:
+            return None
+        return self._trace(record, self.work[self._done][1])
+
+    def _trace(self, record: StepRecord, requests: Sequence[Request]) -> Trace:
+        allocations, spans, events = (pd.DataFrame(rows) for rows in (record.allocations, record.spans, record.events))
+        plans = [{"step": record.step, **record.plan.to_dict()}]
+        return Trace(rollout_rows_of(record, requests), allocations, spans, events, plans)
+
+
+def steps_of(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -> Steps:
+    """What ``live`` runs: the steps that are left of a trainer, or plans with their requests on an executor.
+
+    Raises:
+        TypeError: ``source`` is neither, or an executor comes without work.
+    """
+    if isinstance(source, Executor):
+        if not work:
+            raise TypeError("an executor runs what it is given; give a list of (plan, requests) too")
+        return ExecutorSteps(source, work)
+    if hasattr(source, "step") and hasattr(source, "config") and hasattr(source, "next_step"):
+        return TrainerSteps(source)
+    raise TypeError(f"{type(source).__name__} cannot be run live; a Trainer or an Executor is needed")
+
+
+def rollout_rows_of(record: StepRecord, requests: Sequence[Request] = ()) -> pd.DataFrame:
+    """The rows of the responses that are complete; a prompt without a name is called by its number."""
+    prompt_of = {r.response: r for r in requests}
+    seen: dict[str, int] = {}
+    rows = []
+    for response in sorted(record.completions):
+        request = prompt_of.get(response)
+        name = str(response if request is None or request.prompt is None else request.prompt)
+        seen[name] = seen.get(name, -1) + 1
+        tokens = None if request is None else request.prompt_tokens
+        rows.append(
+            {
+                "run": record.run, "step": record.step, "prompt_id": name, "sample": seen[name], "prompt_tokens": tokens,
+                **record.rollout_times(response),
+            }
+        )  # fmt: skip
+    return pd.DataFrame(rows)

@@ -1,0 +1,130 @@
+"""``live``: buttons that run, pause and stop a run, and a view of it while it goes.
+
+Knows widgets and figures; how a run is driven is ``live_run``'s business. A run has one view: a cell that is run again gets a
+new one on the same run, and the old one stands still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ipywidgets as widgets
+
+from rlhfless.engine.protocol import Request
+from rlhfless.plots import plot_curves, plot_timeline
+from rlhfless.plots.style import message_figure, number
+from rlhfless.trace import Trace, step_metrics
+from rlhfless.widgets import pieces
+from rlhfless.widgets.live_run import GENERATES, LiveRun
+from rlhfless.widgets.live_steps import steps_of
+from rlhfless.widgets.panes import Panes
+from solver.plan import Plan
+
+ROWS = ((("facts", 1),), (("timeline", 3), ("curves", 2)))
+
+
+class LiveView(widgets.VBox):  # type: ignore[misc]
+    """The view that ``live`` makes.
+
+    Attributes:
+        run: what the buttons drive; ``run.trace`` is everything that stands.
+    """
+
+    def __init__(self, run: LiveRun) -> None:
+        self.run = run
+        self.panes = Panes(ROWS, ("facts",))
+        self._drawn_steps = -1
+        self._buttons = {
+            "run": widgets.Button(description="run", icon="play", tooltip="run, or go on"),
+            "pause": widgets.Button(description="pause", icon="pause", tooltip="hold the run"),
+            "stop": widgets.Button(description="stop", icon="stop", tooltip="end the step under way"),
+        }
+        self._buttons["run"].on_click(lambda _: run.run())
+        self._buttons["pause"].on_click(lambda _: run.pause())
+        self._buttons["stop"].on_click(lambda _: self._stop())
+        super().__init__([widgets.HBox(list(self._buttons.values())), self.panes])
+        run.on_change = self.refresh
+        self.panes.draw("timeline", message_figure("GPU timeline", "Nothing runs yet: press run."))
+        self.refresh()
+
+    def _stop(self) -> None:
+        try:
+            self.run.stop(timeout_s=5.0)
+        except TimeoutError as error:
+            self.panes.put("facts", pieces.problem(str(error)))
+
+    def refresh(self) -> None:
+        """Show the run as it is now."""
+        run = self.run
+        running, left = run.state in ("running", "paused"), run.steps.left()
+        self._buttons["run"].disabled = run.state == "running" or not (running or left)
+        self._buttons["pause"].disabled = run.state != "running"
+        self._buttons["stop"].disabled = not running
+        self.panes.put("facts", facts(run))
+        shown = None if run.look is None else run.look.trace
+        if shown is None and len(run.traces) != self._drawn_steps and run.traces:
+            shown = run.traces[-1]
+        if shown is not None:
+            self.panes.draw("timeline", timeline(shown, run))
+        if len(run.traces) != self._drawn_steps:
+            self.panes.draw("curves", plot_curves(run.table))
+            self._drawn_steps = len(run.traces)
+
+
+def timeline(shown: Trace, run: LiveRun) -> Any:
+    """The timeline of a step; what the user zoomed into stays while it grows."""
+    figure = plot_timeline(shown, roles=GENERATES)
+    return figure.update_layout(uirevision=f"step {shown.steps[-1]}", height=420, title_font_size=13)
+
+
+def facts(run: LiveRun) -> str:
+    """State and meters as HTML: of all complete steps and the step under way."""
+    table = run.table
+    total = {
+        name: float(table[name].sum()) if name in table else 0.0 for name in ("gpu_seconds", "idle_gpu_seconds", "cost_usd")
+    }
+    generation, static = (
+        float(table[name].sum()) if name in table else 0.0 for name in ("generation_gpu_seconds", "static_gpu_seconds")
+    )
+    under_way = "none"
+    actors = f"{int(table['actors'].iloc[-1])}" if len(table) else "none yet"
+    if run.look is not None:
+        now = step_metrics(run.look.trace).iloc[-1]
+        for name in total:
+            total[name] += float(now[name])
+        under_way = f"{run.look.completed:,} of {run.look.of:,} responses"
+        actors = str(int(now["actors"]))
+    idle = f"{total['idle_gpu_seconds'] / total['gpu_seconds']:.1%}" if total["gpu_seconds"] > 0 else "unknown"
+    against = f"{generation / static - 1:+.1%}" if static > 0 else "after the first step"
+    told = pieces.cards(
+        [
+            ("state", run.state),
+            ("complete steps", f"{len(table)}, {run.steps.left()} left"),
+            ("step under way", under_way),
+            ("actors", actors),
+            ("GPU-seconds", number(total["gpu_seconds"], digits=4)),
+            ("cost", number(total["cost_usd"], "USD")),
+            ("idle share", idle),
+            ("generation, against static", against),
+        ]
+    )
+    return told + (pieces.problem(f"{type(run.error).__name__}: {run.error}") if run.error is not None else "")
+
+
+def live(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -> LiveView:
+    """Run, pause and stop a run, and watch it: timeline of the step under way, cost meter, curves over the steps.
+
+    A cell that is run again shows the same run, wherever it is by then. The same without widgets:
+    ``LiveRun(steps_of(source))``.
+
+    Args:
+        source: a ``Trainer``, or an ``Executor``. work: plans with their requests, for an executor.
+
+    Raises:
+        TypeError: ``source`` is neither, or an executor comes without work.
+    """
+    run = getattr(getattr(source, "watch", None), "__self__", None)  # who watches it already
+    if not isinstance(run, LiveRun) or (work and not run.steps.left()):
+        run = LiveRun(steps_of(source, work))
+    return LiveView(run)

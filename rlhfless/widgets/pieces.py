@@ -1,0 +1,75 @@
+"""Pieces of HTML that dashboards are made of: cards, tables, texts. Everything that is given as text is escaped here.
+
+Knows HTML; nothing of what is told. ``panes.css`` says how it looks, in light and dark.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+LONGEST = 4_000  # characters of a text of a log that are shown
+
+
+def cards(facts: Iterable[tuple[str, Any]]) -> str:
+    """Big numbers with what they are."""
+    parts = "".join(
+        f"<div class='rlhfless-card'><b>{html.escape(str(value))}</b><span>{html.escape(name)}</span></div>"
+        for name, value in facts
+    )
+    return f"<div class='rlhfless-cards'>{parts}</div>"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "", marks: Sequence[Sequence[str]] = ()) -> str:
+    """A table; the first column is text, the others are numbers as text.
+
+    Args:
+        marks: of every row and cell ``better``, ``worse`` or nothing.
+    """
+
+    def cell(tag: str, value: Any, column: int, mark: str = "") -> str:
+        classes = " ".join([*(["text"] if column == 0 else []), *([mark] if mark else [])])
+        named = f" class='{classes}'" if classes else ""
+        return f"<{tag}{named}>{html.escape(str(value))}</{tag}>"
+
+    top = "".join(cell("th", name, i) for i, name in enumerate(head))
+    body = "".join(
+        "<tr>" + "".join(cell("td", v, i, marks[r][i] if marks else "") for i, v in enumerate(row)) + "</tr>"
+        for r, row in enumerate(rows)
+    )
+    said = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+    return f"<div class='rlhfless-scroll'><table>{said}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def paragraph(text: str) -> str:
+    """A line of text."""
+    return f"<div class='text'>{html.escape(text)}</div>"
+
+
+def quoted(title: str, text: str) -> str:
+    """A text of a log as it is, in a box of its own; a very long one is cut and says so."""
+    rest = f"\n… and {len(text) - LONGEST:,} more characters" if len(text) > LONGEST else ""
+    return f"<b>{html.escape(title)}</b><pre dir='auto'>{html.escape(text[:LONGEST] + rest)}</pre>"
+
+
+def problem(text: str) -> str:
+    """What went wrong, in a sentence."""
+    return f"<div class='rlhfless-problem' role='alert'>{html.escape(text)}</div>"
+
+
+def copies(texts: Sequence[tuple[str, str, str]]) -> str:
+    """Buttons that copy texts, and the texts to read.
+
+    Args:
+        texts: (label of the button, name of the element, text).
+    """
+    buttons = "".join(
+        f"<button type='button' data-copy='.{html.escape(name)}'>{html.escape(label)}</button>" for label, name, _ in texts
+    )
+    shown = "".join(
+        f"<details><summary>{html.escape(label)}: the text</summary>"
+        f"<pre class='{html.escape(name)}'>{html.escape(text)}</pre></details>"
+        for label, name, text in texts
+    )
+    return buttons + shown

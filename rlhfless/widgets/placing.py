@@ -1,0 +1,133 @@
+"""One response of a plan: what was known of it, what became of it, and why it is where it is.
+
+Knows plans and the log's earlier steps; nothing of widgets. The reason is an experiment, not a story: the response alone is
+moved to every other actor, and the plan is timed anew by the planning model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.widgets.what_if import Planned, WhatIf
+from solver.assemble import assemble
+
+MOST_TRIED = 12  # other actors, the nearest in length first
+TEXTS = ("prompt", "response")
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """A response and its place.
+
+    Attributes:
+        prompt_id, sample: which response. texts: ``prompt`` and ``response`` as far as the log has them; untrusted.
+        predicted_tokens, response_tokens: before, and as it came out. actor: where the plan has it.
+        rank, of: it is the rank-th longest of so many responses there, by prediction; shortest, longest: predicted tokens
+            there.
+        start_s, end_s: of its generation, from the start of the step.
+        history: ``step, samples, mean_tokens, longest_tokens`` of the prompt's earlier visits.
+        elsewhere: ``actor, time_s, gpu_seconds, change`` of the plan with this response alone moved; ``change`` is relative, of
+            the objective, and positive is worse.
+    """
+
+    prompt_id: str
+    sample: int
+    texts: dict[str, str]
+    predicted_tokens: int
+    response_tokens: int
+    actor: int
+    rank: int
+    of: int
+    shortest: int
+    longest: int
+    start_s: float
+    end_s: float
+    history: pd.DataFrame
+    elsewhere: pd.DataFrame
+
+    @property
+    def reason(self) -> str:
+        """Why it is there, in a sentence or two of plain text."""
+        told = (
+            f"Actor {self.actor} has {self.of} responses predicted at {self.shortest:,} to {self.longest:,} tokens; this one "
+            f"({self.predicted_tokens:,}) is number {self.rank} of them by length."
+        )
+        if self.elsewhere.empty:
+            return told + " There is no other actor."
+        best, worst = (self.elsewhere.loc[getattr(self.elsewhere["change"], name)()] for name in ("idxmin", "idxmax"))
+        if best["change"] < 0:
+            return told + (
+                f" On actor {int(best['actor'])} the plan would be better by {-best['change']:.3%}, "
+                "which is within the gap that the bound leaves open."
+            )
+        if len(self.elsewhere) == 1:
+            return (
+                told + f" On actor {int(best['actor'])}, the only other one, the plan would be worse by {best['change']:.3%}."
+            )
+        return told + (
+            f" On any other actor the plan would be worse: by {best['change']:.3%} on actor {int(best['actor'])}, "
+            f"by {worst['change']:.3%} on actor {int(worst['actor'])}."
+        )
+
+
+def placement(what_if: WhatIf, planned: Planned, response: int) -> Placement:
+    """What is known of a response of the plan, and what moving it would do.
+
+    Args:
+        response: its index in the step's workload, which is its row in ``planned.trace.rollouts``.
+
+    Raises:
+        IndexError: there is no such response.
+    """
+    if not 0 <= response < len(planned.logged.predicted):
+        raise IndexError(f"there is no response {response}; they are 0 to {len(planned.logged.predicted) - 1}")
+    plan, lengths = planned.plan, planned.logged.predicted.response_tokens
+    actor = next(i for i, one in enumerate(plan.actors) if response in one.responses)
+    own = lengths[list(plan.actors[actor].responses)]
+    row = planned.trace.rollouts.iloc[response]
+    return Placement(
+        str(row["prompt_id"]),
+        int(row["sample"]),
+        {name: row[name] for name in TEXTS if isinstance(row.get(name), str)},
+        int(lengths[response]),
+        int(row["response_tokens"]),
+        actor,
+        int((own > lengths[response]).sum()) + 1,
+        len(own),
+        int(own.min()),
+        int(own.max()),
+        float(row["start_s"]) - planned.record.start_s,
+        float(row["end_s"]) - planned.record.start_s,
+        _history(what_if, str(row["prompt_id"])),
+        _elsewhere(planned, response, actor),
+    )
+
+
+def _history(what_if: WhatIf, prompt_id: str) -> pd.DataFrame:
+    rows = what_if.rollouts
+    earlier = rows[(rows["step"] < what_if.step) & (rows["prompt_id"].astype(str) == prompt_id)]
+    visits = earlier.groupby("step")["response_tokens"]
+    return visits.agg(samples="size", mean_tokens="mean", longest_tokens="max").reset_index()
+
+
+def _elsewhere(planned: Planned, response: int, actor: int) -> pd.DataFrame:
+    setting, plan, lengths = planned.settings.setting, planned.plan, planned.logged.predicted.response_tokens
+    groups = [[i for i in one.responses if i != response] for one in plan.actors]
+    distance = {i: abs(float(np.mean(lengths[g])) - float(lengths[response])) for i, g in enumerate(groups) if i != actor and g}
+    reference = plan.reference
+    assert reference is not None, "plan_generation measures every plan against the random split"
+    norms = reference.norms(setting.objective.cost)
+    value = setting.objective.value(plan.makespan_s, plan.gpu_seconds, norms)
+    rows = []
+    for other in sorted(distance, key=distance.__getitem__)[:MOST_TRIED]:
+        moved = [[*group, response] if i == other else group for i, group in enumerate(groups)]
+        tried = assemble(
+            plan.policy, [g for g in moved if g], planned.logged.predicted.points, setting.cluster, setting.latency,
+            setting.rest, admission=setting.admission,
+        )  # fmt: skip
+        change = setting.objective.value(tried.makespan_s, tried.gpu_seconds, norms) / value - 1
+        rows.append((other, tried.makespan_s, tried.gpu_seconds, change))
+    return pd.DataFrame(rows, columns=["actor", "time_s", "gpu_seconds", "change"])

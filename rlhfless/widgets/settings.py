@@ -1,0 +1,141 @@
+"""Settings of a what-if: the GPUs, what they cost, what is best, how lengths are predicted. One value, as JSON or Python too.
+
+Knows profiles, prices and predictors by name; nothing of logs, plans or widgets.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property, lru_cache
+from typing import Any
+
+from rlhfless.errors import InputError
+from rlhfless.latency import list_profiles, load_profile, read_profile, usd_per_gpu_hour
+from rlhfless.predict import EwmaPredictor, Predictor, ShrinkagePredictor, TrendPredictor
+from rlhfless.simulate import Setting
+from solver.cluster import Cluster
+from solver.latency import LatencyModel
+from solver.objective import Objective
+
+PREDICTORS: dict[str, Callable[[], Predictor]] = {
+    "last visit": EwmaPredictor,
+    "average of 3 visits": lambda: EwmaPredictor(3),
+    "trend": TrendPredictor,
+    "shrinkage": ShrinkagePredictor,
+}
+DEFAULT_PROFILE = "l40s-qwen2.5-3b-tp2"
+NODE_GPUS = 8
+QUICK_S = 0.15
+"""A time limit of the planner under which it builds no OR-Tools model: the plan is there while a slider still moves."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is chosen: the GPUs, what they cost, what is best, and how lengths are predicted.
+
+    Args:
+        profile: latency profile; it says the GPU kind and the GPUs per actor (``profile_of`` finds one).
+        gpus: in the cluster; up to 8 are one node, more are whole nodes of 8.
+        time_weight: 1 is time only, 0 is cost only. tau: of the policy ``rlhfless``; 1 never cuts.
+        usd_per_gpu_hour: price; the list price of the profile's kind when None.
+        predictor: one of ``PREDICTORS``.
+
+    Raises:
+        InputError: a value is out of its range, or the GPUs hold no actor.
+        ProfileError: there is no such profile.
+    """
+
+    profile: str = DEFAULT_PROFILE
+    gpus: int = 16
+    time_weight: float = 0.7
+    tau: float = 0.7
+    usd_per_gpu_hour: float | None = None
+    predictor: str = "last visit"
+
+    def __post_init__(self) -> None:
+        per_actor = latency_of(self.profile).gpus_per_actor
+        if self.predictor not in PREDICTORS:
+            raise InputError(f"predictor {self.predictor!r} is unknown; choose one of {', '.join(PREDICTORS)}")
+        if self.gpus < 1 or (self.gpus > NODE_GPUS and self.gpus % NODE_GPUS):
+            raise InputError(f"gpus is {self.gpus}; 1 to {NODE_GPUS}, or a multiple of {NODE_GPUS}, is needed")
+        if min(self.gpus, NODE_GPUS) < per_actor:
+            raise InputError(f"gpus is {self.gpus}, but an actor of profile {self.profile} takes {per_actor}; give as many")
+        if not 0 < self.tau <= 1:
+            raise InputError(f"tau is {self.tau}; a share above 0 and up to 1 is needed")
+        if not 0 <= self.time_weight <= 1:
+            raise InputError(f"time_weight is {self.time_weight}; a number from 0 to 1 is needed")
+        price = self.usd_per_gpu_hour
+        if price is not None and not (math.isfinite(price) and price >= 0):
+            raise InputError(f"usd_per_gpu_hour is {price}; a finite price of 0 or more is needed")
+
+    @cached_property
+    def setting(self) -> Setting:
+        """The same as ``rlhfless.simulate`` takes it."""
+        latency = latency_of(self.profile)
+        price = usd_per_gpu_hour(latency.kind) if self.usd_per_gpu_hour is None else self.usd_per_gpu_hour
+        nodes, per_node = max(1, self.gpus // NODE_GPUS), min(self.gpus, NODE_GPUS)
+        cluster = Cluster(nodes, per_node, latency.gpus_per_actor, latency.kind, price)
+        return Setting(cluster, latency, Objective(self.time_weight), time_limit_s=QUICK_S, tau=self.tau)
+
+    def to_json(self) -> str:
+        """One JSON object, which ``from_json`` reads."""
+        return json.dumps(asdict(self), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """The settings that ``to_json`` wrote.
+
+        Raises:
+            InputError: the text is no JSON object, or has other names.
+        """
+        names = [field.name for field in fields(cls)]
+        try:
+            given = json.loads(text)
+        except ValueError:
+            given = None
+        if not isinstance(given, dict) or not set(given) <= set(names):
+            raise InputError(f"these are no settings; a JSON object with {', '.join(names)} is needed")
+        return cls(**given)
+
+    def to_python(self, source: str, step: int) -> str:
+        """Lines of Python that compute the same without a widget.
+
+        Args:
+            source: the log's path; the empty text where it has none, then the code needs it as ``trace``.
+        """
+        log = repr(source) if source else "trace"
+        arguments = ", ".join(f"{name}={value!r}" for name, value in asdict(self).items())
+        return (
+            "from rlhfless.widgets import Settings, WhatIf\n\n"
+            f"what_if = WhatIf({log}, step={step})\n"
+            f"planned = what_if.plan(Settings({arguments}))\n"
+            "others = what_if.alternatives(planned)\n"
+            "print(planned.plan)\nprint(planned.actors)\nprint(others.results)\n"
+        )
+
+
+@lru_cache(maxsize=32)
+def latency_of(profile: str) -> LatencyModel:
+    """The latency model of a profile, read once."""
+    return load_profile(profile)
+
+
+def default_settings(meta: Mapping[str, Any]) -> Settings:
+    """The profile and the number of GPUs of a run, by its ``meta.json``, where the profile is a shipped one."""
+    profile, cluster = meta.get("profile"), meta.get("cluster") or {}
+    if profile not in list_profiles():
+        return Settings()
+    gpus = int(cluster.get("nodes", 2)) * int(cluster.get("gpus_per_node", NODE_GPUS))
+    return Settings(str(profile), gpus=gpus if gpus <= NODE_GPUS or gpus % NODE_GPUS == 0 else 16)
+
+
+def models() -> dict[str, dict[int, str]]:
+    """``kind · model`` → GPUs per actor → the shipped profile of both."""
+    found: dict[str, dict[int, str]] = {}
+    for name in list_profiles():
+        one = read_profile(name)
+        found.setdefault(f"{one['kind']} · {one['model']}", {})[int(one["gpus_per_actor"])] = name
+    return found

@@ -1,0 +1,211 @@
+"""What if: one step of a log under other settings. Everything that ``explore`` shows, as functions that need no widget.
+
+Knows logs, planning and simulation; nothing of widgets or figures. Settings are a value; what follows from them comes in two
+parts, because a reader of a slider waits for the first and looks at the second: the plan with its execution, then the policies,
+the front and the bound to compare it with.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from rlhfless.engine.members import Requests
+from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.executor import StepRecord, run_step
+from rlhfless.scheduling import make_policy
+from rlhfless.simulate import LoggedStep, logged_steps, rollout_rows, trace_of
+from rlhfless.trace import Trace, TraceError, read_rollouts, read_trace
+from rlhfless.widgets.settings import PREDICTORS, Settings, default_settings
+from solver.clairvoyant import ClairvoyantBound, clairvoyant_bound
+from solver.front import Front, pareto_front
+from solver.plan import Plan
+from solver.planner import plan_generation
+
+POLICIES = ("static", "random", "spread", "rlhfless", "solver", "oracle", "fold")
+THIS_PLAN = "this plan"
+FRONT_POINTS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A plan of the step for some settings, and its execution with the true lengths.
+
+    Attributes:
+        plan: for the predicted lengths. trace: of the plan on simulated engines; record: the same before it became a trace.
+        seconds: what planning and execution took here.
+    """
+
+    settings: Settings
+    logged: LoggedStep
+    plan: Plan
+    record: StepRecord
+    trace: Trace
+    seconds: float
+
+    @cached_property
+    def actors(self) -> pd.DataFrame:
+        """One row per actor: ``actor, gpus, responses, prompts, shortest_tokens, longest_tokens`` (predicted),
+        ``predicted_s, done_s`` (planned and executed end), ``busy_gpu_s``."""
+        lengths, began = self.logged.predicted.response_tokens, self.record.start_s
+        done: dict[str, float] = {}
+        for row in self.record.spans:
+            done[row["holder"]] = max(row["end_s"] - began, done.get(row["holder"], 0.0))
+        rows = []
+        for i, actor in enumerate(self.plan.actors):
+            own = lengths[list(actor.responses)]
+            done_s = done.get(f"actor-{i}", math.nan)
+            rows.append(
+                {
+                    "actor": i,
+                    "gpus": ", ".join(map(str, actor.gpu_ids)),
+                    "responses": len(own),
+                    "prompts": len(actor.prompts),
+                    "shortest_tokens": int(own.min()) if len(own) else 0,
+                    "longest_tokens": int(own.max(initial=0)),
+                    "predicted_s": actor.predicted_s,
+                    "done_s": done_s,
+                    "busy_gpu_s": done_s * len(actor.gpu_ids),
+                }
+            )
+        return pd.DataFrame(rows)
+
+    @property
+    def time_s(self) -> float:
+        """Seconds that the executed step took."""
+        return self.record.end_s - self.record.start_s
+
+    @cached_property
+    def gpu_seconds(self) -> float:
+        """GPU-seconds that the executed step was billed."""
+        return billed(self.record)[0]
+
+    @cached_property
+    def cost_usd(self) -> float:
+        """The same in dollars."""
+        return billed(self.record)[1]
+
+
+def billed(record: StepRecord) -> tuple[float, float]:
+    """GPU-seconds and dollars of a step's allocations."""
+    held = [(len(row["gpu_ids"]) * (row["end_s"] - row["start_s"]), row["usd_per_gpu_s"]) for row in record.allocations]
+    return sum(gpu_s for gpu_s, _ in held), sum(gpu_s * usd for gpu_s, usd in held)
+
+
+@dataclass(frozen=True, eq=False)
+class Alternatives:
+    """What a plan is compared with.
+
+    Attributes:
+        results: ``policy, time_s, gpu_seconds, cost_usd, bound_gpu_seconds`` of the plan itself (``this plan``) and every
+            policy.
+        front: of plans, for the predicted lengths. bound: for the true lengths; no policy is below.
+    """
+
+    results: pd.DataFrame
+    front: Front
+    bound: ClairvoyantBound
+
+
+class WhatIf:
+    """One step of a log, to be planned under any settings.
+
+    Args:
+        source: a trace, rollouts, or the path of either.
+        step: to plan; the last one when None.
+        response_limit: the longest response allowed; the trace's own, or the longest of the log, when None.
+
+    Attributes:
+        source: the log's path, or the empty text. rollouts, run, steps: of the log. step: the one that is planned.
+        default: settings to begin with.
+
+    Raises:
+        TraceError: the log cannot be read, holds several runs, or has no such step.
+    """
+
+    def __init__(
+        self, source: Trace | pd.DataFrame | str | Path, step: int | None = None, response_limit: int | None = None
+    ) -> None:
+        path = str(source) if isinstance(source, str | Path) else ""
+        if isinstance(source, str | Path):
+            source = read_trace(source) if Path(source).is_dir() else read_rollouts(source)
+        trace = source if isinstance(source, Trace) else Trace(source)  # refuses what are no rollouts
+        self.source, self.run, self.rollouts = path or trace.source, trace.run, trace.rollouts
+        self.steps = sorted(int(one) for one in self.rollouts["step"].unique())
+        self.step = self.steps[-1] if step is None else int(step)
+        if self.step not in self.steps:
+            raise TraceError(f"the log has no step {self.step}; its steps are {self.steps[0]} to {self.steps[-1]}")
+        limit = (trace.meta.get("config") or {}).get("response_limit") if response_limit is None else response_limit
+        self.response_limit = None if limit is None else max(int(limit), int(self.rollouts["response_tokens"].max()))
+        self.default = default_settings(trace.meta)
+        self._logged: dict[str, LoggedStep] = {}
+        self._requests: dict[str, Requests] = {}
+
+    def logged(self, predictor: str) -> LoggedStep:
+        """The step with the lengths that a predictor gives it from all earlier steps; worked out once."""
+        if predictor not in self._logged:
+            found = logged_steps(self.rollouts, PREDICTORS[predictor](), self.response_limit, steps=[self.step])
+            self._logged[predictor] = next(found)
+        return self._logged[predictor]
+
+    def plan(self, settings: Settings) -> Planned:
+        """Plan the step and run the plan on simulated engines with the true lengths.
+
+        Raises:
+            PlanningError: the step cannot be planned on this cluster; the message says why.
+        """
+        began = time.perf_counter()
+        logged, setting = self.logged(settings.predictor), settings.setting
+        plan = plan_generation(
+            logged.predicted.points, setting.cluster, setting.latency, setting.objective, setting.rest, setting.time_limit_s,
+            admission=setting.admission, seed=setting.seed + self.step,
+        )  # fmt: skip
+        plan = replace(plan, policy=THIS_PLAN)
+        record = self._run(plan, settings)
+        trace = trace_of([(record, rollout_rows(record, logged))], setting, THIS_PLAN)
+        return Planned(settings, logged, plan, record, trace, time.perf_counter() - began)
+
+    def alternatives(self, planned: Planned, wanted: Callable[[], bool] = lambda: True) -> Alternatives | None:
+        """Run every policy of ``POLICIES`` under the plan's settings, and work out front and bound.
+
+        Args:
+            wanted: asked between policies; once it says no, the rest is left out and None is returned.
+        """
+        logged, setting = planned.logged, planned.settings.setting
+        front = pareto_front(
+            logged.predicted.points, setting.cluster, setting.latency, setting.rest,
+            points=FRONT_POINTS, admission=setting.admission,
+        )  # fmt: skip
+        bound = clairvoyant_bound(logged.truth, setting.cluster, setting.latency)
+        rows = [self._row(THIS_PLAN, planned.record, bound)]
+        for name in POLICIES:
+            if not wanted():
+                return None
+            policy = make_policy(name, tau=setting.tau)
+            plan = policy.plan(logged.given(setting, policy.clairvoyant))
+            rows.append(self._row(name, self._run(plan, planned.settings), bound))
+        return Alternatives(pd.DataFrame(rows), front, bound)
+
+    def _run(self, plan: Plan, settings: Settings) -> StepRecord:
+        name, setting = settings.predictor, settings.setting
+        if name not in self._requests:
+            self._requests[name] = self.logged(name).requests()
+        return run_step(
+            plan, self._requests[name], SimulatedEngine, setting.latency, setting.cluster,
+            run=self.run, step=self.step, rest=setting.rest, admission=setting.admission, migration=setting.migration,
+        )  # fmt: skip
+
+    @staticmethod
+    def _row(policy: str, record: StepRecord, bound: ClairvoyantBound) -> dict[str, Any]:
+        gpu_s, usd = billed(record)
+        return {
+            "policy": policy, "time_s": record.end_s - record.start_s, "gpu_seconds": gpu_s, "cost_usd": usd,
+            "bound_gpu_seconds": bound.gpu_seconds(record.makespan_s),
+        }  # fmt: skip

@@ -1,0 +1,70 @@
+"""``zoom``: the timeline of a step with any number of spans; the closer one looks, the more of it is drawn one by one.
+
+Knows the timeline and the panes; nothing of what is in a trace. A step with too many spans for bars is a heatmap of busy
+shares; zooming in draws the part that is seen anew, as a finer heatmap or, once it has few enough spans, as bars.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlhfless.plots import plot_timeline
+from rlhfless.plots.timeline_rows import MAX_SPANS
+from rlhfless.trace import Trace
+from rlhfless.widgets.latest import Latest, Newest
+from rlhfless.widgets.panes import Panes
+
+
+class Zoom(Panes):
+    """The timeline that ``zoom`` makes.
+
+    Attributes:
+        between_s: the part that is seen, in seconds since the step's start; None for all of it.
+    """
+
+    def __init__(self, trace: Trace, step: int | None, run: str | None, max_spans: int) -> None:
+        super().__init__(((("timeline", 1),),), on_zoom=self._zoomed)
+        self._trace, self._step, self._run, self._max_spans = trace, step, run, max_spans
+        self.between_s: tuple[float, float] | None = None
+        self.error: Exception | None = None
+        self._asked = 0
+        self._latest: Latest[tuple[int, tuple[float, float] | None]] = Latest(self._work, self._failed)
+        self._show(0, None)
+
+    def wait(self, timeout_s: float | None = 30.0) -> bool:
+        """Wait until the newest zoom is drawn; whether that was so in time."""
+        return self._latest.wait(timeout_s)
+
+    def _zoomed(self, _: str, between_s: tuple[float, float] | None) -> None:
+        if between_s != self.between_s:
+            self._asked += 1
+            self.grey(["timeline"])
+            self._latest.submit((self._asked, between_s))
+
+    def _work(self, request: tuple[int, tuple[float, float] | None], newest: Newest) -> None:
+        asked, between_s = request
+        self._show(asked, between_s)
+        if newest():
+            self.grey(())
+
+    def _show(self, asked: int, between_s: tuple[float, float] | None) -> None:
+        self.between_s = between_s
+        figure: Any = plot_timeline(self._trace, self._step, self._run, max_spans=self._max_spans, between_s=between_s)
+        figure.update_yaxes(fixedrange=True)  # one zooms into time
+        self.draw("timeline", figure, asked)
+
+    def _failed(self, error: Exception) -> None:
+        """The timeline stays grey, as it is not the part that is seen."""
+        self.error = error
+
+
+def zoom(trace: Trace, step: int | None = None, run: str | None = None, *, max_spans: int = MAX_SPANS) -> Zoom:
+    """The GPU timeline of a step of any size, to zoom into; double-click shows all of it again.
+
+    The same without widgets: ``plot_timeline(trace, step, between_s=(from, to))``.
+
+    Args:
+        trace: any trace. step: the last one when None. run: the first one of the trace when None.
+        max_spans: what is seen is drawn as bars where it has at most so many spans.
+    """
+    return Zoom(trace, step, run, max_spans)

@@ -1,0 +1,65 @@
+"""What browser tests share: without a browser they are skipped in one line; pictures for people go to ``out/screenshots``."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab import ROOT, TALL, WIDE, Lab, browser, missing
+from log_samples import rollouts
+
+PICTURES = ROOT / "out" / "screenshots"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def chromium() -> Iterator[Any]:
+    """A browser; without one the tests here are skipped, all in one line."""
+    if why := missing():
+        pytest.skip(why)
+    with browser() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What JupyterLab serves: the notebooks, the shipped data, a log with hostile texts."""
+    root = tmp_path_factory.mktemp("lab")
+    shutil.copytree(ROOT / "notebooks", root / "notebooks", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    (root / "data").symlink_to(ROOT / "data")
+    rollouts(prompts=24, samples=8).to_json(root / "hostile.jsonl", orient="records", lines=True)
+    return root
+
+
+@pytest.fixture(scope="session")
+def lab(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with Lab(folder, tmp_path_factory.mktemp("home")) as server:
+        yield server
+
+
+@pytest.fixture
+def page(chromium: Any) -> Iterator[Any]:
+    """A page as wide as a laptop's screen; no error may reach its console unseen."""
+    context = chromium.new_context(viewport=WIDE)
+    opened = context.new_page()
+    opened.errors = []
+    opened.on("pageerror", lambda error: opened.errors.append(str(error)))
+    yield opened
+    context.close()
+
+
+@pytest.fixture
+def picture(request: pytest.FixtureRequest) -> Callable[[Any, str], Path]:
+    """Takes a picture of an element for people to look at."""
+
+    def take(element: Any, name: str) -> Path:
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        element.page.set_viewport_size(TALL)  # JupyterLab's panel cuts off what does not fit
+        element.page.wait_for_timeout(700)
+        element.screenshot(path=PICTURES / f"{name}.png")
+        element.page.set_viewport_size(WIDE)
+        return PICTURES / f"{name}.png"
+
+    return take

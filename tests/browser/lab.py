@@ -1,0 +1,202 @@
+"""A real JupyterLab on loopback and a real browser: what the browser tests and the dashboards' benchmark share.
+
+Knows JupyterLab's settings and Playwright; nothing of what is on the pages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+BROWSERS = ("chromium", "google-chrome", "chrome")
+STARTS_S = 60.0
+WIDE, TALL = {"width": 1440, "height": 900}, {"width": 1440, "height": 1900}
+
+
+def missing() -> str:
+    """Why there can be no browser test here, in a sentence; the empty text where there can."""
+    try:
+        import jupyterlab  # noqa: F401
+        import playwright  # noqa: F401
+    except ImportError as error:
+        return f"no browser tests: {error.name} is not installed (pip install 'rlhfless[notebook,dev]')"
+    if browser_path() is None:
+        return f"no browser tests: none of {', '.join(BROWSERS)} is installed (apt-get install chromium)"
+    return ""
+
+
+def browser_path() -> str | None:
+    """The browser's program."""
+    return next((found for name in BROWSERS if (found := shutil.which(name))), None)
+
+
+@contextlib.contextmanager
+def browser() -> Iterator[Any]:
+    """A browser without a window."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=browser_path(), args=["--no-sandbox", "--disable-gpu"])
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+
+class Lab:
+    """JupyterLab over a folder, on a random port with a random token.
+
+    Attributes:
+        folder: what is served; url: with the token.
+    """
+
+    def __init__(self, folder: Path, home: Path, theme: str = "JupyterLab Light") -> None:
+        self.folder = folder
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            self.port = found.getsockname()[1]
+        self.token = secrets.token_hex(16)
+        self._log = open(home / "jupyterlab.log", "w", encoding="utf-8")  # noqa: SIM115 (closed in close)
+        settings = home / "settings"
+        for plugin, values in (
+            ("apputils-extension/notification", {"fetchNews": "false", "checkForUpdates": False}),
+            ("apputils-extension/themes", {"theme": theme}),
+            ("notebook-extension/tracker", {"windowingMode": "none"}),
+        ):
+            path = settings / "@jupyterlab" / f"{plugin}.jupyterlab-settings"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(values), encoding="utf-8")
+        own = {name: str(home / name.lower()) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")}
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        options = [
+            "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={self.port}", "--ServerApp.port_retries=0",
+            f"--ServerApp.root_dir={folder}", f"--LabApp.user_settings_dir={settings}", "--LabApp.expose_app_in_browser=True",
+            f"--LabApp.workspaces_dir={home / 'workspaces'}",
+        ]  # fmt: skip
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", *options],
+            env={**os.environ, **own, "JUPYTER_TOKEN": self.token, "PYTHONPATH": path, "JUPYTER_PLATFORM_DIRS": "1"},
+            stdout=self._log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        self._wait()
+
+    def _wait(self) -> None:
+        until = time.monotonic() + STARTS_S
+        while time.monotonic() < until:
+            if self._process.poll() is not None:
+                break
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api?token={self.token}", timeout=2).close()
+                return
+            time.sleep(0.2)
+        told = Path(self._log.name).read_text("utf-8")
+        self.close()
+        raise RuntimeError(f"JupyterLab did not start: {told[-2000:]}")
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the server and its kernels."""
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(20)
+        self._log.close()
+
+    def open(self, page: Any, notebook: str) -> None:
+        """Open a notebook by its path under the folder, and wait until its kernel is there."""
+        page.goto(f"http://127.0.0.1:{self.port}/doc/tree/{notebook}?token={self.token}")
+        page.wait_for_function("window.jupyterapp !== undefined", timeout=60_000)
+        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+        page.wait_for_function(
+            "() => { const w = window.jupyterapp.shell.currentWidget;"
+            " return w && w.context && w.context.isReady && w.sessionContext.isReady && w.sessionContext.session"
+            " && w.sessionContext.session.kernel && w.sessionContext.session.kernel.status === 'idle'; }",
+            timeout=60_000,
+        )
+
+
+def run_all(page: Any, timeout_s: float = 120.0) -> None:
+    """Run all cells of the notebook that is open, and wait until they have.
+
+    Raises:
+        AssertionError: a cell failed; the message has what it said.
+    """
+    page.evaluate("() => { window.ran = false; window.jupyterapp.commands.execute('notebook:run-all-cells')"
+                  ".finally(() => { window.ran = true; }); }")  # fmt: skip
+    page.wait_for_function("window.ran === true", timeout=1e3 * timeout_s)
+    failed = page.locator(".jp-Notebook .jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr'] >> text=Traceback")
+    errors = page.locator("[data-mime-type='application/vnd.jupyter.error']").all_inner_texts()
+    assert not errors, errors
+    assert failed.count() == 0
+
+
+def notebook(path: Path, *cells: str) -> Path:
+    """A notebook of code cells."""
+    import nbformat
+
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    made.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    nbformat.write(made, path)
+    return path
+
+
+def pane(name: str) -> str:
+    """The selector of a dashboard's pane."""
+    return f".rlhfless-panes [data-pane='{name}']"
+
+
+def point_at(page: Any, selector: str, click: bool = False) -> None:
+    """Move the mouse to the middle of something that a figure has drawn, and click there if that is wanted."""
+    found = page.locator(selector).first
+    found.scroll_into_view_if_needed()
+    box = found.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x - 3, y)
+    page.mouse.move(x, y)  # plotly looks at what is under the mouse when it moves
+    if click:
+        page.wait_for_timeout(150)
+        page.mouse.click(x, y)
+
+
+def wait_drawn(page: Any, name: str, request: int = 0, timeout_s: float = 60.0) -> None:
+    """Wait until a pane shows a figure for this request or a later one, and is not grey."""
+    page.wait_for_function(
+        "([which, request]) => { const div = document.querySelector(which); return div && div.dataset.drawn"
+        " && Number(div.dataset.request) >= request && !div.parentElement.classList.contains('rlhfless-stale'); }",
+        arg=[pane(name), request],
+        timeout=1e3 * timeout_s,
+    )
+
+
+def shown_request(page: Any, name: str) -> int:
+    """The request that a pane's figure answers."""
+    return int(page.locator(pane(name)).get_attribute("data-request") or 0)
+
+
+def plotly_data(page: Any, name: str, keys: Sequence[str] = ("name", "type")) -> list[dict[str, Any]]:
+    """Plotly's own data of a pane's figure: these keys of every trace."""
+    found: list[dict[str, Any]] = page.evaluate(
+        "([which, keys]) => document.querySelector(which)._fullData.map(t =>"
+        " Object.fromEntries(keys.map(k => [k, ArrayBuffer.isView(t[k]) ? Array.from(t[k]) : t[k]])))",
+        [pane(name), list(keys)],
+    )
+    return found

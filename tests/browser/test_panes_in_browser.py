@@ -1,0 +1,114 @@
+"""The panes alone in a bare page: quick enough for every change."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import plotly.graph_objects as go
+from lab import pane, plotly_data, point_at, wait_drawn
+from log_samples import HOSTILE, log
+
+from rlhfless.plots import plot_timeline
+from rlhfless.widgets import pieces
+from rlhfless.widgets.panes import HERE, Panes, script
+
+MODEL = """
+const handlers = {}, state = STATE;
+window.sent = [];
+window.model = {
+  get: (name) => state[name],
+  on: (what, call) => { (handlers[what] ||= []).push(call); },
+  off: (what, call) => { handlers[what] = handlers[what].filter((one) => one !== call); },
+  send: (message) => window.sent.push(message),
+  set: (name, value) => { state[name] = value; for (const call of handlers["change:" + name] || []) call(); },
+};
+"""
+
+
+def show(page: Any, panes: Panes) -> None:
+    """Draw panes as JupyterLab would, with a model that holds what Python sent."""
+    names = [name for row in panes.rows for name, _ in row]
+    state = {"rows": panes.rows, "html_panes": panes.html_panes, "stale": panes.stale}
+    state |= {f"pane_{name}": getattr(panes, f"pane_{name}") for name in names}
+    page.set_content("<body style='margin:0'><div id='here' style='width:1200px'></div></body>")
+    page.add_style_tag(content=(HERE / "panes.css").read_text("utf-8"))
+    page.evaluate(MODEL.replace("STATE", json.dumps(state)))
+    page.evaluate(
+        "async (code) => { const made = await import(URL.createObjectURL(new Blob([code], {type: 'text/javascript'})));"
+        " made.default.render({model: window.model, el: document.getElementById('here')}); }",
+        script(),
+    )
+
+
+def test_panes_draw_tell_clicks_grey_and_show_text_as_text(page: Any) -> None:
+    panes = Panes(((("figure", 1), ("other", 1)), (("text", 1),)), ("text",))
+    names = [text[:60] for text in HOSTILE]
+    clean = [pieces.html.escape(name, quote=False) for name in names]
+    figure = go.Figure(
+        go.Bar(x=[3, 1, 2, 4, 5, 6], y=clean, orientation="h", hovertext=clean, name=clean[1], customdata=[5] * 6)
+    )
+    panes.draw("figure", figure, request=3)
+    panes.draw("other", go.Figure(go.Scatter(x=[1, 2], y=[3, 4])))
+    panes.put("text", "".join(pieces.quoted(text[:20], text) for text in HOSTILE) + pieces.copies([("Copy", "it", "a < b")]))
+    show(page, panes)
+    wait_drawn(page, "figure", 3)
+    wait_drawn(page, "other")
+    assert plotly_data(page, "figure", ["type", "x"]) == [{"type": "bar", "x": [3, 1, 2, 4, 5, 6]}]
+    assert HOSTILE[0] in page.locator(pane("text")).inner_text()
+    assert "x" * 4_000 in page.locator(pane("text")).inner_text()
+    assert page.locator(f"{pane('text')} script, {pane('text')} img, {pane('figure')} img").count() == 0
+
+    bar = f"{pane('figure')} .points path"
+    point_at(page, bar)
+    page.wait_for_selector(f"{pane('figure')} .hoverlayer text")
+    assert "<script>window.hacked = 1</script>" in page.locator(f"{pane('figure')} .hoverlayer").text_content()
+    point_at(page, bar, click=True)
+    page.wait_for_function("window.sent.some((one) => one.click)")
+    told = page.evaluate("window.sent.find((one) => one.click)")
+    assert (told["pane"], told["click"]["customdata"], told["click"]["x"]) == ("figure", 5, 3)
+
+    page.evaluate("model.set('stale', ['figure'])")
+    box = page.locator(pane("figure")).locator("..")
+    page.wait_for_function("(el) => Number(getComputedStyle(el).opacity) < 0.5", arg=box.element_handle())
+    page.evaluate("model.set('stale', [])")
+    page.wait_for_function("(el) => Number(getComputedStyle(el).opacity) > 0.9", arg=box.element_handle())
+
+    page.get_by_role("button", name="Copy").click()
+    page.wait_for_function("document.querySelector('[data-copy]').textContent !== 'Copy'")
+    assert page.evaluate("window.hacked") is None
+    assert page.errors == []
+
+
+def test_of_many_figures_the_last_is_shown_and_zooms_are_told(page: Any) -> None:
+    panes = Panes(((("timeline", 1),),))
+    figure = go.Figure(go.Bar(base=[0, 1], x=[1, 1], y=[0, 1], orientation="h"))
+    panes.draw("timeline", figure.update_yaxes(fixedrange=True), request=1)
+    show(page, panes)
+    wait_drawn(page, "timeline", 1)
+    texts = []
+    for request in range(2, 30):
+        panes.draw("timeline", figure.update_layout(title=f"number {request}"), request=request)
+        texts.append(panes.pane_timeline)
+    page.evaluate("(texts) => texts.forEach((text) => model.set('pane_timeline', text))", texts)
+    wait_drawn(page, "timeline", 29)
+    assert "number 29" in page.locator(pane("timeline")).inner_text()
+    assert int(page.locator(pane("timeline")).get_attribute("data-drawn")) < 29, "those in between are not drawn"
+    area = page.locator(f"{pane('timeline')} .nsewdrag").bounding_box()
+    page.mouse.move(area["x"] + 0.2 * area["width"], area["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(area["x"] + 0.6 * area["width"], area["y"] + 60, steps=5)
+    page.mouse.up()
+    page.wait_for_function("window.sent.some((one) => one.zoom)")
+    low, high = page.evaluate("window.sent.find((one) => one.zoom).zoom")
+    assert 0 < low < high < 2
+    page.mouse.dblclick(area["x"] + 0.5 * area["width"], area["y"] + 60)
+    page.wait_for_function("window.sent.some((one) => one.zoom === null)")
+
+
+def test_a_figure_without_data_says_why(page: Any) -> None:
+    panes = Panes(((("timeline", 1),),))
+    panes.draw("timeline", plot_timeline(log()))
+    show(page, panes)
+    wait_drawn(page, "timeline")
+    assert "the log tells lengths, not what GPUs did" in page.locator(pane("timeline")).inner_text()

@@ -1,0 +1,235 @@
+"""A run that is driven by buttons: it pauses, goes on and stops where it should, and its trace is whole at any moment."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pandas as pd
+import pytest
+from executor_samples import plan_of, run, uniform_step
+
+from rlhfless.engine.protocol import Request
+from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.executor import Executor
+from rlhfless.executor.progress import StepProgress
+from rlhfless.widgets import LiveRun, live, steps_of
+from solver.plan import Plan
+
+STEP = uniform_step([2, 5, 9, 14, 20])
+PLAN = plan_of([[0, 1], [2, 3], [4]])
+WORK: list[tuple[Plan, list[Request]]] = [(PLAN, STEP.requests()) for _ in range(3)]
+
+
+def executor() -> Executor:
+    return Executor(SimulatedEngine, STEP.latency, STEP.cluster)
+
+
+class Gate:
+    """Holds a run at its n-th look until it is opened."""
+
+    def __init__(self, run: LiveRun, at: int) -> None:
+        self.run, self.left, self.reached, self.opened = run, at, threading.Event(), threading.Event()
+        inner = run.steps.watch
+        assert inner is not None
+
+        def watch(progress: StepProgress) -> None:
+            self.left -= 1
+            if self.left == 0:
+                self.reached.set()
+                assert self.opened.wait(30)
+            inner(progress)
+
+        run.steps.watch = watch
+
+
+def test_all_steps_run_and_are_one_trace_with_their_numbers() -> None:
+    live_run = LiveRun(steps_of(executor(), WORK))
+    live_run.run()
+    assert live_run.wait(60)
+    assert (live_run.state, live_run.error) == ("done", None)
+    assert live_run.trace is not None
+    assert live_run.trace.steps == [0, 1, 2]
+    assert len(live_run.trace.rollouts) == 15
+    assert live_run.table["step"].tolist() == [0, 1, 2]
+    alone = run(STEP, PLAN)
+    held = sum(row["end_s"] - row["start_s"] for row in alone.allocations)
+    assert live_run.table["generation_gpu_seconds"].tolist() == pytest.approx([held] * 3)
+    assert (live_run.table["static_gpu_seconds"] > 0).all()
+
+
+def test_a_run_that_is_watched_leaves_the_trace_of_one_that_is_not() -> None:
+    looks: list[tuple[int, int]] = []
+
+    def watch(progress: StepProgress) -> None:
+        progress.spans()
+        progress.allocations()
+        looks.append((progress.completed, progress.of))
+
+    with executor() as watched:
+        watched.watch = watch
+        seen = watched.run(PLAN, STEP.requests())
+    alone = run(STEP, PLAN)
+    assert looks[-1] == (5, 5)
+    assert [one[0] for one in looks] == sorted(one[0] for one in looks)
+    assert seen.allocations == alone.allocations
+    spans = [pd.DataFrame(one.spans).drop(columns=["detail", "kv_tokens"]) for one in (seen, alone)]
+    pd.testing.assert_frame_equal(*(one.sort_values(["holder", "start_s"], ignore_index=True) for one in spans))
+
+
+def test_what_is_seen_of_a_step_ends_now_and_grows() -> None:
+    live_run = LiveRun(steps_of(executor(), WORK[:1]))
+    seen: list[Any] = []
+    live_run.on_change = lambda: seen.append(live_run.look)
+    live_run._next_look = 0.0
+    inner = live_run.steps.watch
+    assert inner is not None
+
+    def every(progress: StepProgress) -> None:
+        live_run._next_look = 0.0
+        inner(progress)
+
+    live_run.steps.watch = every
+    live_run.run()
+    assert live_run.wait(60)
+    looks = [one for one in seen if one is not None]
+    assert [one.completed for one in looks] == [1, 2, 3, 4, 5]
+    for one in looks:
+        assert one.of == 5
+        assert one.trace.allocations["end_s"].max() == pytest.approx(one.now_s)
+        assert one.trace.spans["end_s"].max() <= one.now_s + 1e-9
+        assert len(one.trace.rollouts) == one.completed
+    held = [(t["end_s"] - t["start_s"]).sum() for t in (one.trace.allocations for one in looks)]
+    assert held == sorted(held)
+    assert live_run.look is None
+
+
+def test_a_pause_holds_the_step_and_a_run_goes_on() -> None:
+    live_run = LiveRun(steps_of(executor(), WORK[:2]))
+    gate = Gate(live_run, at=2)
+    live_run.run()
+    assert gate.reached.wait(30)
+    live_run.pause()
+    gate.opened.set()
+    assert live_run.state == "paused"
+    assert not live_run.wait(0.3)
+    assert live_run.traces == []
+    live_run.run()
+    assert live_run.wait(60)
+    assert live_run.state == "done"
+    assert len(live_run.traces) == 2
+
+
+def test_a_stop_ends_the_step_leaves_a_whole_trace_and_a_run_takes_the_step_up_anew() -> None:
+    live_run = LiveRun(steps_of(executor(), WORK[:2]))
+    gate = Gate(live_run, at=7)  # the second completion of the second step
+    live_run.run()
+    assert gate.reached.wait(30)
+    threading.Timer(0.05, gate.opened.set).start()
+    live_run.stop(30)
+    assert live_run.state == "stopped"
+    stopped = live_run.trace
+    assert stopped is not None
+    assert stopped.steps == [0, 1]
+    assert len(stopped.rollouts) == 5 + 2, "what was complete stands"
+    assert live_run.steps.left() == 1
+    live_run.run()
+    assert live_run.wait(60)
+    assert live_run.state == "done"
+    assert live_run.table["step"].tolist() == [0, 1]
+
+
+def test_a_paused_run_can_be_stopped() -> None:
+    live_run = LiveRun(steps_of(executor(), WORK))
+    gate = Gate(live_run, at=1)
+    live_run.run()
+    assert gate.reached.wait(30)
+    live_run.pause()
+    gate.opened.set()
+    live_run.stop(30)
+    assert live_run.state == "stopped"
+
+
+def test_a_failure_is_told_and_what_was_done_stands() -> None:
+    def broken() -> Any:
+        raise RuntimeError("no engine today")
+
+    live_run = LiveRun(steps_of(executor(), WORK))
+    live_run.steps.next = broken  # type: ignore[method-assign]
+    live_run.run()
+    assert live_run.wait(30)
+    assert live_run.state == "failed"
+    assert str(live_run.error) == "no engine today"
+
+
+def test_looks_are_so_seldom_that_they_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("rlhfless.widgets.live_run.time.monotonic", lambda: now[0])
+    live_run = LiveRun(steps_of(executor(), WORK[:1]))
+    drawn: list[float] = []
+
+    def draw() -> None:
+        if live_run.look is not None:
+            drawn.append(now[0])
+            now[0] += 0.06  # what drawing takes
+
+    live_run.on_change = draw
+    inner = live_run.steps.watch
+    assert inner is not None
+
+    def watch(progress: StepProgress) -> None:
+        for _ in range(100):
+            inner(progress)
+            now[0] += 0.1
+
+    live_run.steps.watch = watch
+    live_run.run()
+    assert live_run.wait(60)
+    assert 5 < len(drawn) <= 1 + 50 / 5, "50 s, and 5 s pass between two looks of 0.06 s"
+
+
+def test_a_view_that_fails_does_not_break_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    live_run = LiveRun(steps_of(executor(), WORK[:2]))
+    live_run.on_change = lambda: 1 // 0
+    live_run.run()
+    assert live_run.wait(60)
+    assert (live_run.state, len(live_run.traces)) == ("done", 2)
+    assert caplog.text.count("stands still") == 1
+
+
+def test_what_cannot_be_run_is_refused() -> None:
+    with pytest.raises(TypeError, match="a Trainer or an Executor is needed"):
+        steps_of("a trace")
+    with pytest.raises(TypeError, match=r"give a list of \(plan, requests\)"):
+        steps_of(executor())
+
+
+def test_a_cell_that_is_run_again_shows_the_same_run() -> None:
+    runner = executor()
+    first = live(runner, WORK[:1])
+    assert "ready" in first.panes.pane_facts
+    first._buttons["run"].click()
+    assert first.run.wait(60)
+    again = live(runner)
+    assert again.run is first.run
+    for view in (first, again):
+        assert "done" in view.panes.pane_facts
+    assert "GPU timeline of step 0" in again.panes.pane_timeline
+    assert "mean length" in again.panes.pane_curves
+    assert again._buttons["run"].disabled
+    assert live(runner, WORK).run is not first.run, "new work is a new run"
+
+
+def test_the_buttons_drive_the_run() -> None:
+    view = live(executor(), WORK[:2])
+    gate = Gate(view.run, at=2)
+    assert view._buttons["stop"].disabled
+    view._buttons["run"].click()
+    assert gate.reached.wait(30)
+    view._buttons["pause"].click()
+    gate.opened.set()
+    assert "paused" in view.panes.pane_facts
+    view._buttons["stop"].click()
+    assert view.run.state == "stopped"
+    assert "stopped" in view.panes.pane_facts
+    assert not view._buttons["run"].disabled

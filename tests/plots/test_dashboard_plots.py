@@ -1,0 +1,84 @@
+"""Responses of an actor, and curves over steps: what they show of traces that a reader adds up by hand."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from plot_samples import EVIL, degenerate_traces, rollouts, sample_trace, tables
+
+from rlhfless.plots import curves_info, plot_curves, plot_responses, responses_info
+from rlhfless.trace import Trace
+
+
+def timed() -> Trace:
+    """Responses 0 to 3 on actor-0, 4 and 5 on actor-1; number 2 waits for a second."""
+    rows = [
+        {**row, "actor": f"actor-{int(i > 3)}", "start_s": float(i == 2), "end_s": 2.0 + 0.1 * i}
+        for i, row in enumerate(rollouts())
+    ]
+    return Trace(rows, allocations=tables()["allocations"])
+
+
+def test_the_responses_of_an_actor_are_bars_in_the_order_of_joining() -> None:
+    info = responses_info(timed(), "actor-0")
+    assert info.bars["index"].tolist() == [0, 1, 3, 2]
+    assert info.bars["start_s"].tolist() == [0, 0, 0, 1]
+    assert info.bars["end_s"].tolist() == pytest.approx([2.0, 2.1, 2.3, 2.2])
+    assert info.bars["kind"].tolist() == ["complete"] * 4
+    assert responses_info(timed(), "actor-1").bars["kind"].tolist() == ["complete", "cut"]
+
+
+def test_a_bar_knows_the_row_of_its_response_and_says_its_lengths() -> None:
+    fig = plot_responses(timed(), "actor-0")
+    by_name = {one.name: one for one in fig.data}
+    assert list(by_name["decoding"].customdata) == [0, 1, 3, 2]
+    assert list(by_name["decoding"].x) == pytest.approx([2.0, 2.1, 2.3, 1.2])
+    assert list(by_name["not begun"].x) == [1.0]
+    assert "predicted: 20" in by_name["decoding"].hovertext[0]
+    assert "cut off" in "".join(one.name for one in plot_responses(timed(), "actor-1").data)
+
+
+def test_what_is_not_known_of_responses_is_said() -> None:
+    assert "does not say when" in responses_info(sample_trace()).missing
+    assert "actor-9 completed no response" in responses_info(timed(), "actor-9").missing
+    assert "&lt;script" in responses_info(timed(), EVIL).missing
+    assert responses_info(timed()).holder == "actor-0"
+
+
+@pytest.mark.parametrize("name", degenerate_traces())
+def test_responses_survive_every_trace(name: str) -> None:
+    text = plot_responses(degenerate_traces()[name]).to_json()
+    assert "<script" not in text
+
+
+def test_names_of_prompts_are_harmless() -> None:
+    trace = timed()
+    trace.rollouts["prompt_id"] = [f"{EVIL}{i}" for i in range(6)]
+    text = plot_responses(trace, "actor-0").to_json()
+    assert "<script" not in text
+    assert "\\u003cscript" not in text
+
+
+STEPS = pd.DataFrame(
+    {
+        "step": [0, 1], "mean_reward": [0.2, 0.4], "mean_response_tokens": [100.0, 80.0], "actors": [3, 2],
+        "gpu_seconds": [10.0, 8.0], "idle_gpu_seconds": [1.0, 2.0], "generation_gpu_seconds": [6.0, 5.0],
+        "static_gpu_seconds": [12.0, 10.0],
+    }
+)  # fmt: skip
+
+
+def test_curves_are_one_per_number_with_shares_of_their_whole() -> None:
+    table = curves_info(STEPS).table
+    assert table["idle_share"].tolist() == pytest.approx([0.1, 0.25])
+    assert table["against_static"].tolist() == pytest.approx([0.5, 0.5])
+    fig = plot_curves(STEPS)
+    assert len(fig.data) == 5
+    assert any("mean reward: 0.400" in one.text for one in fig.layout.annotations)
+
+
+def test_numbers_that_are_not_known_have_no_curve() -> None:
+    unknown = STEPS.assign(mean_reward=float("nan"), static_gpu_seconds=0.0)
+    assert list(curves_info(unknown).table) == ["step", "mean_response_tokens", "actors", "idle_share"]
+    assert len(plot_curves(unknown).data) == 3
+    assert "No step is complete yet" in plot_curves(pd.DataFrame()).layout.annotations[0].text

@@ -1,0 +1,49 @@
+"""What notebooks show of results: small tables with the numbers of the result, and text as text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import solver
+
+CLUSTER = solver.Cluster(nodes=1, gpus_per_node=8, gpus_per_actor=2)
+LATENCY = solver.LatencyModel("made up", gpus_per_actor=2, base_s=0.01, per_response_s=0.0005, start_s=0.1, max_batch=64)
+WORKLOAD = solver.Workload.grid(np.full(16, 20), np.random.default_rng(0).integers(20, 400, (16, 4)), response_limit=400)
+
+
+def test_a_front_has_a_row_per_plan() -> None:
+    front = solver.pareto_front(WORKLOAD, CLUSTER, LATENCY, points=12)
+    page = front._repr_html_()
+    assert page.count("<tr>") == 1 + len(front.plans)
+    assert f"{front.plans[0].makespan_s:.2f}" in page
+    assert "GPU-seconds" in page
+
+
+def test_a_bound_says_what_is_the_fastest_and_what_it_costs_around_it() -> None:
+    bound = solver.clairvoyant_bound(WORKLOAD, CLUSTER, LATENCY)
+    page = bound._repr_html_()
+    assert f"{bound.shortest_s():.4g} s" in page
+    assert f"at least {bound.gpu_seconds(2 * bound.shortest_s()):.4g} GPU-seconds" in page
+    assert f"{bound.shortest_s():.4g} s" in repr(bound)
+    assert "array(" not in repr(bound)
+
+
+def test_a_bound_of_what_cannot_be_done_says_so() -> None:
+    impossible = replace(solver.clairvoyant_bound(WORKLOAD, CLUSTER, LATENCY), most_actors=0)
+    assert "no time" in impossible._repr_html_()
+
+
+def test_a_latency_model_says_what_an_iteration_takes() -> None:
+    page = LATENCY._repr_html_()
+    assert "10 + 0.5 per response" in page
+    assert "the affine fit is charged" in page
+
+
+@pytest.mark.parametrize("what", ["name", "kind"])
+def test_names_are_text(what: str) -> None:
+    page = replace(LATENCY, **{what: "<script>"})._repr_html_()
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page

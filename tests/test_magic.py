@@ -1,0 +1,55 @@
+"""``%load_ext rlhfless`` and ``%rlhfless PATH``: the report of a log in a notebook."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+import pytest
+
+from rlhfless.errors import InputError
+from rlhfless.magic import ReportFrame, report_of
+from rlhfless.trace import TraceError
+
+IPython = pytest.importorskip("IPython", reason="IPython is not installed")
+LOG = "step,prompt_id,sample,response_tokens\n0,<b>a,0,10\n0,<b>a,1,30\n1,<b>a,0,12\n1,<b>a,1,28\n"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "my log.csv"
+    path.write_text(LOG)
+    return path
+
+
+def test_the_magic_shows_the_report_of_a_log(log: Path) -> None:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell()
+    shell.run_line_magic("load_ext", "rlhfless")
+    shown = shell.run_line_magic("rlhfless", f"'{log}'")
+    frame = shown._repr_html_()
+    assert frame.count("<") == 2, "one frame and nothing else is markup"
+    source = re.search(r'srcdoc="([^"]*)"', frame)
+    assert source is not None
+    page = html.unescape(source.group(1))
+    assert "RLHFless report" in page
+    assert "What better schedules would have done" in page
+    assert "my log.csv" in repr(shown)
+
+
+def test_a_frame_may_run_its_own_scripts_and_reaches_nothing_of_the_notebook() -> None:
+    frame = ReportFrame('<p>"it\'s" & <b>so</b></p>', '"><script>')._repr_html_()
+    assert "sandbox='allow-scripts'" in frame
+    assert "<script" not in frame
+    assert "&quot;it&#x27;s&quot; &amp;" in frame
+
+
+def test_lines_that_are_no_path_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="takes one path of a trace or a log, not 2"):
+        report_of("one two")
+    with pytest.raises(InputError, match="not 0"):
+        report_of("")
+    with pytest.raises(TraceError, match="there is no such file"):
+        report_of(str(tmp_path / "none.csv"))

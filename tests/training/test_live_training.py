@@ -1,0 +1,45 @@
+"""A training run that is driven by buttons: stopped, it stands at its last complete step, on the disk too."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from training_samples import config
+
+from rlhfless.executor.progress import StepProgress
+from rlhfless.trace import read_trace
+from rlhfless.training.loop import Trainer
+from rlhfless.widgets import LiveRun, steps_of
+
+
+def test_a_stopped_run_stands_at_its_last_step_and_goes_on_to_the_same_end(model: Path, tmp_path: Path) -> None:
+    with Trainer(config(), tmp_path / "whole", model=model, progress=False) as trainer:
+        whole = trainer.run()
+    with Trainer(config(), tmp_path / "stopped", model=model, progress=False) as trainer:
+        live_run = LiveRun(steps_of(trainer))
+        inner, reached, opened = trainer.watch, threading.Event(), threading.Event()
+        assert inner is not None
+
+        def watch(progress: StepProgress) -> None:
+            if progress.record.step == 1 and progress.completed > 3 and not opened.is_set():
+                reached.set()
+                assert opened.wait(60)
+            inner(progress)
+
+        trainer.watch = watch
+        live_run.run()
+        assert reached.wait(60)
+        threading.Timer(0.05, opened.set).start()
+        live_run.stop(60)
+        assert (live_run.state, trainer.next_step) == ("stopped", 1)
+        assert read_trace(tmp_path / "stopped").steps == [0]
+        live_run.run()
+        assert live_run.wait(120)
+    assert live_run.state == "done"
+    assert live_run.table["step"].tolist() == [0, 1, 2]
+    assert live_run.table["mean_reward"].notna().all()
+    assert whole is not None
+    ended = read_trace(tmp_path / "stopped").rollouts
+    assert ended["response_tokens"].tolist() == whole.rollouts["response_tokens"].tolist()
+    assert ended["reward"].tolist() == whole.rollouts["reward"].tolist()

@@ -1,0 +1,73 @@
+"""Runs beside each other: sums over the steps that they share, and marks where one is better or worse than the first."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from log_samples import log, rollouts
+
+from rlhfless.simulate import simulate
+from rlhfless.trace import Trace, TraceError
+from rlhfless.widgets import Settings, compare, compared
+
+
+@pytest.fixture(scope="module")
+def traces() -> dict[str, Trace]:
+    setting = Settings("cpu-tiny-qwen2", gpus=8, usd_per_gpu_hour=1.0).setting
+    return simulate(log(prompts=24, samples=8).rollouts, setting, ["static", "random", "oracle"]).traces
+
+
+def test_numbers_are_sums_over_the_steps_and_marks_say_better_or_worse(traces: dict[str, Trace]) -> None:
+    shown = compared(traces)
+    assert shown.steps == [0, 1, 2]
+    for name, trace in traces.items():
+        held = trace.allocations
+        gpu_s = ((held["end_s"] - held["start_s"]) * held["gpu_ids"].map(len)).sum()
+        assert shown.table.loc[name, "gpu_seconds"] == pytest.approx(gpu_s)
+        change = gpu_s / shown.table.loc["static", "gpu_seconds"] - 1
+        assert shown.relative.loc[name, "gpu_seconds"] == pytest.approx(change)
+        mark = shown.marks.loc[name, "gpu_seconds"]
+        assert mark == ("" if abs(change) <= 0.005 else "better" if change < 0 else "worse")
+    assert shown.marks.loc["oracle", "gpu_seconds"] == "better"
+    assert (shown.marks.loc["static"] == "").all()
+    assert shown.differs == {"policy": ["static", "random", "oracle"]}
+
+
+def test_one_step_alone_and_steps_that_are_not_shared(traces: dict[str, Trace]) -> None:
+    one = compared(traces, 1)
+    assert one.steps == [1]
+    assert (one.table["time_s"] < compared(traces).table["time_s"]).all()
+    with pytest.raises(TraceError, match="no step 7"):
+        compared(traces, 7)
+    later = Trace(rollouts().assign(step=lambda rows: rows["step"] + 9))
+    with pytest.raises(TraceError, match="share no step"):
+        compared({"a": traces["static"], "b": later})
+    with pytest.raises(TraceError, match="at least one"):
+        compared({})
+
+
+def test_logs_without_gpus_are_compared_by_what_they_tell() -> None:
+    shown = compared({"a": log(), "b": log(seed=1)})
+    assert shown.table["time_s"].isna().all()
+    assert shown.table["mean_response_tokens"].notna().all()
+    assert shown.marks.loc["b", "mean_response_tokens"] == "differs"
+    assert (shown.marks["time_s"] == "").all()
+
+
+def test_several_runs_in_a_trace_are_refused() -> None:
+    two = Trace(pd.concat([rollouts(), rollouts().assign(run="other")]))
+    with pytest.raises(TraceError, match="holds 2 runs"):
+        compared({"a": two})
+
+
+def test_the_dashboard_shows_them_step_by_step_and_escapes_names(traces: dict[str, Trace]) -> None:
+    shown = compare({"<b>first</b>": traces["static"], "<script>": traces["oracle"]})
+    html = shown.panes.pane_numbers
+    assert "<script" not in html
+    assert "<b>first" not in html
+    assert "class='better'" in html
+    assert "GPU timelines of one step under 2 schedules" in shown.panes.pane_timelines
+    shown.step.value = 1
+    assert "step 1" in shown.panes.pane_numbers
+    with pytest.raises(TraceError, match="a mapping from names to traces"):
+        compare([traces["static"]])  # type: ignore[arg-type]

@@ -1,0 +1,124 @@
+"""The dashboard in Python: moves of its sliders plan anew, clicks tell of responses, what a log says is escaped."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+from log_samples import HOSTILE, log
+
+from rlhfless.widgets import Settings, explore
+from rlhfless.widgets.explorer import Explorer
+
+
+@pytest.fixture(scope="module")
+def explorer() -> Explorer:
+    made = explore(log(prompts=24, samples=8), profile="cpu-tiny-qwen2", gpus=8, time_weight=1.0)
+    assert made.wait(60)
+    return made
+
+
+def drawn(explorer: Explorer, pane: str) -> dict[str, object]:
+    return json.loads(getattr(explorer.panes, f"pane_{pane}"))
+
+
+def test_all_panes_are_there_and_none_is_grey(explorer: Explorer) -> None:
+    assert explorer.wait(60)
+    assert explorer.error is None
+    assert explorer.panes.stale == []
+    assert explorer.planned is not None
+    assert "Actors of this plan" in explorer.panes.pane_actors
+    assert f"<b>{len(explorer.planned.plan.actors)}</b><span>actors" in explorer.panes.pane_facts
+    names = [one.get("name") for one in drawn(explorer, "plane")["data"]]  # type: ignore[attr-defined]
+    assert {"this plan, executed", "static", "oracle", "planning front (predicted)", "bound: no policy can be below"} <= set(
+        names
+    )
+    assert any(one.get("name") == "decode" for one in drawn(explorer, "timeline")["data"])  # type: ignore[attr-defined]
+
+
+def test_a_move_plans_anew_in_another_thread_and_greys_what_is_old(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    grey: list[tuple[str, ...]] = []
+    explorer.panes.observe(lambda change: grey.append(tuple(change["new"])), "stale")
+    threads = set()
+    plan = explorer.what_if.plan
+    monkeypatch.setattr(explorer.what_if, "plan", lambda s: (threads.add(threading.current_thread()), plan(s))[1])
+    before = explorer.planned
+    assert before is not None
+    explorer.time_weight.value = 0.0
+    assert explorer.wait(60)
+    explorer.panes.unobserve_all("stale")
+    assert explorer.planned is not None
+    assert explorer.planned.settings.time_weight == 0.0
+    assert explorer.planned.plan.gpu_seconds < before.plan.gpu_seconds
+    assert "timeline" in grey[0]
+    assert grey[-2:] == [("plane",), ()], "the plan first, then the curves"
+    assert threading.main_thread() not in threads
+    explorer.time_weight.value = 1.0
+    assert explorer.wait(60)
+
+
+def test_another_gpu_kind_brings_its_sizes_and_list_price(explorer: Explorer) -> None:
+    explorer.kind.value = "h100 · Qwen2.5-3B"
+    assert explorer.wait(60)
+    assert explorer.settings.profile.startswith("h100-qwen2.5-3b-tp")
+    assert explorer.settings.usd_per_gpu_hour == pytest.approx(6.88)
+    explorer.kind.value = "cpu · " + next(k.split(" · ")[1] for k in explorer.kind.options if k.startswith("cpu"))
+    assert explorer.wait(60)
+    assert explorer.settings.profile == "cpu-tiny-qwen2"
+
+
+def test_settings_that_fit_no_actor_are_said_and_the_next_move_goes_on(explorer: Explorer) -> None:
+    explorer.kind.value = next(k for k in explorer.kind.options if "7B" in k)
+    explorer.gpus.value = 2
+    assert explorer.wait(60)
+    assert explorer.error is not None
+    assert "takes 4" in explorer.panes.pane_facts
+    assert "timeline" in explorer.panes.stale
+    explorer.gpus.value = 8
+    explorer.kind.value = next(k for k in explorer.kind.options if k.startswith("cpu"))
+    assert explorer.wait(60)
+    assert explorer.error is None
+    assert explorer.panes.stale == []
+
+
+def test_a_click_on_a_bar_tells_of_its_actor_and_of_a_response(explorer: Explorer) -> None:
+    planned = explorer.planned
+    assert planned is not None
+    last = len(planned.plan.actors) - 1
+    assert last > 0
+    explorer.panes._told(None, {"pane": "timeline", "click": {"y": last, "customdata": None}}, [])
+    assert f"actor-{last}" in drawn(explorer, "responses")["layout"]["title"]["text"]  # type: ignore[index]
+    response = planned.plan.actors[last].responses[0]
+    explorer.panes._told(None, {"pane": "responses", "click": {"y": 0, "customdata": response}}, [])
+    assert f"Actor {last} has" in explorer.panes.pane_response
+    assert "History of the prompt" in explorer.panes.pane_response
+
+
+def test_hostile_texts_are_text_everywhere(explorer: Explorer) -> None:
+    for response in range(0, 192, 8):
+        explorer.show_response(response)
+        told = explorer.panes.pane_response
+        assert "<script" not in told
+        assert "<img" not in told
+    explorer.show_response(0)
+    assert "&lt;script&gt;window.hacked = 1&lt;/script&gt;" in explorer.panes.pane_response
+    explorer.show_response(3 * 8)
+    assert "and 5,000 more characters" in explorer.panes.pane_response
+    assert len(HOSTILE[3]) == 9_000
+    for pane in ("timeline", "responses", "plane"):
+        assert "<script" not in getattr(explorer.panes, f"pane_{pane}")
+        assert "<img" not in getattr(explorer.panes, f"pane_{pane}")
+
+
+def test_the_state_can_be_copied(explorer: Explorer) -> None:
+    code, text = explorer.copied()
+    assert Settings.from_json(text) == explorer.settings
+    assert "what_if.plan(Settings(profile='cpu-tiny-qwen2'" in code
+    assert "data-copy='.as-python'" in explorer.panes.pane_copy
+
+
+def test_a_source_that_is_code_stays_a_string(explorer: Explorer) -> None:
+    explorer.what_if.source = "'); import os; ('"
+    compile(explorer.copied()[0], "copied", "exec")
+    assert repr(explorer.what_if.source) in explorer.copied()[0]

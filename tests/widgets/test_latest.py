@@ -1,0 +1,66 @@
+"""Of a burst of requests the newest is worked on, and work learns that it is out of date."""
+
+from __future__ import annotations
+
+import threading
+
+from rlhfless.widgets.latest import Latest, Newest
+
+
+def nothing(_: Exception) -> None:
+    raise AssertionError("no request of this test fails")
+
+
+def test_of_a_burst_only_the_newest_is_worked_on() -> None:
+    done: list[int] = []
+    latest: Latest[int] = Latest(lambda request, _: done.append(request), nothing, wait_s=0.2)
+    for request in range(50):
+        latest.submit(request)
+    assert latest.wait(10)
+    assert done == [49]
+
+
+def test_work_under_way_learns_that_something_newer_was_asked() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    told: list[tuple[str, bool]] = []
+
+    def work(request: str, newest: Newest) -> None:
+        told.append((request, newest()))
+        if request == "old":
+            begun.set()
+            assert go_on.wait(10)
+            told.append((request, newest()))
+
+    latest: Latest[str] = Latest(work, nothing, wait_s=0)
+    latest.submit("old")
+    assert begun.wait(10)
+    latest.submit("new")
+    go_on.set()
+    assert latest.wait(10)
+    assert told == [("old", True), ("old", False), ("new", True)]
+
+
+def test_an_error_is_told_and_the_next_request_is_worked_on() -> None:
+    errors: list[Exception] = []
+    done: list[int] = []
+
+    def work(request: int, _: Newest) -> None:
+        done.append(1 // request)
+
+    latest: Latest[int] = Latest(work, errors.append, wait_s=0)
+    latest.submit(0)
+    assert latest.wait(10)
+    latest.submit(1)
+    assert latest.wait(10)
+    assert [type(e) for e in errors] == [ZeroDivisionError]
+    assert done == [1]
+
+
+def test_no_thread_is_left_when_nothing_is_asked() -> None:
+    latest: Latest[int] = Latest(lambda *_: None, nothing, wait_s=0)
+    latest.submit(1)
+    assert latest.wait(10)
+    for thread in threading.enumerate():
+        if thread.name == "rlhfless-latest":
+            thread.join(10)
+    assert not [t for t in threading.enumerate() if t.name == "rlhfless-latest" and t.is_alive()]

@@ -1,0 +1,65 @@
+"""The one widget of every dashboard: what it sends to the page, and what it makes of messages from there."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+
+import plotly.graph_objects as go
+from log_samples import HOSTILE
+
+from rlhfless.widgets import pieces
+from rlhfless.widgets.panes import Panes, script
+
+ROWS = ((("left", 1), ("right", 2)), (("text", 1),))
+
+
+def test_a_figure_is_sent_with_the_request_that_it_answers() -> None:
+    panes = Panes(ROWS, ("text",))
+    panes.draw("left", go.Figure(go.Bar(x=[1, 2], y=[3, 4])), request=7)
+    sent = json.loads(panes.pane_left)
+    assert sent["layout"]["meta"] == {"request": 7}
+    assert sent["data"][0]["type"] == "bar"
+    assert panes.pane_right == ""
+
+
+def test_clicks_and_zooms_reach_whoever_asked() -> None:
+    told: list[object] = []
+    panes = Panes(ROWS, on_click=lambda *what: told.append(what), on_zoom=lambda *what: told.append(what))
+    panes._told(None, {"pane": "left", "click": {"x": 1}}, [])
+    panes._told(None, {"pane": "right", "zoom": [1, 2]}, [])
+    panes._told(None, {"pane": "right", "zoom": None}, [])
+    assert told == [("left", {"x": 1}), ("right", (1.0, 2.0)), ("right", None)]
+    Panes(ROWS)._told(None, {"pane": "left", "click": {}}, [])
+
+
+def test_nothing_is_loaded_from_a_network() -> None:
+    ours = script().rsplit("const Plotly = module.exports;", 1)[1]
+    assert "http" not in ours
+    assert "import(" not in ours
+
+
+class Tags(HTMLParser):
+    """The tags and attributes of a piece of HTML."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen |= {tag, *(name for name, _ in attrs)}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_pieces_show_hostile_text_as_text() -> None:
+    for text in HOSTILE:
+        made = (
+            pieces.cards([(text, text)]) + pieces.table([text], [[text]], text) + pieces.paragraph(text) + pieces.problem(text)
+        )
+        tags = Tags(made + pieces.quoted(text, text) + pieces.copies([(text, "name", text)]))
+        assert not tags.seen & {"script", "img", "onerror", "a", "href"}
+        assert text[:4_000] in tags.text

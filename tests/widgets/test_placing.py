@@ -1,0 +1,61 @@
+"""One response of a plan: its history, its texts, and what moving it alone would do."""
+
+from __future__ import annotations
+
+import pytest
+from log_samples import log
+
+from rlhfless.widgets import Settings, WhatIf, placement
+from solver.plan import Plan
+
+
+@pytest.fixture(scope="module")
+def what_if() -> WhatIf:
+    return WhatIf(log(prompts=24, samples=8))
+
+
+def value(plan: Plan, settings: Settings) -> float:
+    assert plan.reference is not None
+    return settings.setting.objective.value(plan.makespan_s, plan.gpu_seconds, plan.reference.norms("gpu_s"))
+
+
+def test_every_response_is_told_of_where_the_plan_has_it(what_if: WhatIf) -> None:
+    planned = what_if.plan(Settings("cpu-tiny-qwen2", gpus=8, time_weight=1.0))
+    assert len(planned.plan.actors) > 1
+    rows = planned.trace.rollouts
+    for actor, own in enumerate(planned.plan.actors):
+        for response in own.responses[::40]:
+            one = placement(what_if, planned, response)
+            assert (one.actor, one.of) == (actor, len(own.responses))
+            assert one.shortest <= one.predicted_tokens <= one.longest
+            assert one.response_tokens == rows["response_tokens"][response]
+            assert 1 <= one.rank <= one.of
+            assert one.history["step"].tolist() == [0, 1]
+            assert one.history["samples"].tolist() == [8, 8]
+            assert one.texts["prompt"] == rows["prompt"][response]
+            assert str(actor) in one.reason
+
+
+def test_no_move_of_one_response_beats_the_bound_of_the_plan(what_if: WhatIf) -> None:
+    settings = Settings("cpu-tiny-qwen2", gpus=8, time_weight=0.9)
+    planned = what_if.plan(settings)
+    plan = planned.plan
+    assert plan.gap is not None
+    for response in (0, 50, 191):
+        elsewhere = placement(what_if, planned, response).elsewhere
+        assert len(elsewhere) == len(plan.actors) - 1
+        assert (elsewhere["change"] >= -plan.gap - 1e-9).all()
+        assert placement(what_if, planned, response).actor not in elsewhere["actor"].tolist()
+
+
+def test_a_plan_of_one_actor_has_no_elsewhere(what_if: WhatIf) -> None:
+    planned = what_if.plan(Settings("cpu-tiny-qwen2", gpus=1))
+    one = placement(what_if, planned, 3)
+    assert one.elsewhere.empty
+    assert "no other actor" in one.reason
+
+
+def test_a_response_that_is_not_there_is_refused(what_if: WhatIf) -> None:
+    planned = what_if.plan(Settings("cpu-tiny-qwen2", gpus=1))
+    with pytest.raises(IndexError, match="they are 0 to 191"):
+        placement(what_if, planned, 192)

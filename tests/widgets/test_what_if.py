@@ -1,0 +1,141 @@
+"""What follows from settings: a plan and its execution, then policies, front and bound; all without a widget."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from log_samples import log
+
+from rlhfless.errors import InputError
+from rlhfless.trace import TraceError
+from rlhfless.widgets import Settings, WhatIf
+from rlhfless.widgets.settings import PREDICTORS, models
+from rlhfless.widgets.what_if import POLICIES, THIS_PLAN
+from solver.errors import PlanningError
+from solver.evaluate import evaluate
+
+CPU = Settings("cpu-tiny-qwen2", gpus=8)
+
+
+@pytest.fixture(scope="module")
+def what_if() -> WhatIf:
+    return WhatIf(log())
+
+
+def test_a_plan_is_executed_with_the_true_lengths(what_if: WhatIf) -> None:
+    planned = what_if.plan(CPU)
+    rows = planned.trace.rollouts
+    truth = what_if.rollouts[what_if.rollouts["step"] == 2]
+    assert rows["response_tokens"].tolist() == truth["response_tokens"].tolist(), "row i of the trace is response i"
+    assert rows["prompt_id"].tolist() == truth["prompt_id"].tolist()
+    held = planned.trace.allocations
+    gpu_s = (held["end_s"] - held["start_s"]) * held["gpu_ids"].map(len)
+    assert planned.gpu_seconds == pytest.approx(gpu_s.sum())
+    assert planned.plan.gap is not None
+    table = planned.actors
+    assert table["responses"].sum() == len(truth)
+    assert table["done_s"].max() == pytest.approx(planned.time_s)
+    assert table["predicted_s"].max() == pytest.approx(planned.plan.makespan_s)
+
+
+def test_a_higher_time_weight_never_makes_the_planned_step_slower(what_if: WhatIf) -> None:
+    times = [what_if.plan(replace(CPU, time_weight=w)).plan.makespan_s for w in (0.0, 0.5, 1.0)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > times[-1]
+
+
+def test_every_policy_stands_beside_the_plan_and_above_the_bound(what_if: WhatIf) -> None:
+    planned = what_if.plan(CPU)
+    others = what_if.alternatives(planned)
+    assert others is not None
+    assert others.results["policy"].tolist() == [THIS_PLAN, *POLICIES]
+    assert (others.results["gpu_seconds"] >= others.results["bound_gpu_seconds"]).all()
+    assert others.results["gpu_seconds"][0] == pytest.approx(planned.gpu_seconds)
+    assert others.bound.gpu_seconds(planned.time_s) <= planned.gpu_seconds
+    assert len(others.front.plans) >= 1
+
+
+def test_what_nobody_waits_for_any_more_is_left_out(what_if: WhatIf) -> None:
+    asked = []
+    assert what_if.alternatives(what_if.plan(CPU), lambda: bool(asked.append(1)) or len(asked) < 3) is None
+    assert len(asked) == 3, "asked between policies, and no policy is run after the first no"
+
+
+def test_tau_and_predictors_and_prices_change_what_they_should(what_if: WhatIf) -> None:
+    def gpu_s(policy: str, settings: Settings) -> float:
+        others = what_if.alternatives(what_if.plan(settings))
+        assert others is not None
+        return float(others.results.set_index("policy").loc[policy, "gpu_seconds"])
+
+    assert gpu_s("rlhfless", replace(CPU, tau=0.2)) != gpu_s("rlhfless", replace(CPU, tau=1.0))
+    assert gpu_s("static", replace(CPU, tau=0.2)) == gpu_s("static", replace(CPU, tau=1.0))
+    lengths = {name: tuple(what_if.logged(name).predicted.response_tokens) for name in PREDICTORS}
+    assert len(set(lengths.values())) > 1
+    planned = what_if.plan(replace(CPU, usd_per_gpu_hour=3.6))
+    assert planned.cost_usd == pytest.approx(planned.gpu_seconds * 0.001)
+
+
+def test_settings_survive_json_and_their_python_code_computes_the_same(tmp_path: Path) -> None:
+    folder = log().save(tmp_path / "log")
+    settings = replace(CPU, time_weight=0.35, predictor="trend")
+    assert Settings.from_json(settings.to_json()) == settings
+    names: dict[str, object] = {}
+    exec(settings.to_python(str(folder), 2), names)
+    assert names["planned"].plan.makespan_s == WhatIf(folder, 2).plan(settings).plan.makespan_s  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"gpus": 12}, "gpus is 12; 1 to 8, or a multiple of 8"),
+        ({"profile": "l40s-qwen2.5-7b-tp4", "gpus": 2}, "takes 4"),
+        ({"predictor": "oracle"}, "choose one of last visit"),
+        ({"tau": 0.0}, "tau is 0.0"),
+        ({"time_weight": math.nan}, "time_weight is nan"),
+        ({"usd_per_gpu_hour": -1.0}, "usd_per_gpu_hour is -1.0"),
+    ],
+)
+def test_settings_out_of_range_are_refused_in_a_sentence(wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        Settings(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"gpu": 3}'])
+def test_json_that_is_no_settings_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="with profile, gpus, time_weight"):
+        Settings.from_json(text)
+
+
+def test_a_step_that_is_not_there_is_refused() -> None:
+    with pytest.raises(TraceError, match="no step 9; its steps are 0 to 2"):
+        WhatIf(log(), 9)
+
+
+def test_what_cannot_be_planned_says_why() -> None:
+    big = log()
+    big.rollouts["prompt_tokens"] = 10**9
+    with pytest.raises(PlanningError):
+        WhatIf(big).plan(CPU)
+
+
+def test_a_run_begins_with_its_own_profile_and_cluster() -> None:
+    trace = log()
+    trace.meta.update({"profile": "cpu-tiny-qwen2", "cluster": {"nodes": 3, "gpus_per_node": 8}})
+    assert WhatIf(trace).default == Settings("cpu-tiny-qwen2", gpus=24)
+    trace.meta["profile"] = "somebody's own"
+    assert WhatIf(trace).default == Settings()
+
+
+def test_every_shipped_profile_can_be_chosen_by_kind_and_size() -> None:
+    sizes = models()
+    assert sorted(sizes["h100 · Qwen2.5-3B"]) == [1, 2]
+    assert all(Settings(name).setting.cluster.gpus_per_actor == size for of in sizes.values() for size, name in of.items())
+
+
+def test_the_plan_shown_is_timed_by_the_planning_model(what_if: WhatIf) -> None:
+    planned = what_if.plan(CPU)
+    taken = evaluate(planned.plan, planned.logged.predicted.points, CPU.setting.latency)
+    assert planned.plan.makespan_s == pytest.approx(taken.makespan_s)

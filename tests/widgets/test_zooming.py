@@ -1,0 +1,61 @@
+"""A timeline of a hundred thousand spans: a heatmap from afar, bars from near, and the same numbers in both."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from many_spans import many_spans
+
+from rlhfless.plots import plot_timeline, timeline_info
+from rlhfless.trace import Trace
+from rlhfless.widgets import zoom
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return many_spans(100_000)
+
+
+def kinds(figure: object) -> set[str]:
+    return {one.type for one in figure.data}  # type: ignore[attr-defined]
+
+
+def test_the_whole_step_is_a_heatmap_and_a_part_of_it_is_bars(trace: Trace) -> None:
+    assert kinds(plot_timeline(trace)) == {"heatmap"}
+    part = plot_timeline(trace, between_s=(100.0, 101.0))
+    assert kinds(part) == {"bar"}
+    assert part.layout.xaxis.range == (100.0, 101.0)
+
+
+def test_a_part_holds_exactly_the_spans_that_reach_into_it(trace: Trace) -> None:
+    info = timeline_info(trace, between_s=(100.0, 101.0))
+    spans = trace.spans
+    assert len(info.spans) == ((spans["end_s"] > 100) & (spans["start_s"] < 101)).sum() > 10
+    assert (info.spans["hover"] != "").all()
+    whole = timeline_info(trace)
+    assert (info.gpu_seconds, info.idle_gpu_seconds) == (whole.gpu_seconds, whole.idle_gpu_seconds)
+    assert info.holders == whole.holders
+
+
+def test_a_large_part_is_a_finer_heatmap(trace: Trace) -> None:
+    whole, half = plot_timeline(trace), plot_timeline(trace, between_s=(0.0, 600.0))
+    assert kinds(half) == {"heatmap"}
+    assert np.diff(half.data[0].x)[0] == pytest.approx(600 / 240)
+    assert np.diff(half.data[0].x)[0] < np.diff(whole.data[0].x)[0]
+
+
+def test_the_widget_draws_what_is_zoomed_into(trace: Trace) -> None:
+    shown = zoom(trace)
+    assert json.loads(shown.pane_timeline)["data"][0]["type"] == "heatmap"
+    shown._told(None, {"pane": "timeline", "zoom": [100.0, 101.0]}, [])
+    assert shown.wait(60)
+    drawn = json.loads(shown.pane_timeline)
+    assert {one["type"] for one in drawn["data"]} == {"bar"}
+    assert drawn["layout"]["meta"] == {"request": 1}
+    assert shown.stale == []
+    shown._told(None, {"pane": "timeline", "zoom": None}, [])
+    assert shown.wait(60)
+    assert json.loads(shown.pane_timeline)["data"][0]["type"] == "heatmap"
+    assert shown.between_s is None
