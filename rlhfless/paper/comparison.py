@@ -36,6 +36,7 @@ LABELS = {
     "static-all": "naive static, all actors that fit",
     "rlhfuse": "RLHFuse's cut on static actors",
     "rlhfless": "RLHFless (paper's rule)",
+    "rlhfless, 3 actors": "RLHFless on 3 actors",
     "solver": "ours: solver",
     "solver+replan": "ours: solver, re-planning",
     "oracle": "oracle: true lengths",
@@ -67,6 +68,11 @@ class Outcome:
     def planning(self) -> pd.DataFrame:
         """``policy, step, planning_s``: seconds that planning took on this machine."""
         return self.simulation.steps[["policy", "step", "planning_s"]]
+
+
+def label_of(policy: str) -> str:
+    """What legends and captions call a policy."""
+    return LABELS.get(policy, policy)
 
 
 def policy_named(name: str, static_actors: int, tau: float = 0.7) -> SchedulingPolicy:

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from rlhfless.paper.comparison import LABELS
+from rlhfless.paper.comparison import label_of
 from rlhfless.plots.palette import BLUE, BOUND, GREEN, GREY, ORANGE, PURPLE, VERMILLION, PolicyStyle, policy_styles
 
 COLOURS = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, GREY)
@@ -29,11 +29,6 @@ OWN_STYLES = {
 def style_of(policy: str) -> PolicyStyle:
     """Colour and marker of a policy of these figures."""
     return OWN_STYLES.get(policy) or policy_styles([policy])[policy]
-
-
-def label_of(policy: str) -> str:
-    """What legends call a policy."""
-    return LABELS.get(policy, policy)
 
 
 def marker_of(policy: str, size: int = 10) -> dict[str, Any]:

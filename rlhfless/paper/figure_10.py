@@ -13,8 +13,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.paper.comparison import LABELS, POLICIES, compare, totals
-from rlhfless.paper.draw import WIDE_LEGEND, add_policies, label_of, marker_of, paper_line, spread
+from rlhfless.paper.comparison import LABELS, POLICIES, compare, label_of, totals
+from rlhfless.paper.draw import WIDE_LEGEND, add_policies, marker_of, paper_line, spread
 from rlhfless.paper.lengths import GPQA, GSM8K, LIVECODEBENCH
 from rlhfless.paper.machine import QWEN_3B_L40S, QWEN_7B_L40S, Machine
 from rlhfless.paper.parts import Caption, Numbers, PaperFigure

@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.paper.comparison import compare
+from rlhfless.paper.comparison import POLICIES, compare, label_of, totals
 from rlhfless.paper.draw import COLOURS, WIDE_LEGEND
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
@@ -24,6 +24,10 @@ from rlhfless.trace import allocation_metrics
 TITLE = "Figure 12: work and time of each actor, RLHFuse and RLHFless"
 PAPER_COST_SAVED = 0.128
 NAMES = {"rlhfuse": "RLHFuse", "rlhfless": "RLHFless"}
+COLUMNS = [
+    "panel", "data_set", "basis", "policy", "step", "actor", "tokens", "held_s", "gpu_s", "time_s", "speedup", "cost_saved",
+    "share",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,31 +49,44 @@ def histories(setting: Setting, sources: Sources) -> list[History]:
 
 
 def numbers(setting: Setting, sources: Sources) -> Numbers:
-    """``data_set, basis, policy, step, actor, tokens, held_s, gpu_s``: generation alone, one row per actor."""
+    """``panel, data_set, basis, policy, step, actor, tokens, held_s, gpu_s, time_s, speedup, cost_saved, share``, of generation
+    alone: ``panel`` ``actor`` has one row per actor of the two rivals, ``total`` sums of all policies and the bound."""
     tables = []
     for history in histories(setting, sources):
-        outcome = compare(history, setting.machine, "PPO", ["rlhfuse", FixedActors(setting.actors)], seed=setting.seed)
-        for policy, trace in outcome.simulation.traces.items():
+        fixed = FixedActors(setting.actors, name="rlhfless, 3 actors")
+        outcome = compare(history, setting.machine, "PPO", [*POLICIES, fixed], seed=setting.seed)
+        cell = {"data_set": history.name, "basis": history.basis}
+        for policy, name in (("rlhfuse", "rlhfuse"), (fixed.name, "rlhfless")):
+            trace = outcome.simulation.traces[policy]
             held = allocation_metrics(trace)
             held = held[held["role"] == "decode"][["step", "holder", "duration_s", "gpu_seconds"]]
             tokens = trace.rollouts.groupby(["step", "actor"])["response_tokens"].sum().rename("tokens").reset_index()
             own = held.merge(tokens, left_on=["step", "holder"], right_on=["step", "actor"], how="left")
-            own = own.assign(tokens=own["tokens"].fillna(0).astype(int), actor=own["holder"])
-            cell = {"data_set": history.name, "basis": history.basis, "policy": policy}
+            own = own.assign(tokens=own["tokens"].fillna(0).astype(int), actor=own["holder"], policy=name, panel="actor")
             tables.append(own.rename(columns={"duration_s": "held_s", "gpu_seconds": "gpu_s"}).assign(**cell))
-    table = pd.concat(tables, ignore_index=True)
-    return Numbers(table[["data_set", "basis", "policy", "step", "actor", "tokens", "held_s", "gpu_s"]])
+        whole = totals(outcome)
+        tables.append(whole[whole["scope"] == "generation"].assign(**cell, panel="total"))
+    return Numbers(pd.concat(tables, ignore_index=True).reindex(columns=COLUMNS))
 
 
 def cost_saved(found: Numbers) -> dict[tuple[str, str], float]:
     """(data set, basis) to the share of RLHFuse's GPU-seconds of generation that RLHFless saves."""
-    cost = found.table.groupby(["data_set", "basis", "policy"])["gpu_s"].sum().unstack("policy")
+    cost = (
+        found.table[found.table["panel"] == "actor"].groupby(["data_set", "basis", "policy"])["gpu_s"].sum().unstack("policy")
+    )
     return {key: float(1 - row["rlhfless"] / row["rlhfuse"]) for key, row in cost.iterrows()}
+
+
+def shares(found: Numbers) -> str:
+    """In words: what of the possible each policy takes in the paper's setting."""
+    own = found.table[(found.table["panel"] == "total") & (found.table["basis"] == "length model")]
+    own = own[~own["policy"].isin(["static", "static-generation", "bound"])]
+    return ", ".join(f"{label_of(one.policy)} {one.share:.0%}" for one in own.itertuples())
 
 
 def plot(setting: Setting, found: Numbers) -> go.Figure:
     """Tokens that each actor completed, and how long it was held, step by step, in the paper's setting."""
-    table = found.table[found.table["basis"] == "length model"]
+    table = found.table[(found.table["panel"] == "actor") & (found.table["basis"] == "length model")]
     heads = [f"{NAMES[p]}: {w}" for w in ("tokens of the responses completed", "seconds held") for p in NAMES]
     fig = make_subplots(rows=2, cols=2, subplot_titles=heads, shared_yaxes=True, vertical_spacing=0.14, horizontal_spacing=0.03)
     steps = sorted(table["step"].unique())
@@ -95,10 +112,9 @@ def caption(setting: Setting, found: Numbers) -> Caption:
         "The public log's lengths, where the text says 'log'." if len(saved) > 1 else "Nothing: no log is at hand.",
         f"Lengths of the 4 steps are the stated model of GSM8K. {setting.machine.about}.",
         "12.8 % lower cost than RLHFuse's global cut without ranking (PPO, GSM8K, 3 actors, 4 steps, trace replay).",
-        "Of RLHFuse's GPU-seconds of generation the local cut with ranking saves: "
-        + ", ".join(said)
-        + ". RLHFuse cuts at 20 % "
-        "unfinished here, the share that is reported as best; the paper does not say at which share it ran it.",
+        f"Of RLHFuse's GPU-seconds of generation the local cut with ranking saves: {', '.join(said)}. RLHFuse cuts at 20 % "
+        "unfinished here, the share that is reported as best; the paper does not say at which share it ran it. Of what is "
+        f"possible in generation alone the policies take: {shares(found)}.",
     )
 
 

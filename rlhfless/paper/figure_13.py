@@ -11,8 +11,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.paper.comparison import compare
-from rlhfless.paper.draw import WIDE_LEGEND, label_of, style_of
+from rlhfless.paper.comparison import POLICIES, compare, label_of
+from rlhfless.paper.draw import WIDE_LEGEND, style_of
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
 from rlhfless.paper.parts import Caption, Numbers, PaperFigure
@@ -44,6 +44,7 @@ class Setting:
     drift: float = 0.25
     responses: int = 512
     samples: tuple[int, ...] = (1, 2, 3, 4, 8)
+    policies: tuple[str, ...] = POLICIES
     machine: Machine = QWEN_3B_L40S
     seed: int = 0
 
@@ -52,7 +53,7 @@ def numbers(setting: Setting, sources: Sources) -> Numbers:
     """``panel, policy, step, samples, mean_tokens, actors, step_s, step_gpu_s, prefill_tokens, generation_gpu_s``."""
     model = replace(GSM8K, drift=setting.drift, median_tokens=100.0)
     history = modelled(model, 1, responses=setting.responses, epochs=setting.epochs, seed=setting.seed)
-    outcome = compare(history, setting.machine, "PPO", SHOWN, seed=setting.seed)
+    outcome = compare(history, setting.machine, "PPO", setting.policies, seed=setting.seed)
     mean = history.rollouts.groupby("step")["response_tokens"].mean()
     scaling = outcome.steps.assign(panel="scaling", mean_tokens=outcome.steps["step"].map(mean))
     return Numbers(pd.concat([scaling, _prefill(setting)], ignore_index=True).reindex(columns=COLUMNS), outcome.planning)
@@ -145,5 +146,5 @@ def caption(setting: Setting, found: Numbers) -> Caption:
     )
 
 
-FAST = replace(Setting(), epochs=4, drift=0.5, responses=256, samples=(1, 3, 4))
+FAST = replace(Setting(), epochs=4, drift=0.5, responses=256, samples=(1, 3, 4), policies=SHOWN)
 FIGURE = PaperFigure("13", TITLE, Setting(), FAST, numbers, plot, caption)

@@ -12,8 +12,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.paper.comparison import compare, totals
-from rlhfless.paper.draw import COLOURS, WIDE_LEGEND, label_of, style_of
+from rlhfless.paper.comparison import compare, label_of, totals
+from rlhfless.paper.draw import COLOURS, WIDE_LEGEND, style_of
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
 from rlhfless.paper.parts import Caption, Numbers, PaperFigure

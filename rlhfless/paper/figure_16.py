@@ -11,7 +11,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.paper.draw import COLOURS, DASHES, WIDE_LEGEND, label_of, style_of
+from rlhfless.paper.comparison import label_of
+from rlhfless.paper.draw import COLOURS, DASHES, WIDE_LEGEND, style_of
 from rlhfless.paper.lengths import LengthModel
 from rlhfless.paper.parts import Caption, Numbers, PaperFigure
 from rlhfless.paper.workloads import Sources, modelled
@@ -32,7 +33,9 @@ KV_BYTES_PER_TOKEN = 2 * 80 * 8 * 128 * 2
 H100_BYTES_PER_S, H100_FLOPS, H100_BYTES = 3.35e12, 989.4e12, 80e9  # data sheet, SXM; dense bfloat16
 MEMORY_SHARE, DECODE_MFU, PREFILL_MFU = 0.8, 0.5, 0.4  # assumed shares of the peaks
 GPUS = 2
-SHORT = {"random": "random", "rlhfless": "RLHFless", "solver": "ours"}
+SHORT = {
+    "random": "random", "rlhfuse": "RLHFuse", "rlhfless": "RLHFless", "solver": "ours", "solver+replan": "ours,<br>replan",
+}  # fmt: skip
 
 
 def llama2_70b() -> LatencyModel:
@@ -60,7 +63,9 @@ class Setting:
 
     nodes: tuple[int, ...] = (2, 4, 8, 12, 16, 20)
     response_limits: tuple[int, ...] = (2048, 4096, 8192)
-    policies: tuple[str, ...] = ("static", "static-all", "random", "rlhfless", "solver")
+    policies: tuple[str, ...] = (
+        "static", "static-all", "random", "rlhfuse", "rlhfless", "solver", "solver+replan", "oracle",
+    )  # fmt: skip
     responses: int = 512
     static_actors: int = 3
     seed: int = 0
@@ -182,5 +187,8 @@ def caption(setting: Setting, found: Numbers) -> Caption:
     )
 
 
-FAST = replace(Setting(), nodes=(2, 8), response_limits=(2048,), responses=256)
+FAST = replace(
+    Setting(), nodes=(2, 8), response_limits=(2048,), responses=256,
+    policies=("static", "static-all", "random", "rlhfless", "solver"),
+)  # fmt: skip
 FIGURE = PaperFigure("16", TITLE, Setting(), FAST, numbers, plot, caption)

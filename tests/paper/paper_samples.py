@@ -14,15 +14,15 @@ BESIDE = Sources.beside()
 
 
 @cache
-def found(name: str, sources: Sources = NOWHERE) -> Numbers:
+def found(name: str) -> Numbers:
     """A figure's numbers."""
     figure = FIGURES[name]
-    return figure.numbers(figure.fast, sources)
+    return figure.numbers(figure.fast, NOWHERE)
 
 
-def table(name: str, sources: Sources = NOWHERE, **where: Any) -> pd.DataFrame:
+def table(name: str, **where: Any) -> pd.DataFrame:
     """Those rows of a figure that have these values."""
-    rows = found(name, sources).table
+    rows = found(name).table
     for column, value in where.items():
         rows = rows[rows[column] == value]
     assert len(rows), f"figure {name} has no rows with {where}"
