@@ -95,7 +95,7 @@ class Front:
 
     def _repr_html_(self) -> str:
         unit = "GPU-seconds" if self.cost == "gpu_s" else "USD"
-        rows = [(str(len(p.actors)), f"{p.makespan_s:.2f}", f"{self.cost_of(p):.4g}") for p in self.plans]
+        rows = [(str(len(p.actors)), f"{p.makespan_s:.4g}", f"{self.cost_of(p):.4g}") for p in self.plans]
         caption = f"{len(rows)} plans, within {self.epsilon:.1%} of every possible plan"
         return rows_table(caption, ("actors", "time (s)", f"cost ({unit})"), rows)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -17,15 +18,17 @@ from rlhfless.widgets.placing import placement
 from rlhfless.widgets.settings import Settings
 from rlhfless.widgets.what_if import POLICIES, THIS_PLAN, Alternatives, Planned, WhatIf
 
+BOUND_POINTS = 48  # each takes about a millisecond, and a slider is waiting
+
 
 def plane(others: Alternatives, settings: Settings) -> go.Figure:
     """A plan and the policies beside it, the front and the bound, in the time-cost plane."""
     names = {THIS_PLAN: "this plan, executed", "rlhfless": f"rlhfless (tau {settings.tau:g})"}
-    return plot_plane(
-        others.results, others.front, others.bound.gpu_seconds, title="Time against cost",
-        note=f"time weight {settings.time_weight:g}, {len(POLICIES)} policies",
-        names=names,
-    )  # fmt: skip
+    seen = others.results["time_s"]
+    times = np.linspace(0.5 * seen.min(), 1.3 * seen.max(), BOUND_POINTS)
+    bound = (times, [others.bound.gpu_seconds(float(time_s)) for time_s in times])
+    note = f"time weight {settings.time_weight:g}, {len(POLICIES)} policies"
+    return plot_plane(others.results, others.front, bound, title="Time against cost", note=note, names=names)
 
 
 def actors_table(actors: pd.DataFrame) -> str:

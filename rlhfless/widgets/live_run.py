@@ -83,6 +83,7 @@ class LiveRun:
             self._set("running")
         elif self.steps.left():
             self._stops, self.error = False, None
+            self._next_look = time.monotonic() + OFTEN_S
             self._thread = threading.Thread(target=self._run, name="rlhfless-live", daemon=True)
             self._set("running")
             self._thread.start()
@@ -126,7 +127,7 @@ class LiveRun:
                 self.traces.append(done)
                 self.table = pd.concat([self.table, row_of(done, self.steps.setting())], ignore_index=True)
                 self.look = None
-                self._tell()
+                self._show(None)
             self._set("done")
         except RunStopped as error:
             self._keep_rest(error)
@@ -149,12 +150,16 @@ class LiveRun:
             raise RunStopped("stopped by its button")
 
     def _watch(self, progress: StepProgress) -> None:
+        self._show(progress)
+        if self._stops or not getattr(self.steps, "decodes_on", False):
+            self._hold()
+
+    def _show(self, progress: StepProgress | None) -> None:
+        """Have the run looked at, unless that was so recently that it would cost too much."""
         now = time.monotonic()
         if self.on_change is not None and now >= self._next_look:
             self._tell(progress)
             self._next_look = time.monotonic() + max(OFTEN_S, (time.monotonic() - now) / SHARE)
-        if self._stops or not getattr(self.steps, "decodes_on", False):
-            self._hold()
 
     def _set(self, state: str) -> None:
         self.state = state

@@ -29,7 +29,8 @@ from solver.front import Front, pareto_front
 from solver.plan import Plan
 from solver.planner import plan_generation
 
-POLICIES = ("static", "random", "spread", "rlhfless", "solver", "oracle", "fold")
+POLICIES = ("static", "least-loaded", "random", "spread", "rlhfless", "solver", "oracle")
+"""Those that take milliseconds; policies that fold or re-plan while the step runs take longer (``simulate`` has them)."""
 THIS_PLAN = "this plan"
 FRONT_POINTS = 16
 

@@ -81,7 +81,6 @@ def test_what_is_seen_of_a_step_ends_now_and_grows() -> None:
     live_run = LiveRun(steps_of(executor(), WORK[:1]))
     seen: list[Any] = []
     live_run.on_change = lambda: seen.append(live_run.look)
-    live_run._next_look = 0.0
     inner = live_run.steps.watch
     assert inner is not None
 
