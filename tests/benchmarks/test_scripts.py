@@ -33,6 +33,7 @@ SMALLEST = {
     "predictors": "--logs shipped --steps 1 --json OUT",
     "recorder_overhead": "--responses 1000 --json OUT",
     "validation": "--only steps --json OUT",
+    "large_clusters": "--tiny --json OUT",
 }
 OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
 QUICK = ("planning_speed", "replan_speed", "mixed_clusters", "uncertainty", "prefixes", "recorder_overhead", "validation")
