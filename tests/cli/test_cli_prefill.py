@@ -64,7 +64,7 @@ def test_prefill_is_deduplicated_when_asked_for(log):
 
 def test_a_prefill_actor_computes_what_all_prompts_share_once(log):
     """With the ids of the prompts or with the length of what they share: the same."""
-    on_learner = ["--learner-node", 0, "--learner-gpus", 2, "--time-weight", 0.0]
+    on_learner = ["--learner-node", 0, "--learner-gpus", 2, "--time-weight", 0.0, "--time-limit", 30]  # the clock never decides
     plans = [planned(log, *on_learner, *how) for how in (["--prefix-tokens", COMMON], ["--prompt-ids", "prompt_ids"])]
     for plan in plans:
         assert plan["prefill"] is not None
