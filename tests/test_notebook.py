@@ -15,7 +15,7 @@ from rlhfless.errors import InputError
 from rlhfless.notebook import run_notebook
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
-PAGES = {  # headings of a notebook's page, the drawings that it has at least, and whether there are sliders
+PAGES = {  # headings (and marks) of a notebook's page, the drawings that it has at least, and whether there are sliders
     "01_one_step": (("What was executed", "What better schedules would have done", "Time against cost"), 10, True),
     "02_planning": (
         ("1. The problem", "2. The bound", "3. The front", "4. Uncertainty", "5. Several kinds", "6. What is"),
@@ -27,7 +27,11 @@ PAGES = {  # headings of a notebook's page, the drawings that it has at least, a
         10,
         False,
     ),
-    "04_cluster": (("1. One step on the cluster", "2. Four life-cycles"), 2, False),
+    "04_cluster": (
+        ("1. One step", "2. Four life-cycles", "2. The time lines", "3. The same", "3. A kill", "event: lost", "event: retry"),
+        8,
+        False,
+    ),
     "05_training": (
         ("1. A few live steps", "2. Preparation", "The same step", "3. What whole", "4. Does it learn", "Longer answers"),
         5,

@@ -2,24 +2,27 @@
 elastic.
 
 The same steps (generation of forced lengths by the tiny model with torch, then a time for learning) with every life-cycle, in
-processes of this machine and as Ray actors: cold start, keep-alive for half of the learning (scale to zero), prewarming by the
-paper's rule (the shortest step so far and a buffer) and by the solver's forecast (the plan's makespan and the shortest rest so
-far), and the serverful baseline, which holds its GPUs through learning. The learner has other GPUs. Of every step but the first
-two, which give the rules something to go by: seconds of generation, GPU-seconds by purpose (from the trace), and what was idle.
+processes of this machine and as Ray actors (on one cluster, started for all of them): cold start, keep-alive for half of the
+learning (scale to zero), prewarming by the paper's rule (the shortest step so far and a buffer) and by the solver's forecast
+(the plan's makespan and the shortest rest so far), and the serverful baseline, which holds its GPUs through learning. Learners
+have other GPUs. Of every step but the first two, which give the rules something to go by: seconds of generation, GPU-seconds by
+purpose (from the trace), and what was idle.
 
 Planned start-up, sync and decode are those of the shipped profile of that model, whose start-up is that of an engine in a
 process that runs already (a cold actor is a process first), and those of the first step, as one would plan after it; measured
 are medians over the actors of the steps after it, all of the cold life-cycle.
 
-    python tests/benchmarks/lifecycle_costs.py --json tests/benchmarks/results/lifecycle_costs.json
+    python tests/benchmarks/lifecycle_costs.py --json tests/benchmarks/results/lifecycle_costs.json    # six minutes
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +35,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.executor import Faults, Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep, StepRecord
+from rlhfless.executor.ray_cluster import RayCluster
 from rlhfless.latency import load_profile
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.trace import Trace, held_gpu_seconds
@@ -41,6 +45,7 @@ from solver import Cluster, Plan, Workload
 
 PROFILE, ACTORS = "cpu-tiny-qwen2", 2
 LEARN_IN = 2  # steps before those that are counted
+LEARN_S = {"local": 3.0, "ray": 9.0}  # of learning: more than a cold start takes, so that there is something to prewarm for
 PATIENT = Faults(silence_floor_s=120.0, start_floor_s=300.0, slow_factor=float("inf"))
 
 
@@ -71,12 +76,13 @@ def step_of(prompts: int, limit: int) -> tuple[Plan, list[Request]]:
 
 
 def run(
-    pool: ProcessPool | RayPool, engines: Any, plan: Plan, requests: list[Request], steps: int, learn_s: float
+    pool: ProcessPool | RayPool, engines: Any, plan: Plan, requests: list[Request], steps: int, learn_s: float, what: str
 ) -> list[StepRecord]:
-    """So many steps; what is held while the learner works is in the record of its step."""
+    """So many steps; what is held while the learner works is in the record of its step. Says where it is, ``what`` first."""
     latency, cluster, records = load_profile(PROFILE), Cluster(1, ACTORS, 1), list[StepRecord]()
     for step in range(steps):
         records.append(pool.run_step(plan, requests, engines, latency, cluster, step=step))
+        print(f"{what}: step {step + 1} of {steps} took {records[-1].makespan_s:.1f} s", file=sys.stderr, flush=True)
         time.sleep(learn_s)
         pool.settle(records[-1])
     return records
@@ -131,37 +137,40 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pools", nargs="+", choices=("local", "ray"), default=["local", "ray"])
     parser.add_argument("--only", nargs="+", help="life-cycles, by the beginning of their names")
-    parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--limit", type=int, default=400, help="longest response, in tokens")
-    parser.add_argument("--learn", type=float, default=15.0, help="seconds of learning after each generation")
+    parser.add_argument("--learn", type=float, help=f"seconds of learning after each generation (default: {LEARN_S})")
     parser.add_argument("--buffer", type=float, default=0.0, help="seconds after the forecast at which the step is expected")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
-    tokenizer = CharTokenizer()
+    tokenizer, began_s = CharTokenizer(), time.monotonic()
     model = RowModel(tiny_qwen2(tokenizer, seed=3), options.limit + 32)
     engines, given = TorchEngineFactory(model, tokenizer.eos_token_id), step_of(options.prompts, options.limit)
     rows, planned, load = [], {}, [os.getloadavg()]
     for name in options.pools:
-        for how, lifecycle in lifecycles(options.learn, options.buffer).items():
-            if options.only and not how.startswith(tuple(options.only)):
-                continue
-            made = {"lifecycle": lifecycle, "faults": PATIENT}
-            pool: Any = ProcessPool(["cpu"] * ACTORS, **made) if name == "local" else RayPool(gpus=ACTORS, **made)
-            with pool:
-                records = run(pool, engines, *given, options.steps, options.learn)
-            rows.append({"pool": name, "lifecycle": how, **costs(records)})
-            if how == "cold":
-                planned[name] = planned_against_measured(records)
-            load.append(os.getloadavg())
-            print(pd.DataFrame(rows[-1:]).round(3).to_string(index=False, header=len(rows) == 1), flush=True)
+        learn_s = LEARN_S[name] if options.learn is None else options.learn
+        with contextlib.closing(RayCluster(gpus=ACTORS)) if name == "ray" else contextlib.nullcontext():
+            for how, lifecycle in lifecycles(learn_s, options.buffer).items():
+                if options.only and not how.startswith(tuple(options.only)):
+                    continue
+                made = {"lifecycle": lifecycle, "faults": PATIENT}
+                pool: Any = ProcessPool(["cpu"] * ACTORS, **made) if name == "local" else RayPool(**made)
+                with pool:
+                    records = run(pool, engines, *given, options.steps, learn_s, f"{name}, {how}")
+                rows.append({"pool": name, "lifecycle": how, "learn_s": learn_s, **costs(records)})
+                if how == "cold":
+                    planned[name] = planned_against_measured(records)
+                load.append(os.getloadavg())
+                print(pd.DataFrame(rows[-1:]).round(3).to_string(index=False, header=len(rows) == 1), flush=True)
     for name, phases in planned.items():
         print(f"\n{name}: planned and measured seconds\n{phases.round(4).to_string()}")
     if options.json is not None:
         about = {"machine": platform.machine(), "cores": os.cpu_count(), "load_1m_5m_15m": load}
         asked = {name: value for name, value in vars(options).items() if name != "json"}
         phases_of = {name: phases.to_dict("index") for name, phases in planned.items()}
-        whole = {**about, "options": asked, "costs": rows, "planned_against_measured": phases_of}
+        took = {"took_s": time.monotonic() - began_s}
+        whole = {**about, "options": asked, **took, "costs": rows, "planned_against_measured": phases_of}
         options.json.write_text(json.dumps(whole, indent=1) + "\n")
 
 
