@@ -30,6 +30,7 @@ SMALLEST = {
     "trl_step_time": "--tiny --markdown --json OUT",
     "import_speed": "--tiny --json OUT",
     "predictors": "--logs shipped --steps 1 --json OUT",
+    "inflight": "--tiny --json OUT",
     "recorder_overhead": "--responses 1000 --json OUT",
 }
 OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
