@@ -1,10 +1,12 @@
-"""``rlhfless profile``: options in, one measurement, a profile and what it says out.
+"""``rlhfless profile``: options in, one measurement or a log's times, a profile and what it says out.
 
-Thin: measuring is the business of ``rlhfless.latency.measure``, what is timed that of ``rlhfless.engine.torch_profile``.
+Thin: measuring is the business of ``rlhfless.latency.measure``, what is timed that of ``rlhfless.engine.torch_profile``,
+scaling a profile to a log's times that of ``rlhfless.latency.from_log``.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,11 @@ from rlhfless.errors import InputError
     help="An actor's memory, weights included.  [default: all of a GPU; on the CPU 1 GiB beside the weights]",
 )
 @click.option("--fast", is_flag=True, help="A grid of 12 points instead of 45.")
+@click.option("--from-log", type=click.Path(path_type=Path), help="Scale the profile --base to the times of this log instead.")
+@click.option("--base", help="With --from-log: the profile whose shape is kept, a shipped name or a JSON file.")
+@click.option(
+    "--actors", type=click.IntRange(1), help="With --from-log: actors that generated, where it does not say.  [default: 1]"
+)
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="JSON file of the profile.")
 def profile(
     model: str,
@@ -36,6 +43,9 @@ def profile(
     contexts: str | None,
     memory_gib: float | None,
     fast: bool,
+    from_log: Path | None,
+    base: str | None,
+    actors: int | None,
     out: Path,
 ) -> None:
     """Measure what the torch engine takes for a model on this machine: decode iterations over batch and KV tokens, responses
@@ -44,6 +54,13 @@ def profile(
     extrapolated, so measure at contexts as long as prompts and responses will be."""
     if (taken := next((p for p in out.absolute().parents if p.exists()), out)) and not taken.is_dir():
         raise InputError(f"{out}: {taken} is no folder; name a file in one for -o")
+    if from_log is not None:
+        if base is None:
+            raise InputError("--base is missing; name the profile whose shape --from-log is to keep")
+        click.echo(_scaled(from_log, base, actors, out))
+        return
+    if base is not None or actors is not None:
+        raise InputError("--base and --actors go with --from-log; name a log, or leave them out")
     from rlhfless.engine.torch_profile import engine_timers
     from rlhfless.latency import save_profile
     from rlhfless.latency.measure import BATCHES, FAST, measure_profile
@@ -63,6 +80,37 @@ def profile(
     measured = measure_profile(engine_timers, model, out.stem, device=device, command=command, **size)
     click.echo(describe(measured))
     click.echo(f"wrote {save_profile(out, measured)}")
+
+
+def _scaled(log: Path, base: str, actors: int | None, out: Path) -> str:
+    """Write the base profile scaled to the log's times; says what was found."""
+    from rlhfless.latency import load_profile, read_profile, save_profile
+    from rlhfless.latency.from_log import calibrate, calibrated_profile, times_of
+    from rlhfless.trace import import_log, read_rollouts, read_scalars
+
+    if (log / "meta.json").is_file():
+        rollouts, scalars = read_rollouts(log), read_scalars(log)
+    elif (log / "scalars.parquet").is_file():
+        rollouts, scalars = None, read_scalars(log)
+    else:
+        read = import_log(log)
+        rollouts, scalars = read.rollouts, read.scalars
+    found = calibrate(times_of(rollouts, scalars, load_profile(base), actors or 1, str(log)))
+    told = f" --actors {actors}" if actors else ""
+    scaled = calibrated_profile(
+        read_profile(base), found, name=out.stem, origin=f"{base}, scaled to the times of {log.name}",
+        command=f"rlhfless profile --from-log {log} --base {base}{told} -o {out}", date=datetime.date.today().isoformat(),
+    )  # fmt: skip
+    calibration = scaled["calibration"]
+    shares = [f"{calibration[f'{name}_relative_error']:.1%}" for name in ("median", "p90")]
+    return "\n".join(
+        [
+            f"{len(found.errors):,} times of {found.what} of {found.steps} steps",
+            f"decode x {found.decode:.3g}, KV cache x {found.kv:.3g}, {found.once_s * 1e3:.3g} ms for each of the {found.what}",
+            f"relative error median {shares[0]}, 90th percentile {shares[1]}",
+            f"wrote {save_profile(out, scaled)}",
+        ]
+    )
 
 
 def _contexts(text: str) -> tuple[int, ...]:

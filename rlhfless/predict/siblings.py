@@ -27,6 +27,7 @@ SHIFTS = np.arange(-20, 21) * SHIFT_STEPS * STEP
 WIDEST = len(RESIDUALS)
 MIXED = np.arange(-140, 141) * STEP  # where mixtures over shifts are known, relative to a response's centre
 POINTS = 64  # of the grid of tokens, evenly spread, and as many with even ratios
+MOST_PROMPTS = 15.0  # that all together count as where what all share is judged: how e is distributed is only about right
 RESPONSE_S, CURVE_S = 4e-7, 4e-6  # about what ``observe`` takes for a response, and for a curve
 
 
@@ -111,6 +112,7 @@ class Siblings:
         for kind in (0, 1):
             fits = likely[known == kind] @ priors[:, kind].reshape(-1, len(SHIFTS)).T
             of_all += np.log(np.maximum(fits, 1e-300)).sum(axis=0).reshape(of_all.shape)
+        of_all *= min(1.0, MOST_PROMPTS / len(present))
         of_all -= 0.5 * SHIFTS**2 / self.scatter.drift
         shared = np.exp(of_all - of_all.max())
         shared /= shared.sum()

@@ -31,6 +31,7 @@ SMALLEST = {
     "import_speed": "--tiny --json OUT",
     "report_speed": "--tiny --json OUT",
     "predictors": "--logs shipped --steps 1 --json OUT",
+    "inflight": "--tiny --json OUT",
     "recorder_overhead": "--responses 1000 --json OUT",
     "validation": "--only steps --json OUT",
     "large_clusters": "--tiny --json OUT",

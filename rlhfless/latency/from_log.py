@@ -1,0 +1,199 @@
+"""A latency profile from times that a log has: those of a base profile, scaled until they meet the log.
+
+Knows tables of responses and of steps, and a base profile; nothing of frameworks, files of logs or engines.
+
+Three numbers are fitted, by least squares of relative errors: a factor for what an iteration takes without KV cache, one for
+what reading the KV cache takes, and what a step (or, where single responses have times, a response) takes once. The factor for
+the KV cache is within ``MOST_APART`` times the other, and where the log hardly tells them apart they are the same.
+
+- **Responses with times** (``start_s, end_s``, and ``first_token_s`` where it is known): a response of L tokens decodes in L
+  iterations, each charged for the batch and the KV tokens of its actor at that time, which the other responses' times tell.
+- **Steps with seconds of generation**: the longest response's iterations, with the load of all divided by the number of actors
+  (exact for an actor that starts with all its responses; where there are more than slots, iterations that are full).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.latency.fit import fit_nonnegative, fit_table, residuals
+from rlhfless.latency.profile import ProfileError
+from solver.latency import LatencyModel, StepTable
+from solver.workload import FloatArray
+
+FEWEST_STEPS = 8
+FEWEST_RESPONSES = 50
+MOST_APART = 5.0
+RATIOS = np.geomspace(1 / MOST_APART, MOST_APART, 65)  # factor of the KV cache over that of the rest; 1 among them
+AS_GOOD = 1.005  # times the least sum of squares
+SPREAD = 0.6  # assumed standard deviation of lengths over their mean, where only means are logged
+
+
+class Times(NamedTuple):
+    """(N,) measured seconds, and what the base profile says of them: iterations without KV cache, and the KV cache."""
+
+    what: str
+    seconds: FloatArray
+    decode_s: FloatArray
+    kv_s: FloatArray
+    steps: int
+
+
+class Calibration(NamedTuple):
+    """Factors for the base profile, what a step or response takes once, and (N,) relative errors."""
+
+    what: str
+    decode: float
+    kv: float
+    once_s: float
+    errors: FloatArray
+    steps: int
+
+
+def times_of(rollouts: pd.DataFrame | None, scalars: pd.DataFrame, base: LatencyModel, actors: int, source: str) -> Times:
+    """What a log measured: times of responses where there are any, else seconds of generation of its steps.
+
+    Args:
+        rollouts: with the trace's columns; None where only scalars were logged. scalars: of ``read_scalars``.
+        actors: that generated, for logs that do not say who generated what. source: the log, for messages.
+
+    Raises:
+        ProfileError: no times, or too few; one sentence.
+    """
+    if rollouts is not None and {"start_s", "end_s"} <= set(rollouts.columns):
+        timed = rollouts.dropna(subset=["start_s", "end_s"])
+        if len(timed):
+            return _of_responses(timed, base, actors, source)
+    if "generate_s" in scalars.columns and scalars["generate_s"].notna().any():
+        return _of_steps(rollouts, scalars.dropna(subset=["generate_s"]), base, actors, source)
+    whole = " (seconds of whole steps are there, but generation is needed alone)" if "step_s" in scalars.columns else ""
+    raise ProfileError(
+        f"{source}: has no times to calibrate with{whole}; responses with start_s and end_s, or steps with seconds of "
+        "generation as verl and OpenRLHF log them, are needed"
+    )
+
+
+def calibrate(times: Times) -> Calibration:
+    """Fit the three numbers; see above."""
+    found = []
+    for ratio in RATIOS:
+        columns = np.stack([times.decode_s + ratio * times.kv_s, np.ones(len(times.seconds))], axis=1)
+        (factor, once_s), errors = fit_nonnegative(columns, times.seconds)
+        found.append((float(errors @ errors), abs(float(np.log(ratio))), factor, factor * ratio, once_s, errors))
+    least = min(squares for squares, *_ in found)
+    _, _, decode, kv, once_s, errors = min((f for f in found if f[0] <= AS_GOOD * least + 1e-15), key=lambda f: f[1])
+    return Calibration(times.what, float(decode), float(kv), float(once_s), errors, times.steps)
+
+
+def calibrated_profile(
+    base: Mapping[str, Any], found: Calibration, *, name: str, origin: str, command: str, date: str
+) -> dict[str, Any]:
+    """The base profile (of ``read_profile``) with what was found, ready for ``save_profile``.
+
+    Raises:
+        ProfileError: nothing of what was measured is decoding, so there is no iteration to speak of.
+    """
+    if found.decode <= 0:
+        raise ProfileError(f"{origin}: times do not grow with what is decoded; times of generation alone are needed")
+    table = StepTable(*(np.array(base["table"][key], dtype=float) for key in ("batch", "context_tokens", "step_s")))
+    kv_s = base["fit"]["per_kv_token_s"] * table.batch[:, None] * table.context_tokens[None, :]
+    kv_s = np.minimum(kv_s, 0.99 * table.step_s)  # what the fit says may be more than there is
+    step_s = np.round(found.decode * (table.step_s - kv_s) + found.kv * kv_s, 9)
+    scaled = StepTable(table.batch, table.context_tokens, np.maximum(step_s, 1e-9))
+    fit = fit_table(scaled, base["max_batch"], base["kv_capacity_tokens"])
+    once = {"sync_s": found.once_s} if found.what == "steps" else {}
+    prefill = dict(base["prefill"])
+    if found.what == "responses":
+        prefill |= {"per_join_s": found.once_s, "per_end_s": 0.0}
+    return {
+        **base, "name": name, "origin": origin, "command": command, "date": date, **once, "prefill": prefill,
+        "assumptions": {
+            **base["assumptions"],
+            "table": f"the shape of {base['name']}'s, times {found.decode:.4g}, the part that grows with KV {found.kv:.4g}",
+            "prefill": f"{base['name']}'s, but for what a response takes once where that was fitted",
+            "others": f"start-up, transfers, slots and memory are {base['name']}'s",
+        },
+        "fit": {**asdict(fit), "over": base["fit"]["over"]},
+        "table": {**base["table"], "step_s": scaled.step_s.tolist()},
+        "calibration": {
+            "what": found.what, "steps": found.steps, "times": len(found.errors), "decode": found.decode, "kv": found.kv,
+            "once_s": found.once_s, **residuals(found.errors),
+        },
+    }  # fmt: skip
+
+
+def _of_steps(rollouts: pd.DataFrame | None, scalars: pd.DataFrame, base: LatencyModel, actors: int, source: str) -> Times:
+    by_step = {} if rollouts is None else dict(tuple(rollouts.groupby("step")))
+    rows = []
+    for one in scalars.to_dict("records"):
+        own = by_step.get(one["step"])
+        if own is not None:
+            tokens = own["response_tokens"].to_numpy(dtype=float)
+            prompt = own["prompt_tokens"].fillna(0).to_numpy(dtype=float)
+            total, longest, squares = tokens.sum(), tokens.max(), (prompt * tokens + tokens**2 / 2).sum()
+        elif all(np.isfinite(one.get(name, np.nan)) for name in ("responses", "response_tokens_mean", "response_tokens_max")):
+            count, mean = one["responses"], one["response_tokens_mean"]
+            prompt_mean = one.get("prompt_tokens_mean", 0.0)
+            total, longest = count * mean, one["response_tokens_max"]
+            squares = total * (0.0 if np.isnan(prompt_mean) else prompt_mean) + count * mean**2 * (1 + SPREAD**2) / 2
+        else:
+            continue
+        iterations = max(longest, total / (actors * base.max_batch))
+        decode_s = base.base_s * iterations + base.per_response_s * total / actors
+        rows.append((one["generate_s"], decode_s, base.per_kv_token_s * squares / actors))
+    if len(rows) < FEWEST_STEPS:
+        raise ProfileError(
+            f"{source}: has seconds of generation and lengths of {len(rows)} steps; at least {FEWEST_STEPS} are needed "
+            "(lengths from responses, or number, mean and longest from scalars)"
+        )
+    seconds, decode, kv = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    _check(seconds, source)
+    return Times("steps", seconds, decode, kv, len(rows))
+
+
+def _of_responses(timed: pd.DataFrame, base: LatencyModel, actors: int, source: str) -> Times:
+    first = timed["first_token_s"] if "first_token_s" in timed.columns else pd.Series(np.nan, index=timed.index)
+    known = first.notna().to_numpy()
+    begin = np.where(known, first, timed["start_s"]).astype(float)
+    end, tokens = timed["end_s"].to_numpy(dtype=float), timed["response_tokens"].to_numpy(dtype=float)
+    iterations = tokens - known  # the first token was there when the interval began
+    used = (iterations >= 1) & (end > begin)
+    if int(used.sum()) < FEWEST_RESPONSES:
+        raise ProfileError(f"{source}: has times of {int(used.sum())} responses; at least {FEWEST_RESPONSES} are needed")
+    prompt = timed["prompt_tokens"].fillna(0).to_numpy(dtype=float)
+    named = "actor" in timed.columns and bool(timed["actor"].notna().all())
+    owner = timed["actor"].astype(str).to_numpy() if named else np.full(len(timed), "")
+    batch, kv = np.ones(len(timed)), prompt + tokens / 2
+    for name in np.unique(owner[used]):
+        own = np.flatnonzero(used & (owner == name))
+        batch[own], kv[own] = (x / (1 if named else actors) for x in _means(begin[own], end[own], prompt[own], iterations[own]))
+    n = iterations[used]
+    decode_s = n * (base.base_s + base.per_response_s * np.maximum(batch[used], 1.0))
+    _check((end - begin)[used], source)
+    return Times("responses", (end - begin)[used], decode_s, n * base.per_kv_token_s * kv[used], int(timed["step"].nunique()))
+
+
+def _means(begin: FloatArray, end: FloatArray, prompt: FloatArray, iterations: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """(n,) mean batch and KV tokens of an actor while each of its responses decodes, tokens coming at even pace."""
+    at = np.concatenate([begin, end])
+    order = np.argsort(at, kind="stable")
+    rate = iterations / (end - begin)
+    origin = at.min()
+    jumps = np.stack([np.ones(len(begin)), prompt - rate * (begin - origin), rate], axis=1)
+    held = np.cumsum(np.concatenate([jumps, -jumps])[order], axis=0)  # batch, KV tokens at the origin, KV tokens per second
+    t = at[order] - origin
+    width, squares = np.diff(t), np.diff(t**2) / 2
+    parts = np.stack([held[:-1, 0] * width, held[:-1, 1] * width + held[:-1, 2] * squares], axis=1)
+    sums = np.concatenate([np.zeros((1, 2)), np.cumsum(parts, axis=0)])
+    spent = sums[t.searchsorted(end - origin)] - sums[t.searchsorted(begin - origin)]
+    return spent[:, 0] / (end - begin), spent[:, 1] / (end - begin)
+
+
+def _check(seconds: FloatArray, source: str) -> None:
+    if not np.all(np.isfinite(seconds)) or seconds.min() <= 0:
+        raise ProfileError(f"{source}: has a time of {seconds.min():g} s; times above 0 are needed")

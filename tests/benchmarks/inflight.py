@@ -1,0 +1,369 @@
+"""How well lengths are predicted while responses are decoded, and what that is worth to re-planning.
+
+    python tests/benchmarks/inflight.py --json tests/benchmarks/results/inflight.json    # all logs, minutes
+    python tests/benchmarks/inflight.py --logs gsm8k
+    python tests/benchmarks/inflight.py --tiny                                            # tries the script
+
+Logs: `gsm8k` and `math500` are the public ones (skipped when they are not beside the checkout), as in ``predictors.py``: tokens
+so far and siblings only. `shipped` is the model in ``data/models/arithmetic-grpo``: lengths of the recorded run are the
+history, then the shipped weights answer all 128 prompts again, 8 samples each, once per round, with the log-probability of the
+end of text, the entropy and the last hidden state of every token. The last round is what is measured, those before it are
+learned from.
+
+**Forecasts.** `history` is what ``solver+replan`` follows without a predictor of its own: lengths of the prompt's last visit,
+conditional on the tokens so far. `tokens` is the in-flight predictor that sees of a step only the response itself; `siblings`
+sees all of the step; `signals` the model's signals too.
+
+- sd, bias: standard deviation and mean of log(true / predicted median) of the tokens left, over responses at 10, 25 and 50 % of
+  their length, all others being as far as a common pace takes them (responses of fewer than 20 tokens are left out);
+- cover: share of lengths within the central 50, 80 and 90 % of the forecast, over all responses that go on when 10, 25 and 50 %
+  of the step's have ended (a part of a response's own length is no moment that anybody knows, so shares then mean little);
+- share: of the way from right-sized random to the clairvoyant bound that ``solver+replan`` covers with this forecast, the mean
+  over numbers of actors at which it is compared, and the least; measured as in ``uncertainty.py`` (L40S, prices of time swept,
+  without looking ahead). Steps run on simulated engines with the true lengths, which tell the recorded signals of tokens that
+  are decoded;
+- look: milliseconds of one ``observe`` with all responses running, on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from fluid_fronts import LATENCY
+from predictors import gsm8k, math500
+from uncertainty import ACTORS, cost_at
+
+from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.executor import run_step
+from rlhfless.predict import InFlightPredictor
+from rlhfless.predict.remaining import quantiles_left
+from rlhfless.predict.siblings import InFlightLengths
+from rlhfless.predict.signals import recent_means
+from rlhfless.scheduling.policy import PlanningInput
+from rlhfless.scheduling.replan import SolverReplan
+from rlhfless.simulate import LoggedStep, logged_steps
+from rlhfless.trace import read_trace
+from solver import Cluster, Objective, Workload, clairvoyant_bound, random_split
+from solver.remaining import RemainingLengths
+from solver.rules import SIGNAL_TOKENS
+from solver.survival import from_samples
+
+HERE = Path(__file__).parents[2]
+PARTS = (0.1, 0.25, 0.5)
+INTERVALS = (0.5, 0.8, 0.9)
+LEVELS = sorted({0.5, *((1 + sign * share) / 2 for share in INTERVALS for sign in (-1, 1))})
+LEAST_TOKENS = 20
+SIGNALS = ("eos_logprob", "entropy", "hidden")
+PerToken = list[Mapping[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A step to measure: what was known before it, what is forecast, and the signals of its responses, if any."""
+
+    name: str
+    step: LoggedStep
+    forecasts: dict[str, RemainingLengths]
+    per_token: PerToken | None = None
+
+
+# --- the cases -------------------------------------------------------------------------------------------------------------
+
+
+def case_of(name: str, rollouts: pd.DataFrame, step: int, limit: int, predictor: InFlightPredictor | None = None,
+            per_token: PerToken | None = None) -> Case:  # fmt: skip
+    """The last step of rollouts, predicted from all before it; ``predictor`` has learned from them already."""
+    (logged,) = logged_steps(rollouts, InFlightPredictor(), limit, steps=[step])
+    siblings = logged.remaining
+    assert isinstance(siblings, InFlightLengths)
+    history = rollouts[rollouts["step"] < step]
+    last = history[history["epoch"] == history.groupby("prompt_id")["epoch"].transform("max")]
+    of = {str(name): own.to_numpy() for name, own in last.groupby("prompt_id")["response_tokens"]}
+    names = logged.rows["prompt_id"].astype(str).to_numpy()
+    first = np.unique(logged.truth.prompt_of, return_index=True)[1]
+    forecasts: dict[str, RemainingLengths] = {
+        "history": from_samples([of.get(n, np.zeros(0)) for n in names[first]], logged.truth),
+        "tokens": alone(siblings), "siblings": siblings,
+    }  # fmt: skip
+    if predictor is not None:
+        told = predictor.in_flight(names[first].tolist(), logged.predicted)
+        assert isinstance(told, InFlightLengths)
+        assert told.reading is not None, "nothing was learned of signals"
+        forecasts["signals"] = told
+    return Case(name, logged, forecasts, per_token)
+
+
+def alone(forecast: InFlightLengths) -> InFlightLengths:
+    """The same forecast for a step in which no response tells anything of another."""
+    model, count = forecast.siblings, len(forecast.class_of)
+    still = replace(model.scatter, drift=1e-6)
+    own = replace(
+        model, scatter=still, prompt_of=np.arange(count), known=model.known[model.prompt_of],
+        centre=model.centre[model.prompt_of],
+    )  # fmt: skip
+    tokens = forecast.prompt_tokens[forecast.class_of]
+    return replace(forecast, siblings=own, curve=forecast.curve[forecast.class_of], class_of=np.arange(count),
+                   prompt_tokens=tokens, _all_prompt_tokens=tokens, _tails={})  # fmt: skip
+
+
+def public(name: str, make: Callable[[], Any]) -> Case | None:
+    """A case of a public log."""
+    found = make()
+    if found is None:
+        return None
+    table, steps, limit = found
+    return case_of(name, table, steps[-1], limit)
+
+
+def shipped(rounds: int = 4, prompts: int = 128) -> Case:
+    """The shipped weights, decoded with their signals."""
+    from rlhfless.engine.sampling import Sampling
+    from rlhfless.engine.torch_factory import TorchEngineFactory
+    from rlhfless.engine.torch_forward import RowModel
+    from rlhfless.latency import load_profile
+    from rlhfless.scheduling import make_policy
+    from rlhfless.training.arithmetic import ArithmeticTask
+    from rlhfless.training.model import load_model
+    from rlhfless.training.responses import make_requests
+
+    trace = read_trace(HERE / "data" / "traces" / "arithmetic-grpo")
+    limit, samples = int(trace.meta["config"]["response_limit"]), int(trace.meta["config"]["samples"])
+    model, tokenizer = load_model(HERE / "data" / "models" / "arithmetic-grpo")
+    problems = ArithmeticTask(int(trace.meta["config"]["seed"]), 128).problems[:prompts]
+    names = [p.prompt_id for p in problems]
+    prompt_tokens = [len(tokenizer.encode(p.prompt)) for p in problems]
+    longest = limit + max(prompt_tokens)
+    factory = TorchEngineFactory(RowModel(model, longest), tokenizer.eos_token_id, Sampling(), SIGNALS)
+    latency = replace(load_profile("cpu-tiny-qwen2"), max_batch=256)
+    cluster = Cluster(1, 4, 1)
+    table = trace.rollouts.assign(step=trace.rollouts["epoch"])
+    table = table[table["prompt_id"].astype(str).isin(names)]
+    predictor = InFlightPredictor().fit(table)
+    per_token: PerToken = []
+    for k in range(rounds):
+        step = int(table["step"].max()) + 1
+        requests = make_requests(problems, tokenizer, samples, limit, 1000 + k, step)
+        owner = np.repeat(np.arange(len(names)), samples)
+        work = Workload(prompt_tokens, owner, np.full(len(owner), 100), response_limit=limit)
+        plan = make_policy("static", static_actors=4).plan(PlanningInput(work, cluster, latency))
+        done = run_step(plan, requests, factory, latency, cluster).completions
+        per_token = [dict(done[i].signals or {}) for i in range(len(owner))]
+        rows = pd.DataFrame(
+            {
+                "run": str(table["run"].iloc[0]), "step": step, "epoch": step, "prompt_id": np.repeat(names, samples),
+                "sample": np.tile(np.arange(samples), len(names)), "prompt_tokens": np.repeat(prompt_tokens, samples),
+                "response_tokens": [done[i].response_tokens for i in range(len(owner))],
+                "finish_reason": [done[i].finish_reason for i in range(len(owner))],
+            }
+        )  # fmt: skip
+        table = pd.concat([table, rows], ignore_index=True)
+        if k + 1 < rounds:
+            predictor.update(rows.assign(signals=pd.Series(per_token, index=rows.index)))
+    return case_of("shipped", table, int(table["step"].max()), limit, predictor, per_token)
+
+
+def made_up() -> Case:
+    """Lengths whose prompts change together, with a signal that tells a little: tries the script."""
+    rng = np.random.default_rng(0)
+    level, parts = rng.normal(4.5, 0.4, 24), []
+    predictor = InFlightPredictor()
+    per_token: PerToken = []
+    for step in range(4):
+        lengths = np.exp((level + rng.normal(0, 0.3, 24))[:, None] + rng.normal(0, 0.3, (24, 4))).clip(1, 400).astype(int)
+        per_token = [{"entropy": np.log(n - np.arange(n)) + rng.normal(0, 1, n)} for n in lengths.ravel()]
+        rows = pd.DataFrame(
+            {
+                "run": "r", "step": step, "epoch": step, "prompt_id": np.repeat([f"p{i}" for i in range(24)], 4),
+                "sample": np.tile(np.arange(4), 24), "prompt_tokens": 10, "response_tokens": lengths.ravel(),
+                "finish_reason": "stop",
+            }
+        )  # fmt: skip
+        parts.append(rows)
+        if step < 3:
+            predictor.update(rows.assign(signals=pd.Series(per_token, index=rows.index)))
+    return case_of("made up", pd.concat(parts, ignore_index=True), 3, 400, predictor, per_token)
+
+
+# --- accuracy --------------------------------------------------------------------------------------------------------------
+
+
+def state_at(case: Case, name: str, x: int) -> RemainingLengths:
+    """The forecast when every response has got ``x`` tokens, or has ended."""
+    lengths = np.asarray(case.step.truth.response_tokens)
+    signals = None
+    if name == "signals":
+        assert case.per_token is not None
+        signals = {}
+        for signal in case.per_token[0]:
+            values = np.full((len(lengths), *case.per_token[0][signal].shape[1:]), np.nan)
+            for r in np.flatnonzero(lengths > x) if x else ():
+                own = case.per_token[r][signal][max(0, x - SIGNAL_TOKENS) : x]
+                values[r] = own.mean(axis=0)
+            signals[signal] = values
+    return case.forecasts[name].observe(np.minimum(lengths, x), lengths <= x, signals)
+
+
+def accuracy(case: Case, name: str) -> list[dict[str, Any]]:
+    """Errors where responses have come to a part of their length."""
+    lengths = np.asarray(case.step.truth.response_tokens)
+    asked = np.flatnonzero(lengths >= LEAST_TOKENS)
+    found = []
+    for progress in PARTS:
+        at = np.floor(progress * lengths).astype(int)
+        median = np.zeros(len(lengths))
+        for x in np.unique(at[asked]):
+            here = asked[at[asked] == x]
+            median[here] = quantiles_left(state_at(case, name, int(x)), here, at[here].astype(float), 0.5)[0]
+        error = np.log((lengths - at)[asked] / median[asked])
+        found.append({"part": progress, "sd": float(error.std()), "bias": float(error.mean())})
+    return found
+
+
+def calibration(case: Case, name: str) -> list[dict[str, Any]]:
+    """Shares of lengths within intervals, of all responses that go on when a part of the step's has ended."""
+    lengths = np.asarray(case.step.truth.response_tokens)
+    found = []
+    for part in PARTS:
+        x = int(np.quantile(lengths, part))
+        here = np.flatnonzero(lengths > x)
+        quantiles = quantiles_left(state_at(case, name, x), here, np.full(len(here), float(x)), LEVELS)
+        left, row = lengths[here] - x, {"part": part}
+        for share in INTERVALS:
+            low, high = (quantiles[LEVELS.index((1 + sign * share) / 2)] for sign in (-1, 1))
+            row[f"cover_{share:.0%}"] = float(((left >= low) & (left <= high)).mean())
+        found.append(row)
+    return found
+
+
+def look_ms(case: Case, name: str) -> float:
+    """Median time of one ``observe`` with all responses running."""
+    lengths = np.asarray(case.step.truth.response_tokens)
+    tokens, running = np.minimum(lengths, 16), np.zeros(len(lengths), dtype=bool)
+    signals = None
+    if name == "signals" and case.per_token is not None:
+        signals = {s: np.array([np.zeros(v.shape[1:]) for v in (one[s] for one in case.per_token)]) for s in case.per_token[0]}
+    times = []
+    for _ in range(7):
+        began = time.perf_counter()
+        case.forecasts[name].observe(tokens, running, signals)
+        times.append(time.perf_counter() - began)
+    return 1e3 * float(np.median(times))
+
+
+# --- what it is worth ------------------------------------------------------------------------------------------------------
+
+
+def replaying(per_token: PerToken) -> type[SimulatedEngine]:
+    """Simulated engines that tell recorded signals of the tokens that are decoded."""
+    names = list(per_token[0])
+    means = [
+        {s: recent_means(values[s], np.arange(1, len(values[s]) + 1)) for s in names if len(values[s])} for values in per_token
+    ]
+
+    class Replaying(SimulatedEngine):
+        def recent_signals(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+            responses, tokens = self.generated_arrays()
+            kept = [(r, n) for r, n in zip(responses.tolist(), tokens.tolist(), strict=True) if n]
+            if not kept:
+                return np.zeros(0, np.int64), {}
+            return np.array([r for r, _ in kept]), {s: np.array([means[r][s][n - 1] for r, n in kept]) for s in names}
+
+    return Replaying
+
+
+def shares(case: Case, weights: Sequence[float], seeds: int, splits: int) -> dict[str, dict[str, float]]:
+    """Mean and least share of the way to the bound by forecast, and moves per response."""
+    step, latency, gpus = case.step, LATENCY, LATENCY.gpus_per_actor
+    nothing = np.zeros(len(step.truth.prompt_tokens), int)  # prompts are not charged, as in uncertainty.py
+    truth, predicted = (
+        Workload(nothing, step.truth.prompt_of, np.asarray(lengths), response_limit=step.truth.response_limit)
+        for lengths in (step.truth.response_tokens, step.predicted.response_tokens)
+    )
+    cluster = Cluster(10, 8, gpus)
+    split = [[random_split(truth, cluster, latency, seed=s, actors=n) for s in range(splits)] for n in ACTORS]
+    base = np.array([np.mean([(p.makespan_s, p.gpu_seconds / gpus) for p in of_n], axis=0) for of_n in split])
+    bound = clairvoyant_bound(truth, cluster, latency)
+    best = np.array([bound.gpu_seconds(t) / gpus for t in base[:, 0]])
+    best[[bool(np.any((base[:, 0] < t) & (base[:, 1] < c))) for t, c in base]] = np.nan
+    requests = [replace(r, prompt_tokens=0) for r in step.requests()]
+    found = {}
+    for name, forecast in case.forecasts.items():
+        engine = replaying(case.per_token) if name == "signals" and case.per_token is not None else SimulatedEngine
+        points = []
+        for weight in weights:
+            outcomes = []
+            for seed in range(seeds):
+                given = PlanningInput(
+                    predicted, cluster, latency, Objective(weight), time_limit_s=0.1, seed=seed, remaining=forecast
+                )
+                record = run_step(SolverReplan(looks_ahead=False).plan(given), requests, engine, latency, cluster)
+                held = sum(a["end_s"] - a["start_s"] for a in record.allocations)
+                outcomes.append((record.makespan_s, held, record.moves))
+            points.append(np.mean(outcomes, axis=0))
+        front = np.array(points)
+        share = (base[:, 1] - cost_at(front, base[:, 0])) / (base[:, 1] - best)
+        known = share[np.isfinite(share)]
+        found[name] = {
+            "share": float(known.mean()) if len(known) else None, "least": float(known.min()) if len(known) else None,
+            "moves_per_response": float(front[:, 2].mean() / len(requests)),
+        }  # fmt: skip
+    return found
+
+
+# --- on the command line ---------------------------------------------------------------------------------------------------
+
+
+def measured(case: Case, settings: int, seeds: int, splits: int) -> list[dict[str, Any]]:
+    """All forecasts of one case; prints a row each."""
+    odds = np.geomspace(0.5, 5.0, settings)  # w / (1 - w), as in uncertainty.py
+    worth = shares(case, (odds / (1 + odds)).tolist(), seeds, splits)
+    rows = []
+    for name in case.forecasts:
+        errors, covers = accuracy(case, name), calibration(case, name)
+        row = {
+            "log": case.name, "forecast": name, "of_responses": errors, "of_the_step": covers, **worth[name],
+            "look_ms": look_ms(case, name),
+        }  # fmt: skip
+        rows.append(row)
+        cells = [" / ".join(f"{a[key]:.2f}" for a in errors) for key in ("sd", "bias")]
+        worths = ["-" if row[key] is None else f"{100 * row[key]:.1f} %" for key in ("share", "least")]
+        cells += [" / ".join(f"{a[f'cover_{s:.0%}']:.2f}" for a in covers) for s in INTERVALS]
+        cells += [*worths, f"{row['moves_per_response']:.2f}", f"{row['look_ms']:.1f}"]
+        print(f"| {case.name} | {name} | {' | '.join(cells)} |", flush=True)
+    return rows
+
+
+def main() -> None:
+    """Measure, print a markdown table, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made: dict[str, Callable[[], Case | None]] = {
+        "shipped": shipped, "gsm8k": lambda: public("gsm8k", gsm8k), "math500": lambda: public("math500", math500),
+    }  # fmt: skip
+    parser.add_argument("--logs", nargs="+", choices=list(made), default=list(made))
+    parser.add_argument("--settings", type=int, default=11, help="prices of time that are swept")
+    parser.add_argument("--seeds", type=int, default=1, help="draws at each price")
+    parser.add_argument("--json", type=Path, help="write the numbers here")
+    parser.add_argument("--tiny", action="store_true", help="made-up lengths: tries the script, its numbers say nothing")
+    options = parser.parse_args()
+    head = ["log", "forecast", "sd at 10 / 25 / 50 %", "bias", *(f"cover {s:.0%}" for s in INTERVALS)]
+    print("| " + " | ".join([*head, "share", "least", "moves", "look, ms"]) + " |\n" + "|---" * 11 + "|")
+    rows: list[dict[str, Any]] = []
+    if options.tiny:
+        rows += measured(made_up(), 2, 1, 2)
+    for name in () if options.tiny else options.logs:
+        if (case := made[name]()) is not None:
+            rows += measured(case, options.settings, options.seeds, 16)
+    if options.json is not None:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""A profile from a log's times: the profile that a log was made with is found again, and logs without times are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+
+from rlhfless.cli import main
+from rlhfless.latency import ProfileError, load_profile, read_profile, save_profile
+from rlhfless.latency.from_log import Calibration, Times, calibrate, calibrated_profile, times_of
+from rlhfless.simulate import Setting, simulate
+from rlhfless.trace import read_trace
+from solver.cluster import Cluster
+
+BASE = "l40s-qwen2.5-3b-tp2"
+SHARED = Path(__file__).parents[2].parent / "shared" / "data"
+NONE = pd.DataFrame({"step": []})
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A profile whose iterations take 1.5 and whose KV cache takes 3 times what the base profile says."""
+    found = Calibration("steps", 1.5, 3.0, 0.0, np.zeros(3), 1)
+    made = calibrated_profile(read_profile(BASE), found, name="true", origin="o", command="c", date="2026-01-01")
+    made["start_s"] = 0.0
+    return save_profile(tmp_path_factory.mktemp("profiles") / "true.json", made)
+
+
+@pytest.fixture(scope="module")
+def log(truth: Path) -> pd.DataFrame:
+    """Twelve steps of 40 prompts x 8 samples on four actors that are charged by it, with times."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for step in range(12):
+        mean = rng.normal(4.5 + 0.12 * step, 0.5, 40)
+        for p in range(40):
+            lengths = np.clip(np.exp(mean[p] + rng.normal(0, 0.4, 8)), 2, 2000).astype(int)
+            rows += [
+                {"run": "r", "step": step, "epoch": step, "prompt_id": f"p{p}", "sample": s, "prompt_tokens": 200,
+                 "response_tokens": int(n), "finish_reason": "stop"} for s, n in enumerate(lengths)
+            ]  # fmt: skip
+    latency = load_profile(truth)
+    setting = Setting(Cluster(1, 8, 2), latency, response_limit=2000, static_actors=4)
+    return simulate(pd.DataFrame(rows), setting, ["static"]).traces["static"].rollouts
+
+
+def test_times_of_responses_find_the_profile_again(log: pd.DataFrame, truth: Path) -> None:
+    found = calibrate(times_of(log, NONE, load_profile(BASE), 1, "log"))
+    assert (found.what, found.steps) == ("responses", 12)
+    assert (found.decode, found.kv) == pytest.approx((1.5, 3.0), rel=0.07)
+    made = calibrated_profile(read_profile(BASE), found, name="found", origin="o", command="c", date="2026-01-01")
+    latency, true = load_profile(save_profile(truth.with_name("found.json"), made)), load_profile(truth)
+    size = np.array([8, 32, 80])
+    for context in (250, 600):
+        np.testing.assert_allclose(latency.step_s(size, size * context), true.step_s(size, size * context), rtol=0.08)
+    assert np.median(found.errors) < 0.05
+
+
+def test_seconds_of_steps_find_the_profile_again(log: pd.DataFrame) -> None:
+    by_step = log.groupby("step").agg(begin=("start_s", "min"), end=("end_s", "max"))
+    scalars = pd.DataFrame({"step": by_step.index, "generate_s": 0.8 + (by_step["end"] - by_step["begin"]).to_numpy()})
+    found = calibrate(times_of(log.drop(columns=["start_s", "end_s"]), scalars, load_profile(BASE), 4, "log"))
+    assert (found.what, found.steps) == ("steps", 12)
+    assert found.decode == pytest.approx(1.5, rel=0.15)
+    assert found.once_s == pytest.approx(0.8, abs=0.4)
+    assert np.median(found.errors) < 0.05
+    made = calibrated_profile(read_profile(BASE), found, name="found", origin="o", command="c", date="2026-01-01")
+    assert made["sync_s"] == found.once_s
+
+
+def test_scalars_alone_will_do_where_they_tell_number_mean_and_longest(log: pd.DataFrame) -> None:
+    by_step = log.groupby("step")
+    tokens = by_step["response_tokens"].agg(["mean", "max", "count"])
+    seconds = (by_step["end_s"].max() - by_step["start_s"].min()).to_numpy()
+    scalars = pd.DataFrame(
+        {"step": tokens.index, "generate_s": seconds, "responses": tokens["count"].to_numpy(),
+         "response_tokens_mean": tokens["mean"].to_numpy(), "response_tokens_max": tokens["max"].to_numpy(),
+         "prompt_tokens_mean": 200.0}
+    )  # fmt: skip
+    found = calibrate(times_of(None, scalars, load_profile(BASE), 4, "log"))
+    assert found.decode == pytest.approx(1.5, rel=0.2)
+    with pytest.raises(ProfileError, match="log: has seconds of generation and lengths of 7 steps; at least 8 are needed"):
+        times_of(None, scalars[:7], load_profile(BASE), 4, "log")
+
+
+def test_parts_that_a_log_does_not_tell_apart_are_scaled_alike() -> None:
+    rng = np.random.default_rng(0)
+    decode = rng.uniform(1, 2, 40)
+    found = calibrate(Times("steps", 2 * decode * 1.1 * np.exp(rng.normal(0, 0.02, 40)), decode, 0.1 * decode, 40))
+    assert found.kv == pytest.approx(found.decode)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({}, "log: has no times to calibrate with; responses with start_s and end_s, or"),
+        ({"step_s": 9.0}, "seconds of whole steps are there, but generation is needed alone"),
+        ({"generate_s": 9.0}, "of 0 steps; at least 8 are needed"),
+        ({"generate_s": 0.0, "responses": 8, "response_tokens_mean": 90.0, "response_tokens_max": 200.0}, "has a time of 0 s"),
+    ],
+)
+def test_logs_without_enough_times_are_refused(columns: dict[str, float], message: str) -> None:
+    with pytest.raises(ProfileError, match=message):
+        times_of(None, pd.DataFrame({"step": range(9), **columns}), load_profile(BASE), 1, "log")
+
+
+def test_few_responses_are_refused(log: pd.DataFrame) -> None:
+    with pytest.raises(ProfileError, match="log: has times of 20 responses; at least 50 are needed"):
+        times_of(log[:20], NONE, load_profile(BASE), 1, "log")
+
+
+# --- on the command line -----------------------------------------------------------------------------------------------------
+
+
+def profile(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["profile", *[str(a) for a in arguments]])
+
+
+def test_the_command_reads_verls_scalars_and_writes_a_profile_that_plans_take(log: pd.DataFrame, tmp_path: Path) -> None:
+    lines = []
+    for step, own in log.groupby("step"):
+        data = {"timing_s/gen": float(own["end_s"].max() - own["start_s"].min()), "response_length/mean": 1.0}
+        lines.append(json.dumps({"step": int(step), "data": data}))
+    (tmp_path / "run.jsonl").write_text("\n".join(lines) + "\n")
+    folder = tmp_path / "trace"
+    plain = log.drop(columns=["start_s", "first_token_s", "end_s", "actor"])
+    plain.to_csv(tmp_path / "lengths.csv", index=False)
+    assert CliRunner().invoke(main, ["import", str(tmp_path / "lengths.csv"), "-o", str(folder)]).exit_code == 0
+    assert CliRunner().invoke(main, ["import", str(tmp_path / "run.jsonl"), "-o", str(folder)]).exit_code == 0
+    out = tmp_path / "ours.json"
+    done = profile("--from-log", folder, "--base", BASE, "--actors", 4, "-o", out)
+    assert done.exit_code == 0, done.output
+    assert "12 times of steps of 12 steps" in done.output
+    assert "relative error median" in done.output
+    written = read_profile(out)
+    assert written["calibration"]["steps"] == 12
+    assert load_profile(out).base_s > 1.2 * load_profile(BASE).base_s
+    planned = CliRunner().invoke(
+        main, ["plan", str(folder), "--gpus", "8", "--gpus-per-actor", "2", "--profile", str(out), "--time-limit", "0.1"]
+    )
+    assert planned.exit_code == 0, planned.output
+
+
+def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
+    for arguments, message in (
+        (["--from-log", tmp_path], "--base is missing"),
+        (["--actors", 4], "--base and --actors go with --from-log"),
+    ):
+        done = profile(*arguments, "-o", tmp_path / "x.json")
+        assert done.exit_code == 2
+        assert message in done.stderr
+
+
+def test_the_shipped_traces_own_times_find_its_profile_again() -> None:
+    trace = read_trace(Path(__file__).parents[2] / "data" / "traces" / "arithmetic-grpo")
+    found = calibrate(times_of(trace.rollouts, NONE, load_profile("cpu-tiny-qwen2"), 1, "trace"))
+    assert found.decode == pytest.approx(1.0, abs=0.1)
+    assert np.median(found.errors) < 0.1
+
+
+def test_public_step_times_without_lengths_are_refused() -> None:
+    path = SHARED / "rl-step-metrics" / "deepspeed-chat" / "opt1.3b_step_times.csv"
+    if not path.exists():
+        pytest.skip("the public step times are not beside this checkout")
+    scalars = pd.read_csv(path)
+    with pytest.raises(ProfileError, match="has seconds of generation and lengths of 0 steps"):
+        times_of(None, scalars, load_profile(BASE), 16, path.name)
