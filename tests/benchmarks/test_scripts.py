@@ -31,6 +31,8 @@ SMALLEST = {
     "import_speed": "--tiny --json OUT",
     "predictors": "--logs shipped --steps 1 --json OUT",
     "recorder_overhead": "--responses 1000 --json OUT",
+    "live_overhead": "--tiny --json OUT",
+    "dashboard_speed": "--tiny --moves 2 --json OUT",
 }
 OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
 QUICK = ("planning_speed", "replan_speed", "mixed_clusters", "uncertainty", "prefixes", "recorder_overhead")
