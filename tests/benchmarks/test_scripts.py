@@ -35,6 +35,8 @@ SMALLEST = {
     "recorder_overhead": "--responses 1000 --json OUT",
     "validation": "--only steps --json OUT",
     "large_clusters": "--tiny --json OUT",
+    "live_overhead": "--tiny --json OUT",
+    "dashboard_speed": "--tiny --moves 2 --json OUT",
 }
 OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
 QUICK = ("planning_speed", "replan_speed", "mixed_clusters", "uncertainty", "prefixes", "recorder_overhead", "validation")

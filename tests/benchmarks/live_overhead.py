@@ -1,0 +1,94 @@
+"""What watching a training run costs it.
+
+    python tests/benchmarks/live_overhead.py [--steps 6] [--rounds 3] [--tiny] [--json FILE]
+
+The shipped run goes on from its last step on a real model, on the virtual clock: alone (``Trainer.run``), and driven by
+``live`` with its view, which draws timeline, meters and curves while the step runs. Rounds alternate, so both see the same
+machine; every round begins from the same weights and generates the same tokens. Nobody looks at the drawings here: what is
+counted is the run's process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from rlhfless.trace import read_trace
+from rlhfless.training.loop import Trainer
+from rlhfless.widgets import live
+
+ROOT = Path(__file__).parents[2]
+TRACE, MODEL = (ROOT / "data" / kind / "arithmetic-grpo" for kind in ("traces", "models"))
+TINY = {"prompts_per_step": 4, "samples": 2, "response_limit": 320}
+
+
+def run_once(steps: int, watched: bool, changes: dict[str, Any]) -> tuple[float, int, int]:
+    """Seconds of so many steps, the tokens that they generated, and how often the view drew."""
+    recorded = read_trace(TRACE)
+    total = recorded.steps[-1] + 1 + steps
+    drawn = 0
+    with Trainer.continue_from(recorded, MODEL, steps=total, progress=False, **changes) as trainer:
+        if not watched:
+            began = time.process_time()
+            tokens = sum(int(step.rollouts["response_tokens"].sum()) for step in trainer)
+            return time.process_time() - began, tokens, 0
+        view = live(trainer)
+
+        def count(_: object) -> None:
+            nonlocal drawn
+            drawn += 1
+
+        view.panes.observe(count, "pane_timeline")
+        began = time.process_time()
+        view.run.run()
+        view.run.wait()
+        took = time.process_time() - began
+        if view.run.error is not None:
+            raise view.run.error
+        assert view.run.trace is not None
+        return took, int(view.run.trace.rollouts["response_tokens"].sum()), drawn
+
+
+def measured(steps: int, rounds: int, changes: dict[str, Any]) -> dict[str, Any]:
+    """Medians over rounds."""
+    alone, watched, drawn = [], [], []
+    run_once(1, True, changes)  # loads and warms up what both need
+    for _ in range(rounds):
+        first, tokens, _ = run_once(steps, False, changes)
+        second, same, times = run_once(steps, True, changes)
+        assert tokens == same, "both generate the same tokens"
+        alone.append(first)
+        watched.append(second)
+        drawn.append(times)
+    costs = [b / a - 1 for a, b in zip(alone, watched, strict=True)]
+    return {
+        "steps": steps, "rounds": rounds, "alone_s": statistics.median(alone), "watched_s": statistics.median(watched),
+        "cost": statistics.median(costs), "least": min(costs), "most": max(costs), "drawn": statistics.median(drawn),
+    }  # fmt: skip
+
+
+def main() -> int:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    steps, rounds = (1, 1) if given.tiny else (given.steps, given.rounds)
+    found = measured(steps, rounds, TINY if given.tiny else {})
+    print(
+        f"{steps} steps alone {found['alone_s']:.2f} s, watched {found['watched_s']:.2f} s: {found['cost']:+.2%} "
+        f"({found['least']:+.2%} to {found['most']:+.2%}), drawn {found['drawn']:.0f} times"
+    )
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
