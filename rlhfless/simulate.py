@@ -42,6 +42,7 @@ class Setting:
             profile that is off, say.
         tau, static_actors, hold: parameters of the policies that have them.
         migration: ``move``, ``recompute`` or ``cheaper``.
+        patience: far above 1, plans do not depend on how busy the machine is (see ``solver.plan_generation``).
     """
 
     cluster: Cluster
@@ -58,6 +59,7 @@ class Setting:
     migration: str = "cheaper"
     seed: int = 0
     planned_latency: LatencyModel | None = None
+    patience: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +83,7 @@ class LoggedStep:
             setting.time_limit_s,
             setting.admission,
             setting.seed + self.step,
+            setting.patience,
         )
 
     def requests(self) -> Requests:

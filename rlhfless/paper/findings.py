@@ -123,8 +123,8 @@ def _choices(found: Numbers) -> list[dict[str, str]]:
     return [
         {
             "what": "tau from which a smaller one saves no further cost", "paper": "0.5",
-            "we_find": "from 0.5 to 0.3: " + ", ".join(f"{value:+.1%} "
-            "({label})" for label, value in tau.items()), "possible": "no bound",
+            "we_find": "from 0.5 to 0.3: " + ", ".join(f"{value:+.1%} ({label})" for label, value in tau.items()),
+            "possible": "no bound",
             "why": "cost of generation on 3 actors that the smaller tau saves: none to speak of, as the paper says",
         },
         {

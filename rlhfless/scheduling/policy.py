@@ -21,7 +21,8 @@ class PolicyError(ValueError):
 
 @dataclass(frozen=True)
 class PlanningInput:
-    """Everything a policy plans with. ``workload`` holds predictions, or true lengths for clairvoyant policies."""
+    """Everything a policy plans with. ``workload`` holds predictions, or true lengths for clairvoyant policies; ``patience`` is
+    that of ``solver.plan_generation``."""
 
     workload: Workload
     cluster: Cluster
@@ -31,6 +32,7 @@ class PlanningInput:
     time_limit_s: float = 1.0
     admission: str = "reserve"
     seed: int = 0
+    patience: float = 1.0
 
 
 class SchedulingPolicy(Protocol):
