@@ -47,6 +47,7 @@ class Setting:
         tau, static_actors, hold: parameters of the policies that have them.
         migration: ``move``, ``recompute`` or ``cheaper``.
         effects: what happens to actors beside decoding; of its outages and delays every step has its own. Nobody plans for it.
+        patience: far above 1, plans do not depend on how busy the machine is (see ``solver.plan_generation``).
     """
 
     cluster: Cluster
@@ -64,6 +65,7 @@ class Setting:
     seed: int = 0
     planned_latency: LatencyModel | None = None
     effects: Effects | None = None
+    patience: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +94,7 @@ class LoggedStep:
             setting.admission,
             setting.seed + self.step,
             None if clairvoyant else self.remaining,
+            setting.patience,
         )
 
     def requests(self) -> Requests:

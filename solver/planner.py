@@ -43,6 +43,7 @@ def plan_generation(
     release: str = "done",
     seed: int = 0,
     prefill: Mapping[str, Any] | None = None,
+    patience: float = 1.0,
 ) -> Plan:
     """Choose the number of actors and the responses of each, with a bound.
 
@@ -69,6 +70,8 @@ def plan_generation(
         release: actors give their GPUs back when ``done``, at the end of ``generation`` or of the ``step``.
         seed: of the random split that serves as reference.
         prefill: further arguments of ``solver.deduplicate``, where ``keep_together`` is ``cheaper``.
+        patience: the clock stops a search after so many times ``time_limit_s``, while work is counted as without: far above 1
+            plans do not depend on how busy the machine is. For one kind only.
 
     Returns:
         The best plan found, never worse than the right-sized random split, with ``lower_bound``, ``gap``, ``status``
@@ -81,6 +84,8 @@ def plan_generation(
     check_release(release)
     if not is_number(time_limit_s, 0):
         raise PlanningError(f"time_limit_s is {time_limit_s}; a finite number of seconds of 0 or more is needed")
+    if not (is_number(patience, 0) and patience >= 1):
+        raise PlanningError(f"patience is {patience}; a finite factor of at least 1 is needed")
     if keep_together not in (True, False, CHEAPER):
         raise PlanningError(f"keep_together is {keep_together!r}; True, False or {CHEAPER!r} is needed")
     if keep_together == CHEAPER:
@@ -89,6 +94,7 @@ def plan_generation(
             return plan_generation(
                 workload, cluster, latency, objective, rest, time_limit_s / 2, admission=admission, keep_together=together,
                 share_prefill=True, least_actors=least_actors, most_actors=most_actors, release=release, seed=seed,
+                patience=patience,
             )  # fmt: skip
 
         return together_or_split(plan_with, workload, cluster, latency, objective, rest, admission, prefill or {})
@@ -101,6 +107,8 @@ def plan_generation(
     offers = offers_of(cluster, latency)
     check_options(workload, offers, least_actors, most_actors, keep_together)
     if several(offers):
+        if patience != 1:
+            raise PlanningError(f"patience is {patience}, but only plans of one kind know it; leave it out")
         asked = Canonical.of(workload)
         plan_offers = plan_mixed if workload.scenarios is None else plan_mixed_over_scenarios
         problem = MixedProblem(
@@ -118,5 +126,6 @@ def plan_generation(
     plan = OneKind(
         asked.workload, where, model.affine, objective, rest, time_limit_s, admission, keep_together, share_prefill,
         least_actors, min(where.max_actors, most_actors or where.max_actors), release, seed, began,
+        patience=patience,
     ).plan()  # fmt: skip
     return asked.given(plan)

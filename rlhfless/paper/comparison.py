@@ -27,6 +27,7 @@ SCOPES = ("step", "generation")
 POLICIES = (
     "static", "static-generation", "random", "rlhfuse", "rlhfless", "solver", "solver+replan", "oracle", "oracle+replan",
 )  # fmt: skip
+PATIENCE = 1000.0  # searches end by counting their work, however busy the machine is, so that numbers are the same
 HELD = frozenset({"static"})
 """Policies whose actors keep their GPUs until learning is over."""
 LABELS = {
@@ -123,6 +124,7 @@ def compare(
         response_limit=history.response_limit,
         time_limit_s=time_limit_s,
         seed=seed,
+        patience=PATIENCE,
     )
     chosen = [policy_named(p, machine.static_actors) if isinstance(p, str) else p for p in policies]
     result = simulate(history.rollouts, setting, chosen, predictor, steps)

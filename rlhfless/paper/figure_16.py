@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.paper.comparison import label_of
+from rlhfless.paper.comparison import PATIENCE, label_of
 from rlhfless.paper.draw import COLOURS, DASHES, WIDE_LEGEND, style_of
 from rlhfless.paper.lengths import LengthModel
 from rlhfless.paper.parts import Caption, Numbers, PaperFigure
@@ -34,7 +34,7 @@ H100_BYTES_PER_S, H100_FLOPS, H100_BYTES = 3.35e12, 989.4e12, 80e9  # data sheet
 MEMORY_SHARE, DECODE_MFU, PREFILL_MFU = 0.8, 0.5, 0.4  # assumed shares of the peaks
 GPUS = 2
 SHORT = {
-    "random": "random", "rlhfuse": "RLHFuse", "rlhfless": "RLHFless", "solver": "ours", "solver+replan": "ours,<br>replan",
+    "random": "random", "rlhfuse": "RLHFuse", "rlhfless": "RLHFless", "solver": "ours", "solver+replan": "ours, replan",
 }  # fmt: skip
 
 
@@ -94,7 +94,13 @@ def numbers(setting: Setting, sources: Sources) -> Numbers:
         for nodes in setting.nodes:
             cluster = Cluster(nodes, 8, GPUS, "h100")
             where = Simulated(
-                cluster, latency, Objective(), response_limit=limit, time_limit_s=setting.time_limit_s, seed=setting.seed
+                cluster,
+                latency,
+                Objective(),
+                response_limit=limit,
+                time_limit_s=setting.time_limit_s,
+                seed=setting.seed,
+                patience=PATIENCE,
             )
             chosen = [policy_of(name, setting) for name in setting.policies]
             steps = simulate(history.rollouts, where, chosen, steps=history.last(1)).steps

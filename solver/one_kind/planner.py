@@ -62,10 +62,11 @@ class OneKind:
     began: float
     explains: bool = True  # whether a refusal looks for what would be enough
     history: list[Improvement] = field(default_factory=list)
+    patience: float = 1.0
 
     def plan(self) -> Plan:
         """See ``plan_generation``."""
-        stop_at = self.began + self.time_limit_s
+        stop_at = self.began + self.patience * self.time_limit_s
         with_model = self.time_limit_s >= SMALLEST_MODEL_S
         uncertain, points = self.workload.scenarios is not None, self.workload.points
         pricing = Pricing.of(self.cluster, self.latency, self.objective, self.rest, self.release)

@@ -116,4 +116,5 @@ def test_every_caption_says_its_four_things() -> None:
     for name in ("3c", "4a", "4b", "7b", "12", "13"):
         for heading, text in caption(name).lines():
             assert text.endswith("."), f"{name}: {heading}"
+            assert not set("{}") & set(text), f"{name}: {heading}"
             assert "nan" not in text.lower().split()

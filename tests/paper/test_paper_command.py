@@ -71,12 +71,15 @@ def test_the_same_setting_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1200)
 def test_all_figures_are_made_fast_and_alike(tmp_path: Path) -> None:
     for out in ("one", "two"):
         write_figures(tmp_path / out, fast=True, sources=Sources.beside())
     assert len(same_tables(tmp_path / "one", tmp_path / "two")) == len(FIGURES)
     assert (tmp_path / "one" / "figure_10_measured.csv").is_file()
     findings = pd.read_csv(tmp_path / "one" / "findings_measured.csv")
+    assert not findings.isna().to_numpy().any()
+    assert not findings.map(lambda text: "{" in text).to_numpy().any()
     printed = " ".join(findings["paper"])
     for number in (
         "1.35x",
