@@ -27,6 +27,7 @@ from solver.pricing import Pricing
 from solver.workload import FloatArray, IntArray, Workload
 
 EXACT_RESPONSES = 6000  # of larger workloads, groups that refill are timed exactly in the end only
+MISLED, SPREAD = 1.5, 8  # an exact value so many times its lower bound; counts that are timed then
 
 
 def equal_counts(count: int, groups: int) -> list[tuple[int, int]]:
@@ -116,7 +117,8 @@ def sized_split(
     """The groups of ``random_split``, and the (S, N) seconds that they are busy, for a workload in canonical order.
 
     Groups that refill take long to time exactly: the most promising counts come first, and the search ends when the lower
-    bound of the next is no better than the best so far; of more than ``EXACT_RESPONSES`` only the most promising is timed.
+    bound of the next is no better than the best so far. Of more than ``EXACT_RESPONSES`` only the most promising is timed, and
+    ``SPREAD`` counts where that shows that lower bounds mislead (they know nothing of KV memory).
     """
     used = np.unique(workload.prompt_of)
     order, first = _dealt(workload, np.random.default_rng(seed).permutation(used))
@@ -138,18 +140,31 @@ def sized_split(
         times, edges = split(n)
         return sizing_key(*pricing.step(times.busy_s(edges, "least")), objective)
 
-    least = [least_key(n) for n in counts if len(counts) > 1]
-    best: tuple[tuple[float, float], Split, FloatArray] | None = None
-    for i in sorted(range(len(least)), key=lambda i: least[i]) or [0]:
-        if best is not None and (least[i] >= best[0] or len(workload) > EXACT_RESPONSES):
-            break
-        times, edges = split(counts[i])
+    def timed(n: int) -> tuple[tuple[float, float], Split, FloatArray]:
+        times, edges = split(n)
         busy = times.busy_s(edges)
-        key = sizing_key(*pricing.step(busy), objective)
-        if best is None or key < best[0]:
-            best = key, Split(times.order, edges), busy
-    assert best is not None
+        return sizing_key(*pricing.step(busy), objective), Split(times.order, edges), busy
+
+    least = [least_key(n) for n in counts if len(counts) > 1]
+    ranked = sorted(range(len(least)), key=lambda i: least[i]) or [0]
+    large = len(workload) > EXACT_RESPONSES
+    best = timed(counts[ranked[0]])
+    if not large:
+        for i in ranked[1:]:
+            if least[i] >= best[0]:
+                break
+            best = min(best, timed(counts[i]), key=lambda one: one[0])
+    elif least and _misled(best[0], least[ranked[0]], objective):
+        for i in sorted({*np.linspace(0, len(counts) - 1, SPREAD).round().astype(int).tolist()} - {ranked[0]}):
+            best = min(best, timed(counts[i]), key=lambda one: one[0])
     return best[1:]
+
+
+def _misled(exact: tuple[float, float], bound: tuple[float, float], objective: Objective) -> bool:
+    """Whether an exact key is so far above its lower bound that the bounds do not rank counts."""
+    if objective.limited:
+        return exact[0] > bound[0] or exact[1] > MISLED * bound[1]
+    return exact[1] > bound[1] + math.log(MISLED)
 
 
 def _dealt(workload: Workload, prompts: IntArray) -> tuple[IntArray, IntArray]:
