@@ -138,7 +138,7 @@ class Siblings:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class InFlightLengths(SurvivalTable):
-    """A forecast that learns while the step runs: one curve per prompt before anything is known, then one per response.
+    """A forecast that learns while the step runs: one curve per prompt, or with signals one per response.
 
     Args:
         siblings: the model. reading: what the model's own signals say, if anything was learned of them.

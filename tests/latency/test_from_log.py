@@ -146,6 +146,21 @@ def test_the_command_reads_verls_scalars_and_writes_a_profile_that_plans_take(lo
     assert planned.exit_code == 0, planned.output
 
 
+def test_a_frameworks_own_file_is_read_as_it_is(tmp_path: Path) -> None:
+    """OpenRLHF logs number and mean of a step's responses and no longest: that is too little, imported before or not."""
+    lines = [
+        f"Global step {n}: {{'timing/generation': {9 + n}, 'rollout/num_samples': 64, 'rollout/response_length_mean': 90.0}}"
+        for n in range(1, 10)
+    ]
+    (tmp_path / "console.log").write_text("\n".join(lines) + "\n")
+    imported = tmp_path / "imported"
+    assert CliRunner().invoke(main, ["import", str(tmp_path / "console.log"), "-o", str(imported)]).exit_code == 0
+    for log in (tmp_path / "console.log", imported):
+        done = profile("--from-log", log, "--base", BASE, "-o", tmp_path / "x.json")
+        assert done.exit_code == 2
+        assert f"{log}: has seconds of generation and lengths of 0 steps" in done.stderr
+
+
 def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
     for arguments, message in (
         (["--from-log", tmp_path], "--base is missing"),

@@ -1,0 +1,152 @@
+"""The steps that the benchmark of predicting in flight is about, each with its forecasts.
+
+Knows logs, the shipped model and predictors; nothing of what is measured. What the cases are is said in ``inflight.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.executor import run_step
+from rlhfless.predict import InFlightPredictor
+from rlhfless.predict.siblings import InFlightLengths
+from rlhfless.scheduling.policy import PlanningInput
+from rlhfless.simulate import LoggedStep, logged_steps
+from rlhfless.trace import read_trace
+from solver import Cluster, Workload
+from solver.remaining import RemainingLengths
+from solver.survival import from_samples
+
+HERE = Path(__file__).parents[2]
+SIGNALS = ("eos_logprob", "entropy", "hidden")
+PerToken = list[Mapping[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A step to measure: what was known before it, what is forecast, and the signals of its responses, if any."""
+
+    name: str
+    step: LoggedStep
+    forecasts: dict[str, RemainingLengths]
+    per_token: PerToken | None = None
+
+
+def case_of(name: str, rollouts: pd.DataFrame, step: int, limit: int, predictor: InFlightPredictor | None = None,
+            per_token: PerToken | None = None) -> Case:  # fmt: skip
+    """The last step of rollouts, predicted from all before it; ``predictor`` has learned from them already."""
+    (logged,) = logged_steps(rollouts, InFlightPredictor(), limit, steps=[step])
+    siblings = logged.remaining
+    assert isinstance(siblings, InFlightLengths)
+    history = rollouts[rollouts["step"] < step]
+    last = history[history["epoch"] == history.groupby("prompt_id")["epoch"].transform("max")]
+    of = {str(name): own.to_numpy() for name, own in last.groupby("prompt_id")["response_tokens"]}
+    names = logged.rows["prompt_id"].astype(str).to_numpy()
+    first = np.unique(logged.truth.prompt_of, return_index=True)[1]
+    forecasts: dict[str, RemainingLengths] = {
+        "history": from_samples([of.get(n, np.zeros(0)) for n in names[first]], logged.truth),
+        "tokens": alone(siblings), "siblings": siblings,
+    }  # fmt: skip
+    if predictor is not None:
+        told = predictor.in_flight(names[first].tolist(), logged.predicted)
+        assert isinstance(told, InFlightLengths)
+        assert told.reading is not None, "nothing was learned of signals"
+        forecasts["signals"] = told
+    return Case(name, logged, forecasts, per_token)
+
+
+def alone(forecast: InFlightLengths) -> InFlightLengths:
+    """The same forecast for a step in which no response tells anything of another."""
+    model, count = forecast.siblings, len(forecast.class_of)
+    still = replace(model.scatter, drift=1e-6)
+    own = replace(
+        model, scatter=still, prompt_of=np.arange(count), known=model.known[model.prompt_of],
+        centre=model.centre[model.prompt_of],
+    )  # fmt: skip
+    tokens = forecast.prompt_tokens[forecast.class_of]
+    return replace(forecast, siblings=own, curve=forecast.curve[forecast.class_of], class_of=np.arange(count),
+                   prompt_tokens=tokens, _all_prompt_tokens=tokens, _tails={})  # fmt: skip
+
+
+def public(name: str, make: Callable[[], Any]) -> Case | None:
+    """A case of a public log."""
+    found = make()
+    if found is None:
+        return None
+    table, steps, limit = found
+    return case_of(name, table, steps[-1], limit)
+
+
+def shipped(rounds: int = 4, prompts: int = 128) -> Case:
+    """The shipped weights, decoded with their signals."""
+    from rlhfless.engine.sampling import Sampling
+    from rlhfless.engine.torch_factory import TorchEngineFactory
+    from rlhfless.engine.torch_forward import RowModel
+    from rlhfless.latency import load_profile
+    from rlhfless.scheduling import make_policy
+    from rlhfless.training.arithmetic import ArithmeticTask
+    from rlhfless.training.model import load_model
+    from rlhfless.training.responses import make_requests
+
+    trace = read_trace(HERE / "data" / "traces" / "arithmetic-grpo")
+    limit, samples = int(trace.meta["config"]["response_limit"]), int(trace.meta["config"]["samples"])
+    model, tokenizer = load_model(HERE / "data" / "models" / "arithmetic-grpo")
+    problems = ArithmeticTask(int(trace.meta["config"]["seed"]), 128).problems[:prompts]
+    names = [p.prompt_id for p in problems]
+    prompt_tokens = [len(tokenizer.encode(p.prompt)) for p in problems]
+    longest = limit + max(prompt_tokens)
+    factory = TorchEngineFactory(RowModel(model, longest), tokenizer.eos_token_id, Sampling(), SIGNALS)
+    latency = replace(load_profile("cpu-tiny-qwen2"), max_batch=256)
+    cluster = Cluster(1, 4, 1)
+    table = trace.rollouts.assign(step=trace.rollouts["epoch"])
+    table = table[table["prompt_id"].astype(str).isin(names)]
+    predictor = InFlightPredictor().fit(table)
+    per_token: PerToken = []
+    for k in range(rounds):
+        step = int(table["step"].max()) + 1
+        requests = make_requests(problems, tokenizer, samples, limit, 1000 + k, step)
+        owner = np.repeat(np.arange(len(names)), samples)
+        work = Workload(prompt_tokens, owner, np.full(len(owner), 100), response_limit=limit)
+        plan = make_policy("static", static_actors=4).plan(PlanningInput(work, cluster, latency))
+        done = run_step(plan, requests, factory, latency, cluster).completions
+        per_token = [dict(done[i].signals or {}) for i in range(len(owner))]
+        rows = pd.DataFrame(
+            {
+                "run": str(table["run"].iloc[0]), "step": step, "epoch": step, "prompt_id": np.repeat(names, samples),
+                "sample": np.tile(np.arange(samples), len(names)), "prompt_tokens": np.repeat(prompt_tokens, samples),
+                "response_tokens": [done[i].response_tokens for i in range(len(owner))],
+                "finish_reason": [done[i].finish_reason for i in range(len(owner))],
+            }
+        )  # fmt: skip
+        table = pd.concat([table, rows], ignore_index=True)
+        if k + 1 < rounds:
+            predictor.update(rows.assign(signals=pd.Series(per_token, index=rows.index)))
+    return case_of("shipped", table, int(table["step"].max()), limit, predictor, per_token)
+
+
+def made_up() -> Case:
+    """Lengths whose prompts change together, with a signal that tells a little: tries the script."""
+    rng = np.random.default_rng(0)
+    level, parts = rng.normal(4.5, 0.4, 24), []
+    predictor = InFlightPredictor()
+    per_token: PerToken = []
+    for step in range(4):
+        lengths = np.exp((level + rng.normal(0, 0.3, 24))[:, None] + rng.normal(0, 0.3, (24, 4))).clip(1, 400).astype(int)
+        per_token = [{"entropy": np.log(n - np.arange(n)) + rng.normal(0, 1, n)} for n in lengths.ravel()]
+        rows = pd.DataFrame(
+            {
+                "run": "r", "step": step, "epoch": step, "prompt_id": np.repeat([f"p{i}" for i in range(24)], 4),
+                "sample": np.tile(np.arange(4), 24), "prompt_tokens": 10, "response_tokens": lengths.ravel(),
+                "finish_reason": "stop",
+            }
+        )  # fmt: skip
+        parts.append(rows)
+        if step < 3:
+            predictor.update(rows.assign(signals=pd.Series(per_token, index=rows.index)))
+    return case_of("made up", pd.concat(parts, ignore_index=True), 3, 400, predictor, per_token)
