@@ -225,8 +225,8 @@ def main() -> None:
         for row in made[name]():
             results[name].append(row)
             print(f"{name}: {shown(row) if 'policy' in row else row}", flush=True)
-        if options.json:
-            options.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
+            if options.json:  # row by row: whatever ends it early leaves what was measured
+                options.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
     if options.markdown:
         print(f"\n{markdown(results)}")
 
