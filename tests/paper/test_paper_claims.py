@@ -118,3 +118,13 @@ def test_every_caption_says_its_four_things() -> None:
             assert text.endswith("."), f"{name}: {heading}"
             assert not set("{}") & set(text), f"{name}: {heading}"
             assert "nan" not in text.lower().split()
+
+
+def test_scaling_follows_lengths_that_drift_by_a_step_and_costs_grow_with_them() -> None:
+    """Min-max scaling compares actor counts of one step with each other, so it follows the drift far less than lengths grow."""
+    steps = table("13", panel="scaling", policy="rlhfless").sort_values("mean_tokens")
+    grown = steps["mean_tokens"].iloc[-1] / steps["mean_tokens"].iloc[0]
+    actors = steps["actors"].astype(float)
+    assert actors.iloc[-1] > actors.iloc[0]
+    assert actors.iloc[-1] / actors.iloc[0] < grown / 1.5
+    assert (np.diff(steps["step_gpu_s"]) > 0).all()
