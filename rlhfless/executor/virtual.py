@@ -34,6 +34,7 @@ from solver.plan import Plan
 CHARGING = ("profile", "measured")
 WatchReplays = Callable[[int, int], None]
 """Told how many of the replays that measure a step are done, and of how many."""
+WATCHED = 64  # times in a step, about, that who watches it is told: engines decode many iterations at once between
 FORESEEN = 4  # completions that an engine is asked for beyond twice its share
 
 
@@ -114,7 +115,8 @@ class VirtualStep(VirtualOrders):
         if self.rule is None:
             if self.watch is None:
                 return math.inf
-            return max(now_s, min((actor.engine.peek_next_event_s() for actor in self.live.values()), default=math.inf))
+            next_s = min((actor.engine.peek_next_event_s() for actor in self.live.values()), default=math.inf)
+            return max(now_s + self.plan.makespan_s / WATCHED, next_s)
         first_s = min((float(completions.time_s[0]) for _, completions in self.hidden), default=math.inf)
         for actor in self.live.values():
             first_s = min(first_s, actor.asked_time_s)
@@ -224,7 +226,8 @@ def run_step(
             different kinds or sizes they are always recomputed. What was received or shared for a response that has not begun
             stays behind when it moves: it recomputes its whole context.
         charging: of iterations and of the plan's prefill, by ``profile`` or ``measured``.
-        watch: told of the step's progress; without it and without a rule every actor is run to its end at once.
+        watch: told of the step's progress, about ``WATCHED`` times where there is no rule; without it and without a rule every
+            actor is run to its end at once.
         watch_replays: told of the replays of ``measured``.
 
     Raises:

@@ -20,7 +20,7 @@ from rlhfless.executor import Executor, StepRecord, run_step
 from rlhfless.executor.progress import StepProgress, Watch
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
-from solver import Cluster, LatencyModel, Plan, PlanningError
+from solver import Cluster, LatencyModel, Plan, PlanningError, Workload, plan_generation
 
 LATENCY = LatencyModel("tiny", 1, 2e-3, 40e-6, 100e-9, prefill_base_s=1e-3, max_batch=16, kv_capacity_tokens=4096)
 CLUSTER = Cluster(1, 2, 1)
@@ -61,6 +61,21 @@ def test_watching_changes_nothing_and_sees_every_completion() -> None:
     for i, c in plain.completions.items():
         assert watched.completions[i].time_s == c.time_s
         np.testing.assert_array_equal(watched.completions[i].token_ids, c.token_ids)
+
+
+def test_a_step_that_was_planned_is_told_of_a_few_dozen_times_and_ends_the_same() -> None:
+    """Telling of every iteration would keep engines from decoding many of them at once."""
+    lengths = np.random.default_rng(0).integers(200, 2000, (32, 16))
+    work = Workload.grid(np.full(32, 10), lengths)
+    latency = LatencyModel("made up", 1, base_s=0.01, per_response_s=1e-4)
+    plan = plan_generation(work, CLUSTER, latency, time_limit_s=0.05)
+    asked = [Request(i, 10, 2048, target_tokens=int(n)) for i, n in enumerate(lengths.ravel())]
+    told: list[int] = []
+    watched = run_step(plan, asked, SimulatedEngine, latency, CLUSTER, watch=lambda p: told.append(p.completed))
+    assert told == sorted(told)
+    assert told[-1] == lengths.size
+    assert 10 < len(told) <= 66
+    assert watched.end_s == pytest.approx(run_step(plan, asked, SimulatedEngine, latency, CLUSTER).end_s)
 
 
 def test_a_bar_counts_responses(capsys: pytest.CaptureFixture[str]) -> None:
