@@ -12,13 +12,19 @@ from lab import ROOT, TALL, WIDE, Lab, browser, missing
 from log_samples import rollouts
 
 PICTURES = ROOT / "out" / "screenshots"
+WHY_NOT = missing()
+collect_ignore_glob = ["test_*.py"] if WHY_NOT else []
 
 
-@pytest.fixture(scope="session", autouse=True)
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say once that there are no browser tests, where there are none."""
+    if WHY_NOT:
+        terminalreporter.write_line(f"SKIPPED tests/browser: {WHY_NOT}")
+
+
+@pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
-    """A browser; without one the tests here are skipped, all in one line."""
-    if why := missing():
-        pytest.skip(why)
+    """A browser."""
     with browser() as opened:
         yield opened
 
