@@ -23,6 +23,8 @@ CURVES = (
     ("against_static", "GPU-seconds, static = 1", SKY, "star", "solid"),
 )
 
+ROUNDING = 1e-9  # shares below it are sums that were rounded, and an axis of 1e-17 says nothing
+
 
 class CurvesInfo(NamedTuple):
     """One row per step: ``step`` and the columns of ``CURVES`` that are known, the others left out.
@@ -50,7 +52,8 @@ def curves_info(steps: pd.DataFrame) -> CurvesInfo:
         ("against_static", "generation_gpu_seconds", "static_gpu_seconds"),
     ):
         if {part, whole} <= set(table):
-            table[name] = table[part].astype(float) / table[whole].astype(float).where(table[whole] > 0)
+            share = table[part].astype(float) / table[whole].astype(float).where(table[whole] > 0)
+            table[name] = share.where(share.isna() | (share.abs() > ROUNDING), 0.0)
     known = [name for name, *_ in CURVES if name in table and table[name].notna().any()]
     return CurvesInfo(table[["step", *known]].astype(float).reset_index(drop=True))
 
@@ -79,6 +82,8 @@ def plot_curves(steps: pd.DataFrame) -> go.Figure:
             yref="y domain" if row == 1 else f"y{row} domain", yanchor="bottom", showarrow=False, font={"size": 11},
         )  # fmt: skip
         fig.update_yaxes(rangemode="tozero" if name != "mean_reward" else "normal", nticks=4, row=row, col=1)
+        if not table[name].any():
+            fig.update_yaxes(range=[0, 1], row=row, col=1)
     fig.update_xaxes(title="step", tickformat="d", row=len(shown), col=1)
     styled(fig, f"{TITLE}: {counted(len(table), 'step')}", height=100 + 92 * len(shown))
     return fig.update_layout(margin={"t": 70})

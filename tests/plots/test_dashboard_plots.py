@@ -82,3 +82,10 @@ def test_numbers_that_are_not_known_have_no_curve() -> None:
     assert list(curves_info(unknown).table) == ["step", "mean_response_tokens", "actors", "idle_share"]
     assert len(plot_curves(unknown).data) == 3
     assert "No step is complete yet" in plot_curves(pd.DataFrame()).layout.annotations[0].text
+
+
+def test_a_share_of_nothing_but_rounding_is_nought():
+    steps = pd.DataFrame({"step": [0, 1], "idle_gpu_seconds": [1e-17, 0.0], "gpu_seconds": [2.0, 2.0], "actors": [3, 4]})
+    assert curves_info(steps).table["idle_share"].tolist() == [0.0, 0.0]
+    fig = plot_curves(steps)
+    assert list(fig.layout.yaxis2.range) == [0, 1]
