@@ -104,7 +104,7 @@ class TimedRewards(Rewards):
 class TimedTrainer(Trainer):
     """A trainer whose generation is timed, and whose responses have the lengths and rewards that are given."""
 
-    watch: Stopwatch
+    stopwatch: Stopwatch
     lengths: pd.Series
 
     def requests(self, problems: Any, step: int) -> list[Any]:
@@ -117,7 +117,7 @@ class TimedTrainer(Trainer):
 
     def generate(self, *given: Any, **named: Any) -> Any:
         """As ever, timed."""
-        with self.watch.timed("generation"):
+        with self.stopwatch.timed("generation"):
             return super().generate(*given, **named)
 
 
@@ -126,7 +126,7 @@ def ours(steps: int, lengths: pd.Series, changes: dict[str, Any], executor: str)
     watch, actors = Stopwatch(), CORES if executor == "local" else 1
     where = {"executor": executor, "gpus": actors, "gpus_per_node": actors, "policy": "static"}
     made = TimedTrainer.continue_from(read_trace(TRACE), MODEL, progress=False, steps=1000, **where, **changes)
-    made.watch, made.lengths = watch, lengths
+    made.stopwatch, made.lengths = watch, lengths
     with made as trainer:
         responses = trainer.config.prompts_per_step * trainer.config.samples
         for number in range(steps):
