@@ -16,18 +16,19 @@ from rlhfless.trace import TraceError
 from rlhfless.trace.storage import write_text
 
 CELLS = (
-    ("markdown", "# What this run wasted, and what other schedules would have saved\n\nThe same as `rlhfless report` says, by "
+    ("markdown", "# What this run wasted, and what other schedules would have saved\n\nThe findings of `rlhfless report`, by "
      "the functions that it calls. Change the cell below, run all, go on from there."),
     ("parameters", ""),
-    ("code", "from rlhfless import plots\nfrom rlhfless.accounting import Rest\nfrom rlhfless.latency import load_profile\n"
+    ("code", "from rlhfless import plots\nfrom rlhfless.latency import load_profile\n"
      "from rlhfless.report_run import in_short\nfrom rlhfless.report_study import Assumptions, study_log\n"
      "from rlhfless.simulate import Setting\nfrom rlhfless.trace import ImportOptions, open_log\nfrom solver import Cluster, "
      "Objective\n\nlog = open_log(LOG, ImportOptions(TOKENIZER, COLUMNS, RESPONSE_LIMIT), FORMAT)\n"
      "print(log.summary or log.trace.source)"),
     ("code", "latency = load_profile(PROFILE)\ncluster = Cluster(NODES, GPUS_PER_NODE, GPUS_PER_ACTOR, latency.kind, "
      "USD_PER_GPU_HOUR)\nsetting = Setting(cluster, latency, Objective(TIME_WEIGHT), response_limit=RESPONSE_LIMIT)\n"
-     "rest = None if PREPARE_S is None and LEARN_S is None else Rest(PREPARE_S or 0.0, LEARN_S or 0.0, basis='stated')\n"
-     "study = study_log(log, setting, Assumptions(DISPATCH, LEARNER_GPUS, rest, CALIBRATE), STEPS)\nfound = study.findings\n"
+     ""
+     "stated = Assumptions(DISPATCH, LEARNER_GPUS, PREPARE_S, LEARN_S, CALIBRATE)\n"
+     "study = study_log(log, setting, stated, STEPS)\nfound = study.findings\n"
      "print(*in_short(found), sep='\\n\\n')"),
     ("markdown", "## Where the GPU-seconds went"),
     ("code", "plots.plot_account(found.account.lines)"),
@@ -72,14 +73,14 @@ def write_report_notebook(
     except ImportError as error:
         raise MissingExtra("notebooks need nbformat, which is not installed: pip install 'rlhfless[notebook]'") from error
     path = page_path(out, TraceError)
-    cluster, rest = setting.cluster, assumptions.rest
+    cluster = setting.cluster
     values: dict[str, Any] = {
-        "LOG": str(Path(source).resolve()), "FORMAT": framework, "TOKENIZER": tokenizer, "COLUMNS": columns or {},
+        "LOG": str(Path(source).resolve()), "FORMAT": framework, "TOKENIZER": _absolute(tokenizer), "COLUMNS": columns or {},
         "RESPONSE_LIMIT": setting.response_limit, "NODES": cluster.nodes, "GPUS_PER_NODE": cluster.gpus_per_node,
-        "GPUS_PER_ACTOR": cluster.gpus_per_actor, "USD_PER_GPU_HOUR": cluster.usd_per_gpu_hour, "PROFILE": profile,
+        "GPUS_PER_ACTOR": cluster.gpus_per_actor, "USD_PER_GPU_HOUR": cluster.usd_per_gpu_hour, "PROFILE": _absolute(profile),
         "TIME_WEIGHT": setting.objective.time_weight, "STEPS": max_steps, "DISPATCH": assumptions.dispatch,
-        "LEARNER_GPUS": assumptions.learner_gpus, "PREPARE_S": rest.prepare_s if rest else None,
-        "LEARN_S": rest.learn_s if rest else None, "CALIBRATE": assumptions.calibrate,
+        "LEARNER_GPUS": assumptions.learner_gpus, "PREPARE_S": assumptions.prepare_s,
+        "LEARN_S": assumptions.learn_s, "CALIBRATE": assumptions.calibrate,
     }  # fmt: skip
     cells = []
     for i, (kind, text) in enumerate(CELLS):
@@ -99,3 +100,8 @@ def write_report_notebook(
         raise TraceError(f"{path.parent}: cannot be made ({error.strerror}); a writable folder is needed") from None
     write_text(path, writes(v4.new_notebook(cells=cells, metadata=kernel)) + "\n")
     return path
+
+
+def _absolute(name: str | None) -> str | None:
+    """The path where the name is one, so that the notebook runs from its own folder; else the name."""
+    return str(Path(name).resolve()) if name is not None and Path(name).exists() else name

@@ -50,7 +50,10 @@ def in_short(found: Findings) -> Iterator[str]:
             f"generation takes {number(generation, 's')}."
         )
     if not setup.synchronous:
-        yield "Nobody in this run waits for the step's last response: it trains asynchronously, on older responses."
+        yield (
+            "This run trains asynchronously, on older responses: nobody waits for a step's last response, and learning, beside "
+            "generation, is left out."
+        )
 
 
 def _saved(row: pd.Series, kind: str) -> str:
@@ -149,7 +152,8 @@ def _savings(page: Page, found: Findings) -> None:
     page.section("What could be saved")
     page.text(
         "Shares of the run's own whole steps, from where to where: over the steps that were looked at (5th to 95th percentile "
-        "of resampled sums) and over the ways in which the run may have dealt its responses. Negative: the schedule loses."
+        "of resampled sums) and over the ways in which the run may have dealt its responses. Negative: the schedule loses. Not "
+        "in the ranges: how far the profile is off, and that the best of several schedules is named."
     )
     for caption, table, kinds, heads in (
         (
@@ -213,12 +217,24 @@ def _advice(page: Page, found: Findings) -> None:
         + f"fastest. Where GPUs can be given back, {counted(advice.elastic.right_sized, 'replica')} of "
         + f"{advice.elastic.gpus_per_actor} are best at time weight {advice.time_weight:g}."
     )  # fmt: skip
-    for what, replicas, size in (
-        ("all GPUs, reserved", advice.reserved.replicas, advice.reserved.gpus_per_actor),
-        ("right-sized", advice.elastic.right_sized, advice.elastic.gpus_per_actor),
-    ):
+    choices = [("all GPUs", advice.reserved.replicas, advice.reserved.gpus_per_actor)]
+    if not found.setup.colocated:
+        choices.append(("right-sized", advice.elastic.right_sized, advice.elastic.gpus_per_actor))
+    for what, replicas, size in choices:
         lines = configuration_lines(found.setup.framework, replicas, size, cluster.gpus_per_node)
         if lines:
             page.code(f"{found.setup.framework}, {what}", lines)
+    if found.setup.colocated:
+        page.text(
+            "This run learns on the GPUs that generate, so fewer replicas would leave the learner fewer GPUs: giving GPUs back "
+            "while others still generate needs actors beside the learner, or somebody else who uses them meanwhile."
+        )
+    page.text(
+        "Splits of responses beforehand (random, spread, solver) need a dispatcher only; fold, solver+replan, rlhfuse and "
+        "rlhfless move running responses, which an engine has to be able to do."
+    )
     if found.setup.framework == "verl":
-        page.text("A router for verl that deals prompts by a plan is written by: rlhfless export LOG --verl-router FOLDER.")
+        page.text(
+            "A router for verl that deals prompts by a plan: rlhfless export LOG --verl-router FOLDER --tokenizer MODEL "
+            f"--gpus {cluster.gpus} --profile {found.setting.latency.name}"
+        )

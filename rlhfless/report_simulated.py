@@ -127,11 +127,12 @@ def _table(page: Page, schedules: Schedules, title: str, has_history: bool) -> N
     for name, (shown, _) in SHOWN.items():
         one = table.loc[name]
         idle = one["idle_gpu_seconds"] / one["gpu_seconds"] if one["gpu_seconds"] > 0 else 0.0
+        above = one["gpu_seconds"] / one["bound_cost_at_time"] if one["bound_cost_at_time"] > 0 else float("nan")
         rows.append(
             (
                 shown, number(one["time_s"], digits=4), number(one["gpu_seconds"], digits=4), f"{idle:.1%}",
                 number(one["cost_usd"]), f"{one['speedup_vs_static']:.2f}x", signed_share(-one["cost_reduction_vs_static"]),
-                number(one["bound_cost_at_time"], digits=4), f"{one['gpu_seconds'] / one['bound_cost_at_time']:.2f}x",
+                number(one["bound_cost_at_time"], digits=4), f"{above:.2f}x",
             )
         )  # fmt: skip
     head = ("policy", "time (s)", "GPU-seconds", "idle", "cost (USD)", "speed, static = 1", "cost, against static",

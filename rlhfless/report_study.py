@@ -26,6 +26,7 @@ from rlhfless.accounting import (
     plan_every_step,
     run_setup,
     savings,
+    stated_rest,
     variants,
     what_if,
 )  # fmt: skip
@@ -57,16 +58,24 @@ class Assumptions:
 
     Attributes:
         dispatch, learner_gpus: see ``accounting.run_setup``.
-        rest: the step outside generation; None: as the log says, or unknown.
+        prepare_s, learn_s: of a step outside generation; None: as the log says, or unknown.
         calibrate: scale the profile so that generation takes as long as was logged, where that was.
         prices: further prices by name, in USD per GPU-hour.
+        not_stated: what was assumed about the GPUs, one sentence each; the page names it.
     """
 
     dispatch: str | None = None
     learner_gpus: int | None = None
-    rest: Rest | None = None
+    prepare_s: float | None = None
+    learn_s: float | None = None
     calibrate: bool = True
     prices: Mapping[str, float] = field(default_factory=dict)
+    not_stated: tuple[str, ...] = ()
+
+
+def assuming(stated: Assumptions, sentence: str) -> Assumptions:
+    """The same with one more assumption about the GPUs."""
+    return replace(stated, not_stated=(*stated.not_stated, sentence))
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +139,8 @@ def study_log(log: OpenedLog, setting: Setting, stated: Assumptions, max_steps: 
         InputError: an assumption makes no sense.
     """
     setup = run_setup(log.framework, dispatch=stated.dispatch, learner_gpus=stated.learner_gpus)
-    rest = stated.rest or logged_rest(log.scalars) or Rest()
+    setup = replace(setup, assumed=(*stated.not_stated, *setup.assumed))
+    rest = stated_rest(stated.prepare_s, stated.learn_s, logged_rest(log.scalars))
     setting = replace(setting, rest=StepRest())
     calibrated = _calibration(log, setting, setup) if stated.calibrate else Calibration()
     setting = replace(setting, latency=scaled(setting.latency, calibrated.factor))

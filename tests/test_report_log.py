@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from rlhfless.accounting import Rest
+from rlhfless.accounting import Rest, stated_rest
 from rlhfless.cli import main
 from rlhfless.latency import load_profile
 from rlhfless.report import report_html
@@ -67,6 +67,7 @@ def test_the_answer_comes_first(page: str) -> None:
     assert re.search(r"given back as soon as an actor is done: [\d.% to]+ of the GPU-seconds", words)
     assert "The log does not say how long preparation and learning take" in words
     assert "equal chunks in the given order are assumed" in words
+    assert "fewer replicas would leave the learner fewer GPUs" in words
     assert "Only actors of 2 GPUs have a profile." in words
 
 
@@ -78,7 +79,7 @@ def test_other_prices_are_those_of_the_table_and_the_readers_own(page: str) -> N
 
 
 def test_what_no_schedule_changes_is_said_and_counted(log: OpenedLog) -> None:
-    stated = Assumptions(rest=Rest(prepare_s=5.0, learn_s=25.0, basis="stated"), learner_gpus=0, dispatch="static")
+    stated = Assumptions(prepare_s=5.0, learn_s=25.0, learner_gpus=0, dispatch="static")
     study = study_log(log, SETTING, stated, 1)
     sentences = list(in_short(study.findings))
     assert any("No schedule changes the 30.0 s of a step outside generation (stated)" in text for text in sentences)
@@ -133,6 +134,9 @@ def test_the_command_recognises_a_log_and_writes_page_and_notebook(tmp_path: Pat
         (["--price", "cheap"], "--price cheap: is not of the form NAME=USD"),
         (["--dispatch", "random"], "dispatch 'random' is unknown; one of static, least-loaded is needed"),
         (["--learner-gpus", "-2"], "learner GPUs are -2"),
+        (["--learn-s", "nan"], "--learn-s nan: is no time"),
+        (["--learn-s", "inf"], "--learn-s inf: is no time"),
+        (["--run", "other"], "--run other: the log has no such run; one of log is needed"),
         (["--map", "x"], "--map x: is not of the form OURS=THEIRS"),
     ):
         refused = CliRunner().invoke(main, [*command, *wrong, "-o", str(tmp_path / "never.html")])
@@ -166,3 +170,28 @@ def test_a_page_of_a_hundred_thousand_responses_stays_small(tmp_path: Path) -> N
     path = log_file(tmp_path / "logs", steps=50, prompts=500)
     page = report_html(open_log(path), SETTING)
     assert len(page.encode()) - len(get_plotlyjs().encode()) <= 2_000_000
+
+
+def test_what_was_not_stated_is_named(tmp_path: Path) -> None:
+    path = log_file(tmp_path / "logs", 2, 4)
+    done = CliRunner().invoke(main, ["report", str(path), "--steps", "1", "-o", str(tmp_path / "report.html")])
+    assert done.exit_code == 0, done.output
+    words = " ".join(text_of((tmp_path / "report.html").read_text()).split())
+    assert "Assumed: 16 GPUs in two nodes, as --gpus was not given." in words
+    assert "Assumed: the times of profile l40s-qwen2.5-3b-tp2, as --profile was not given." in words
+
+
+def test_an_executed_run_takes_no_assumptions(tmp_path: Path) -> None:
+    shipped = Path(__file__).parents[1] / "data" / "traces" / "arithmetic-grpo"
+    refused = CliRunner().invoke(main, ["report", str(shipped), "--learn-s", "3", "-o", str(tmp_path / "report.html")])
+    assert refused.exit_code == 2
+    assert "was executed, and its trace says what it held" in refused.output
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_stated_seconds_stand_in_for_logged_ones_one_by_one() -> None:
+    logged = Rest(1.0, 2.0, 3.0, "logged")
+    assert stated_rest(None, None, logged) == logged
+    assert stated_rest(5.0, None, logged) == Rest(5.0, 2.0, 3.0, "stated and logged")
+    assert stated_rest(None, 7.0, None) == Rest(0.0, 7.0, 0.0, "stated")
+    assert stated_rest(None, None, None) == Rest()

@@ -2,7 +2,7 @@
 
 from rlhfless.accounting.account import Account, Rest, account
 from rlhfless.accounting.advice import Advice, Size, advise, configuration_lines
-from rlhfless.accounting.measured import Calibration, calibration, logged_rest
+from rlhfless.accounting.measured import Calibration, calibration, logged_rest, stated_rest
 from rlhfless.accounting.per_step import last_visits, plan_every_step
 from rlhfless.accounting.run_setup import DISPATCHES, RunSetup, run_setup
 from rlhfless.accounting.savings import generation_s, savings
@@ -28,6 +28,7 @@ __all__ = [
     "prices_of",
     "run_setup",
     "savings",
+    "stated_rest",
     "variants",
     "what_if",
 ]

@@ -33,7 +33,7 @@ class Rest:
     """Seconds of a step outside generation, in the mean over steps.
 
     Attributes:
-        basis: ``logged``, ``stated`` or ``unknown``: where they come from.
+        basis: ``logged``, ``stated``, ``stated and logged`` or ``unknown``: where they come from.
     """
 
     prepare_s: float = 0.0
@@ -103,7 +103,7 @@ def account(trace: Trace, setup: RunSetup, cluster: Cluster, rest: Rest | None =
                 uses[use] = uses.get(use, 0.0) + gpus * seconds
             slot_idle += gpus * _empty_slots_s(its[holder])
         _add(uses, UNUSED, max(0, cluster.gpus - given) * (end - begin))
-        _add(uses, LEARNER_WAITS, setup.learner_gpus * (end - begin))
+        _add(uses, LEARNER_WAITS, setup.counted_learner_gpus * (end - begin))
         rows.append(_last_response(int(step), rollouts[step], begin, end))
     steps = pd.DataFrame(rows)
     lines = [(use, _idle(use), seconds, basis) for use, seconds in uses.items() if seconds > 0]
@@ -114,7 +114,7 @@ def account(trace: Trace, setup: RunSetup, cluster: Cluster, rest: Rest | None =
     table["share"] = table["gpu_s"] / total if total else 0.0
     table = table.sort_values(["idle", "gpu_s"], ascending=[True, False], kind="stable", ignore_index=True)
     columns = ["use", "idle", "gpu_s", "usd", "share", "basis"]
-    return Account(table[columns], steps, slot_idle, cluster.gpus + setup.learner_gpus)
+    return Account(table[columns], steps, slot_idle, cluster.gpus + setup.counted_learner_gpus)
 
 
 def _add(uses: dict[str, float], use: str, gpu_s: float) -> None:
@@ -168,13 +168,16 @@ def _last_response(step: int, rows: pd.DataFrame, begin: float, end: float) -> d
 
 
 def _outside(rest: Rest, setup: RunSetup, cluster: Cluster, steps: int) -> list[tuple[str, bool, float, str]]:
-    """What is held outside generation: the learner's GPUs at work, and the actors' beside them."""
+    """What is held outside generation: the learner's GPUs at work, and the actors' beside them. Nothing of it where learning
+    runs beside generation: that is a part of no step."""
+    if not setup.synchronous:
+        return []
     workers = cluster.gpus if setup.colocated else setup.learner_gpus
     lines = [
         (use, False, workers * steps * float(getattr(rest, name)), rest.basis)
         for name, use in REST.items()
         if getattr(rest, name) > 0 and workers
     ]
-    if setup.synchronous and not setup.colocated and rest.seconds:
+    if not setup.colocated and rest.seconds:
         lines.append((ACTORS_WAIT, True, cluster.gpus * steps * rest.seconds, rest.basis))
     return lines

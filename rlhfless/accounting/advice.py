@@ -99,27 +99,35 @@ def configuration_lines(framework: str, replicas: int, gpus_per_actor: int, gpus
     return LINES[framework](replicas, gpus_per_actor, gpus_per_node) if framework in LINES else ()
 
 
+def _nodes(gpus: int, size: int, per_node: int) -> tuple[int, int]:
+    """Nodes and GPUs of each: the fewest equal nodes of whole replicas."""
+    nodes = -(-gpus // per_node)
+    while gpus % nodes or (gpus // nodes) % size:
+        nodes += 1
+    return nodes, gpus // nodes
+
+
 def _verl(replicas: int, size: int, per_node: int) -> tuple[str, ...]:
-    gpus = replicas * size
+    nodes, each = _nodes(replicas * size, size, per_node)
     return (
         f"actor_rollout_ref.rollout.tensor_model_parallel_size={size}",
-        f"trainer.n_gpus_per_node={min(gpus, per_node)} trainer.nnodes={-(-gpus // per_node)}"
-        f"  # verl starts one replica per {size} GPUs: {replicas}",
+        f"trainer.n_gpus_per_node={each} trainer.nnodes={nodes}  # verl starts one replica per {size} GPUs: {replicas}",
     )
 
 
 def _trl(replicas: int, size: int, per_node: int) -> tuple[str, ...]:
     return (
         f"trl vllm-serve --tensor-parallel-size {size} --data-parallel-size {replicas}   # vllm_mode='server'",
-        f"GRPOConfig(use_vllm=True, vllm_mode='colocate', vllm_tensor_parallel_size={size})   # or on the trainer's own GPUs",
+        f"GRPOConfig(use_vllm=True, vllm_mode='colocate', vllm_tensor_parallel_size={size})   # or on the trainer's GPUs, with",
+        f"accelerate launch --num_processes {replicas * size} ...",
     )
 
 
 def _nemo_rl(replicas: int, size: int, per_node: int) -> tuple[str, ...]:
-    gpus = replicas * size
+    nodes, each = _nodes(replicas * size, size, per_node)
     return (
         f"policy.generation.vllm_cfg.tensor_parallel_size={size}",
-        f"cluster.gpus_per_node={min(gpus, per_node)} cluster.num_nodes={-(-gpus // per_node)}",
+        f"cluster.gpus_per_node={each} cluster.num_nodes={nodes}",
     )
 
 

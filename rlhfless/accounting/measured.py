@@ -36,6 +36,17 @@ def logged_rest(scalars: pd.DataFrame) -> Rest | None:
     return Rest(**found, basis="logged") if found else None
 
 
+def stated_rest(prepare_s: float | None, learn_s: float | None, logged: Rest | None) -> Rest:
+    """What is stated, else what was logged, else nothing."""
+    if prepare_s is None and learn_s is None:
+        return Rest() if logged is None else logged
+    own = Rest() if logged is None else logged
+    return Rest(
+        own.prepare_s if prepare_s is None else prepare_s, own.learn_s if learn_s is None else learn_s, own.sync_s,
+        basis="stated" if logged is None else "stated and logged",
+    )  # fmt: skip
+
+
 def calibration(scalars: pd.DataFrame, simulated_s: pd.Series) -> Calibration:
     """How the logged generation times stand to simulated ones.
 
@@ -45,11 +56,10 @@ def calibration(scalars: pd.DataFrame, simulated_s: pd.Series) -> Calibration:
     if "generate_s" not in scalars.columns:
         return Calibration()
     logged = scalars.set_index("step")["generate_s"].dropna()
+    logged = logged[np.isfinite(logged) & (logged > 0)]  # a step of no time was not generated
     both = logged.index.intersection(simulated_s.index)
     if len(both) < FEWEST:
         return Calibration()
     ratio = logged[both].to_numpy(dtype=float) / simulated_s[both].to_numpy(dtype=float)
-    if not (np.isfinite(ratio).all() and (ratio > 0).all()):
-        return Calibration()
     low, middle, high = np.percentile(ratio, [10, 50, 90])
     return Calibration(float(middle), float(low), float(high), len(both))

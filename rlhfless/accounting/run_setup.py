@@ -66,6 +66,11 @@ class RunSetup:
     synchronous: bool
     assumed: tuple[str, ...]
 
+    @property
+    def counted_learner_gpus(self) -> int:
+        """The learner's own GPUs as far as they are part of a step: they are not where it learns while others generate."""
+        return self.learner_gpus if self.synchronous else 0
+
 
 def run_setup(framework: str, *, dispatch: str | None = None, learner_gpus: int | None = None) -> RunSetup:
     """The set-up of a run as the user states it, the rest assumed by the framework's habits.
@@ -96,6 +101,6 @@ def _assumed(habit: Habit, dispatch: str | None, learner_gpus: int | None) -> It
         yield "how many GPUs the learner has is not known, so only the actors' are counted"
     if not habit.synchronous:
         yield (
-            "this framework learns while it generates: waiting for a step's last response, as it is reckoned here, is that of "
-            "a synchronous step with the same responses, not of this run"
+            "this framework learns while it generates, so learning and its GPUs are left out, and waiting for a step's last "
+            "response, as it is reckoned here, is that of a synchronous step with the same responses, not of this run"
         )

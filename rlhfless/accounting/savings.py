@@ -49,7 +49,8 @@ def savings(
         ``mean`` is against ``setup.dispatch``. ``time most`` and ``GPU-seconds most``: what any schedule saves at most, of
         GPU-seconds one that takes as long as the policy does.
     """
-    rest = Rest() if rest is None else rest
+    rest = Rest() if rest is None or not setup.synchronous else rest  # else learning is a part of no step
+    learner_gpus = setup.counted_learner_gpus
     chosen = [int(one.step) for one in simulation.logged] if steps is None else list(steps)
     results = simulation.steps.set_index(["policy", "step"])
     bounds = {one.step: bound for one, bound in zip(simulation.logged, simulation.bounds, strict=True)}
@@ -58,13 +59,13 @@ def savings(
     shortest = np.array([bounds[step].shortest_s() for step in chosen]) + rest.seconds
 
     def whole(generation_s: np.ndarray, gpu_s: np.ndarray) -> np.ndarray:
-        return np.asarray(gpu_s + fixed + setup.learner_gpus * (generation_s + rest.seconds))
+        return np.asarray(gpu_s + fixed + learner_gpus * (generation_s + rest.seconds))
 
     def against(ours: np.ndarray, base: Mapping[str, np.ndarray]) -> tuple[float, float, float]:
         ranges = [_range(ours, base[name]) for name in setup.candidates]
         return min(low for low, _, _ in ranges), ranges[0][1], max(high for _, _, high in ranges)
 
-    base_gpu_s = {name: (cluster.gpus + setup.learner_gpus) * seconds for name, seconds in base_s.items()}
+    base_gpu_s = {name: (cluster.gpus + learner_gpus) * seconds for name, seconds in base_s.items()}
     rows = []
     for policy in policies:
         time_s, gpu_s = (

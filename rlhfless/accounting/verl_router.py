@@ -1,6 +1,7 @@
 """A router for verl that deals prompts as a plan says: three files beside a run's configuration.
 
-Knows verl's interface for routers of one's own (``actor_rollout_ref.rollout.router_config_path``, verl 0.9) and plans;
+Knows verl's interface for routers of one's own (``actor_rollout_ref.rollout.router_config_path``; tried
+with the router of verl 0.9.1) and plans;
 nothing of how plans are found. verl's log has a prompt's text, not its tokens, so prompts are recognised by the hash of
 their decoded text, in the log as in the running system.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from rlhfless.scheduling import make_policy
 from rlhfless.simulate import Setting, logged_steps
 from rlhfless.trace import TraceError
 from rlhfless.trace.storage import write_text
+from solver.objective import Objective
 
 MODULE, PLACEMENT, ROUTER = "planned_router.py", "placement.json", "router.yaml"
 
@@ -53,8 +56,9 @@ class PlannedRouter(GlobalRequestLoadBalancer):
 def placement(rollouts: pd.DataFrame, setting: Setting, steps: Iterable[int] | None = None) -> dict[str, list[int]]:
     """Replica of every response to every prompt, by the hash of the prompt's text.
 
-    Every step of the last epoch is planned once more from all that the log knows by then and with the right-sized random split
-    or the solver's groups, whichever the policy ``solver`` takes; a prompt that comes in several has the last one's.
+    Every step of the last epoch is planned once more from all that the log knows by then, for the least time, as verl holds all
+    replicas in any case: by a random split or the solver's groups, whichever the policy ``solver`` takes. A prompt that comes
+    in several steps has the last one's.
 
     Args:
         rollouts: of one run; prompts are named by the hash of their text, in ``prompt_text_id`` or else ``prompt_id``.
@@ -70,11 +74,11 @@ def placement(rollouts: pd.DataFrame, setting: Setting, steps: Iterable[int] | N
             "verl's own dumps (trainer.rollout_data_dir) are needed"
         )
     chosen = _last_epoch(rollouts) if steps is None else list(steps)
-    policy = make_policy("solver")
+    policy, hasty = make_policy("solver"), replace(setting, objective=Objective(1.0))
     found: dict[str, list[int]] = {}
     for logged in logged_steps(rollouts, response_limit=setting.response_limit, steps=chosen):
         actor = np.zeros(len(logged.rows), dtype=np.int64)
-        for i, one in enumerate(policy.plan(logged.given(setting)).actors):
+        for i, one in enumerate(policy.plan(logged.given(hasty)).actors):
             actor[np.asarray(one.responses, dtype=np.int64)] = i
         of_rows = pd.DataFrame({"name": names.loc[logged.rows.index].astype(str).to_numpy(), "actor": actor})
         found.update({str(name): own.tolist() for name, own in of_rows.groupby("name", sort=True)["actor"]})
@@ -97,10 +101,9 @@ def write_router(folder: str | Path, placed: dict[str, list[int]], tokenizer: st
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TraceError(f"{folder}: cannot be made ({error.strerror}); a writable folder is needed") from error
-    replicas = 1 + max((max(own) for own in placed.values()), default=0)
     texts = {
         MODULE: ROUTER_CODE,
-        PLACEMENT: json.dumps({"number": replicas, "replicas": placed}, indent=0),
+        PLACEMENT: json.dumps({"replicas": placed}, indent=0),
         ROUTER: "".join(
             f"{key}: {json.dumps(value)}\n"
             for key, value in (

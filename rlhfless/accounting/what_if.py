@@ -14,6 +14,7 @@ import pandas as pd
 from rlhfless.latency import PriceError, list_prices, list_profiles, load_profile, read_profile, scaled, usd_per_gpu_hour
 from rlhfless.scheduling import SchedulingPolicy, make_policy
 from rlhfless.simulate import LoggedStep, Setting, simulate_steps
+from solver.cluster import Cluster
 from solver.errors import PlanningError
 
 TAUS = (0.5, 0.7, 0.9)
@@ -48,6 +49,11 @@ def variants(
     yield Variant("another schedule, GPUs given back", setting, tuple(policies), False)
     for tau in TAUS:
         yield Variant(f"local cut at tau {tau:g}", setting, (make_policy("rlhfless", tau=tau),), False)
+    for share in (2, 4):
+        if (actors := cluster.max_actors // share) >= 1:
+            fewer = make_policy("static", static_actors=actors)
+            yield Variant(f"{actors} of {cluster.max_actors} actors, equal chunks", setting, (fewer,), False)
+    yield Variant("lengths known beforehand, which nobody has", setting, ("oracle",), False)
     for times, words in ((0.5, "half the GPUs"), (2.0, "twice the GPUs")):
         nodes = cluster.nodes * times
         if nodes >= 1 and nodes == int(nodes):
@@ -61,7 +67,7 @@ def variants(
         latency = scaled(load_profile(name), factor)
         if latency.gpus_per_actor > cluster.gpus_per_node:
             continue
-        price = cluster.usd_per_gpu_hour if latency.kind == cluster.kind else _price(latency.kind)
+        price = cluster.usd_per_gpu_hour if latency.kind == cluster.kind else _price(latency.kind, cluster)
         own = replace(cluster, gpus_per_actor=latency.gpus_per_actor, kind=latency.kind, usd_per_gpu_hour=price)
         words = f"{latency.gpus_per_actor} x {latency.kind.upper()} per actor"
         yield Variant(words, replace(setting, cluster=own, latency=latency), (dispatch,), True)
@@ -118,8 +124,10 @@ def profiles_of_the_same_model(name: str) -> list[str]:
     return [other for other in known if other != name and read_profile(other)["model"] == model]
 
 
-def _price(kind: str) -> float:
+def _price(kind: str, cluster: Cluster) -> float:
+    """The list price of a kind, times what the run's own GPUs cost over theirs: who pays spot prices pays them there too."""
     try:
-        return usd_per_gpu_hour(kind)
+        own = usd_per_gpu_hour(cluster.kind)
+        return usd_per_gpu_hour(kind) * (cluster.usd_per_gpu_hour / own if own else 1.0)
     except PriceError:
         return 0.0

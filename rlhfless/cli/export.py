@@ -8,7 +8,7 @@ import click
 
 from rlhfless.cli.group import main
 from rlhfless.cli.log_options import LogOptions, log_options
-from rlhfless.cli.options import Hardware, hardware_options, response_limit_option, time_weight_option
+from rlhfless.cli.options import Hardware, hardware_options, response_limit_option
 from rlhfless.errors import InputError
 
 
@@ -24,7 +24,6 @@ from rlhfless.errors import InputError
 )  # fmt: skip
 @log_options
 @hardware_options(required=False)
-@time_weight_option
 @response_limit_option
 def export(
     path: Path,
@@ -32,13 +31,25 @@ def export(
     verl_router: Path | None,
     log: LogOptions,
     hardware: Hardware,
-    time_weight: float,
     response_limit: int | None,
 ) -> None:
     """Write the trace or log PATH for another tool."""
     if (perfetto is None) == (verl_router is None):
         raise InputError("say what to write: either --perfetto FILE or --verl-router FOLDER")
     if perfetto is not None:
+        unused = [
+            hardware.gpus,
+            hardware.gpus_per_node,
+            hardware.gpus_per_actor,
+            hardware.profile,
+            log.tokenizer,
+            log.run,
+            response_limit,
+        ]
+        if log.maps or any(value is not None for value in unused):
+            raise InputError(
+                "--perfetto writes what the trace holds; --tokenizer, --map and options of GPUs are for --verl-router"
+            )
         from rlhfless.trace import read_trace
         from rlhfless.trace.perfetto import write_perfetto
 
@@ -53,11 +64,10 @@ def export(
     assert log.tokenizer is not None
     from rlhfless.accounting.verl_router import placement, write_router
     from rlhfless.simulate import Setting
-    from solver.objective import Objective
 
     cluster, latency = hardware.cluster()
     rollouts = log.open(path, response_limit).trace.rollouts
-    setting = Setting(cluster, latency, Objective(time_weight), response_limit=response_limit)
+    setting = Setting(cluster, latency, response_limit=response_limit)
     placed = placement(rollouts, setting)
     written = write_router(verl_router, placed, log.tokenizer)
     click.echo(f"wrote {', '.join(map(str, written))}: {len(placed):,} prompts")

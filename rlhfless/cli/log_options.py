@@ -6,7 +6,7 @@ Knows options and how to open a log with them; nothing of what is done with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,32 +16,51 @@ from rlhfless.cli.options import Command, together
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
-    from rlhfless.trace import OpenedLog
+    from rlhfless.trace import ImportOptions, OpenedLog
 
 
 @dataclass(frozen=True)
 class LogOptions:
     """How a log is to be read, as the options say it."""
 
-    framework: str
-    tokenizer: str | None
-    maps: tuple[str, ...]
+    framework: str = "auto"
+    tokenizer: str | None = None
+    maps: tuple[str, ...] = ()
+    run: str | None = None
+
+    def imported(self, response_limit: int | None = None, keep: Iterable[str] = ()) -> ImportOptions:
+        """The same for an import.
+
+        Raises:
+            InputError: a mapping is not of the form OURS=THEIRS.
+        """
+        from rlhfless.trace import ImportOptions
+
+        return ImportOptions(self.tokenizer, column_mapping(self.maps), response_limit, frozenset(keep), progress=True)
 
     def open(self, path: Path, response_limit: int | None = None, keep: Iterable[str] = ()) -> OpenedLog:
-        """The log at a path.
+        """The log at a path, of one run where --run names it.
 
         Args:
             response_limit: the longest response that the run allowed, where the user said so.
             keep: further columns of a table that are needed.
 
         Raises:
-            InputError: a mapping is not of the form OURS=THEIRS.
+            InputError: a mapping is not of the form OURS=THEIRS, or the log has no such run.
             TraceError: it is no log that is known, or it is wrong.
         """
-        from rlhfless.trace import ImportOptions, open_log
+        from rlhfless.trace import Trace, open_log
 
-        options = ImportOptions(self.tokenizer, column_mapping(self.maps), response_limit, frozenset(keep), progress=True)
-        return open_log(path, options, self.framework)
+        opened = open_log(path, self.imported(response_limit, keep), self.framework)
+        if self.run is None:
+            return opened
+        tables = {name: getattr(opened.trace, name) for name in ("rollouts", "allocations", "spans", "events")}
+        names = sorted(tables["rollouts"]["run"].unique())
+        if self.run not in names:
+            raise InputError(f"--run {self.run}: the log has no such run; one of {', '.join(map(str, names))} is needed")
+        own = {name: table[table["run"] == self.run].reset_index(drop=True) for name, table in tables.items()}
+        trace = Trace(**own, plans=opened.trace.plans, meta=opened.trace.meta, source=opened.trace.source)
+        return replace(opened, trace=trace)
 
 
 def column_mapping(pairs: tuple[str, ...]) -> dict[str, str]:
@@ -60,7 +79,7 @@ def column_mapping(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 def log_options(command: Command) -> Command:
-    """--from, --tokenizer and --map, as the argument ``log``."""
+    """--from, --tokenizer, --map and --run, as the argument ``log``."""
 
     def made() -> Callable[..., Any]:
         return LogOptions
@@ -69,5 +88,6 @@ def log_options(command: Command) -> Command:
         click.option("--from", "framework", default="auto", show_default=True, metavar="FORMAT", help="Whose log it is."),
         click.option("--tokenizer", help="Of the run's model, where only texts are logged: a local folder or a hub name."),
         click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Their column for one of ours; repeat."),
+        click.option("--run", help="The run to look at, where the log holds several."),
     ]
     return together("log", made, options)(command)

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from rlhfless.cli.group import main
+from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.errors import InputError
 
 
@@ -34,6 +35,7 @@ from rlhfless.errors import InputError
 @click.option(
     "--actors", type=click.IntRange(1), help="With --from-log: actors that generated, where it does not say.  [default: 1]"
 )
+@log_options
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="JSON file of the profile.")
 def profile(
     model: str,
@@ -46,6 +48,7 @@ def profile(
     from_log: Path | None,
     base: str | None,
     actors: int | None,
+    log: LogOptions,
     out: Path,
 ) -> None:
     """Measure what the torch engine takes for a model on this machine: decode iterations over batch and KV tokens, responses
@@ -58,10 +61,12 @@ def profile(
     if from_log is not None:
         if base is None:
             raise InputError("--base is missing; name the profile whose shape --from-log is to keep")
-        click.echo(_scaled(from_log, base, actors, out))
+        click.echo(_scaled(from_log, log, base, actors, out))
         return
-    if base is not None or actors is not None:
-        raise InputError("--base and --actors go with --from-log; name a log, or leave them out")
+    if base is not None or actors is not None or log != LogOptions():
+        raise InputError(
+            "--base and --actors go with --from-log, as does what says how to read it; name a log, or leave them out"
+        )
     from rlhfless.engine.torch_profile import engine_timers
     from rlhfless.latency import save_profile
     from rlhfless.latency.measure import BATCHES, FAST, measure_profile
@@ -83,7 +88,7 @@ def profile(
     click.echo(f"wrote {save_profile(out, measured)}")
 
 
-def _scaled(log: Path, base: str, actors: int | None, out: Path) -> str:
+def _scaled(log: Path, options: LogOptions, base: str, actors: int | None, out: Path) -> str:
     """Write the base profile scaled to the log's times; says what was found."""
     from rlhfless.latency import load_profile, read_profile, save_profile
     from rlhfless.latency.from_log import calibrate, calibrated_profile, times_of
@@ -94,7 +99,7 @@ def _scaled(log: Path, base: str, actors: int | None, out: Path) -> str:
     elif (log / "scalars.parquet").is_file():
         rollouts, scalars = None, read_scalars(log)
     else:
-        read = import_log(log)
+        read = import_log(log, options.imported(), options.framework)
         rollouts, scalars = read.rollouts, read.scalars
     found = calibrate(times_of(rollouts, scalars, load_profile(base), actors or 1, str(log)))
     told = f" --actors {actors}" if actors else ""

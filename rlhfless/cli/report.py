@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HEADINGS = {
     "The GPUs": ("gpus", "gpus_per_node", "gpus_per_actor", "profile", "usd_per_gpu_hour", "prices"),
     "The run that was logged": ("dispatch", "learner_gpus", "prepare_s", "learn_s", "calibrate"),
-    "How to read the log": ("framework", "tokenizer", "maps", "response_limit"),
+    "How to read the log": ("framework", "tokenizer", "maps", "run", "response_limit"),
     "The page": ("out", "time_weight", "max_steps"),
 }
 
@@ -39,9 +39,9 @@ HEADINGS = {
 @click.option(
     "--dispatch", help="How the run dealt responses: static (equal chunks) or least-loaded.  [default: its framework's]"
 )
-@click.option("--learner-gpus", type=int, help="GPUs of the learner alone.  [default: it shares the actors']")
-@click.option("--prepare-s", type=click.FloatRange(0), help="Seconds of preparation of a step.  [default: the log's]")
-@click.option("--learn-s", type=click.FloatRange(0), help="Seconds of learning of a step.  [default: the log's]")
+@click.option("--learner-gpus", type=int, help="GPUs of the learner alone.  [default: its framework's habit]")
+@click.option("--prepare-s", type=float, help="Seconds of preparation of a step.  [default: the log's]")
+@click.option("--learn-s", type=float, help="Seconds of learning of a step.  [default: the log's]")
 @click.option(
     "--calibrate/--no-calibrate", default=True, show_default=True, help="Scale the profile to the times that the log holds."
 )
@@ -60,19 +60,26 @@ def report(
     **stated: Any,
 ) -> None:
     """Write one interactive page about PATH: a trace, or anyone's log (see `rlhfless import`), whose format is recognised."""
-    from rlhfless.report import write_report
+    from rlhfless.report import DEFAULT_PROFILE, write_report
     from rlhfless.report_notebook import write_report_notebook
+    from rlhfless.report_study import Assumptions, assuming
     from rlhfless.simulate import Setting
     from solver.objective import Objective
 
     assumptions = _assumptions(**stated)
     opened = log.open(path, response_limit)
     trace = opened.trace
+    if len(trace.allocations) and assumptions != Assumptions():
+        raise InputError(f"{path}: was executed, and its trace says what it held and took; leave options of logged runs out")
     own = trace.meta.get("cluster") or {}
     if hardware.gpus is None and "nodes" in own:
         per_node = hardware.gpus_per_node or own["gpus_per_node"]
         hardware = replace(hardware, gpus=own["nodes"] * own["gpus_per_node"], gpus_per_node=per_node)
-    profile = hardware.profile or trace.meta.get("profile") or "l40s-qwen2.5-3b-tp2"
+    if hardware.gpus is None and "nodes" not in own:
+        assumptions = assuming(assumptions, "16 GPUs in two nodes, as --gpus was not given")
+    if hardware.profile is None and not trace.meta.get("profile"):
+        assumptions = assuming(assumptions, f"the times of profile {DEFAULT_PROFILE}, as --profile was not given")
+    profile = hardware.profile or trace.meta.get("profile") or DEFAULT_PROFILE
     hardware = replace(hardware, gpus=hardware.gpus or 16, profile=profile)
     cluster, latency = hardware.cluster()
     limit = response_limit or (trace.meta.get("config") or {}).get("response_limit")
@@ -97,10 +104,11 @@ def _assumptions(
     learn_s: float | None,
     calibrate: bool,
 ) -> Assumptions:
-    from rlhfless.accounting import Rest
     from rlhfless.report_study import Assumptions
 
-    rest = None if prepare_s is None and learn_s is None else Rest(prepare_s or 0.0, learn_s or 0.0, basis="stated")
+    for name, seconds in (("--prepare-s", prepare_s), ("--learn-s", learn_s)):
+        if seconds is not None and not 0 <= seconds < float("inf"):
+            raise InputError(f"{name} {seconds}: is no time; a finite number of seconds of 0 or more is needed")
     by_name = {}
     for pair in prices:
         name, _, usd = pair.partition("=")
@@ -110,4 +118,4 @@ def _assumptions(
             by_name[name] = -1.0
         if not name or not 0 <= by_name[name] < float("inf"):
             raise InputError(f"--price {pair}: is not of the form NAME=USD, spot=1.90 for example")
-    return Assumptions(dispatch, learner_gpus, rest, calibrate, by_name)
+    return Assumptions(dispatch, learner_gpus, prepare_s, learn_s, calibrate, by_name)

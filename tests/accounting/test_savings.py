@@ -8,10 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rlhfless.accounting import (
     Rest,
     RunSetup,
+    account,
     advise,
     calibration,
     configuration_lines,
@@ -147,8 +150,10 @@ def test_advice_compares_actor_sizes_that_have_a_profile() -> None:
 def test_configuration_lines_say_sizes_in_the_frameworks_words() -> None:
     assert configuration_lines("verl", 6, 2, 8) == (
         "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
-        "trainer.n_gpus_per_node=8 trainer.nnodes=2  # verl starts one replica per 2 GPUs: 6",
+        "trainer.n_gpus_per_node=6 trainer.nnodes=2  # verl starts one replica per 2 GPUs: 6",
     )
+    assert configuration_lines("nemo-rl", 3, 4, 8)[1] == "cluster.gpus_per_node=4 cluster.num_nodes=3"
+    assert "--num_processes 6" in configuration_lines("trl", 3, 2, 8)[2]
     assert "--tensor-parallel-size 2 --data-parallel-size 3" in configuration_lines("trl", 3, 2, 8)[0]
     assert configuration_lines("table", 3, 2, 8) == ()
 
@@ -157,3 +162,40 @@ def test_prices_have_their_source() -> None:
     table = prices_of("l40s")
     assert (table["usd_per_gpu_hour"] > 0).all()
     assert table["source"].str.len().min() > 0
+
+
+@given(st.integers(1, 64), st.sampled_from([1, 2, 4, 8]))
+def test_configured_nodes_hold_exactly_the_replicas(replicas: int, size: int) -> None:
+    line = configuration_lines("verl", replicas, size, 8)[1]
+    each, nodes = (int(part.split("=")[1]) for part in line.split()[:2])
+    assert each * nodes == replicas * size
+    assert each <= 8
+    assert each % size == 0
+
+
+@pytest.mark.parametrize("setup", [
+    run_setup("verl", dispatch="static"), run_setup("slime", dispatch="static", learner_gpus=4),
+    run_setup("areal", dispatch="static", learner_gpus=4), run_setup("prime-rl", dispatch="static"),
+], ids=lambda setup: setup.framework)  # fmt: skip
+def test_what_savings_are_shares_of_is_what_the_account_holds(simulation: Simulation, setup: RunSetup) -> None:
+    rest = Rest(prepare_s=2.0, learn_s=20.0, basis="stated")
+    held = account(simulation.traces["static"], setup, CLUSTER, rest).gpu_s
+    table = against(simulation, setup, ("fold",), rest).loc["fold"]
+    time_s, gpu_s = simulation.steps.groupby("policy")[["time_s", "gpu_seconds"]].sum().loc["fold"]
+    outside = 3 * rest.seconds if setup.synchronous else 0.0
+    learner = setup.learner_gpus * (time_s + outside) if setup.synchronous else 0.0
+    ours = gpu_s + learner + (16 * outside if setup.colocated else 0.0)
+    assert table["GPU-seconds mean"] == pytest.approx(1 - ours / held)
+
+
+def test_other_kinds_are_priced_as_the_runs_own() -> None:
+    cheap = replace(CLUSTER, usd_per_gpu_hour=3.7664 / 2)  # half of the list price
+    every = list(variants(Setting(cheap, load_profile("l40s-qwen2.5-3b-tp2")), "static"))
+    prices = {one.setting.cluster.kind: one.setting.cluster.usd_per_gpu_hour for one in every}
+    assert prices["h100"] == pytest.approx(6.88 / 2)
+
+
+def test_a_step_that_took_no_time_calibrates_nothing_and_spoils_nothing() -> None:
+    simulated = pd.Series({0: 1.0, 1: 1.0, 2: 1.0})
+    found = calibration(pd.DataFrame({"step": [0, 1, 2], "generate_s": [2.0, 0.0, 2.0]}), simulated)
+    assert (found.factor, found.steps) == (2.0, 2)

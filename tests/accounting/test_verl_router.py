@@ -96,7 +96,7 @@ def test_the_placement_is_that_of_the_last_epochs_plans() -> None:
     placed = placement(rollouts(), SETTING)
     assert set(placed) == {text_hash(f"prompt {p}") for p in range(12)}
     assert {len(own) for own in placed.values()} == {4}
-    assert max(max(own) for own in placed.values()) < 4
+    assert {replica for own in placed.values() for replica in own} == set(range(4)), "verl holds all four, so all have work"
     assert placement(rollouts(), SETTING) == placed
 
 
@@ -118,6 +118,9 @@ def test_a_verl_log_becomes_a_router_by_one_command(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "router" / "placement.json").read_text())
     texts = {json.loads(line)["input"] for file in log.glob("*.jsonl") for line in file.read_text().splitlines()}
     assert set(written["replicas"]) == {text_hash(text) for text in texts}
+    unused = CliRunner().invoke(main, ["export", str(log), "--perfetto", str(tmp_path / "t.json"), "--gpus", "8"])
+    assert unused.exit_code == 2
+    assert "are for --verl-router" in unused.output
     again = CliRunner().invoke(main, [*command, "--tokenizer", shipped])
     assert again.exit_code == 2
     assert "exists and is not empty" in again.output
