@@ -34,7 +34,7 @@ from solver.plan import Plan
 CHARGING = ("profile", "measured")
 WatchReplays = Callable[[int, int], None]
 """Told how many of the replays that measure a step are done, and of how many."""
-WATCHED = 64  # times in a step, about, that who watches it is told: engines decode many iterations at once between
+WATCHED = 20  # times in a step, about, that who watches it is told: engines decode many iterations at once between
 FORESEEN = 4  # completions that an engine is asked for beyond twice its share
 
 
