@@ -84,7 +84,8 @@ def _jsonl(reading: Reading) -> Iterator[pd.DataFrame]:
     def rows() -> Iterator[tuple[dict[str, Any], int]]:
         for record in reading.records(reading.path):
             numbers.append(record.line - 1)
-            yield dict(record.values), 512
+            texts = sum(len(value) for value in record.values.values() if isinstance(value, str))
+            yield dict(record.values), 512 + texts
 
     for batch in batches(rows()):
         yield pd.DataFrame(batch, index=pd.Index(numbers[: len(batch)], dtype="int64"))
