@@ -7,6 +7,8 @@ is still of an earlier request is grey.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         self.actor = 0
         self._requests = 0
         self._listening = True
+        self._greying = threading.Lock()
         self.panes = Panes(ROWS, HTML, on_click=self._clicked)
         self.panes.put("response", pieces.paragraph(HINT))
         self._models = models()
@@ -124,8 +127,9 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
             "usd_per_gpu_hour": float(self.price.value),
             "predictor": self.predictor.value,
         }
-        self.panes.grey([*PLAN_PANES, *CURVE_PANES])
-        self._latest.submit((self._requests, chosen))
+        with self._greying:
+            self.panes.grey([*PLAN_PANES, *CURVE_PANES])
+            self._latest.submit((self._requests, chosen))
 
     # --- work, in a thread -----------------------------------------------------------------------------------------------
 
@@ -140,11 +144,19 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
             return
         self.settings, self.planned, self.error = planned.settings, planned, None
         self._show_plan(planned, asked)
+        self._ungrey(newest, CURVE_PANES)
         others = self.what_if.alternatives(planned, newest)
         if others is None or not newest():
             return
         self.others = others
         self._show_others(others, asked)
+        self._ungrey(newest, ())
+
+    def _ungrey(self, newest: Newest, still: Collection[str]) -> None:
+        """Leave only these panes grey, unless something else has been asked since."""
+        with self._greying:
+            if newest():
+                self.panes.grey(still)
 
     def _failed(self, error: Exception) -> None:
         """Say it where the numbers were; the figures stay grey, as they are of other settings."""
@@ -175,7 +187,6 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         self._show_responses(planned, asked)
         code, text = self.copied()
         self.panes.put("copy", pieces.copies([("Copy as Python", "as-python", code), ("Copy as JSON", "as-json", text)]))
-        self.panes.grey(CURVE_PANES)
 
     def _show_responses(self, planned: Planned, asked: int) -> None:
         self.panes.draw("responses", plot_responses(planned.trace, f"actor-{self.actor}", self.what_if.step), asked)
@@ -184,7 +195,6 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         figure = plane(others, self.settings)
         figure.update_layout(height=440)
         self.panes.draw("plane", figure, asked)
-        self.panes.grey(())
 
     # --- clicks -----------------------------------------------------------------------------------------------------------
 

@@ -187,6 +187,15 @@ def wait_drawn(page: Any, name: str, request: int = 0, timeout_s: float = 60.0) 
     )
 
 
+def wait_text(page: Any, name: str, text: str, timeout_s: float = 60.0) -> None:
+    """Wait until a pane says this."""
+    page.wait_for_function(
+        "([which, text]) => (document.querySelector(which) || {innerText: ''}).innerText.includes(text)",
+        arg=[pane(name), text],
+        timeout=1e3 * timeout_s,
+    )
+
+
 def shown_request(page: Any, name: str) -> int:
     """The request that a pane's figure answers."""
     return int(page.locator(pane(name)).get_attribute("data-request") or 0)

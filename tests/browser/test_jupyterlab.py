@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import Lab, notebook, pane, plotly_data, point_at, run_all, shown_request, wait_drawn
+from lab import Lab, notebook, pane, plotly_data, point_at, run_all, shown_request, wait_drawn, wait_text
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 EXPLORE = """
@@ -35,6 +35,7 @@ work = []
 for one in logged_steps(read_rollouts("hostile.jsonl")):
     work.append((solver.plan_generation(one.predicted.points, s.cluster, s.latency, s.objective), one.requests()))
 runner = Executor(Slow, s.latency, s.cluster)
+work = 100 * work  # it goes on for as long as the page is looked at
 """
 
 
@@ -62,11 +63,11 @@ def test_a_slider_plans_anew_and_a_click_tells_of_a_response(lab: Lab, folder: P
     slider.focus()
     for _ in range(6):
         page.keyboard.press("ArrowLeft")
-    page.wait_for_function("(n) => Number(document.querySelector(\"[data-pane='plane']\").dataset.request) > n", arg=1)
-    wait_drawn(page, "plane", 2)
-    wait_drawn(page, "timeline", 2)
+    page.wait_for_selector(".widget-readout >> text='0.70'")
+    wait_text(page, "plane", "time weight 0.7")  # curves of moves in between may have been drawn before
+    wait_drawn(page, "plane")
+    wait_drawn(page, "timeline", shown_request(page, "plane"))
     assert cards(page) != before
-    assert "time weight 0.7" in page.locator(pane("plane")).inner_text()
     assert shown_request(page, "timeline") == shown_request(page, "plane")
     decoding = next(one for one in plotly_data(page, "timeline", ["name", "y", "x"]) if one["name"] == "decode")
     rows = page.locator(f"{pane('actors')} tbody tr").count()
@@ -102,16 +103,16 @@ def test_a_run_is_watched_paused_and_stopped(lab: Lab, folder: Path, page: Any, 
     wait_drawn(page, "timeline")
     assert "ready" in cards(page)
     button(page, "run").click()
-    page.wait_for_function("document.querySelector(\"[data-pane='facts']\").innerText.includes('responses')")
+    wait_text(page, "facts", "responses")
     page.wait_for_function("document.querySelector(\"[data-pane='timeline']\")._fullData.some((t) => t.name === 'decode')")
     ends = "Math.max(...document.querySelector(\"[data-pane='timeline']\")._fullData[0].x)"
     first = page.evaluate(ends)
     page.wait_for_function(f"(first) => {ends} > first", arg=first, timeout=60_000)  # it grows
     picture(page.locator(".jp-OutputArea-output").last, "live_light")
     button(page, "pause").click()
-    page.wait_for_function("document.querySelector(\"[data-pane='facts']\").innerText.includes('paused')")
+    wait_text(page, "facts", "paused")
     button(page, "stop").click()
-    page.wait_for_function("document.querySelector(\"[data-pane='facts']\").innerText.includes('stopped')")
+    wait_text(page, "facts", "stopped")
     assert page.errors == []
 
 

@@ -58,6 +58,29 @@ def test_a_move_plans_anew_in_another_thread_and_greys_what_is_old(explorer: Exp
     assert explorer.wait(60)
 
 
+def test_what_was_asked_while_a_plan_was_drawn_keeps_all_panes_grey(
+    explorer: Explorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show, after = explorer._show_plan, []
+    ungrey = explorer._ungrey
+
+    def interrupted(planned: object, asked: int) -> None:
+        show(planned, asked)  # type: ignore[arg-type]
+        if not after:
+            explorer._ask()
+
+    def watched(*given: object) -> None:
+        ungrey(*given)  # type: ignore[arg-type]
+        after.append(list(explorer.panes.stale))
+
+    monkeypatch.setattr(explorer, "_show_plan", interrupted)
+    monkeypatch.setattr(explorer, "_ungrey", watched)
+    explorer._ask()
+    assert explorer.wait(60)
+    assert after[0] == sorted(["facts", "timeline", "actors", "responses", "copy", "plane"])
+    assert after[1:] == [["plane"], []]
+
+
 def test_another_gpu_kind_brings_its_sizes_and_list_price(explorer: Explorer) -> None:
     explorer.kind.value = "h100 · Qwen2.5-3B"
     assert explorer.wait(60)
