@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import plotly.graph_objects as go
@@ -16,6 +16,20 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, s
 INK, GRID = "#333333", "rgba(127,127,127,0.22)"
 LONGEST_TEXT = 60
 MINUS = "\u2212"
+AXIS = re.compile(r"[xy]axis\d*")
+TEMPLATE = go.layout.Template(
+    {
+        "layout": {
+            "colorway": ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"],
+            "hovermode": "closest",
+            "colorscale": {"sequential": "Viridis"},
+            **{axis: {"title": {"standoff": 15}, "zerolinewidth": 2, "ticks": ""} for axis in ("xaxis", "yaxis")},
+        },
+        "data": {"bar": [{"marker": {"line": {"color": "white", "width": 0.5}, "pattern": {"size": 10, "solidity": 0.2}}}]},
+    }
+)
+"""What plotly sets by itself in our figures. Its own templates say more than ours need, and with them half of the time in which a
+figure is made is spent on copying them."""
 
 
 def clean(text: Any, longest: int = LONGEST_TEXT) -> str:
@@ -61,26 +75,34 @@ def hover(lines: Iterable[tuple[str, str]], head: str = "") -> str:
 def styled(fig: go.Figure, title: str, subtitle: str = "", height: int = 420, **layout: Any) -> go.Figure:
     """``fig`` with the common look; ``title`` and ``subtitle`` must be clean."""
     below = f"<br><span style='font-size:12px;font-weight:normal'>{subtitle}</span>" if subtitle else ""
-    fig.update_layout(
-        template="plotly_white",
-        title={
+    look: dict[str, Any] = {
+        "template": TEMPLATE,
+        "title": {
             "text": f"<b>{title}</b>{below}", "x": 0.0, "xanchor": "left", "xref": "container", "y": 1.0, "yanchor": "top",
             "yref": "container", "pad": {"t": 20, "l": 14}, "font": {"size": 15},
         },
-        font={"family": FONT, "size": 12, "color": INK},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        height=height,
-        margin={"l": 70, "r": 24, "t": (70 if subtitle else 54) + 15 * subtitle.count("<br>"), "b": 56},
-        legend={"x": 1.01, "xanchor": "left", "y": 1.0, "yanchor": "top", "traceorder": "normal"},
-        modebar={"bgcolor": "rgba(0,0,0,0)", "color": "rgba(127,127,127,0.55)", "activecolor": "#7F7F7F"},
-        hoverlabel={"align": "left", "font": {"family": FONT, "size": 12}},
-    )  # fmt: skip
-    fig.update_layout(**layout)
+        "font": {"family": FONT, "size": 12, "color": INK},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "height": height,
+        "margin": {"l": 70, "r": 24, "t": (70 if subtitle else 54) + 15 * subtitle.count("<br>"), "b": 56},
+        "legend": {"x": 1.01, "xanchor": "left", "y": 1.0, "yanchor": "top", "traceorder": "normal"},
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "rgba(127,127,127,0.55)", "activecolor": "#7F7F7F"},
+        "hoverlabel": {"align": "left", "font": {"family": FONT, "size": 12}},
+    }  # fmt: skip
+    so_far = fig.layout.to_plotly_json()
     line = {"gridcolor": GRID, "zerolinecolor": GRID, "automargin": True}
-    fig.update_xaxes(**line)
-    fig.update_yaxes(**line, ticks="outside", ticklen=5, tickcolor="rgba(0,0,0,0)")
-    return fig
+    for axis in {"xaxis", "yaxis", *(name for name in so_far if AXIS.fullmatch(name))}:
+        ticks = {} if axis.startswith("x") else {"ticks": "outside", "ticklen": 5, "tickcolor": "rgba(0,0,0,0)"}
+        look[axis] = {**line, **ticks}
+    fig.layout = merged(so_far, look)  # at once: plotly checks and copies a layout at every update of it
+    return fig.update_layout(**layout) if layout else fig
+
+
+def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Two nested dicts as one; what is in both is ``over``'s."""
+    both = {k: merged(under[k], v) if isinstance(v, Mapping) and isinstance(under.get(k), Mapping) else v for k, v in over.items()}
+    return {**under, **both}
 
 
 def message_figure(title: str, missing: str) -> go.Figure:

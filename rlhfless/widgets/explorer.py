@@ -166,6 +166,8 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
 
     def _show_plan(self, planned: Planned, asked: int) -> None:
         plan = planned.plan
+        figure = plot_timeline(planned.trace, self.what_if.step)  # first, as the page draws it while the rest is made
+        self.panes.draw("timeline", figure.update_layout(height=440, title_font_size=13), asked)
         self.panes.put(
             "facts",
             pieces.cards(
@@ -180,8 +182,6 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
                 ]
             ),
         )
-        figure = plot_timeline(planned.trace, self.what_if.step)
-        self.panes.draw("timeline", figure.update_layout(height=440, title_font_size=13), asked)
         self.panes.put("actors", actors_table(planned.actors))
         self.actor = min(self.actor, len(plan.actors) - 1)
         self._show_responses(planned, asked)

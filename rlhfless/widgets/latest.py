@@ -23,7 +23,8 @@ class Latest(Generic[T]):
     Args:
         work: called with a request and a ``Newest``.
         on_error: called with what ``work`` raised; the next request is worked on all the same.
-        wait_s: of a burst of requests only the one that is the newest after so many seconds is worked on.
+        wait_s: between two pieces of work. A request that finds nothing to do is worked on at once; of those that come while it
+            is, only the newest after so many seconds is next.
     """
 
     def __init__(self, work: Callable[[T, Newest], None], on_error: Callable[[Exception], None], wait_s: float = 0.03) -> None:
@@ -48,7 +49,6 @@ class Latest(Generic[T]):
 
     def _run(self) -> None:
         while True:
-            time.sleep(self._wait_s)
             with self._changed:
                 if self._begun == self._asked:
                     self._thread = None
@@ -60,6 +60,7 @@ class Latest(Generic[T]):
                 self._work(request, partial(self._is_newest, number))  # type: ignore[arg-type]
             except Exception as error:
                 self._on_error(error)
+            time.sleep(self._wait_s)
 
     def _is_newest(self, number: int) -> bool:
         return number == self._asked
