@@ -25,7 +25,7 @@ from rlhfless.trace import Trace, step_metrics
 from rlhfless.widgets.live_steps import Steps, rollout_rows_of
 from rlhfless.widgets.what_if import billed
 
-SHARE, OFTEN_S = 0.012, 0.5
+SHARE, OFTEN_S = 0.01, 0.5
 """Looks take at most this share of the run's time, and there are no more than one in so many seconds."""
 GENERATES = ("decode", "prefill")
 STATES = ("ready", "running", "paused", "stopped", "done", "failed")

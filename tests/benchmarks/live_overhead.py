@@ -14,20 +14,41 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from rlhfless.trace import read_trace
 from rlhfless.training.loop import Trainer
-from rlhfless.widgets import live
+from rlhfless.widgets import live, live_run
 
 ROOT = Path(__file__).parents[2]
 TRACE, MODEL = (ROOT / "data" / kind / "arithmetic-grpo" for kind in ("traces", "models"))
 TINY = {"prompts_per_step": 4, "samples": 2, "response_limit": 320}
 
 
-def run_once(steps: int, watched: bool, changes: dict[str, Any]) -> tuple[float, int, int]:
-    """Seconds of so many steps, the tokens that they generated, and how often the view drew."""
+class Inside:
+    """Counts the seconds of the processor in functions that are wrapped by ``counted``."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, counted."""
+
+        def wrapped(*given: Any) -> Any:
+            began = time.thread_time()
+            try:
+                return call(*given)
+            finally:
+                self.seconds += time.thread_time() - began
+
+        return wrapped
+
+
+def run_once(steps: int, watched: bool, changes: dict[str, Any]) -> tuple[float, int, int, float]:
+    """Seconds of so many steps, the tokens that they generated, how often the view drew, and seconds inside the view."""
     recorded = read_trace(TRACE)
     total = recorded.steps[-1] + 1 + steps
     drawn = 0
@@ -35,8 +56,9 @@ def run_once(steps: int, watched: bool, changes: dict[str, Any]) -> tuple[float,
         if not watched:
             began = time.process_time()
             tokens = sum(int(step.rollouts["response_tokens"].sum()) for step in trainer)
-            return time.process_time() - began, tokens, 0
-        view = live(trainer)
+            return time.process_time() - began, tokens, 0, 0.0
+        view, inside = live(trainer), Inside()
+        view.run._tell = inside.counted(view.run._tell)  # type: ignore[method-assign]
 
         def count(_: object) -> None:
             nonlocal drawn
@@ -44,30 +66,33 @@ def run_once(steps: int, watched: bool, changes: dict[str, Any]) -> tuple[float,
 
         view.panes.observe(count, "pane_timeline")
         began = time.process_time()
-        view.run.run()
-        view.run.wait()
+        with mock.patch.object(live_run, "row_of", inside.counted(live_run.row_of)):
+            view.run.run()
+            view.run.wait()
         took = time.process_time() - began
         if view.run.error is not None:
             raise view.run.error
         assert view.run.trace is not None
-        return took, int(view.run.trace.rollouts["response_tokens"].sum()), drawn
+        return took, int(view.run.trace.rollouts["response_tokens"].sum()), drawn, inside.seconds
 
 
 def measured(steps: int, rounds: int, changes: dict[str, Any]) -> dict[str, Any]:
     """Medians over rounds."""
-    alone, watched, drawn = [], [], []
+    alone, watched, drawn, shares = [], [], [], []
     run_once(1, True, changes)  # loads and warms up what both need
     for _ in range(rounds):
-        first, tokens, _ = run_once(steps, False, changes)
-        second, same, times = run_once(steps, True, changes)
+        first, tokens, _, _ = run_once(steps, False, changes)
+        second, same, times, inside_s = run_once(steps, True, changes)
         assert tokens == same, "both generate the same tokens"
         alone.append(first)
         watched.append(second)
         drawn.append(times)
+        shares.append(inside_s / (second - inside_s))
     costs = [b / a - 1 for a, b in zip(alone, watched, strict=True)]
     return {
         "steps": steps, "rounds": rounds, "alone_s": statistics.median(alone), "watched_s": statistics.median(watched),
         "cost": statistics.median(costs), "least": min(costs), "most": max(costs), "drawn": statistics.median(drawn),
+        "inside": statistics.median(shares), "inside_least": min(shares), "inside_most": max(shares),
     }  # fmt: skip
 
 
@@ -83,7 +108,8 @@ def main() -> int:
     found = measured(steps, rounds, TINY if given.tiny else {})
     print(
         f"{steps} steps alone {found['alone_s']:.2f} s, watched {found['watched_s']:.2f} s: {found['cost']:+.2%} "
-        f"({found['least']:+.2%} to {found['most']:+.2%}), drawn {found['drawn']:.0f} times"
+        f"({found['least']:+.2%} to {found['most']:+.2%}), drawn {found['drawn']:.0f} times; "
+        f"inside the view {found['inside']:.2%} ({found['inside_least']:.2%} to {found['inside_most']:.2%})"
     )
     if given.json:
         given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
