@@ -5,6 +5,8 @@ PY        := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 CLUSTER   := $(VENV)/.installed-cluster
 EXTRAS    := notebook,torch,dev
+WORKERS   ?= 2
+BESIDE    := -n $(WORKERS) --dist worksteal
 
 .PHONY: help run lab cluster test test-full test-search lint record picture prove-constraints clean
 
@@ -43,10 +45,12 @@ lint: $(INSTALLED)  ## ruff, mypy, import contracts
 	$(VENV)/bin/lint-imports --no-cache
 
 test: lint $(CLUSTER)  ## set up, lint, types, tests, those of Ray and vLLM among them (minutes)
-	$(PY) -m pytest -m "not full" --durations=10
+	$(PY) -m pytest -m "not full and not alone" $(BESIDE) --durations=10
+	$(PY) -m pytest -m "not full and alone" --durations=10
 
 test-full: $(CLUSTER)  ## the long tests
-	$(PY) -m pytest -m full --durations=10 --timeout=1800
+	$(PY) -m pytest -m "full and not alone" $(BESIDE) --durations=10 --timeout=1800
+	$(PY) -m pytest -m "full and alone" --durations=10 --timeout=1800
 
 test-search: $(INSTALLED)  ## the property tests of `make test`, with examples that nobody has seen
 	$(PY) -m pytest -m "not full" --hypothesis-profile=search $$(grep -rl hypothesis tests --include='test_*.py')

@@ -2,13 +2,53 @@
 
 Knows hypothesis and signals only. Every run tries the same examples, so that a change is judged by what it changes;
 ``make test-search`` tries examples that nobody has seen, and an example that fails there goes into its test with ``@example``.
+
+Two processes run the tests, but for those that are marked ``alone``, by the names of their files: real processes, a real clock,
+a real browser, or what is left behind on the machine. Nothing may run beside these.
 """
 
 from __future__ import annotations
 
+import os
 import signal
+from fnmatch import fnmatch
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+TESTS = Path(__file__).parent
+ALONE = (
+    "browser/test_*.py",
+    "engine/test_vllm_*.py",
+    "executor/test_folders.py",
+    "executor/test_full_memory.py",
+    "executor/test_interrupted_steps.py",
+    "executor/test_live_run.py",
+    "executor/test_nothing_left_behind.py",
+    "executor/test_ray_*.py",
+    "executor/test_wall*.py",
+    "solver/test_ctrl_c.py",
+    "test_notebook.py",
+    "trace/importers/test_import_memory.py",
+    "trace/test_recorder.py",
+    "trace/test_trace_writer.py",
+    "training/test_full_disk.py",
+    "training/test_kills.py",
+    "training/test_learner_processes.py",
+    "training/test_left_behind.py",
+    "training/test_loop.py",
+    "training/test_odd_rewards.py",
+    "training/test_prewarmed.py",
+    "training/test_ray_training.py",
+    "training/test_reward_processes.py",
+    "training/test_rewards.py",
+    "training/test_step_time.py",
+    "training/test_vllm_training.py",
+)
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: two processes share two cores
 
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("search", deadline=None, print_blob=True)
@@ -17,3 +57,11 @@ settings.load_profile("same")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell's background starts programs so, and theirs; tests press Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what nothing may run beside."""
+    for item in items:
+        name = item.path.relative_to(TESTS).as_posix()
+        if any(fnmatch(name, pattern) for pattern in ALONE):
+            item.add_marker(pytest.mark.alone)
