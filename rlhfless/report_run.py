@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from rlhfless import plots
-from rlhfless.accounting import configuration_lines, prices_of
+from rlhfless.accounting import HABITS, configuration_lines, prices_of
 from rlhfless.plots.style import counted, number
 from rlhfless.report_page import Page
 from rlhfless.report_savings import savings_in_short, savings_tables
@@ -146,6 +146,9 @@ def _what_if(page: Page, found: Findings, prices: Mapping[str, float]) -> None:
             ("price", "per GPU-hour", "cost", "from"),
             money,
         )
+        if not any("spot" in name for name, *_ in money):
+            page.text(f"The shipped table has no spot price of {_kind(kind)}: state yours with --price spot=USD.")
+        page.text("GPUs at spot prices can be taken away while they work; what is lost then is not in these costs.")
 
 
 def _advice(page: Page, found: Findings) -> None:
@@ -167,6 +170,13 @@ def _advice(page: Page, found: Findings) -> None:
         lines = configuration_lines(found.setup.framework, replicas, size, cluster.gpus_per_node)
         if lines:
             page.code(f"{found.setup.framework}, {what}", lines)
+        elif found.setup.framework in HABITS:
+            page.text(
+                f"No configuration lines are given for {counted(replicas, 'replica')} of {size} with {found.setup.framework}: "
+                f"its documentation does not say how so many are spread over nodes of {counted(cluster.gpus_per_node, 'GPU')}."
+            )
+    if found.setup.framework not in HABITS:
+        page.text("No configuration lines are given, as it is not known which framework the log is of.")
     if found.setup.colocated:
         page.text(
             "This run learns on the GPUs that generate, so fewer replicas would leave the learner fewer GPUs: giving GPUs back "
