@@ -12,15 +12,14 @@ from pathlib import Path
 import pandas as pd
 
 from rlhfless import __version__, plots
-from rlhfless.accounting import Calibration
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.plots.style import counted
-from rlhfless.report_executed import executed_section
+from rlhfless.report_executed import executed_savings_section, executed_section
 from rlhfless.report_page import Page, page_path, write_page
 from rlhfless.report_run import in_short, run_sections
-from rlhfless.report_schedules import Schedules, simulate_schedules
+from rlhfless.report_schedules import Schedules
 from rlhfless.report_simulated import schedules_section, weights_section
-from rlhfless.report_study import Assumptions, study_log
+from rlhfless.report_study import Assumptions, study_executed, study_log
 from rlhfless.simulate import Setting
 from rlhfless.trace import OpenedLog, Trace, TraceError, open_log
 from solver.cluster import Cluster
@@ -82,7 +81,10 @@ def report_html(
         executed_section(page, trace)
     try:
         if executed:
-            calibrated, schedules = Calibration(), simulate_schedules(trace, setting, max_steps)
+            own = study_executed(trace, setting, max_steps)
+            setting, calibrated, schedules = own.setting, own.calibrated, own.schedules
+            if len(own.took):
+                executed_savings_section(page, trace, own)
         else:
             stated = assumptions or Assumptions()
             setting, calibrated, schedules, found = study_log(log, setting, stated, max_steps)

@@ -1,6 +1,6 @@
-"""The section of a report that says what a trace's run did: every number in it is read from the trace.
+"""The sections of a report about an executed run: what it did, read from its trace, and what it could have saved of that.
 
-Knows traces and plots; nothing of simulation.
+Knows traces, plots and savings; nothing of how other schedules are simulated.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlhfless import plots
-from rlhfless.plots.style import number
+from rlhfless.plots.style import counted, number
 from rlhfless.report_page import Page
+from rlhfless.report_savings import savings_in_short, savings_tables
 from rlhfless.report_schedules import evenly
+from rlhfless.report_study import FoundExecuted
 from rlhfless.trace import Trace, step_metrics
 
 MAX_TIMELINES = 12
@@ -47,6 +49,54 @@ def executed_section(page: Page, trace: Trace) -> None:
     if not plots.lengths_info(trace).missing:
         lengths = {f"step {steps[-1]}": plots.plot_lengths(trace, steps[-1]), "all steps": plots.plot_lengths(trace)}
         page.choice("Lengths of", lengths)
+
+
+def executed_savings_section(page: Page, trace: Trace, found: FoundExecuted) -> None:
+    """How much of what was executed and billed other schedules would have saved, and how much of it no schedule changes."""
+    page.section("What could be saved")
+    page.basis(_basis_of_savings(found))
+    for sentence in (*savings_in_short(found), _fixed(found)):
+        page.text(sentence)
+    if trace.allocations["usd_per_gpu_s"].nunique() > 1:
+        page.text("The run's GPUs have several prices: the shares are of GPU-seconds, those of the money are others.")
+    page.text(
+        f"Shares of what {counted(len(found.took), 'step')} took and what was billed for them, from where to where: 5th to "
+        "95th percentile of sums over resampled steps. Negative: the schedule loses, or the run had done it already. Not in "
+        "the ranges: how far the profile is off, and that the best of several schedules is named."
+    )
+    savings_tables(page, found)
+
+
+def _basis_of_savings(found: FoundExecuted) -> Iterator[tuple[str, str]]:
+    yield "From the trace", "what the steps took and were billed, and all of it that is not generation."
+    cluster = found.setting.cluster
+    yield (
+        "Modelled",
+        f"generation under other schedules, on simulated engines by latency profile {found.setting.latency.name} on "
+        f"{cluster.gpus} {cluster.kind} GPUs in actors of {cluster.gpus_per_actor}.",
+    )
+    if found.calibrated.steps:
+        yield (
+            "Calibrated",
+            f"by {number(found.calibrated.factor)}, the median over {counted(found.calibrated.steps, 'step')} of what prefill "
+            f"and decoding took and what the profile says of the same responses on the same actors (10th to 90th percentile "
+            f"{number(found.calibrated.low)} to {number(found.calibrated.high)}); starts and syncs as in the trace.",
+        )
+    else:
+        yield (
+            "Not calibrated",
+            "fewer than two steps tell which actor decoded what from beginning to end, so the profile is taken at its word.",
+        )
+
+
+def _fixed(found: FoundExecuted) -> str:
+    sums = found.took[["time_s", "gpu_s", "fixed_s", "fixed_gpu_s"]].sum()
+    return (
+        f"No schedule of generation changes the {number(sums['fixed_s'] / len(found.took), 's')} of a step outside generation "
+        f"({max(0.0, sums['fixed_s']) / sums['time_s']:.0%} of its time), nor {sums['fixed_gpu_s'] / sums['gpu_s']:.0%} of the "
+        "GPU-seconds that were billed: preparing, learning and whatever else came before or after it. They are part of both "
+        "sides of every share."
+    )
 
 
 def _basis_of_execution(trace: Trace) -> Iterator[tuple[str, str]]:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import pandas as pd
-
 from rlhfless import plots
-from rlhfless.accounting import configuration_lines, prices_of
-from rlhfless.plots.style import MINUS, counted, number
+from rlhfless.accounting import HABITS, configuration_lines, prices_of
+from rlhfless.plots.style import counted, number
 from rlhfless.report_page import Page
-from rlhfless.report_schedules import SHOWN
+from rlhfless.report_savings import savings_in_short, savings_tables
 from rlhfless.report_study import Findings
 
 
@@ -28,16 +26,7 @@ def in_short(found: Findings) -> Iterator[str]:
         f"{cluster.gpus_per_actor}, in {found.account.idle_share:.0%} of the GPU-seconds nobody works"
         + (f": {causes}." if causes else ".")
     )
-    time, cost = found.best_time, found.best_cost
-    yield (
-        f"If the GPUs are reserved and only time can be saved: {_saved(time, 'time')} of a step's time by {_name(time)}, "
-        f"at most {_percent(time['time most'])} by any schedule."
-    )
-    slower = f", in {_change(-cost['time mean'])} time" if abs(cost["time mean"]) >= 0.005 else ""
-    yield (
-        f"If GPUs can be given back as soon as an actor is done: {_saved(cost, 'GPU-seconds')} of the GPU-seconds, and of the "
-        f"money, by {_name(cost)}{slower}; at most {_percent(cost['GPU-seconds most'])} by any schedule that takes as long."
-    )
+    yield from savings_in_short(found)
     if found.rest.basis == "unknown":
         yield (
             "The log does not say how long preparation and learning take, so all shares are of generation alone: of whole "
@@ -56,33 +45,8 @@ def in_short(found: Findings) -> Iterator[str]:
         )
 
 
-def _saved(row: pd.Series, kind: str) -> str:
-    low, high = row[f"{kind} low"], row[f"{kind} high"]
-    if high <= 0:
-        return f"nothing ({_percent(low)} to {_percent(high)})"
-    return _range(row, kind)
-
-
-def _range(row: pd.Series, kind: str) -> str:
-    low, high = (_percent(row[f"{kind} {end}"]) for end in ("low", "high"))
-    return low if low == high else f"{low} to {high}"
-
-
 def _kind(kind: str) -> str:
     return "emulated GPUs" if kind == "cpu" else f"{kind.upper()} GPUs"
-
-
-def _percent(share: float) -> str:
-    text = f"{abs(share):.0%}" if abs(share) >= 0.1 else f"{abs(share):.1%}"
-    return f"{MINUS}{text}" if share < 0 and text.strip("0.%") else text
-
-
-def _change(share: float) -> str:
-    return f"{_percent(abs(share))} {'more' if share > 0 else 'less'}"
-
-
-def _name(row: pd.Series) -> str:
-    return SHOWN[row["policy"]][0] if row["policy"] in SHOWN else str(row["policy"])
 
 
 def run_sections(page: Page, found: Findings, prices: Mapping[str, float]) -> None:
@@ -131,7 +95,13 @@ def run_sections(page: Page, found: Findings, prices: Mapping[str, float]) -> No
         )
     )
     page.figure(plots.plot_planned_steps(planned))
-    _savings(page, found)
+    page.section("What could be saved")
+    page.text(
+        "Shares of the run's own whole steps, from where to where: over the steps that were looked at (5th to 95th percentile "
+        "of resampled sums) and over the ways in which the run may have dealt its responses. Negative: the schedule loses. Not "
+        "in the ranges: how far the profile is off, and that the best of several schedules is named."
+    )
+    savings_tables(page, found)
     _what_if(page, found, prices)
     _advice(page, found)
 
@@ -146,33 +116,6 @@ def _basis(found: Findings) -> Iterator[tuple[str, str]]:
         yield "Assumed", f"{text}."
     if found.rest.basis != "unknown":
         yield found.rest.basis.capitalize(), "seconds of preparation, learning and sending weights."
-
-
-def _savings(page: Page, found: Findings) -> None:
-    page.section("What could be saved")
-    page.text(
-        "Shares of the run's own whole steps, from where to where: over the steps that were looked at (5th to 95th percentile "
-        "of resampled sums) and over the ways in which the run may have dealt its responses. Negative: the schedule loses. Not "
-        "in the ranges: how far the profile is off, and that the best of several schedules is named."
-    )
-    for caption, table, kinds, heads in (
-        (
-            "All GPUs are paid for in any case: schedules that want the least time",
-            found.reserved, ("time",), ("time", "any schedule at most"),
-        ),
-        (
-            f"GPUs are given back: schedules that weigh time and cost at {found.setting.objective.time_weight:g}",
-            found.given_back, ("time", "GPU-seconds"),
-            ("time", "of any schedule at most", "GPU-seconds", "of any that takes as long at most"),
-        ),
-    ):  # fmt: skip
-        rows = [(_name(row), *(cell for kind in kinds for cell in _cells(row, kind))) for _, row in table.iterrows()]
-        page.table(caption, ("schedule", *heads), rows)
-    page.text("What any schedule could save at most is the bound, which knows all lengths and moves responses for nothing.")
-
-
-def _cells(row: pd.Series, kind: str) -> tuple[str, str]:
-    return _range(row, kind), _percent(row[f"{kind} most"])
 
 
 def _what_if(page: Page, found: Findings, prices: Mapping[str, float]) -> None:
@@ -203,6 +146,9 @@ def _what_if(page: Page, found: Findings, prices: Mapping[str, float]) -> None:
             ("price", "per GPU-hour", "cost", "from"),
             money,
         )
+        if not any("spot" in name for name, *_ in money):
+            page.text(f"The shipped table has no spot price of {_kind(kind)}: state yours with --price spot=USD.")
+        page.text("GPUs at spot prices can be taken away while they work; what is lost then is not in these costs.")
 
 
 def _advice(page: Page, found: Findings) -> None:
@@ -224,6 +170,13 @@ def _advice(page: Page, found: Findings) -> None:
         lines = configuration_lines(found.setup.framework, replicas, size, cluster.gpus_per_node)
         if lines:
             page.code(f"{found.setup.framework}, {what}", lines)
+        elif found.setup.framework in HABITS:
+            page.text(
+                f"No configuration lines are given for {counted(replicas, 'replica')} of {size} with {found.setup.framework}: "
+                f"its documentation does not say how so many are spread over nodes of {counted(cluster.gpus_per_node, 'GPU')}."
+            )
+    if found.setup.framework not in HABITS:
+        page.text("No configuration lines are given, as it is not known which framework the log is of.")
     if found.setup.colocated:
         page.text(
             "This run learns on the GPUs that generate, so fewer replicas would leave the learner fewer GPUs: giving GPUs back "

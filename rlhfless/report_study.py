@@ -1,4 +1,4 @@
-"""What is reckoned about a logged run before anything is written: its set-up, its calibrated profile, schedules, findings.
+"""What is reckoned about a run before anything is written: its set-up, its calibrated profile, schedules, findings.
 
 Knows logs, accounts and simulated schedules; nothing of pages or notebooks, which both show what stands here.
 """
@@ -20,12 +20,15 @@ from rlhfless.accounting import (
     RunSetup,
     account,
     advise,
+    calibrated_by_spans,
     calibration,
+    executed_steps,
     generation_s,
     logged_rest,
     plan_every_step,
     run_setup,
     savings,
+    savings_of_executed,
     stated_rest,
     variants,
     what_if,
@@ -33,7 +36,7 @@ from rlhfless.accounting import (
 from rlhfless.latency import scaled
 from rlhfless.report_schedules import Schedules, evenly, simulate_schedules
 from rlhfless.simulate import LoggedStep, Setting, simulate, simulate_steps
-from rlhfless.trace import OpenedLog
+from rlhfless.trace import OpenedLog, Trace
 from solver.objective import Objective, StepRest
 
 GIVEN_BACK = ("release", "spreading", "folding", "re-planning", "solver", "rlhfuse", "rlhfless")
@@ -79,27 +82,17 @@ def assuming(stated: Assumptions, sentence: str) -> Assumptions:
 
 
 @dataclass(frozen=True, eq=False)
-class Findings:
-    """What a report says of a logged run.
+class Saved:
+    """What schedules would have saved of a run.
 
     Attributes:
-        setup: how it dealt responses and held GPUs. rest: its steps outside generation.
-        account: where its GPU-seconds went.
-        reserved, given_back: savings (``accounting.savings``) of policies that want the least time on all GPUs, and of policies
-            that weigh time and cost and give GPUs back.
-        planned: a plan of every step (``accounting.plan_every_step``).
-        advice: actor sizes. what_if: one changed thing per row.
+        reserved, given_back: savings (``accounting.savings.compared``) of policies that want the least time on all GPUs, and of
+            policies that weigh time and cost and give GPUs back.
         setting: cluster and calibrated profile.
     """
 
-    setup: RunSetup
-    rest: Rest
-    account: Account
     reserved: pd.DataFrame
     given_back: pd.DataFrame
-    planned: pd.DataFrame
-    advice: Advice
-    what_if: pd.DataFrame
     setting: Setting
 
     @property
@@ -115,6 +108,40 @@ class Findings:
             1 - self.given_back["GPU-seconds mean"]
         )
         return self.given_back.loc[value.idxmin()]
+
+
+@dataclass(frozen=True, eq=False)
+class Findings(Saved):
+    """What a report says of a logged run.
+
+    Attributes:
+        setup: how it dealt responses and held GPUs. rest: its steps outside generation.
+        account: where its GPU-seconds went.
+        planned: a plan of every step (``accounting.plan_every_step``).
+        advice: actor sizes. what_if: one changed thing per row.
+    """
+
+    setup: RunSetup
+    rest: Rest
+    account: Account
+    planned: pd.DataFrame
+    advice: Advice
+    what_if: pd.DataFrame
+
+
+@dataclass(frozen=True, eq=False)
+class FoundExecuted(Saved):
+    """What a report says of an executed run beside what its trace says.
+
+    Attributes:
+        took: the steps that are compared (``accounting.executed_steps``); none where no step generated, and then there are no
+            savings either. calibrated: how the profile was, by its spans.
+        schedules: simulated in ``setting``, its ``rest`` included.
+    """
+
+    took: pd.DataFrame
+    calibrated: Calibration
+    schedules: Schedules
 
 
 class Study(NamedTuple):
@@ -152,17 +179,46 @@ def study_log(log: OpenedLog, setting: Setting, stated: Assumptions, max_steps: 
     theirs = generation_s(schedules.simulation, setup.candidates)
     fastest = simulate_steps(schedules.shown, replace(setting, objective=Objective(1.0)), RESERVED)
     findings = Findings(
+        savings(fastest, theirs, setup, setting.cluster, RESERVED, rest),
+        savings(schedules.simulation, theirs, setup, setting.cluster, GIVEN_BACK, rest, steps=steps),
+        setting,
         setup,
         rest,
         account(schedules.simulation.traces[setup.dispatch], setup, setting.cluster, rest),
-        savings(fastest, theirs, setup, setting.cluster, RESERVED, rest),
-        savings(schedules.simulation, theirs, setup, setting.cluster, GIVEN_BACK, rest, steps=steps),
         plan_every_step(rollouts, setting, evenly(log.trace.steps, max(1, PLANNED_RESPONSES // each))),
         advise(some, setting, setup, factor=calibrated.factor),
         what_if(some, list(variants(setting, setup.dispatch, factor=calibrated.factor))),
-        setting,
     )
     return Study(setting, calibrated, schedules, findings)
+
+
+def study_executed(trace: Trace, setting: Setting, max_steps: int) -> FoundExecuted:
+    """What schedules would have saved of an executed run, beside what its spans say that no schedule changes.
+
+    Args:
+        trace: with allocations. setting: cluster and profile; ``rest`` belongs to the schedules that are simulated, while
+            savings take what the trace says of it. max_steps: at most so many steps are simulated, evenly chosen.
+
+    Raises:
+        TraceError: the trace holds several runs, or a response above the limit.
+        PlanningError: the responses fit on no actor.
+    """
+    took = executed_steps(trace)
+    took = took[(took["generation_s"] > 0) & (took["gpu_s"] > 0)]
+    latency, calibrated = calibrated_by_spans(trace, setting, took, evenly(took["step"].tolist(), CALIBRATION_STEPS))
+    setting = replace(setting, latency=latency)
+    schedules = simulate_schedules(trace, setting, max_steps)
+    alone = replace(setting, rest=StepRest())
+    of_generation = schedules if setting.rest == alone.rest else simulate_schedules(trace, alone, max_steps)
+    known = set(took["step"])
+    shown = [one for one in of_generation.shown if one.step in known]
+    steps = [one.step for one in shown]
+    reserved = given_back = pd.DataFrame()
+    if steps:  # an allocation of no time, or a trace of learning alone, has nothing to save
+        fastest = simulate_steps(shown, replace(alone, objective=Objective(1.0)), RESERVED)
+        reserved = savings_of_executed(fastest, took, RESERVED, steps)
+        given_back = savings_of_executed(of_generation.simulation, took, GIVEN_BACK, steps)
+    return FoundExecuted(reserved, given_back, setting, took[took["step"].isin(steps)], calibrated, schedules)
 
 
 def _calibration(log: OpenedLog, setting: Setting, setup: RunSetup) -> Calibration:

@@ -68,7 +68,8 @@ class StepState:
         reserved_tokens: (R,) KV tokens that ``reserve`` sets aside for each response, its prompt and its limit; None where
             admission is by ``preempt``.
         signals: the model's own signals of running responses (such as the log-probability of the end of text), where engines
-            were asked for them; None where they were not, and on the wall clock.
+            were asked for them; None where they were not, and before any was told. On the wall clock they are as old as the
+            tokens: what each actor reported last.
     """
 
     now_s: float

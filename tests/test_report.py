@@ -82,6 +82,17 @@ def test_the_page_says_what_was_measured_and_what_is_modelled(page):
     assert "does not say which clock" in report_html(executed(meta={}))
 
 
+def test_what_an_executed_run_could_have_saved_is_said_with_what_no_schedule_changes(page):
+    assert "The response" not in page  # that is a section of runs that were only logged
+    assert re.search(
+        r"only time can be saved: .* of a step&#x27;s time by [a-z+]+, (at most [\d.]+%|nothing) by any schedule", page
+    )
+    assert re.search(r"given back as soon as an actor is done: .* of the GPU-seconds", page)
+    assert "No schedule of generation changes the 0 s of a step outside generation (0% of its time), nor 0%" not in page
+    assert "outside generation (25% of its time), nor 0% of the GPU-seconds that were billed" in page  # spans end at 3 of 4 s
+    assert "Not calibrated" in page  # one step proves nothing
+
+
 def test_the_page_loads_nothing(page):
     ours = without_library(page)
     assert page.count("Plotly.newPlot(div") == 1
@@ -94,7 +105,7 @@ def test_the_page_loads_nothing(page):
 
 def test_every_section_has_its_figures(page):
     titles = re.findall(r"<h2 id=\"[^\"]+\">(.*?)</h2>", page)
-    assert titles == ["What was executed", "What better schedules would have done", "Time against cost"]
+    assert titles == ["What was executed", "What could be saved", "What better schedules would have done", "Time against cost"]
     for title in (
         "GPU timeline of step 0",
         "Cost, time and actors",

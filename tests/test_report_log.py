@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from rlhfless.accounting import Rest, stated_rest
 from rlhfless.cli import main
 from rlhfless.latency import load_profile
 from rlhfless.report import report_html
-from rlhfless.report_run import in_short
+from rlhfless.report_page import Page
+from rlhfless.report_run import in_short, run_sections
 from rlhfless.report_study import Assumptions, study_log
 from rlhfless.simulate import Setting, simulate
 from rlhfless.trace import OpenedLog, open_log
@@ -76,6 +78,19 @@ def test_other_prices_are_those_of_the_table_and_the_readers_own(page: str) -> N
     assert "on-demand 3.77 USD" in words
     assert "spot 1.50 USD" in words
     assert "stated by you" in words
+    assert "can be taken away while they work" in words
+    assert "no spot price" not in words
+
+
+def test_what_is_not_known_of_a_framework_is_left_out_and_said(log: OpenedLog, page: str) -> None:
+    assert "it is not known which framework the log is of" in text_of(page)
+    wide = replace(SETTING, cluster=replace(SETTING.cluster, nodes=2))
+    study = study_log(OpenedLog(log.trace, log.scalars, "prime-rl", log.summary), wide, Assumptions(), 1)
+    only = Page("", "")
+    run_sections(only, study.findings, {})
+    words = text_of(only.render(""))
+    assert "No configuration lines are given for 8 replicas of 2 with prime-rl" in words
+    assert "The shipped table has no spot price of L40S GPUs: state yours with --price spot=USD." in words
 
 
 def test_what_no_schedule_changes_is_said_and_counted(log: OpenedLog) -> None:

@@ -2,14 +2,16 @@
 
 from rlhfless.accounting.account import Account, Rest, account
 from rlhfless.accounting.advice import Advice, Size, advise, configuration_lines
+from rlhfless.accounting.executed import calibrated_by_spans, executed_steps, savings_of_executed
 from rlhfless.accounting.measured import Calibration, calibration, logged_rest, stated_rest
 from rlhfless.accounting.per_step import last_visits, plan_every_step
-from rlhfless.accounting.run_setup import DISPATCHES, RunSetup, run_setup
+from rlhfless.accounting.run_setup import DISPATCHES, HABITS, RunSetup, run_setup
 from rlhfless.accounting.savings import generation_s, savings
 from rlhfless.accounting.what_if import Variant, prices_of, variants, what_if
 
 __all__ = [
     "DISPATCHES",
+    "HABITS",
     "Account",
     "Advice",
     "Calibration",
@@ -19,8 +21,10 @@ __all__ = [
     "Variant",
     "account",
     "advise",
+    "calibrated_by_spans",
     "calibration",
     "configuration_lines",
+    "executed_steps",
     "generation_s",
     "last_visits",
     "logged_rest",
@@ -28,6 +32,7 @@ __all__ = [
     "prices_of",
     "run_setup",
     "savings",
+    "savings_of_executed",
     "stated_rest",
     "variants",
     "what_if",

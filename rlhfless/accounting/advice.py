@@ -92,9 +92,10 @@ def advise(logged: Sequence[LoggedStep], setting: Setting, setup: RunSetup, *, f
 
 
 def configuration_lines(framework: str, replicas: int, gpus_per_actor: int, gpus_per_node: int) -> tuple[str, ...]:
-    """The framework's own options for that many replicas of that size; none for a framework whose options are not known.
+    """The framework's own options for that many replicas of that size; none where they are not known for certain.
 
-    Option names as of verl 0.9, TRL 1.12, NeMo-RL 0.4 and slime 0.2.
+    Option names as of verl 0.9, TRL 1.12, NeMo-RL 0.4 and slime 0.2; AReaL's as in its reference "Allocation Mode" (per-engine
+    backends), prime-rl's as in its ``docs/scaling.md``, which shows replicas of a chosen size on one node only.
     """
     return LINES[framework](replicas, gpus_per_actor, gpus_per_node) if framework in LINES else ()
 
@@ -135,7 +136,21 @@ def _slime(replicas: int, size: int, per_node: int) -> tuple[str, ...]:
     return (f"--rollout-num-gpus {replicas * size} --rollout-num-gpus-per-engine {size}",)
 
 
+def _areal(replicas: int, size: int, per_node: int) -> tuple[str, ...]:
+    return (f"rollout.backend=sglang:d{replicas}t{size}   # or vllm:...; older releases: the part before + of allocation_mode",)
+
+
+def _prime_rl(replicas: int, size: int, per_node: int) -> tuple[str, ...]:
+    if replicas * size > per_node:
+        return ()
+    return (
+        f"uv run rl @ rl.toml --deployment.num-infer-gpus {replicas * size} "
+        f"--inference.parallel.dp {replicas} --inference.parallel.tp {size}",
+    )
+
+
 LINES: dict[str, Callable[[int, int, int], tuple[str, ...]]] = {
-    "verl": _verl, "trl": _trl, "nemo-rl": _nemo_rl, "slime": _slime,
+    "verl": _verl, "trl": _trl, "nemo-rl": _nemo_rl, "slime": _slime, "areal": _areal,
+    "prime-rl": _prime_rl,
 }  # fmt: skip
 """By the name of the import format."""

@@ -11,7 +11,8 @@ the run dealt its responses (all candidates of its set-up).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,13 @@ RESAMPLES = 2_000
 PERCENTILES = (5.0, 95.0)
 
 
+class Whole(NamedTuple):
+    """Whole steps: (steps,) seconds and GPU-seconds."""
+
+    time_s: np.ndarray
+    gpu_s: np.ndarray
+
+
 def savings(
     simulation: Simulation,
     theirs: Mapping[str, Mapping[int, float]],
@@ -35,7 +43,7 @@ def savings(
     *,
     steps: Sequence[int] | None = None,
 ) -> pd.DataFrame:
-    """What each policy would have saved against the run's own schedule.
+    """What each policy would have saved against the own schedule of a run that was only logged.
 
     Args:
         simulation: generation alone (no ``StepRest``) under ``policies``.
@@ -44,41 +52,66 @@ def savings(
         steps: only these; all that were simulated when None.
 
     Returns:
-        One row per policy: ``policy``, and for ``time`` (all GPUs are paid for in any case) and ``GPU-seconds`` (GPUs are given
-        back when an actor is done) the columns ``low, mean, high``: shares of the run's own, negative where a policy loses;
-        ``mean`` is against ``setup.dispatch``. ``time most`` and ``GPU-seconds most``: what any schedule saves at most, of
-        GPU-seconds one that takes as long as the policy does.
+        See ``compared``; the base is the schedule of each of ``setup.candidates``, all GPUs held.
     """
     rest = Rest() if rest is None or not setup.synchronous else rest  # else learning is a part of no step
     learner_gpus = setup.counted_learner_gpus
     chosen = [int(one.step) for one in simulation.logged] if steps is None else list(steps)
+    fixed = cluster.gpus * rest.seconds if setup.colocated else 0.0
+
+    def whole(generation_s: np.ndarray, gpu_s: np.ndarray) -> Whole:
+        time_s = generation_s + rest.seconds
+        return Whole(time_s, np.asarray(gpu_s + fixed + learner_gpus * time_s))
+
+    base = {}
+    for name in setup.candidates:
+        time_s = np.array([theirs[name][step] for step in chosen]) + rest.seconds
+        base[name] = Whole(time_s, (cluster.gpus + learner_gpus) * time_s)
+    return compared(simulation, policies, chosen, base, whole)
+
+
+def compared(
+    simulation: Simulation,
+    policies: Sequence[str],
+    steps: Sequence[int],
+    base: Mapping[str, Whole],
+    whole: Callable[[np.ndarray, np.ndarray], Whole],
+) -> pd.DataFrame:
+    """What each policy would have saved against what the run's own steps took.
+
+    Args:
+        simulation: generation alone under ``policies``, with the bound of every step. steps: that are compared.
+        base: what they took, for each way in which they may have been dealt; the likeliest comes first.
+        whole: whole steps from (steps,) seconds and GPU-seconds of generation.
+
+    Returns:
+        One row per policy: ``policy``, and for ``time`` (all GPUs are paid for in any case) and ``GPU-seconds`` (GPUs are given
+        back when an actor is done) the columns ``low, mean, high``: shares of the run's own, negative where a policy loses;
+        ``mean`` is against the likeliest base. ``time most`` and ``GPU-seconds most``: what any schedule saves at most, of
+        GPU-seconds one that takes as long as the policy does.
+    """
     results = simulation.steps.set_index(["policy", "step"])
     bounds = {one.step: bound for one, bound in zip(simulation.logged, simulation.bounds, strict=True)}
-    fixed = cluster.gpus * rest.seconds if setup.colocated else 0.0
-    base_s = {name: np.array([theirs[name][step] for step in chosen]) + rest.seconds for name in setup.candidates}
-    shortest = np.array([bounds[step].shortest_s() for step in chosen]) + rest.seconds
+    shortest_s = np.array([bounds[step].shortest_s() for step in steps])
 
-    def whole(generation_s: np.ndarray, gpu_s: np.ndarray) -> np.ndarray:
-        return np.asarray(gpu_s + fixed + learner_gpus * (generation_s + rest.seconds))
-
-    def against(ours: np.ndarray, base: Mapping[str, np.ndarray]) -> tuple[float, float, float]:
-        ranges = [_range(ours, base[name]) for name in setup.candidates]
+    def against(ours: np.ndarray, theirs: Sequence[np.ndarray]) -> tuple[float, float, float]:
+        ranges = [_range(ours, own) for own in theirs]
         return min(low for low, _, _ in ranges), ranges[0][1], max(high for _, _, high in ranges)
 
-    base_gpu_s = {name: (cluster.gpus + learner_gpus) * seconds for name, seconds in base_s.items()}
     rows = []
     for policy in policies:
         time_s, gpu_s = (
-            np.array([float(results.loc[(policy, step), column]) for step in chosen]) for column in ("time_s", "gpu_seconds")
+            np.array([float(results.loc[(policy, step), column]) for step in steps]) for column in ("time_s", "gpu_seconds")
         )
-        least = np.array([bounds[step].gpu_seconds(t) for step, t in zip(chosen, time_s, strict=True)])
+        least = np.array([bounds[step].gpu_seconds(t) for step, t in zip(steps, time_s, strict=True)])
+        ours = whole(time_s, gpu_s)
         row: dict[str, object] = {"policy": policy}
-        for kind, own, best, base in (
-            ("time", time_s + rest.seconds, shortest, base_s),
-            ("GPU-seconds", whole(time_s, gpu_s), whole(time_s, least), base_gpu_s),
+        for kind, own, best, theirs in (
+            ("time", ours.time_s, whole(shortest_s, least).time_s, [one.time_s for one in base.values()]),
+            ("GPU-seconds", ours.gpu_s, whole(time_s, least).gpu_s, [one.gpu_s for one in base.values()]),
         ):
-            row |= dict(zip((f"{kind} low", f"{kind} mean", f"{kind} high"), against(own, base), strict=True))
-            row[f"{kind} most"] = against(best, base)[2]
+            row |= dict(zip((f"{kind} low", f"{kind} mean", f"{kind} high"), against(own, theirs), strict=True))
+            row[f"{kind} most"] = against(best, theirs)[2]
         rows.append(row)
     return pd.DataFrame(rows)
 

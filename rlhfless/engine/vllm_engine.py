@@ -11,6 +11,10 @@ but for what the prefix cache holds.
 
 Every response has a random stream of its own. One that was cut goes on with a stream derived from its seed and its length: what
 a migration promises is the same distribution, not the same tokens.
+
+It tells no signals (``TellsSignals``): vLLM gives the log-probabilities of the tokens that it drew and, where asked, of the few
+most likely ones. The end of text is seldom among these, and entropy and hidden states are not given; asking for the whole
+vocabulary would take a row of it to the host for every token.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from rlhfless.engine.protocol import Completion, EngineSpan, Request
 from solver.admission import Admission
 from solver.latency import LatencyModel
 from solver.plan import ActorPlan
+from solver.rules import Signals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,6 +72,7 @@ class Report:
         time_s: the iteration boundary that it describes.
         running, waiting: responses in its batch and in its queue, in admission order.
         tokens: (n,) responses with it, and (n,) how many tokens of each are generated.
+        signals: what its engine tells of the same tokens by ``recent_signals`` (``TellsSignals``), if it was asked for any.
         ready_s: in its first report: when its process was up, and when it had the weights.
         weights_version: in its first report: which weights these are.
         taken: the answer to ``cut``: the responses handed over, with their KV state where it was asked for and there is one.
@@ -83,6 +85,7 @@ class Report:
     running: tuple[int, ...] = ()
     waiting: tuple[int, ...] = ()
     tokens: tuple[Any, Any] = ((), ())
+    signals: tuple[Any, Signals] = ((), {})
     completions: list[Completion] = field(default_factory=list)
     spans: list[EngineSpan] = field(default_factory=list)
     copies: list[Copied] = field(default_factory=list)

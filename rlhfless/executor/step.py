@@ -19,6 +19,7 @@ from rlhfless.executor.actors import Actor, Held
 from rlhfless.executor.beginning import holder_of
 from rlhfless.executor.check import check_responses
 from rlhfless.executor.decisions import checked_trigger
+from rlhfless.executor.known_signals import KnownSignals
 from rlhfless.executor.prefixes import with_computed_tokens
 from rlhfless.executor.progress import StepProgress, Watch
 from rlhfless.executor.record import StepRecord
@@ -47,7 +48,7 @@ class Step(Generic[A]):
         live: actors that go on, by index; held: what the others hold.
         owner: of every response: the actor that it is with, or on its way to.
         watch: told of completions; None tells nobody.
-        complete, known_tokens: of every response, as far as it is known; completed: how many are complete.
+        complete, known_tokens, known_signals: of every response, as far as it is known; completed: how many are complete.
         reserved_tokens: KV tokens that ``reserve`` sets aside for every response; None where admission is by ``preempt``.
         asked_at: completions of the step at which the rule wants to be asked; told_s: the time that it was told last.
 
@@ -67,6 +68,7 @@ class Step(Generic[A]):
         if admission == "reserve":
             self.reserved_tokens = self.prompt_tokens + self.requests.rows["limit_tokens"]
         self.known_tokens = np.zeros(len(requests), np.int64)
+        self.known_signals = KnownSignals(len(requests))
         self.complete = np.zeros(len(requests), dtype=bool)
         self.completed = 0
         self.asked_at: int | None = None

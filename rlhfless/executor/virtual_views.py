@@ -12,15 +12,14 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlhfless.engine.columns import Completions
 from rlhfless.engine.protocol import Request
 from rlhfless.executor.actors import Live
 from rlhfless.executor.decisions import checked_decisions
+from rlhfless.executor.known_signals import KnownSignals
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.state import Ids, LazyState, LazyView, Look
 from rlhfless.executor.step import Step
@@ -35,14 +34,12 @@ class VirtualViews(Step[Live]):
     Attributes:
         hidden: completions that are not known yet, with their actors.
         available_s: of responses that are on their way to another actor: when they are there.
-        known_signals: by name (R, ...), of every response as far as it is known and was looked up.
     """
 
     def __init__(self, plan: Plan, requests: Sequence[Request], record: StepRecord, migration: str, admission: str) -> None:
         super().__init__(plan, requests, record, migration, admission)
         self.hidden: list[tuple[Live, Completions]] = []
         self.available_s: dict[int, float] = {}
-        self.known_signals: dict[str, NDArray[np.floating[Any]]] = {}
 
     def _consult(self, now_s: float) -> Sequence[Decision]:
         """What the rule orders; where it orders nothing, it is asked when it wants to be asked next as well.
@@ -141,26 +138,20 @@ class _Known:
         return self.tokens.copy()
 
     @cached_property
-    def signals(self) -> dict[str, NDArray[np.floating[Any]]]:
-        """By name (R, ...), noted in the step as well; empty where no engine tells any."""
-        step, tables = self._step, self._step.known_signals
+    def signals(self) -> KnownSignals:
+        """Noted in the step."""
+        step = self._step
         for actor in step.live.values():
             if actor.telling is None or actor.engine.clock_s > self.now_s:  # what it knows is not known yet
                 continue
             responses, told = actor.telling.recent_signals()
             here = np.array([r not in step.available_s for r in responses.tolist()], dtype=bool)
-            for name, values in told.items():
-                if name not in tables:
-                    tables[name] = np.full((len(step.requests), *values.shape[1:]), np.nan, values.dtype)
-                tables[name][responses[here]] = values[here]
-        return tables
+            step.known_signals.note(responses[here], {name: values[here] for name, values in told.items()})
+        return step.known_signals
 
     def copy_signals(self) -> Signals | None:
-        """The same, as they stay, without those of complete responses."""
-        copies = {name: table.copy() for name, table in self.signals.items()}
-        for table in copies.values():
-            table[self._step.complete] = np.nan
-        return copies or None
+        """The same, as they stay, without those of complete responses; None where no engine tells any."""
+        return self.signals.shown(self._step.complete)
 
     def weigh(self, responses: Ids) -> int:
         """KV tokens that these take of their actor's memory."""

@@ -153,6 +153,7 @@ class WallStep(WallLosses):
             reached = self._enter([(actor, Completions.of(report.completions))])
         responses, counts = report.tokens
         self.known_tokens[np.asarray(responses, dtype=np.int64)] = counts
+        self.known_signals.note(*report.signals)
         if report.ready_s is None:  # else it has not looked at what was given to it
             actor.running, actor.waiting = report.running, report.waiting
         if report.taken is not None:

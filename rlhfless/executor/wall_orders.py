@@ -239,7 +239,8 @@ class WallOrders(Step[Remote]):
 
     def _state(self, now_s: float) -> StepState:
         views, known = self._views(), self.known_tokens.copy()
-        return StepState(now_s, views, known, self.complete.copy(), self.prompt_tokens, self.reserved_tokens)
+        complete, told = self.complete.copy(), self.known_signals.shown(self.complete)
+        return StepState(now_s, views, known, complete, self.prompt_tokens, self.reserved_tokens, told)
 
     # --- decisions ----------------------------------------------------------------------------------------------------
 
@@ -272,5 +273,6 @@ class WallOrders(Step[Remote]):
         return self.latest.get(response, self.requests[response])
 
     def _restart(self, responses: Sequence[int]) -> None:
-        """What is known of these is what their requests say."""
+        """What is known of these is what their requests say, which is nothing of signals until an actor goes on with them."""
+        self.known_signals.forget(responses)
         self.known_tokens[list(responses)] = np.array([self._request(r).generated_tokens for r in responses], dtype=np.int64)

@@ -25,7 +25,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request
+from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request, TellsSignals
 from rlhfless.executor.blocks import Block as Block
 from rlhfless.executor.blocks import read_block, write_block
 from rlhfless.executor.remote import Copied, NoRoom, Report, Unreachable
@@ -209,10 +209,11 @@ class Worker:
         assert engine is not None
         tokens = engine.generated_tokens()
         counted = np.array(list(tokens), dtype=np.int64), np.array(list(tokens.values()), dtype=np.int64)
+        told = engine.recent_signals() if isinstance(engine, TellsSignals) else ((), {})
         spans, self._spans = self._spans, []
         self._reported_s = engine.clock_s
         self.connection.send(
-            Report(engine.clock_s, engine.running(), engine.waiting(), counted, list(completions), spans, **what)
+            Report(engine.clock_s, engine.running(), engine.waiting(), counted, told, list(completions), spans, **what)
         )
 
     # --- orders -------------------------------------------------------------------------------------------------------

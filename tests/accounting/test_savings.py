@@ -155,6 +155,10 @@ def test_configuration_lines_say_sizes_in_the_frameworks_words() -> None:
     assert configuration_lines("nemo-rl", 3, 4, 8)[1] == "cluster.gpus_per_node=4 cluster.num_nodes=3"
     assert "--num_processes 6" in configuration_lines("trl", 3, 2, 8)[2]
     assert "--tensor-parallel-size 2 --data-parallel-size 3" in configuration_lines("trl", 3, 2, 8)[0]
+    assert configuration_lines("areal", 3, 2, 8)[0].startswith("rollout.backend=sglang:d3t2 ")
+    one_node = "--deployment.num-infer-gpus 6 --inference.parallel.dp 3 --inference.parallel.tp 2"
+    assert configuration_lines("prime-rl", 3, 2, 8)[0].endswith(one_node)
+    assert configuration_lines("prime-rl", 5, 2, 8) == ()  # over several nodes it is not documented
     assert configuration_lines("table", 3, 2, 8) == ()
 
 

@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 from fluid_fronts import LATENCY
 from inflight_cases import Case, PerToken, made_up, public, shipped
-from predictors import gsm8k, math500
+from predictor_logs import gsm8k, math500
 from uncertainty import ACTORS, cost_at
 
 from rlhfless.engine.simulated import SimulatedEngine

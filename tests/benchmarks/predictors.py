@@ -1,10 +1,11 @@
 """How good length predictors are on real logs, and what that is worth: time and cost of plans made with them.
 
-    python tests/benchmarks/predictors.py [--logs shipped gsm8k math500] [--steps 4] [--json FILE]
+    python tests/benchmarks/predictors.py [--logs shipped gsm8k math500 pairs] [--steps 4] [--json FILE]
 
 Every predictor is told the same history and asked for the same steps: `shipped`, the last four epochs of the recorded run, an
 epoch per step; `gsm8k`, the second visit of 128 prompts x 8 samples of a GRPO run, 32 steps after the first; `math500`, 500
-prompts of an RL checkpoint (one of those in the log), given one answer each of the model before RL.
+prompts of an RL checkpoint, given one answer each of the model before RL; `pairs`, all 52 pairs of that model and a checkpoint
+on one benchmark, language and limit (MATH-500, AIME-2024, AMC-23, MGSM in eight languages), by benchmark.
 
 - error: mean over responses of |prediction - length|, in tokens; rank: rank correlation over responses;
 - below: share of lengths below the predicted 10, 50 and 90 % quantiles (0.1, 0.5, 0.9 would be right), a length that equals one
@@ -14,7 +15,9 @@ prompts of an RL checkpoint (one of those in the log), given one answer each of 
 
 `probe` is told every group's first sample beforehand, and is judged on the others; its score leaves out what waiting costs.
 `dialled` knows the truth of a share of the prompts. `features` has to predict prompts that it never saw: a fifth of the prompts
-is taken out of the history, and the rows with `(unseen)` are about them alone. `math500` has one sample per prompt: no probes.
+is taken out of the history, and the rows with `(unseen)` are about them alone. `math500` and `pairs` have one sample a prompt:
+no probes; and one earlier answer, so wider windows and a trend are the last value. Of `pairs` the table has the median over the
+pairs of a benchmark, and the lowest to the highest.
 """
 
 from __future__ import annotations
@@ -22,13 +25,13 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from uncertainty_logs import DATA, rows
+from predictor_logs import Log, gsm8k, math500, pairs, shipped
 
 from rlhfless.latency import load_profile
 from rlhfless.predict import (
@@ -42,13 +45,10 @@ from rlhfless.predict import (
     history_quality,
 )
 from rlhfless.simulate import Setting, simulate
-from rlhfless.trace import read_trace
 from solver.cluster import Cluster
 
-HERE = Path(__file__).parents[2]
 PROFILE = "l40s-qwen2.5-3b-tp2"
 LEVELS = [0.1, 0.5, 0.9]
-Log = tuple[pd.DataFrame, list[int], int]  # rollouts, the steps to predict, the response limit
 
 
 class Blind(EwmaPredictor):
@@ -72,47 +72,6 @@ class Probed(ProbePredictor):
         later = self._truth[self._truth["step"] > rollouts["step"].max()] if len(rollouts) else self._truth
         first = later[(later["step"] == later["step"].min()) & (later["sample"] == 0)]
         return self.observe(dict(zip(first["prompt_id"], first["response_tokens"], strict=True)))
-
-
-def shipped() -> Log:
-    """The recorded run, an epoch per step."""
-    trace = read_trace(HERE / "data" / "traces" / "arithmetic-grpo")
-    table = trace.rollouts.assign(step=trace.rollouts["epoch"])
-    return table, sorted(table["step"].unique())[-4:], int(trace.meta["config"]["response_limit"])
-
-
-def gsm8k() -> Log | None:
-    """The public GRPO log; its second pass over the first prompts is one step."""
-    found = rows("grpo-gsm8k-lengths/areal_s0_lengths.csv")
-    if found is None:
-        return None
-    raw = pd.DataFrame(found).astype(dict.fromkeys(("step", "visit", "rollout", "response_tokens", "hit_cap"), int))
-    step = np.where(raw["visit"] == 0, raw["step"], 32)
-    return _rollouts(raw["prompt_index"], raw["rollout"], step, raw["visit"], raw["response_tokens"], raw["hit_cap"]), [32], 512
-
-
-def math500() -> Log | None:
-    """The model before RL, then one checkpoint after it."""
-    found = rows("reasoning-eval-lengths/response_lengths.csv")
-    if found is None:
-        return None
-    raw = pd.DataFrame(found).astype(dict.fromkeys(("prompt_index", "response_tokens", "hit_cap", "max_tokens"), int))
-    raw = raw[(raw["benchmark"] == "math500") & (raw["max_tokens"] == 4096)]
-    base = raw["run"].str.startswith("base")
-    kept = pd.concat([raw[base].drop_duplicates("prompt_index"), raw[raw["run"] == sorted(raw.loc[~base, "run"])[0]]])
-    after = (~kept["run"].str.startswith("base")).astype(int)
-    tokens = kept["response_tokens"].clip(1, 4096)
-    table = _rollouts(kept["prompt_index"], 0, after, after, tokens, kept["hit_cap"])
-    path = DATA / "reasoning-eval-lengths" / "math500_prompts.jsonl"
-    texts = dict(enumerate(json.loads(line)["problem"] for line in path.read_text("utf-8").splitlines()))
-    return table.assign(prompt=table["prompt_id"].astype(int).map(texts)), [1], 4096
-
-
-def _rollouts(prompt: Any, sample: Any, step: Any, epoch: Any, tokens: Any, hit_cap: Any) -> pd.DataFrame:
-    table = pd.DataFrame({"prompt_id": prompt.astype(str), "sample": sample, "step": step, "epoch": epoch})
-    reason = np.where(np.asarray(hit_cap) == 1, "length", "stop")
-    table = table.assign(run="log", response_tokens=tokens, prompt_tokens=0, finish_reason=reason)
-    return table.reset_index(drop=True)
 
 
 def contenders(log: pd.DataFrame) -> dict[str, Callable[[], Predictor]]:
@@ -185,11 +144,47 @@ def measured(name: str, log: Log) -> list[dict[str, Any]]:
     return found
 
 
+def of_pair(log: Log) -> dict[str, dict[str, float]]:
+    """Quality and score of the predictors that differ where a prompt has one earlier answer."""
+    best = worth(log, None)
+    made: dict[str, Callable[[], Predictor]] = {
+        "none": Blind, "last value (EWMA 1)": EwmaPredictor, "shrinkage": ShrinkagePredictor,
+    }  # fmt: skip
+    found = {}
+    for name, make in made.items():
+        time_s, gpu_s = worth(log, make)
+        found[name] = {**quality(log, make), "score": (time_s / best[0]) ** 0.7 * (gpu_s / best[1]) ** 0.3}
+    return found
+
+
+def over_pairs(every: Sequence[tuple[str, Log]]) -> list[dict[str, Any]]:
+    """All pairs, one row per pair and predictor; prints a table by benchmark."""
+    rows = []
+    for name, log in every:
+        benchmark, language, limit, run = name.split()
+        same = {"log": "pairs", "benchmark": f"{benchmark} {limit}", "language": language, "run": run}
+        rows += [{**same, "predictor": predictor, **numbers} for predictor, numbers in of_pair(log).items()]
+    table = pd.DataFrame(rows)
+    names = ["error_tokens", "rank", *(f"below_{level:.0%}" for level in LEVELS), "score"]
+    forms = ["{:.0f}", "{:.2f}", "{:.2f}", "{:.2f}", "{:.2f}", "{:.3f}"]
+    print("\n| benchmark, limit | pairs | predictor | error | rank | below 10 % | below 50 % | below 90 % | score |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for (benchmark, predictor), own in table.groupby(["benchmark", "predictor"], sort=True):
+        cells = [_spread(own[name], form) for name, form in zip(names, forms, strict=True)]
+        print(f"| {benchmark} | {len(own)} | {predictor} | {' | '.join(cells)} |", flush=True)
+    return rows
+
+
+def _spread(values: pd.Series, form: str) -> str:
+    low, middle, high = (form.format(v) for v in (values.min(), values.median(), values.max()))
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
 def main() -> None:
     """Measure, print a markdown table, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     logs: dict[str, Callable[[], Log | None]] = {"shipped": shipped, "gsm8k": gsm8k, "math500": math500}
-    parser.add_argument("--logs", nargs="+", choices=list(logs), default=list(logs))
+    parser.add_argument("--logs", nargs="+", choices=[*logs, "pairs"], default=[*logs, "pairs"])
     parser.add_argument("--steps", type=int, default=4, help="most steps of a log to predict")
     parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()
@@ -198,14 +193,15 @@ def main() -> None:
     print("| log | predictor | error | rank | below 10 % | below 50 % | below 90 % | s | GPU-s | score |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     found = []
-    for name in options.logs:
+    for name in (one for one in options.logs if one in logs):
         if (log := logs[name]()) is None:
             continue
-        table, steps, limit = log
-        for row in measured(name, (table, steps[-options.steps :], limit)):
+        for row in measured(name, log._replace(steps=log.steps[-options.steps :])):
             found.append(row)
             cells = [form.format(row[key]) if key in row else "" for key, form in zip(names, forms, strict=True)]
             print(f"| {name} | {row['predictor']} | {' | '.join(cells)} |", flush=True)
+    if "pairs" in options.logs and (every := pairs()):
+        found += over_pairs(every)
     if options.json:
         clean = [{k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in row.items()} for row in found]
         options.json.write_text(json.dumps(clean, indent=2) + "\n")

@@ -33,7 +33,7 @@ SMALLEST = {
     "predictors": "--logs shipped --steps 1 --json OUT",
     "inflight": "--tiny --json OUT",
     "recorder_overhead": "--responses 1000 --json OUT",
-    "validation": "--only steps --json OUT",
+    "validation": "--only steps executed --json OUT",
     "large_clusters": "--tiny --json OUT",
     "live_overhead": "--tiny --json OUT",
     "dashboard_speed": "--tiny --moves 2 --json OUT",
@@ -61,6 +61,13 @@ def test_every_script_is_tried() -> None:
     """All that measure, but what only imports them, what another test runs, and what is told what to read."""
     parts = {"gpu_parts", "gpu_plans", "gpu_replay", "gpu_workload", "policy_comparison", "policy_tables", "task_dynamics"}
     parts |= {"chaos", "uncertainty_logs", "fluid_fronts", "chaos_counts", "counting_engine", "trl_trainer", "executor_steps"}
-    parts |= {"validation_errors", "validation_operators", "validation_points", "validation_runs", "validation_steps"}
-    parts |= {"inflight_cases"}
+    parts |= {
+        "validation_errors",
+        "validation_executed",
+        "validation_operators",
+        "validation_points",
+        "validation_runs",
+        "validation_steps",
+    }
+    parts |= {"inflight_cases", "predictor_logs"}
     assert {path.stem for path in HERE.glob("*.py")} - parts - {Path(__file__).stem} == set(SMALLEST)

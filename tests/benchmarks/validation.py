@@ -1,11 +1,12 @@
 """How far simulation can be trusted: predictions beside measurements that nobody here made, with signed errors of every case.
 
-    python tests/benchmarks/validation.py [--only points operators runs steps] [--json FILE] [--data FOLDER]
+    python tests/benchmarks/validation.py [--only points operators runs steps executed] [--json FILE] [--data FOLDER]
 
 Points: TPOT and TTFT of servers under constant load, each pair of model and GPU predicted from the others. Operators: Vidur's
 linear layers from other GPUs and models, and the large profile beside them. Runs: two whole runs of vLLM on the simulated
 engine, with 30-second windows, each with what was fitted on the other. Steps: step times of public training runs, the second
-half of each from the first. What is skipped, because its folder is not beside the checkout, is said.
+half of each from the first. Executed: steps that our own engine executed beside their simulation, as recorded in ``results/``
+by ``plan_against_reality.py`` and, on a GPU, by ``gpu_engine.py``. What is skipped, because its folder is not there, is said.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import validation_executed
 import validation_operators
 import validation_points
 import validation_runs
@@ -27,8 +29,9 @@ DATA = Path(__file__).parents[2].parent / "shared" / "data"
 
 def points(data: Path) -> tuple[str, Any]:
     """TPOT and TTFT: table and cases."""
-    cases = validation_points.validate(validation_points.read_points(data / validation_points.FILE))
-    tables = []
+    measured = validation_points.read_points(data / validation_points.FILE)
+    cases, constant = validation_points.validate(measured), validation_points.constant_share(measured)
+    tables = [f"share of a constant beside the layers, where it can be told: {constant:.1%}"]
     for what in ("tpot", "ttft"):
         apart = {True: by_group([c for c in cases if c["explained"]], f"{what}_error", lambda case: case["set"])}
         apart[False] = by_group([c for c in cases if not c["explained"]], f"{what}_error", lambda case: case["set"])
@@ -36,6 +39,12 @@ def points(data: Path) -> tuple[str, Any]:
         rows = apart[True] | {f"{name} (not in steady state)": row for name, row in apart[False].items()}
         tables.append(table(f"{what.upper()} from other pairs", rows))
         tables.append(table(f"{what.upper()}, the form alone", by_group(cases, f"{what}_inside", lambda case: case["set"])))
+    choices = {
+        ", ".join(servers): by_group(of_choice, "tpot_error", lambda case: "all of these")["all"]
+        for servers in validation_points.CHOICES
+        for of_choice in [[c for c in validation_points.validate(measured, servers) if c["explained"]]]
+    }
+    tables.append(table("TPOT from other pairs, by what is fitted for every server apart", choices))
     return "\n\n".join(tables), cases
 
 
@@ -70,7 +79,24 @@ def steps(data: Path) -> tuple[str, Any]:
     return table("run, second half from the first", groups), groups
 
 
-PARTS: dict[str, Callable[[Path], tuple[str, Any]]] = {"points": points, "operators": operators, "runs": runs, "steps": steps}
+def executed(results: Path) -> tuple[str, Any]:
+    """Simulated against executed: table and cases."""
+    cases = validation_executed.validate(results)
+    groups = by_group(cases, "error", lambda case: case["group"])
+    groups.pop("all")  # the same steps several times
+    shown = table("simulated against executed", groups)
+    if not any(not case["group"].startswith("CPU") for case in cases):
+        shown += f"\n\nOn a GPU nothing was executed yet: there is no results/{validation_executed.GPU}."
+    return shown, cases
+
+
+PARTS: dict[str, Callable[[Path], tuple[str, Any]]] = {
+    "points": points,
+    "operators": operators,
+    "runs": runs,
+    "steps": steps,
+    "executed": executed,
+}
 FOLDERS = {
     "points": validation_points.FILE.parent,
     "operators": validation_operators.FOLDER,
@@ -96,10 +122,11 @@ def main() -> None:
     options = parser.parse_args()
     results: dict[str, Any] = {"aim": {"median": AIM_MEDIAN, "p90": AIM_P90}}
     for name in options.only:
-        if not (options.data / FOLDERS[name]).is_dir():
+        folder = validation_executed.RESULTS if name == "executed" else options.data
+        if name in FOLDERS and not (folder / FOLDERS[name]).is_dir():
             print(f"{name}: skipped, {FOLDERS[name]} is not beside this checkout\n")
             continue
-        shown, results[name] = PARTS[name](options.data)
+        shown, results[name] = PARTS[name](folder)
         print(f"{shown}\n", flush=True)
     if options.json:
         options.json.write_text(json.dumps(short(results), indent=1), encoding="utf-8")

@@ -5,14 +5,17 @@ always has as many requests as its ``concurrency``, each with the same prompt an
 form of a ``LatencyModel`` (a constant, a time per response and one per KV token in an iteration, and one per token of
 prefill), whose coefficients are sums over what the hardware does: bytes of weights and of KV cache over memory bandwidth,
 operations over the peak, all-reduces over NVLink. How far from the data sheet each term is, is fitted (0 or more) on the
-points of all other pairs of model and GPU, never on points of the pair that is predicted. What the host takes is fitted for
-every server apart.
+points of all other pairs of model and GPU, never on points of the pair that is predicted. What the table does not say of a
+server is fitted for every server apart: what a layer takes whatever is in the batch (launches, norms), and what a KV token
+takes (its numbers may have one byte or two); a server without points in the fit has the mean of the others. There is no
+constant per iteration beside the one per layer: all servers but one were measured on one model only, so the two cannot be
+told apart there, and where they can, little is left for a constant (``constant_share``).
 
 In steady state every request costs all others one prefill while it runs, so an iteration of B requests has B / response
 tokens of them. Where the KV cache holds fewer requests than there are, the others wait, and by Little's law the first token
-comes later by their share of a residence. A set of points of which most took less than the data sheet's least for reading
-weights and caches and computing the prompts is no such server (its prompts were cached, or not counted): nothing is fitted on
-it.
+comes later by their share of a residence. A set of points of which more than a tenth took less than the data sheet's least for
+reading weights and caches (of one byte a number) and computing the prompts is no such server (its prompts were cached, or not
+counted): nothing is fitted on it.
 
 Beside every prediction stands the error of the same form fitted on the point's own set: what no transfer can be better than.
 """
@@ -35,8 +38,11 @@ FILE = Path("aiconfigurator-measured") / "silicon_llama_h100_h200.csv"
 USABLE = 0.9  # of GPU memory, less what activations take
 RESERVE_BYTES = 4e9
 NVLINK_BYTES_PER_S = 450e9
-KV_BYTES = {"vllm": 2, "trtllm": 1, "sglang": 1}  # of a number; not in the table: with 2 the last two would beat the bandwidth
-HOST = ("layers", "responses")  # what servers differ in
+KV_BYTES = {"vllm": 2, "trtllm": 1, "sglang": 2}  # of a number, for how many requests fit: usual beside weights of 8 bits
+LEAST_KV_BYTES = 1
+IMPOSSIBLE = 0.1  # share of a set's points that may be faster than its hardware
+SERVERS = ("layers", "kv")  # what servers differ in
+CHOICES = (SERVERS, ("kv",), *((*SERVERS, more) for more in ("responses", "weights", "prefill")))
 QUEUE = ("request", "others")  # how many requests come at once is not in the table and differs between servers' benchmarks
 
 
@@ -145,16 +151,16 @@ def prefill_all_reduce_s(point: Point) -> float:
 
 
 def terms(point: Point) -> dict[str, float]:
-    """What the data sheets say an iteration takes, term by term, in seconds (counts where the sheet says nothing)."""
+    """What the data sheets say an iteration takes, term by term, in seconds (counts where the sheet says nothing); a number of
+    the KV cache has one byte."""
     shape, gpu, degree, batch = SHAPES[point.model], GPUS[point.gpu], point.tensor_parallel, point.batch
     flops = gpu.flops * 2 / point.weight_bytes
     context = point.prompt_tokens + point.response_tokens / 2
     return {
-        "iteration": 1.0,
         "layers": float(shape.layers),
         "responses": batch,
         "weights": shape.parameters * point.weight_bytes / degree / gpu.bytes_per_s,
-        "kv": batch * context * shape.kv_numbers * KV_BYTES[point.backend] / degree / gpu.bytes_per_s,
+        "kv": batch * context * shape.kv_numbers * LEAST_KV_BYTES / degree / gpu.bytes_per_s,
         "operations": 2 * shape.parameters * batch / degree / flops,
         "all_reduces": 2.0 * shape.layers * (degree > 1),
         "prefill": prefill_operations(point) / degree / flops * batch / point.response_tokens,
@@ -182,7 +188,7 @@ class _Fit:
     ) -> None:
         self._servers, self._own = sorted({p.backend for p in train}), own
         columns = np.array([self._columns(p, row) for p, row in zip(train, rows, strict=True)])
-        self._weights: FloatArray = fit_nonnegative(columns, np.array(seconds))[0]
+        self.coefficients: FloatArray = fit_nonnegative(columns, np.array(seconds))[0]
 
     def _columns(self, point: Point, row: dict[str, float]) -> list[float]:
         known = point.backend in self._servers
@@ -191,11 +197,11 @@ class _Fit:
 
     def seconds(self, point: Point, row: dict[str, float]) -> float:
         """What the terms of a point come to."""
-        return float(np.array(self._columns(point, row)) @ self._weights)
+        return float(np.array(self._columns(point, row)) @ self.coefficients)
 
 
 def explained(points: Sequence[Point]) -> list[Point]:
-    """The points of sets that can be servers in steady state: most of them took at least what the data sheet says is needed."""
+    """The points of sets that can be servers in steady state: nearly all took at least what the data sheet says is needed."""
 
     def possible(point: Point) -> bool:
         least = terms(point)
@@ -203,14 +209,23 @@ def explained(points: Sequence[Point]) -> list[Point]:
 
     sets = {point.set for point in points}
     share = {one: float(np.mean([possible(p) for p in points if p.set == one])) for one in sets}
-    return [point for point in points if share[point.set] > 0.5]
+    return [point for point in points if share[point.set] >= 1 - IMPOSSIBLE]
+
+
+def constant_share(points: Sequence[Point]) -> float:
+    """Of what an 8B iteration takes whatever is in it, the share that a constant has beside the layers, fitted on the points of
+    the only server that was measured on both models."""
+    own = [point for point in points if point.backend == "trtllm"]
+    rows = [{"constant": 1.0, **terms(point)} for point in own]
+    constant_s, layer_s, *_ = _Fit(own, rows, [point.tpot_s for point in own], ()).coefficients
+    return float(constant_s / (constant_s + SHAPES["8B"].layers * layer_s))
 
 
 class _Model:
     """Both times of any point, by what the training points say."""
 
-    def __init__(self, train: Sequence[Point]) -> None:
-        self._each = _Fit(train, [terms(p) for p in train], [p.tpot_s for p in train], HOST)
+    def __init__(self, train: Sequence[Point], servers: Sequence[str]) -> None:
+        self._each = _Fit(train, [terms(p) for p in train], [p.tpot_s for p in train], servers)
         self._first = _Fit(train, [first_token_terms(p, p.tpot_s) for p in train], [p.ttft_s for p in train], QUEUE)
 
     def errors(self, point: Point) -> tuple[float, float]:
@@ -220,13 +235,14 @@ class _Model:
         return signed_error(tpot_s, point.tpot_s), signed_error(ttft_s, point.ttft_s)
 
 
-def validate(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """Every point, predicted by a model that was fitted on all pairs of model and GPU but its own."""
+def validate(points: Sequence[Point], servers: Sequence[str] = SERVERS) -> list[dict[str, Any]]:
+    """Every point, predicted by a model that was fitted on all pairs of model and GPU but its own; ``servers``: the terms that
+    are fitted for every server apart."""
     known = explained(points)
-    inside = {one: _Model([p for p in points if p.set == one]) for one in dict.fromkeys(p.set for p in points)}
+    inside = {one: _Model([p for p in points if p.set == one], servers) for one in dict.fromkeys(p.set for p in points)}
     cases = []
     for pair in dict.fromkeys(p.pair for p in points):
-        model = _Model([p for p in known if p.pair != pair])
+        model = _Model([p for p in known if p.pair != pair], servers)
         for point in [p for p in points if p.pair == pair]:
             (tpot, ttft), (own_tpot, own_ttft) = model.errors(point), inside[point.set].errors(point)
             cases.append(

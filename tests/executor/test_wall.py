@@ -22,7 +22,7 @@ from rlhfless.executor.wall import WallStep
 from rlhfless.trace.checks import validate
 from solver import Cluster, Plan, PlanningError
 from solver.objective import StepRest
-from solver.rules import ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
+from solver.rules import SIGNAL_TOKENS, ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
 
 LENGTHS = [3, 9, 1, 14, 6, 22, 2, 17, 11, 5, 8, 30]
 GROUPS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [10, 11]]
@@ -151,6 +151,27 @@ def test_restless_moves_change_no_token(
     rule = Restless(seed, period_s=0.004, late=True)
     record = pool.run_step(actor_plan("static", rule), requests(), factory, LATENCY, CLUSTER, migration="move")
     assert token_bytes(record) == token_bytes(undisturbed)
+
+
+def test_a_rule_sees_signals_of_the_tokens_that_were_reported(pool: ProcessPool, factory: TorchEngineFactory) -> None:
+    """Whatever moves meanwhile: what is told is the mean over the last of the tokens that the same state counts."""
+    rule, telling = Restless(1, period_s=0.004, late=True), replace(factory, signals=("eos_logprob",))
+    record = pool.run_step(actor_plan("static", rule), requests(), telling, LATENCY, CLUSTER, migration="move")
+    seen = [state for state in record.rule.seen if state.signals is not None]
+    assert seen, "the rule is asked while something runs"
+    running = 0
+    for state in seen:
+        for response, told in enumerate(state.signals["eos_logprob"].tolist()):
+            tokens = int(state.generated_tokens[response])
+            if state.complete[response] or not tokens:
+                assert math.isnan(told)
+            else:
+                values = record.completions[response].signals["eos_logprob"][max(0, tokens - SIGNAL_TOKENS) : tokens]
+                assert told == pytest.approx(float(values.mean()), rel=1e-5)
+                running += 1
+    assert running > 10
+    silent = pool.run_step(actor_plan("static", Restless(1)), requests(), factory, LATENCY, CLUSTER)
+    assert all(state.signals is None for state in silent.rule.seen)
 
 
 def test_forced_lengths_and_new_weights(pool: ProcessPool) -> None:

@@ -1,0 +1,159 @@
+"""What an executed run's steps took, from its allocations and spans: generation, what no schedule changes, what waits for it.
+
+Knows traces and simulated results; nothing of pages. Generation is what decode and prefill actors do, from the first GPU that
+one of them held to the last span of any. All else is as it was measured: the seconds of a step outside generation, and the
+GPU-seconds of all other holders. Only what those hold while generation goes on, and no span covers, waits for it, and takes as
+many GPU-seconds longer or shorter as generation does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.accounting.measured import Calibration, calibration
+from rlhfless.accounting.savings import Whole, compared
+from rlhfless.latency import scaled
+from rlhfless.scheduling import PlanningInput
+from rlhfless.simulate import Setting, Simulation, logged_steps, simulate_steps
+from rlhfless.trace import Trace
+from rlhfless.trace.metrics import interval_union_s
+from solver.assemble import assemble
+from solver.latency import LatencyModel
+from solver.plan import Plan
+
+GENERATES = ("decode", "prefill")  # roles
+AFTERWARDS = ("prepare", "learn")  # phases of a generating actor that are no generation
+CHANGES = ("cut", "move", "lost")  # events after which a response did not stay where it was dealt to
+
+
+def executed_steps(trace: Trace) -> pd.DataFrame:
+    """What every step with generation took, as the trace says.
+
+    Returns:
+        One row per step: ``step, time_s, gpu_s`` (billed), ``generation_s, generation_gpu_s`` (billed to actors), ``working_s``
+        (the longest that an actor went on from its first prefill or decode span to its last), ``fixed_s`` (the step without
+        generation), ``fixed_gpu_s`` (other holders, but for what follows), ``waiting_gpus`` (GPUs that other holders held for
+        nothing while generation went on, in its mean).
+    """
+    spans = trace.spans[~trace.spans["background"].to_numpy(dtype=bool)]
+    by_holder = dict(list(spans.groupby(["step", "holder"], sort=False))) if len(spans) else {}
+    rows = []
+    for step, own in trace.allocations.groupby("step", sort=True):
+        generating = own["role"].isin(GENERATES).to_numpy()
+        if not generating.any():
+            continue
+        seconds = (own["end_s"] - own["start_s"]).to_numpy(dtype=float)
+        gpus = np.array([len(ids) for ids in own["gpu_ids"]])
+        actors = own[generating]
+        theirs = [by_holder[step, name] for name in actors["holder"].unique() if (step, name) in by_holder]
+        theirs = [one for s in theirs if len(one := s[~s["phase"].isin(AFTERWARDS)])]
+        begin = float(actors["start_s"].min())
+        end = max((float(s["end_s"].max()) for s in theirs), default=float(actors["end_s"].max()))
+        waiting = 0.0
+        for one in own[~generating].itertuples():
+            since, until = max(begin, one.start_s), min(end, one.end_s)
+            if until > since:
+                its = by_holder.get((step, one.holder), spans.iloc[:0])
+                busy = interval_union_s(np.maximum(its["start_s"], since), np.minimum(its["end_s"], until))
+                waiting += len(one.gpu_ids) * (until - since - busy)
+        time_s = float(own["end_s"].max() - own["start_s"].min())
+        rows.append(
+            {
+                "step": int(step), "time_s": time_s, "gpu_s": float(gpus @ seconds), "generation_s": end - begin,
+                "generation_gpu_s": float((gpus * seconds)[generating].sum()), "working_s": _working_s(theirs),
+                "fixed_s": time_s - (end - begin), "fixed_gpu_s": float((gpus * seconds)[~generating].sum()) - waiting,
+                "waiting_gpus": waiting / (end - begin) if end > begin else 0.0,
+            }
+        )  # fmt: skip
+    return pd.DataFrame(rows, columns=STEP_COLUMNS)
+
+
+STEP_COLUMNS = ["step", "time_s", "gpu_s", "generation_s", "generation_gpu_s", "working_s", "fixed_s", "fixed_gpu_s",
+                "waiting_gpus"]  # fmt: skip
+
+
+def _working_s(actors: Sequence[pd.DataFrame]) -> float:
+    works = [s[s["phase"].isin(["prefill", "decode"])] for s in actors]
+    return max((float(s["end_s"].max() - s["start_s"].min()) for s in works if len(s)), default=float("nan"))
+
+
+def savings_of_executed(
+    simulation: Simulation, took: pd.DataFrame, policies: Sequence[str], steps: Sequence[int]
+) -> pd.DataFrame:
+    """What each policy would have saved of what the run took and was billed.
+
+    Args:
+        simulation: generation alone (no ``StepRest``) under ``policies``. took: ``executed_steps``. steps: that are compared.
+
+    Returns:
+        See ``compared``.
+    """
+    rows = took.set_index("step").loc[list(steps)]
+    fixed_s, fixed_gpu_s, waiting = (rows[name].to_numpy(dtype=float) for name in ("fixed_s", "fixed_gpu_s", "waiting_gpus"))
+
+    def whole(generation_s: np.ndarray, gpu_s: np.ndarray) -> Whole:
+        return Whole(generation_s + fixed_s, gpu_s + fixed_gpu_s + waiting * generation_s)
+
+    own = Whole(rows["time_s"].to_numpy(dtype=float), rows["gpu_s"].to_numpy(dtype=float))
+    return compared(simulation, policies, steps, {"as executed": own}, whole)
+
+
+@dataclass(frozen=True)
+class AsExecuted:
+    """The policy that gives every response to the actor that had it, and right at the beginning.
+
+    Attributes:
+        actor_of: (R,) names of actors, in the workload's order.
+    """
+
+    actor_of: tuple[str, ...]
+    name: str = "as executed"
+    clairvoyant: bool = False
+
+    def plan(self, given: PlanningInput) -> Plan:
+        """See ``SchedulingPolicy``."""
+        names, owner = np.unique(np.array(self.actor_of), return_inverse=True)
+        groups = [np.flatnonzero(owner == i) for i in range(len(names))]
+        return assemble(self.name, groups, given.workload, given.cluster, given.latency, given.rest, admission=given.admission)
+
+
+def calibrated_by_spans(
+    trace: Trace, setting: Setting, took: pd.DataFrame, steps: Sequence[int]
+) -> tuple[LatencyModel, Calibration]:
+    """The latency model with the trace's own starts and syncs (medians of its spans), and scaled so that its actors, with the
+    responses that they had, work as long as they did.
+
+    Args:
+        took: ``executed_steps``. steps: that are looked at; those in which responses moved or an actor was lost tell nothing,
+            as the trace does not say what each actor decoded of a response, and no more do those with more actors than fit.
+
+    Returns:
+        The model, and how the measured times stand to its own; of fewer than two steps nothing is learned, and its times stay.
+    """
+    changed = set(trace.events.loc[trace.events["name"].isin(CHANGES), "step"])
+    actors = trace.rollouts.get("actor")
+    known = set() if actors is None else set(trace.rollouts["step"]) - set(trace.rollouts.loc[actors.isna(), "step"])
+    work_only = replace(setting, latency=replace(setting.latency, start_s=0.0, sync_s=0.0))
+    usable = [step for step in steps if step in known and step not in changed]
+    simulated = {}
+    for one in logged_steps(trace.rollouts, response_limit=setting.response_limit, steps=usable):
+        names = tuple(one.rows["actor"].astype(str))
+        if len(set(names)) <= setting.cluster.max_actors:
+            simulated[one.step] = float(simulate_steps([one], work_only, [AsExecuted(names)]).steps["time_s"].iloc[0])
+    measured = pd.DataFrame({"step": took["step"], "generate_s": took["working_s"]})
+    found = calibration(measured, pd.Series({step: time_s for step, time_s in simulated.items() if time_s > 0}, dtype=float))
+    latency = scaled(setting.latency, found.factor)
+    return replace(
+        latency,
+        start_s=_median_s(trace, "start", latency.start_s),
+        sync_s=_median_s(trace, "sync", latency.sync_s),
+    ), found
+
+
+def _median_s(trace: Trace, phase: str, otherwise: float) -> float:
+    rows = trace.spans[trace.spans["phase"] == phase]
+    return float((rows["end_s"] - rows["start_s"]).median()) if len(rows) else otherwise

@@ -1,0 +1,120 @@
+"""What an executed run could have saved: against itself nothing, of what is fixed nothing, never more than the bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhfless.accounting import calibrated_by_spans, executed_steps, savings_of_executed
+from rlhfless.latency import load_profile, scaled
+from rlhfless.report_study import study_executed
+from rlhfless.simulate import Setting, Simulation, simulate
+from rlhfless.trace import Trace
+from solver.cluster import Cluster
+
+SETTING = Setting(Cluster(1, 8, 2, kind="l40s", usd_per_gpu_hour=3.6), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05)
+POLICIES = ("static", "release", "fold")
+
+
+def rollouts(steps: int = 4, prompts: int = 12) -> pd.DataFrame:
+    rng = np.random.default_rng(5)
+    rows = [
+        {"run": "r", "step": s, "epoch": s, "prompt_id": f"p{p}", "sample": k, "prompt_tokens": 50,
+         "response_tokens": int(np.clip(rng.lognormal(5 + 0.1 * p, 0.4), 1, 1500)), "finish_reason": "stop"}
+        for s in range(steps) for p in range(prompts) for k in range(4)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture(scope="module")
+def simulation() -> Simulation:
+    return simulate(rollouts(), SETTING, ["static", "random", "fold"])
+
+
+def learning(trace: Trace, seconds: float, gpus: int = 1) -> Trace:
+    """The trace with a learner of so many GPUs beside the cluster, held all the step, that learns after generation."""
+    held, worked = trace.allocations.copy(), trace.spans.copy()
+    more: list[dict[str, Any]] = []
+    for step, own in held.groupby("step"):
+        begin, end = float(own["start_s"].min()), float(own["end_s"].max())
+        ids = [100 * (int(str(step)) + 1) + i for i in range(gpus)]  # steps of this trace follow without a rest between them
+        more.append({**own.iloc[0].to_dict(), "holder": "learner", "role": "learner", "gpu_ids": ids, "start_s": begin,
+                     "end_s": end + seconds})  # fmt: skip
+        span = {"run": "r", "step": step, "holder": "learner", "phase": "learn", "start_s": end, "end_s": end + seconds}
+        worked = pd.concat([worked, pd.DataFrame([span])], ignore_index=True)
+    held = pd.concat([held, pd.DataFrame(more)], ignore_index=True)
+    return Trace(trace.rollouts, held, worked, trace.events, meta=trace.meta)
+
+
+def test_a_step_is_generation_what_waits_for_it_and_the_rest() -> None:
+    same = {"run": "r", "step": 0, "kind": "l40s", "usd_per_gpu_s": 0.01}
+    held = [
+        {"holder": "actor-0", "role": "decode", "gpu_ids": [0, 1], "start_s": 0.0, "end_s": 4.0, **same},
+        {"holder": "actor-1", "role": "decode", "gpu_ids": [2, 3], "start_s": 0.0, "end_s": 10.0, **same},  # held on
+        {"holder": "learner", "role": "learner", "gpu_ids": [4], "start_s": 0.0, "end_s": 10.0, **same},
+    ]
+    spans = [
+        {"holder": "actor-0", "phase": "decode", "start_s": 1.0, "end_s": 4.0, "run": "r", "step": 0},
+        {"holder": "actor-1", "phase": "decode", "start_s": 0.5, "end_s": 3.0, "run": "r", "step": 0},
+        {"holder": "learner", "phase": "prepare", "start_s": 3.0, "end_s": 5.0, "run": "r", "step": 0},
+        {"holder": "learner", "phase": "learn", "start_s": 5.0, "end_s": 10.0, "run": "r", "step": 0},
+    ]
+    row = executed_steps(Trace(rollouts(1), held, spans)).iloc[0]
+    assert (row["time_s"], row["generation_s"], row["working_s"], row["fixed_s"]) == (10.0, 4.0, 3.0, 6.0)
+    assert (row["gpu_s"], row["generation_gpu_s"]) == (8.0 + 20.0 + 10.0, 28.0)
+    assert row["waiting_gpus"] == pytest.approx(3.0 / 4.0)  # until its preparation began
+    assert row["fixed_gpu_s"] == pytest.approx(7.0)
+
+
+def test_a_trace_without_generation_has_no_steps() -> None:
+    learns = {"holder": "learner", "role": "learner", "gpu_ids": [4], "start_s": 0.0, "end_s": 10.0, "run": "r", "step": 0}
+    assert executed_steps(Trace(rollouts(1), [{**learns, "kind": "l40s", "usd_per_gpu_s": 0.0}])).empty
+
+
+@pytest.mark.parametrize("policy", ["static", "random", "fold"])
+def test_against_itself_a_run_saves_nothing(simulation: Simulation, policy: str) -> None:
+    took = executed_steps(learning(simulation.traces[policy], 3.0))
+    row = savings_of_executed(simulation, took, (policy,), [0, 1, 2, 3]).iloc[0]
+    own = row.drop(["policy", "time most", "GPU-seconds most"]).astype(float)
+    assert own.to_numpy() == pytest.approx(0.0, abs=1e-9)
+
+
+def test_work_that_no_schedule_changes_dilutes_savings(simulation: Simulation) -> None:
+    trace = simulation.traces["static"]
+    alone, whole = (
+        savings_of_executed(simulation, executed_steps(t), ("fold",), [0, 1, 2, 3]).iloc[0]
+        for t in (trace, learning(trace, 60.0))
+    )
+    assert 0 < whole["GPU-seconds mean"] < alone["GPU-seconds mean"]
+    assert whole["time most"] < 0.5 * alone["time most"]
+    for row in (alone, whole):
+        assert row["time high"] <= row["time most"] + 1e-9
+        assert row["GPU-seconds high"] <= row["GPU-seconds most"] + 1e-9
+
+
+def test_a_run_that_was_slower_than_its_profile_corrects_it() -> None:
+    slow = replace(SETTING, latency=replace(scaled(SETTING.latency, 1.7), start_s=5.0))
+    trace = simulate(rollouts(), slow, ["static"]).traces["static"]
+    latency, found = calibrated_by_spans(trace, SETTING, executed_steps(trace), [0, 1, 2, 3])
+    assert (found.factor, found.steps) == (pytest.approx(1.7, rel=1e-6), 4)
+    assert (latency.start_s, latency.sync_s) == (pytest.approx(5.0), pytest.approx(slow.latency.sync_s))
+    assert latency.base_s == pytest.approx(slow.latency.base_s)
+
+
+def test_steps_whose_responses_moved_correct_nothing(simulation: Simulation) -> None:
+    trace = simulation.traces["static"]
+    moved = [{"run": "r", "step": s, "time_s": 0.1, "name": "move"} for s in (0, 1, 2)]
+    trace = Trace(trace.rollouts, trace.allocations, trace.spans, moved)
+    found = calibrated_by_spans(trace, SETTING, executed_steps(trace), [0, 1, 2, 3])[1]
+    assert (found.factor, found.steps) == (1.0, 0)  # one step is left, which proves nothing
+
+
+def test_what_is_found_of_an_executed_run_counts_its_rest(simulation: Simulation) -> None:
+    found = study_executed(learning(simulation.traces["static"], 6.0), SETTING, 2)
+    assert found.calibrated.factor == pytest.approx(1.0)
+    assert found.took["fixed_s"].to_numpy() == pytest.approx(6.0)
+    assert found.best_cost["GPU-seconds mean"] > 0.1  # static holds all GPUs until the last response
