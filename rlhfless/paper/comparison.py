@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.paper.machine import Machine
-from rlhfless.paper.possible import curve_of, possible, share_of_possible
 from rlhfless.paper.workloads import History
 from rlhfless.predict import Predictor
 from rlhfless.scheduling import SchedulingPolicy, make_policy
 from rlhfless.scheduling.fixed import Static
 from rlhfless.simulate import Setting, Simulation, simulate
 from solver.objective import Objective, StepRest
+from solver.possible import curve_of, possible, share_of_possible
 
 WEIGHT = 0.7  # lambda of the paper, and of our objective
 SCOPES = ("step", "generation")

@@ -11,7 +11,6 @@ from paper_samples import BESIDE
 from rlhfless.latency import load_profile
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S
-from rlhfless.paper.possible import curve_of, possible, share_of_possible
 from rlhfless.paper.variants import Deduplicated, FixedActors, PrefillActor
 from rlhfless.paper.workloads import Sources, modelled
 from rlhfless.scheduling import PlanningInput, make_policy
@@ -19,6 +18,7 @@ from rlhfless.scheduling.fixed import Static
 from solver import Cluster, PlanningError, Workload, plan_generation
 from solver.clairvoyant import clairvoyant_bound
 from solver.evaluate import evaluate
+from solver.possible import curve_of, possible, share_of_possible
 
 CLUSTER = Cluster(2, 8, 2, "l40s")
 LATENCY = load_profile("l40s-qwen2.5-3b-tp2")
