@@ -6,9 +6,12 @@ shows only as bars are unknown and never guessed.
 """
 
 from rlhfless.paper.catalogue import FIGURES, chosen
+from rlhfless.paper.claims import claims
 from rlhfless.paper.findings import findings
 from rlhfless.paper.parts import Caption, Numbers, PaperFigure
 from rlhfless.paper.workloads import Sources
-from rlhfless.paper.write import write_figures
+from rlhfless.paper.write import described, write_figures
 
-__all__ = ["FIGURES", "Caption", "Numbers", "PaperFigure", "Sources", "chosen", "findings", "write_figures"]
+__all__ = [
+    "FIGURES", "Caption", "Numbers", "PaperFigure", "Sources", "chosen", "claims", "described", "findings", "write_figures",
+]  # fmt: skip

@@ -14,13 +14,14 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.paper.machine import Machine
-from rlhfless.paper.possible import curve_of, possible, share_of_possible
 from rlhfless.paper.workloads import History
 from rlhfless.predict import Predictor
 from rlhfless.scheduling import SchedulingPolicy, make_policy
 from rlhfless.scheduling.fixed import Static
+from rlhfless.scheduling.rlhfuse import RLHFuse
 from rlhfless.simulate import Setting, Simulation, simulate
 from solver.objective import Objective, StepRest
+from solver.possible import curve_of, possible, share_of_possible
 
 WEIGHT = 0.7  # lambda of the paper, and of our objective
 SCOPES = ("step", "generation")
@@ -28,21 +29,22 @@ POLICIES = (
     "static", "static-generation", "random", "rlhfuse", "rlhfless", "solver", "solver+replan", "oracle", "oracle+replan",
 )  # fmt: skip
 PATIENCE = 1000.0  # searches end by counting their work, however busy the machine is, so that numbers are the same
-HELD = frozenset({"static"})
+HELD = frozenset({"static", "static-all"})
 """Policies whose actors keep their GPUs until learning is over."""
 LABELS = {
     "static": "naive static, 3 actors, held through the step",
     "static-generation": "naive static, held through generation",
     "random": "right-sized random, released when done",
-    "static-all": "naive static, all actors that fit",
-    "rlhfuse": "RLHFuse's cut on static actors",
+    "static-all": "naive static, all actors that fit, held through the step",
+    "rlhfuse": "RLHFuse's cut, 3 actors",
+    "rlhfuse-all": "RLHFuse's cut, all actors that fit",
     "rlhfless": "RLHFless (paper's rule)",
     "rlhfless, 3 actors": "RLHFless on 3 actors",
     "solver": "ours: solver",
     "solver+replan": "ours: solver, re-planning",
     "oracle": "oracle: true lengths",
     "oracle+replan": "oracle, re-planning",
-    "bound": "bound: no policy is better",
+    "bound": "bound: least time and cost together",
 }
 COLUMNS = ["policy", "step", "actors", "moves", "generation_s", "generation_gpu_s", "generation_idle_gpu_s",
            "step_s", "step_gpu_s", "step_idle_gpu_s"]  # fmt: skip
@@ -77,13 +79,18 @@ def label_of(policy: str) -> str:
 
 
 def policy_named(name: str, static_actors: int, tau: float = 0.7) -> SchedulingPolicy:
-    """A policy of ``POLICIES``.
+    """A policy of ``LABELS``.
 
     Raises:
         PolicyError: the name is unknown.
     """
-    if name == "static-generation":
-        return Static(static_actors, name=name)
+    own: dict[str, SchedulingPolicy] = {
+        "static-generation": Static(static_actors, name=name),
+        "static-all": Static(name=name),
+        "rlhfuse-all": RLHFuse(name=name),
+    }
+    if name in own:
+        return own[name]
     return make_policy(name, tau=tau, static_actors=static_actors)
 
 
@@ -104,6 +111,7 @@ def compare(
     predictor: Predictor | None = None,
     most_steps: int | None = None,
     weight: float = WEIGHT,
+    admission: str = "reserve",
     time_limit_s: float = 0.3,
     seed: int = 0,
 ) -> Outcome:
@@ -114,6 +122,7 @@ def compare(
         policies: names of ``POLICIES`` or policy objects.
         held: names of those whose actors keep their GPUs until learning is over.
         most_steps: only the last so many steps with history.
+        admission: how KV memory is given out, where it is short (``solver.admission``).
     """
     steps = history.evaluated if most_steps is None else history.last(most_steps)
     rest = rest_of(history, machine, algorithm, steps)
@@ -123,6 +132,7 @@ def compare(
         Objective(weight),
         response_limit=history.response_limit,
         time_limit_s=time_limit_s,
+        admission=admission,
         seed=seed,
         patience=PATIENCE,
     )
@@ -140,12 +150,15 @@ def compare(
     return Outcome(history, machine, algorithm, rest, learner_gpu_s, table[COLUMNS].reset_index(drop=True), result)
 
 
-def totals(outcome: Outcome, weight: float = WEIGHT) -> pd.DataFrame:
+def totals(outcome: Outcome, weight: float = WEIGHT, naive: str = "static") -> pd.DataFrame:
     """One row per scope and policy, and the bound's.
+
+    Args:
+        naive: the policy that all others are compared with.
 
     Returns:
         ``scope, policy, steps, time_s, gpu_s, idle_gpu_s, bound_gpu_s`` (the bound at the policy's own time), ``speedup`` and
-        ``cost_saved`` (against ``static``), ``value`` (``T^w C^(1-w)`` over that of ``static``), ``share`` (of the possible),
+        ``cost_saved`` (against ``naive``), ``value`` (``T^w C^(1-w)`` over that of ``naive``), ``share`` (of the possible),
         ``most_speedup`` and ``most_cost_saved`` (of any policy, at any cost and at any time).
     """
     simulated, rows = outcome.simulation, []
@@ -159,9 +172,9 @@ def totals(outcome: Outcome, weight: float = WEIGHT) -> pd.DataFrame:
         rest_s, rest_gpu_s = (outcome.rest.seconds, outcome.learner_gpu_s) if scope == "step" else (0.0, 0.0)
         best = possible(curves, weight, rest_s, rest_gpu_s)
         of = dict(iter(outcome.steps.groupby("policy", sort=False)))
-        static_s, static_gpu_s = float(of["static"][f"{scope}_s"].sum()), float(of["static"][f"{scope}_gpu_s"].sum())
-        naive = value(static_s, static_gpu_s)
-        most = {"most_speedup": static_s / best.shortest_s, "most_cost_saved": 1 - best.least_gpu_s / static_gpu_s}
+        naive_s, naive_gpu_s = float(of[naive][f"{scope}_s"].sum()), float(of[naive][f"{scope}_gpu_s"].sum())
+        start = value(naive_s, naive_gpu_s)
+        most = {"most_speedup": naive_s / best.shortest_s, "most_cost_saved": 1 - best.least_gpu_s / naive_gpu_s}
         for name, own in of.items():
             time_s, gpu_s = float(own[f"{scope}_s"].sum()), float(own[f"{scope}_gpu_s"].sum())
             least = sum(
@@ -171,16 +184,16 @@ def totals(outcome: Outcome, weight: float = WEIGHT) -> pd.DataFrame:
             rows.append(
                 {
                     "scope": scope, "policy": name, "steps": len(own), "time_s": time_s, "gpu_s": gpu_s,
-                    "idle_gpu_s": float(own[f"{scope}_idle_gpu_s"].sum()), "bound_gpu_s": least, "speedup": static_s / time_s,
-                    "cost_saved": 1 - gpu_s / static_gpu_s, "value": value(time_s, gpu_s) / naive,
-                    "share": share_of_possible(value(time_s, gpu_s), naive, best.value), **most,
+                    "idle_gpu_s": float(own[f"{scope}_idle_gpu_s"].sum()), "bound_gpu_s": least, "speedup": naive_s / time_s,
+                    "cost_saved": 1 - gpu_s / naive_gpu_s, "value": value(time_s, gpu_s) / start,
+                    "share": share_of_possible(value(time_s, gpu_s), start, best.value), **most,
                 }
             )  # fmt: skip
         rows.append(
             {
                 "scope": scope, "policy": "bound", "steps": len(simulated.bounds), "time_s": best.time_s, "gpu_s": best.gpu_s,
-                "idle_gpu_s": np.nan, "bound_gpu_s": best.gpu_s, "speedup": static_s / best.time_s,
-                "cost_saved": 1 - best.gpu_s / static_gpu_s, "value": best.value / naive, "share": 1.0, **most,
+                "idle_gpu_s": np.nan, "bound_gpu_s": best.gpu_s, "speedup": naive_s / best.time_s,
+                "cost_saved": 1 - best.gpu_s / naive_gpu_s, "value": best.value / start, "share": 1.0, **most,
             }
         )  # fmt: skip
     return pd.DataFrame(rows)

@@ -18,6 +18,7 @@ from rlhfless.paper.workloads import History, Sources, modelled
 from rlhfless.plots.style import styled
 
 TITLE_4A = "Figure 4a: response lengths of data sets"
+MODEL, SMOOTH = "length model", 20
 TITLE_4B = "Figure 4b: mean response length while training"
 
 
@@ -54,7 +55,9 @@ def plot_4a(setting: Setting, found: Numbers) -> go.Figure:
     for i, ((name, basis), own) in enumerate(found.table.groupby(["data_set", "basis"], sort=False)):
         line = {"color": COLOURS[i % len(COLOURS)], "dash": "dot" if basis == "length model" else "solid", "width": 2.5}
         fig.add_scatter(x=own["tokens"], y=own["share"], mode="lines", name=f"{name} ({basis})", line=line)
-    fig.update_xaxes(title="response length (tokens, logarithmic)", type="log", dtick="D2")
+    fig.update_xaxes(
+        title="response length (tokens, logarithmic)", type="log", tickvals=[10, 20, 50, 100, 200, 500, 1000, 2000, 4000]
+    )
     fig.update_yaxes(title="share of responses that are shorter", tickformat=".0%")
     return styled(
         fig, TITLE_4A, "solid: lengths that a model generated; dotted: stated length models", legend=WIDE_LEGEND, height=500
@@ -63,44 +66,47 @@ def plot_4a(setting: Setting, found: Numbers) -> go.Figure:
 
 def caption_4a(setting: Setting, found: Numbers) -> Caption:
     """See ``Caption``."""
-    spread = []
+    spread, tails = [], []
     for (name, basis), own in found.table.groupby(["data_set", "basis"], sort=False):
         by = own.set_index("share")["tokens"]
         spread.append(f"{name} ({basis}) {by.iloc[len(by) // 2]:.0f} / {np.interp(0.99, by.index, by):.0f}")
+        tails.append(float(np.interp(0.99, by.index, by)) / float(by.iloc[len(by) // 2]))
     models = "; ".join(f"{m.name}: {m.basis}" for m in MODELS)
     return Caption(
         "GSM8K and MATH-500 (public logs), arithmetic (this project's own run), where they are shown as lines without dots.",
         f"Lognormal lengths. {models}.",
         "Distributions per data set, as a picture only: no number is printed.",
-        "Median and 99 % quantile in tokens: " + ", ".join(spread) + ". What schedules live from is there in all of them: a "
-        "tail of a few long responses, behind which GPUs wait.",
+        "Median and 99 % quantile in tokens: " + ", ".join(spread) + f". The longest 1 % are at least {min(tails):.1f} to "
+        f"{max(tails):.1f} times as long as the median, and caps hide how much more: GPUs wait for these few.",
     )
 
 
 def numbers_4b(setting: Setting, sources: Sources) -> Numbers:
-    """``data_set, basis, step, mean_tokens``."""
-    tables = []
-    log = sources.gsm8k_steps()
-    if log is not None:
-        tables.append(log.assign(data_set="GSM8K", basis="log"))
+    """``data_set, basis, step, mean_tokens, smooth_tokens`` (mean of ``SMOOTH`` steps where a log has more than 100)."""
+    tables = [log.assign(data_set=name, basis="log") for name, log in sources.mean_lengths().items()]
     shipped = sources.shipped()
     mean = shipped.rollouts.groupby("step")["response_tokens"].mean()
     own = pd.DataFrame({"step": mean.index.astype(int), "mean_tokens": mean.to_numpy()})
     tables.append(own.assign(data_set=shipped.name, basis=shipped.basis))
-    return Numbers(pd.concat(tables, ignore_index=True)[["data_set", "basis", "step", "mean_tokens"]])
+    for table in tables:
+        steps = SMOOTH if len(table) > 100 else 1
+        table["smooth_tokens"] = table["mean_tokens"].rolling(steps, min_periods=1).mean()
+    return Numbers(pd.concat(tables, ignore_index=True)[["data_set", "basis", "step", "mean_tokens", "smooth_tokens"]])
 
 
 def plot_4b(setting: Setting, found: Numbers) -> go.Figure:
-    """Mean length by step."""
+    """Mean length over each run."""
     fig = go.Figure()
     for i, ((name, basis), own) in enumerate(found.table.groupby(["data_set", "basis"], sort=False)):
         fig.add_scatter(
-            x=own["step"], y=own["mean_tokens"], mode="lines+markers", name=f"{name} ({basis})",
+            x=(own["step"] + 1) / len(own), y=own["smooth_tokens"], mode="lines+markers" if len(own) <= 100 else "lines",
+            name=f"{name} ({basis}, {len(own)} {'epochs' if basis == 'shipped run' else 'steps'})",
             line={"color": COLOURS[i], "dash": DASHES[i]}, marker={"symbol": SYMBOLS[i], "size": 7},
         )  # fmt: skip
-    fig.update_xaxes(title="training step (of the arithmetic run: epoch)")
+    fig.update_xaxes(title="share of the run", tickformat=".0%")
     fig.update_yaxes(title="mean response length (tokens)", rangemode="tozero")
-    return styled(fig, TITLE_4B, "every step of a log is another batch of prompts", legend=WIDE_LEGEND)
+    note = f"every step is another batch of prompts; runs of more than 100 steps: mean of the last {SMOOTH}"
+    return styled(fig, TITLE_4B, note, legend=WIDE_LEGEND)
 
 
 def caption_4b(setting: Setting, found: Numbers) -> Caption:
@@ -109,12 +115,14 @@ def caption_4b(setting: Setting, found: Numbers) -> Caption:
     for (name, basis), own in found.table.groupby(["data_set", "basis"], sort=False):
         third = max(1, len(own) // 3)
         first, last = own["mean_tokens"].iloc[:third].mean(), own["mean_tokens"].iloc[-third:].mean()
-        moved.append(f"{name} ({basis}) from {first:.0f} to {last:.0f} tokens (first and last third of the steps)")
+        moved.append(f"{name} ({basis}) from {first:.0f} to {last:.0f}")
+    real = sorted({f"{n} ({b})" for n, b in zip(found.table["data_set"], found.table["basis"], strict=True) if b != MODEL})
     return Caption(
-        "Everything that is called a log or a run.",
-        "Nothing, unless the legend says 'length model'.",
+        f"Mean lengths of {', '.join(real)}." if real else "Nothing: no log is at hand.",
+        "Nothing." if MODEL not in set(found.table["basis"]) else "What the legend calls a length model.",
         "Mean length moves with training, as a picture only: no number is printed.",
-        "; ".join(moved) + ". How far and where to depends on task and reward, so no direction is claimed.",
+        "Tokens, from the first to the last third of the run: " + "; ".join(moved) + ". How far and where to depends on task "
+        "and reward, so no direction is claimed.",
     )
 
 

@@ -71,7 +71,7 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
     table = found.table
     rows = sorted(table["holder"].unique(), key=lambda h: (h != "learner", h), reverse=True)
     node = table.groupby("holder")["node"].first()
-    label = {h: f"{'prefill actor (learner)' if h == 'learner' else h.replace('-', ' ')}, node {node[h]}" for h in rows}
+    label = {h: f"{'prefill actor (learner GPUs)' if h == 'learner' else h.replace('-', ' ')}, node {node[h]}" for h in rows}
     fig = go.Figure()
     for phase in ("held", *PHASES):
         own = table[table["phase"] == phase]
@@ -100,7 +100,8 @@ def caption(setting: Setting, found: Numbers) -> Caption:
         "Nothing.",
         f"One step of the length model of GSM8K with prompts of about {setting.prompt_tokens:.0f} tokens. The prefill actor "
         f"is on {setting.machine.learner_gpus} GPUs of the learner, taken to be as fast per GPU as an actor. Links at "
-        "nominal rates: 32 GB/s in a node (PCIe), 50 GB/s between nodes (400 Gbit/s).",
+        "nominal rates: 32 GB/s in a node (PCIe), 50 GB/s between nodes (400 Gbit/s). The learner's GPUs are held all the time "
+        "here; the other figures charge them from the end of generation on.",
         "A timeline as a picture, and the rule that transfers are hidden when every other actor is done by the time of the "
         "first.",
         f"{done} of {others} other actors are done before the one with the longest group. The prefill actor computes for "

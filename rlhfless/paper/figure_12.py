@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.paper.comparison import POLICIES, compare, label_of, totals
-from rlhfless.paper.draw import COLOURS, WIDE_LEGEND
+from rlhfless.paper.draw import COLOURS, WIDE_LEGEND, add_policies
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
 from rlhfless.paper.parts import Caption, Numbers, PaperFigure
@@ -25,8 +25,8 @@ TITLE = "Figure 12: work and time of each actor, RLHFuse and RLHFless"
 PAPER_COST_SAVED = 0.128
 NAMES = {"rlhfuse": "RLHFuse", "rlhfless": "RLHFless"}
 COLUMNS = [
-    "panel", "data_set", "basis", "policy", "step", "actor", "tokens", "held_s", "gpu_s", "time_s", "speedup", "cost_saved",
-    "share",
+    "panel", "scope", "data_set", "basis", "policy", "step", "actor", "tokens", "held_s", "gpu_s", "time_s", "speedup",
+    "cost_saved", "share", "bound_gpu_s",
 ]  # fmt: skip
 
 
@@ -49,8 +49,8 @@ def histories(setting: Setting, sources: Sources) -> list[History]:
 
 
 def numbers(setting: Setting, sources: Sources) -> Numbers:
-    """``panel, data_set, basis, policy, step, actor, tokens, held_s, gpu_s, time_s, speedup, cost_saved, share``, of generation
-    alone: ``panel`` ``actor`` has one row per actor of the two rivals, ``total`` sums of all policies and the bound."""
+    """``COLUMNS``: ``panel`` ``actor`` has a row per actor of the two rivals, of generation alone; ``total`` has sums of all
+    policies and the bound for both scopes."""
     tables = []
     for history in histories(setting, sources):
         fixed = FixedActors(setting.actors, name="rlhfless, 3 actors")
@@ -62,10 +62,11 @@ def numbers(setting: Setting, sources: Sources) -> Numbers:
             held = held[held["role"] == "decode"][["step", "holder", "duration_s", "gpu_seconds"]]
             tokens = trace.rollouts.groupby(["step", "actor"])["response_tokens"].sum().rename("tokens").reset_index()
             own = held.merge(tokens, left_on=["step", "holder"], right_on=["step", "actor"], how="left")
-            own = own.assign(tokens=own["tokens"].fillna(0).astype(int), actor=own["holder"], policy=name, panel="actor")
+            own = own.assign(
+                tokens=own["tokens"].fillna(0).astype(int), actor=own["holder"], policy=name, panel="actor", scope="generation"
+            )
             tables.append(own.rename(columns={"duration_s": "held_s", "gpu_seconds": "gpu_s"}).assign(**cell))
-        whole = totals(outcome)
-        tables.append(whole[whole["scope"] == "generation"].assign(**cell, panel="total"))
+        tables.append(totals(outcome).assign(**cell, panel="total"))
     return Numbers(pd.concat(tables, ignore_index=True).reindex(columns=COLUMNS))
 
 
@@ -77,18 +78,35 @@ def cost_saved(found: Numbers) -> dict[tuple[str, str], float]:
     return {key: float(1 - row["rlhfless"] / row["rlhfuse"]) for key, row in cost.iterrows()}
 
 
+def _totals(found: Numbers, scope: str = "generation") -> pd.DataFrame:
+    """Sums over the steps in the paper's setting, a row per policy and the bound."""
+    table = found.table
+    return table[(table["panel"] == "total") & (table["basis"] == "length model") & (table["scope"] == scope)]
+
+
+def most_saved(found: Numbers) -> float:
+    """The share of RLHFuse's cost that any policy could save in RLHFuse's own time, in the paper's setting."""
+    own = _totals(found).set_index("policy").loc["rlhfuse"]
+    return float(1 - own["bound_gpu_s"] / own["gpu_s"])
+
+
 def shares(found: Numbers) -> str:
     """In words: what of the possible each policy takes in the paper's setting."""
-    own = found.table[(found.table["panel"] == "total") & (found.table["basis"] == "length model")]
+    own = _totals(found)
     own = own[~own["policy"].isin(["static", "static-generation", "bound"])]
     return ", ".join(f"{label_of(one.policy)} {one.share:.0%}" for one in own.itertuples())
 
 
 def plot(setting: Setting, found: Numbers) -> go.Figure:
-    """Tokens that each actor completed, and how long it was held, step by step, in the paper's setting."""
+    """Tokens that each actor completed, and how long it was held, step by step, in the paper's setting; below, what the 4
+    steps took under every policy."""
     table = found.table[(found.table["panel"] == "actor") & (found.table["basis"] == "length model")]
     heads = [f"{NAMES[p]}: {w}" for w in ("tokens of the responses completed", "seconds held") for p in NAMES]
-    fig = make_subplots(rows=2, cols=2, subplot_titles=heads, shared_yaxes=True, vertical_spacing=0.14, horizontal_spacing=0.03)
+    heads += [f"all policies, {name}: sums of the steps" for name in ("generation alone", "whole steps")]
+    fig = make_subplots(
+        rows=3, cols=2, vertical_spacing=0.1, horizontal_spacing=0.07,
+        subplot_titles=heads, row_heights=[0.28, 0.28, 0.44],
+    )  # fmt: skip
     steps = sorted(table["step"].unique())
     for col, policy in enumerate(NAMES, start=1):
         own = table[table["policy"] == policy]
@@ -98,10 +116,24 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
                     x=[f"step {steps.index(s) + 1}" for s in here["step"]], y=here[what], name=str(actor).replace("-", " "),
                     legendgroup=actor, showlegend=row == 1 and col == 1, marker={"color": COLOURS[i]}, row=row, col=col,
                 )  # fmt: skip
-    fig.update_yaxes(title="tokens", row=1, col=1)
-    fig.update_yaxes(title="seconds", row=2, col=1)
-    note = "PPO, GSM8K (length model), Qwen2.5-3B, 3 actors, generation alone"
-    return styled(fig, TITLE, note, barmode="group", legend={**WIDE_LEGEND, "y": -0.1}, height=620, margin={"t": 100})
+    for row, title in enumerate(("tokens", "seconds"), start=1):
+        own = table["tokens" if row == 1 else "held_s"].max() * 1.05
+        fig.update_yaxes(range=[0, own], row=row)
+        fig.update_yaxes(title=title, row=row, col=1)
+        fig.update_yaxes(showticklabels=False, row=row, col=2)
+    for col, scope in enumerate(("generation", "step"), start=1):
+        total = _totals(found, scope).set_index("policy")
+        shown = [p for p in total.index if scope == "step" or p != "static"]  # held longer, it is the same in generation
+
+        def point(policy: str, total: pd.DataFrame = total) -> tuple[list[float], list[float]]:
+            return [total.loc[policy, "time_s"]], [total.loc[policy, "gpu_s"]]
+
+        add_policies(fig, shown, point, row=3, col=col, showlegend=scope == "step")
+    fig.update_xaxes(title="time (s)", row=3)
+    fig.update_yaxes(rangemode="tozero", row=3)
+    fig.update_yaxes(title="GPU-seconds", row=3, col=1)
+    note = "PPO, GSM8K (length model), Qwen2.5-3B; rows 1 and 2: generation on 3 actors"
+    return styled(fig, TITLE, note, barmode="group", legend={**WIDE_LEGEND, "y": -0.07}, height=980, margin={"t": 100})
 
 
 def caption(setting: Setting, found: Numbers) -> Caption:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.paper.comparison import POLICIES, compare, label_of
-from rlhfless.paper.draw import WIDE_LEGEND, style_of
+from rlhfless.paper.comparison import Outcome, compare, label_of
+from rlhfless.paper.draw import WIDE_LEGEND, marker_of, style_of
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
 from rlhfless.paper.parts import Caption, Numbers, PaperFigure
@@ -22,10 +23,12 @@ from rlhfless.plots.palette import ORANGE
 from rlhfless.plots.style import styled
 from rlhfless.scheduling import SchedulingPolicy
 from rlhfless.scheduling.fixed import Static
+from solver.possible import curve_of
 
 TITLE = "Figure 13: scaling while lengths drift, and deduplicated prefill"
 PAPER_PREFILL_SAVED, PAPER_SAMPLES = 0.66, 3
-SHOWN = ("static", "rlhfless", "solver+replan")
+SHOWN = ("static", "static-generation", "random", "rlhfuse", "rlhfless", "solver+replan", "oracle+replan")
+NAMES = {"bound": "bound: least time at any cost, least cost at any time"}
 COLUMNS = [
     "panel", "policy", "step", "samples", "mean_tokens", "actors", "step_s", "step_gpu_s", "prefill_tokens", "generation_gpu_s",
 ]  # fmt: skip
@@ -37,14 +40,14 @@ class Setting:
 
     Attributes:
         drift: of the logarithm of all lengths; 0.25 makes them 5.8 times as long in 8 epochs. A public GRPO run on MATH
-            problems (512 tokens allowed) grew from 6 to hundreds of tokens, so drifts of this size do occur.
+            problems grew from 6 to hundreds of tokens (figure 4b), so drifts of this size do occur.
     """
 
     epochs: int = 8
     drift: float = 0.25
     responses: int = 512
     samples: tuple[int, ...] = (1, 2, 3, 4, 8)
-    policies: tuple[str, ...] = POLICIES
+    policies: tuple[str, ...] = SHOWN
     machine: Machine = QWEN_3B_L40S
     seed: int = 0
 
@@ -55,8 +58,21 @@ def numbers(setting: Setting, sources: Sources) -> Numbers:
     history = modelled(model, 1, responses=setting.responses, epochs=setting.epochs, seed=setting.seed)
     outcome = compare(history, setting.machine, "PPO", setting.policies, seed=setting.seed)
     mean = history.rollouts.groupby("step")["response_tokens"].mean()
-    scaling = outcome.steps.assign(panel="scaling", mean_tokens=outcome.steps["step"].map(mean))
-    return Numbers(pd.concat([scaling, _prefill(setting)], ignore_index=True).reindex(columns=COLUMNS), outcome.planning)
+    steps = pd.concat([outcome.steps, _bound(outcome)], ignore_index=True)
+    drift = steps.assign(panel="scaling", mean_tokens=steps["step"].map(mean))
+    return Numbers(pd.concat([drift, _prefill(setting)], ignore_index=True).reindex(columns=COLUMNS), outcome.planning)
+
+
+def _bound(outcome: Outcome) -> pd.DataFrame:
+    """Of every step the least time, at any cost, and the least GPU-seconds, at any time."""
+    rest, curves = outcome.rest, [curve_of(bound, points=2) for bound in outcome.simulation.bounds]
+    return pd.DataFrame(
+        {
+            "policy": "bound", "step": [one.step for one in outcome.simulation.logged],
+            "step_s": [curve.shortest_s + rest.seconds for curve in curves],
+            "step_gpu_s": [curve.never_gpu_s + outcome.learner_gpu_s for curve in curves],
+        }
+    )  # fmt: skip
 
 
 def _prefill(setting: Setting) -> pd.DataFrame:
@@ -79,11 +95,24 @@ def _prefill(setting: Setting) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def scaling(found: Numbers, policy: str) -> pd.DataFrame:
+    """The steps of a policy while lengths drift, shortest lengths first."""
+    part = found.table[(found.table["panel"] == "scaling") & (found.table["policy"] == policy)]
+    return part.sort_values("mean_tokens", ignore_index=True)
+
+
 def prefill_saved(found: Numbers) -> dict[int, float]:
     """Samples of a prompt to the share of prefill tokens that computing each prompt once saves."""
     part = found.table[found.table["panel"] == "prefill"]
     tokens = part.pivot(index="samples", columns="policy", values="prefill_tokens")
     return {int(g): float(1 - row["dedup"] / row["static"]) for g, row in tokens.iterrows()}
+
+
+def prefill_cost_saved(found: Numbers) -> dict[int, float]:
+    """The same of GPU-seconds of generation."""
+    part = found.table[found.table["panel"] == "prefill"]
+    cost = part.pivot(index="samples", columns="policy", values="generation_gpu_s")
+    return {int(g): float(1 - row["dedup"] / row["static"]) for g, row in cost.iterrows()}
 
 
 def plot(setting: Setting, found: Numbers) -> go.Figure:
@@ -95,14 +124,15 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
         rows=3, cols=2, specs=[[{}, {}], [{}, {"rowspan": 2}], [{}, None]], subplot_titles=heads, vertical_spacing=0.1,
         horizontal_spacing=0.09,
     )  # fmt: skip
-    scaling = table[table["panel"] == "scaling"]
-    for policy in SHOWN:
-        own, style = scaling[scaling["policy"] == policy], style_of(policy)
+    for policy in (*SHOWN, "bound"):
+        own, style = scaling(found, policy), style_of(policy)
         for row, what in enumerate(("actors", "step_s", "step_gpu_s"), start=1):
+            if policy == "bound" and row == 1:
+                continue
             fig.add_scatter(
-                x=own["mean_tokens"], y=own[what].astype(float), mode="lines+markers", name=label_of(policy),
-                legendgroup=policy, showlegend=row == 1, line={"color": style.colour},
-                marker={"symbol": style.symbol, "size": 9}, row=row, col=1,
+                x=own["mean_tokens"], y=own[what].astype(float), mode="lines+markers", name=NAMES.get(policy, label_of(policy)),
+                legendgroup=policy, showlegend=row == 2, marker=marker_of(policy, 8),
+                line={"color": style.colour, "dash": "dash" if policy == "bound" else "solid", "width": 1.5}, row=row, col=1,
             )  # fmt: skip
     fig.update_xaxes(title="mean response length of the step (tokens)", row=3, col=1)
     fig.update_yaxes(dtick=1, rangemode="tozero", row=1, col=1)
@@ -117,22 +147,16 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
         )
     fig.update_xaxes(title="responses per prompt", type="category", row=2, col=2)
     fig.update_xaxes(type="category", row=1, col=2)
-    note = f"GSM8K (length model); left: all lengths grow by {setting.drift:.0%} (logarithm) per epoch"
+    note = f"GSM8K (length model); left: PPO, all lengths grow {np.exp(setting.drift):.2f} times per epoch; right: GRPO"
     return styled(fig, TITLE, note, barmode="group", legend={**WIDE_LEGEND, "y": -0.12}, height=760, margin={"t": 100})
 
 
 def caption(setting: Setting, found: Numbers) -> Caption:
     """See ``Caption``."""
     saved = prefill_saved(found)
-    part = found.table[(found.table["panel"] == "scaling") & (found.table["policy"] == "rlhfless")].sort_values("mean_tokens")
+    part, mine = scaling(found, "rlhfless"), scaling(found, "solver+replan")["actors"].astype(int)
     first, last = part.iloc[0], part.iloc[-1]
-    ours = found.table[(found.table["panel"] == "scaling") & (found.table["policy"] == "solver+replan")].sort_values(
-        "mean_tokens"
-    )
-    mine = [int(n) for n in ours["actors"]]
-    cost = found.table[found.table["panel"] == "prefill"].pivot(index="samples", columns="policy", values="generation_gpu_s")
-    most = max(saved)
-    less = 1 - float(cost.loc[most, "dedup"] / cost.loc[most, "static"])
+    most, cost = max(saved), prefill_cost_saved(found)
     exact = ", ".join(f"G = {g}: {share:.1%}" for g, share in saved.items())
     return Caption(
         "Nothing.",
@@ -141,10 +165,10 @@ def caption(setting: Setting, found: Numbers) -> Caption:
         f"While mean length goes from {first['mean_tokens']:.0f} to {last['mean_tokens']:.0f} tokens, the paper's rule goes "
         f"from {int(first['actors'])} to {int(last['actors'])} actors: its min-max scaling compares every count with the "
         "largest and the smallest of the same step, so it follows the shape of the lengths more than their size; ours takes "
-        f"{min(mine)} to {max(mine)}. Fewer prefill tokens: {exact}, which is (G - 1) / G. In GPU-seconds of generation G = "
-        f"{most} saves {less:.1%}: prompts of GSM8K are short.",
+        f"{mine.min()} to {mine.max()}. Fewer prefill tokens: {exact}, which is (G - 1) / G. In GPU-seconds of generation G = "
+        f"{most} saves {cost[most]:.1%}: prompts of GSM8K are short.",
     )
 
 
-FAST = replace(Setting(), epochs=4, drift=0.5, responses=256, samples=(1, 3, 4), policies=SHOWN)
+FAST = replace(Setting(), epochs=4, drift=0.5, responses=256, samples=(1, 3))
 FIGURE = PaperFigure("13", TITLE, Setting(), FAST, numbers, plot, caption)

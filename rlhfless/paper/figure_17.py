@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.paper.comparison import POLICIES, compare, label_of
+from rlhfless.paper.comparison import POLICIES, compare, label_of, totals
 from rlhfless.paper.draw import WIDE_LEGEND
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
@@ -33,9 +33,14 @@ FILLS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """PPO and GRPO on GSM8K with Qwen2.5-3B."""
+    """PPO and GRPO on GSM8K with Qwen2.5-3B.
+
+    Attributes:
+        bound: whether the best of the bound in time and cost together is shown as well.
+    """
 
     policies: tuple[str, ...] = POLICIES
+    bound: bool = True
     machine: Machine = QWEN_3B_L40S
     responses: int = 512
     epochs: int = 3
@@ -52,6 +57,7 @@ def numbers(setting: Setting, sources: Sources) -> Numbers:
         )  # fmt: skip
         outcome = compare(history, setting.machine, algorithm, setting.policies, seed=setting.seed)
         rest, gpus = outcome.rest, setting.machine.learner_gpus
+        cell: dict[str, object] = {"algorithm": algorithm, "basis": history.basis}
         for policy, own in outcome.steps.groupby("policy", sort=False):
             mean = own.drop(columns=["policy", "step"]).astype(float).mean()
             idle = mean["generation_idle_gpu_s"]
@@ -62,8 +68,19 @@ def numbers(setting: Setting, sources: Sources) -> Numbers:
                 ("cost", "waiting"): mean["step_idle_gpu_s"] - idle,
                 ("cost", "prepare"): gpus * rest.prepare_s, ("cost", "learn"): gpus * rest.learn_s,
             }  # fmt: skip
-            cell = {"algorithm": algorithm, "basis": history.basis, "policy": policy}
-            rows += [{**cell, "of": of, "part": part, "amount": amount} for (of, part), amount in amounts.items()]
+            rows += [
+                {**cell, "policy": policy, "of": o, "part": part, "amount": amount} for (o, part), amount in amounts.items()
+            ]
+        if setting.bound:
+            best = totals(outcome).set_index(["scope", "policy"]).loc[("generation", "bound")]
+            amounts = {
+                ("time", "generation"): best["time_s"] / best["steps"], ("time", "prepare"): rest.prepare_s,
+                ("time", "learn"): rest.learn_s, ("cost", "generation"): best["gpu_s"] / best["steps"],
+                ("cost", "prepare"): gpus * rest.prepare_s, ("cost", "learn"): gpus * rest.learn_s,
+            }  # fmt: skip
+            rows += [
+                {**cell, "policy": "bound", "of": o, "part": part, "amount": amount} for (o, part), amount in amounts.items()
+            ]
     return Numbers(pd.DataFrame(rows))
 
 
@@ -101,13 +118,16 @@ def _plot(title: str, found: Numbers) -> go.Figure:
     )  # fmt: skip
 
 
+def idle_share(found: Numbers) -> pd.DataFrame:
+    """Share of a step's GPU-seconds in which GPUs are held and idle: algorithms by policies."""
+    cost = found.table[(found.table["of"] == "cost") & (found.table["policy"] != "bound")]
+    by = cost.pivot_table(index=["algorithm", "policy"], columns="part", values="amount", sort=False)
+    return ((by["idle"] + by["waiting"]) / by.sum(axis=1)).unstack("policy")
+
+
 def _caption(setting: Setting, found: Numbers, printed: str) -> Caption:
-    cost = found.table[(found.table["of"] == "cost") & (found.table["policy"] == "static")]
-    shares = []
-    for algorithm, own in cost.groupby("algorithm", sort=False):
-        by = own.set_index("part")["amount"]
-        idle = float(by["idle"] + by["waiting"]) / float(by.sum())
-        shares.append(f"{algorithm} {idle:.0%}")
+    idle = idle_share(found)["static"]
+    shares = [f"{algorithm} {share:.0%}" for algorithm, share in idle.items()]
     basis = "GRPO lengths from a public log" if "log" in set(found.table["basis"]) else "no lengths"
     return Caption(
         f"{basis[0].upper()}{basis[1:]}.",
@@ -140,6 +160,6 @@ def _caption_17(setting: Setting, found: Numbers) -> Caption:
     return _caption(setting, found, "A breakdown of PPO and GRPO steps, as bars only: no number is printed.")
 
 
-NAIVE = Setting(policies=("static", "static-generation"))
+NAIVE = Setting(policies=("static", "static-generation"), bound=False)
 FIGURE_2B = PaperFigure("2b", TITLE_2B, NAIVE, replace(NAIVE, epochs=2), numbers, _plot_2b, _caption_2b)
 FIGURE = PaperFigure("17", TITLE_17, Setting(), replace(Setting(), epochs=2), numbers, _plot_17, _caption_17)

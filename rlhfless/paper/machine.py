@@ -1,4 +1,4 @@
-"""The machines of the paper's testbed: latency profile, cluster, and how long preparation and learning take.
+"""The machines of the paper, testbed and simulated cluster: latency profile, GPUs, how long preparation and learning take.
 
 Knows models' sizes and one formula; nothing of workloads or schedules. Times of preparation and learning are a model, not a
 measurement: a token costs 2 N FLOPs in a forward pass and 6 N in a training step of a model with N parameters (Kaplan et al.,
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlhfless.latency import load_profile, usd_per_gpu_hour
-from rlhfless.latency.generate import QWEN_3B, QWEN_7B
+from rlhfless.latency.generate import LLAMA_70B, QWEN_3B, QWEN_7B
 from solver.cluster import Cluster
 from solver.latency import LatencyModel
 from solver.objective import StepRest
@@ -24,23 +24,20 @@ TRAINED_MODELS = {"PPO": 2, "GRPO": 1}
 
 @dataclass(frozen=True)
 class Machine:
-    """16 L40S in two nodes, one language model, and a learner that is invoked when generation is over.
+    """Nodes of one GPU kind, one language model, and a learner that is invoked when generation is over.
 
     Attributes:
         model: its name; parameters: how many weights it has; profile: latency profile of an actor.
-        learner_gpus: GPUs that preparation and learning are charged for, taken when generation is over: what the largest power
-            of two leaves beside three actors, as the paper does not print it.
-        peak_flops: dense bfloat16 of one L40S by NVIDIA's data sheet (362.05 TFLOPS). mfu: assumed.
+        peak_flops: dense bfloat16 of one GPU by NVIDIA's data sheet. mfu: assumed.
         static_actors: actors of the naive system, as in the paper.
     """
 
     model: str
     parameters: int
     profile: str
-    learner_gpus: int
+    peak_flops: float
     nodes: int = 2
     gpus_per_node: int = 8
-    peak_flops: float = 362.05e12
     mfu: float = 0.3
     static_actors: int = 3
 
@@ -56,6 +53,13 @@ class Machine:
         price = usd_per_gpu_hour(latency.kind)
         return Cluster(self.nodes, self.gpus_per_node, latency.gpus_per_actor, latency.kind, price)
 
+    @property
+    def learner_gpus(self) -> int:
+        """GPUs that preparation and learning are charged for, taken when generation is over: the largest power of two that the
+        static actors leave, as the paper does not print it."""
+        left = self.nodes * self.gpus_per_node - self.static_actors * self.latency.gpus_per_actor
+        return 1 << (left.bit_length() - 1)
+
     def rest(self, algorithm: str, tokens: float) -> StepRest:
         """Seconds of preparation and learning for so many tokens (prompts and responses) of a step."""
         per_s = self.learner_gpus * self.peak_flops * self.mfu
@@ -66,12 +70,15 @@ class Machine:
     @property
     def about(self) -> str:
         """What is modelled, in one sentence."""
+        kind = self.latency.kind.upper()
         return (
-            f"Decoding is charged by the profile {self.profile} (sums of operator times measured on L40S, without work of "
-            f"the host); preparation and learning by FLOPs (2 N a token forward, 6 N trained) at an assumed {self.mfu:.0%} "
-            f"of the peak of {self.learner_gpus} GPUs, which are invoked when generation is over; rewards take no time"
+            f"Decoding and prefill: profile {self.profile} (operator times measured on {kind}, summed, without the host's "
+            f"work). Preparation and learning: 2 N and 6 N FLOPs a token (Kaplan et al., 2020) at an assumed {self.mfu:.0%} of "
+            f"the peak of {self.learner_gpus} GPUs; rewards take no time"
         )
 
 
-QWEN_3B_L40S = Machine("Qwen2.5-3B", QWEN_3B.parameters, "l40s-qwen2.5-3b-tp2", 8)
-QWEN_7B_L40S = Machine("Qwen2.5-7B", QWEN_7B.parameters, "l40s-qwen2.5-7b-tp4", 4)
+L40S_FLOPS, H100_FLOPS = 362.05e12, 989.4e12  # dense bfloat16, NVIDIA's data sheets (H100: SXM)
+QWEN_3B_L40S = Machine("Qwen2.5-3B", QWEN_3B.parameters, "l40s-qwen2.5-3b-tp2", L40S_FLOPS)
+QWEN_7B_L40S = Machine("Qwen2.5-7B", QWEN_7B.parameters, "l40s-qwen2.5-7b-tp4", L40S_FLOPS)
+LLAMA_70B_H100 = Machine("Llama2-70B", LLAMA_70B.parameters, "h100-llama2-70b-tp2", H100_FLOPS, nodes=20)

@@ -19,6 +19,11 @@ from rlhfless.trace import read_trace, validate
 
 GSM8K_LOG = Path("grpo-gsm8k-lengths", "areal_s0_lengths.csv")
 MATH_LOG = Path("reasoning-eval-lengths", "response_lengths.csv")
+STEP_LOGS = {  # data set: file, column of the mean length
+    "MATH": (Path("rl-step-metrics", "reasoning-from-scratch", "rlvr_grpo_original_no_kl_metrics.csv"), "avg_response_len"),
+    "instructions": (Path("rl-step-metrics", "rdan-grpo", "metrics_subset.csv"), "length/mean"),
+}
+"""GRPO on MATH (Qwen3-0.6B-base, a prompt x 8 samples a step) and a variant of it on instructions (Qwen3-4B, 64 x 8)."""
 SHIPPED = Path("traces", "arithmetic-grpo")
 
 
@@ -125,13 +130,19 @@ class Sources:
         )
         return History("GSM8K", "log", about, validate("rollouts", rows), 512)
 
-    def gsm8k_steps(self) -> pd.DataFrame | None:
-        """``step, mean_tokens`` of the GSM8K log's 40 optimizer steps; None without the log."""
+    def mean_lengths(self) -> dict[str, pd.DataFrame]:
+        """Data set to ``step, mean_tokens`` of the public logs: GSM8K's 40 optimizer steps, and ``STEP_LOGS``."""
+        found = {}
         path = self._file(GSM8K_LOG)
-        if path is None:
-            return None
-        mean = pd.read_csv(path).groupby("step")["response_tokens"].mean()
-        return pd.DataFrame({"step": mean.index.astype(int), "mean_tokens": mean.to_numpy()})
+        if path is not None:
+            mean = pd.read_csv(path).groupby("step")["response_tokens"].mean()
+            found["GSM8K"] = pd.DataFrame({"step": mean.index.astype(int), "mean_tokens": mean.to_numpy()})
+        for name, (file, column) in STEP_LOGS.items():
+            path = self._file(file)
+            if path is not None:
+                tokens = pd.read_csv(path)[column].to_numpy(dtype=float)
+                found[name] = pd.DataFrame({"step": np.arange(len(tokens)), "mean_tokens": tokens})
+        return found
 
     def math500(self) -> History | None:
         """MATH-500 before and after 50 GRPO steps, one response a prompt; None without the log."""

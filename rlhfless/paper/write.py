@@ -1,4 +1,4 @@
-"""Writes figures into a folder: a page, a picture and a table of each, and an index that lists them with their captions.
+"""Writes figures into a folder: a page, a picture and a table of each, and an index with their captions and the two tables.
 
 Knows files; nothing of what figures show. Tables are the same bytes for the same setting; seconds that this machine took go to
 ``*_measured.csv``. Pictures need kaleido and a browser (the extra ``export``), pages need nothing.
@@ -6,30 +6,24 @@ Knows files; nothing of what figures show. Tables are the same bytes for the sam
 
 from __future__ import annotations
 
-import html
 import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
-from rlhfless import __version__
 from rlhfless.errors import InputError
 from rlhfless.paper.catalogue import chosen
-from rlhfless.paper.findings import NEEDED, findings
-from rlhfless.paper.parts import Caption, Numbers, PaperFigure
+from rlhfless.paper.claims import claims, of_figure
+from rlhfless.paper.findings import FINDINGS, findings
+from rlhfless.paper.index import FOOTER, LEAD, markdown, page
+from rlhfless.paper.parts import Numbers, PaperFigure
 from rlhfless.paper.workloads import Sources
-from rlhfless.report_page import CSS, Page, write_page
+from rlhfless.report_page import Page, write_page
 from rlhfless.trace.storage import write_text
 
-TITLE = "RLHFless: the paper's figures, made again"
-LEAD = (
-    "Settings and printed numbers are those of arXiv 2602.22718; every value in a plot is ours. What is a log and what is a "
-    "model is said under each figure."
-)
-FOOTER = f"Written by rlhfless {__version__}; nothing is loaded from elsewhere."
-HEAD = {"what": "what", "paper": "paper says", "we_find": "we find", "possible": "what is possible", "why": "why they differ"}
+S = TypeVar("S")
 PICTURE = {"width": 1100, "scale": 2}
 
 
@@ -45,7 +39,8 @@ def write_figures(
 
     Args:
         out: the folder; it is made where it is not there.
-        names: as in the paper; all without names, and then the table "paper says / we find" too.
+        names: as in the paper; all without names, and then the table "paper says / we find" too, in the index and as
+            ``README.md``.
         fast: smaller settings, for a first look. sources: where lengths come from; the folder beside the checkout when None.
         on_figure: called before each figure.
 
@@ -57,25 +52,39 @@ def write_figures(
         raise InputError(f"{folder}: is a file; name the folder to write figures into")
     sources = Sources.beside() if sources is None else sources
     found: dict[str, Numbers] = {}
-    captions: dict[str, Caption] = {}
+    lines: dict[str, list[tuple[str, str]]] = {}
     for figure in figures:
         if on_figure is not None:
             on_figure(figure)
         setting = figure.of(fast)
         numbers = found[figure.name] = figure.numbers(setting, sources)
-        captions[figure.name] = caption = figure.caption(setting, numbers)
-        _write_figure(folder, figure, numbers, caption, figure.plot(setting, numbers))
-    table = findings(found) if all(name in found for name in NEEDED) else None
+        lines[figure.name] = described(figure, setting, numbers)
+        _write_figure(folder, figure, numbers, lines[figure.name], figure.plot(setting, numbers))
+    table = findings(found) if all(name in found for name in FINDINGS) else None
+    stated = claims(found)
+    for name, rows in (("findings", table), ("claims", stated)):
+        if rows is not None:
+            _write_csv(folder / f"{name}_measured.csv", rows)
     if table is not None:
-        _write_csv(folder / "findings_measured.csv", table)
-    return write_page(folder / "index.html", _index(figures, captions, table, fast), InputError)
+        command = "rlhfless figures" + (" --fast" if fast else "") + " -o out/figures"
+        write_text(folder / "README.md", markdown(table, stated, command))
+    return write_page(folder / "index.html", page(figures, lines, table, stated, fast), InputError)
 
 
-def _write_figure(folder: Path, figure: PaperFigure[Any], numbers: Numbers, caption: Caption, plotted: Any) -> None:
-    page = Page(figure.title, LEAD)
-    page.figure(plotted)
-    page.basis(caption.lines())
-    write_page(folder / f"{figure.file_name}.html", page.render(FOOTER), InputError)
+def described(figure: PaperFigure[S], setting: S, numbers: Numbers) -> list[tuple[str, str]]:
+    """The caption as (heading, text), and of each order or trend that the paper states whether it holds."""
+    said = [
+        ("Does it hold", f"{claim.paper}: {decided.holds}. {decided.we_find[0].upper()}{decided.we_find[1:]}.")
+        for claim, decided in of_figure(figure.name, numbers)
+    ]
+    return figure.caption(setting, numbers).lines() + said
+
+
+def _write_figure(folder: Path, figure: PaperFigure[Any], numbers: Numbers, lines: list[tuple[str, str]], plotted: Any) -> None:
+    own = Page(figure.title, LEAD)
+    own.figure(plotted)
+    own.basis(lines)
+    write_page(folder / f"{figure.file_name}.html", own.render(FOOTER), InputError)
     _write_csv(folder / f"{figure.file_name}.csv", numbers.table)
     if numbers.measured is not None:
         _write_csv(folder / f"{figure.file_name}_measured.csv", numbers.measured)
@@ -89,30 +98,3 @@ def _write_figure(folder: Path, figure: PaperFigure[Any], numbers: Numbers, capt
 
 def _write_csv(path: Path, table: pd.DataFrame) -> None:
     write_text(path, table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
-
-
-def _index(figures: Sequence[PaperFigure[Any]], captions: dict[str, Caption], table: pd.DataFrame | None, fast: bool) -> str:
-    """The list of figures, as a page with links."""
-    parts = [f"<h1>{html.escape(TITLE)}</h1>", f'<p class="lead">{html.escape(LEAD)}</p>']
-    if fast:
-        parts.append("<p>These are the fast settings: smaller batches and fewer cells than the paper's.</p>")
-    if table is not None:
-        head = "".join(f'<th class="text">{html.escape(name)}</th>' for name in HEAD.values())
-        cell = '<td class="text" style="white-space:normal;min-width:9em">{}</td>'
-        body = "".join(
-            "<tr>" + "".join(cell.format(html.escape(text)) for text in row) + "</tr>" for row in table[list(HEAD)].values
-        )
-        parts.append(
-            f'<h2>Paper says, we find</h2><div class="scroll"><table><thead><tr>{head}</tr></thead>'
-            f"<tbody>{body}</tbody></table></div>"
-        )
-    for figure in figures:
-        name = figure.file_name
-        rows = "".join(f"<p><b>{html.escape(k)}:</b> {html.escape(v)}</p>" for k, v in captions[figure.name].lines())
-        links = f'<a href="{name}.html">interactive page</a>, <a href="{name}.csv">numbers</a>'
-        parts.append(f'<h2>{html.escape(figure.title)}</h2><p>{links}</p><div class="basis">{rows}</div>')
-    body = "\n".join([*parts, f"<footer>{html.escape(FOOTER)}</footer>"])
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{html.escape(TITLE)}</title>\n'
-        f"<style>{CSS}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
-    )

@@ -21,6 +21,7 @@ from rlhfless.simulate import LoggedStep, Setting
 from rlhfless.trace.metrics import interval_union_s
 from solver import Workload
 from solver.clairvoyant import ClairvoyantBound, clairvoyant_bound
+from solver.possible import curve_of, possible
 from solver.rules import ActorView, Decision, RuntimeRule, StepState, Trigger
 
 POLICIES = (
@@ -29,6 +30,7 @@ POLICIES = (
 )  # fmt: skip
 BASE, RIVALS, OURS = "random", ("random", "random+tau", "fold"), ("solver", "solver+replan")
 RESAMPLED = (*RIVALS, *OURS)  # policies that run on resampled prompts as well
+GRID = (394, 50.0)  # of the bound: times 1 % apart, up to 50 times the shortest
 NUMBERS = ("time_s", "gpu_seconds", "idle_gpu_seconds", "bound_gpu_seconds", "planning_s", "deciding_s", "moves", "actors")
 
 # --- one step under one policy -----------------------------------------------------------------------------------------------
@@ -89,21 +91,6 @@ def run(logged: LoggedStep, policy: SchedulingPolicy, setting: Setting, bound: C
     return dict(zip(NUMBERS, map(float, numbers), strict=True))
 
 
-def least_on_curve(bound: ClairvoyantBound, weight: float) -> tuple[float, float, float]:
-    """The least T^w C(T)^(1-w): a time, GPU-seconds and a value that it is not below.
-
-    C falls with T, so between two times of the grid (1 % apart) nothing is below the earlier time with the later cost.
-    """
-    times = bound.shortest_s() * np.geomspace(1.0, 50.0, 394)
-    costs = np.array([bound.gpu_seconds(t * (1 + 1e-9)) for t in times])
-    finite = np.isfinite(costs)
-    times, costs = times[finite], costs[finite]
-    never = bound.gpu_seconds(1e12)
-    value = (times**weight * np.append(costs[1:], never) ** (1 - weight)).min()
-    best = int(np.argmin(times**weight * costs ** (1 - weight)))
-    return float(times[best]), float(costs[best]), float(value)
-
-
 def resampled(logged: LoggedStep, rng: np.random.Generator) -> LoggedStep:
     """The step with whole prompts drawn with replacement; one that is drawn twice counts as two prompts."""
     owner = logged.truth.prompt_of
@@ -133,7 +120,7 @@ class Comparison:
         runs: (units, policies, NUMBERS) of every step (and draw of the random split).
         replicates: (replicates, policies, 2) time and GPU-seconds of resampled logs, NaN for policies that are not among
             ``RESAMPLED``; without replicates steps are resampled.
-        least: (units, 3) of the bound, see ``least_on_curve``.
+        least: (units, 3) of the bound: time and GPU-seconds where it is least, and a value that nothing is below.
     """
 
     policies: list[str]
@@ -232,7 +219,8 @@ def compare(
         for draw in range(draws):
             drawn = replace(setting, seed=setting.seed + 1000 * draw)
             runs.append([list(run(logged, policy, drawn, bound).values()) for policy in policies])
-            least.append(least_on_curve(bound, setting.objective.time_weight))
+            best = possible([curve_of(bound, *GRID)], setting.objective.time_weight)
+            least.append((best.time_s, best.gpu_s, best.value))
     for replicate in range(1, replicates + 1):
         rng, other = np.random.default_rng(replicate), replace(setting, seed=setting.seed + 1000 * replicate)
         sums = np.array([[0.0 if policy.name in RESAMPLED else math.nan] * 2 for policy in policies])

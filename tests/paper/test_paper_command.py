@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from rlhfless.cli import main
 from rlhfless.paper import FIGURES, Sources, write_figures
+from rlhfless.paper.claims import CLAIMS
 
 QUICK = ("4a", "4b", "9")
 
@@ -95,4 +97,14 @@ def test_all_figures_are_made_fast_and_alike(tmp_path: Path) -> None:
         "second",
     ):
         assert number in printed
-    assert "Paper says, we find" in (tmp_path / "one" / "index.html").read_text(encoding="utf-8")
+    index = (tmp_path / "one" / "index.html").read_text(encoding="utf-8")
+    assert "Paper says, we find" in index
+    readme = (tmp_path / "one" / "README.md").read_text(encoding="utf-8")
+    assert "written by `rlhfless figures --fast -o out/figures`" in readme
+    stated = pd.read_csv(tmp_path / "one" / "claims_measured.csv", dtype=str)
+    assert list(stated["paper"]) == [claim.paper for name in FIGURES for claim in CLAIMS if claim.figure == name]
+    assert set(stated["holds"]) <= {"yes", "in part", "no"}
+    simulated = stated.set_index("paper")["holds"]["faster and cheaper on average on up to 160 GPUs"]
+    assert simulated == "in part", "faster than 3 actors and dearer than few, or cheaper than all and slower"
+    for text in stated["we_find"]:
+        assert html.escape(text) in index

@@ -10,8 +10,7 @@ from paper_samples import BESIDE
 
 from rlhfless.latency import load_profile
 from rlhfless.paper.lengths import GSM8K
-from rlhfless.paper.machine import QWEN_3B_L40S
-from rlhfless.paper.possible import curve_of, possible, share_of_possible
+from rlhfless.paper.machine import LLAMA_70B_H100, QWEN_3B_L40S, QWEN_7B_L40S
 from rlhfless.paper.variants import Deduplicated, FixedActors, PrefillActor
 from rlhfless.paper.workloads import Sources, modelled
 from rlhfless.scheduling import PlanningInput, make_policy
@@ -19,6 +18,7 @@ from rlhfless.scheduling.fixed import Static
 from solver import Cluster, PlanningError, Workload, plan_generation
 from solver.clairvoyant import clairvoyant_bound
 from solver.evaluate import evaluate
+from solver.possible import curve_of, possible, share_of_possible
 
 CLUSTER = Cluster(2, 8, 2, "l40s")
 LATENCY = load_profile("l40s-qwen2.5-3b-tp2")
@@ -86,7 +86,7 @@ def test_without_logs_the_model_takes_their_place_and_says_so() -> None:
     assert nowhere.gsm8k(2).basis == "length model"
     assert not nowhere.gsm8k(2).measured
     assert nowhere.math500() is None
-    assert nowhere.gsm8k_steps() is None
+    assert nowhere.mean_lengths() == {}
 
 
 @pytest.mark.skipif(BESIDE.math500() is None, reason="the public logs are not beside the checkout")
@@ -98,10 +98,12 @@ def test_public_logs_are_read_as_two_visits() -> None:
     assert (gsm8k.rollouts["step"] == 1).sum() == 128 * 4
     assert (math.rollouts["step"] == 1).sum() == 500
     assert gsm8k.rollouts["response_tokens"].max() == 512 == gsm8k.response_limit
+    assert {name: len(log) for name, log in BESIDE.mean_lengths().items()} == {"GSM8K": 40, "MATH": 258, "instructions": 430}
 
 
 def test_learning_takes_6_n_flops_a_token_and_ppo_learns_two_models() -> None:
-    machine = replace(QWEN_3B_L40S, parameters=10**9, learner_gpus=2, peak_flops=1e14, mfu=0.5)
+    machine = replace(QWEN_3B_L40S, parameters=10**9, nodes=1, peak_flops=1e14, mfu=0.5)
+    assert machine.learner_gpus == 2
     grpo, ppo = machine.rest("GRPO", 1e5), machine.rest("PPO", 1e5)
     assert grpo.learn_s == pytest.approx(6e9 * 1e5 / 1e14)
     assert grpo.prepare_s == pytest.approx(2 * 2e9 * 1e5 / 1e14)
@@ -114,6 +116,13 @@ def test_a_fixed_number_of_actors_stays_fixed_and_keeps_the_order_of_lengths() -
     assert len(plan.actors) == 3
     lengths = [given.workload.response_tokens[list(a.responses)].mean() for a in plan.actors]
     assert lengths == sorted(lengths, reverse=True)
+
+
+def test_the_learner_takes_the_largest_power_of_two_that_three_actors_leave() -> None:
+    assert [m.learner_gpus for m in (QWEN_3B_L40S, QWEN_7B_L40S, LLAMA_70B_H100)] == [8, 4, 128]
+    assert replace(LLAMA_70B_H100, nodes=4).learner_gpus == 16
+    assert "H100" in LLAMA_70B_H100.about
+    assert "peak of 128 GPUs" in LLAMA_70B_H100.about
 
 
 def test_deduplication_keeps_groups_and_rule_and_computes_each_prompt_once_an_actor() -> None:

@@ -1,0 +1,91 @@
+"""What stands in front of the figures: the two tables and all captions, as a page and as Markdown.
+
+Knows text and HTML; nothing of what figures show.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from rlhfless import __version__
+from rlhfless.paper.findings import HEAD
+from rlhfless.paper.parts import PaperFigure
+from rlhfless.report_page import CSS
+
+TITLE = "RLHFless: the paper's figures, made again"
+LEAD = (
+    "Settings and printed numbers are those of arXiv 2602.22718; every value in a plot is ours. What is a log and what is a "
+    "model is said under each figure."
+)
+READING = (
+    "The naive system is the paper's own code with all its ideas switched off: 3 actors (replicas of the model that generate "
+    "responses) keep their GPUs until the step is over. The bound is a curve of time and cost below which no schedule can be "
+    "that decodes one token per pass, whatever it knows. A policy's share of the possible is how much of the way from the "
+    "naive system (0 %) to the bound (100 %) it goes, in time and cost together."
+)
+FAST = "These are the fast settings: smaller batches and fewer cells than the paper's."
+FOOTER = f"Written by rlhfless {__version__}; nothing is loaded from elsewhere."
+CLAIMS_HEAD = ("figure", "the paper states", "holds here", "what we find")
+Lines = Sequence[tuple[str, str]]
+
+
+def tables(findings: pd.DataFrame | None, claims: pd.DataFrame) -> list[tuple[str, Sequence[str], list[list[str]]]]:
+    """Title, head and rows of each table; findings are None where figures are missing."""
+    found: list[tuple[str, Sequence[str], list[list[str]]]] = []
+    if findings is not None:
+        found.append(("Paper says, we find", HEAD[1:], [list(row[1:]) for row in findings.to_numpy().tolist()]))
+    if len(claims):
+        found.append(("What the paper states as an order or a trend", CLAIMS_HEAD, claims.to_numpy().tolist()))
+    return found
+
+
+def page(
+    figures: Iterable[PaperFigure[Any]], captions: Mapping[str, Lines], findings: pd.DataFrame | None, claims: pd.DataFrame,
+    fast: bool,
+) -> str:  # fmt: skip
+    """The list of figures, as a page with links."""
+    parts = [f"<h1>{html.escape(TITLE)}</h1>", f'<p class="lead">{html.escape(LEAD)}</p>']
+    parts += [f"<p>{html.escape(text)}</p>" for text in (READING, *([FAST] if fast else []))]
+    cell = '<td class="text" style="white-space:normal;min-width:{}em">{}</td>'
+    for title, head, rows in tables(findings, claims):
+        names = "".join(f'<th class="text">{html.escape(name)}</th>' for name in head)
+        body = "".join(
+            "<tr>" + "".join(cell.format(9 if len(text) > 20 else 4, html.escape(text)) for text in row) + "</tr>"
+            for row in rows
+        )
+        parts.append(
+            f'<h2>{html.escape(title)}</h2><div class="scroll"><table><thead><tr>{names}</tr></thead>'
+            f"<tbody>{body}</tbody></table></div>"
+        )
+    for figure in figures:
+        name = figure.file_name
+        lines = "".join(f"<p><b>{html.escape(k)}:</b> {html.escape(v)}</p>" for k, v in captions[figure.name])
+        links = f'<a href="{name}.html">interactive page</a>, <a href="{name}.csv">numbers</a>'
+        parts.append(f'<h2>{html.escape(figure.title)}</h2><p>{links}</p><div class="basis">{lines}</div>')
+    body = "\n".join([*parts, f"<footer>{html.escape(FOOTER)}</footer>"])
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{html.escape(TITLE)}</title>\n'
+        f"<style>{CSS}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+    )
+
+
+def markdown(findings: pd.DataFrame | None, claims: pd.DataFrame, command: str) -> str:
+    """The two tables as Markdown, with the command that measured them."""
+    made = (
+        f"Every number below was written by `{command}`, with the planning times of the machine that ran it; the same command "
+        "makes the figures, with captions and an index. `notebooks/08_paper/01_figures.ipynb` shows both."
+    )
+    parts = [f"# {TITLE}", LEAD, READING, made]
+    for title, head, rows in tables(findings, claims):
+        lines = [" | ".join(head), " | ".join("---" for _ in head), *(" | ".join(_cell(text) for text in row) for row in rows)]
+        parts.append(f"## {title}\n\n" + "\n".join(f"| {line} |" for line in lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell(text: str) -> str:
+    """Text that a cell of a Markdown table shows as it is."""
+    return html.escape(text, quote=False).replace("|", "\\|").replace("~", "\\~").replace("*", "\\*").replace("_", "\\_")
