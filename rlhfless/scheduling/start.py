@@ -24,12 +24,13 @@ import numpy as np
 from rlhfless.scheduling.policy import PlanningInput
 from rlhfless.scheduling.solved import groups_of
 from solver.assemble import assemble
+from solver.counts import sizing_key
 from solver.evaluate import admission_of, ready_s
 from solver.foresight import busy_ahead, drawn_lengths
 from solver.group_times import GroupTimes
 from solver.plan import Plan
 from solver.pricing import Pricing
-from solver.reference import random_split, sizing_key
+from solver.reference import random_split
 from solver.remaining import RemainingLengths
 from solver.replan import LOOKING_SHARE
 from solver.workload import FloatArray, IntArray
