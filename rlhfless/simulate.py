@@ -243,7 +243,7 @@ def simulate_steps(
     facts: list[dict[str, Any]] = []
     seen: list[tuple[LoggedStep, ClairvoyantBound]] = []
     for logged in logged_steps:
-        bound = clairvoyant_bound(logged.truth, setting.cluster, setting.latency)
+        bound = clairvoyant_bound(logged.truth, setting.cluster, setting.latency, admission=setting.admission)
         seen.append((logged, bound))
         requests = logged.requests()
         for policy in chosen:
