@@ -151,7 +151,9 @@ class Start:
         pricing = Pricing.of(given.cluster, given.latency, given.objective, given.rest)
         if begin.price is None:
             return sizing_key(*pricing.step(self._busy_alone(begin.groups, left)[None]), given.objective), 0
-        busy, moved = busy_ahead(begin.groups, left, self.remaining, given.workload, given.latency, begin.price)
+        busy, moved = busy_ahead(
+            begin.groups, left, self.remaining, given.workload, given.latency, begin.price, given.admission
+        )
         time_s, cost = pricing.step(busy[None])
         return sizing_key(time_s + LOOKING_SHARE * busy.max(), cost, given.objective), moved
 
