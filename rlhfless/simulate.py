@@ -20,6 +20,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.actors import EngineFactory
+from rlhfless.executor.node_links import NodeLinks
 from rlhfless.latency.effects import Effects
 from rlhfless.predict import EwmaPredictor, Predictor
 from rlhfless.scheduling import PlanningInput, SchedulingPolicy, make_policy
@@ -243,7 +244,7 @@ def simulate_steps(
     facts: list[dict[str, Any]] = []
     seen: list[tuple[LoggedStep, ClairvoyantBound]] = []
     for logged in logged_steps:
-        bound = clairvoyant_bound(logged.truth, setting.cluster, setting.latency)
+        bound = clairvoyant_bound(logged.truth, setting.cluster, setting.latency, admission=setting.admission)
         seen.append((logged, bound))
         requests = logged.requests()
         for policy in chosen:
@@ -262,6 +263,7 @@ def simulate_steps(
                 rest=setting.rest,
                 admission=setting.admission,
                 migration=setting.migration,
+                links=links_of(setting),
             )
             clock_s[policy.name] = record.end_s
             records[policy.name].append((record, rollout_rows(record, logged)))
@@ -291,6 +293,12 @@ def engines_of(setting: Setting, step: int) -> EngineFactory:
     if setting.effects is None:
         return SimulatedEngine
     return DisturbedEngines(replace(setting.effects, step=step))
+
+
+def links_of(setting: Setting) -> NodeLinks | None:
+    """The links that transfers of one execution of a step share, if they share any."""
+    contention = None if setting.effects is None else setting.effects.contention
+    return None if contention is None else NodeLinks(contention.carries)
 
 
 def rollout_rows(record: StepRecord, logged: LoggedStep) -> pd.DataFrame:

@@ -46,6 +46,7 @@ def schedule(
     there_tokens: IntArray,
     admission: Admission,
     running: int = 0,
+    refills: bool = False,
 ) -> Residency:
     """Run continuous batching for responses queued in the given order, all available from iteration 0.
 
@@ -56,11 +57,11 @@ def schedule(
             own cache came along, its prompt's was received in part or whole, or an earlier response computes it. Once
             evicted, a response computes its whole context.
         running: the first ``running`` responses are in the batch already.
+        refills: it is known that they do not all fit at once, which takes a while to find out.
     """
     n = len(remaining)
-    horizon = int(remaining.max(initial=0))
     prefill = context - there_tokens
-    if n <= admission.max_batch and _fits_at_once(remaining, context, most_tokens, admission, horizon):
+    if not refills and n <= admission.max_batch and _fits_at_once(remaining, context, most_tokens, admission):
         return Residency(np.arange(n), np.zeros(n, np.int64), remaining.astype(np.int64), context, prefill)
     if _only_slots_bind(most_tokens, admission):
         return _schedule_slots(remaining, context, prefill, admission.max_batch)
@@ -146,14 +147,26 @@ def _joins_by_run(lengths: IntArray, runs: IntArray, slots: int) -> IntArray:
     return np.repeat(np.array(joins, dtype=np.int64), together)
 
 
-def _fits_at_once(remaining: IntArray, context: IntArray, most_tokens: IntArray, admission: Admission, horizon: int) -> bool:
+def _fits_at_once(remaining: IntArray, context: IntArray, most_tokens: IntArray, admission: Admission) -> bool:
     if admission.rule == "reserve":
         return int(most_tokens.sum()) <= admission.kv_capacity_tokens
     if int((context + remaining).sum()) <= admission.kv_capacity_tokens:
         return True
-    everyone = Residency(np.arange(len(remaining)), np.zeros_like(remaining), remaining, context, context)
-    kv = _batch_and_kv(everyone, horizon)[1]
-    return int(kv.max(initial=0)) <= admission.kv_capacity_tokens
+    return int(peak_tokens(remaining, context, np.array([0, len(remaining)]))[0]) <= admission.kv_capacity_tokens
+
+
+def peak_tokens(remaining: IntArray, context: IntArray, edges: IntArray) -> IntArray:
+    """(G,) most KV tokens that the responses of each group ``edges[g]:edges[g + 1]`` hold in an iteration when all of them join
+    at once: memory grows until one completes, so it is most in a response's last iteration."""
+    sizes = np.diff(edges)
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    shortest_first = np.lexsort((remaining, group))
+    left = remaining[shortest_first]
+    before = np.concatenate([[0], np.cumsum(context[shortest_first])])
+    with_them = np.repeat(before[edges[1:]], sizes) - before[:-1]
+    still_there = np.repeat(edges[1:], sizes) - np.arange(len(left))
+    held = np.where(left > 0, with_them + still_there * (left - 1), 0)
+    return np.asarray(np.maximum.reduceat(held, edges[:-1]))
 
 
 def _schedule_with_refill(
@@ -164,64 +177,69 @@ def _schedule_with_refill(
     admission: Admission,
     running: int,
 ) -> Residency:
-    """The general case, jumping from event to event (completion or eviction) in whole iterations."""
-    preempt = admission.rule == "preempt"
-    left, ctx = remaining.tolist(), context.tolist()
-    held = most_tokens.tolist()
-    to_compute = prefill.tolist()
-    queue = [i for i in range(len(left) - 1, -1, -1) if left[i] > 0]  # the front of the queue is the end of the list
+    """The general case, jumping from event to event (completion or eviction) in whole iterations.
+
+    The rule of ``solver.admission``, written out: it is asked at every event of every group that is timed.
+    """
+    preempt, slots, capacity = admission.rule == "preempt", admission.max_batch, admission.kv_capacity_tokens
+    left, ctx, to_compute = remaining.tolist(), context.tolist(), prefill.tolist()
+    counts = ctx if preempt else most_tokens.tolist()  # what a response takes of the memory when it joins
+    queue = [i for i in range(len(left) - 1, running - 1, -1) if left[i] > 0]  # the front of the queue is the end of the list
     rows: list[tuple[int, int, int, int, int]] = [(i, 0, 0, ctx[i], to_compute[i]) for i in range(len(left)) if left[i] == 0]
-    finishing: list[tuple[int, int]] = []  # heap of (last iteration, response)
-    joined: dict[int, int] = {}  # response -> iteration in which it joined, in order of admission
+    ends: dict[int, int] = {}  # of those in the batch, in order of admission: the iteration in which each is complete
+    unit = len(left)
+    finishing: list[int] = []  # a heap of iteration * unit + response; those that were evicted since are still in it
     now = used = 0  # used: KV tokens counted by the admission rule, for `preempt` as of iteration `now`
-
-    def join(i: int) -> None:
-        nonlocal used
-        joined[i] = now
-        used += admission.held_tokens(ctx[i], held[i])
-        heapq.heappush(finishing, (now + left[i], i))
-
-    def leave(i: int) -> None:
-        nonlocal used
-        first = joined.pop(i)
-        done = now - first
-        rows.append((i, first, now, ctx[i], to_compute[i]))
-        used -= ctx[i] + done if preempt else held[i]
-        ctx[i] += done
-        left[i] -= done
-
     for i in range(running):
         if left[i] > 0:
-            queue.remove(i)
-            join(i)
-    while queue or joined:
-        while finishing and (finishing[0][0] <= now or finishing[0][1] not in joined):
-            i = heapq.heappop(finishing)[1]
-            if i in joined and joined[i] + left[i] <= now:
-                leave(i)
-        evicted = False
-        while admission.overflows(len(joined), used):
-            youngest = next(reversed(joined))
-            leave(youngest)
-            to_compute[youngest] = ctx[youngest]  # its KV cache is gone: recompute on return
-            queue.append(youngest)
-            evicted = True
-        while queue and not evicted:
-            i = queue[-1]
-            if joined and not admission.admits(len(joined), used, admission.held_tokens(ctx[i], held[i])):
-                break
-            queue.pop()
-            join(i)
-        if not joined:
+            ends[i] = left[i]
+            used += counts[i]
+            heapq.heappush(finishing, left[i] * unit + i)
+    while queue or ends:
+        while finishing:
+            end, i = divmod(finishing[0], unit)
+            if ends.get(i) == end:
+                if end > now:
+                    break
+                del ends[i]
+                rows.append((i, now - left[i], now, ctx[i], to_compute[i]))
+                used -= ctx[i] + left[i] if preempt else counts[i]
+            heapq.heappop(finishing)
+        if preempt and used > capacity and len(ends) > 1:
+            while used > capacity and len(ends) > 1:
+                i, end = ends.popitem()  # the youngest
+                done = left[i] - (end - now)
+                rows.append((i, now - done, now, ctx[i], to_compute[i]))
+                ctx[i] += done
+                left[i] -= done
+                used -= ctx[i]
+                to_compute[i] = ctx[i]  # its KV cache is gone: recompute on return
+                queue.append(i)
+        else:
+            while queue:
+                i = queue[-1]
+                if ends and (len(ends) >= slots or used + counts[i] > capacity):
+                    break
+                queue.pop()
+                ends[i] = end = now + left[i]
+                used += counts[i]
+                heapq.heappush(finishing, end * unit + i)
+        if not ends:
             continue
-        while finishing[0][1] not in joined or finishing[0][0] != joined[finishing[0][1]] + left[finishing[0][1]]:
-            heapq.heappop(finishing)  # an entry of a response that was evicted since
-        step = finishing[0][0] - now
+        while True:
+            end, i = divmod(finishing[0], unit)
+            if ends.get(i) == end:
+                break
+            heapq.heappop(finishing)  # of a response that was evicted since
         if preempt:
-            if len(joined) > 1:
-                step = min(step, max(1, (admission.kv_capacity_tokens - used) // len(joined) + 1))
-            used += step * len(joined)
-        now += step
+            batch = len(ends)
+            step = end - now
+            if batch > 1:
+                step = min(step, max(1, (capacity - used) // batch + 1))
+            used += step * batch
+            now += step
+        else:
+            now = end
     table = np.array(rows, dtype=np.int64).reshape(-1, 5)
     return Residency(table[:, 0], table[:, 1], table[:, 2], table[:, 3], table[:, 4])
 
@@ -303,12 +321,13 @@ def busy_s(
     there_tokens: IntArray,
     latency: LatencyModel,
     admission: Admission,
+    refills: bool = False,
 ) -> float:
     """``timeline(...).busy_s``. An affine latency model needs no iteration one by one: an iteration's time is a sum over its
     responses, so all of them together take base times their number plus the loads, whatever the order of admission."""
     if latency.table is not None:
         return timeline(remaining, context, most_tokens, there_tokens, latency, admission).busy_s
-    r = schedule(remaining, context, most_tokens, there_tokens, admission)
+    r = schedule(remaining, context, most_tokens, there_tokens, admission, refills=refills)
     stay = (r.last - r.first).astype(float)
     kv_steps = float(np.dot(stay, r.context) + (stay * (stay - 1)).sum() / 2)
     seconds = (
@@ -321,4 +340,4 @@ def busy_s(
     tokens = int(r.prefill[computed].sum())
     if tokens == 0:
         return seconds
-    return seconds + float(latency.prefill_s(tokens, len(np.unique(r.first[computed]))))
+    return seconds + float(latency.prefill_s(tokens, len(set(r.first[computed].tolist()))))

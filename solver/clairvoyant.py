@@ -4,16 +4,21 @@ Knows true lengths and a latency model; nothing of plans. Assumptions: every pas
 response; an iteration of batch B with K KV tokens takes at least ``a + b B + c K`` (an affine minorant of the table, found
 by a linear programme on its grid: table and minorant are bilinear in batch and mean context on every cell, so a minorant at
 the corners is one inside); an actor is ready r seconds after its GPUs are taken (without the cold start if any is
-prewarmed); each prompt is prefilled at least once; each response joins a batch at least once.
+prewarmed); each prompt is prefilled at least once; each response joins a batch at least once; the contexts of a batch of more
+than one hold at most the KV memory, prompts counted for each of their responses as admission (solver.admission) counts them.
 
 **Bound.** Let X = T - r be the time that is left to decode when generation takes T. Token j of response i with context k_j has
 the load u_j = b + c k_j. Charge it u_j and a share of a; the shares of an iteration's tokens add up to at most 1. The tokens
-of a response lie in different iterations, so ``sum_j tau_j <= X`` and ``sum_j (tau_j - a) <= X - a L_i``. Three ways to
-share a:
+of a response lie in different iterations, so ``sum_j tau_j <= X`` and ``sum_j (tau_j - a) <= X - a L_i``. An iteration
+holds at most Q KV tokens: those of the memory, or of the longest context, if that is more. Ways to share a:
 
-- by load: token j gets ``u_j / (sum of loads)``. The loads sum to at most tau_j - a, and to at most s u_max with s slots
-  and u_max the largest load of any token. With Cauchy-Schwarz, ``sum_j u_j / (tau_j - a) >= S_i^2 / (X - a L_i)``, S_i the
-  sum of sqrt(u_j), so response i pays at least ``W_i + a max(S_i^2 / (X - a L_i), W_i / (s u_max))`` with W_i = sum u_j.
+- by load: token j gets ``u_j / (sum of loads)``. The loads sum to at most tau_j - a, and to at most v = min(s u_max, b s + c Q)
+  with s slots and u_max the largest load of any token. With Cauchy-Schwarz, ``sum_j u_j / (tau_j - a) >= S_i^2 / (X - a L_i)``,
+  S_i the sum of sqrt(u_j), so response i pays at least ``W_i + a max(S_i^2 / (X - a L_i), W_i / v)`` with W_i = sum u_j.
+- by memory: token j gets ``k_j / (sum of contexts)``. The contexts sum to at most Q, and to at most ``(tau_j - a) / c``, so
+  response i pays at least ``W_i + a max(c R_i^2 / (X - a L_i), sum_j k_j / Q)`` with R_i the sum of sqrt(k_j).
+- by what is reserved, where admission reserves: response i takes its m_i tokens of the memory in every iteration, and those of
+  a batch are at most Q (or the largest m alone, if that is more), so it pays at least ``W_i + a L_i m_i / Q``.
 - by head: token j gets 1 / B. B is at most s and at most (tau_j - a) / u_min, u_min the least load of any token, so response i
   pays at least ``W_i + a max(L_i / s, u_min L_i^2 / (X - a L_i))``.
 - by load up to s h, then by head, for any load h > 0: where the loads sum to at most s h token j gets ``u_j / (sum of loads)``,
@@ -28,6 +33,7 @@ share a:
   tokens may be counted with less context than they have. The first two ways are close to h = u_max and h = u_min.
   For given lam and s h, m falls with s; from s h = s u_max on it falls with s h (lam s h + 1 / s >= 2 sqrt(lam h) does not
   bind). So with s h from one grid for all s, up to its first point that is s u_max or more, more slots never raise the bound.
+  (More memory does not either: only its Q is in a denominator.)
 
     work(T) >= max over the ways of (sum over responses) + prefill + joins ,     infinite for X <= a * longest.
 
@@ -43,10 +49,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solver.admission import check_rule
 from solver.cluster import Cluster
 from solver.errors import PlanningError
 from solver.evaluate import ready_s
 from solver.latency import LatencyModel
+from solver.minorants import affine_minorants
 from solver.tables import facts_table
 from solver.workload import FloatArray, Workload
 
@@ -56,46 +64,6 @@ FINE = 3  # values of h, in the third way, between one and its double
 LEAST_REFERENCE = 1 / 32  # h, relative to the largest load of a token, unless the least load is more
 MULTIPLIERS = (1.0, 0.6, 0.3, 0.1, 0.0)  # lam, as multiples of what it is where slots do not bind
 SHOWN = (1.2, 1.5, 2.0, 4.0)  # times the shortest time, where a bound that is printed is read
-
-
-def affine_minorants(latency: LatencyModel, most_context: int) -> list[tuple[float, float, float]]:
-    """(a, b, c) with ``a + b B + c K <= step_s(B, K)`` for all batches up to the slots and contexts up to ``most_context``.
-
-    Without a table it is the fit itself. With one it is the table's smallest time, and a linear programme per batch region
-    makes another minorant tight there (it has none where the table, continued, falls to nothing). All are a little less
-    than they could be, against rounding.
-    """
-    shrink = 1 - 1e-9
-    if latency.table is None:
-        return [(latency.base_s * shrink, latency.per_response_s * shrink, latency.per_kv_token_s * shrink)]
-    from ortools.linear_solver import pywraplp
-
-    table = latency.table
-    batches = np.unique(np.append(table.batch[table.batch < latency.max_batch], [1.0, latency.max_batch]))
-    contexts = np.unique(np.append(table.context_tokens[table.context_tokens < most_context], [0.0, most_context]))
-    size, context = (x.ravel() for x in np.meshgrid(batches, contexts, indexing="ij"))
-    limit = table.continued(size, size * context)
-    unit = float(table.step_s.mean())  # scaled to numbers around 1
-    minorants = [(float(table.step_s.min()) * shrink, 0.0, 0.0)]
-    for centre in (1, 4, 16, 64, latency.max_batch):
-        weight = np.exp(-(np.log2(size / centre) ** 2) / 2) / np.maximum(limit, 1e-9)
-        lp = pywraplp.Solver.CreateSolver("GLOP")
-        a, b, c = (lp.NumVar(0.0, lp.infinity(), name) for name in "abc")
-        for n, x, t in zip(size, context, limit, strict=True):
-            lp.Add(a + b * (n / latency.max_batch) + c * (n * x / (latency.max_batch * most_context)) <= t / unit)
-        share = weight / weight.sum()
-        lp.Maximize(
-            a
-            + b * float(share @ size) / latency.max_batch
-            + c * float(share @ (size * context)) / (latency.max_batch * most_context)
-        )
-        if lp.Solve() != pywraplp.Solver.OPTIMAL:
-            continue
-        base, load, kv = (max(0.0, x.solution_value()) * unit * shrink for x in (a, b, c))
-        load, kv = load / latency.max_batch, kv / (latency.max_batch * most_context)
-        above = float((base + load * size + kv * size * context - limit).max())  # the solver keeps limits to a tolerance only
-        minorants.append((max(0.0, base - max(0.0, above)), load, kv))
-    return minorants
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +144,9 @@ class ClairvoyantBound:
 
     Attributes:
         ready_s: r; gpus: g; most_actors: K; slots: s; once_s: prefill of every prompt and a join of every response.
-        length: (R,) L_i. parts: the responses for the third way. shares: what is needed of every minorant.
+        length: (R,) L_i. kv_steps, kv_root_squared: (R,) sum of contexts over a response's tokens, and R_i^2.
+        kv_tokens: Q; reserved_steps: sum of L_i m_i, 0 where nothing is reserved.
+        parts: the responses for the last way. shares: what is needed of every minorant.
     """
 
     ready_s: float
@@ -185,6 +155,10 @@ class ClairvoyantBound:
     slots: int
     once_s: float
     length: FloatArray
+    kv_steps: FloatArray
+    kv_root_squared: FloatArray
+    kv_tokens: float
+    reserved_steps: float
     parts: Parts
     shares: tuple[Share, ...]
 
@@ -200,11 +174,13 @@ class ClairvoyantBound:
             room = left - share.base_s * length
             if room.min() <= 0:
                 return math.inf
-            by_load = np.maximum(share.root_squared / room, share.load / (self.slots * share.most))
+            b, c, parts = share.per_response_s, share.per_kv_token_s, self.parts
+            most = min(self.slots * share.most, b * self.slots + c * self.kv_tokens)
+            by_load = np.maximum(share.root_squared / room, share.load / max(most, 1e-300))
             by_head = np.maximum(length / self.slots, share.least * length**2 / room)
-            ways = [float(by_load.sum()), float(by_head.sum())]
+            by_memory = np.maximum(c * self.kv_root_squared / room, self.kv_steps / self.kv_tokens)
+            ways = [float(way.sum()) for way in (by_load, by_head, by_memory)] + [self.reserved_steps / self.kv_tokens]
             if share.most > share.least:
-                b, c, parts = share.per_response_s, share.per_kv_token_s, self.parts
                 rooms = parts.count * left - share.base_s * parts.length
                 ways.append(parts.shares(b, c, self.slots, references(share.least, share.most, self.slots), rooms))
             work = max(work, float(share.load.sum()) + share.base_s * max(ways))
@@ -253,17 +229,25 @@ class ClairvoyantBound:
 
 
 def clairvoyant_bound(
-    workload: Workload, cluster: Cluster, latency: LatencyModel, *, prefill_tokens: float | None = None
+    workload: Workload,
+    cluster: Cluster,
+    latency: LatencyModel,
+    *,
+    prefill_tokens: float | None = None,
+    admission: str = "preempt",
 ) -> ClairvoyantBound:
     """The bound for ``workload`` with its true lengths, charged by ``latency`` with its table if it has one.
 
     Args:
         prefill_tokens: tokens that actors have to prefill at least; every prompt once when None. Give fewer where prompts
             share prefixes, and 0 where they are computed on GPUs that are paid for in any case.
+        admission: ``reserve`` bounds policies on engines that reserve memory for the limit; the bound of ``preempt`` holds
+            whatever they do.
 
     Raises:
-        PlanningError: the cluster is a mixed one.
+        PlanningError: the cluster is a mixed one, or the admission rule is unknown.
     """
+    check_rule(admission)
     if not isinstance(cluster, Cluster):
         raise PlanningError("clairvoyant_bound is for one kind of actors; use mixed_clairvoyant_bound for several")
     length = workload.remaining_tokens.astype(float)
@@ -275,6 +259,8 @@ def clairvoyant_bound(
         load = b * length + c * (context * length + length * (length - 1) / 2)
         root_squared = _root_sum(b, c, context, length) ** 2
         shares.append(Share(a, b, c, load, root_squared, b + c * least_context, max(b + c * most_context, 1e-300)))
+    reserved = workload.reserved_tokens.astype(float) if admission == "reserve" else np.zeros_like(length)
+    last = np.where(length > 0, context + length - 1, 0.0)
     works = np.unique(workload.prompt_of[workload.remaining_tokens > 0])
     tokens = float(workload.prompt_tokens[works].sum()) if prefill_tokens is None else float(prefill_tokens)
     once_s = latency.prefill_per_token_s * tokens + latency.join_s * float(np.count_nonzero(length))
@@ -285,6 +271,10 @@ def clairvoyant_bound(
         latency.max_batch,
         once_s,
         length,
+        context * length + length * (length - 1) / 2,
+        _root_sum(0.0, 1.0, context, length) ** 2,
+        max(float(latency.kv_capacity_tokens), float(last.max(initial=0.0)), float(reserved.max(initial=0.0))),
+        float(reserved @ length),
         Parts.of(length, context),
         tuple(shares),
     )

@@ -1,7 +1,7 @@
 """What no policy can beat on a mixed cluster: cost at a given time for the true lengths, whichever kinds are used.
 
 Knows true lengths and offers; nothing of plans. The assumptions and the ways to share an iteration's base time a among
-its tokens (by load, by head) are those of ``solver.clairvoyant``; here every token may be decoded on another kind.
+its tokens (by load, by head, by memory) are those of ``solver.clairvoyant``; here every token may be decoded on another kind.
 
 **Bound.** Let rho_r be the cost of an actor of offer r per second, X_r = T - ready_r and rho'_r = rho_r (1 + ready_r / X_r): an
 actor works at most X_r of the time that it is held, so a second of its work costs at least rho'_r. Token j of a response with
@@ -10,15 +10,16 @@ least
 
     rho'_r (u_r + a_r u_r / (tau - a_r))      and      rho'_r (u_r + a_r u_r / (s_r u_max_r))            (shares by load)
     rho'_r (u_r + a_r u_min_r / (tau - a_r))  and      rho'_r (u_r + a_r / s_r)                          (shares by head)
+    rho'_r (u_r + a_r c_r k / (tau - a_r))    and      rho'_r (u_r + a_r k / Q_r)                        (shares by memory)
 
 and the tau of a response sum to at most X, the largest X_r. For any lam >= 0 the first kind sums to at least
 
-    sum_j min_r ( rho'_r u_r + lam a_r + 2 sqrt(lam rho'_r a_r v_r) ) - lam X ,     v_r = u_r or u_min_r,
+    sum_j min_r ( rho'_r u_r + lam a_r + 2 sqrt(lam rho'_r a_r v_r) ) - lam X ,     v_r = u_r, u_min_r or c_r k,
 
 because that is the least of charge plus lam tau over tau. Every summand is concave in the context k (a least of concave
 functions), so a sum over k = p .. p + L - 1 is at least L times the mean of its ends. The best lam may differ between
 responses.
-All tokens, the prompts' prefill on the offer where it is cheapest and the larger of the two ways give the bound; it is
+All tokens, the prompts' prefill on the offer where it is cheapest and the largest of the ways give the bound; it is
 infinite where the fastest offers are too slow for the longest response, or where it exceeds all GPUs held for T.
 """
 
@@ -29,15 +30,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from solver.clairvoyant import affine_minorants
 from solver.cluster import Cluster, MixedCluster
 from solver.errors import PlanningError
 from solver.evaluate import ready_s
+from solver.minorants import affine_minorants
 from solver.objective import COSTS
 from solver.offers import Latencies, offers_of
 from solver.workload import FloatArray, Workload
 
+Load = Callable[[FloatArray], FloatArray]
 MULTIPLIERS = np.geomspace(0.02, 50.0, 25)  # of a first guess of lam
 
 
@@ -47,7 +50,8 @@ class MixedClairvoyantBound:
 
     Attributes:
         length: (R,) iterations; first, last: (R,) context of the first and of the last token.
-        rate: (K,) cost per second of an actor of each offer; ready_s: (K,); slots: (K,); prefill_per_token_s, join_s: (K,).
+        rate: (K,) cost per second of an actor of each offer; ready_s: (K,); slots: (K,); kv_tokens: (K,) Q_r;
+            prefill_per_token_s, join_s: (K,).
         minorants: (V, K, 3) affine minorants a, b, c of an iteration, V choices of one per offer.
         prefill_tokens: prompt tokens computed at least.
         most_cost_per_s: of all GPUs together.
@@ -59,6 +63,7 @@ class MixedClairvoyantBound:
     rate: FloatArray
     ready_s: FloatArray
     slots: FloatArray
+    kv_tokens: FloatArray
     prefill_per_token_s: FloatArray
     join_s: FloatArray
     minorants: FloatArray
@@ -74,15 +79,15 @@ class MixedClairvoyantBound:
         if not usable.any():
             return math.inf
         paid = np.where(usable, self.rate * (1 + self.ready_s / np.where(usable, left, 1.0)), 0.0)
-        worked = [self._tokens(m[usable], paid[usable], self.slots[usable], float(left.max())) for m in self.minorants]
+        worked = [self._tokens(m[usable], paid[usable], usable, float(left.max())) for m in self.minorants]
         total = max(worked) + self.prefill_tokens * float((paid * self.prefill_per_token_s)[usable].min())
         total += float(np.count_nonzero(self.length)) * float((paid * self.join_s)[usable].min())
         return math.inf if total > self.most_cost_per_s * time_s * (1 + 1e-12) else total
 
-    def _tokens(self, minorant: FloatArray, paid: FloatArray, slots: FloatArray, left_s: float) -> float:
+    def _tokens(self, minorant: FloatArray, paid: FloatArray, usable: NDArray[np.bool_], left_s: float) -> float:
         """The bound on decoding for one choice of minorants, (K, 3)."""
         a, b, c = (minorant[:, [i]] for i in range(3))
-        rho, seats = paid[:, None], slots[:, None]
+        rho, seats, memory = paid[:, None], self.slots[usable][:, None], self.kv_tokens[usable][:, None]
         fastest = self._over_context(lambda k: (a + b + c * k).min(axis=0))
         if float((fastest - left_s).max()) > 0:
             return math.inf
@@ -93,17 +98,21 @@ class MixedClairvoyantBound:
         guess = (rho * a * (b + c * middle)).min(axis=0) / step**2
         by_load = self._over_context(lambda k: (rho * (b + c * k) * (1 + a / (seats * most))).min(axis=0))
         by_head = self._over_context(lambda k: (rho * (b + c * k + a / seats)).min(axis=0))
+        by_memory = self._over_context(lambda k: (rho * (b + c * k + a * k / memory)).min(axis=0))
+        ways: tuple[tuple[FloatArray, Load], ...] = (
+            (by_load, lambda k: b + c * k),
+            (by_head, lambda k: least),
+            (by_memory, lambda k: c * k),
+        )
         for factor in MULTIPLIERS:
             lam = factor * guess
-            for share, load in ((by_load, None), (by_head, least)):
+            for share, load in ways:
 
-                def charge(k: FloatArray, lam: FloatArray = lam, load: FloatArray | None = load) -> FloatArray:
-                    u = b + c * k
-                    v = u if load is None else load
-                    return np.asarray((rho * u + lam * a + 2 * np.sqrt(lam * rho * a * v)).min(axis=0))
+                def charge(k: FloatArray, lam: FloatArray = lam, load: Load = load) -> FloatArray:
+                    return np.asarray((rho * (b + c * k) + lam * a + 2 * np.sqrt(lam * rho * a * load(k))).min(axis=0))
 
                 np.maximum(share, self._over_context(charge) - lam * left_s, out=share)
-        return max(float(by_load.sum()), float(by_head.sum()))
+        return max(float(way.sum()) for way, _ in ways)
 
     def _over_context(self, charge: Callable[[FloatArray], FloatArray]) -> FloatArray:
         """(R,) at most the sum of a concave ``charge`` over the contexts of each response's tokens."""
@@ -161,6 +170,7 @@ def mixed_clairvoyant_bound(
         np.array([offer.gpus * p for offer, p in zip(offers, price, strict=True)]),
         np.array([ready_s(offer.latency, offer.prewarmed > 0) for offer in offers]),
         np.array([offer.latency.max_batch for offer in offers], dtype=float),
+        np.maximum([offer.latency.kv_capacity_tokens for offer in offers], float((first + length).max(initial=1.0))),
         np.array([offer.latency.prefill_per_token_s for offer in offers]),
         np.array([offer.latency.join_s for offer in offers]),
         minorants,

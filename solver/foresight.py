@@ -1,11 +1,13 @@
 """What a step is expected to take when it is re-planned while it runs: a coarse course of it on lengths drawn from a forecast.
 
-Knows forecasts, groups of responses, a latency model and the looks of solver.moves; nothing of objectives or engines.
+Knows forecasts, groups of responses, a latency model, admission and the looks of solver.moves; nothing of objectives.
 
 The course goes from look to look. Between two looks every actor decodes at the speed that it has, corrected once for the
-responses that complete on the way; then the responses that its link can carry in that time are sent. So start-up, prefill,
-whole actors, the time that links take, and what stands still while responses move are all in it, at the price of a few dozen
-looks. It is for comparing starts and prices of time on the same lengths, not for promising times.
+responses that complete on the way; then the responses that its link can carry in that time are sent. What slots and KV memory
+have no room for waits, in order of admission, until others complete; under ``preempt`` the youngest wait again as contexts
+grow, and their contexts are computed again. So start-up, prefill, whole actors, queues, the time that links take, and what
+stands still while responses move are all in it, at the price of a few dozen looks. It is for comparing starts and prices of
+time on the same lengths, not for promising times.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from solver.workload import FloatArray, IntArray, Workload
 from solver.worth import delay_s, stall_s
 
 COARSE_LOOKS = 10  # looks while the longest response decodes
-LAST_LOOKS = 4 * COARSE_LOOKS  # then everything that is left decodes to its end where it is
+LAST_LOOKS = 4 * COARSE_LOOKS  # then, or once nothing waits any more, everything that is left decodes to its end where it is
+MOST_LOOKS = 20 * COARSE_LOOKS  # the same, whatever waits
 
 
 def drawn_lengths(remaining: RemainingLengths, workload: Workload, seed: int) -> FloatArray:
@@ -48,14 +51,15 @@ def busy_ahead(
     workload: Workload,
     latency: LatencyModel,
     price: float | None,
+    admission: str = "reserve",
 ) -> tuple[FloatArray, int]:
     """(K,) about how many seconds each actor is busy once it can decode, and how many responses move.
 
     Args:
-        groups: the responses that each actor starts with; those beyond its slots join when one is
-            free.
+        groups: the responses that each actor starts with; those beyond its slots and memory join when there is room.
         left: (R,) tokens that the responses still generate, which decisions do not know.
         price: of a second of makespan, at which the step is re-planned; None when nothing moves.
+        admission: ``reserve`` or ``preempt``.
 
     Raises:
         PlanningError: there is more than one latency model; only actors of one kind are looked ahead for.
@@ -78,11 +82,21 @@ def busy_ahead(
     links, moved = Links(), 0
     now, least_s = float(clock.min()), 0.0
     still_s = clock[owner] - now  # for which each response stands still yet
-    for _ in range(LAST_LOOKS):
+    ran = np.zeros(len(workload), dtype=bool)  # before the last look
+    growth = 0.0  # tokens by which contexts grew since
+    for number in range(MOST_LOOKS):
         if not len(alive):
             break
         own = owner[alive]
-        queued = _queued(own, len(groups), model.max_batch)
+        held = prompt[alive] + (workload.response_limit if admission == "reserve" else tokens[alive] + growth / 2)
+        queued = _queued(own, len(groups), model, held)
+        if number >= LAST_LOOKS and not queued.any():
+            break
+        if admission == "preempt":
+            evicted = queued & ran[alive]
+            again_s = np.where(evicted, model.recompute_s(prompt[alive] + tokens[alive]), 0.0)
+            still_s[alive] += np.bincount(own, weights=again_s, minlength=len(groups))[own]
+        ran[alive] = ~queued
         load = np.where(queued, 0.0, model.per_response_s + model.per_kv_token_s * (prompt[alive] + tokens[alive]))
         step: FloatArray = np.asarray(model.base_s + np.bincount(own, weights=load, minlength=len(groups)), dtype=float)
         longest_s = float(((end[alive] - tokens[alive]) * step[own]).max())
@@ -92,9 +106,12 @@ def busy_ahead(
         tokens[alive], ended, busy_s = _decode(pause, own, load, step, end[alive] - tokens[alive], tokens[alive], wait, model)
         still_s[alive] -= np.where(queued, 0.0, wait)
         for k in np.unique(own[queued]):  # those that join on the way decode for the rest of the pause: a negative wait
-            slots_s = np.sort(busy_s[ended & (own == k)])
-            joins = alive[queued & (own == k)][: len(slots_s)]
-            still_s[joins] -= pause - slots_s[: len(joins)]
+            mine = own == k
+            at_s = _joins_s(busy_s[mine], held[mine], queued[mine], ended[mine], model)
+            joins = alive[queued & mine][: len(at_s)]
+            still_s[joins] -= pause - at_s
+            ran[joins] = True
+        growth = pause / float(step.max())
         np.maximum.at(busy, own[ended], now + busy_s[ended])
         now += pause
         alive = alive[~ended]
@@ -132,13 +149,35 @@ def busy_ahead(
     return busy, moved
 
 
-def _queued(own: IntArray, actors: int, slots: int) -> NDArray[np.bool_]:
-    """(n,) whether each response, in order of admission, waits for one of its actor's slots."""
+def _queued(own: IntArray, actors: int, model: LatencyModel, held: FloatArray) -> NDArray[np.bool_]:
+    """(n,) whether each response, in order of admission, waits for one of its actor's slots or for memory; the first never
+    does."""
     count = np.bincount(own, minlength=actors)
+    full = np.bincount(own, weights=held, minlength=actors) > model.kv_capacity_tokens
     waits = np.zeros(len(own), dtype=bool)
-    for k in np.flatnonzero(count > slots):
-        waits[np.flatnonzero(own == k)[slots:]] = True
+    for k in np.flatnonzero((count > model.max_batch) | full):
+        mine = np.flatnonzero(own == k)
+        fit = int(np.cumsum(held[mine]).searchsorted(model.kv_capacity_tokens, side="right"))
+        waits[mine[max(1, min(fit, model.max_batch)) :]] = True
     return waits
+
+
+def _joins_s(
+    busy_s: FloatArray, held: FloatArray, queued: NDArray[np.bool_], ended: NDArray[np.bool_], model: LatencyModel
+) -> FloatArray:
+    """(m,) when the first m of the queued responses of an actor join, of those that find room when others complete.
+
+    Args:
+        busy_s, held, queued, ended: (n,) of the actor's responses: when each is complete if it has ``ended``, KV tokens.
+    """
+    order = np.argsort(busy_s[ended], kind="stable")
+    free_s, freed = busy_s[ended][order], np.cumsum(held[ended][order])
+    room = model.kv_capacity_tokens - float(held[~queued].sum())
+    slots = model.max_batch - int(np.count_nonzero(~queued))
+    waiting = np.cumsum(held[queued])
+    completions = np.maximum(freed.searchsorted(waiting - room), np.arange(len(waiting)) - slots)
+    joins: FloatArray = free_s[completions[completions < len(free_s)]]
+    return joins
 
 
 def _decode(

@@ -16,6 +16,7 @@ import numpy as np
 from solver.assemble import assemble
 from solver.canonical import Canonical
 from solver.cluster import Cluster
+from solver.counts import best_count
 from solver.errors import PlanningError
 from solver.evaluate import admission_of
 from solver.group_times import GroupTimes, Split
@@ -25,9 +26,6 @@ from solver.offers import check_counts
 from solver.plan import Plan, check_release
 from solver.pricing import Pricing
 from solver.workload import FloatArray, IntArray, Workload
-
-EXACT_RESPONSES = 6000  # of larger workloads, groups that refill are timed exactly in the end only
-MISLED, SPREAD = 1.5, 8  # an exact value so many times its lower bound; counts that are timed then
 
 
 def equal_counts(count: int, groups: int) -> list[tuple[int, int]]:
@@ -114,12 +112,8 @@ def sized_split(
     share_prefill: bool,
     spread: bool,
 ) -> tuple[Split, FloatArray]:
-    """The groups of ``random_split``, and the (S, N) seconds that they are busy, for a workload in canonical order.
-
-    Groups that refill take long to time exactly: the most promising counts come first, and the search ends when the lower
-    bound of the next is no better than the best so far. Of more than ``EXACT_RESPONSES`` only the most promising is timed, and
-    ``SPREAD`` counts where that shows that lower bounds mislead (they know nothing of KV memory).
-    """
+    """The groups of ``random_split``, and the (S, N) seconds that they are busy, for a workload in canonical order (see
+    ``solver.counts`` for which counts are timed exactly)."""
     used = np.unique(workload.prompt_of)
     order, first = _dealt(workload, np.random.default_rng(seed).permutation(used))
     items = len(order) if spread else len(used)
@@ -136,35 +130,7 @@ def sized_split(
         times = GroupTimes.of(workload, latency, rule, np.concatenate(dealt), share_prefill)
         return times, np.cumsum([0, *map(len, dealt)])
 
-    def least_key(n: int) -> tuple[float, float]:
-        times, edges = split(n)
-        return sizing_key(*pricing.step(times.busy_s(edges, "least")), objective)
-
-    def timed(n: int) -> tuple[tuple[float, float], Split, FloatArray]:
-        times, edges = split(n)
-        busy = times.busy_s(edges)
-        return sizing_key(*pricing.step(busy), objective), Split(times.order, edges), busy
-
-    least = [least_key(n) for n in counts if len(counts) > 1]
-    ranked = sorted(range(len(least)), key=lambda i: least[i]) or [0]
-    large = len(workload) > EXACT_RESPONSES
-    best = timed(counts[ranked[0]])
-    if not large:
-        for i in ranked[1:]:
-            if least[i] >= best[0]:
-                break
-            best = min(best, timed(counts[i]), key=lambda one: one[0])
-    elif least and _misled(best[0], least[ranked[0]], objective):
-        for i in sorted({*np.linspace(0, len(counts) - 1, SPREAD).round().astype(int).tolist()} - {ranked[0]}):
-            best = min(best, timed(counts[i]), key=lambda one: one[0])
-    return best[1:]
-
-
-def _misled(exact: tuple[float, float], bound: tuple[float, float], objective: Objective) -> bool:
-    """Whether an exact key is so far above its lower bound that the bounds do not rank counts."""
-    if objective.limited:
-        return exact[0] > bound[0] or exact[1] > MISLED * bound[1]
-    return exact[1] > bound[1] + math.log(MISLED)
+    return best_count(counts, split, pricing)
 
 
 def _dealt(workload: Workload, prompts: IntArray) -> tuple[IntArray, IntArray]:
@@ -175,15 +141,3 @@ def _dealt(workload: Workload, prompts: IntArray) -> tuple[IntArray, IntArray]:
     size = counts[prompts]
     first = np.concatenate([[0], np.cumsum(size)])
     return by_prompt[np.repeat(begin[prompts] - first[:-1], size) + np.arange(first[-1])], first
-
-
-def sizing_key(time_s: FloatArray, cost: FloatArray, objective: Objective) -> tuple[float, float]:
-    """What right-sizing minimises, for (S,) times and costs of the whole step: how far a limit is missed, then the other
-    quantity; or the logarithm of ``T^w C^(1-w)``."""
-    time, paid = objective.risk(time_s), objective.risk(cost)
-    if objective.deadline_s is not None:
-        return (max(0.0, time - objective.deadline_s), paid)
-    if objective.budget is not None:
-        return (max(0.0, paid - objective.budget), time)
-    w = objective.time_weight
-    return (0.0, w * math.log(max(time, 1e-12)) + (1 - w) * math.log(max(paid, 1e-12)))

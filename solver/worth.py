@@ -132,8 +132,8 @@ def group_by_worth(
         load, worth, reserved_tokens: (n,) per response. slots, kv_capacity_tokens: what one actor admits at once.
 
     Returns:
-        (n_k,) positions of each group; when not everything fits into the slots and memory of ``most_groups`` at once, as
-        many groups of equal counts.
+        (n_k,) positions of each group. When not everything fits into the slots and memory of ``most_groups`` at once, responses
+        of any worth queue behind others: they are then dealt in turn, so that no actor gets all that are long.
     """
     order = np.argsort(-worth, kind="stable")
     n = len(order)
@@ -154,7 +154,7 @@ def group_by_worth(
         if len(total) > 2 and -math.inf < total[-1] < total[-2] < total[-3]:
             break  # past the best number of groups
     if max(total) == -math.inf:
-        return [part for part in np.array_split(order, most_groups) if len(part)]
+        return [order[k::most_groups] for k in range(min(n, most_groups))]
     groups: list[IntArray] = []
     at = len(ends) - 1
     for layer in range(int(np.argmax(total)), -1, -1):

@@ -36,17 +36,20 @@ class DisturbedEngines:
     def __init__(self, effects: Effects) -> None:
         self._effects, self._made = effects, 0
 
+    def start_delays_s(self, actors: int) -> list[float]:
+        """By how much the starts of the first ``actors`` take longer than the latency model says."""
+        starts = self._effects.starts
+        return [0.0 if starts is None else starts.delay_s(self._effects.draws(actor)[1]) for actor in range(actors)]
+
     def __call__(self, latency: LatencyModel, admission: Admission, clock_s: float) -> Plain | InterruptedEngine:
         """The engine of the next actor."""
         effects = self._effects
-        straggling, starting, failing = effects.draws(self._made)
+        straggling, _, failing = effects.draws(self._made)
         self._made += 1
         if effects.prefill is not None:
             latency = effects.prefill.applied(latency)
         if effects.stragglers is not None:
             latency = effects.stragglers.applied(latency, straggling)
-        if effects.starts is not None:
-            clock_s += effects.starts.delay_s(starting)
         engine: Plain = SimulatedEngine(latency, admission, clock_s)
         if effects.prefill is not None and effects.prefill.by_iteration:
             engine = ChunkedEngine(latency, admission, clock_s, effects.prefill.budget_tokens, effects.prefill.attention)

@@ -16,6 +16,7 @@ from rlhfless.engine.members import Requests
 from rlhfless.engine.protocol import CountsInArrays, Engine, Foresees, Request, TellsSignals
 from rlhfless.executor.beginning import Beginning, holder_of
 from rlhfless.executor.check import ChecksRequests, check_before_prefill
+from rlhfless.executor.node_links import NodeLinks
 from rlhfless.executor.prefixes import prefixes_of
 from rlhfless.executor.record import StepRecord
 from solver.admission import Admission
@@ -36,6 +37,15 @@ class ComputesPrefixes(ChecksRequests, Protocol):
 
     def compute_prefixes(self, prefixes: Mapping[int, np.ndarray]) -> Mapping[int, Any]:
         """KV state of prefixes (token ids by prompt), for ``Request.prefix_kv``."""
+        ...
+
+
+@runtime_checkable
+class StartsLate(Protocol):
+    """An engine factory whose actors take longer to start than their latency model says."""
+
+    def start_delays_s(self, actors: int) -> Sequence[float]:
+        """By how much, of the first ``actors`` that it makes."""
         ...
 
 
@@ -127,11 +137,13 @@ def begin(
     latency: Latencies,
     record: StepRecord,
     admission: str,
+    links: NodeLinks | None = None,
 ) -> tuple[dict[int, Live], list[Held], Beginning]:
     """Start every actor of the plan: the live ones by index, with their requests; what the prefill actor holds, if any; and
     when all of them are there.
 
-    Recorded are the cold start (none when prewarmed), the weight sync, and the wait for prefixes.
+    Recorded are the cold start (none when prewarmed), the weight sync, which may have to share ``links``, and the wait for
+    prefixes.
 
     Raises:
         PlanningError: a kind has no latency model, or the plan reuses prefixes where engines cannot or a response does not say
@@ -139,7 +151,12 @@ def begin(
         ValueError: a request cannot be decoded, such as one whose prompt is too long; its engines are closed.
     """
     models = [latency_of(latency, actor.kind, len(actor.gpu_ids)) for actor in plan.actors]
-    beginning = Beginning.of(plan, models, record.start_s)
+    late_s = None
+    if isinstance(make_engine, StartsLate):
+        late_s = list(make_engine.start_delays_s(len(plan.actors) - (plan.prefill_actor is not None)))
+        if plan.prefill_actor is not None:
+            late_s.insert(plan.prefill_actor, 0.0)
+    beginning = Beginning.of(plan, models, record.start_s, late_s, links)
     live: dict[int, Live] = {}
     for i, (actor, model, own) in enumerate(zip(plan.actors, models, beginning.actors, strict=True)):
         if i != plan.prefill_actor:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from rlhfless.executor.node_links import NodeLinks
 from rlhfless.executor.record import StepRecord
 from solver.evaluate import ready_s
 from solver.latency import LatencyModel
@@ -46,15 +47,27 @@ class Beginning:
     computes_s: tuple[float, float]
 
     @classmethod
-    def of(cls, plan: Plan, models: Sequence[LatencyModel], step_s: float) -> Beginning:
-        """As the plan and the actors' latency models have it."""
+    def of(
+        cls,
+        plan: Plan,
+        models: Sequence[LatencyModel],
+        step_s: float,
+        late_s: Sequence[float] | None = None,
+        links: NodeLinks | None = None,
+    ) -> Beginning:
+        """As the plan and the actors' latency models have it.
+
+        Args:
+            late_s: by how much every actor's start takes longer. links: those that weights come over; None: nothing is shared.
+        """
         actors = []
-        for actor, model in zip(plan.actors, models, strict=True):
-            start_s = step_s + actor.start_s
-            up_s = start_s + ready_s(model, actor.prewarmed)
-            actors.append(
-                Readiness(start_s, start_s if actor.prewarmed else start_s + model.start_s, up_s, up_s + actor.receive_s)
-            )
+        for i, (actor, model) in enumerate(zip(plan.actors, models, strict=True)):
+            start_s, late = step_s + actor.start_s, 0.0 if late_s is None else late_s[i]
+            up_s = start_s + ready_s(model, actor.prewarmed) + late
+            warm_s = (start_s if actor.prewarmed else start_s + model.start_s) + late
+            actors.append(Readiness(start_s, warm_s, up_s, up_s + actor.receive_s))
+        if links is not None:
+            actors = _with_shared_links(plan, actors, links)
         begins_s = ends_s = step_s
         if plan.prefill is not None:
             ends_s = step_s + plan.prefill.done_s
@@ -111,3 +124,16 @@ class Beginning:
                 record.span(holder, "transfer", own.up_s, own.ready_s, call="prefixes", from_actor=source)
             else:
                 record.span(holder, "sync", own.up_s, own.ready_s, call="late weights")
+
+
+def _with_shared_links(plan: Plan, actors: Sequence[Readiness], links: NodeLinks) -> list[Readiness]:
+    """The same where weights come over the links of the nodes: those of a node that are warm at one moment share a copy."""
+    delays: dict[tuple[int, float], float] = {}
+    for own, actor in sorted(zip(actors, plan.actors, strict=True), key=lambda pair: pair[0].warm_s):
+        if (actor.node, own.warm_s) not in delays:
+            delays[actor.node, own.warm_s] = links.delay_s(None, actor.node, own.warm_s, own.up_s - own.warm_s)
+    return [
+        own._replace(up_s=own.up_s + late, ready_s=own.ready_s + late)
+        for own, actor in zip(actors, plan.actors, strict=True)
+        for late in (delays[actor.node, own.warm_s],)
+    ]

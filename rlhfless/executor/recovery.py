@@ -20,6 +20,7 @@ from rlhfless.scheduling.handover import Room, hand_over
 from solver.admission import Admission
 from solver.batching import busy_s
 from solver.cluster import Cluster
+from solver.counts import sizing_key
 from solver.errors import PlanningError
 from solver.evaluate import admission_of, ready_s
 from solver.latency import LatencyModel
@@ -27,7 +28,6 @@ from solver.objective import Objective
 from solver.offers import Latencies, latency_of
 from solver.plan import ActorPlan
 from solver.planner import plan_generation
-from solver.reference import sizing_key
 from solver.remaining import RemainingLengths
 from solver.rules import ActorView, StepState
 from solver.workload import IntArray, Workload

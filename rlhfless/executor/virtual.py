@@ -19,6 +19,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.executor.actors import EngineFactory, Held, Live, begin
 from rlhfless.executor.billing import bill
 from rlhfless.executor.check import check_gpus
+from rlhfless.executor.node_links import NodeLinks
 from rlhfless.executor.prefixes import prefixes_of
 from rlhfless.executor.progress import Watch
 from rlhfless.executor.record import StepRecord
@@ -53,11 +54,12 @@ class VirtualStep(VirtualOrders):
         admission: str,
         migration: str,
         watch: Watch | None = None,
+        links: NodeLinks | None = None,
     ) -> None:
         check_gpus(plan, cluster)
         super().__init__(plan, requests, record, migration, admission)
-        self.cluster, self.rest, self.watch = cluster, rest, watch
-        self.live, self.held, beginning = begin(self.plan, self.requests, make_engine, latency, record, admission)
+        self.cluster, self.rest, self.watch, self.links = cluster, rest, watch, links
+        self.live, self.held, beginning = begin(self.plan, self.requests, make_engine, latency, record, admission, links)
         for actor in self.live.values():
             self.owner.update(dict.fromkeys(actor.plan.responses, actor))
         self.log = StepLog.of({i: actor.engine for i, actor in self.live.items()}, beginning)
@@ -202,6 +204,7 @@ def run_step(
     charging: str = "profile",
     watch: Watch | None = None,
     watch_replays: WatchReplays | None = None,
+    links: NodeLinks | None = None,
 ) -> StepRecord:
     """Run ``plan`` on the virtual clock and record everything.
 
@@ -229,8 +232,11 @@ def run_step(
         watch: told of the step's progress, about ``WATCHED`` times where there is no rule; without it and without a rule every
             actor is run to its end at once.
         watch_replays: told of the replays of ``measured``.
+        links: of nodes, whose bandwidth is shared by weights and KV caches that are sent over them at the same time, from this
+            step's start on; None: senders are all that transfers wait for. Not with ``measured``.
 
     Raises:
+        PlanningError: links are shared in a step that is measured.
         PlanningError: a response is not in the plan once or has not one request, an actor's GPUs are not there or another's,
             a kind has no latency model, the plan reuses prefixes and the engines cannot, or the step cannot be
             measured: its actors are not all alike, or its engines decode nothing or cannot time the prefixes that the plan
@@ -242,9 +248,11 @@ def run_step(
         latency model's seconds; also where replays of ``measured`` are interrupted.
     """
     check_charging(charging)
+    if charging == "measured" and links is not None:
+        raise PlanningError("links are shared by what the latency model says of transfers; charge by 'profile', not 'measured'")
     measured = check_replayable(plan, make_engine) if charging == "measured" else None
     record = StepRecord(run, step, plan, start_s)
-    executed = VirtualStep(plan, requests, make_engine, latency, cluster, record, rest, admission, migration, watch)
+    executed = VirtualStep(plan, requests, make_engine, latency, cluster, record, rest, admission, migration, watch, links)
     executed.run()
     if measured is not None:
         log, prefixes = executed.log, prefixes_of(executed.plan, executed.requests)

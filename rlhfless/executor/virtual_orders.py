@@ -13,6 +13,7 @@ from rlhfless.engine.members import changed
 from rlhfless.engine.protocol import Progress, Request
 from rlhfless.executor.actors import Live
 from rlhfless.executor.decisions import check_all_go, check_decision, receiver_of
+from rlhfless.executor.node_links import NodeLinks
 from rlhfless.executor.record import Recompute
 from rlhfless.executor.retime import StepLog
 from rlhfless.executor.virtual_views import VirtualViews
@@ -25,9 +26,11 @@ class VirtualOrders(VirtualViews):
 
     Attributes:
         log: what has to be known to retime the step, where engines keep journals.
+        links: of nodes, that transfers share; None: transfers wait for their sender only.
     """
 
     log: StepLog
+    links: NodeLinks | None
 
     def _take(self, actor: Live, progress: Progress) -> None:
         """Enter what an engine committed; completions stay hidden until their time has come."""
@@ -81,7 +84,8 @@ class VirtualOrders(VirtualViews):
         """Move or recompute the KV state of ``taken``; returns what the transfers take, in their order.
 
         An actor's link carries one transfer at a time, in the order in which they were ordered (as in ``solver.moves`` and
-        ``solver.prefill.links``, receiving makes no link busy). A cache that is still on its way goes on once it is there.
+        ``solver.prefill.links``, receiving makes no link busy), and shares its node's with those of others where these are
+        shared. A cache that is still on its way goes on once it is there.
         """
         transfers: dict[int, float] = {}
         given: dict[int, list[Request]] = {}
@@ -94,7 +98,10 @@ class VirtualOrders(VirtualViews):
             if move:
                 start_s = max(boundary_s, actor.link_free_s, request.available_s)
                 transfers[request.response] = transfer_s = actor.latency.transfer_s(context)
-                sent_s = actor.link_free_s = start_s + transfer_s
+                sent_s = start_s + transfer_s
+                if self.links is not None:
+                    sent_s += self.links.delay_s(actor.plan.node, receiver.plan.node, start_s, transfer_s)
+                actor.link_free_s = sent_s
                 what = {
                     "kv_tokens": float(context), "bytes": _kv_bytes(request, actor.latency), "from_actor": actor.holder,
                     "response": request.response,

@@ -144,13 +144,11 @@ class Network:
             network card per GPU: 9).
         fan_out: nodes that a node with new weights sends them to at once, on one link each, round by round; None: the
             learner's node sends to all others one after the other.
-        sharing: transfers of KV caches that share a link at the same time.
     """
 
     nodes: int = 1
     between: float = 1.0
     fan_out: int | None = 1
-    sharing: float = 1.0
 
     def __post_init__(self) -> None:
         if not is_whole(self.nodes, 1):
@@ -158,7 +156,6 @@ class Network:
         if self.fan_out is not None and not is_whole(self.fan_out, 1):
             raise PlanningError(f"fan_out is {self.fan_out}; a whole number of at least 1, or None, is needed")
         _check(self.between, "between", 1, "a multiple")
-        _check(self.sharing, "sharing", 1, "a number of transfers")
 
     @property
     def rounds(self) -> int:
@@ -175,7 +172,7 @@ class Network:
         """The latency model on this network: weights go to the nodes and then within each; a KV cache goes to any actor, so
         to another node with probability ``1 - 1 / nodes``."""
         sync = 1 + self.between * self.rounds
-        transfer = (1 + (self.between - 1) * (1 - 1 / self.nodes)) * self.sharing
+        transfer = 1 + (self.between - 1) * (1 - 1 / self.nodes)
         if sync == transfer == 1:
             return latency
         return replace(
@@ -186,6 +183,26 @@ class Network:
 
 
 @dataclass(frozen=True)
+class Contention:
+    """Weights and KV caches that are sent over the link of one node at the same time share its bandwidth.
+
+    Shared are KV caches that go to another node, and weights that come to a node: one copy for all of its actors that begin to
+    take them over at the same moment, as in ``Network``, and one for each that starts late. Nobody plans for it; what is
+    planned with is the ``Network``.
+
+    Args:
+        carries: transfers that a node's link carries at once, in each direction, as fast as one goes alone.
+    """
+
+    carries: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check(self.carries, "carries", 0, "a number of transfers")
+        if self.carries == 0:
+            raise PlanningError("carries is 0; a number of transfers above 0 is needed")
+
+
+@dataclass(frozen=True)
 class Effects:
     """All that may happen to the actors of a step; None leaves an effect out."""
 
@@ -193,6 +210,7 @@ class Effects:
     stragglers: Stragglers | None = None
     starts: StartDelays | None = None
     outages: Outages | None = None
+    contention: Contention | None = None
     seed: int = 0
     step: int = 0
 

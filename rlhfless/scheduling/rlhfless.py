@@ -17,7 +17,11 @@ from rlhfless.scheduling.fixed import Random
 from rlhfless.scheduling.handover import Room, hand_over
 from rlhfless.scheduling.policy import PlanningInput, SchedulingPolicy
 from solver.assemble import assemble, check_fits
+from solver.evaluate import admission_of
+from solver.group_times import GroupTimes
+from solver.objective import Objective, StepRest
 from solver.plan import Plan
+from solver.pricing import Pricing
 from solver.reference import candidate_counts, deal_prompts
 from solver.rules import ActorView, Decision, StepState, Trigger
 
@@ -113,17 +117,15 @@ class RLHFless:
         order = used[np.lexsort((used, -mean))]  # longest first, so that the longest group is actor 0
         most = min(given.cluster.max_actors, len(used))
         counts = [n for n in candidate_counts(most) if n >= min(self.least_actors, most)]
-        plans = [
-            assemble(
-                self.name, deal_prompts(workload, order, n), workload, given.cluster, given.latency, given.rest,
-                admission=given.admission,
-            )
-            for n in counts
-        ]  # fmt: skip
-        times = _min_max([p.makespan_s for p in plans])
-        costs = _min_max([p.gpu_seconds for p in plans])
-        best = min(range(len(plans)), key=lambda i: self.scale_weight * times[i] + (1 - self.scale_weight) * costs[i])
-        return replace(plans[best], rule=LocalCut(self.tau) if self.tau < 1 else None)
+        groups = [deal_prompts(workload, order, n) for n in counts]
+        admission = admission_of(given.latency, None, given.admission)
+        times = GroupTimes.of(workload, given.latency, admission, np.concatenate(groups[0]))  # one order, cut n times
+        pricing = Pricing.of(given.cluster, given.latency, Objective(), StepRest())  # of generation alone, in GPU-seconds
+        taken = [pricing.step(times.busy_s(np.cumsum([0, *map(len, own)]))) for own in groups]
+        time, cost = (_min_max([float(values.mean()) for values in column]) for column in zip(*taken, strict=True))
+        best = min(range(len(counts)), key=lambda i: self.scale_weight * time[i] + (1 - self.scale_weight) * cost[i])
+        plan = assemble(self.name, groups[best], workload, given.cluster, given.latency, given.rest, admission=given.admission)
+        return replace(plan, rule=LocalCut(self.tau) if self.tau < 1 else None)
 
 
 def _min_max(values: list[float]) -> list[float]:

@@ -14,11 +14,12 @@ from numpy.typing import ArrayLike
 
 from rlhfless.scheduling.policy import PlanningInput
 from solver.assemble import assemble, check_fits
+from solver.counts import best_count
 from solver.evaluate import admission_of
 from solver.group_times import GroupTimes
 from solver.plan import Plan
 from solver.pricing import Pricing
-from solver.reference import candidate_counts, sizing_key
+from solver.reference import candidate_counts
 from solver.workload import IntArray, Workload
 
 Split = Callable[[Workload, IntArray, int], Iterable[ArrayLike]]
@@ -48,16 +49,15 @@ def right_sized_deal(name: str, deal: Callable[[int], list[IntArray]], most_acto
     check_fits(given.workload, given.cluster, given.latency)
     admission = admission_of(given.latency, None, given.admission)
     pricing = Pricing.of(given.cluster, given.latency, given.objective, given.rest)
-    best: tuple[tuple[float, float], list[IntArray]] | None = None
-    for actors in candidate_counts(min(given.cluster.max_actors, most_actors)):
+
+    def timed(actors: int) -> tuple[GroupTimes, IntArray]:
         groups = deal(actors)
         times = GroupTimes.of(given.workload, given.latency, admission, np.concatenate(groups))
-        busy_s = times.busy_s(np.cumsum([0, *map(len, groups)]))
-        value = sizing_key(*pricing.step(busy_s), given.objective)
-        if best is None or value < best[0]:
-            best = (value, groups)
-    assert best is not None, "candidate counts begin with 1"
-    return assemble(name, best[1], given.workload, given.cluster, given.latency, given.rest, admission=given.admission)
+        return times, np.cumsum([0, *map(len, groups)])
+
+    best, _ = best_count(candidate_counts(min(given.cluster.max_actors, most_actors)), timed, pricing)
+    groups = best.groups()
+    return assemble(name, groups, given.workload, given.cluster, given.latency, given.rest, admission=given.admission)
 
 
 def responses_of(workload: Workload, groups: Iterable[ArrayLike]) -> list[IntArray]:

@@ -20,12 +20,13 @@ import numpy as np
 from rlhfless.scheduling.policy import PlanningInput
 from rlhfless.scheduling.spread import in_turn
 from solver.assemble import assemble, check_fits
+from solver.counts import EXACT_RESPONSES
 from solver.evaluate import admission_of
 from solver.group_times import GroupTimes
 from solver.plan import Plan
 from solver.planner import plan_generation
 from solver.pricing import Pricing
-from solver.reference import EXACT_RESPONSES, random_split
+from solver.reference import random_split
 from solver.workload import FloatArray, IntArray, Workload
 
 SOLVER_SHARE = 0.0025  # of the random split's makespan that plan_generation may take

@@ -24,12 +24,13 @@ import numpy as np
 from rlhfless.scheduling.policy import PlanningInput
 from rlhfless.scheduling.solved import groups_of
 from solver.assemble import assemble
+from solver.counts import sizing_key
 from solver.evaluate import admission_of, ready_s
 from solver.foresight import busy_ahead, drawn_lengths
 from solver.group_times import GroupTimes
 from solver.plan import Plan
 from solver.pricing import Pricing
-from solver.reference import random_split, sizing_key
+from solver.reference import random_split
 from solver.remaining import RemainingLengths
 from solver.replan import LOOKING_SHARE
 from solver.workload import FloatArray, IntArray
@@ -150,7 +151,9 @@ class Start:
         pricing = Pricing.of(given.cluster, given.latency, given.objective, given.rest)
         if begin.price is None:
             return sizing_key(*pricing.step(self._busy_alone(begin.groups, left)[None]), given.objective), 0
-        busy, moved = busy_ahead(begin.groups, left, self.remaining, given.workload, given.latency, begin.price)
+        busy, moved = busy_ahead(
+            begin.groups, left, self.remaining, given.workload, given.latency, begin.price, given.admission
+        )
         time_s, cost = pricing.step(busy[None])
         return sizing_key(time_s + LOOKING_SHARE * busy.max(), cost, given.objective), moved
 

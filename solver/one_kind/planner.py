@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from solver.assemble import assemble
 from solver.cluster import Cluster
+from solver.counts import EXACT_RESPONSES
 from solver.errors import PlanningError
 from solver.evaluate import admission_of
 from solver.group_times import GroupTimes, Split
@@ -25,7 +26,7 @@ from solver.one_kind.sorted_work import SortedWork
 from solver.one_kind.uncertainty import Candidate, Candidates, scenario_bound
 from solver.plan import Improvement, Plan, Reference
 from solver.pricing import Pricing
-from solver.reference import EXACT_RESPONSES, sized_split
+from solver.reference import sized_split
 from solver.workload import FloatArray, Workload
 
 SMALLEST_MODEL_S = 0.2  # a CP-SAT model alone takes 50 ms: below this time limit it is not worth building

@@ -24,13 +24,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from solver.counts import sizing_key
 from solver.group_times import Split
 from solver.latency import LatencyModel
 from solver.objective import Objective
 from solver.one_kind.search import MakespanSearch
 from solver.one_kind.sorted_work import SortedWork
 from solver.pricing import Pricing
-from solver.reference import sizing_key
 from solver.workload import FloatArray, Workload
 
 HALVINGS, LATE_HALVINGS = 24, 6

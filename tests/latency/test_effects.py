@@ -96,7 +96,6 @@ def test_more_nodes_and_slower_links_never_make_sync_or_transfers_faster(nodes, 
     less, more = Network(nodes, between, fan_out).applied(AFFINE), Network(others, other, fan_out).applied(AFFINE)
     assert more.sync_s >= less.sync_s >= AFFINE.sync_s
     assert more.transfer_s(5000) >= less.transfer_s(5000) >= AFFINE.transfer_s(5000)
-    assert Network(others, other, fan_out, 4.0).applied(AFFINE).transfer_s(5000) >= more.transfer_s(5000)
 
 
 def test_weights_go_round_in_trees_or_one_after_the_other():

@@ -23,8 +23,8 @@ class Hand(NamedTuple):
 def schedules(work: solver.Workload, hands: Sequence[Hand], most: int) -> set[tuple[float, ...]]:
     """(makespan, costs) of every schedule of whole iterations on some of the ``hands``, of the first ``most`` states.
 
-    The actor that is earliest takes any batch of free responses, waits for another, or is released. Migration costs nothing,
-    a prompt is prefilled once, for all, and a response joins once.
+    The actor that is earliest takes any batch of free responses that fits into its slots and KV memory, waits for another, or
+    is released. Migration costs nothing, a prompt is prefilled once, for all, and a response joins once.
     """
     remaining, prompt_of = work.remaining_tokens.tolist(), work.prompt_of.tolist()
     context = work.context_tokens.tolist()
@@ -65,8 +65,11 @@ def schedules(work: solver.Workload, hands: Sequence[Hand], most: int) -> set[tu
         open_ = [i for i in range(count) if done[i] < remaining[i] and free[i] <= now]
         for size in range(1, min(len(open_), latency.max_batch) + 1):
             for batch in itertools.combinations(open_, size):
+                kv_tokens = sum(context[i] + done[i] for i in batch)
+                if size > 1 and kv_tokens > latency.kv_capacity_tokens:
+                    continue
                 new = {prompt_of[i] for i in batch} - prefilled
-                took = float(latency.step_s(size, sum(context[i] + done[i] for i in batch)))
+                took = float(latency.step_s(size, kv_tokens))
                 took += latency.prefill_per_token_s * sum(int(work.prompt_tokens[p]) for p in new)
                 took += latency.join_s * sum(done[i] == 0 for i in batch)
                 end = round(now + took, 12)

@@ -20,8 +20,9 @@ from rlhfless.executor import run_step
 from rlhfless.latency import list_profiles, load_profile
 from rlhfless.scheduling import POLICIES, PlanningInput, make_policy
 from solver import clairvoyant
-from solver.clairvoyant import affine_minorants, clairvoyant_bound
+from solver.clairvoyant import clairvoyant_bound
 from solver.latency import StepTable
+from solver.minorants import affine_minorants
 from solver.reference import random_split
 
 EXACT = 1 - 2e-9  # the bound's own margin, and sums of times of a simulation against closed forms
@@ -38,7 +39,8 @@ def tables(draw: st.DrawFn) -> StepTable:
 
 @st.composite
 def instances(draw: st.DrawFn) -> tuple[solver.Workload, solver.Cluster, solver.LatencyModel]:
-    latency = draw(latencies(max_batch=draw(st.sampled_from([1, 3, 32]))))
+    memory = draw(st.sampled_from([50, 51, 90, 200, 1 << 40]))  # a response takes up to 50 tokens
+    latency = replace(draw(latencies(max_batch=draw(st.sampled_from([1, 3, 32])))), kv_capacity_tokens=memory)
     if draw(st.booleans()):
         latency = replace(latency, table=draw(tables()))
     prompts = draw(st.integers(1, 5))
@@ -48,24 +50,46 @@ def instances(draw: st.DrawFn) -> tuple[solver.Workload, solver.Cluster, solver.
     return work, solver.Cluster(draw(st.integers(1, 3)), latency.gpus_per_actor, latency.gpus_per_actor), latency
 
 
-def executed(work: solver.Workload, plan: solver.Plan, cluster: solver.Cluster, latency: solver.LatencyModel):
+def executed(
+    work: solver.Workload, plan: solver.Plan, cluster: solver.Cluster, latency: solver.LatencyModel, admission: str = "reserve"
+):
     """Makespan and GPU-seconds."""
     prompts = work.prompt_tokens[work.prompt_of].tolist()
     requests = [
         Request(i, p, work.response_limit, target_tokens=n)
         for i, (p, n) in enumerate(zip(prompts, work.response_tokens.tolist(), strict=True))
     ]
-    record = run_step(plan, requests, SimulatedEngine, latency, cluster)
+    record = run_step(plan, requests, SimulatedEngine, latency, cluster, admission=admission)
     return record.makespan_s, sum(len(a["gpu_ids"]) * (a["end_s"] - a["start_s"]) for a in record.allocations)
 
 
-@given(instances(), st.sampled_from(POLICIES), st.sampled_from([0.2, 0.9]))
-@settings(max_examples=100, deadline=None)
-def test_no_policy_beats_it(instance, name, weight):
+@given(instances(), st.sampled_from(POLICIES), st.sampled_from([0.2, 0.9]), st.sampled_from(["reserve", "preempt"]))
+@settings(max_examples=150, deadline=None)
+def test_no_policy_beats_it(instance, name, weight, admission):
     work, cluster, latency = instance
-    given_ = PlanningInput(work, cluster, latency, solver.Objective(weight), time_limit_s=0.05)
-    time_s, gpu_s = executed(work, make_policy(name).plan(given_), cluster, latency)
-    assert clairvoyant_bound(work, cluster, latency).gpu_seconds(time_s) * EXACT <= gpu_s
+    given_ = PlanningInput(work, cluster, latency, solver.Objective(weight), time_limit_s=0.05, admission=admission)
+    time_s, gpu_s = executed(work, make_policy(name).plan(given_), cluster, latency, admission)
+    whatever = clairvoyant_bound(work, cluster, latency).gpu_seconds(time_s)
+    bound = clairvoyant_bound(work, cluster, latency, admission=admission).gpu_seconds(time_s)
+    assert whatever <= bound
+    assert bound * EXACT <= gpu_s
+
+
+def test_little_kv_memory_raises_it_and_the_rule_that_reserves_more():
+    """The shape of a large model in little memory: base time dominates, and memory says how many share it."""
+    latency = solver.LatencyModel("large", 2, 0.027, 3.4e-5, 1.9e-8, start_s=1.0, kv_capacity_tokens=6000)
+    work = lognormal_workload(60, 4, limit=1500, mean_log=6.0)
+    cluster = solver.Cluster(4, 8, 2)
+    ample = clairvoyant_bound(work, cluster, replace(latency, kv_capacity_tokens=10**9))
+    bounds = {rule: clairvoyant_bound(work, cluster, latency, admission=rule) for rule in ("preempt", "reserve")}
+    for rule, bound in bounds.items():
+        for name in ("random", "oracle", "oracle+replan", "least-loaded"):
+            given_ = PlanningInput(work, cluster, latency, solver.Objective(0.7), time_limit_s=0.05, admission=rule)
+            time_s, gpu_s = executed(work, make_policy(name).plan(given_), cluster, latency, rule)
+            assert bound.gpu_seconds(time_s) * EXACT <= gpu_s
+    late = 10 * ample.shortest_s()
+    assert bounds["preempt"].gpu_seconds(late) > 3 * ample.gpu_seconds(late)
+    assert bounds["reserve"].gpu_seconds(late) > 1.5 * bounds["preempt"].gpu_seconds(late)
 
 
 @pytest.mark.parametrize("profile", list_profiles())
@@ -132,11 +156,12 @@ def test_grouping_responses_for_the_bound_only_lowers_it(monkeypatch, groups):
     st.booleans(),
     st.integers(1, 2),
     st.integers(1, 4),
+    st.sampled_from([1, 6, 8, 11, 1 << 40]),
 )
-@settings(max_examples=60, deadline=None)
-def test_no_schedule_of_a_tiny_workload_beats_it(latency, lengths, one_prompt, actors, slots):
+@settings(max_examples=100, deadline=None)
+def test_no_schedule_of_a_tiny_workload_beats_it(latency, lengths, one_prompt, actors, slots, memory):
     assume(max(lengths) > 0)
-    latency = replace(latency, max_batch=slots)
+    latency = replace(latency, max_batch=slots, kv_capacity_tokens=memory)
     owner = [0] * len(lengths) if one_prompt else list(range(len(lengths)))
     work = solver.Workload([3] * (max(owner) + 1), owner, lengths, response_limit=3)
     cluster = solver.Cluster(actors, latency.gpus_per_actor, latency.gpus_per_actor)

@@ -76,7 +76,8 @@ def two_kinds(draw):
     """One actor of each of two kinds, with slots, prices, sizes and warmth of their own."""
     models, pools = {}, []
     for kind in ("x", "y"):
-        model = replace(draw(latencies(max_batch=draw(st.integers(1, 3)))), kind=kind)
+        memory = draw(st.sampled_from([6, 8, 11, 1 << 40]))
+        model = replace(draw(latencies(max_batch=draw(st.integers(1, 3)))), kind=kind, kv_capacity_tokens=memory)
         models[kind, model.gpus_per_actor] = model
         price, warm = draw(st.sampled_from([3.6, 36.0])), draw(st.sampled_from([0, 1]))
         pools.append(Pool(kind, 1, model.gpus_per_actor, price, prewarmed=warm))
