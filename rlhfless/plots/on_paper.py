@@ -7,26 +7,40 @@ goes below, and of ticks that would overlap only every second (third, ...) keeps
 
 from __future__ import annotations
 
-import html
-import math
-import re
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from rlhfless.errors import InputError
+from rlhfless.plots.figure_data import values_of
+from rlhfless.plots.fitting import (
+    LETTER,
+    LINE,
+    SMALLEST_PX,
+    are_words,
+    axes_of,
+    fit_axis,
+    fit_notes,
+    legend_height,
+    length_of,
+    make_room,
+    reach,
+    ticks_height,
+    wrapped,
+)
 from rlhfless.plots.frames import CAPTION
 
 SANS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 PX_PER_MM, PX_PER_PT = 96 / 25.4, 96 / 72
 SCREEN_PX = 12.0  # the size of texts that our figures are drawn for
-SMALLEST_PT = 6.0
+SMALLEST_PT = SMALLEST_PX / PX_PER_PT
 LEAST_MM, MOST_MM = 20.0, 2000.0
 FLATTER = 0.62  # of a plot on paper against the same on a screen, which people scroll
-LETTER, LINE = 0.56, 1.3  # width of a letter and height of a line, in sizes of the font
+CATEGORY = 0.36  # of the width, at most, for words at the left axis
+PLOT = 0.85  # about the share of the width that is left to the plot by the ticks of its left axis
+SYMBOL_PX, TWO_COLUMNS_PX = 60, 500  # beside a text of the legend; from which width on it may have two columns
 
 
 def paper_style(
@@ -57,46 +71,60 @@ def paper_style(
     if not SMALLEST_PT <= font_pt <= 40:
         raise InputError(f"font_pt is {font_pt:g}; {SMALLEST_PT:g} to 40 points are needed")
     em, width = font_pt * PX_PER_PT, width_mm * PX_PER_MM
-    layout = figure.layout.to_plotly_json()
-    data = [trace.to_plotly_json() for trace in figure.data]
+    layout = _with_arrays(figure.layout.to_plotly_json())
+    data = [_with_arrays(trace.to_plotly_json()) for trace in figure.data]
     for part in (layout, *data):
         _scale(part, "", em / SCREEN_PX)
-    head = _wrapped(_first_line(layout.get("title")), width, 1.2 * em) if title else ""
-    above = 1.2 * em * LINE * (head.count("<br>") + 1) + 0.6 * em if head else 0.0
+    layout["font"] = {**(layout.get("font") or {}), "family": font, "size": em, "color": "#000000"}
+    head = wrapped(_first_line(layout.get("title")), width, 1.2 * em) if title else ""
     layout["title"] = {"text": head, "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container",
                        "yanchor": "top", "pad": {"t": 0.2 * em}, "font": {"size": 1.2 * em}}  # fmt: skip
-    inner = FLATTER * em / SCREEN_PX * _inner_height(figure)
-    legend = _legend_height(data, layout, width, em)
-    if height_mm is None:
-        height = max(inner, 10 * em) + above + legend + 4.5 * em
-    else:
-        height = height_mm * PX_PER_MM
-        inner = max(2 * em, height - above - legend - 4.5 * em)
     for name in ("sliders", "updatemenus", "modebar", "hoverlabel", "autosize"):
         layout.pop(name, None)
-    layout["annotations"] = [note for note in layout.get("annotations") or () if note.get("name") != CAPTION]
-    for note in layout["annotations"]:
-        note["text"] = _wrapped(note.get("text", ""), _room(note, layout["annotations"], 0.86 * width), em)
-    for axis in [key for key in layout if re.fullmatch(r"[xy]axis\d*", key)]:
-        _fit_axis(layout[axis], axis[0], 0.86 * width if axis[0] == "x" else inner, em)
+    notes = layout["annotations"] = [note for note in layout.get("annotations") or () if note.get("name") != CAPTION]
+    fit_notes(notes, PLOT * width, em)
     for trace in data:
-        _fit_trace(trace, width, em)
+        if are_words(trace.get("y")):
+            trace["y"] = [wrapped(str(word), CATEGORY * width, em) for word in trace["y"]]
+        if trace.get("name"):
+            trace["name"] = wrapped(trace["name"], (width / 2 if width > TWO_COLUMNS_PX else width) - SYMBOL_PX, em)
+    for axis in axes_of(layout, "y"):
+        if are_words(axis.get("categoryarray")):
+            axis["categoryarray"] = [wrapped(str(word), CATEGORY * width, em) for word in axis["categoryarray"]]
+    words = {word for trace in data if are_words(trace.get("y")) for word in trace["y"]}
+    for axis in axes_of(layout, "x"):
+        fit_axis(axis, "x", PLOT * width, em)
+    lines = LINE * max((word.count("<br>") + 1 for word in words), default=0) + 0.3
+    inner = max(FLATTER * em / SCREEN_PX * _inner_height(figure), 10 * em, len(words) * lines * em)
+    above = (1.2 * LINE * (head.count("<br>") + 1) + 0.6) * em if head else 0.0
+    above += max([0.6 * em, *(reach(note, inner, em) for note in notes)])
+    below = legend_height(data, layout, width, em) + ticks_height(data, layout, PLOT * width, em)
+    height = inner + above + below if height_mm is None else height_mm * PX_PER_MM
+    inner = max(height - above - below, 2 * em)
+    for axis in axes_of(layout, "y"):
+        fit_axis(axis, "y", inner, em)
+    across = min(PLOT * width, width - max(map(length_of, words), default=0) * LETTER * em - 4 * em)
+    for trace in data:
+        make_room(trace, layout, across, inner)
     layout |= {
         "width": width,
         "height": height,
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {**(layout.get("font") or {}), "family": font, "size": em, "color": "#000000"},
-        "margin": {
-            "l": 0.3 * em, "r": 0.9 * em, "t": above + max([0.6 * em, *(_reach(n, em) for n in layout["annotations"])]),
-            "b": 0.3 * em, "autoexpand": True,
-        },
+        "margin": {"l": 0.3 * em, "r": 0.9 * em, "t": above, "b": 0.3 * em, "autoexpand": True},
         "legend": {
             **(layout.get("legend") or {}), "orientation": "h", "xref": "container", "x": 0, "xanchor": "left",
             "yref": "container", "y": 0, "yanchor": "bottom", "bgcolor": "rgba(0,0,0,0)", "itemwidth": 30,
         },
     }  # fmt: skip
     return go.Figure(data=data, layout=layout)
+
+
+def _with_arrays(node: Any) -> Any:
+    """Arrays in place of the base64 that figures hold which were read from a file."""
+    if isinstance(node, dict):
+        return values_of(node) if "bdata" in node else {key: _with_arrays(value) for key, value in node.items()}
+    return [_with_arrays(one) for one in node] if isinstance(node, list) and node and isinstance(node[0], dict) else node
 
 
 def _scale(node: dict[str, Any], parent: str, factor: float) -> None:
@@ -109,7 +137,7 @@ def _scale(node: dict[str, Any], parent: str, factor: float) -> None:
             for one in value:
                 _scale(one, key, factor)
         elif key == "size" and parent.endswith("font"):
-            node[key] = np.maximum(np.asarray(value) * factor, SMALLEST_PT * PX_PER_PT).tolist()
+            node[key] = np.maximum(np.asarray(value) * factor, SMALLEST_PX).tolist()
         elif _is_length(key, parent, node) and value is not None:
             node[key] = (np.asarray(value) * factor).tolist()
 
@@ -134,73 +162,3 @@ def _inner_height(figure: go.Figure) -> float:
 def _first_line(title: Any) -> str:
     text = str((title or {}).get("text") or "") if isinstance(title, Mapping) else str(title or "")
     return text.split("<br><span")[0]
-
-
-def _length(text: str) -> int:
-    """Letters of the longest line, markup left out."""
-    lines = re.split(r"<br\s*/?>", text)
-    return max(len(html.unescape(re.sub(r"<[^<>]*>", "", line))) for line in lines)
-
-
-def _wrapped(text: str, width_px: float, em: float) -> str:
-    """The text in lines that fit; text with markup that has spaces in it stays as it is."""
-    most = max(8, int(width_px / (LETTER * em)))
-    if _length(text) <= most or re.search(r"<[^<>]*\s[^<>]*>", text):
-        return text
-    return "<br>".join(
-        part for line in re.split(r"<br\s*/?>", text) for part in textwrap.wrap(line, most, break_long_words=False)
-    )
-
-
-def _room(note: Mapping[str, Any], notes: Sequence[Mapping[str, Any]], width: float) -> float:
-    """Pixels for a text beside those that stand at the same height."""
-    if note.get("showarrow") or not str(note.get("xref", "")).endswith(("paper", "domain")):
-        return width
-    beside = [n["x"] for n in notes if (n.get("yref"), n.get("y")) == (note.get("yref"), note.get("y"))]
-    if note.get("xanchor") == "left":
-        return float(width * (min([x for x in beside if x > note["x"]], default=1.0) - note["x"]))
-    return width / max(1, len(beside))
-
-
-def _reach(note: Mapping[str, Any], em: float) -> float:
-    """Pixels by which a text stands out above the plot."""
-    if note.get("showarrow") or not str(note.get("yref", "")).endswith("paper") or note.get("yanchor") != "bottom":
-        return 0.0
-    size = (note.get("font") or {}).get("size") or em
-    return float(note.get("yshift") or 0) + LINE * size * (note["text"].count("<br>") + 1) if note.get("y", 0) > 0.99 else 0.0
-
-
-def _fit_axis(axis: dict[str, Any], letter: str, length: float, em: float) -> None:
-    """Break the title into lines, and thin out ticks with texts of their own; ``length`` is that of all panels together."""
-    low, high = axis.get("domain") or (0.0, 1.0)
-    own = length * (high - low)
-    named = axis.get("title")
-    text = (named or {}).get("text") if isinstance(named, Mapping) else named
-    if text:
-        axis["title"] = {"text": _wrapped(text, own, em), "font": {"size": em}, "standoff": 0.4 * em}
-    axis["automargin"] = True
-    axis.pop("tickangle", None)
-    at, texts = axis.get("tickvals"), axis.get("ticktext")
-    if at is None or not len(at):
-        return
-    longest = max(_length(str(t)) for t in (texts if texts is not None else at))
-    each = LINE * em if letter == "y" else (longest + 1) * LETTER * em
-    step = max(1, math.ceil(each * len(at) / own))
-    axis["tickvals"] = list(at)[::step]
-    if texts is not None:
-        axis["ticktext"] = list(texts)[::step]
-
-
-def _fit_trace(trace: dict[str, Any], width: float, em: float) -> None:
-    """Break what the legend says into lines."""
-    if trace.get("name"):
-        trace["name"] = _wrapped(trace["name"], width - 60, em)
-
-
-def _legend_height(data: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], width: float, em: float) -> float:
-    """About the height of the legend below the plot, in pixels; plotly makes room for it as it really is."""
-    shown = {_wrapped(t["name"], width - 60, em) for t in data if t.get("name") and t.get("showlegend") is not False}
-    if layout.get("showlegend") is False or len(shown) < 2:
-        return 0.0
-    columns = max(1, int(width / (max(map(_length, shown)) * LETTER * em + 45)))
-    return math.ceil(len(shown) / columns) * 1.6 * em * max(name.count("<br>") + 1 for name in shown)
