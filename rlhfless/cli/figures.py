@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlhfless.cli.group import main
+from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
     from rlhfless.paper import PaperFigure
@@ -21,17 +22,29 @@ if TYPE_CHECKING:
     "--logs", type=click.Path(path_type=Path),
     help="Folder with the public logs (grpo-gsm8k-lengths, ...).  [default: ../shared/data of the checkout, if there]",
 )  # fmt: skip
-def figures(names: tuple[str, ...], out: Path, fast: bool, logs: Path | None) -> None:
+@click.option(
+    "--png/--no-png", default=None,
+    help="A picture of each figure too.  [default: where kaleido, of the extra 'export', and a browser are]",
+)  # fmt: skip
+@click.option("--pdf", is_flag=True, help="A PDF of each figure too, for a paper: 170 mm wide, no title, no background.")
+def figures(names: tuple[str, ...], out: Path, fast: bool, logs: Path | None, png: bool | None, pdf: bool) -> None:
     """Make the figures of RLHFless (arXiv 2602.22718) again, all of them or those NAMEd as in the paper (2b, 3c, ...).
 
-    Writes a page and a table of each, a picture where the extra 'export' is installed, and index.html with all captions.
+    Writes a page and a table of each, pictures where they can be drawn, and index.html with all captions.
     """
     from rlhfless.paper import Sources, chosen, write_figures
+    from rlhfless.pictures import why_no_pictures
 
-    chosen(names)  # a wrong name is refused before anything is computed
+    chosen(names)  # what cannot be done is refused before anything is computed
+    why_not = "" if png is False and not pdf else why_no_pictures()
+    if why_not and (png or pdf):
+        raise InputError(why_not)
+    pictures = [kind for kind, wanted in (("png", not why_not if png is None else png), ("pdf", pdf)) if wanted]
 
     def say(figure: PaperFigure[Any]) -> None:
         click.echo(f"{figure.title}")
 
-    index = write_figures(out, names, fast=fast, sources=Sources.of(logs), on_figure=say)
+    index = write_figures(out, names, fast=fast, sources=Sources.of(logs), on_figure=say, pictures=pictures)
+    if why_not:
+        click.echo(f"no pictures: {why_not}")
     click.echo(f"wrote {index.resolve()}")

@@ -45,7 +45,7 @@ def tables(findings: pd.DataFrame | None, claims: pd.DataFrame) -> list[tuple[st
 
 def page(
     figures: Iterable[PaperFigure[Any]], captions: Mapping[str, Lines], findings: pd.DataFrame | None, claims: pd.DataFrame,
-    fast: bool,
+    fast: bool, pictures: Sequence[str] = (),
 ) -> str:  # fmt: skip
     """The list of figures, as a page with links."""
     parts = [f"<h1>{html.escape(TITLE)}</h1>", f'<p class="lead">{html.escape(LEAD)}</p>']
@@ -65,6 +65,7 @@ def page(
         name = figure.file_name
         lines = "".join(f"<p><b>{html.escape(k)}:</b> {html.escape(v)}</p>" for k, v in captions[figure.name])
         links = f'<a href="{name}.html">interactive page</a>, <a href="{name}.csv">numbers</a>'
+        links += "".join(f', <a href="{name}.{kind}">{kind.upper()}</a>' for kind in pictures)
         parts.append(f'<h2>{html.escape(figure.title)}</h2><p>{links}</p><div class="basis">{lines}</div>')
     body = "\n".join([*parts, f"<footer>{html.escape(FOOTER)}</footer>"])
     return (

@@ -1,30 +1,30 @@
 """Writes figures into a folder: a page, a picture and a table of each, and an index with their captions and the two tables.
 
-Knows files; nothing of what figures show. Tables are the same bytes for the same setting; seconds that this machine took go to
-``*_measured.csv``. Pictures need kaleido and a browser (the extra ``export``), pages need nothing.
+Knows names of files; nothing of what figures show. Tables are the same bytes for the same setting; seconds that this machine
+took go to ``*_measured.csv``. Pictures need kaleido and a browser (the extra ``export``), pages need nothing.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pandas as pd
-
 from rlhfless.errors import InputError
+from rlhfless.figure_files import save_all, save_data
 from rlhfless.paper.catalogue import chosen
 from rlhfless.paper.claims import claims, of_figure
 from rlhfless.paper.findings import FINDINGS, findings
 from rlhfless.paper.index import FOOTER, LEAD, markdown, page
 from rlhfless.paper.parts import Numbers, PaperFigure
 from rlhfless.paper.workloads import Sources
+from rlhfless.plots import paper_style
 from rlhfless.report_page import Page, write_page
 from rlhfless.trace.storage import write_text
 
 S = TypeVar("S")
-PICTURE = {"width": 1100, "scale": 2}
+PICTURES: dict[str, Callable[[Any], Any]] = {"png": lambda plotted: plotted, "pdf": paper_style}
+"""Suffixes of pictures, and what becomes of a figure before it is drawn so."""
 
 
 def write_figures(
@@ -34,6 +34,7 @@ def write_figures(
     fast: bool = False,
     sources: Sources | None = None,
     on_figure: Callable[[PaperFigure[Any]], object] | None = None,
+    pictures: Sequence[str] = (),
 ) -> Path:
     """Make figures and write them; returns the index.
 
@@ -43,9 +44,12 @@ def write_figures(
             ``README.md``.
         fast: smaller settings, for a first look. sources: where lengths come from; the folder beside the checkout when None.
         on_figure: called before each figure.
+        pictures: ``png`` as on the page, ``pdf`` in the style of a paper (170 mm wide, no title, no background), or both; all
+            are drawn at the end, in one browser.
 
     Raises:
         InputError: a name is unknown, or the folder or a picture cannot be written.
+        MissingExtra: pictures need kaleido.
     """
     figures, folder = chosen(names), Path(out)
     if folder.exists() and not folder.is_dir():
@@ -53,22 +57,26 @@ def write_figures(
     sources = Sources.beside() if sources is None else sources
     found: dict[str, Numbers] = {}
     lines: dict[str, list[tuple[str, str]]] = {}
+    drawn: list[tuple[Any, Path]] = []
     for figure in figures:
         if on_figure is not None:
             on_figure(figure)
         setting = figure.of(fast)
         numbers = found[figure.name] = figure.numbers(setting, sources)
         lines[figure.name] = described(figure, setting, numbers)
-        _write_figure(folder, figure, numbers, lines[figure.name], figure.plot(setting, numbers))
+        plotted = figure.plot(setting, numbers)
+        _write_figure(folder, figure, numbers, lines[figure.name], plotted)
+        drawn += [(PICTURES[kind](plotted), folder / f"{figure.file_name}.{kind}") for kind in pictures]
     table = findings(found) if all(name in found for name in FINDINGS) else None
     stated = claims(found)
     for name, rows in (("findings", table), ("claims", stated)):
         if rows is not None:
-            _write_csv(folder / f"{name}_measured.csv", rows)
+            save_data(rows, folder / f"{name}_measured.csv")
     if table is not None:
         command = "rlhfless figures" + (" --fast" if fast else "") + " -o out/figures"
         write_text(folder / "README.md", markdown(table, stated, command))
-    return write_page(folder / "index.html", page(figures, lines, table, stated, fast), InputError)
+    save_all(drawn)
+    return write_page(folder / "index.html", page(figures, lines, table, stated, fast, pictures), InputError)
 
 
 def described(figure: PaperFigure[S], setting: S, numbers: Numbers) -> list[tuple[str, str]]:
@@ -85,16 +93,6 @@ def _write_figure(folder: Path, figure: PaperFigure[Any], numbers: Numbers, line
     own.figure(plotted)
     own.basis(lines)
     write_page(folder / f"{figure.file_name}.html", own.render(FOOTER), InputError)
-    _write_csv(folder / f"{figure.file_name}.csv", numbers.table)
+    save_data(numbers.table, folder / f"{figure.file_name}.csv")
     if numbers.measured is not None:
-        _write_csv(folder / f"{figure.file_name}_measured.csv", numbers.measured)
-    if importlib.util.find_spec("kaleido") is not None:
-        path = folder / f"{figure.file_name}.png"
-        try:
-            plotted.update_layout(paper_bgcolor="white").write_image(path, **PICTURE)
-        except (RuntimeError, OSError, ValueError) as error:
-            raise InputError(f"{path}: cannot be drawn ({error}); a Chromium or Chrome is needed") from None
-
-
-def _write_csv(path: Path, table: pd.DataFrame) -> None:
-    write_text(path, table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
+        save_data(numbers.measured, folder / f"{figure.file_name}_measured.csv")

@@ -1,6 +1,7 @@
 """Plots: a trace or a table of results in, a plotly figure out. One plot per file; nothing is shown, read or written.
 
-Every plot has an ``..._info`` function with what it shows, which is what tests check.
+Every plot has an ``..._info`` function with what it shows, which is what tests check. ``data_of`` is the data behind a figure,
+``paper_style`` makes one for print; ``rlhfless.figure_files`` writes both.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ except ImportError as error:
 from rlhfless.plots.account import AccountInfo, account_info, plot_account
 from rlhfless.plots.bound_curve import bound_of_sum
 from rlhfless.plots.curves import CurvesInfo, curves_info, plot_curves
+from rlhfless.plots.figure_data import data_of
 from rlhfless.plots.front import FrontInfo, front_info, plot_front
 from rlhfless.plots.gap_history import GapInfo, gap_info, plot_gap_history
 from rlhfless.plots.kinds import KindsInfo, kinds_info, plot_kinds
 from rlhfless.plots.learning import LearningInfo, learning_info, plot_learning
 from rlhfless.plots.lengths import LengthsInfo, lengths_info, plot_lengths
+from rlhfless.plots.on_paper import paper_style
 from rlhfless.plots.outcomes import OutcomesInfo, outcomes_info, plot_outcomes
 from rlhfless.plots.plan_bars import PlanBarsInfo, plan_bars_info, plot_plan_bars
 from rlhfless.plots.plane import PlaneInfo, plane_info, plot_plane
@@ -57,12 +60,14 @@ __all__ = [
     "account_info",
     "bound_of_sum",
     "curves_info",
+    "data_of",
     "front_info",
     "gap_info",
     "kinds_info",
     "learning_info",
     "lengths_info",
     "outcomes_info",
+    "paper_style",
     "plan_bars_info",
     "plane_info",
     "planned_steps_info",

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+CAPTION = "caption"
+"""The name of a figure's own line above the plot, among its annotations."""
 AT_ONCE = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
 
 
@@ -34,6 +36,6 @@ def caption(text: str, panels: Sequence[tuple[float, str]] = ()) -> dict[str, An
             replaces all annotations.
     """
     same = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom", "showarrow": False, "align": "left"}
-    line = {**same, "text": text, "x": 0, "y": 1.0, "yshift": 30 if panels else 6, "font": {"size": 13}}
+    line = {**same, "name": CAPTION, "text": text, "x": 0, "y": 1.0, "yshift": 30 if panels else 6, "font": {"size": 13}}
     titles = [{**same, "text": f"<b>{t}</b>", "x": x, "y": 1.0, "yshift": 5, "font": {"size": 12}} for x, t in panels]
     return {"annotations": [line, *titles]}

@@ -119,7 +119,7 @@ def plot_gap_history(
     if len(values):
         room = max(values.max() - values.min(), 0.02 * values.max())
         fig.update_yaxes(range=[values.min() - 0.12 * room, values.max() + 0.2 * room], row=1, col=1)
-    longest = max(float(info.plans["solve_s"].max()), float(info.history["at_s"].max() if len(info.history) else 0.0), 1e-6)
+    longest = _longest(info)
     fig.update_xaxes(title="seconds of planning", range=[-0.02 * longest, 1.3 * longest], row=1, col=1)
     fig.update_yaxes(title="value of the objective", row=1, col=1)
     times = pd.concat([info.bound["time_s"], info.front["time_s"], info.plans["makespan_s"]])
@@ -136,10 +136,15 @@ def plot_gap_history(
     return fig
 
 
+def _longest(info: GapInfo) -> float:
+    """Seconds that planning took at most."""
+    return max(float(info.plans["solve_s"].max()), float(info.history["at_s"].max() if len(info.history) else 0.0), 1e-6)
+
+
 def _frame(info: GapInfo, label: str) -> list[go.Scatter]:
     """Bound and value over the search, bound curve, front, plan, and the plan's gap."""
     plan = info.plans[info.plans["label"] == label].iloc[0]
-    lines = info.history[info.history["label"] == label]
+    lines, longest = info.history[info.history["label"] == label], _longest(info)
     end = {"solver": "end", "at_s": plan["solve_s"], "value": plan["value"], "lower_bound": plan["lower_bound"]}
     if len(lines):
         lines = pd.concat([lines, pd.DataFrame([{**end, "label": label}])], ignore_index=True)
@@ -159,7 +164,8 @@ def _frame(info: GapInfo, label: str) -> list[go.Scatter]:
             x=lines["at_s"], y=lines["value"], mode="lines+markers+text", name="best plan so far", hovertext=texts,
             hoverinfo="text", line={"color": BLUE, "shape": "hv", "width": 2}, marker={"size": 7},
             text=[clean(name) if i < len(lines) - 1 else "" for i, name in enumerate(lines["solver"])],
-            textposition="top right", textfont={"size": 10}, cliponaxis=False,
+            textposition=["top left" if at > longest / 2 else "top right" for at in lines["at_s"]],
+            textfont={"size": 10}, cliponaxis=False,
         ),
         go.Scatter(
             x=bound["time_s"], y=bound["cost"], mode="lines", name="C(M): no plan within M costs less",

@@ -138,12 +138,13 @@ def plot_plan_bars(
     latest, dearest = (1.08 * max(float(info.plans[name].max()), 1e-9) for name in ("makespan_s", "gpu_seconds"))
     fig.update_xaxes(title="time (s)", range=[0, latest], row=1, col=len(widths))
     fig.update_yaxes(title="cost (GPU-seconds)", range=[0, dearest], row=1, col=len(widths))
+    inner, above, below = int(min(410, max(190, 30 + 15 * rows))), 108, 190
     styled(
-        fig, TITLE, height=int(min(680, max(440, 300 + 15 * rows))), barmode="stack",
+        fig, TITLE, height=inner + above + below, barmode="stack",
         sliders=[slider(labels, first, f"{clean(of)}: ")], **caption(_line(info, labels[first]), heads),
-        legend={"orientation": "h", "x": 0, "y": -0.17, "yanchor": "top", "traceorder": "normal"},
+        legend={"orientation": "h", "x": 0, "y": -50 / inner, "yanchor": "top", "traceorder": "normal"},
     )  # fmt: skip
-    fig.update_layout(margin={"t": 108, "b": 160}, sliders=[{"pad": {"t": 86}}], **_spans(info, labels[first]))
+    fig.update_layout(margin={"t": above, "b": below}, sliders=[{"pad": {"t": 116}}], **_spans(info, labels[first]))
     return fig
 
 

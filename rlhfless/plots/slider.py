@@ -13,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.plots.frames import slider
+from rlhfless.plots.frames import caption, slider
 from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
 from rlhfless.plots.style import counted, hover, message_figure, number, styled
 
@@ -156,8 +156,7 @@ def _caption(info: TimeWeightInfo, i: int) -> dict[str, Any]:
         f"time weight {one['time_weight']:g}: {counted(int(one['actors']), 'actor')}, {number(one['makespan_s'], 's')}, "
         f"{number(one['gpu_seconds'], 'GPU-seconds')}{gap}"
     )
-    note = {"text": text, "x": 0, "y": 1.03, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
-    return {"annotations": [{**note, "showarrow": False, "font": {"size": 13}}]}
+    return caption(text)
 
 
 def _front_ranges(fig: go.Figure, info: TimeWeightInfo) -> None:

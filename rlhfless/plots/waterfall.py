@@ -132,7 +132,9 @@ def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "")
         row=2,
         col=1,
     )
-    return styled(fig, title, note, height=600, barmode="overlay", uniformtext={"minsize": 10, "mode": "show"})
+    above = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}  # beside, it takes labels' room
+    styled(fig, title, note, height=640, barmode="overlay", uniformtext={"minsize": 10, "mode": "show"}, legend=above)
+    return fig.update_layout(margin={"t": fig.layout.margin.t + 40})
 
 
 def _text(rung: Rung, first: float) -> str:

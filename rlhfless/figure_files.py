@@ -1,0 +1,140 @@
+"""Figures as files: a page, a picture, or the data behind them as csv.
+
+    from rlhfless.figure_files import save, save_data
+    from rlhfless.plots import paper_style
+
+    save(figure, "out/plane.html")                           # works everywhere, also without a network
+    save(figure, "out/plane.png", dpi=300)                   # PNG, SVG and PDF: the extra ``export`` and Chromium or Chrome
+    save(paper_style(figure, width_mm=85), "out/plane.pdf")  # 85 mm wide, texts of 8 pt, no title, no background
+    save_data(figure, "out/plane.csv")
+
+Knows files; nothing of what figures show. The same figure gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from rlhfless.errors import InputError
+from rlhfless.pictures import PX_PER_INCH, Drawing, draw
+from rlhfless.plots.figure_data import data_of, plain
+from rlhfless.trace.storage import replace_file
+
+PICTURES = (".png", ".svg", ".pdf")
+PAGES = (".html", ".htm")
+WIDTH_PX, HEIGHT_PX = 1100, 450
+"""Of figures that fit themselves to a page, as a picture."""
+DPI = 2 * PX_PER_INCH
+STILL = {"responsive": True, "displaylogo": False}
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def save(figure: go.Figure, path: str | Path, *, dpi: float = DPI, background: str | None = "white") -> Path:
+    """Write a figure; the suffix says how.
+
+    Args:
+        figure: any plotly figure.
+        path: ``.html`` is a page that needs no network, ``.png``, ``.svg`` and ``.pdf`` are pictures; its folder is made, and
+            the file is replaced in one go.
+        dpi: pixels per inch of a PNG, at 96 of the figure's own pixels per inch: 192 is sharp on screens, print wants 300.
+        background: of a PNG, because viewers put any colour behind what is transparent; None leaves it so. SVG and PDF have
+            the figure's own, which is none.
+
+    Returns:
+        The path.
+
+    Raises:
+        MissingExtra: a picture needs kaleido.
+        InputError: another suffix, no browser, or the file cannot be written.
+    """
+    return save_all([(figure, path)], dpi=dpi, background=background)[0]
+
+
+def save_all(
+    figures: Iterable[tuple[go.Figure, str | Path]], *, dpi: float = DPI, background: str | None = "white"
+) -> list[Path]:
+    """Write several figures, all pictures in one browser; nothing is written where one of them cannot be drawn.
+
+    Args:
+        figures: each with its path; see ``save``, also for the other arguments and what is raised.
+    """
+    wanted = [(figure, _checked(path)) for figure, path in figures]
+    if not 10 <= dpi <= 2400:
+        raise InputError(f"dpi is {dpi:g}; 10 to 2400 pixels per inch are needed")
+    drawings = [_drawing(figure, path, dpi, background) for figure, path in wanted if path.suffix.lower() in PICTURES]
+    drawn = iter(draw(drawings) if drawings else ())
+    for figure, path in wanted:
+        _write(path, next(drawn) if path.suffix.lower() in PICTURES else _page(figure))
+    return [path for _, path in wanted]
+
+
+def save_data(shown: go.Figure | pd.DataFrame, path: str | Path) -> Path:
+    """Write the data behind a figure (see ``rlhfless.plots.data_of``), or a table, as csv.
+
+    Numbers have nine digits. A text that a spreadsheet would take for a formula (it begins with ``=``, ``+``, ``-``, ``@`` or
+    white space and is no number) gets an apostrophe in front: names come from logs of others, and tables beside figures are
+    opened by double click. ``data_of`` has all texts as they are.
+
+    Raises:
+        InputError: the path is no ``.csv``, or cannot be written.
+    """
+    path = Path(path)
+    if path.suffix.lower() != ".csv" or path.is_dir():
+        raise InputError(f"{path}: the data behind a figure is written as csv; name a file that ends with .csv")
+    table = shown if isinstance(shown, pd.DataFrame) else data_of(shown)
+    safe = table.rename(columns=_no_formula).apply(
+        lambda column: column.map(_no_formula) if column.dtype.kind not in "biufM" else column
+    )
+    _write(path, safe.to_csv(index=False, float_format="%.9g", lineterminator="\n").encode("utf-8", "replace"))
+    return path
+
+
+def _no_formula(value: Any) -> Any:
+    if not isinstance(value, str) or not value.startswith(FORMULA):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
+
+
+def _checked(path: str | Path) -> Path:
+    path = Path(path)
+    if path.suffix.lower() not in (*PAGES, *PICTURES) or path.is_dir():
+        raise InputError(f"{path}: figures are written as .html, .png, .svg or .pdf; name a file that ends so")
+    return path
+
+
+def _drawing(figure: go.Figure, path: Path, dpi: float, background: str | None) -> Drawing:
+    spec = figure.to_dict()
+    layout = spec.setdefault("layout", {})
+    kind = path.suffix.lower()[1:]
+    if kind == "png" and background is not None:
+        layout["paper_bgcolor"] = background
+    return Drawing(spec, kind, layout.get("width") or WIDTH_PX, layout.get("height") or HEIGHT_PX, dpi)
+
+
+def _page(figure: go.Figure) -> bytes:
+    """A page with nothing but the figure."""
+    shown = figure.to_html(config=STILL, include_plotlyjs=True, full_html=False, div_id="figure", auto_play=False)
+    title = html.escape(plain(figure.layout.title.text or "figure"))
+    page = (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n</head>\n'
+        f'<body style="margin:0;background:#ffffff">\n{shown}\n</body>\n</html>\n'
+    )
+    return page.encode("utf-8", "replace")
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path.parent}: cannot be made ({error.strerror}); a writable folder is needed") from None
+    replace_file(path, lambda stream: stream.write(data))

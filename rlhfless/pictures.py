@@ -1,0 +1,142 @@
+"""Draws figures as PNG, SVG and PDF with kaleido, all of a call in one browser; the same figure gives the same bytes.
+
+Knows kaleido and the three formats; nothing of figures or files. The browser loads nothing from a network. plotly names parts
+of a picture by chance, and the browser writes the time into a PDF: both are fixed here. Another version of the browser, or
+other fonts, may draw other pixels.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import struct
+import tempfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlhfless.browser import find_browser
+from rlhfless.errors import InputError, missing_extra
+
+PX_PER_INCH, PT_PER_INCH, MM_PER_INCH = 96.0, 72.0, 25.4
+DRAW_S = 120.0  # for one picture; a browser that takes longer hangs
+DRAWN_AT = b"20000101000000"  # in every PDF
+SAME_CHANCE = """<script>
+(() => { let state = 1; Math.random = () => (state = (state * 48271) % 2147483647) / 2147483647; })();
+</script>
+"""
+NO_BROWSER = "a Chromium or Chrome is needed: install one, or name it in BROWSER_PATH"
+
+
+class Drawing(NamedTuple):
+    """A picture to draw: a figure as plotly's dictionary, ``png``, ``svg`` or ``pdf``, and its size in CSS pixels.
+
+    Attributes:
+        dpi: pixels per inch of a PNG.
+    """
+
+    figure: Mapping[str, Any]
+    kind: str
+    width: float
+    height: float
+    dpi: float = PX_PER_INCH
+
+
+def why_no_pictures() -> str:
+    """Why no picture can be drawn here, in a sentence; the empty text where one can."""
+    if importlib.util.find_spec("kaleido") is None:
+        return str(missing_extra("a picture of a figure", "kaleido", "export"))
+    return "" if _browser() else f"a picture of a figure cannot be drawn: {NO_BROWSER}"
+
+
+def draw(drawings: Sequence[Drawing]) -> list[bytes]:
+    """The files of pictures, in their order.
+
+    Raises:
+        MissingExtra: kaleido is not installed.
+        InputError: there is no browser, or a figure cannot be drawn.
+    """
+    try:
+        import kaleido
+    except ImportError:
+        raise missing_extra("a picture of a figure", "kaleido", "export") from None
+    browser = _browser()
+    if browser is None:
+        raise InputError(f"a picture of a figure cannot be drawn: {NO_BROWSER}")
+    page = kaleido.PageGenerator(mathjax=False)
+    page.header += SAME_CHANCE
+    with tempfile.TemporaryDirectory(prefix="rlhfless-pictures-") as folder:
+        files = [Path(folder, f"{i}.{one.kind}") for i, one in enumerate(drawings)]
+        orders = [
+            {"fig": one.figure, "path": file, "opts": {"format": one.kind, "width": one.width, "height": one.height,
+                                                       "scale": one.dpi / PX_PER_INCH if one.kind == "png" else 1}}
+            for one, file in zip(drawings, files, strict=True)
+        ]  # fmt: skip
+        try:
+            failed = kaleido.write_fig_from_object_sync(
+                orders, kopts={"path": browser, "page_generator": page, "timeout": DRAW_S}
+            )
+        except (RuntimeError, OSError, TimeoutError) as error:  # of the browser; those of figures are returned
+            raise InputError(f"a picture of a figure cannot be drawn with {browser} ({_reason(error)}); {NO_BROWSER}") from None
+        if failed:
+            raise InputError(f"a figure cannot be drawn ({_reason(failed[0])}); one that plotly shows in a notebook is needed")
+        return [_finished(file.read_bytes(), one) for one, file in zip(drawings, files, strict=True)]
+
+
+def _browser() -> str | None:
+    """Ours, or the one that plotly_get_chrome has brought."""
+    if found := find_browser():
+        return found
+    from choreographer.browsers.chromium import Chromium
+
+    local = Chromium.find_browser(skip_local=False)
+    return None if local is None else str(local)
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+
+
+def _finished(data: bytes, drawing: Drawing) -> bytes:
+    begins, finish = KINDS[drawing.kind]
+    if not data.startswith(begins):  # the browser gives an empty picture where its memory does not suffice
+        size = f"{drawing.width:,.0f} x {drawing.height:,.0f} pixels at {drawing.dpi:g} dpi"
+        raise InputError(f"a figure of {size} cannot be drawn; a smaller one is needed")
+    return finish(data, drawing)
+
+
+def _png(data: bytes, drawing: Drawing) -> bytes:
+    """With its size on paper: pixels per metre, after the header of 33 bytes."""
+    per_metre = round(drawing.dpi / MM_PER_INCH * 1000)
+    chunk = b"pHYs" + struct.pack(">IIB", per_metre, per_metre, 1)
+    return data[:33] + struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)) + data[33:]
+
+
+def _svg(data: bytes, drawing: Drawing) -> bytes:
+    """With its size in millimetres, which is the same on a screen; its own units stay CSS pixels."""
+    width, height = (f"{size / PX_PER_INCH * MM_PER_INCH:.6g}mm" for size in (drawing.width, drawing.height))
+    size = re.compile(rb'(<svg [^>]*?)width="[^"]*" height="[^"]*"')
+    return size.sub(rb'\g<1>width="%s" height="%s"' % (width.encode(), height.encode()), data, count=1)
+
+
+def _pdf(data: bytes, drawing: Drawing) -> bytes:
+    """Without the time, and of the size that was asked for: the browser rounds it to 1/300 inch. A PDF tells where its
+    parts begin, so that what is written has as many bytes as what was there."""
+
+    def exact(found: re.Match[bytes]) -> bytes:
+        points = [size / PX_PER_INCH * PT_PER_INCH for size in (drawing.width, drawing.height)]
+        texts = (" ".join(f"{p:.{digits}f}" for p in points).encode() for digits in (4, 3, 2, 1))
+        room = len(found[2])
+        return found[1] + next((text for text in texts if len(text) <= room), found[2]).ljust(room) + b"]"
+
+    data = re.sub(rb"(/(?:Creation|Mod)Date \(D:)\d{14}", rb"\g<1>" + DRAWN_AT, data)
+    return re.sub(rb"(/MediaBox \[0 0 )([\d.]+ [\d.]+)\]", exact, data)
+
+
+KINDS: dict[str, tuple[bytes, Callable[[bytes, Drawing], bytes]]] = {
+    "png": (b"\x89PNG\r\n\x1a\n", _png),
+    "svg": (b"<svg ", _svg),
+    "pdf": (b"%PDF-", _pdf),
+}
+"""How a file of a kind begins, and what is fixed in it."""

@@ -1,0 +1,150 @@
+"""Makes the texts of a figure fit its size: titles, headings, ticks and labels of bars, and how high what is below the plot is.
+
+Knows plotly's layout as dictionaries, and guesses the widths of texts from their letters: no browser is asked. Sizes are CSS
+pixels; ``em`` is the size of the font.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+SMALLEST_PX = 8.0
+"""Of a font: 6 points, which is still legible on paper."""
+LETTER, LINE = 0.56, 1.3  # width of a letter and height of a line, in sizes of the font
+
+
+def axes_of(layout: Mapping[str, Any], letter: str) -> list[dict[str, Any]]:
+    """The axes of a letter."""
+    return [layout[key] for key in layout if re.fullmatch(rf"{letter}axis\d*", key)]
+
+
+def length_of(text: str) -> int:
+    """Letters of the longest line, markup left out."""
+    lines = re.split(r"<br\s*/?>", text)
+    return max(len(html.unescape(re.sub(r"<[^<>]*>", "", line))) for line in lines)
+
+
+def wrapped(text: str, width_px: float, em: float) -> str:
+    """The text in lines that fit; text with markup that has spaces in it stays as it is."""
+    most = max(8, int(width_px / (LETTER * em)))
+    if length_of(text) <= most or re.search(r"<[^<>]*\s[^<>]*>", text):
+        return text
+    return "<br>".join(
+        part
+        for line in re.split(r"<br\s*/?>", text)
+        for part in textwrap.wrap(line, most, break_long_words=False, break_on_hyphens=False)
+    )
+
+
+def _room(note: Mapping[str, Any], notes: Sequence[Mapping[str, Any]], width: float) -> float:
+    """Pixels for a text beside those that stand at the same height."""
+    if note.get("showarrow") or not str(note.get("xref", "")).endswith(("paper", "domain")):
+        return width
+    place = [note.get(key) for key in ("xref", "yref", "y")]
+    beside = [float(n.get("x") or 0) for n in notes if [n.get(key) for key in ("xref", "yref", "y")] == place]
+    if note.get("xanchor") == "left":
+        own = float(note.get("x") or 0)
+        return max(0.1, min((x for x in beside if x > own), default=1.0) - own) * width
+    return width / max(1, len(beside))
+
+
+def fit_notes(notes: Sequence[dict[str, Any]], width: float, em: float) -> None:
+    """Break texts in the figure into lines; headings between panels, where there is one line's room, become smaller first."""
+    for note in notes:
+        note.setdefault("font", {}).setdefault("size", em)
+        if note.get("xanchor") == "left":
+            note["align"] = "left"
+    headings = [n for n in notes if not n.get("showarrow") and n.get("yanchor") == "bottom"]
+    if any(note.get("y", 0) < 0.99 for note in headings):
+        needed = [length_of(n["text"]) * LETTER * n["font"]["size"] / _room(n, notes, width) for n in headings]
+        for note in headings:
+            note["font"]["size"] = max(SMALLEST_PX, note["font"]["size"] / max(1.0, *needed))
+    for note in notes:
+        note["text"] = wrapped(note.get("text", ""), _room(note, notes, width), note["font"]["size"])
+
+
+def are_words(values: Any) -> bool:
+    """Whether these are the names of categories."""
+    return isinstance(values, list | tuple | np.ndarray) and len(values) > 0 and isinstance(values[0], str)
+
+
+def reach(note: Mapping[str, Any], inner: float, em: float) -> float:
+    """Pixels by which a text stands out above the plot."""
+    if not str(note.get("yref", "")).endswith("paper"):
+        return 0.0
+    tall: float = LINE * ((note.get("font") or {}).get("size") or em) * (note["text"].count("<br>") + 1)
+    below = (1.0 - float(note.get("y") or 0)) * inner - float(note.get("yshift") or 0)
+    if note.get("showarrow"):
+        return max(0.0, tall - float(note.get("ay") or 0) - below)
+    return max(0.0, tall - below) if note.get("yanchor") == "bottom" else 0.0
+
+
+def fit_axis(axis: dict[str, Any], letter: str, length: float, em: float) -> None:
+    """Break the title into lines, and thin out ticks with texts of their own; ``length`` is that of all panels together."""
+    low, high = axis.get("domain") or (0.0, 1.0)
+    own = length * (high - low)
+    named = axis.get("title")
+    text = (named or {}).get("text") if isinstance(named, Mapping) else named
+    if text:
+        axis["title"] = {"text": wrapped(text, own, em), "font": {"size": em}, "standoff": 0.4 * em}
+    axis["automargin"] = True
+    axis.pop("tickangle", None)
+    at, texts = axis.get("tickvals"), axis.get("ticktext")
+    if at is None or not len(at):
+        return
+    longest = max(length_of(str(t)) for t in (texts if texts is not None else at))
+    size = (axis.get("tickfont") or {}).get("size") or em
+    each = 1.2 * size if letter == "y" else (longest + 1) * LETTER * size
+    step = max(1, math.ceil(each * len(at) / own))
+    axis["tickvals"] = list(at)[::step]
+    if texts is not None:
+        axis["ticktext"] = list(texts)[::step]
+
+
+def make_room(trace: Mapping[str, Any], layout: dict[str, Any], width: float, inner: float) -> None:
+    """Where bars have texts at their ends, let the axis go on as far as these do."""
+    texts = trace.get("text")
+    if trace.get("type") != "bar" or trace.get("textposition") != "outside" or texts is None or not len(texts):
+        return
+    letter, length = ("x", width) if trace.get("orientation") == "h" else ("y", inner)
+    axis = layout.get(f"{letter}axis{(trace.get(f'{letter}axis') or letter)[1:]}", {})
+    if not axis.get("range") or axis.get("type") == "log":
+        return
+    (start, stop), (low, high) = axis["range"], axis.get("domain") or (0.0, 1.0)
+    em = layout["font"]["size"]
+    letters, lines = max(length_of(str(t)) for t in texts), max(str(t).count("<br>") + 1 for t in texts)
+    needed = (0.4 + (letters * LETTER if letter == "x" else 1.2 * lines)) * em
+    share = min(0.6, needed / (length * (high - low)))
+    base = trace.get("base")
+    ends = np.asarray(trace[letter], dtype=float) + np.asarray(0.0 if base is None else base, dtype=float)
+    axis["range"] = [start, max(stop, start + (float(np.nanmax(ends)) - start) / (1.0 - share))]
+
+
+def ticks_height(data: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], width: float, em: float) -> float:
+    """About the height of ticks and title below the plot, in pixels; plotly makes room for them as they really are."""
+    titles = [str((axis.get("title") or {}).get("text") or "") for axis in axes_of(layout, "x")]
+    lines = max((title.count("<br>") + 1 for title in titles if title), default=0)
+    words = {str(word) for t in data if t.get("type") == "bar" and t.get("orientation") != "h" for word in t.get("x", ())}
+    names = {word for word in words if not re.fullmatch(r"[-+.\deE]*", word)}
+    ticks = LINE * max((name.count("<br>") + 1 for name in names), default=1)
+    longest = max(map(length_of, names), default=0)
+    if len(names) * (longest + 1) * LETTER * em > width:
+        ticks += 0.5 * LETTER * longest  # plotly turns them by 30 degrees
+    return (LINE * lines + ticks + 1.2) * em
+
+
+def legend_height(data: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], width: float, em: float) -> float:
+    """About the height of the legend below the plot, in pixels; plotly makes room for it as it really is."""
+    shown = {t["name"] for t in data if t.get("name") and t.get("showlegend") is not False}
+    if layout.get("showlegend") is False or len(shown) < 2:
+        return 0.0
+    columns = max(1, int(width / (max(map(length_of, shown)) * LETTER * em + 45)))
+    lines = max(str(name).count("<br>") + 1 for name in shown)
+    return math.ceil(len(shown) / columns) * 1.6 * em * lines

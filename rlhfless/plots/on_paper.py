@@ -1,0 +1,164 @@
+"""Figures for print: their size in millimetres, fonts in points, no title and no background, colours as they are.
+
+Knows plotly's layout; nothing of what figures show, nor of files. A figure is laid out anew for its size, never scaled down, so
+that texts are as large as was asked for. What would be cut off is made to fit: texts are broken into lines, the legend
+goes below, and of ticks that would overlap only every second (third, ...) keeps its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from rlhfless.errors import InputError
+from rlhfless.plots.figure_data import values_of
+from rlhfless.plots.fitting import (
+    LETTER,
+    LINE,
+    SMALLEST_PX,
+    are_words,
+    axes_of,
+    fit_axis,
+    fit_notes,
+    legend_height,
+    length_of,
+    make_room,
+    reach,
+    ticks_height,
+    wrapped,
+)
+from rlhfless.plots.frames import CAPTION
+
+SANS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
+PX_PER_MM, PX_PER_PT = 96 / 25.4, 96 / 72
+SCREEN_PX = 12.0  # the size of texts that our figures are drawn for
+SMALLEST_PT = SMALLEST_PX / PX_PER_PT
+LEAST_MM, MOST_MM = 20.0, 2000.0
+FLATTER = 0.62  # of a plot on paper against the same on a screen, which people scroll
+CATEGORY = 0.36  # of the width, at most, for words at the left axis
+PLOT = 0.85  # about the share of the width that is left to the plot by the ticks of its left axis
+SYMBOL_PX, TWO_COLUMNS_PX = 60, 500  # beside a text of the legend; from which width on it may have two columns
+
+
+def paper_style(
+    figure: go.Figure,
+    width_mm: float = 170.0,
+    height_mm: float | None = None,
+    *,
+    font_pt: float = 8.0,
+    font: str = SANS,
+    title: bool = False,
+) -> go.Figure:
+    """A copy of a figure for print; ``rlhfless.figure_files.save`` writes it as PDF or SVG of exactly this size.
+
+    Args:
+        figure: any figure of ours. A slider is left out: what it shows now stays.
+        width_mm: 170 is the text of an A4 page, 85 a column of two. Figures with several panels side by side want 170.
+        height_mm: what the figure needs when None.
+        font_pt: of texts on axes and in the legend; what is smaller on the screen is smaller here too, but never below 6 pt.
+        font: family, as CSS has it; the first one that is installed is used, and is in the PDF.
+        title: keep the title. Papers have captions, so it is left out with its second line; what it says belongs there.
+
+    Raises:
+        InputError: a size is not one of a figure on paper.
+    """
+    for name, size in (("width_mm", width_mm), ("height_mm", height_mm)):
+        if size is not None and not LEAST_MM <= size <= MOST_MM:
+            raise InputError(f"{name} is {size:g}; {LEAST_MM:g} to {MOST_MM:g} millimetres are needed")
+    if not SMALLEST_PT <= font_pt <= 40:
+        raise InputError(f"font_pt is {font_pt:g}; {SMALLEST_PT:g} to 40 points are needed")
+    em, width = font_pt * PX_PER_PT, width_mm * PX_PER_MM
+    layout = _with_arrays(figure.layout.to_plotly_json())
+    data = [_with_arrays(trace.to_plotly_json()) for trace in figure.data]
+    for part in (layout, *data):
+        _scale(part, "", em / SCREEN_PX)
+    layout["font"] = {**(layout.get("font") or {}), "family": font, "size": em, "color": "#000000"}
+    head = wrapped(_first_line(layout.get("title")), width, 1.2 * em) if title else ""
+    layout["title"] = {"text": head, "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container",
+                       "yanchor": "top", "pad": {"t": 0.2 * em}, "font": {"size": 1.2 * em}}  # fmt: skip
+    for name in ("sliders", "updatemenus", "modebar", "hoverlabel", "autosize"):
+        layout.pop(name, None)
+    notes = layout["annotations"] = [note for note in layout.get("annotations") or () if note.get("name") != CAPTION]
+    fit_notes(notes, PLOT * width, em)
+    for trace in data:
+        if are_words(trace.get("y")):
+            trace["y"] = [wrapped(str(word), CATEGORY * width, em) for word in trace["y"]]
+        if trace.get("name"):
+            trace["name"] = wrapped(trace["name"], (width / 2 if width > TWO_COLUMNS_PX else width) - SYMBOL_PX, em)
+    for axis in axes_of(layout, "y"):
+        if are_words(axis.get("categoryarray")):
+            axis["categoryarray"] = [wrapped(str(word), CATEGORY * width, em) for word in axis["categoryarray"]]
+    words = {word for trace in data if are_words(trace.get("y")) for word in trace["y"]}
+    for axis in axes_of(layout, "x"):
+        fit_axis(axis, "x", PLOT * width, em)
+    lines = LINE * max((word.count("<br>") + 1 for word in words), default=0) + 0.3
+    inner = max(FLATTER * em / SCREEN_PX * _inner_height(figure), 10 * em, len(words) * lines * em)
+    above = (1.2 * LINE * (head.count("<br>") + 1) + 0.6) * em if head else 0.0
+    above += max([0.6 * em, *(reach(note, inner, em) for note in notes)])
+    below = legend_height(data, layout, width, em) + ticks_height(data, layout, PLOT * width, em)
+    height = inner + above + below if height_mm is None else height_mm * PX_PER_MM
+    inner = max(height - above - below, 2 * em)
+    for axis in axes_of(layout, "y"):
+        fit_axis(axis, "y", inner, em)
+    across = min(PLOT * width, width - max(map(length_of, words), default=0) * LETTER * em - 4 * em)
+    for trace in data:
+        make_room(trace, layout, across, inner)
+    layout |= {
+        "width": width,
+        "height": height,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "margin": {"l": 0.3 * em, "r": 0.9 * em, "t": above, "b": 0.3 * em, "autoexpand": True},
+        "legend": {
+            **(layout.get("legend") or {}), "orientation": "h", "xref": "container", "x": 0, "xanchor": "left",
+            "yref": "container", "y": 0, "yanchor": "bottom", "bgcolor": "rgba(0,0,0,0)", "itemwidth": 30,
+        },
+    }  # fmt: skip
+    return go.Figure(data=data, layout=layout)
+
+
+def _with_arrays(node: Any) -> Any:
+    """Arrays in place of the base64 that figures hold which were read from a file."""
+    if isinstance(node, dict):
+        return values_of(node) if "bdata" in node else {key: _with_arrays(value) for key, value in node.items()}
+    return [_with_arrays(one) for one in node] if isinstance(node, list) and node and isinstance(node[0], dict) else node
+
+
+def _scale(node: dict[str, Any], parent: str, factor: float) -> None:
+    """Make fonts, markers, lines and shifts larger or smaller, in place; bars and data keep their sizes."""
+    for key, value in node.items():
+        if isinstance(value, dict):
+            if key != "template":
+                _scale(value, key, factor)
+        elif isinstance(value, list | tuple) and value and isinstance(value[0], dict):
+            for one in value:
+                _scale(one, key, factor)
+        elif key == "size" and parent.endswith("font"):
+            node[key] = np.maximum(np.asarray(value) * factor, SMALLEST_PX).tolist()
+        elif _is_length(key, parent, node) and value is not None:
+            node[key] = (np.asarray(value) * factor).tolist()
+
+
+def _is_length(key: str, parent: str, node: Mapping[str, Any]) -> bool:
+    """Whether it is one on the screen, and no text's."""
+    if key == "size":
+        return parent in ("marker", "pattern")
+    if key == "width":
+        return parent in ("line", "error_x", "error_y")
+    if key in ("ax", "ay"):
+        return parent == "annotations" and f"{key}ref" not in node
+    return key in ("thickness", "ticklen", "arrowwidth", "xshift", "yshift", "standoff")
+
+
+def _inner_height(figure: go.Figure) -> float:
+    """Of what lies within the margins, on the screen."""
+    margin = figure.layout.margin
+    return float((figure.layout.height or 450) - (margin.t or 100) - (margin.b or 80))
+
+
+def _first_line(title: Any) -> str:
+    text = str((title or {}).get("text") or "") if isinstance(title, Mapping) else str(title or "")
+    return text.split("<br><span")[0]

@@ -1,0 +1,168 @@
+"""The data behind figures as one table: every kind of trace that our plots draw, frames, lines, and where names come from."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+from plot_samples import EVIL, busy_trace, degenerate_traces, sample_trace
+from plotly.subplots import make_subplots
+
+import solver
+from rlhfless.plots import data_of, plot_lengths, plot_plane, plot_steps, plot_time_weight, plot_timeline, plot_waterfall
+from rlhfless.plots.figure_data import column_name
+from rlhfless.plots.timeline_rows import timeline_info
+
+CLUSTER = solver.Cluster(nodes=1, gpus_per_node=4, gpus_per_actor=1)
+LATENCY = solver.LatencyModel("made up", gpus_per_actor=1, base_s=0.01, per_response_s=0.0005, start_s=0.1, max_batch=64)
+WORKLOAD = solver.Workload.grid(np.full(8, 20), np.random.default_rng(0).integers(20, 400, (8, 2)), response_limit=400)
+TRACES = degenerate_traces()
+RESULTS = pd.DataFrame(
+    {
+        "policy": ["static", "=1+1", "oracle"],
+        "time_s": [4.0, 3.0, 2.0],
+        "gpu_seconds": [10.0, 11.0, 6.0],
+        "bound_gpu_seconds": 5.0,
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def front() -> solver.Front:
+    return solver.pareto_front(WORKLOAD, CLUSTER, LATENCY, points=8)
+
+
+@pytest.fixture(scope="module")
+def plans() -> dict[float, solver.Plan]:
+    return {
+        w: solver.plan_generation(WORKLOAD, CLUSTER, LATENCY, solver.Objective(w), time_limit_s=0.1) for w in (0.0, 0.5, 1.0)
+    }
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("time (s)", "time_s"),
+        ("cost (GPU-seconds)", "cost_gpu_s"),
+        ("GPU-seconds", "gpu_s"),
+        ("response length (tokens, logarithmic)", "response_length_tokens"),
+        ("gap (% of the value)", "gap_percent"),
+        ("holder (its GPUs)", "holder_its_gpus"),
+        ("<b>mean</b><br>reward &amp; more", "mean_reward_more"),
+        ("", "x"),
+        (None, "x"),
+    ],
+)
+def test_columns_have_the_title_of_the_axis_and_the_unit_at_their_end(title: str | None, name: str) -> None:
+    assert column_name(title, "x") == name
+
+
+def test_bars_with_a_base_reach_from_and_to_and_holders_have_their_names() -> None:
+    trace = sample_trace()
+    table = data_of(plot_timeline(trace))
+    decode = table[table["series"] == "decode"]
+    assert decode["holder_its_gpus"].tolist() == ["actor-0 (0, 1)", "actor-1 (2, 3)"]
+    spans = timeline_info(trace).spans
+    spans = spans[spans["phase"] == "decode"]
+    ends = decode[["from_time_since_the_start_of_the_step_s", "to_time_since_the_start_of_the_step_s"]]
+    assert ends.to_numpy().tolist() == spans[["start_s", "end_s"]].to_numpy().tolist()
+    cut = table[table["series"] == "event: cut"].iloc[0]
+    assert (cut["time_since_the_start_of_the_step_s"], cut["hover"]) == (2.0, "actor-1: cut; time: 2.00 s")
+
+
+def test_a_heatmap_has_a_row_per_cell() -> None:
+    figure = plot_timeline(busy_trace(12_000))
+    table = data_of(figure)
+    assert len(table) == figure.data[0].z.size
+    assert table["busy_share_of_held_time"].tolist() == figure.data[0].z.ravel().tolist()
+    assert set(table["holder_its_gpus"]) == {"actor-0 (0, 1)"}
+
+
+def test_points_have_both_axes_and_what_the_mouse_tells() -> None:
+    table = data_of(plot_lengths(sample_trace(1)))
+    points = table[table["series"].str.startswith("complete")]
+    assert points["predicted_length_tokens"].tolist() == [20, 20, 30, 30, 50]
+    assert points["actual_length_tokens"].tolist() == [10, 20, 30, 40, 50]
+    assert points["hover"].iloc[0].startswith("prompt p0, sample 0, step 0; predicted: 20.0 tokens")
+
+
+def test_panels_are_numbered_and_share_the_title_of_a_common_axis() -> None:
+    table = data_of(plot_steps(sample_trace()))
+    assert table.groupby("panel")["series"].unique().map(list).tolist() == [["busy", "held, idle"], ["time"], ["actors"]]
+    assert table["step"].tolist() == [0, 1] * 4
+    assert table[table["series"] == "busy"]["gpu_s"].tolist() == [10.0, 10.0]
+
+
+def test_lines_that_only_join_bars_are_no_data() -> None:
+    table = data_of(plot_waterfall(RESULTS))
+    assert not table["series"].isna().any()
+    saves = table[table["series"].str.startswith("saves") & (table["panel"] == 1)]
+    assert saves[["from_cost_gpu_s", "to_cost_gpu_s"]].to_numpy().tolist() == [[6.0, 11.0]]
+
+
+def test_texts_are_as_they_were_before_they_were_made_safe() -> None:
+    names = data_of(plot_plane(RESULTS.assign(policy=["static", "a & b <c>", "oracle"])))["series"].tolist()
+    assert "a & b <c>" in names
+
+
+def test_every_frame_of_a_slider_is_there_and_what_stands_still_once(plans, front) -> None:
+    table = data_of(plot_time_weight(plans, front))
+    of_frames = table[table["frame"].notna()]
+    assert of_frames["frame"].unique().tolist() == ["0", "0.5", "1"]
+    points = of_frames[of_frames["series"] == "this plan"].set_index("frame")
+    assert points["time_s"].to_dict() == {f"{w:g}": plan.makespan_s for w, plan in plans.items()}
+    still = table[table["frame"].isna()]
+    assert (still["series"] == "planning front").sum() == len(front.plans)
+
+
+def test_a_figure_and_its_json_have_the_same_data(plans, front) -> None:
+    for figure in (plot_timeline(busy_trace(12_000)), plot_time_weight(plans, front), plot_steps(sample_trace())):
+        assert "bdata" in figure.to_json()
+        read = data_of(json.loads(figure.to_json()))
+        pd.testing.assert_frame_equal(read, data_of(figure))
+        pd.testing.assert_frame_equal(data_of(go.Figure(json.loads(figure.to_json()))), read)
+
+
+def test_error_bars_custom_data_gaps_and_straight_lines() -> None:
+    fig = make_subplots(rows=2, cols=1)
+    fig.add_scatter(
+        x=[1, 2], y=[5.0, 6.0], name="measured", error_y={"array": [1, 2], "arrayminus": [0.5, 1]}, customdata=[[3, 7], [4, 8]],
+        hovertemplate="plan with %{customdata[0]} actors<br>took: %{customdata[1]:.3g} s", row=1, col=1,
+    )  # fmt: skip
+    fig.add_scatter(x=[0, 1, None, 2, 3], y=[0, 1, None, 2, 3], mode="lines", name="moves", row=2, col=1)
+    fig.add_hline(y=9, annotation_text="the paper: 9", row=1, col=1)
+    fig.add_vline(x=4, row=2, col=1)
+    fig.update_yaxes(title="time (s)", row=1, col=1)
+    table = data_of(fig)
+    measured = table[table["series"] == "measured"]
+    assert measured[["low_time_s", "high_time_s"]].to_numpy().tolist() == [[4.5, 6.0], [5.0, 8.0]]
+    assert measured[["actors", "took_s"]].to_numpy().tolist() == [[3, 7], [4, 8]]
+    moves = table[table["series"] == "moves"]
+    assert (moves["line"].tolist(), moves["panel"].tolist()) == ([1, 1, 2, 2], [2] * 4)
+    lines = table.set_index("series")
+    assert (lines.loc["the paper: 9", "time_s"], lines.loc["the paper: 9", "panel"]) == (9, 1)
+    assert (lines.loc["line", "x"], lines.loc["line", "panel"]) == (4, 2)
+
+
+@pytest.mark.parametrize("name", list(TRACES))
+def test_figures_of_strange_traces_have_data_where_they_show_some(name: str) -> None:
+    trace = TRACES[name]
+    for figure in (plot_timeline(trace), plot_lengths(trace), plot_steps(trace)):
+        table = data_of(figure)
+        assert (len(table) > 0) == (len(figure.data) > 0)
+        assert table.columns[0] in ("series", "panel")
+
+
+def test_hostile_names_are_plain_text() -> None:
+    hover = data_of(plot_timeline(TRACES["markup in names"]))["hover"]
+    assert hover.str.contains("<script>", regex=False).any()
+    assert not hover.str.contains("&lt;", regex=False).any()
+    assert EVIL.startswith("<script>")
+
+
+def test_a_figure_without_titles_has_the_letters_of_its_axes() -> None:
+    table = data_of(go.Figure(go.Scatter(y=np.array([3, 4]), name="n")))
+    assert table.to_dict("list") == {"series": ["n", "n"], "x": [0, 1], "y": [3, 4]}

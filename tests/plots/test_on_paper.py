@@ -1,0 +1,133 @@
+"""Figures for print: sizes in millimetres and points, nothing that papers have elsewhere, colours kept, texts that fit."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+from plot_samples import busy_trace, degenerate_traces, sample_trace
+
+from rlhfless.errors import InputError
+from rlhfless.plots import paper_style, plot_lengths, plot_plane, plot_steps, plot_timeline, plot_waterfall
+from rlhfless.plots.frames import caption, slider
+from rlhfless.plots.palette import PHASE_STYLES
+from rlhfless.trace import Trace
+
+TRACES = degenerate_traces()
+RESULTS = pd.DataFrame(
+    {"policy": ["static", "right-sizing", "oracle"], "time_s": [4.0, 3.0, 2.0], "gpu_seconds": [10.0, 11.0, 6.0]}
+)
+PT = 96 / 72
+
+
+def sizes(node: object, found: list[float]) -> list[float]:
+    """Sizes of all fonts."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key.endswith("font") and isinstance(value, dict) and "size" in value:
+                found += np.ravel(value["size"]).tolist()
+            if key != "template":
+                sizes(value, found)
+    elif isinstance(node, list | tuple):
+        for one in node:
+            sizes(one, found)
+    return found
+
+
+def test_a_figure_has_the_size_that_was_asked_for_in_millimetres() -> None:
+    printed = paper_style(plot_timeline(sample_trace()), 85, 60, font_pt=9)
+    assert (printed.layout.width, printed.layout.height) == pytest.approx((85 / 25.4 * 96, 60 / 25.4 * 96))
+    assert printed.layout.font.size == pytest.approx(9 * PT)
+
+
+def test_nothing_is_there_that_papers_have_elsewhere_and_the_figure_itself_stays_as_it_is() -> None:
+    figure = plot_timeline(sample_trace())
+    before = figure.to_json()
+    printed = paper_style(figure)
+    assert figure.to_json() == before
+    assert printed.layout.title.text == ""
+    assert printed.layout.paper_bgcolor == printed.layout.plot_bgcolor == "rgba(0,0,0,0)"
+    assert [trace.type for trace in printed.data] == [trace.type for trace in figure.data]
+    assert paper_style(figure, title=True).layout.title.text.startswith("<b>GPU timeline of step 1")
+    assert "span" not in paper_style(figure, title=True).layout.title.text
+
+
+def test_colours_and_hatches_are_kept() -> None:
+    printed = {trace.name: trace for trace in paper_style(plot_timeline(sample_trace())).data}
+    for phase in ("decode", "prefill"):
+        assert printed[phase].marker.color == PHASE_STYLES[phase].colour
+        assert (printed[phase].marker.pattern.shape or "") == PHASE_STYLES[phase].hatch
+
+
+@pytest.mark.parametrize("font_pt", [6, 8, 12])
+def test_no_text_is_smaller_than_six_points(font_pt: float) -> None:
+    for figure in (plot_timeline(sample_trace()), plot_waterfall(RESULTS), plot_plane(RESULTS), plot_steps(sample_trace())):
+        spec = paper_style(figure, 85, font_pt=font_pt)
+        found = sizes(spec.layout.to_plotly_json(), []) + sizes([trace.to_plotly_json() for trace in spec.data], [])
+        assert min(found) >= 6 * PT - 1e-9
+        assert max(found) <= 1.25 * font_pt * PT
+
+
+def test_a_slider_is_left_out_with_its_line_and_what_it_shows_stays() -> None:
+    figure = go.Figure(go.Scatter(x=[1], y=[2], name="this plan"))
+    figure.frames = [go.Frame(data=[go.Scatter(x=[3], y=[4])], traces=[0], name="a")]
+    figure.update_layout(sliders=[slider(["a"], 0, "")], **caption("what the frame shows", [(0.0, "a panel")]))
+    printed = paper_style(figure)
+    assert not printed.frames
+    assert not printed.layout.sliders
+    assert [note.text for note in printed.layout.annotations] == ["<b>a panel</b>"]
+    assert printed.data[0].x == (1,)
+
+
+def test_long_texts_are_broken_into_lines_that_fit() -> None:
+    figure = plot_waterfall(RESULTS)
+    wide, narrow = (paper_style(figure, width) for width in (170, 60))
+    lines = re.split("<br>", narrow.layout.xaxis2.title.text)
+    assert " ".join(lines) == figure.layout.xaxis2.title.text
+    assert max(map(len, lines)) * 0.5 * narrow.layout.font.size <= narrow.layout.width
+    assert wide.layout.xaxis2.title.text.count("<br>") < len(lines) - 1
+    assert any("<br>" in trace.name for trace in paper_style(figure, 40).data if trace.name)
+
+
+def test_ticks_that_would_overlap_lose_their_texts_evenly() -> None:
+    held = [
+        {"step": 0, "holder": f"actor-{i}", "gpu_ids": [i], "role": "decode", "node": 0, "kind": "cpu", "usd_per_gpu_s": 0.0,
+         "start_s": 0.0, "end_s": 1.0 + i}
+        for i in range(24)
+    ]  # fmt: skip
+    figure = plot_timeline(Trace([{"step": 0, "prompt_id": 1, "sample": 0, "response_tokens": 5}], allocations=held))
+    assert len(paper_style(figure, 85, 150).layout.yaxis.tickvals) == 24
+    shown = paper_style(figure, 85, 50).layout.yaxis
+    assert 4 <= len(shown.tickvals) < 24
+    assert len(set(np.diff(shown.tickvals))) == 1
+    assert shown.ticktext[1] == f"actor-{shown.tickvals[1]} ({shown.tickvals[1]})"
+
+
+@pytest.mark.parametrize(
+    ("sizes_mm", "sentence"),
+    [
+        ({"width_mm": 5}, "width_mm is 5; 20 to 2000 millimetres are needed"),
+        ({"width_mm": float("nan")}, "width_mm is nan"),
+        ({"height_mm": 5000}, "height_mm is 5000; 20 to 2000"),
+        ({"font_pt": 2}, "font_pt is 2; 6 to 40 points are needed"),
+    ],
+)
+def test_a_size_that_is_none_is_refused(sizes_mm: dict[str, float], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        paper_style(plot_steps(sample_trace()), **sizes_mm)
+
+
+@pytest.mark.parametrize("name", list(TRACES))
+def test_figures_of_strange_traces_can_be_printed(name: str) -> None:
+    trace = TRACES[name]
+    for figure in (plot_timeline(trace), plot_lengths(trace), plot_steps(trace)):
+        assert paper_style(figure, 85).layout.width == pytest.approx(85 / 25.4 * 96)
+
+
+def test_a_heatmap_can_be_printed() -> None:
+    printed = paper_style(plot_timeline(busy_trace(12_000)), 85)
+    assert printed.data[0].type == "heatmap"
+    assert printed.data[0].z.shape == (1, 240)

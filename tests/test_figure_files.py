@@ -1,0 +1,176 @@
+"""Figures as files: sizes that are written into pictures, the same bytes every time, csv that opens safely, and refusals."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+from click.testing import CliRunner
+
+from rlhfless import pictures
+from rlhfless.cli import main
+from rlhfless.errors import InputError, MissingExtra
+from rlhfless.figure_files import save, save_all, save_data
+from rlhfless.pictures import why_no_pictures
+from rlhfless.plots import data_of, paper_style
+
+needs_pictures = pytest.mark.skipif(bool(why_no_pictures()), reason=why_no_pictures() or "pictures can be drawn")
+MM_PER_PT, MM_PER_PX = 25.4 / 72, 25.4 / 96
+
+
+def figure() -> go.Figure:
+    made = go.Figure(go.Bar(x=[1.0, 2.5], y=["a", "b"], orientation="h", name="one", marker={"pattern": {"shape": "/"}}))
+    made.add_scatter(x=[1, 2], y=["a", "b"], mode="markers", name="two")
+    return made.update_xaxes(title="time (s)").update_layout(title="<b>A title</b>", paper_bgcolor="rgba(0,0,0,0)")
+
+
+def pdf_mm(data: bytes) -> list[tuple[float, ...]]:
+    """Width and height of every page."""
+    boxes = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+) *\]", data)
+    return [tuple(float(n) * MM_PER_PT for n in box) for box in boxes]
+
+
+def svg_mm(data: bytes) -> tuple[float, ...]:
+    found = re.search(rb'<svg [^>]*width="([\d.]+)mm" height="([\d.]+)mm"', data)
+    assert found
+    return tuple(map(float, found.groups()))
+
+
+def png(data: bytes) -> tuple[tuple[int, ...], float]:
+    """Pixels, and pixels per inch as the file says."""
+    assert data[37:41] == b"pHYs"
+    return struct.unpack(">II", data[16:24]), struct.unpack(">I", data[41:45])[0] * 0.0254
+
+
+@needs_pictures
+def test_pictures_have_their_size_in_millimetres_and_the_same_bytes_in_any_order(tmp_path: Path) -> None:
+    sizes = {"column": (85.0, 60.0), "text": (170.0, 71.3), "inch": (25.4, 25.4)}
+    printed = {name: paper_style(figure(), *size) for name, size in sizes.items()}
+    wanted = [(one, f"{name}{kind}") for name, one in printed.items() for kind in (".pdf", ".svg", ".png")]
+    save_all([(one, tmp_path / "one" / name) for one, name in wanted], dpi=300)
+    save_all([(one, tmp_path / "two" / name) for one, name in reversed(wanted)], dpi=300)
+    for name, size in sizes.items():
+        files = {kind: (tmp_path / "one" / f"{name}{kind}").read_bytes() for kind in (".pdf", ".svg", ".png")}
+        for kind, data in files.items():
+            assert data == (tmp_path / "two" / f"{name}{kind}").read_bytes()
+        assert pdf_mm(files[".pdf"]) == [pytest.approx(size, abs=0.01)]
+        assert svg_mm(files[".svg"]) == pytest.approx(size, abs=0.001)
+        pixels, dpi = png(files[".png"])
+        assert pixels == pytest.approx([mm / 25.4 * 300 for mm in size], abs=1)
+        assert dpi == pytest.approx(300, abs=0.02)
+        assert b"A title" not in files[".svg"]
+        assert b"time (s)" in files[".svg"]
+
+
+@needs_pictures
+def test_a_png_is_white_unless_it_is_to_be_transparent(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    white, none = (
+        image.open(save(figure(), tmp_path / f"{b}.png", background=b, dpi=96)).convert("RGBA") for b in ("white", None)
+    )
+    assert white.size == (1100, 450)
+    assert white.getpixel((2, 448)) == (255, 255, 255, 255)
+    assert none.getpixel((2, 448))[3] == 0
+    colours = {pixel for _, pixel in white.getcolors(1 << 20)}
+    assert len(colours) > 20, "something is drawn"
+
+
+@needs_pictures
+def test_a_figure_that_cannot_be_drawn_is_refused_and_no_file_is_left(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"1,000,000 x 450 pixels at 192 dpi cannot be drawn; a smaller one is needed"):
+        save_all([(figure(), tmp_path / "good.png"), (figure().update_layout(width=1e6), tmp_path / "huge.png")])
+    with pytest.raises(InputError, match=r"cannot be drawn \(.+\); one that plotly shows"):
+        save(figure().update_layout(width=1e6, height=1e6), tmp_path / "huge.pdf")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_page_holds_all_that_it_needs_and_is_the_same_every_time(tmp_path: Path) -> None:
+    hostile = figure().update_layout(title="<b>x</b></title><script>alert(1)</script>")
+    first, second = (save(hostile, tmp_path / name / "page.html").read_bytes() for name in "ab")
+    assert first == second
+    assert b"<script>alert" not in first
+    assert b"<title>xalert(1)</title>" in first
+    assert not re.findall(rb'<(?:script|link|img)[^>]*(?:src|href)="?http', first)
+    assert b"Plotly.newPlot" in first
+
+
+def test_csv_is_the_data_of_the_figure_and_the_same_every_time(tmp_path: Path) -> None:
+    first, second = (save_data(figure(), tmp_path / name / "data.csv").read_bytes() for name in "ab")
+    assert first == second == b"series,time_s,y\none,1,a\none,2.5,b\ntwo,1,a\ntwo,2,b\n"
+
+
+def test_texts_that_a_spreadsheet_would_run_get_an_apostrophe_and_numbers_do_not(tmp_path: Path) -> None:
+    names = ["=HYPERLINK(1)", "+1+1", "-2", "@SUM(1)", "\tx", "a=b", "-inf"]
+    table = pd.DataFrame({"=name": names, "value": [-1.5, 2, -3, 4, 5, 6, 7]})
+    lines = save_data(table, tmp_path / "t.csv").read_text("utf-8").splitlines()
+    assert lines[0] == "'=name,value"
+    assert [line.split(",")[0] for line in lines[1:]] == ["'=HYPERLINK(1)", "'+1+1", "-2", "'@SUM(1)", "'\tx", "a=b", "-inf"]
+    assert lines[1].endswith(",-1.5")
+    plotted = go.Figure(go.Scatter(x=[1], y=[-2.0], name="=cmd|' /C calc'!A0"))
+    assert data_of(plotted)["series"].tolist() == ["=cmd|' /C calc'!A0"]
+    assert save_data(plotted, tmp_path / "p.csv").read_text("utf-8") == "series,x,y\n'=cmd|' /C calc'!A0,1,-2\n"
+
+
+@pytest.mark.parametrize("name", ["figure", "figure.jpg", "figure.csv", ""])
+def test_another_suffix_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=r"figures are written as .html, .png, .svg or .pdf"):
+        save(figure(), tmp_path / name)
+    if name != "figure.csv":
+        with pytest.raises(InputError, match="written as csv"):
+            save_data(figure(), tmp_path / name)
+
+
+def test_a_folder_that_cannot_be_made_and_a_strange_resolution_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="cannot be made"):
+        save(figure(), tmp_path / "file" / "page.html")
+    with pytest.raises(InputError, match="dpi is 0; 10 to 2400"):
+        save(figure(), tmp_path / "page.html", dpi=0)
+
+
+def test_without_kaleido_a_picture_names_the_extra_and_pages_need_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "kaleido", None)
+    with pytest.raises(MissingExtra, match=r"a picture of a figure needs kaleido.*pip install 'rlhfless\[export\]'"):
+        save(figure(), tmp_path / "a.png")
+    save(figure(), tmp_path / "a.html")
+
+
+@needs_pictures
+def test_without_a_browser_one_sentence_says_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "_browser", lambda: None)
+    assert why_no_pictures().startswith("a picture of a figure cannot be drawn: a Chromium or Chrome is needed")
+    with pytest.raises(InputError, match="BROWSER_PATH"):
+        save(figure(), tmp_path / "a.svg")
+
+
+@needs_pictures
+def test_a_browser_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "_browser", lambda: "/bin/false")
+    with pytest.raises(InputError, match=r"cannot be drawn with /bin/false \("):
+        save(figure(), tmp_path / "a.svg")
+
+
+def test_the_command_refuses_pictures_that_cannot_be_drawn_before_it_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "why_no_pictures", lambda: "no browser")
+    for option in ("--png", "--pdf"):
+        done = CliRunner().invoke(main, ["figures", "4b", "--fast", option, "-o", str(tmp_path / "out")])
+        assert (done.exit_code, done.output) == (2, "rlhfless: no browser\n")
+    assert not (tmp_path / "out").exists()
+    done = CliRunner().invoke(main, ["figures", "4b", "--fast", "-o", str(tmp_path / "out")])
+    assert "no pictures: no browser" in done.output
+    assert sorted(path.suffix for path in (tmp_path / "out").iterdir()) == [".csv", ".html", ".html"]
+
+
+@needs_pictures
+def test_the_command_writes_pictures_for_screens_and_for_papers(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["figures", "4b", "--fast", "--pdf", "-o", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert png((tmp_path / "figure_04b.png").read_bytes())[0][0] == 2200
+    assert pdf_mm((tmp_path / "figure_04b.pdf").read_bytes())[0][0] == pytest.approx(170, abs=0.01)
+    assert 'href="figure_04b.pdf"' in (tmp_path / "index.html").read_text("utf-8")
