@@ -68,7 +68,11 @@ function render({model, el}) {
       box.appendChild(div);
       line.appendChild(box);
       if (model.get("html_panes").includes(name)) {
-        const fill = () => { div.innerHTML = model.get("pane_" + name); };
+        const fill = () => {  // whoever works by keyboard stays where they were
+          const at = div.contains(document.activeElement) ? document.activeElement.textContent : null;
+          div.innerHTML = model.get("pane_" + name);
+          if (at !== null) [...div.querySelectorAll("button, summary")].find((one) => one.textContent === at)?.focus();
+        };
         fill();
         listenTo("change:pane_" + name, fill);
       } else {
@@ -92,6 +96,8 @@ function render({model, el}) {
   el.addEventListener("click", (event) => {
     const copy = event.target.closest("[data-copy]");
     if (copy) copyText(copy, el.querySelector(copy.dataset.copy));
+    const choice = event.target.closest("[data-tell]");
+    if (choice) model.send({pane: choice.closest("[data-pane]").dataset.pane, choice: Number(choice.dataset.tell)});
   });
   return () => { themes.disconnect(); dark.removeEventListener("change", all); for (const end of ends) end(); };
 }
