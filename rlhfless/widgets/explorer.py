@@ -197,7 +197,6 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
 
     def _show_others(self, others: Alternatives, asked: int) -> None:
         figure = plane(others, self.settings)
-        figure.update_layout(height=440)
         self.panes.draw("plane", figure, asked)
 
     # --- clicks and keys --------------------------------------------------------------------------------------------------

@@ -30,7 +30,9 @@ def plane(others: Alternatives, settings: Settings) -> go.Figure:
     times = np.linspace(0.5 * seen.min(), 1.3 * seen.max(), BOUND_POINTS)
     bound = (times, [others.bound.gpu_seconds(float(time_s)) for time_s in times])
     note = f"time weight {settings.time_weight:g}, {len(POLICIES)} policies"
-    return plot_plane(others.results, others.front, bound, title="Time against cost", note=note, names=names)
+    figure = plot_plane(others.results, others.front, bound, title="Time against cost", note=note, names=names)
+    below = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.2, "yanchor": "top"}
+    return figure.update_layout(height=440, title_font_size=13, legend=below)
 
 
 def actors_table(actors: pd.DataFrame, chosen: int) -> str:
