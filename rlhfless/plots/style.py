@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, s
 INK, GRID = "#333333", "rgba(127,127,127,0.22)"
 LONGEST_TEXT = 60
 MINUS = "\u2212"
+TURNS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+ISOLATE, END = "\u2068", "\u2069"
 AXIS = re.compile(r"[xy]axis\d*")
 TEMPLATE = go.layout.Template(
     {
@@ -35,11 +38,14 @@ the rest of a figure's layout."""
 def clean(text: Any, longest: int = LONGEST_TEXT) -> str:
     """Text of a log for titles, labels and hovers: one line, not too long, markup made harmless.
 
-    Only ``& < >`` are replaced: plotly reads these entities, and would show those of quotation marks as they are.
+    Only ``& < >`` are replaced: plotly reads these entities, and would show those of quotation marks as they are. Marks that
+    change the direction of writing are left out, and what is written from right to left turns around nothing beside it.
     """
-    line = re.sub(r"[\x00-\x1f\x7f\s]+", " ", str(text)).strip()
+    line = TURNS.sub("", re.sub(r"[\x00-\x1f\x7f\s]+", " ", str(text)).strip())
     if len(line) > longest:
         line = line[: longest - 1] + "…"
+    if not line.isascii() and any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in line):
+        line = f"{ISOLATE}{line}{END}"
     return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

@@ -30,7 +30,7 @@ from rlhfless.widgets.what_if import Alternatives, Planned, WhatIf
 from solver.errors import PlanningError
 
 GPUS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
-PLAN_PANES, CURVE_PANES = ("facts", "timeline", "actors", "responses", "copy"), ("plane",)
+PLAN_PANES, CURVE_PANES = ("facts", "timeline", "actors", "responses", "response", "copy"), ("plane",)
 ROWS = (
     (("facts", 1),),
     (("timeline", 6), ("plane", 5)),
@@ -38,7 +38,7 @@ ROWS = (
     (("response", 3), ("copy", 2)),
 )
 HTML = ("facts", "actors", "response", "copy")
-HINT = "Click a bar of the timeline to see that actor's responses, and a response to see why it is there."
+WIDE = "290px"  # four controls in a row on a laptop's screen
 
 
 class Explorer(widgets.VBox):  # type: ignore[misc]
@@ -48,6 +48,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         what_if: the step. settings: of what is shown.
         planned, others: what is shown of it by now; ``wait`` waits for the newest.
         error: what went wrong with the newest request, or None.
+        actor: whose responses are shown. response: which one is told of, or None.
     """
 
     def __init__(self, what_if: WhatIf, settings: Settings) -> None:
@@ -56,18 +57,16 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         self.others: Alternatives | None = None
         self.error: Exception | None = None
         self.actor = 0
+        self.response: int | None = None
         self._requests = 0
         self._listening = True
         self._greying = threading.Lock()
-        self.panes = Panes(ROWS, HTML, on_click=self._clicked)
-        self.panes.put("response", pieces.paragraph(HINT))
+        self.panes = Panes(ROWS, HTML, on_click=self._clicked, on_choice=self._chosen)
         self._models = models()
         self._make_controls()
         self._latest: Latest[tuple[int, dict[str, Any]]] = Latest(self._work, self._failed)
-        first, second = widgets.HBox(self._first), widgets.HBox(self._second)
-        for line in (first, second):
-            line.layout = widgets.Layout(flex_flow="row wrap")
-        super().__init__([first, second, self.panes])
+        grid = widgets.Layout(grid_template_columns=f"repeat(auto-fill, {WIDE})", grid_gap="2px 10px")
+        super().__init__([widgets.GridBox(self._controls, layout=grid), self.panes])
         self._ask()
 
     def wait(self, timeout_s: float | None = 30.0) -> bool:
@@ -77,9 +76,8 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
     # --- controls -----------------------------------------------------------------------------------------------------
 
     def _make_controls(self) -> None:
-        s, wide = self.settings, widgets.Layout(width="302px")
-        style = {"description_width": "112px"}
-        same: dict[str, Any] = {"layout": wide, "style": style}
+        s = self.settings
+        same: dict[str, Any] = {"layout": widgets.Layout(width=WIDE), "style": {"description_width": "106px"}}
         kind = next(k for k, sizes in self._models.items() if s.profile in sizes.values())
         sizes = self._models[kind]
         price = s.setting.cluster.usd_per_gpu_hour
@@ -94,8 +92,9 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         self.price = widgets.BoundedFloatText(price, min=0, max=1000, step=0.1, description="USD per GPU-h", **same)
         self.tau = widgets.FloatSlider(s.tau, min=0.05, max=1, step=0.05, description="tau (rlhfless)", **same)
         self.predictor = widgets.Dropdown(options=list(PREDICTORS), value=s.predictor, description="predictor", **same)
-        self._first = [self.time_weight, self.gpus, self.kind, self.per_actor]
-        self._second = [self.tau, self.price, self.predictor]
+        self._controls = [
+            self.time_weight, self.gpus, self.kind, self.per_actor, self.tau, self.price, self.predictor,
+        ]  # fmt: skip
         self.kind.observe(self._kind_changed, "value")
         for control in (self.time_weight, self.gpus, self.per_actor, self.price, self.tau, self.predictor):
             control.observe(self._changed, "value")
@@ -182,37 +181,47 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
                 ]
             ),
         )
-        self.panes.put("actors", actors_table(planned.actors))
         self.actor = min(self.actor, len(plan.actors) - 1)
-        self._show_responses(planned, asked)
+        self._show_actor(planned, asked)
         code, text = self.copied()
         self.panes.put("copy", pieces.copies([("Copy as Python", "as-python", code), ("Copy as JSON", "as-json", text)]))
 
-    def _show_responses(self, planned: Planned, asked: int) -> None:
+    def _show_actor(self, planned: Planned, asked: int) -> None:
+        self.panes.put("actors", actors_table(planned.actors, self.actor))
         self.panes.draw("responses", plot_responses(planned.trace, f"actor-{self.actor}", self.what_if.step), asked)
+        self._show_response(planned)
+
+    def _show_response(self, planned: Planned) -> None:
+        self.panes.put("response", response_html(self.what_if, planned, self.actor, self.response))
 
     def _show_others(self, others: Alternatives, asked: int) -> None:
         figure = plane(others, self.settings)
-        figure.update_layout(height=440)
         self.panes.draw("plane", figure, asked)
 
-    # --- clicks -----------------------------------------------------------------------------------------------------------
+    # --- clicks and keys --------------------------------------------------------------------------------------------------
 
     def _clicked(self, pane: str, point: dict[str, Any]) -> None:
         """A bar of the timeline chooses an actor, a bar of its responses tells of that one."""
-        planned = self.planned
-        if planned is None:
-            return
         if pane == "timeline" and isinstance(point["y"], int | float):
-            self.actor = min(max(0, round(point["y"])), len(planned.plan.actors) - 1)
-            self._show_responses(planned, self._requests)
+            self.show_actor(round(point["y"]))
         elif pane == "responses" and isinstance(point["customdata"], int):
             self.show_response(point["customdata"])
 
+    def _chosen(self, pane: str, number: int) -> None:
+        """The same by a button: an actor of the table, a response beside the one that is shown."""
+        (self.show_actor if pane == "actors" else self.show_response)(number)
+
+    def show_actor(self, actor: int) -> None:
+        """Show the responses of an actor of the plan, the nearest one where there is no such actor."""
+        if self.planned is not None:
+            self.actor, self.response = min(max(0, actor), len(self.planned.plan.actors) - 1), None
+            self._show_actor(self.planned, self._requests)
+
     def show_response(self, response: int) -> None:
         """Tell of a response of the step, by its index: texts, history, prediction, and why it is where it is."""
+        self.response = response
         if self.planned is not None:
-            self.panes.put("response", response_html(self.what_if, self.planned, response))
+            self._show_response(self.planned)
 
     def copied(self) -> tuple[str, str]:
         """The state of the controls as Python code and as JSON."""

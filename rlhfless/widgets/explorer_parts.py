@@ -6,6 +6,7 @@ Knows figures and HTML; nothing of sliders or threads.
 from __future__ import annotations
 
 import html
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from rlhfless.widgets.placing import placement
 from rlhfless.widgets.settings import Settings
 from rlhfless.widgets.what_if import POLICIES, THIS_PLAN, Alternatives, Planned, WhatIf
 
+HINT = "Click a bar of the timeline to see that actor's responses, and a response to see why it is there."
 BOUND_POINTS = 48  # each takes about a millisecond, and a slider is waiting
 
 
@@ -28,14 +30,17 @@ def plane(others: Alternatives, settings: Settings) -> go.Figure:
     times = np.linspace(0.5 * seen.min(), 1.3 * seen.max(), BOUND_POINTS)
     bound = (times, [others.bound.gpu_seconds(float(time_s)) for time_s in times])
     note = f"time weight {settings.time_weight:g}, {len(POLICIES)} policies"
-    return plot_plane(others.results, others.front, bound, title="Time against cost", note=note, names=names)
+    figure = plot_plane(others.results, others.front, bound, title="Time against cost", note=note, names=names)
+    below = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.2, "yanchor": "top"}
+    return figure.update_layout(height=440, title_font_size=13, legend=below)
 
 
-def actors_table(actors: pd.DataFrame) -> str:
-    """The plan's actors as HTML."""
+def actors_table(actors: pd.DataFrame, chosen: int) -> str:
+    """The plan's actors as HTML, each to be chosen; ``chosen`` is the one whose responses are shown."""
     rows = [
         (
-            f"actor-{a.actor}", a.gpus, f"{a.responses:,}", f"{a.prompts:,}", f"{a.shortest_tokens:,} to {a.longest_tokens:,}",
+            pieces.Choice(f"actor-{a.actor}", a.actor, a.actor == chosen), a.gpus, f"{a.responses:,}", f"{a.prompts:,}",
+            f"{a.shortest_tokens:,} to {a.longest_tokens:,}",
             number(a.predicted_s), number(a.done_s), number(a.busy_gpu_s),
         )
         for a in actors.itertuples()
@@ -44,11 +49,27 @@ def actors_table(actors: pd.DataFrame) -> str:
     return pieces.table(head, rows, "Actors of this plan")
 
 
-def response_html(what_if: WhatIf, planned: Planned, response: int) -> str:
-    """What is known of a response, as HTML; texts of the log are escaped."""
+def neighbours(planned: Planned, actor: int, response: int | None) -> Iterator[pieces.Choice]:
+    """The responses of an actor before and after one, in the order in which they joined; its first one where none is shown."""
+    rows = planned.trace.rollouts
+    order = rows[rows["actor"] == f"actor-{actor}"].sort_values(["start_s", "end_s"], kind="stable").index.tolist()
+    if response is None:
+        yield from (pieces.Choice(f"first response of actor-{actor}", one) for one in order[:1])
+        return
+    at = order.index(response)
+    yield pieces.Choice("previous response", order[max(0, at - 1)])
+    yield pieces.Choice("next response", order[min(len(order) - 1, at + 1)])
+
+
+def response_html(what_if: WhatIf, planned: Planned, actor: int, response: int | None) -> str:
+    """What is known of a response, as HTML; texts of the log are escaped. Without one: how to choose one of the actor's."""
+    if response is None:
+        return pieces.paragraph(HINT) + "".join(map(pieces.choice, neighbours(planned, actor, None)))
     one = placement(what_if, planned, response)
     parts = [
-        f"<b>{html.escape(f'Prompt {one.prompt_id[:80]}, sample {one.sample}')}</b>",
+        *map(pieces.choice, neighbours(planned, one.actor, response)),
+        "<br>",
+        f"<b>Prompt <bdi>{html.escape(one.prompt_id[:80])}</bdi>, sample {one.sample}</b>",
         pieces.paragraph(
             f"Predicted {one.predicted_tokens:,} tokens, generated {one.response_tokens:,}, "
             f"from {number(one.start_s, 's')} to {number(one.end_s, 's')} of the step."

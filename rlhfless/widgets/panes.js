@@ -6,6 +6,16 @@ const CONFIG = {
   modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
 };
 
+// ipywidgets gives the handles of sliders no name: a screen reader should say the one that stands beside them. JupyterLab takes
+// keys for its own commands where nothing is typed: in a list they should choose.
+function helpKeyboards(box) {
+  for (const handle of box.querySelectorAll(".widget-inline-hbox [role=slider]:not([aria-label])")) {
+    const label = handle.closest(".widget-inline-hbox").querySelector(".widget-label");
+    if (label) handle.setAttribute("aria-label", label.textContent);
+  }
+  for (const list of box.querySelectorAll("select")) list.dataset.lmSuppressShortcuts = "true";
+}
+
 // One drawing at a time, and of those that came meanwhile only the newest.
 function drawer(div, model, name) {
   let wanted = null, busy = false, shown = false, drawn = 0;
@@ -22,6 +32,7 @@ function drawer(div, model, name) {
       await Plotly.react(div, spec.data, layout, whole ? {...CONFIG, doubleClick: "autosize"} : CONFIG);
       if (!shown) { shown = true; listen(div, model, name); }
       div.dataset.request = String((layout.meta || {}).request || 0);
+      helpKeyboards(div.closest(".widget-vbox") || div);
       div.dataset.drawn = String(++drawn);
       div.dataset.drawnAt = String(performance.timeOrigin + performance.now());
     } catch (error) {
@@ -68,7 +79,12 @@ function render({model, el}) {
       box.appendChild(div);
       line.appendChild(box);
       if (model.get("html_panes").includes(name)) {
-        const fill = () => { div.innerHTML = model.get("pane_" + name); };
+        const fill = () => {  // whoever works by keyboard stays where they were
+          const at = div.contains(document.activeElement) ? document.activeElement.textContent : null;
+          div.innerHTML = model.get("pane_" + name);
+          const keys = [...div.querySelectorAll("button, summary")];
+          if (at !== null) (keys.find((one) => one.textContent === at) || keys[0])?.focus();
+        };
         fill();
         listenTo("change:pane_" + name, fill);
       } else {
@@ -92,6 +108,8 @@ function render({model, el}) {
   el.addEventListener("click", (event) => {
     const copy = event.target.closest("[data-copy]");
     if (copy) copyText(copy, el.querySelector(copy.dataset.copy));
+    const choice = event.target.closest("[data-tell]");
+    if (choice) model.send({pane: choice.closest("[data-pane]").dataset.pane, choice: Number(choice.dataset.tell)});
   });
   return () => { themes.disconnect(); dark.removeEventListener("change", all); for (const end of ends) end(); };
 }

@@ -41,6 +41,7 @@ class Panes(anywidget.AnyWidget):  # type: ignore[misc]
         html: names of the panes that hold HTML instead of a figure. What is put there must be escaped.
         on_click: told the pane's name and ``curve, point, x, y, customdata, trace`` of a click in a figure.
         on_zoom: told the pane's name and the new time range ``(from, to)``, or None for all of it.
+        on_choice: told the pane's name and the number of a ``pieces.Choice`` that was pressed.
     """
 
     _esm = traitlets.Unicode().tag(sync=True)
@@ -56,6 +57,7 @@ class Panes(anywidget.AnyWidget):  # type: ignore[misc]
         *,
         on_click: Callable[[str, dict[str, Any]], object] | None = None,
         on_zoom: Callable[[str, tuple[float, float] | None], object] | None = None,
+        on_choice: Callable[[str, int], object] | None = None,
     ) -> None:
         names = [name for row in rows for name, _ in row]
         assert set(html) <= set(names)
@@ -63,7 +65,7 @@ class Panes(anywidget.AnyWidget):  # type: ignore[misc]
         layout = [[[name, grow] for name, grow in row] for row in rows]
         style = (HERE / "panes.css").read_text("utf-8")
         super().__init__(_esm=script(), _css=style, rows=layout, html_panes=sorted(html))
-        self._on_click, self._on_zoom = on_click, on_zoom
+        self._on_click, self._on_zoom, self._on_choice = on_click, on_zoom, on_choice
         self.on_msg(self._told)
 
     def draw(self, name: str, figure: go.Figure, request: int = 0) -> None:
@@ -82,6 +84,8 @@ class Panes(anywidget.AnyWidget):  # type: ignore[misc]
     def _told(self, _: object, content: dict[str, Any], __: object) -> None:
         if "click" in content and self._on_click is not None:
             self._on_click(content["pane"], content["click"])
+        elif "choice" in content and self._on_choice is not None:
+            self._on_choice(content["pane"], int(content["choice"]))
         elif "zoom" in content and self._on_zoom is not None:
             zoom = content["zoom"]
             self._on_zoom(content["pane"], None if zoom is None else (float(zoom[0]), float(zoom[1])))

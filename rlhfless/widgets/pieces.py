@@ -7,9 +7,21 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 LONGEST = 4_000  # characters of a text of a log that are shown
+
+
+class Choice(NamedTuple):
+    """Something that can be chosen, by mouse or keyboard: a button that tells the dashboard its number.
+
+    Attributes:
+        label: what it says. number: what it tells. chosen: whether it is what is shown.
+    """
+
+    label: str
+    number: int
+    chosen: bool = False
 
 
 def cards(facts: Iterable[tuple[str, Any]]) -> str:
@@ -22,7 +34,7 @@ def cards(facts: Iterable[tuple[str, Any]]) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "", marks: Sequence[Sequence[str]] = ()) -> str:
-    """A table; the first column is text, the others are numbers as text.
+    """A table; the first column is text, the others are numbers as text. A cell may be a ``Choice``.
 
     Args:
         marks: of every row and cell ``better``, ``worse`` or nothing.
@@ -31,7 +43,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "",
     def cell(tag: str, value: Any, column: int, mark: str = "") -> str:
         classes = " ".join([*(["text"] if column == 0 else []), *([mark] if mark else [])])
         named = f" class='{classes}'" if classes else ""
-        return f"<{tag}{named}>{html.escape(str(value))}</{tag}>"
+        inner = choice(value) if isinstance(value, Choice) else html.escape(str(value))
+        return f"<{tag}{named}>{inner}</{tag}>"
 
     top = "".join(cell("th", name, i) for i, name in enumerate(head))
     body = "".join(
@@ -40,6 +53,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "",
     )
     said = f"<caption>{html.escape(caption)}</caption>" if caption else ""
     return f"<div class='rlhfless-scroll'><table>{said}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def choice(one: Choice) -> str:
+    """A button that tells the dashboard its number."""
+    pressed = "true" if one.chosen else "false"
+    return f"<button type='button' data-tell='{one.number:d}' aria-pressed='{pressed}'>{html.escape(one.label)}</button>"
 
 
 def paragraph(text: str) -> str:

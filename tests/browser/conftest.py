@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import ROOT, TALL, WIDE, Lab, browser, missing
+from lab import PATIENCE_S, ROOT, TALL, WIDE, Lab, browser, missing
 from log_samples import rollouts
 
 PICTURES = ROOT / "out" / "screenshots"
@@ -49,6 +49,7 @@ def lab(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]
 def page(chromium: Any) -> Iterator[Any]:
     """A page as wide as a laptop's screen; no error may reach its console unseen."""
     context = chromium.new_context(viewport=WIDE)
+    context.set_default_timeout(1e3 * PATIENCE_S)
     opened = context.new_page()
     opened.errors = []
     opened.on("pageerror", lambda error: opened.errors.append(str(error)))
@@ -56,16 +57,28 @@ def page(chromium: Any) -> Iterator[Any]:
     context.close()
 
 
-@pytest.fixture
-def picture(request: pytest.FixtureRequest) -> Callable[[Any, str], Path]:
+@pytest.fixture(scope="session")
+def picture() -> Callable[[Any, str], Path]:
     """Takes a picture of an element for people to look at."""
 
-    def take(element: Any, name: str) -> Path:
+    def take(element: Any, name: str, size: dict[str, int] = TALL) -> Path:
         PICTURES.mkdir(parents=True, exist_ok=True)
-        element.page.set_viewport_size(TALL)  # JupyterLab's panel cuts off what does not fit
+        element.page.set_viewport_size(size)  # JupyterLab's panel cuts off what does not fit
         element.page.wait_for_timeout(700)
         element.screenshot(path=PICTURES / f"{name}.png")
         element.page.set_viewport_size(WIDE)
+        return PICTURES / f"{name}.png"
+
+    return take
+
+
+@pytest.fixture(scope="session")
+def pages() -> Callable[[Any, str], Path]:
+    """Takes a picture of a whole page for people to look at."""
+
+    def take(page: Any, name: str) -> Path:
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
         return PICTURES / f"{name}.png"
 
     return take

@@ -81,6 +81,9 @@ def test_numbers_that_are_not_known_have_no_curve() -> None:
     unknown = STEPS.assign(mean_reward=float("nan"), static_gpu_seconds=0.0)
     assert list(curves_info(unknown).table) == ["step", "mean_response_tokens", "actors", "idle_share"]
     assert len(plot_curves(unknown).data) == 3
+    assert plot_curves(STEPS).layout.xaxis.tickvals == tuple(STEPS["step"]), "steps are whole numbers"
+    many = pd.concat([STEPS.assign(step=STEPS["step"] + 10 * i) for i in range(9)])
+    assert plot_curves(many).layout.xaxis.tickvals is None
     assert "No step is complete yet" in plot_curves(pd.DataFrame()).layout.annotations[0].text
 
 

@@ -173,6 +173,8 @@ def test_text_of_logs_is_made_harmless():
     assert clean(EVIL) == "&lt;script&gt;alert('x')&lt;/script&gt;"
     assert clean("a\n\tb\x00  c") == "a b c"
     assert len(clean("x" * 500)) == 60
+    assert clean("\u202ea\u2066b\u200f") == "ab", "nothing turns around what stands beside a text"
+    assert clean("\u05e9\u05dc\u05d5\u05dd") == "\u2068\u05e9\u05dc\u05d5\u05dd\u2069"
     assert EVIL not in "".join(timeline_info(TRACES["markup in names"]).labels)
 
 

@@ -16,6 +16,7 @@ HOSTILE = (
     "x" * 9_000,
     "\u202eright to left\u202c \u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627",
     "\U0001f600\U0001f680 family: \U0001f468\u200d\U0001f469\u200d\U0001f467",
+    "<b>bold</b> <a href='javascript:window.hacked=1'>press</a>",
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 
 import pytest
@@ -77,7 +78,7 @@ def test_what_was_asked_while_a_plan_was_drawn_keeps_all_panes_grey(
     monkeypatch.setattr(explorer, "_ungrey", watched)
     explorer._ask()
     assert explorer.wait(60)
-    assert after[0] == sorted(["facts", "timeline", "actors", "responses", "copy", "plane"])
+    assert after[0] == sorted(["facts", "timeline", "actors", "responses", "response", "copy", "plane"])
     assert after[1:] == [["plane"], []]
 
 
@@ -116,6 +117,32 @@ def test_a_click_on_a_bar_tells_of_its_actor_and_of_a_response(explorer: Explore
     explorer.panes._told(None, {"pane": "responses", "click": {"y": 0, "customdata": response}}, [])
     assert f"Actor {last} has" in explorer.panes.pane_response
     assert "History of the prompt" in explorer.panes.pane_response
+
+
+def test_buttons_choose_what_clicks_choose_and_what_is_told_follows_the_plan(explorer: Explorer) -> None:
+    assert explorer.planned is not None
+    last = len(explorer.planned.plan.actors) - 1
+    explorer.panes._told(None, {"pane": "actors", "choice": last}, [])
+    assert f"actor-{last}" in drawn(explorer, "responses")["layout"]["title"]["text"]  # type: ignore[index]
+    assert re.findall(r"aria-pressed='true'>([^<]*)<", explorer.panes.pane_actors) == [f"actor-{last}"]
+    first = re.search(r"data-tell='(\d+)'[^>]*>first response of", explorer.panes.pane_response)
+    assert first is not None
+    explorer.panes._told(None, {"pane": "response", "choice": int(first[1])}, [])
+    seen = set()
+    for _ in explorer.planned.plan.actors[last].responses:
+        assert explorer.response is not None
+        seen.add(explorer.response)
+        following = re.search(r"data-tell='(\d+)'[^>]*>next response", explorer.panes.pane_response)
+        assert following is not None
+        explorer.panes._told(None, {"pane": "response", "choice": int(following[1])}, [])
+    assert seen == set(explorer.planned.plan.actors[last].responses), "each of them can be reached"
+    chosen, before = explorer.response, explorer.panes.pane_response
+    explorer.time_weight.value = 0.0
+    assert explorer.wait(60)
+    assert explorer.response == chosen
+    assert explorer.panes.pane_response != before, "it tells of the plan that is shown"
+    explorer.time_weight.value = 1.0
+    assert explorer.wait(60)
 
 
 def test_hostile_texts_are_text_everywhere(explorer: Explorer) -> None:
