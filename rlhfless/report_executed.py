@@ -54,7 +54,7 @@ def executed_section(page: Page, trace: Trace) -> None:
 def executed_savings_section(page: Page, trace: Trace, found: FoundExecuted) -> None:
     """How much of what was executed and billed other schedules would have saved, and how much of it no schedule changes."""
     page.section("What could be saved")
-    page.basis(_basis_of_savings(found))
+    page.basis(_basis_of_savings(trace, found))
     for sentence in (*savings_in_short(found), _fixed(found)):
         page.text(sentence)
     if trace.allocations["usd_per_gpu_s"].nunique() > 1:
@@ -67,7 +67,7 @@ def executed_savings_section(page: Page, trace: Trace, found: FoundExecuted) -> 
     savings_tables(page, found)
 
 
-def _basis_of_savings(found: FoundExecuted) -> Iterator[tuple[str, str]]:
+def _basis_of_savings(trace: Trace, found: FoundExecuted) -> Iterator[tuple[str, str]]:
     yield "From the trace", "what the steps took and were billed, and all of it that is not generation."
     cluster = found.setting.cluster
     yield (
@@ -75,6 +75,11 @@ def _basis_of_savings(found: FoundExecuted) -> Iterator[tuple[str, str]]:
         f"generation under other schedules, on simulated engines by latency profile {found.setting.latency.name} on "
         f"{cluster.gpus} {cluster.kind} GPUs in actors of {cluster.gpus_per_actor}.",
     )
+    own = trace.meta.get("cluster") or {}
+    kinds, gpus = sorted(trace.allocations["kind"].unique()), own.get("nodes", 0) * own.get("gpus_per_node", 0)
+    if kinds != [cluster.kind] or gpus not in (0, cluster.gpus):
+        had = f"{gpus or 'an unknown number of'} GPUs of kind {' and '.join(kinds)}"
+        yield "Not the run's own", f"the GPUs on which other schedules are modelled: the run had {had}."
     if found.calibrated.steps:
         yield (
             "Calibrated",

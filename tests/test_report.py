@@ -91,6 +91,11 @@ def test_what_an_executed_run_could_have_saved_is_said_with_what_no_schedule_cha
     assert "No schedule of generation changes the 0 s of a step outside generation (0% of its time), nor 0%" not in page
     assert "outside generation (25% of its time), nor 0% of the GPU-seconds that were billed" in page  # spans end at 3 of 4 s
     assert "Not calibrated" in page  # one step proves nothing
+    assert "Not the run" not in page
+    held = executed().allocations.assign(kind=["l40s", "h100"])
+    other = report_html(executed(allocations=held, meta={"cluster": {"nodes": 1, "gpus_per_node": 4}}))
+    assert "<b>Not the run&#x27;s own:</b>" in other
+    assert "the run had 4 GPUs of kind h100 and l40s." in other
 
 
 def test_the_page_loads_nothing(page):
