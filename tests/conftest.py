@@ -3,8 +3,8 @@
 Knows hypothesis and signals only. Every run tries the same examples, so that a change is judged by what it changes;
 ``make test-search`` tries examples that nobody has seen, and an example that fails there goes into its test with ``@example``.
 
-Two processes run the tests, but for those that are marked ``alone``, by the names of their files: real processes, a real clock,
-a real browser, or what is left behind on the machine. Nothing may run beside these.
+Two processes run the tests, but for those that are marked ``alone``, by the names of their files: real processes, a real clock
+(searches that stop at a time limit, too), a real browser, or what is left behind on the machine. Nothing may run beside these.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ALONE = (
     "executor/test_nothing_left_behind.py",
     "executor/test_ray_*.py",
     "executor/test_wall*.py",
-    "solver/test_ctrl_c.py",
+    "solver/test_*.py",
     "test_notebook.py",
     "trace/importers/test_import_memory.py",
     "trace/test_recorder.py",
