@@ -187,8 +187,15 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
                 )  # fmt: skip
             fig.update_xaxes(showticklabels=row == len(ROWS), tickangle=-90, row=row, col=col)
     faster, cheaper, count = reach(found)
-    paper_line(fig, 1 / PAPER_SPEEDUP, f"paper: up to 1.35x; in reach in {faster} of {count} cells", row=1, col=1)
-    paper_line(fig, 1 - PAPER_COST_SAVED, f"paper: up to 44.8 % cheaper; in reach in {cheaper} of {count}", row=2, col=1)
+    for row, y, said, cases in (
+        (1, 1 / PAPER_SPEEDUP, "up to 1.35x faster", faster), (2, 1 - PAPER_COST_SAVED, "up to 44.8 % cheaper", cheaper),
+    ):  # fmt: skip
+        paper_line(fig, y, "", row=row, col=1)
+        fig.add_annotation(
+            text=f"dotted: the paper's {said}, in reach of any policy in {cases} of {count} cells", x=0, y=0, showarrow=False,
+            xref="x domain", yref="y domain", xanchor="left", yanchor="top", font={"size": 11, "color": "#9A6A00"},
+            row=row, col=1,
+        )  # fmt: skip
     for row, (_, title) in enumerate(ROWS, start=1):
         fig.update_yaxes(title=title, row=row, col=1)
     fig.update_yaxes(tickformat=".0%", row=3)
