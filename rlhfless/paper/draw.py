@@ -69,5 +69,5 @@ def paper_line(fig: go.Figure, y: float, text: str, **where: Any) -> None:
     """A dotted horizontal line at a number that the paper prints."""
     fig.add_hline(
         y=y, line={"color": ORANGE, "width": 1.5, "dash": "dot"}, annotation_text=text, annotation_position="top left",
-        annotation_font={"size": 11, "color": "#9A6A00"}, annotation_bgcolor="rgba(255,255,255,0.8)", **where,
+        annotation_font={"size": 11, "color": "#9A6A00"}, **where,
     )  # fmt: skip

@@ -125,8 +125,7 @@ def caption(setting: Setting, found: Numbers) -> Caption:
         "Times are the profile's table for every group; PPO's lengths are a stated model.",
         "A possible saving by grouping, as a picture only: no number is printed.",
         f"With {most} actors: " + "; ".join(said) + ". Grouping needs the truth: one response that is much longer than "
-        "predicted holds its whole group, and on real logs little of the saving is left. That is why our plans group by "
-        "prediction only where scenarios show that it pays.",
+        "predicted holds its whole group. That is why our plans group by prediction only where scenarios show that it pays.",
     )
 
 

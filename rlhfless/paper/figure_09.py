@@ -93,7 +93,6 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
 
 def caption(setting: Setting, found: Numbers) -> Caption:
     """See ``Caption``."""
-    done, others = hidden(found)
     prefill = found.table[(found.table["holder"] == "learner") & (found.table["phase"] == "prefill")]["end_s"].max()
     node = int(found.table.loc[found.table["holder"] == "actor-0", "node"].iloc[0])
     return Caption(
@@ -104,12 +103,11 @@ def caption(setting: Setting, found: Numbers) -> Caption:
         "here; the other figures charge them from the end of generation on.",
         "A timeline as a picture, and the rule that transfers are hidden when every other actor is done by the time of the "
         "first.",
-        f"{done} of {others} other actors are done before the one with the longest group. The prefill actor computes for "
-        f"{prefill:.2f} s; caches leave after the whole prefill, as in the paper, so actors wait for it at the start. The "
-        "paper puts the heaviest group nearest; here the placement of least makespan, then of least GPU-seconds, is taken, "
-        f"and at nominal rates the network is no slower than PCIe: the longest group is on node {node}, the learner on node "
-        "0. Our own plans weigh that wait against what it saves, and mostly let samples on one actor share their prefill "
-        "instead.",
+        f"The prefill actor computes for {prefill:.2f} s; caches leave after the whole prefill, as in the paper, so actors "
+        "wait for it first. The paper puts the heaviest group nearest; here the placement of least makespan, then of least "
+        "GPU-seconds, is taken, and at nominal rates the network is no slower than PCIe: the longest group is on node "
+        f"{node}, the learner on node 0. Our own plans weigh that wait against what it saves, and mostly let samples on one "
+        "actor share their prefill instead.",
     )
 
 

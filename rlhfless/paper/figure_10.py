@@ -187,8 +187,15 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
                 )  # fmt: skip
             fig.update_xaxes(showticklabels=row == len(ROWS), tickangle=-90, row=row, col=col)
     faster, cheaper, count = reach(found)
-    paper_line(fig, 1 / PAPER_SPEEDUP, f"paper: up to 1.35x; in reach in {faster} of {count} cells", row=1, col=1)
-    paper_line(fig, 1 - PAPER_COST_SAVED, f"paper: up to 44.8 % cheaper; in reach in {cheaper} of {count}", row=2, col=1)
+    for row, y, said, cases in (
+        (1, 1 / PAPER_SPEEDUP, "up to 1.35x faster", faster), (2, 1 - PAPER_COST_SAVED, "up to 44.8 % cheaper", cheaper),
+    ):  # fmt: skip
+        paper_line(fig, y, "", row=row, col=1)
+        fig.add_annotation(
+            text=f"dotted: the paper's {said}, in reach of any policy in {cases} of {count} cells", x=0, y=0, showarrow=False,
+            xref="x domain", yref="y domain", xanchor="left", yanchor="top", font={"size": 11, "color": "#9A6A00"},
+            row=row, col=1,
+        )  # fmt: skip
     for row, (_, title) in enumerate(ROWS, start=1):
         fig.update_yaxes(title=title, row=row, col=1)
     fig.update_yaxes(tickformat=".0%", row=3)
@@ -231,8 +238,8 @@ def caption(setting: Setting, found: Numbers) -> Caption:
         "Lengths of the GRPO runs on GSM8K (a public log, cap of 512 tokens)."
         if "log" in set(table["basis"])
         else "Nothing: no log is at hand.",
-        f"{setting.machines[0].about}. All other lengths: stated lognormal models, named 'model'. Planning holds no GPUs and "
-        "is not charged; what it took here is in the measured csv.",
+        f"{setting.machines[0].about}. All other lengths: stated lognormal models. Steps of the first epoch have no history "
+        "and are left out. Planning holds no GPUs and is not charged; what it took here is in the measured csv.",
         "Up to 1.35x faster and 44.8 % cheaper than naive static with 3 actors, the best number in the paper's profiling. "
         "The bars themselves are only in the picture, so none is repeated here.",
         f"The paper's rule reaches {spread(rule['speedup'], '.2f')}x and saves {spread(rule['cost_saved'], '.0%')} of the "

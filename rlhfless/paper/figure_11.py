@@ -38,7 +38,7 @@ STAGES = {
     "oracle": ("oracle: true lengths, deduplicated", "#B8A800", "star-triangle-up"),
 }  # fmt: skip
 IDEAS = ("static", "dedup", "assignment", "scaling")
-FURTHEST = 2.0  # times the shortest, up to which the bound is drawn
+FURTHEST = 4.0  # times the shortest, up to which the bound is drawn
 
 
 @dataclass(frozen=True)

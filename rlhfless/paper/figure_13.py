@@ -153,11 +153,9 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
 
 def caption(setting: Setting, found: Numbers) -> Caption:
     """See ``Caption``."""
-    saved = prefill_saved(found)
     part, mine = scaling(found, "rlhfless"), scaling(found, "solver+replan")["actors"].astype(int)
     first, last = part.iloc[0], part.iloc[-1]
-    most, cost = max(saved), prefill_cost_saved(found)
-    exact = ", ".join(f"G = {g}: {share:.1%}" for g, share in saved.items())
+    cost = prefill_cost_saved(found)
     return Caption(
         "Nothing.",
         f"Lengths are the stated model of GSM8K with a drift that is ours. {setting.machine.about}.",
@@ -165,8 +163,8 @@ def caption(setting: Setting, found: Numbers) -> Caption:
         f"While mean length goes from {first['mean_tokens']:.0f} to {last['mean_tokens']:.0f} tokens, the paper's rule goes "
         f"from {int(first['actors'])} to {int(last['actors'])} actors: its min-max scaling compares every count with the "
         "largest and the smallest of the same step, so it follows the shape of the lengths more than their size; ours takes "
-        f"{mine.min()} to {mine.max()}. Fewer prefill tokens: {exact}, which is (G - 1) / G. In GPU-seconds of generation G = "
-        f"{most} saves {cost[most]:.1%}: prompts of GSM8K are short.",
+        f"{mine.min()} to {mine.max()}. Of the GPU-seconds of generation prefilling each prompt once saves "
+        f"{cost[max(cost)]:.1%} with {max(cost)} responses per prompt: prompts of GSM8K are short.",
     )
 
 

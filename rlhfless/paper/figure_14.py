@@ -41,6 +41,7 @@ class Setting:
 
     policies: tuple[str, ...] = ("random", "rlhfless", "solver", "solver+replan")
     others: tuple[str, ...] = ("static-generation", "rlhfuse", "oracle+replan")
+    predictors: tuple[str, ...] = tuple(PREDICTORS)
     responses: int = 512
     epochs: int = 3
     machine: Machine = QWEN_3B_L40S
@@ -89,7 +90,7 @@ def numbers(setting: Setting, sources: Sources) -> Numbers:
         cell = {"algorithm": algorithm, "data_set": history.name, "basis": history.basis}
         for measure, value in quality(history).items():
             rows.append({"panel": "quality", **cell, "predictor": "last", "policy": "", "measure": measure, "value": value})
-        for name in PREDICTORS if run else ():
+        for name in setting.predictors if run else ():
             predictor = predictor_named(name, history, setting.seed)
             chosen = ["static", *setting.policies, *(setting.others if name == "last" else ())]
             outcome = compare(history, setting.machine, algorithm, chosen, predictor=predictor, seed=setting.seed)
@@ -148,9 +149,10 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
     for col, key in enumerate(runs, start=1):
         for policy in (*setting.policies, *setting.others):
             known, style = policy in setting.policies, style_of(policy)
-            y = [float(worth(found, policy, p if known else "last").loc[key, "share"]) for p in PREDICTORS]
+            y = [float(worth(found, policy, p if known else "last").loc[key, "share"]) for p in setting.predictors]
             fig.add_scatter(
-                x=list(PREDICTORS.values()), y=y, mode="lines+markers" if known else "lines", name=label_of(policy),
+                x=[PREDICTORS[p] for p in setting.predictors], y=y, name=label_of(policy),
+                mode="lines+markers" if known else "lines",
                 legendgroup=policy, showlegend=col == 1, line={"color": style.colour, "dash": "solid" if known else "dot"},
                 marker={"size": 9, "symbol": style.symbol}, row=2, col=col,
             )  # fmt: skip
@@ -164,7 +166,7 @@ def caption(setting: Setting, found: Numbers) -> Caption:
     steady = [f"{n} ({b}) {r['within_50']:.0%} / {r['within_100']:.0%}" for (_, n, b), r in steadiness(found).iterrows()]
     said = []
     for key in worth(found, "rlhfless", "last").index:
-        shares = [f"{worth(found, 'rlhfless', p).loc[key, 'share']:.0%} ({label})" for p, label in PREDICTORS.items()]
+        shares = [f"{worth(found, 'rlhfless', p).loc[key, 'share']:.0%} ({PREDICTORS[p]})" for p in setting.predictors]
         said.append(f"{key[0]}, {key[1]} ({key[2]}) {', '.join(shares)}")
     logs = sorted({f"{n} ({b})" for _, n, b in steadiness(found).index if b != "length model"})
     return Caption(
@@ -178,5 +180,8 @@ def caption(setting: Setting, found: Numbers) -> Caption:
     )  # fmt: skip
 
 
-FAST = replace(Setting(), policies=("random", "rlhfless", "solver"), epochs=2, responses=256)
+FAST = replace(
+    Setting(), policies=("random", "rlhfless", "solver"), others=("static-generation", "rlhfuse", "oracle"),
+    predictors=("poor", "last"), epochs=2, responses=256,
+)  # fmt: skip
 FIGURE = PaperFigure("14", TITLE, Setting(), FAST, numbers, plot, caption)

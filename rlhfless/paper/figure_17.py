@@ -162,4 +162,4 @@ def _caption_17(setting: Setting, found: Numbers) -> Caption:
 
 NAIVE = Setting(policies=("static", "static-generation"), bound=False)
 FIGURE_2B = PaperFigure("2b", TITLE_2B, NAIVE, replace(NAIVE, epochs=2), numbers, _plot_2b, _caption_2b)
-FIGURE = PaperFigure("17", TITLE_17, Setting(), replace(Setting(), epochs=2), numbers, _plot_17, _caption_17)
+FIGURE = PaperFigure("17", TITLE_17, Setting(), replace(Setting(), epochs=2, responses=256), numbers, _plot_17, _caption_17)

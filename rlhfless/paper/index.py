@@ -78,7 +78,8 @@ def markdown(findings: pd.DataFrame | None, claims: pd.DataFrame, command: str) 
     """The two tables as Markdown, with the command that measured them."""
     made = (
         f"Every number below was written by `{command}`, with the planning times of the machine that ran it; the same command "
-        "makes the figures, with captions and an index. `notebooks/08_paper/01_figures.ipynb` shows both."
+        "makes the figures, with captions and an index. `notebooks/08_paper/01_figures.ipynb` shows both. What is called a log "
+        "is a public one that is no part of the project (`--logs FOLDER`); without them stated models take their place."
     )
     parts = [f"# {TITLE}", LEAD, READING, made]
     for title, head, rows in tables(findings, claims):

@@ -1,0 +1,73 @@
+"""The tables of `notebooks/08_paper/README.md`: complete, of the full settings, and the same when they are measured again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from paper_samples import BESIDE, found
+
+from rlhfless.paper import FIGURES, claims
+from rlhfless.paper.claims import CLAIMS
+from rlhfless.paper.findings import FINDINGS, HEAD, Row
+from rlhfless.paper.index import CLAIMS_HEAD, markdown
+
+README = Path(__file__).parents[2] / "notebooks" / "08_paper" / "README.md"
+AGAIN = ("3c", "9", "11", "12")  # figures whose full settings take seconds
+
+
+def cells(line: str) -> list[str]:
+    """The cells of a line of a Markdown table."""
+    return [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+def body(text: str, head: tuple[str, ...]) -> list[list[str]]:
+    """The rows of the table with this head."""
+    lines = text.splitlines()
+    start = lines.index("| " + " | ".join(head) + " |") + 2
+    rows = lines[start:]
+    return [cells(line) for line in rows[: next((i for i, line in enumerate(rows) if not line), len(rows))]]
+
+
+def test_the_readme_has_every_printed_number_and_every_statement() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert "written by `rlhfless figures -o out/figures`" in text
+    printed = [row[1] for row in body(text, tuple(HEAD[1:]))]
+    assert printed == [
+        "up to 1.35x", "up to 44.8 %", "1.23x", "38.7 %", "at most 30 ms", "12.8 %", "22 %", "66 %", "1.22x and 28.9 %",
+        "about 70 % / 90 %", "tau &lt;= 0.5", "second-shortest time, second-lowest cost", "marginal differences",
+    ]  # fmt: skip
+    stated = body(text, CLAIMS_HEAD)
+    order = list(FIGURES)
+    expected = sorted(CLAIMS, key=lambda claim: order.index(claim.figure))
+    assert [row[:2] for row in stated] == [[c.figure, c.paper.replace("<", "&lt;")] for c in expected]
+    assert {row[2] for row in stated} == {"yes", "in part", "no"}
+    assert all(text.strip() for row in stated for text in row)
+
+
+def test_a_table_of_markdown_shows_text_as_it_is() -> None:
+    row = Row("15", "a | b", "tau <= 0.5", "*5* ~ 6_7", "none", "plain.")
+    text = markdown(pd.DataFrame([row]), claims({}), "a command")
+    assert "| a \\| b | tau &lt;= 0.5 | \\*5\\* \\~ 6\\_7 | none | plain. |" in text
+    assert "Every number below was written by `a command`" in text
+    assert "as an order or a trend" not in text, "no claims, no table"
+
+
+def test_every_row_says_what_is_possible_and_what_to_make_of_it() -> None:
+    rows = [row for name, of in FINDINGS.items() if name != "16" for row in of(found(name))]
+    for row in rows:
+        assert all(text and "nan" not in text.split() for text in row), row.what
+        assert row.plain.endswith("."), row.what
+        assert row.plain[0].isupper(), row.what
+
+
+@pytest.mark.full
+@pytest.mark.skipif(BESIDE.math500() is None, reason="the public logs are not beside the checkout")
+def test_rows_of_the_readme_are_the_same_when_they_are_measured_again() -> None:
+    numbers = {name: FIGURES[name].numbers(FIGURES[name].setting, BESIDE) for name in AGAIN}
+    rows = pd.DataFrame([row for name, of in FINDINGS.items() if name in numbers for row in of(numbers[name])])
+    fresh = [line for line in markdown(rows, claims(numbers), "").splitlines() if line.startswith("|")]
+    assert len(fresh) == 2 + 2 + 2 + 4, "two heads of two lines, two printed numbers, four statements"
+    there = README.read_text(encoding="utf-8").splitlines()
+    assert [line for line in fresh if line not in there] == []
