@@ -58,7 +58,8 @@ def _room(note: Mapping[str, Any], notes: Sequence[Mapping[str, Any]], width: fl
 def fit_notes(notes: Sequence[dict[str, Any]], width: float, em: float) -> None:
     """Break texts in the figure into lines; headings between panels, where there is one line's room, become smaller first."""
     for note in notes:
-        note.setdefault("font", {}).setdefault("size", em)
+        font = note.setdefault("font", {})
+        font["size"] = min(font.get("size") or em, em)
         if note.get("xanchor") == "left":
             note["align"] = "left"
     headings = [n for n in notes if not n.get("showarrow") and n.get("yanchor") == "bottom"]
@@ -79,7 +80,7 @@ def reach(note: Mapping[str, Any], inner: float, em: float) -> float:
     """Pixels by which a text stands out above the plot."""
     if not str(note.get("yref", "")).endswith("paper"):
         return 0.0
-    tall: float = LINE * ((note.get("font") or {}).get("size") or em) * (note["text"].count("<br>") + 1)
+    tall: float = LINE * ((note.get("font") or {}).get("size") or em) * (note["text"].count("<br>") + 1) + 0.3 * em
     below = (1.0 - float(note.get("y") or 0)) * inner - float(note.get("yshift") or 0)
     if note.get("showarrow"):
         return max(0.0, tall - float(note.get("ay") or 0) - below)
@@ -125,6 +126,29 @@ def make_room(trace: Mapping[str, Any], layout: dict[str, Any], width: float, in
     base = trace.get("base")
     ends = np.asarray(trace[letter], dtype=float) + np.asarray(0.0 if base is None else base, dtype=float)
     axis["range"] = [start, max(stop, start + (float(np.nanmax(ends)) - start) / (1.0 - share))]
+
+
+def rows_height(layout: Mapping[str, Any], em: float) -> float:
+    """Pixels that panels need for what stands between them: ticks and titles of the upper ones, headings of the lower ones."""
+    needed = 0.0
+    for axis in axes_of(layout, "x"):
+        bottom, _ = _domain(layout, axis)
+        tops = [top for other in axes_of(layout, "x") if (top := _domain(layout, other)[1]) < bottom]
+        if not tops:
+            continue
+        title = str((axis.get("title") or {}).get("text") or "")
+        lines = LINE * (title.count("<br>") + 1) if title else 0.0
+        lines += 1.0 if axis.get("showticklabels") is False else LINE + 1.0
+        headings = [n["text"].count("<br>") + 1 for n in layout["annotations"] if max(tops) <= n.get("y", -1) < bottom]
+        needed = max(needed, (lines + LINE * max(headings, default=0)) * em / (bottom - max(tops)))
+    return needed
+
+
+def _domain(layout: Mapping[str, Any], axis: Mapping[str, Any]) -> tuple[float, float]:
+    """From where to where the panel above an x axis reaches, as shares of the height."""
+    above = layout.get(f"yaxis{str(axis.get('anchor') or 'y')[1:]}") or {}
+    low, high = above.get("domain") or (0.0, 1.0)
+    return float(low), float(high)
 
 
 def ticks_height(data: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], width: float, em: float) -> float:

@@ -27,6 +27,7 @@ from rlhfless.plots.fitting import (
     length_of,
     make_room,
     reach,
+    rows_height,
     ticks_height,
     wrapped,
 )
@@ -40,7 +41,7 @@ LEAST_MM, MOST_MM = 20.0, 2000.0
 FLATTER = 0.62  # of a plot on paper against the same on a screen, which people scroll
 CATEGORY = 0.36  # of the width, at most, for words at the left axis
 PLOT = 0.85  # about the share of the width that is left to the plot by the ticks of its left axis
-SYMBOL_PX, TWO_COLUMNS_PX = 60, 500  # beside a text of the legend; from which width on it may have two columns
+SYMBOL_PX, TWO_COLUMNS_PX = 72, 500  # beside a text of the legend; from which width on it may have two columns
 
 
 def paper_style(
@@ -95,7 +96,7 @@ def paper_style(
     for axis in axes_of(layout, "x"):
         fit_axis(axis, "x", PLOT * width, em)
     lines = LINE * max((word.count("<br>") + 1 for word in words), default=0) + 0.3
-    inner = max(FLATTER * em / SCREEN_PX * _inner_height(figure), 10 * em, len(words) * lines * em)
+    inner = max(FLATTER * em / SCREEN_PX * _inner_height(figure), 10 * em, len(words) * lines * em, rows_height(layout, em))
     above = (1.2 * LINE * (head.count("<br>") + 1) + 0.6) * em if head else 0.0
     above += max([0.6 * em, *(reach(note, inner, em) for note in notes)])
     below = legend_height(data, layout, width, em) + ticks_height(data, layout, PLOT * width, em)
