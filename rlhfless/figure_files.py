@@ -23,7 +23,8 @@ import plotly.graph_objects as go
 
 from rlhfless.errors import InputError
 from rlhfless.pictures import PX_PER_INCH, Drawing, draw
-from rlhfless.plots.figure_data import data_of, plain
+from rlhfless.plots.figure_axes import plain
+from rlhfless.plots.figure_data import data_of
 from rlhfless.trace.storage import replace_file
 
 PICTURES = (".png", ".svg", ".pdf")

@@ -14,7 +14,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from rlhfless.errors import InputError
-from rlhfless.plots.figure_data import values_of
+from rlhfless.plots.figure_axes import values_of
 from rlhfless.plots.fitting import (
     LETTER,
     LINE,
