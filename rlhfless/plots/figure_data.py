@@ -96,7 +96,7 @@ def _coordinates(
         start = np.full(len(found), base) if np.isscalar(base) else values_of(base)
         start = np.asarray(start, dtype=float)
         return {f"from_{name}": start, f"to_{name}": start + np.asarray(found, dtype=float)}
-    columns: dict[str, Any] = {name: found}
+    columns: dict[str, Any] = {name: [plain(value) if isinstance(value, str) else value for value in found]}
     if ticks := axes.ticks(axis):
         columns = {name: [ticks.get(value) for value in found], f"{name}_at": found}
     errors = trace.get(f"error_{letter}") or {}

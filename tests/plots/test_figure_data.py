@@ -117,6 +117,8 @@ def test_lines_that_only_join_bars_are_no_data() -> None:
 def test_texts_are_as_they_were_before_they_were_made_safe() -> None:
     names = data_of(plot_plane(RESULTS.assign(policy=["static", "a & b <c>", "oracle"])))["series"].tolist()
     assert "a & b <c>" in names
+    rungs = set(data_of(plot_waterfall(RESULTS))["one_idea_after_the_other"])
+    assert rungs == {"static", "=1+1", "oracle", "left to the bound", "bound"}, "neither bold nor broken into lines"
 
 
 def test_every_frame_of_a_slider_is_there_and_what_stands_still_once(plans, front) -> None:
