@@ -23,7 +23,8 @@ import plotly.graph_objects as go
 
 from rlhfless.errors import InputError
 from rlhfless.pictures import PX_PER_INCH, Drawing, draw
-from rlhfless.plots.figure_data import data_of, plain
+from rlhfless.plots.figure_axes import plain
+from rlhfless.plots.figure_data import data_of
 from rlhfless.trace.storage import replace_file
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -37,6 +38,9 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 def save(figure: go.Figure, path: str | Path, *, dpi: float = DPI, background: str | None = "white") -> Path:
     """Write a figure; the suffix says how.
+
+    PDF and SVG are lines and texts, but for clouds of points that WebGL draws, and for hatches in a PDF: browsers print them as
+    pixels, 96 per inch, which are most of its bytes. An SVG has hatches as lines.
 
     Args:
         figure: any plotly figure.

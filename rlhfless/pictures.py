@@ -26,6 +26,7 @@ SAME_CHANCE = """<script>
 (() => { let state = 1; Math.random = () => (state = (state * 48271) % 2147483647) / 2147483647; })();
 </script>
 """
+NO_MARGIN = "<style>@page { margin: 0; } img { display: block; }</style>\n"  # kaleido's of 0.1 inch cuts off what it moves away
 NO_BROWSER = "a Chromium or Chrome is needed: install one, or name it in BROWSER_PATH"
 
 
@@ -65,7 +66,7 @@ def draw(drawings: Sequence[Drawing]) -> list[bytes]:
     if browser is None:
         raise InputError(f"a picture of a figure cannot be drawn: {NO_BROWSER}")
     page = kaleido.PageGenerator(mathjax=False)
-    page.header += SAME_CHANCE
+    page.header += SAME_CHANCE + NO_MARGIN
     with tempfile.TemporaryDirectory(prefix="rlhfless-pictures-") as folder:
         files = [Path(folder, f"{i}.{one.kind}") for i, one in enumerate(drawings)]
         orders = [

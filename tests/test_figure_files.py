@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+import zlib
 from pathlib import Path
 
 import pandas as pd
@@ -15,7 +16,7 @@ from rlhfless import pictures
 from rlhfless.cli import main
 from rlhfless.errors import InputError, MissingExtra
 from rlhfless.figure_files import save, save_all, save_data
-from rlhfless.pictures import why_no_pictures
+from rlhfless.pictures import Drawing, draw, why_no_pictures
 from rlhfless.plots import data_of, paper_style
 
 needs_pictures = pytest.mark.skipif(bool(why_no_pictures()), reason=why_no_pictures() or "pictures can be drawn")
@@ -34,6 +35,19 @@ def pdf_mm(data: bytes) -> list[tuple[float, ...]]:
     return [tuple(float(n) * MM_PER_PT for n in box) for box in boxes]
 
 
+def pdf_drawn_mm(data: bytes) -> tuple[float, ...]:
+    """Left, top, width and height of what is drawn on the page: its first clip, in the page's first unit."""
+    number = re.search(rb"/Contents (\d+) 0 R", data)
+    assert number
+    stream = re.search(rb"\n" + number[1] + rb" 0 obj\s*<<.*?>>\s*stream\r?\n(.*?)\r?\nendstream", data, re.DOTALL)
+    assert stream
+    text = zlib.decompress(stream[1])
+    unit, clip = re.match(rb"([\d.]+) 0 0", text), re.search(rb"([-\d.]+) ([-\d.]+) ([\d.]+) ([\d.]+) re\nW", text)
+    assert unit
+    assert clip
+    return tuple(float(n) * float(unit[1]) * MM_PER_PT for n in clip.groups())
+
+
 def svg_mm(data: bytes) -> tuple[float, ...]:
     found = re.search(rb'<svg [^>]*width="([\d.]+)mm" height="([\d.]+)mm"', data)
     assert found
@@ -48,44 +62,41 @@ def png(data: bytes) -> tuple[tuple[int, ...], float]:
 
 @needs_pictures
 def test_pictures_have_their_size_in_millimetres_and_the_same_bytes_in_any_order(tmp_path: Path) -> None:
-    sizes = {"column": (85.0, 60.0), "text": (170.0, 71.3), "inch": (25.4, 25.4)}
+    sizes = {"column": (85.0, 60.0), "odd": (47.3, 31.7)}
     printed = {name: paper_style(figure(), *size) for name, size in sizes.items()}
     wanted = [(one, f"{name}{kind}") for name, one in printed.items() for kind in (".pdf", ".svg", ".png")]
     save_all([(one, tmp_path / "one" / name) for one, name in wanted], dpi=300)
-    save_all([(one, tmp_path / "two" / name) for one, name in reversed(wanted)], dpi=300)
+    save_all([(one, tmp_path / "two" / name) for one, name in reversed(wanted[:3])], dpi=300)
     for name, size in sizes.items():
         files = {kind: (tmp_path / "one" / f"{name}{kind}").read_bytes() for kind in (".pdf", ".svg", ".png")}
-        for kind, data in files.items():
-            assert data == (tmp_path / "two" / f"{name}{kind}").read_bytes()
         assert pdf_mm(files[".pdf"]) == [pytest.approx(size, abs=0.01)]
+        assert pdf_drawn_mm(files[".pdf"]) == pytest.approx((0.0, 0.0, *size), abs=0.3), "no margin, nothing cut off"
         assert svg_mm(files[".svg"]) == pytest.approx(size, abs=0.001)
         pixels, dpi = png(files[".png"])
         assert pixels == pytest.approx([mm / 25.4 * 300 for mm in size], abs=1)
         assert dpi == pytest.approx(300, abs=0.02)
         assert b"A title" not in files[".svg"]
         assert b"time (s)" in files[".svg"]
+    for again in (tmp_path / "two").iterdir():
+        assert again.read_bytes() == (tmp_path / "one" / again.name).read_bytes(), again.name
+    assert len(list((tmp_path / "two").iterdir())) == 3
 
 
 @needs_pictures
-def test_a_png_is_white_unless_it_is_to_be_transparent(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
-    white, none = (
-        image.open(save(figure(), tmp_path / f"{b}.png", background=b, dpi=96)).convert("RGBA") for b in ("white", None)
-    )
-    assert white.size == (1100, 450)
-    assert white.getpixel((2, 448)) == (255, 255, 255, 255)
-    assert none.getpixel((2, 448))[3] == 0
-    colours = {pixel for _, pixel in white.getcolors(1 << 20)}
-    assert len(colours) > 20, "something is drawn"
+def test_a_png_may_be_transparent_and_is_as_wide_as_a_page(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image").open(save(figure(), tmp_path / "a.png", background=None, dpi=96)).convert("RGBA")
+    assert image.size == (1100, 450)
+    assert image.getpixel((2, 448))[3] == 0
+    assert len(image.getcolors(1 << 20)) > 20, "something is drawn"
 
 
 @needs_pictures
 def test_a_figure_that_cannot_be_drawn_is_refused_and_no_file_is_left(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"1,000,000 x 450 pixels at 192 dpi cannot be drawn; a smaller one is needed"):
         save_all([(figure(), tmp_path / "good.png"), (figure().update_layout(width=1e6), tmp_path / "huge.png")])
-    with pytest.raises(InputError, match=r"cannot be drawn \(.+\); one that plotly shows"):
-        save(figure().update_layout(width=1e6, height=1e6), tmp_path / "huge.pdf")
     assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError, match=r"a figure cannot be drawn \(.+\); one that plotly shows"):
+        draw([Drawing({"data": [], "layout": 5}, "svg", 100, 100)])
 
 
 def test_a_page_holds_all_that_it_needs_and_is_the_same_every_time(tmp_path: Path) -> None:
@@ -172,5 +183,7 @@ def test_the_command_writes_pictures_for_screens_and_for_papers(tmp_path: Path) 
     done = CliRunner().invoke(main, ["figures", "4b", "--fast", "--pdf", "-o", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert png((tmp_path / "figure_04b.png").read_bytes())[0][0] == 2200
+    image = pytest.importorskip("PIL.Image").open(tmp_path / "figure_04b.png").convert("RGBA")
+    assert image.getpixel((2, 2)) == (255, 255, 255, 255), "white, whatever the viewer's background"
     assert pdf_mm((tmp_path / "figure_04b.pdf").read_bytes())[0][0] == pytest.approx(170, abs=0.01)
     assert 'href="figure_04b.pdf"' in (tmp_path / "index.html").read_text("utf-8")

@@ -117,6 +117,7 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
         marker = {"color": colour, "symbol": symbol, "size": 10, "line": {"width": 1, "color": "#444444"}}
         fig.add_scatter(
             x=own["step_s"], y=own["step_gpu_s"], mode="markers", name=name, marker=marker, customdata=own["step"],
+            meta={"customdata": "step"},
             hovertemplate=f"{name}<br>step %{{customdata}}: %{{x:.2f}} s, %{{y:.0f}} GPU-seconds<extra></extra>",
         )  # fmt: skip
     fig.update_xaxes(title="time of the whole step (s)")

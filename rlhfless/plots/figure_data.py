@@ -6,8 +6,6 @@ end (``time (s)`` becomes ``time_s``). Lines that only join what other traces sh
 
 from __future__ import annotations
 
-import base64
-import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,13 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-UNITS = {
-    "s": "s", "ms": "ms", "GPU-seconds": "gpu_s", "tokens": "tokens", "USD": "usd", "bytes": "bytes", "%": "percent",
-}  # fmt: skip
-FIRST = ("frame", "panel", "series", "line")
-CUSTOM = re.compile(r"(?:(?:^|[>\s])(?P<before>[^<>:%]+): )?%\{customdata(?:\[(?P<at>\d+)\])?[^}]*\}(?P<after> [^<%]+)?")
+from rlhfless.plots.figure_axes import UNITS, Axes, Spec, column_name, plain, values_of
 
-Spec = Mapping[str, Any]
+FIRST = ("frame", "panel", "panel_title", "series", "line")
+CUSTOM = re.compile(r"(?:(?:^|[>\s])(?P<before>[^<>:%]+): )?%\{customdata(?:\[(?P<at>\d+)\])?[^}]*\}(?P<after> [^<%]+)?")
 
 
 def data_of(figure: Any) -> pd.DataFrame:
@@ -32,14 +27,14 @@ def data_of(figure: Any) -> pd.DataFrame:
 
     Returns:
         ``series`` (the name in the legend), then a column per axis. Where there are several: ``frame`` (of a slider; empty for
-        what is in all of them) and ``panel`` (1 is the first). Bars with a base have ``from_...`` and ``to_...``, error bars
-        ``low_...`` and ``high_...``, heatmaps a row per cell; ticks that are texts stand beside their numbers (``..._at``).
-        What is told when the mouse points there is ``hover``, as plain text. A straight line across a panel is a row that
-        knows one axis. Texts are as they were before they were made safe for HTML.
+        what is in all of them), ``panel`` (1 is the first) and ``panel_title``. Bars with a base have ``from_...`` and
+        ``to_...``, error bars ``low_...`` and ``high_...``, heatmaps a row per cell; ticks that are texts stand beside their
+        numbers (``..._at``). What is told when the mouse points there is ``hover``, as plain text. A straight line across a
+        panel is a row that knows one axis. Texts are as they were before they were made safe for HTML.
     """
     spec: Spec = figure.to_dict() if hasattr(figure, "to_dict") else figure
     layout, traces = spec.get("layout") or {}, list(spec.get("data") or ())
-    axes = _Axes(layout, traces)
+    axes = Axes(layout, traces)
     rows = [part for trace in _drawn(spec, traces) if (part := _rows(trace, axes)) is not None]
     rows += [pd.DataFrame([line]) for line in _straight_lines(layout, axes)]
     rows = [part.dropna(axis="columns", how="all") for part in rows if len(part)]
@@ -49,81 +44,6 @@ def data_of(figure: Any) -> pd.DataFrame:
     last = [name for name in ("text", "hover") if name in table]
     first = [name for name in FIRST if name in table]
     return table[[*first, *(name for name in table if name not in (*first, *last)), *last]].infer_objects()
-
-
-def plain(text: Any) -> str:
-    """Text of a figure without markup, on one line."""
-    line = re.sub(r"<br\s*/?>", " ", str(text))
-    return " ".join(html.unescape(re.sub(r"<[^<>]*>", "", line)).split())
-
-
-def column_name(title: Any, otherwise: str) -> str:
-    """``cost (GPU-seconds)`` as ``cost_gpu_s``; ``otherwise`` for an axis without a title."""
-    text, unit = plain(title or ""), ""
-    found = re.fullmatch(r"(.*?)\s*\(([^()]*)\)", text)
-    if found and (unit := UNITS.get(re.split(r",| of ", found[2])[0].strip(), "")):
-        text = found[1]
-    elif text in UNITS:
-        return UNITS[text]
-    name = re.sub(r"[^0-9a-z]+", "_", text.lower()).strip("_") or otherwise
-    return f"{name}_{unit}" if unit and not name.endswith(f"_{unit}") else name
-
-
-def values_of(stored: Any) -> np.ndarray | None:
-    """An array of a figure, which its JSON may hold as base64; None where there is none."""
-    if stored is None:
-        return None
-    if isinstance(stored, Mapping):
-        flat = np.frombuffer(base64.b64decode(stored["bdata"]), dtype=np.dtype(stored["dtype"]))
-        shape = stored.get("shape", len(flat))
-        return flat.reshape([int(n) for n in str(shape).split(",")])
-    found = np.empty(len(stored), dtype=object)
-    found[:] = list(stored)
-    return found
-
-
-class _Axes:
-    """The axes of a figure: their columns, the texts of their ticks, and the numbers of panels."""
-
-    def __init__(self, layout: Spec, traces: Sequence[Spec]) -> None:
-        self._layout = layout
-        pairs = {self.pair(trace) for trace in traces}
-        self._panels = {pair: i for i, pair in enumerate(sorted(pairs, key=lambda p: [int(a[1:] or 1) for a in p]), start=1)}
-
-    @staticmethod
-    def pair(trace: Spec) -> tuple[str, str]:
-        return trace.get("xaxis") or "x", trace.get("yaxis") or "y"
-
-    def panel(self, pair: tuple[str, str]) -> int | None:
-        """Its number, where there are several."""
-        return self._panels.get(pair) if len(self._panels) > 1 else None
-
-    def column(self, axis: str) -> str:
-        """By the axis's title, or that of one which moves with it."""
-        title = self._title(axis)
-        if not title:
-            group = self._of(axis).get("matches", axis)
-            together = [a for a in self._names(axis[0]) if a == group or self._of(a).get("matches") == group]
-            title = next((found for a in together if (found := self._title(a))), "")
-        return column_name(title, axis[0])
-
-    def ticks(self, axis: str) -> dict[Any, str]:
-        """Number to text, where the axis writes texts at numbers."""
-        own = self._of(axis)
-        at, texts = values_of(own.get("tickvals")), values_of(own.get("ticktext"))
-        if at is None or texts is None or [str(n) for n in at] == [plain(text) for text in texts]:
-            return {}
-        return {n: plain(text) for n, text in zip(at, texts, strict=False)}
-
-    def _of(self, axis: str) -> Spec:
-        return self._layout.get(f"{axis[0]}axis{axis[1:]}") or {}
-
-    def _title(self, axis: str) -> str:
-        title = self._of(axis).get("title") or ""
-        return str(title.get("text") or "") if isinstance(title, Mapping) else str(title)
-
-    def _names(self, letter: str) -> list[str]:
-        return [letter + key[5:] for key in self._layout if re.fullmatch(rf"{letter}axis\d*", key)]
 
 
 def _drawn(spec: Spec, traces: Sequence[Spec]) -> Iterator[dict[str, Any]]:
@@ -139,9 +59,9 @@ def _drawn(spec: Spec, traces: Sequence[Spec]) -> Iterator[dict[str, Any]]:
     return (trace for trace in every if trace.get("name") or trace.get("hoverinfo") != "skip")
 
 
-def _rows(trace: Spec, axes: _Axes) -> pd.DataFrame | None:
+def _rows(trace: Spec, axes: Axes) -> pd.DataFrame | None:
     pair = axes.pair(trace)
-    head = {"frame": trace.get("frame"), "panel": axes.panel(pair), "series": plain(trace.get("name") or "") or None}
+    head = {"frame": trace.get("frame"), **axes.panel(pair), "series": plain(trace.get("name") or "") or None}
     x, y, z = (values_of(trace.get(name)) for name in ("x", "y", "z"))
     if z is not None:
         table = _cells(trace, z, x, y, pair, axes)
@@ -149,7 +69,7 @@ def _rows(trace: Spec, axes: _Axes) -> pd.DataFrame | None:
         return None
     else:
         columns: dict[str, Any] = {}
-        count = len(y) if x is None else len(x)  # type: ignore[arg-type]
+        count = min(len(found) for found in (x, y) if found is not None)  # plotly draws as many
         box = trace.get("type") in ("box", "violin", "histogram")
         for letter, found, axis in (("x", x, pair[0]), ("y", y, pair[1])):
             if found is None and not box:
@@ -157,15 +77,15 @@ def _rows(trace: Spec, axes: _Axes) -> pd.DataFrame | None:
             if found is not None:
                 columns |= _coordinates(trace, letter, found, axis, axes, columns)
         columns |= _besides(trace, count)
-        table = pd.DataFrame(columns)
-        table = _without_gaps(table, x, y)
+        table = pd.DataFrame({name: list(values)[:count] for name, values in columns.items()})
+        table = _without_gaps(table, *(found if found is None else found[:count] for found in (x, y)))
     for place, (name, value) in enumerate(head.items()):
         table.insert(place, name, value)
     return table
 
 
 def _coordinates(
-    trace: Spec, letter: str, found: np.ndarray, axis: str, axes: _Axes, others: Mapping[str, Any]
+    trace: Spec, letter: str, found: np.ndarray, axis: str, axes: Axes, others: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The columns of one axis."""
     name = axes.column(axis)
@@ -176,7 +96,7 @@ def _coordinates(
         start = np.full(len(found), base) if np.isscalar(base) else values_of(base)
         start = np.asarray(start, dtype=float)
         return {f"from_{name}": start, f"to_{name}": start + np.asarray(found, dtype=float)}
-    columns: dict[str, Any] = {name: found}
+    columns: dict[str, Any] = {name: [plain(value) if isinstance(value, str) else value for value in found]}
     if ticks := axes.ticks(axis):
         columns = {name: [ticks.get(value) for value in found], f"{name}_at": found}
     errors = trace.get(f"error_{letter}") or {}
@@ -192,7 +112,7 @@ def _besides(trace: Spec, count: int) -> dict[str, Any]:
     """What else a trace says of its points: custom data by the names in its hover text, texts at points, hover texts."""
     columns: dict[str, Any] = {}
     custom = values_of(trace.get("customdata"))
-    if custom is not None and len(custom) == count:
+    if custom is not None and len(custom) >= count:
         wide = np.ndim(custom[0]) == 1 if count else False
         for i in range(len(custom[0]) if wide else 1):
             name = _custom_name(trace, i if wide else None)
@@ -205,7 +125,11 @@ def _besides(trace: Spec, count: int) -> dict[str, Any]:
 
 
 def _custom_name(trace: Spec, at: int | None) -> str:
-    """``with %{customdata} actors`` names its numbers ``actors``, ``busy: %{customdata} s`` names them ``busy_s``."""
+    """As the trace's ``meta`` says, or its hover text: ``with %{customdata} actors`` and ``busy: %{customdata} s`` have the
+    columns ``actors`` and ``busy_s``."""
+    said = trace.get("meta")
+    if isinstance(said, Mapping) and isinstance(said.get("customdata"), str):
+        return str(said["customdata"])
     for found in CUSTOM.finditer(str(trace.get("hovertemplate") or "")):
         if (int(found["at"]) if found["at"] else None) != at:
             continue
@@ -219,12 +143,12 @@ def _custom_name(trace: Spec, at: int | None) -> str:
 
 def _texts(stored: Any, count: int) -> list[str | None]:
     """A text per point, plain; lines of a hover text are separated by semicolons."""
-    texts = [stored] * count if isinstance(stored, str) else list(stored)
+    texts = [stored] * count if isinstance(stored, str) else [*stored, *[""] * count][:count]
     return [plain(str(text).replace("<br>", "; ")) or None for text in texts]
 
 
 def _cells(
-    trace: Spec, z: np.ndarray, x: np.ndarray | None, y: np.ndarray | None, pair: tuple[str, str], axes: _Axes
+    trace: Spec, z: np.ndarray, x: np.ndarray | None, y: np.ndarray | None, pair: tuple[str, str], axes: Axes
 ) -> pd.DataFrame:
     """A row per cell of a heatmap."""
     height, width = len(z), len(z[0]) if len(z) else 0
@@ -248,7 +172,7 @@ def _without_gaps(table: pd.DataFrame, x: np.ndarray | None, y: np.ndarray | Non
     return table.assign(line=1 + np.cumsum(gap))[~gap]
 
 
-def _straight_lines(layout: Spec, axes: _Axes) -> Iterator[dict[str, Any]]:
+def _straight_lines(layout: Spec, axes: Axes) -> Iterator[dict[str, Any]]:
     """Lines across a panel, with the text that stands at them: bounds, limits, and what others found."""
     notes = layout.get("annotations") or ()
     for shape in layout.get("shapes") or ():
@@ -263,4 +187,4 @@ def _straight_lines(layout: Spec, axes: _Axes) -> Iterator[dict[str, Any]]:
             other = crossed.removesuffix(" domain") if crossed != "paper" else across
             pair = (reference, other) if along == "x" else (other, reference)
             text = next((plain(note.get("text") or "") for note in at), "")
-            yield {"panel": axes.panel(pair), "series": text or "line", axes.column(reference): value}
+            yield {**axes.panel(pair), "series": text or "line", axes.column(reference): value}

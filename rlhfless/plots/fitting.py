@@ -58,7 +58,8 @@ def _room(note: Mapping[str, Any], notes: Sequence[Mapping[str, Any]], width: fl
 def fit_notes(notes: Sequence[dict[str, Any]], width: float, em: float) -> None:
     """Break texts in the figure into lines; headings between panels, where there is one line's room, become smaller first."""
     for note in notes:
-        note.setdefault("font", {}).setdefault("size", em)
+        font = note.setdefault("font", {})
+        font["size"] = min(font.get("size") or em, em)
         if note.get("xanchor") == "left":
             note["align"] = "left"
     headings = [n for n in notes if not n.get("showarrow") and n.get("yanchor") == "bottom"]
@@ -70,16 +71,40 @@ def fit_notes(notes: Sequence[dict[str, Any]], width: float, em: float) -> None:
         note["text"] = wrapped(note.get("text", ""), _room(note, notes, width), note["font"]["size"])
 
 
-def are_words(values: Any) -> bool:
-    """Whether these are the names of categories."""
+def _are_words(values: Any) -> bool:
     return isinstance(values, list | tuple | np.ndarray) and len(values) > 0 and isinstance(values[0], str)
+
+
+def words_of(data: Sequence[Mapping[str, Any]], letter: str, axis: str | None = None) -> set[str]:
+    """The names of categories on an axis (``x2``), or on all of a letter."""
+    own = (t for t in data if axis is None or (t.get(f"{letter}axis") or letter) == axis)
+    return {str(word) for trace in own if _are_words(trace.get(letter)) for word in trace[letter]}
+
+
+def break_words(data: Sequence[dict[str, Any]], layout: Mapping[str, Any], width: float, beside: float, em: float) -> None:
+    """Break names of categories into lines: below the plot they share its width, at its left they have ``beside`` pixels.
+
+    A name is broken alike on all axes, because panels may share them, and not at all where it would be too long all the same.
+    """
+    for letter in "xy":
+        rooms = [beside]
+        if letter == "x":
+            keys = {str(trace.get("xaxis") or "x") for trace in data}
+            spans = {key: (layout.get(f"xaxis{key[1:]}") or {}).get("domain") or (0.0, 1.0) for key in keys}
+            rooms = [width * (high - low) / max(1, len(words_of(data, "x", key))) for key, (low, high) in spans.items()]
+        broken = {word: wrapped(word, min(rooms, default=width), em) for word in words_of(data, letter)}
+        if letter == "x" and any(length_of(word) * LETTER * em > min(rooms) for word in broken.values()):
+            continue
+        for owner, name in [*((trace, letter) for trace in data), *((a, "categoryarray") for a in axes_of(layout, letter))]:
+            if _are_words(owner.get(name)):
+                owner[name] = [broken.get(str(word), word) for word in owner[name]]
 
 
 def reach(note: Mapping[str, Any], inner: float, em: float) -> float:
     """Pixels by which a text stands out above the plot."""
     if not str(note.get("yref", "")).endswith("paper"):
         return 0.0
-    tall: float = LINE * ((note.get("font") or {}).get("size") or em) * (note["text"].count("<br>") + 1)
+    tall: float = LINE * ((note.get("font") or {}).get("size") or em) * (note["text"].count("<br>") + 1) + 0.3 * em
     below = (1.0 - float(note.get("y") or 0)) * inner - float(note.get("yshift") or 0)
     if note.get("showarrow"):
         return max(0.0, tall - float(note.get("ay") or 0) - below)
@@ -127,12 +152,34 @@ def make_room(trace: Mapping[str, Any], layout: dict[str, Any], width: float, in
     axis["range"] = [start, max(stop, start + (float(np.nanmax(ends)) - start) / (1.0 - share))]
 
 
+def rows_height(layout: Mapping[str, Any], em: float) -> float:
+    """Pixels that panels need for what stands between them: ticks and titles of the upper ones, headings of the lower ones."""
+    needed = 0.0
+    for axis in axes_of(layout, "x"):
+        bottom, _ = _domain(layout, axis)
+        tops = [top for other in axes_of(layout, "x") if (top := _domain(layout, other)[1]) < bottom]
+        if not tops:
+            continue
+        title = str((axis.get("title") or {}).get("text") or "")
+        lines = LINE * (title.count("<br>") + 1) if title else 0.0
+        lines += 1.0 if axis.get("showticklabels") is False else LINE + 1.0
+        headings = [n["text"].count("<br>") + 1 for n in layout["annotations"] if max(tops) <= n.get("y", -1) < bottom]
+        needed = max(needed, (lines + LINE * max(headings, default=0)) * em / (bottom - max(tops)))
+    return needed
+
+
+def _domain(layout: Mapping[str, Any], axis: Mapping[str, Any]) -> tuple[float, float]:
+    """From where to where the panel above an x axis reaches, as shares of the height."""
+    above = layout.get(f"yaxis{str(axis.get('anchor') or 'y')[1:]}") or {}
+    low, high = above.get("domain") or (0.0, 1.0)
+    return float(low), float(high)
+
+
 def ticks_height(data: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], width: float, em: float) -> float:
     """About the height of ticks and title below the plot, in pixels; plotly makes room for them as they really are."""
     titles = [str((axis.get("title") or {}).get("text") or "") for axis in axes_of(layout, "x")]
     lines = max((title.count("<br>") + 1 for title in titles if title), default=0)
-    words = {str(word) for t in data if t.get("type") == "bar" and t.get("orientation") != "h" for word in t.get("x", ())}
-    names = {word for word in words if not re.fullmatch(r"[-+.\deE]*", word)}
+    names = words_of(data, "x")
     ticks = LINE * max((name.count("<br>") + 1 for name in names), default=1)
     longest = max(map(length_of, names), default=0)
     if len(names) * (longest + 1) * LETTER * em > width:

@@ -107,8 +107,8 @@ def plot_gap_history(
         fig.add_trace(trace, row=1, col=col)
     gaps = info.plans["gap"] * 100
     fig.add_scatter(
-        x=labels, y=gaps, mode="lines+markers", line={"color": BLUE}, marker={"size": 6}, showlegend=False, row=1, col=3,
-        hovertemplate=f"{clean(of)} %{{x}}<br>gap: %{{y:.2f}} %<extra></extra>",
+        x=labels, y=gaps, name="gap", mode="lines+markers", line={"color": BLUE}, marker={"size": 6}, showlegend=False,
+        row=1, col=3, hovertemplate=f"{clean(of)} %{{x}}<br>gap: %{{y:.2f}} %<extra></extra>",
     )  # fmt: skip
     fig.frames = [
         go.Frame(data=_frame(info, label), traces=list(range(6)), name=label, layout=caption(_line(info, label), heads))

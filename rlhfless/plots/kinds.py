@@ -120,6 +120,7 @@ def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "pric
             at = "" if column == "bound_usd" else "<br>%{customdata:.3g} s"
             fig.add_scatter(
                 x=labels, y=info.plans[column], mode="lines+markers", name=name, line=line, marker=marker, customdata=times,
+                meta={"customdata": "time_s"},
                 hovertemplate=f"<b>{name}</b><br>{clean(of)}: %{{x}}<br>%{{y:.4g}} USD{at}<extra></extra>", row=1, col=3,
             )  # fmt: skip
     fig.frames = [

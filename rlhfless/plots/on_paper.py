@@ -14,20 +14,22 @@ import numpy as np
 import plotly.graph_objects as go
 
 from rlhfless.errors import InputError
-from rlhfless.plots.figure_data import values_of
+from rlhfless.plots.figure_axes import values_of
 from rlhfless.plots.fitting import (
     LETTER,
     LINE,
     SMALLEST_PX,
-    are_words,
     axes_of,
+    break_words,
     fit_axis,
     fit_notes,
     legend_height,
     length_of,
     make_room,
     reach,
+    rows_height,
     ticks_height,
+    words_of,
     wrapped,
 )
 from rlhfless.plots.frames import CAPTION
@@ -40,7 +42,7 @@ LEAST_MM, MOST_MM = 20.0, 2000.0
 FLATTER = 0.62  # of a plot on paper against the same on a screen, which people scroll
 CATEGORY = 0.36  # of the width, at most, for words at the left axis
 PLOT = 0.85  # about the share of the width that is left to the plot by the ticks of its left axis
-SYMBOL_PX, TWO_COLUMNS_PX = 60, 500  # beside a text of the legend; from which width on it may have two columns
+SYMBOL_PX, TWO_COLUMNS_PX = 84, 500  # beside a text of the legend; from which width on it may have two columns
 
 
 def paper_style(
@@ -56,7 +58,7 @@ def paper_style(
 
     Args:
         figure: any figure of ours. A slider is left out: what it shows now stays.
-        width_mm: 170 is the text of an A4 page, 85 a column of two. Figures with several panels side by side want 170.
+        width_mm: 170 is the text of an A4 page, 85 a column of two. Panels side by side and bars with texts want 170.
         height_mm: what the figure needs when None.
         font_pt: of texts on axes and in the legend; what is smaller on the screen is smaller here too, but never below 6 pt.
         font: family, as CSS has it; the first one that is installed is used, and is in the PDF.
@@ -84,18 +86,14 @@ def paper_style(
     notes = layout["annotations"] = [note for note in layout.get("annotations") or () if note.get("name") != CAPTION]
     fit_notes(notes, PLOT * width, em)
     for trace in data:
-        if are_words(trace.get("y")):
-            trace["y"] = [wrapped(str(word), CATEGORY * width, em) for word in trace["y"]]
         if trace.get("name"):
             trace["name"] = wrapped(trace["name"], (width / 2 if width > TWO_COLUMNS_PX else width) - SYMBOL_PX, em)
-    for axis in axes_of(layout, "y"):
-        if are_words(axis.get("categoryarray")):
-            axis["categoryarray"] = [wrapped(str(word), CATEGORY * width, em) for word in axis["categoryarray"]]
-    words = {word for trace in data if are_words(trace.get("y")) for word in trace["y"]}
+    break_words(data, layout, PLOT * width, CATEGORY * width, em)
+    words = words_of(data, "y")
     for axis in axes_of(layout, "x"):
         fit_axis(axis, "x", PLOT * width, em)
     lines = LINE * max((word.count("<br>") + 1 for word in words), default=0) + 0.3
-    inner = max(FLATTER * em / SCREEN_PX * _inner_height(figure), 10 * em, len(words) * lines * em)
+    inner = max(FLATTER * em / SCREEN_PX * _inner_height(figure), 10 * em, len(words) * lines * em, rows_height(layout, em))
     above = (1.2 * LINE * (head.count("<br>") + 1) + 0.6) * em if head else 0.0
     above += max([0.6 * em, *(reach(note, inner, em) for note in notes)])
     below = legend_height(data, layout, width, em) + ticks_height(data, layout, PLOT * width, em)

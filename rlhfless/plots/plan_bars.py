@@ -121,8 +121,9 @@ def plot_plan_bars(
     for side in sides:
         own, style = info.plans[info.plans["side"] == side], STYLES[side]
         fig.add_scatter(
-            x=own["makespan_s"], y=own["gpu_seconds"], mode="lines+markers", showlegend=False, line={"width": 1.2},
-            marker={"color": style.colour, "symbol": style.symbol, "size": 6}, hoverinfo="text", row=1, col=len(widths),
+            x=own["makespan_s"], y=own["gpu_seconds"], mode="lines+markers", name=side, showlegend=False,
+            line={"width": 1.2}, marker={"color": style.colour, "symbol": style.symbol, "size": 6}, hoverinfo="text",
+            row=1, col=len(widths),
             hovertext=[f"{side}, {counted(n, 'actor')}" for n in own["actors"]],
         )  # fmt: skip
     heads = list(zip(panels, titles, strict=True))

@@ -8,12 +8,23 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-from plot_samples import EVIL, busy_trace, degenerate_traces, sample_trace
+from plot_samples import EVIL, busy_trace, degenerate_traces, rollouts, sample_trace
 from plotly.subplots import make_subplots
 
 import solver
-from rlhfless.plots import data_of, plot_lengths, plot_plane, plot_steps, plot_time_weight, plot_timeline, plot_waterfall
-from rlhfless.plots.figure_data import column_name
+from rlhfless.plots import (
+    data_of,
+    plot_front,
+    plot_lengths,
+    plot_plan_bars,
+    plot_plane,
+    plot_responses,
+    plot_steps,
+    plot_time_weight,
+    plot_timeline,
+    plot_waterfall,
+)
+from rlhfless.plots.figure_axes import column_name
 from rlhfless.plots.timeline_rows import timeline_info
 
 CLUSTER = solver.Cluster(nodes=1, gpus_per_node=4, gpus_per_actor=1)
@@ -106,6 +117,8 @@ def test_lines_that_only_join_bars_are_no_data() -> None:
 def test_texts_are_as_they_were_before_they_were_made_safe() -> None:
     names = data_of(plot_plane(RESULTS.assign(policy=["static", "a & b <c>", "oracle"])))["series"].tolist()
     assert "a & b <c>" in names
+    rungs = set(data_of(plot_waterfall(RESULTS))["one_idea_after_the_other"])
+    assert rungs == {"static", "=1+1", "oracle", "left to the bound", "bound"}, "neither bold nor broken into lines"
 
 
 def test_every_frame_of_a_slider_is_there_and_what_stands_still_once(plans, front) -> None:
@@ -161,6 +174,26 @@ def test_hostile_names_are_plain_text() -> None:
     assert hover.str.contains("<script>", regex=False).any()
     assert not hover.str.contains("&lt;", regex=False).any()
     assert EVIL.startswith("<script>")
+
+
+def test_panels_have_their_headings_and_axes_in_a_row_one_title(plans: dict[float, solver.Plan]) -> None:
+    table = data_of(plot_plan_bars(plans, WORKLOAD, LATENCY, dict.fromkeys(plans, plans[0.0])))
+    titles = table.groupby("panel")["panel_title"].unique().map(list).tolist()
+    assert titles == [["plan: time of each actor"], ["random split: time of each actor"], ["time against cost"]]
+    assert table[table["panel"] == 2]["actor"].notna().all(), "the title stands at the first panel only"
+
+
+def test_points_are_as_many_as_plotly_draws(plans: dict[float, solver.Plan], front: solver.Front) -> None:
+    table = data_of(plot_front(front, plans))
+    assert (table["series"] == "this plan, as promised").sum() == len(plans)
+    assert "the same plan with the true lengths" not in set(table["series"]), "it has no points"
+    uneven = go.Figure(go.Scatter(x=[1, 2, 3], y=[4, 5], hovertext=["a"], name="n"))
+    assert data_of(uneven)[["x", "y", "hover"]].astype(object).fillna("").to_numpy().tolist() == [[1, 4, "a"], [2, 5, ""]]
+
+
+def test_custom_data_have_the_name_that_a_trace_gives_them() -> None:
+    trace = sample_trace(1, rollouts=rollouts(0, actor="actor-0", start_s=0.5, end_s=2.0))
+    assert data_of(plot_responses(trace))["rollouts_row"].dropna().unique().tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_figure_without_titles_has_the_letters_of_its_axes() -> None:

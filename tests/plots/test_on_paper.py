@@ -11,7 +11,16 @@ import pytest
 from plot_samples import busy_trace, degenerate_traces, sample_trace
 
 from rlhfless.errors import InputError
-from rlhfless.plots import paper_style, plot_lengths, plot_plane, plot_steps, plot_timeline, plot_waterfall
+from rlhfless.plots import (
+    data_of,
+    paper_style,
+    plot_account,
+    plot_lengths,
+    plot_plane,
+    plot_steps,
+    plot_timeline,
+    plot_waterfall,
+)
 from rlhfless.plots.frames import caption, slider
 from rlhfless.plots.palette import PHASE_STYLES
 from rlhfless.trace import Trace
@@ -125,6 +134,32 @@ def test_figures_of_strange_traces_can_be_printed(name: str) -> None:
     trace = TRACES[name]
     for figure in (plot_timeline(trace), plot_lengths(trace), plot_steps(trace)):
         assert paper_style(figure, 85).layout.width == pytest.approx(85 / 25.4 * 96)
+
+
+@pytest.mark.parametrize("width_mm", [60, 85, 170])
+def test_the_data_stay_as_they_are_and_categories_the_same_in_all_panels(width_mm: float) -> None:
+    uses = pd.DataFrame(
+        {"use": ["decode", "nobody works: waiting for the longest response"], "idle": [False, True], "gpu_s": [5.0, 3.0],
+         "usd": [0.1, 0.2], "share": [0.6, 0.4]}
+    )  # fmt: skip
+    ladder = pd.DataFrame(
+        {
+            "policy": ["static", "right-sizing", "release", "folding", "true lengths"],
+            "time_s": 2.0,
+            "gpu_seconds": range(9, 4, -1),
+        }
+    )
+    for figure in (plot_waterfall(ladder.assign(bound_gpu_seconds=2.0)), plot_steps(sample_trace()), plot_account(uses)):
+        pd.testing.assert_frame_equal(data_of(paper_style(figure, width_mm)), data_of(figure))
+
+
+def test_bars_leave_room_for_the_texts_at_their_ends() -> None:
+    figure = plot_waterfall(RESULTS)
+    printed = paper_style(figure, 170, 60)
+    most = float(figure.layout.yaxis.range[1])
+    room_px = (printed.layout.yaxis.range[1] - 11.0) / printed.layout.yaxis.range[1] * 0.6 * 40 / 25.4 * 96
+    assert printed.layout.yaxis.range[1] > most
+    assert room_px > 2 * printed.layout.font.size, "two lines above the tallest bar, on the smallest plot that 60 mm leave"
 
 
 def test_a_heatmap_can_be_printed() -> None:
