@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -16,6 +16,7 @@ import plotly.graph_objects as go
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 INK, GRID = "#333333", "rgba(127,127,127,0.22)"
 LONGEST_TEXT = 60
+MOST_TICKS = 12
 MINUS = "\u2212"
 TURNS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 ISOLATE, END = "\u2068", "\u2069"
@@ -87,6 +88,11 @@ def styled(fig: go.Figure, title: str, subtitle: str = "", height: int = 420, **
     fig.update_xaxes(**line)
     fig.update_yaxes(**line, ticks="outside", ticklen=5, tickcolor="rgba(0,0,0,0)")
     return fig
+
+
+def whole_steps(steps: Sequence[float]) -> dict[str, Any]:
+    """What an axis over steps needs to mark whole steps only."""
+    return {"tickvals": list(steps)} if len(steps) <= MOST_TICKS else {"nticks": MOST_TICKS, "tickformat": "d"}
 
 
 def message_figure(title: str, missing: str) -> go.Figure:

@@ -132,7 +132,9 @@ def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "")
         row=2,
         col=1,
     )
-    return styled(fig, title, note, height=600, barmode="overlay", uniformtext={"minsize": 10, "mode": "show"})
+    styled(fig, title, note, height=620, barmode="overlay", uniformtext={"minsize": 10, "mode": "show"})
+    above = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.0, "yanchor": "bottom"}  # beside it labels would collide
+    return fig.update_layout(legend=above, margin={"t": fig.layout.margin.t + 34})
 
 
 def _text(rung: Rung, first: float) -> str:
