@@ -14,7 +14,8 @@ from log_samples import HOSTILE, rollouts
 
 from rlhfless.cli import main
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
+QUICK = "trl"  # opened with every change, and with the older plotly
 GSM8K = ROOT.parent / "shared" / "data" / "grpo-gsm8k-lengths" / "areal_s0_lengths.csv"
 TRL = ROOT / "tests" / "trace" / "importers" / "golden" / "trl"
 MAPS = [word for one in ("prompt_id=prompt_index", "sample=rollout", "step=visit") for word in ("--map", one)]
@@ -70,7 +71,7 @@ def opened(chromium: Any, report: Callable[[str], Path]) -> Any:
         context.close()
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.full] * (name != QUICK)) for name in SOURCES])
 def test_a_report_draws_everything_and_loads_nothing(name: str, opened: Any, pages: Callable) -> None:
     if name == "grpo-gsm8k-lengths" and not GSM8K.exists():
         pytest.skip(f"public data absent: {GSM8K.name}")
@@ -116,6 +117,7 @@ def test_a_report_draws_everything_and_loads_nothing(name: str, opened: Any, pag
     pages(page, f"report_{name}")
 
 
+@pytest.mark.full
 def test_a_report_is_legible_in_the_dark(opened: Any, pages: Callable) -> None:
     page = opened("arithmetic-grpo", "dark")
     assert illegible(page, "main") == []
@@ -123,6 +125,7 @@ def test_a_report_is_legible_in_the_dark(opened: Any, pages: Callable) -> None:
     pages(page, "report_dark")
 
 
+@pytest.mark.full
 def test_texts_of_a_log_are_texts_in_its_report(opened: Any) -> None:
     page = opened("hostile")
     assert markup_of_texts(page, "main") == 0
