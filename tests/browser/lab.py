@@ -74,7 +74,7 @@ class Lab:
         for plugin, values in (
             ("apputils-extension/notification", {"fetchNews": "false", "checkForUpdates": False}),
             ("apputils-extension/themes", {"theme": theme}),
-            ("notebook-extension/tracker", {"windowingMode": "none"}),
+            ("notebook-extension/tracker", {"windowingMode": "none", "maxNumberOutputs": 0}),
         ):
             path = settings / "@jupyterlab" / f"{plugin}.jupyterlab-settings"
             path.parent.mkdir(parents=True, exist_ok=True)
