@@ -72,7 +72,10 @@ def test_the_first_notebook_runs_and_its_slider_plans(lab: Lab, page: Any, pictu
     assert "time weight 0.7:" in drawing.text_content()
     slider.focus()
     page.keyboard.press("Home")
-    page.wait_for_selector(".widget-interact .js-plotly-plot .annotation >> text='time weight 0:'")
+    page.wait_for_function(
+        "() => { const line = document.querySelector('.widget-interact .js-plotly-plot .annotation');"
+        " return line && line.textContent.startsWith('time weight 0:'); }"
+    )
     assert page.errors == []
     picture(page.locator(".js-plotly-plot").last, "notebook_01_one_step")
 
