@@ -1,6 +1,7 @@
 """What all figures share: how text from logs is made safe, how titles and axes look, and the figure that has no data.
 
-Knows plotly's layout; nothing of traces. Backgrounds are transparent, so that a page decides how the paper looks.
+Knows plotly's layout; nothing of traces. Paper is white, so that a figure is legible in a dark notebook, too, which does not
+change its text; pages and dashboards of ours make it transparent and give the text their own colour.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def styled(fig: go.Figure, title: str, subtitle: str = "", height: int = 420, **
             "yref": "container", "pad": {"t": 20, "l": 14}, "font": {"size": 15},
         },
         font={"family": FONT, "size": 12, "color": INK},
-        paper_bgcolor="rgba(0,0,0,0)",
+        paper_bgcolor="#FFFFFF",
         plot_bgcolor="rgba(0,0,0,0)",
         height=height,
         margin={"l": 70, "r": 24, "t": (70 if subtitle else 54) + 15 * subtitle.count("<br>"), "b": 56},
