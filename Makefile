@@ -7,11 +7,12 @@ CLUSTER   := $(VENV)/.installed-cluster
 EXTRAS    := notebook,torch,dev
 WORKERS   ?= 2
 BESIDE    := -n $(WORKERS) --dist worksteal
+OF_PLOTLY := tests/plots tests/widgets tests/browser tests/test_magic.py
 
-.PHONY: help run lab cluster test test-full test-search lint record picture prove-constraints clean
+.PHONY: help run lab cluster test test-full test-search test-plotly6 lint record picture prove-constraints clean
 
 help:  ## what can be made
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (a few minutes the first time)"
@@ -51,6 +52,12 @@ test: lint $(CLUSTER)  ## set up, lint, types, tests, those of Ray and vLLM amon
 test-full: $(CLUSTER)  ## the long tests
 	$(PY) -m pytest -m "full and not alone" $(BESIDE) --durations=10 --timeout=1800
 	$(PY) -m pytest -m "full and alone" --durations=10 --timeout=1800
+
+test-plotly6: $(INSTALLED)  ## figures, dashboards and reports with the older plotly, 6, from a folder of its own
+	@if ! $(PY) -m pip install --quiet --upgrade --no-deps --target out/plotly6 'plotly>=6,<7'; then \
+		echo "SKIPPED test-plotly6: plotly 6 cannot be fetched"; else \
+		PYTHONPATH=out/plotly6 $(PY) -c 'import plotly; assert plotly.__version__.startswith("6."), plotly.__version__' && \
+		PYTHONPATH=out/plotly6 $(PY) -m pytest $(OF_PLOTLY) -m "not full"; fi
 
 test-search: $(INSTALLED)  ## the property tests of `make test`, with examples that nobody has seen
 	$(PY) -m pytest -m "not full" --hypothesis-profile=search $$(grep -rl hypothesis tests --include='test_*.py')

@@ -65,7 +65,7 @@ const dark = window.matchMedia("(prefers-color-scheme: dark)");
 function draw(id, name) {
   const div = document.getElementById(id), spec = FIGURES[id][name];
   const colour = getComputedStyle(document.body).color;
-  const layout = {...spec.layout, font: {...spec.layout.font, color: colour}, autosize: true};
+  const layout = {...spec.layout, font: {...spec.layout.font, color: colour}, paper_bgcolor: "rgba(0,0,0,0)", autosize: true};
   Plotly.purge(div);
   div.style.height = layout.height + "px";
   return Plotly.newPlot(div, {data: spec.data, layout: layout, frames: spec.frames || [], config: CONFIG});

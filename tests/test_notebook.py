@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,6 @@ PAGES = {  # headings (and marks) of a notebook's page, the drawings that it has
     "08_paper/01_figures": (("1. Paper says, we find", "Figure 10", "Figure 2b", "Figure 16", "Figure 17"), 14, False),
     "07_what_if": (("2. The same without widgets", "3. Why a response", "4. Several policies"), 4, False),
 }
-NEEDS = {"04_cluster": "ray", "06_your_logs": "tokenizers"}
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 
@@ -95,13 +95,11 @@ def test_a_failing_cell_says_which_notebook_and_why(tmp_path: Path) -> None:
 @pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", PAGES)
-def test_the_notebooks_run_and_their_pages_work(name: str, tmp_path: Path) -> None:
-    if name in NEEDS:
-        pytest.importorskip(NEEDS[name], reason=f"{NEEDS[name]} is not installed")
-    page = tmp_path / "page.html"
+def test_the_notebooks_run_and_their_pages_work(name: str, executed_notebook: Callable[[str], Path], tmp_path: Path) -> None:
+    executed = executed_notebook(name)
+    assert executed.name == "page.ipynb"
+    page = executed.with_suffix(".html")
     headings, drawings, sliders = PAGES[name]
-    executed = run_notebook(NOTEBOOKS / f"{name}.ipynb", page)
-    assert executed == tmp_path / "page.ipynb"
     text = page.read_text(encoding="utf-8")
     assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=[\"']?(https?:)?//", text), "the page loads something"
     for heading in headings:

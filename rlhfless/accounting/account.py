@@ -25,6 +25,7 @@ UNUSED = "GPUs that no actor was given"
 LEARNER_WAITS = "learner waiting for responses"
 ACTORS_WAIT = "actors held while others learn"
 REST = {"prepare_s": "preparation", "learn_s": "learning", "sync_s": "sending weights"}
+ROUNDING = 1e-9  # shares below it are differences of sums that were rounded
 TAIL = 0.9  # share of a step's responses after which its tail begins
 
 
@@ -106,7 +107,8 @@ def account(trace: Trace, setup: RunSetup, cluster: Cluster, rest: Rest | None =
         _add(uses, LEARNER_WAITS, setup.counted_learner_gpus * (end - begin))
         rows.append(_last_response(int(step), rollouts[step], begin, end))
     steps = pd.DataFrame(rows)
-    lines = [(use, _idle(use), seconds, basis) for use, seconds in uses.items() if seconds > 0]
+    least = ROUNDING * sum(uses.values())
+    lines = [(use, _idle(use), seconds, basis) for use, seconds in uses.items() if seconds > least]
     lines += _outside(rest, setup, cluster, len(steps))
     table = pd.DataFrame(lines, columns=["use", "idle", "gpu_s", "basis"])
     total = table["gpu_s"].sum()

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.plots.palette import BLUE, GREEN, ORANGE, SKY, VERMILLION
-from rlhfless.plots.style import counted, message_figure, number, styled
+from rlhfless.plots.style import counted, message_figure, number, styled, whole_steps
 
 TITLE = "How the run goes"
 CURVES = (
@@ -23,7 +23,6 @@ CURVES = (
     ("against_static", "GPU-seconds, static = 1", SKY, "star", "solid"),
 )
 
-MOST_TICKS = 12
 ROUNDING = 1e-9  # shares below it are sums that were rounded, and an axis of 1e-17 says nothing
 
 
@@ -85,9 +84,7 @@ def plot_curves(steps: pd.DataFrame) -> go.Figure:
         fig.update_yaxes(rangemode="tozero" if name != "mean_reward" else "normal", nticks=4, row=row, col=1)
         if not table[name].any():
             fig.update_yaxes(range=[0, 1], row=row, col=1)
-    steps = table["step"].tolist()
-    ticks = {"tickvals": steps} if len(steps) <= MOST_TICKS else {"nticks": MOST_TICKS, "tickformat": "d"}
-    fig.update_xaxes(**ticks)
+    fig.update_xaxes(**whole_steps(table["step"].tolist()))
     fig.update_xaxes(title="step", row=len(shown), col=1)
     styled(fig, f"{TITLE}: {counted(len(table), 'step')}", height=100 + 92 * len(shown))
     return fig.update_layout(margin={"t": 70})

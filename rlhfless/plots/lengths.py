@@ -91,7 +91,7 @@ def plot_lengths(trace: Trace, step: int | None = None) -> go.Figure:
         line={"color": "#7F7F7F", "dash": "dash", "width": 1.5},
     )  # fmt: skip
     add = fig.add_scattergl if len(points) > MAX_SVG_POINTS else fig.add_scatter
-    see_through = 0.35 if len(points) > 300 else 0.8
+    see_through = 0.45 if len(points) > 300 else 0.95
     kinds = (
         ("stop", "complete response", {"color": BLUE, "size": 5, "opacity": see_through}),
         ("unknown", "response, finish reason unknown", {"color": SKY, "size": 6, "symbol": "diamond", "opacity": see_through}),

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.plots.palette import BLUE, VERMILLION
-from rlhfless.plots.style import message_figure, number, styled
+from rlhfless.plots.style import message_figure, number, styled, whole_steps
 
 TITLE = "What every step would have needed"
 
@@ -54,6 +54,7 @@ def plot_planned_steps(table: pd.DataFrame) -> go.Figure:
             row=row, col=1,
         )  # fmt: skip
         fig.update_yaxes(title=title, rangemode="tozero", row=row, col=1)
+    fig.update_xaxes(**whole_steps(table["step"].tolist()))
     fig.update_xaxes(title="step", row=2, col=1)
     fewest, most = int(table["actors"].min()), int(table["actors"].max())
     subtitle = f"{fewest} to {most} actors" if fewest < most else f"{fewest} actors in every step"

@@ -1,6 +1,7 @@
 """What all figures share: how text from logs is made safe, how titles and axes look, and the figure that has no data.
 
-Knows plotly's layout; nothing of traces. Backgrounds are transparent, so that a page decides how the paper looks.
+Knows plotly's layout; nothing of traces. Paper is white, so that a figure is legible in a dark notebook, too, which does not
+change its text; pages and dashboards of ours make it transparent and give the text their own colour.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -16,6 +17,7 @@ import plotly.graph_objects as go
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 INK, GRID = "#333333", "rgba(127,127,127,0.22)"
 LONGEST_TEXT = 60
+MOST_TICKS = 12
 MINUS = "\u2212"
 TURNS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 ISOLATE, END = "\u2068", "\u2069"
@@ -88,7 +90,7 @@ def styled(fig: go.Figure, title: str, subtitle: str = "", height: int = 420, **
             "yref": "container", "pad": {"t": 20, "l": 14}, "font": {"size": 15},
         },
         "font": {"family": FONT, "size": 12, "color": INK},
-        "paper_bgcolor": "rgba(0,0,0,0)",
+        "paper_bgcolor": "#FFFFFF",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "height": height,
         "margin": {"l": 70, "r": 24, "t": (70 if subtitle else 54) + 15 * subtitle.count("<br>"), "b": 56},
@@ -112,6 +114,11 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         below = under.get(name)
         both[name] = merged(below, value) if isinstance(value, Mapping) and isinstance(below, Mapping) else value
     return {**under, **both}
+
+
+def whole_steps(steps: Sequence[float]) -> dict[str, Any]:
+    """What an axis over steps needs to mark whole steps only."""
+    return {"tickvals": list(steps)} if len(steps) <= MOST_TICKS else {"nticks": MOST_TICKS, "tickformat": "d"}
 
 
 def message_figure(title: str, missing: str) -> go.Figure:

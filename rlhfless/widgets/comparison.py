@@ -19,8 +19,11 @@ from rlhfless.widgets import pieces
 from rlhfless.widgets.beside import Compared, compared
 from rlhfless.widgets.panes import Panes
 
-ROWS = ((("numbers", 1),), (("plane", 2), ("timelines", 3)))
+ROWS = ((("numbers", 1),), (("plane", 1),), (("timelines", 1),))  # names are long: a legend needs the whole width
 ALL = "all steps"
+HEADS = {
+    "time_s": "time (s)", "gpu_seconds": "GPU-seconds", "idle_gpu_seconds": "of them idle", "cost_usd": "cost (USD)",
+}  # fmt: skip
 SHARES = ("idle_share", "truncated_share")
 
 
@@ -66,7 +69,7 @@ def numbers_html(shown: Compared) -> str:
             signs.append(mark if mark != "differs" else "")
         rows.append(cells)
         marks.append(signs)
-    head = ["", *(column.replace("_s", " (s)") if column == "time_s" else column.replace("_", " ") for column in table.columns)]
+    head = ["", *(HEADS.get(str(column), str(column).replace("_", " ")) for column in table.columns)]
     steps = f"{len(shown.steps)} steps" if len(shown.steps) > 1 else f"step {shown.steps[0]}"
     told = pieces.table(head, rows, f"{steps}; ▼ better and ▲ worse than {rows[0][0]}", marks)
     if shown.differs:

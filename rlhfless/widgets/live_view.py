@@ -13,7 +13,7 @@ import ipywidgets as widgets
 
 from rlhfless.engine.protocol import Request
 from rlhfless.plots import plot_curves, plot_timeline
-from rlhfless.plots.style import message_figure, number
+from rlhfless.plots.style import message_figure, number, signed_share
 from rlhfless.trace import Trace, step_metrics
 from rlhfless.widgets import pieces
 from rlhfless.widgets.live_run import GENERATES, LiveRun
@@ -96,7 +96,7 @@ def facts(run: LiveRun) -> str:
         under_way = f"{run.look.completed:,} of {run.look.of:,} responses"
         actors = str(int(now["actors"]))
     idle = f"{total['idle_gpu_seconds'] / total['gpu_seconds']:.1%}" if total["gpu_seconds"] > 0 else "unknown"
-    against = f"{generation / static - 1:+.1%}" if static > 0 else "after the first step"
+    against = signed_share(generation / static - 1) if static > 0 else "after the first step"
     told = pieces.cards(
         [
             ("state", run.state),

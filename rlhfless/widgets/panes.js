@@ -25,7 +25,7 @@ function drawer(div, model, name) {
     const spec = JSON.parse(wanted);
     wanted = null;
     const colour = getComputedStyle(div).color;
-    const layout = {...spec.layout, font: {...spec.layout.font, color: colour}, autosize: true};
+    const layout = {...spec.layout, font: {...spec.layout.font, color: colour}, paper_bgcolor: "rgba(0,0,0,0)", autosize: true};
     div.style.height = (layout.height || 380) + "px";
     try {
       const whole = layout.yaxis && layout.yaxis.fixedrange;  // a zoomed timeline: back to all of the step

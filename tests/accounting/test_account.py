@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,14 @@ def test_every_held_second_has_one_use() -> None:
     assert found.idle_share == pytest.approx(21 / 32)
     assert found.lines["usd"].sum() == pytest.approx(32 * 3.6 / 3600)
     assert found.slot_idle_gpu_s == pytest.approx(2 * 1.5 * 0.75)
+
+
+def test_what_rounding_leaves_is_no_use() -> None:
+    one = trace()
+    spans = one.spans.copy()
+    spans.loc[spans["end_s"] == 2.0, "end_s"] = 2.5 - 1e-12  # nothing is between the decodes of actor-0 but rounding
+    uses = account(replace(one, spans=spans), run_setup("verl"), CLUSTER).lines["use"].tolist()
+    assert PAUSING not in uses
 
 
 def test_the_last_response_and_its_tail_are_named() -> None:

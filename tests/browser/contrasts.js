@@ -20,7 +20,8 @@
     for (let at = one; at; at = at.parentElement) {
       const own = getComputedStyle(at);
       faint *= Number(own.opacity);
-      const paper = parse(own.backgroundColor);
+      const figure = at.classList.contains("svg-container") && at.querySelector(".main-svg");  // layers lie above the first
+      const paper = parse(figure ? getComputedStyle(figure).backgroundColor : own.backgroundColor);
       if (paper[3] > 0) behind.push(paper);
       if (paper[3] === 1) break;
     }

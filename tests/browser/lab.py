@@ -74,7 +74,7 @@ class Lab:
         for plugin, values in (
             ("apputils-extension/notification", {"fetchNews": "false", "checkForUpdates": False}),
             ("apputils-extension/themes", {"theme": theme}),
-            ("notebook-extension/tracker", {"windowingMode": "none"}),
+            ("notebook-extension/tracker", {"windowingMode": "none", "maxNumberOutputs": 1000}),
         ):
             path = settings / "@jupyterlab" / f"{plugin}.jupyterlab-settings"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -214,4 +214,4 @@ def wait_text(page: Any, name: str, text: str, timeout_s: float = PATIENCE_S) ->
 
 def shown_request(page: Any, name: str) -> int:
     """The request that a pane's figure answers."""
-    return int(page.locator(pane(name)).get_attribute("data-request") or 0)
+    return int(page.locator(pane(name)).first.get_attribute("data-request") or 0)

@@ -139,13 +139,16 @@ def test_the_report_of_a_log_is_shown_by_its_magic(lab: Lab, folder: Path, page:
 
 def test_dark_pages_have_light_text(folder: Path, page: Any, picture: Callable, tmp_path: Path) -> None:
     tables = ("planned.plan", "others.front", "others.bound", "settings.setting.latency", "planned.trace")
-    notebook(folder / "dark.ipynb", EXPLORE, "shown.wait(60)", *(f"shown.{table}" for table in tables))
+    figure = "from rlhfless.plots import plot_timeline\nplot_timeline(shown.planned.trace)"
+    notebook(folder / "dark.ipynb", EXPLORE, "shown.wait(60)", *(f"shown.{table}" for table in tables), figure)
     with Lab(folder, tmp_path, theme="JupyterLab Dark") as dark:
         dark.open(page, "dark.ipynb")
         run_all(page)
         wait_drawn(page, "plane", 1)
+        page.wait_for_selector(".jp-OutputArea-output .js-plotly-plot:not([data-pane]) .gtitle")
         assert illegible(page, ".jp-OutputArea-output") == []
         picture(page.locator(".jp-OutputArea-output").first, "explore_dark")
+        picture(page.locator(".jp-OutputArea-output").last, "figure_dark")
         for n, table in enumerate(tables, start=2):
             picture(page.locator(".jp-OutputArea-output").nth(n), f"repr_dark_{table.rsplit('.', 1)[1]}")
     assert page.errors == []

@@ -24,7 +24,8 @@ def test_panes_draw_tell_clicks_grey_and_show_text_as_text(page: Any) -> None:
     )
     panes.draw("figure", figure, request=3)
     panes.draw("other", go.Figure(go.Scatter(x=[1, 2], y=[3, 4])))
-    panes.put("text", "".join(pieces.quoted(text[:20], text) for text in HOSTILE) + pieces.copies([("Copy", "it", "a < b")]))
+    told = "".join(pieces.quoted(text[:20], text) for text in HOSTILE) + pieces.copies([("Copy", "it", "a < b")])
+    panes.put("text", told + pieces.choice(pieces.Choice("<i>this", 4)))
     show(page, panes)
     wait_drawn(page, "figure", 3)
     wait_drawn(page, "other")
@@ -46,6 +47,13 @@ def test_panes_draw_tell_clicks_grey_and_show_text_as_text(page: Any) -> None:
     page.wait_for_function("(el) => Number(getComputedStyle(el).opacity) < 0.5", arg=box.element_handle())
     page.evaluate("model.set('stale', [])")
     page.wait_for_function("(el) => Number(getComputedStyle(el).opacity) > 0.9", arg=box.element_handle())
+
+    page.get_by_role("button", name="<i>this").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("window.sent.some((one) => 'choice' in one)")
+    assert page.evaluate("window.sent.find((one) => 'choice' in one)") == {"pane": "text", "choice": 4}
+    page.evaluate("model.set('pane_text', model.get('pane_text') + ' ')")
+    assert page.evaluate("document.activeElement.textContent") == "<i>this", "the keyboard stays where it was"
 
     page.get_by_role("button", name="Copy").click()
     page.wait_for_function("window.getSelection().toString() === 'a < b'")  # this page has no clipboard

@@ -1,0 +1,125 @@
+"""``live`` in a real JupyterLab: a run is started, watched, shown again by its cell, paused and stopped; its trace is whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from figures import illegible, markup_of_texts, plotly_data
+from lab import PATIENCE_S, Lab, notebook, pane, run_all, run_cell, wait_drawn, wait_text
+
+from rlhfless.trace import read_trace
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
+EXECUTOR = """
+from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.executor import Executor
+from rlhfless.simulate import logged_steps
+from rlhfless.trace import read_rollouts
+from rlhfless.widgets import Settings, live, live_run
+import solver, time
+
+live_run.SHARE = 1.0  # looks may take their time here: what they cost is measured elsewhere
+
+class Slow(SimulatedEngine):
+    def advance(self, to_s):
+        time.sleep(0.1)
+        return super().advance(to_s)
+
+s = Settings("cpu-tiny-qwen2", gpus=8, time_weight=1.0).setting
+work = []
+for one in logged_steps(read_rollouts("hostile.jsonl")):
+    work.append((solver.plan_generation(one.predicted.points, s.cluster, s.latency, s.objective), one.requests()))
+runner = Executor(Slow, s.latency, s.cluster)
+work = 100 * work  # it goes on for as long as the page is looked at
+"""
+TRAINER = """
+from rlhfless.trace import read_trace
+from rlhfless.training.loop import Trainer
+from rlhfless.widgets import live
+
+recorded = read_trace("data/traces/arithmetic-grpo")
+trainer = Trainer.continue_from(
+    recorded, "data/models/arithmetic-grpo", steps=recorded.steps[-1] + 3, prompts_per_step=4, samples=2, progress=False
+)
+view = live(trainer)
+view
+"""
+STATE = (
+    "() => { const figure = document.querySelector(\"[data-pane='timeline']\");"
+    " const held = figure && figure._fullData && figure._fullData.find((trace) => trace.name === 'held, idle');"
+    " const step = figure && /of step (\\d+)/.exec(figure.textContent);"
+    " return held && step ? 1e6 * Number(step[1]) + Math.max(...held.x) : -1; }"
+)
+"""How far the run is that the timeline shows: steps, then virtual seconds of the step under way; -1 before there is any."""
+
+
+def button(page: Any, name: str) -> Any:
+    """A button of a view; JupyterLab's own toolbar has some of the same names."""
+    return page.locator("button.jupyter-button", has_text=name)
+
+
+def wait_grown(page: Any, since: float) -> float:
+    """Wait until the timeline shows more of the run; how far it is then."""
+    page.wait_for_function(f"(since) => ({STATE})() > since", arg=since, timeout=1e3 * PATIENCE_S)
+    return float(page.evaluate(STATE))
+
+
+def test_a_run_is_watched_shown_again_paused_and_stopped(lab: Lab, folder: Path, page: Any, picture: Callable) -> None:
+    after = "view.run.trace.save('stopped', overwrite=True)\nprint(view.run.state, view.run.trace.steps)"
+    notebook(folder / "live.ipynb", EXECUTOR, "view = live(runner, work)\nview", after)
+    lab.open(page, "live.ipynb")
+    for cell in (0, 1):
+        run_cell(page, cell)
+    wait_drawn(page, "timeline")
+    assert "ready" in page.locator(pane("facts")).inner_text()
+    assert button(page, "pause").is_disabled()
+    button(page, "run").focus()
+    page.keyboard.press("Enter")  # buttons work by keyboard
+    seen = wait_grown(page, -1.0)
+    seen = wait_grown(page, seen)
+    picture(page.locator(".jp-OutputArea-output").last, "live_light")
+
+    run_cell(page, 1)  # shows the same run, which went on meanwhile
+    wait_text(page, "facts", "running")
+    wait_grown(page, seen)
+    assert markup_of_texts(page, pane("timeline")) == 0
+
+    button(page, "pause").click()
+    wait_text(page, "facts", "paused")
+    button(page, "run").click()
+    wait_text(page, "facts", "running")
+    button(page, "stop").click()
+    wait_text(page, "facts", "stopped")
+    said = run_cell(page, 2)
+    kept = read_trace(folder / "stopped")
+    assert said.split() == ["stopped", *str(kept.steps).split()]
+    assert len(kept.rollouts) > 0
+    assert (kept.allocations["end_s"] >= kept.allocations["start_s"]).all()
+    assert page.evaluate("window.hacked") is None
+    assert page.errors == []
+
+
+def test_a_training_run_shows_reward_length_actors_and_cost(lab: Lab, folder: Path, page: Any, picture: Callable) -> None:
+    notebook(folder / "trainer.ipynb", TRAINER)
+    lab.open(page, "trainer.ipynb")
+    run_all(page)
+    wait_drawn(page, "timeline")
+    button(page, "run").click()
+    wait_text(page, "facts", "done")
+    page.wait_for_function("(which) => document.querySelector(which)._fullData.length === 5", arg=pane("curves"))
+    curves = {one["name"]: one["y"] for one in plotly_data(page, pane("curves"), ["name", "y"])}
+    assert {"mean reward", "mean length (tokens)", "actors", "idle share of GPU-seconds", "GPU-seconds, static = 1"} == set(
+        curves
+    )
+    assert all(len(values) == 2 for values in curves.values())
+    facts = page.locator(pane("facts")).inner_text()
+    assert re.search(r"2, 0 left\s+complete steps", facts)
+    for meter in ("GPU-seconds", "cost", "idle share", "generation, against static", "actors"):
+        assert meter in facts
+    assert page.errors == []
+    assert illegible(page, ".rlhfless-panes") == []
+    picture(page.locator(".jp-OutputArea-output").last, "live_trainer")

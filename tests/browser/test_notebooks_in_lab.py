@@ -1,0 +1,98 @@
+"""Every notebook in a real JupyterLab: what its cells say and draw is on the page, and its sliders move.
+
+The first notebook and the what-ifs are run in JupyterLab itself, slider moves included. The others take minutes: they are
+opened with the outputs of the one run that ``tests/test_notebook.py`` looks at, too, and the page is compared with them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from figures import move_slider_to_its_other_end
+from lab import ROOT, Lab, pane, run_all, shown_request, wait_drawn, wait_text
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
+PLOTLY = "application/vnd.plotly.v1+json"
+LIVE = ("01_one_step", "07_what_if")
+EXECUTED = sorted(
+    str(path.relative_to(ROOT / "notebooks").with_suffix(""))
+    for path in (ROOT / "notebooks").rglob("*.ipynb")
+    if path.stem not in LIVE and not path.parent.name.startswith(".")
+)
+DRAWN = "(count) => [...document.querySelectorAll('.js-plotly-plot')].filter((one) => one._fullData).length >= count"
+DATA = "[...document.querySelectorAll('.jp-Notebook .js-plotly-plot')].map((one) => one._fullData.map((t) => t.type))"
+
+
+def told(cells: list[Any]) -> tuple[list[str], list[list[str]]]:
+    """First lines of what cells printed, and the types of traces of every figure that they drew."""
+    lines, figures = [], []
+    for output in (output for cell in cells if cell.cell_type == "code" for output in cell.outputs):
+        if output.output_type == "stream" and output.name == "stdout":
+            printed = [line.split("\r")[-1].strip() for line in output.text.split("\n")]
+            lines += [line for line in printed if line][:1]
+        if PLOTLY in output.get("data", {}):
+            figures.append([trace["type"] for trace in output["data"][PLOTLY]["data"]])
+    return lines, figures
+
+
+@pytest.mark.parametrize("name", EXECUTED)
+def test_what_a_notebook_said_and_drew_is_on_its_page(
+    name: str, executed_notebook: Callable[[str], Path], lab: Lab, page: Any, picture: Callable
+) -> None:
+    executed = executed_notebook(name)
+    shutil.copy(executed, lab.folder / "notebooks" / f"{name}.ipynb")
+    lab.trust(f"notebooks/{name}.ipynb")
+    lines, figures = told(nbformat.read(executed, as_version=4).cells)
+    assert lines
+    assert len(figures) >= 2
+    lab.open(page, f"notebooks/{name}.ipynb")
+    page.wait_for_function(DRAWN, arg=len(figures))
+    assert page.evaluate(DATA) == figures
+    shown = " ".join(str(page.locator(".jp-Notebook").inner_text()).split())
+    assert [line for line in lines if " ".join(line.split()) not in shown] == []
+    if page.locator(".js-plotly-plot .slider-container").count():
+        page.evaluate("document.querySelector('.js-plotly-plot:has(.slider-container)').id = 'slides'")
+        move_slider_to_its_other_end(page, "#slides")
+    assert page.errors == []
+    picture(page.locator(".js-plotly-plot").last, f"notebook_{name.replace('/', '_')}")
+
+
+def test_the_first_notebook_runs_and_its_slider_plans(lab: Lab, page: Any, picture: Callable) -> None:
+    lab.open(page, "notebooks/01_one_step.ipynb")
+    run_all(page, 700)
+    page.wait_for_function(DRAWN, arg=7)
+    assert all(page.evaluate(DATA))
+    slider = page.locator(".widget-interact").get_by_role("slider")
+    drawing = page.locator(".widget-interact .js-plotly-plot .annotation").first
+    assert "time weight 0.7:" in drawing.text_content()
+    slider.focus()
+    page.keyboard.press("Home")
+    page.wait_for_function(
+        "() => { const line = document.querySelector('.widget-interact .js-plotly-plot .annotation');"
+        " return line && line.textContent.startsWith('time weight 0:'); }"
+    )
+    assert page.errors == []
+    picture(page.locator(".js-plotly-plot").last, "notebook_01_one_step")
+
+
+def test_the_what_ifs_run_and_their_slider_plans(lab: Lab, page: Any, picture: Callable) -> None:
+    lab.open(page, "notebooks/07_what_if.ipynb")
+    run_all(page, 700)
+    for name in ("timeline", "plane", "responses"):
+        wait_drawn(page, name, 1)
+    before = page.locator(pane("facts")).inner_text()
+    page.get_by_role("slider").first.focus()
+    page.keyboard.press("Home")
+    wait_text(page, "plane", "time weight 0,")
+    wait_drawn(page, "timeline", shown_request(page, "plane"))
+    assert page.locator(pane("facts")).inner_text() != before
+    assert page.locator(pane("numbers")).inner_text().count("better")  # compare, below
+    assert len(page.evaluate(DATA)) >= 6
+    assert all(page.evaluate(DATA))
+    assert page.errors == []
+    picture(page.locator(".js-plotly-plot").last, "notebook_07_what_if")

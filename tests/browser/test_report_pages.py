@@ -1,0 +1,142 @@
+"""Report pages in a real browser: they load nothing, throw nothing, draw every figure, and their sliders and choices move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from figures import hover_text, illegible, markup_of_texts, move_slider, plotly_data, point_at
+from lab import LAPTOP, PATIENCE_S, ROOT, WIDE
+from log_samples import HOSTILE, rollouts
+
+from rlhfless.cli import main
+
+pytestmark = pytest.mark.timeout(600)
+QUICK = "trl"  # opened with every change, and with the older plotly
+GSM8K = ROOT.parent / "shared" / "data" / "grpo-gsm8k-lengths" / "areal_s0_lengths.csv"
+TRL = ROOT / "tests" / "trace" / "importers" / "golden" / "trl"
+MAPS = [word for one in ("prompt_id=prompt_index", "sample=rollout", "step=visit") for word in ("--map", one)]
+OF_A_TRACE = ["What was executed", "What better schedules would have done", "Time against cost"]
+OF_A_LOG = ["In short", "Your run", "What could be saved", "What if", "What to change", *OF_A_TRACE[1:], "How the log was read"]
+SOURCES = {  # words of the command, sections of the page
+    "arithmetic-grpo": ([str(ROOT / "data" / "traces" / "arithmetic-grpo")], OF_A_TRACE),
+    "grpo-gsm8k-lengths": ([str(GSM8K), *MAPS, "--response-limit", "512"], OF_A_LOG),
+    "trl": ([str(TRL), "--tokenizer", str(TRL), "--response-limit", "24", "--gpus", "8"], OF_A_LOG),
+    "hostile": (["hostile.jsonl", "--gpus", "8", "--profile", "cpu-tiny-qwen2"], OF_A_LOG),
+}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Writes the report of one of ``SOURCES`` as the command does, once."""
+    folder = tmp_path_factory.mktemp("reports")
+    rollouts(prompts=24, samples=8).to_json(folder / "hostile.jsonl", orient="records", lines=True)
+
+    def write(name: str) -> Path:
+        out = folder / f"{name}.html"
+        if not out.exists():
+            words = [str(folder / word) if word == "hostile.jsonl" else word for word in SOURCES[name][0]]
+            done = CliRunner().invoke(main, ["report", *words, "--steps", "2", "-o", str(out)])
+            assert done.exit_code == 0, done.output
+        return out
+
+    return write
+
+
+@pytest.fixture
+def opened(chromium: Any, report: Callable[[str], Path]) -> Any:
+    """Opens a report and keeps what it asks for and what it says to the console."""
+    contexts = []
+
+    def open_report(name: str, scheme: str = "light") -> Any:
+        context = chromium.new_context(viewport=WIDE, color_scheme=scheme)
+        contexts.append(context)
+        context.set_default_timeout(1e3 * PATIENCE_S)
+        page = context.new_page()
+        page.asked, page.errors = [], []
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.on("pageerror", lambda error: page.errors.append(str(error)))
+        page.on("console", lambda said: page.errors.append(said.text) if said.type in ("error", "warning") else None)
+        page.goto(report(name).as_uri())
+        page.wait_for_function(
+            "() => [...document.querySelectorAll('.figure > div[id]')].every((div) => div.querySelector('.main-svg'))"
+        )
+        return page
+
+    yield open_report
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.full] * (name != QUICK)) for name in SOURCES])
+def test_a_report_draws_everything_and_loads_nothing(name: str, opened: Any, pages: Callable) -> None:
+    if name == "grpo-gsm8k-lengths" and not GSM8K.exists():
+        pytest.skip(f"public data absent: {GSM8K.name}")
+    page = opened(name)
+    _, sections = SOURCES[name]
+    assert page.locator("h2").all_inner_texts() == sections
+    assert page.locator("nav a").all_inner_texts() == sections
+    assert all(url.startswith("file://") or url.startswith(("data:", "blob:file://")) for url in page.asked), page.asked
+    assert sum(url.startswith("file://") for url in page.asked) == 1
+    figures = page.evaluate("[...document.querySelectorAll('.figure > div[id]')].map((div) => div.id)")
+    assert len(figures) >= 5
+    assert all(plotly_data(page, f"#{figure}") or page.locator(f"#{figure} .annotation").count() for figure in figures)
+    slider = next(one for one in figures if page.locator(f"#{one} .slider-container").count())
+
+    told = [page.locator(f"#{slider} .annotation").first.text_content()]
+    for share, weight in ((0.05, "time weight 0"), (0.95, "time weight 1")):
+        move_slider(page, f"#{slider}", share)
+        page.wait_for_function(
+            "([which, text]) => document.querySelector(which).textContent.startsWith(text)",
+            arg=[f"#{slider} .annotation", f"{weight}:"],
+        )
+        told.append(page.locator(f"#{slider} .annotation").first.text_content())
+    assert len(set(told)) == 3, "every weight has a plan of its own"
+    bars = plotly_data(page, f"#{slider}", ["type", "x"])[0]
+    assert bars["type"] == "bar"
+    assert sum(length > 0 for length in bars["x"]) == int(told[-1].split(": ")[1].split(" actor")[0])
+
+    chosen = page.locator(".choice select").last
+    figure = f"#{chosen.get_attribute('id').removesuffix('-choice')}"
+    before = page.locator(f"{figure} .gtitle").text_content()
+    chosen.focus()
+    page.keyboard.press("Home")  # the first one, by keyboard
+    page.wait_for_function(
+        "([which, before]) => { const title = document.querySelector(which);"
+        " return title && title.textContent && title.textContent !== before; }",
+        arg=[f"{figure} .gtitle", before],
+    )
+    for size in (WIDE, LAPTOP):
+        page.set_viewport_size(size)
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing sticks out to the side"
+    assert illegible(page, "main") == []
+    assert page.errors == []
+    pages(page, f"report_{name}")
+
+
+@pytest.mark.full
+def test_a_report_is_legible_in_the_dark(opened: Any, pages: Callable) -> None:
+    page = opened("arithmetic-grpo", "dark")
+    assert illegible(page, "main") == []
+    assert page.errors == []
+    pages(page, "report_dark")
+
+
+@pytest.mark.full
+def test_texts_of_a_log_are_texts_in_its_report(opened: Any) -> None:
+    page = opened("hostile")
+    assert markup_of_texts(page, "main") == 0
+    figures = page.evaluate("[...document.querySelectorAll('.figure > div[id]')].map((div) => div.id)")
+    lengths = next(one for one in figures if "Predicted" in page.locator(f"#{one} .gtitle").text_content())
+    points = page.locator(f"#{lengths} .scatterlayer .points path")
+    said = set()
+    for number in range(0, points.count(), max(1, points.count() // 12)):
+        point_at(page, f"#{lengths} .scatterlayer .points path", number)
+        said.add(hover_text(page, f"#{lengths}"))
+        assert markup_of_texts(page, f"#{lengths}") == 0
+    assert any(text[:12] in one for one in said for text in HOSTILE if text.startswith("<")), said
+    assert page.evaluate("window.hacked") is None
+    assert page.errors == []
