@@ -1,7 +1,7 @@
 """Clusters far larger than ours: a 70B model on up to 20 nodes of eight H100, and plans and simulated steps on up to 1,000.
 
     python tests/benchmarks/large_clusters.py [--only PART ...] [--nodes N ...] [--limits TOKENS ...] [--jobs N] [--json FILE]
-    [--markdown] [--tiny]
+    [--resume] [--markdown] [--tiny]
 
 Model: Llama-2-70B's shape, two H100 per actor, the shipped profile (modelled from measured operators). Lengths are no log's:
 a prompt's median is lognormal around 0.3 times the response limit (sd of log 0.6), its samples around that (0.3), 4 % longer
@@ -27,7 +27,7 @@ import multiprocessing
 import os
 import resource
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -147,12 +147,21 @@ def memory(limits: Sequence[int]) -> list[Row]:
     ]
 
 
-def planning(nodes: Sequence[int], limits: Sequence[int], batch: int, repeats: int = 3) -> Iterator[Row]:
-    """Seconds that a plan of the last step takes, the least of ``repeats``; on the wall and of CPU."""
+def key(part: str, row: Row) -> tuple[Any, ...]:
+    """What tells a row from all others."""
+    return (part, *(row.get(name, "") for name in ("nodes", "limit", "batch", "policy", "label")))
+
+
+def planning(
+    nodes: Sequence[int], limits: Sequence[int], batch: int, known: Collection[tuple[Any, ...]], repeats: int = 3
+) -> Iterator[Row]:
+    """Seconds that a plan of the last step takes, the least of ``repeats``; on the wall and of CPU. Not for ``known`` rows."""
     for limit in limits:
         (step,) = logged_steps(rollouts(batch, limit), None, limit, None, {EPOCHS - 1})
         for n in nodes:
             for name in PLANNED:
+                if ("planning", n, limit, batch, name, "") in known:
+                    continue
                 policy, on = make_policy(name), setting(n, limit)
                 took = []
                 for _ in range(repeats):
@@ -236,6 +245,7 @@ def main() -> None:
     parser.add_argument("--limits", type=int, nargs="+", default=list(LIMITS), help="response limits in tokens")
     parser.add_argument("--jobs", type=int, default=2, help="rows at a time (2)")
     parser.add_argument("--json", type=Path, help="also write all rows to this file; parts that are not run stay as they are")
+    parser.add_argument("--resume", action="store_true", help="keep the rows that the file has, and add those that it lacks")
     parser.add_argument("--markdown", action="store_true", help="in the end the tables as they stand in README.md")
     parser.add_argument("--tiny", action="store_true", help="tiny shapes: tries the script, its numbers say nothing")
     options = parser.parse_args()
@@ -245,7 +255,8 @@ def main() -> None:
     results: dict[str, Any] = {}
     if options.json and options.json.is_file():
         results = json.loads(options.json.read_text(encoding="utf-8"))
-    results |= {part: [] for part in options.only}
+    results |= {part: results.get(part, []) if options.resume and part != "memory" else [] for part in options.only}
+    known = {key(part, row) for part in options.only for row in results[part]}
 
     def note(part: str, row: Row) -> None:
         results[part].append(row)
@@ -256,9 +267,10 @@ def main() -> None:
     began_s = time.perf_counter()
     for row in memory(limits) if "memory" in options.only else ():
         note("memory", row)
-    for row in planning(nodes, limits, batch) if "planning" in options.only else ():
+    for row in planning(nodes, limits, batch, known) if "planning" in options.only else ():
         note("planning", row)
     asked = [cell for cell in cells(nodes, limits, batch, stress) if cell.part in options.only]
+    asked = [cell for cell in asked if key(cell.part, vars(cell)) not in known]
     with multiprocessing.get_context("fork").Pool(options.jobs, maxtasksperchild=1) as pool:
         for cell, row in zip(asked, pool.imap(measure, asked), strict=True):
             note(cell.part, row)
