@@ -73,8 +73,10 @@ class DrainingFold(SquareRootFold):
         self.actors = len(staying)
         until_fold = self._completions_until_fold(len(unfinished), self.actors, share)
         self._wait = min(until_fold, max(1, len(unfinished) // LOOKS))
-        busy = [self._free_s.get(a, now_s) for a in {*sent, *(v.actor for v in leaving)}]
+        busy = [at_s for a in {*sent, *(v.actor for v in leaving)} if (at_s := self._free_s.get(a, now_s)) > now_s]
         self._next_s = max(now_s + self.latency.base_s, min(busy)) if busy else None
+        if any(v.actor not in sent and self._free_s.get(v.actor, now_s) <= now_s for v in leaving):
+            self._wait = 1  # nobody has room for its responses: not before something is complete
         return moves
 
     def _fold(self, state: StepState, load: dict[int, int], room: Room, wanted_squared: float) -> list[ActorView]:

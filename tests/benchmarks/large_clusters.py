@@ -1,7 +1,7 @@
 """Clusters far larger than ours: a 70B model on up to 20 nodes of eight H100, and plans and simulated steps on up to 1,000.
 
-    python tests/benchmarks/large_clusters.py [--only PART ...] [--nodes N ...] [--limits TOKENS ...] [--json FILE]
-    [--markdown] [--tiny]
+    python tests/benchmarks/large_clusters.py [--only PART ...] [--nodes N ...] [--limits TOKENS ...] [--jobs N] [--json FILE]
+    [--resume] [--markdown] [--tiny]
 
 Model: Llama-2-70B's shape, two H100 per actor, the shipped profile (modelled from measured operators). Lengths are no log's:
 a prompt's median is lognormal around 0.3 times the response limit (sd of log 0.6), its samples around that (0.3), 4 % longer
@@ -9,43 +9,87 @@ every epoch, cut at the limit; prompts have 128 to 512 tokens; four samples per 
 first of which has no history. Admission is by ``preempt``: reserving the limit would leave most of the little KV memory
 unused.
 
-Parts: ``memory``, what an actor holds. ``scaling``, the same batch of 512 on more nodes, six policies. ``policies``, all of
-them on the largest cluster. ``admission``, reserving against preempting. ``stress``, solver and simulator up to 1,000 nodes
-with 6.4 responses per actor, as the batch of 512 has on 20 nodes, and up to 16 times as many. ``effects``, one at a time, on
-the network and with actors that nobody planned for. Numbers are sums over the steps with history. Planning is measured on
-this machine, in one process; peak memory is that of the process so far. The bound knows nothing of KV memory, which is what
-binds here.
+Parts: ``memory``, what an actor holds. ``planning``, seconds that a plan takes, in one process with nothing beside it but
+what the machine does anyway. ``scaling``, the same batch of 512 on smaller clusters. ``policies``, all of them on the largest
+one. ``admission``, reserving against preempting, with more and less KV memory. ``stress``, solver and simulator up to 1,000
+nodes with 6.4 responses per actor, as the batch of 512 has on 20 nodes, and up to 16 times as many. ``effects``, on the network
+and with actors that nobody planned for, one at a time but for the last.
+
+Numbers are sums over the steps with history. Every row is a process of its own (``--jobs`` at a time), so its peak memory and
+its seconds of CPU, planning by the policy included, are its own; plans do not depend on how busy the machine is (``patience``).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import resource
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from large_cluster_tables import markdown, shown
 
 from rlhfless.latency import load_profile, read_profile, usd_per_gpu_hour
-from rlhfless.latency.effects import Effects, Network, Outages, PrefillInterference, StartDelays, Stragglers
-from rlhfless.scheduling import POLICIES
-from rlhfless.simulate import Setting, simulate
+from rlhfless.latency.effects import (
+    Contention,
+    Effects,
+    Network,
+    Outages,
+    PrefillInterference,
+    StartDelays,
+    Stragglers,
+)
+from rlhfless.scheduling import POLICIES, PlanningInput, SchedulingPolicy, make_policy
+from rlhfless.simulate import Setting, logged_steps, simulate
 from rlhfless.trace import validate
-from solver import Cluster
+from solver import Cluster, Plan
 
 PROFILE, GPUS_PER_NODE, GPUS_PER_ACTOR = "h100-llama2-70b-tp2", 8, 2
 NODES, LIMITS, BATCH = (2, 5, 10, 20), (2048, 4096, 8192), 512
 STRESS = ((20, 512), (20, 8192), (100, 2560), (300, 7680), (1000, 25600))
-SAMPLES, EPOCHS = 4, 3
+SAMPLES, EPOCHS, PATIENCE = 4, 3, 20.0
 SCALED = ("static", "random", "rlhfless", "fold", "solver+replan", "oracle+replan")
 STRESSED = ("least-loaded", "random", "solver")
-PARTS = ("memory", "scaling", "policies", "admission", "stress", "effects")
-Rows = Callable[[], Iterator[dict[str, Any]]]
+PLANNED = ("random", "rlhfless", "fold", "solver", "solver+replan")
+AFFECTED = ("random", "rlhfless", "solver+replan")
+PARTS = ("memory", "planning", "scaling", "policies", "admission", "stress", "effects")
 NETWORK_RATIO = 9.0  # 450 GB/s of NVLink against 50 GB/s of a network card per GPU
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row: a policy on one cluster. ``label`` says what is special about it; ``how`` are arguments of ``setting``."""
+
+    part: str
+    nodes: int
+    limit: int
+    batch: int
+    policy: str
+    label: str = ""
+    how: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Timed:
+    """A policy with the seconds of CPU that each of its plans took."""
+
+    def __init__(self, policy: SchedulingPolicy) -> None:
+        self._policy, self.name, self.clairvoyant = policy, policy.name, policy.clairvoyant
+        self.cpu_s: list[float] = []
+
+    def plan(self, given: PlanningInput) -> Plan:
+        """See ``SchedulingPolicy``."""
+        began = time.process_time()
+        plan = self._policy.plan(given)
+        self.cpu_s.append(time.process_time() - began)
+        return plan
 
 
 def rollouts(batch: int, limit: int, seed: int = 0) -> pd.DataFrame:
@@ -71,16 +115,22 @@ def rollouts(batch: int, limit: int, seed: int = 0) -> pd.DataFrame:
 
 
 def setting(
-    nodes: int, limit: int, effects: Effects | None = None, network: Network | None = None, admission: str = "preempt"
+    nodes: int,
+    limit: int,
+    effects: Effects | None = None,
+    network: Network | None = None,
+    admission: str = "preempt",
+    memory: float = 1.0,
 ) -> Setting:
-    """A cluster of so many nodes."""
+    """A cluster of so many nodes, with so many times the profile's KV memory."""
     latency = load_profile(PROFILE)
     cluster = Cluster(nodes, GPUS_PER_NODE, GPUS_PER_ACTOR, latency.kind, usd_per_gpu_hour(latency.kind))
     latency = latency if network is None else network.applied(latency)
-    return Setting(cluster, latency, response_limit=limit, admission=admission, effects=effects)
+    latency = replace(latency, kv_capacity_tokens=int(memory * latency.kv_capacity_tokens))
+    return Setting(cluster, latency, response_limit=limit, admission=admission, effects=effects, patience=PATIENCE)
 
 
-def memory(limits: Sequence[int]) -> list[dict[str, Any]]:
+def memory(limits: Sequence[int]) -> list[Row]:
     """What the memory of an actor holds, by the profile and with less set aside."""
     capacity = read_profile(PROFILE)["kv_capacity"]
     weights, per_token = capacity["weight_bytes"], capacity["kv_bytes_per_token"]
@@ -97,112 +147,95 @@ def memory(limits: Sequence[int]) -> list[dict[str, Any]]:
     ]
 
 
-def peak_gb() -> float:
-    """Peak memory of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+def key(part: str, row: Row) -> tuple[Any, ...]:
+    """What tells a row from all others."""
+    return (part, *(row.get(name, "") for name in ("nodes", "limit", "batch", "policy", "label")))
 
 
-def measure(nodes: int, limit: int, batch: int, policies: Sequence[str], **how: Any) -> list[dict[str, Any]]:
-    """One row per policy, over the steps with history."""
-    began = time.perf_counter()
-    result = simulate(rollouts(batch, limit), setting(nodes, limit, **how), policies)
-    whole_s, known = time.perf_counter() - began, result.steps[result.steps["has_history"]]
-    rows = []
-    for policy in policies:
-        own = known[known["policy"] == policy]
-        rows.append(
-            {
-                "nodes": nodes,
-                "limit": limit,
-                "batch": batch,
-                "policy": policy,
-                "time_s": float(own["time_s"].sum()),
-                "gpu_seconds": float(own["gpu_seconds"].sum()),
-                "bound_gpu_seconds": float(own["bound_gpu_seconds"].sum()),
-                "actors": float(own["actors"].mean()),
-                "planning_ms": 1e3 * float(own["planning_s"].mean()),
-                "worst_planning_ms": 1e3 * float(own["planning_s"].max()),
-                "wall_s": whole_s,
-                "peak_gb": peak_gb(),
-            }
-        )
-    return rows
+def planning(
+    nodes: Sequence[int], limits: Sequence[int], batch: int, known: Collection[tuple[Any, ...]], repeats: int = 3
+) -> Iterator[Row]:
+    """Seconds that a plan of the last step takes, the least of ``repeats``; on the wall and of CPU. Not for ``known`` rows."""
+    for limit in limits:
+        (step,) = logged_steps(rollouts(batch, limit), None, limit, None, {EPOCHS - 1})
+        for n in nodes:
+            for name in PLANNED:
+                if ("planning", n, limit, batch, name, "") in known:
+                    continue
+                policy, on = make_policy(name), setting(n, limit)
+                took = []
+                for _ in range(repeats):
+                    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+                    plan = policy.plan(step.given(on, policy.clairvoyant))
+                    took.append((time.process_time() - began_cpu_s, time.perf_counter() - began_s))
+                cpu_s, wall_s = min(took)
+                row = {"nodes": n, "limit": limit, "batch": batch, "policy": name, "actors": len(plan.actors)}
+                yield {**row, "planning_cpu_ms": 1e3 * cpu_s, "planning_wall_ms": 1e3 * wall_s, "load": os.getloadavg()[0]}
+
+
+def measure(cell: Cell) -> Row:
+    """The row of a cell, over the steps with history."""
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    policy = Timed(make_policy(cell.policy))
+    result = simulate(rollouts(cell.batch, cell.limit), setting(cell.nodes, cell.limit, **cell.how), [policy])
+    known = result.steps["has_history"].to_numpy()
+    own, cpu_s = result.steps[known], np.array(policy.cpu_s)[known]
+    return {
+        "nodes": cell.nodes,
+        "limit": cell.limit,
+        "batch": cell.batch,
+        "policy": cell.policy,
+        "label": cell.label,
+        "time_s": float(own["time_s"].sum()),
+        "gpu_seconds": float(own["gpu_seconds"].sum()),
+        "bound_gpu_seconds": float(own["bound_gpu_seconds"].sum()),
+        "actors": float(own["actors"].mean()),
+        "moves": int(own["moves"].sum()),
+        "planning_cpu_ms": 1e3 * float(cpu_s.mean()),
+        "worst_planning_cpu_ms": 1e3 * float(cpu_s.max()),
+        "cpu_s": time.process_time() - began_cpu_s,
+        "wall_s": time.perf_counter() - began_s,
+        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    }
 
 
 def effects_of(nodes: int) -> Mapping[str, dict[str, Any]]:
-    """One effect at a time."""
+    """One effect at a time, and in the end two that meet."""
+    tree, late = Network(nodes, NETWORK_RATIO), StartDelays(20.0, 0.5)
     return {
         "nothing": {},
-        "network, tree": {"network": Network(nodes, NETWORK_RATIO)},
+        "network, tree": {"network": tree},
         "network, from one node": {"network": Network(nodes, NETWORK_RATIO, fan_out=None)},
-        "starts: 20 s at the median": {"effects": Effects(starts=StartDelays(20.0, 0.5))},
+        "network, a node's link carries 4 at once": {"network": tree, "effects": Effects(contention=Contention(4.0))},
+        "network, a node's link carries 1 at once": {"network": tree, "effects": Effects(contention=Contention(1.0))},
+        "starts: 20 s at the median": {"effects": Effects(starts=late)},
         "stragglers: 20 %, half as fast": {"effects": Effects(stragglers=Stragglers(0.2, 1.0))},
         "failures: 0.01 per GPU and hour, 120 s": {"effects": Effects(outages=Outages(0.01, 120.0))},
         "preemptible: 1 per GPU and hour, 60 s": {"effects": Effects(outages=Outages(1.0, 60.0))},
+        "prefill 20 % slower": {"effects": Effects(prefill=PrefillInterference(0.2))},
         "prefill 20 % slower, chunks of 2,048": {"effects": Effects(prefill=PrefillInterference(0.2, 2048))},
+        "network, carries 1, late starts": {
+            "network": tree,
+            "effects": Effects(contention=Contention(1.0), starts=late),
+        },
     }
 
 
-def shown(row: Mapping[str, Any]) -> str:
-    """A row as a line."""
-    return (
-        f"{row['nodes']:5d} nodes, {row['limit']:5d} tokens, batch {row['batch']:6d}, "
-        f"{row['policy']:14s}: {row['time_s']:8.1f} s, "
-        f"{row['gpu_seconds']:11,.0f} GPU-s (bound {row['bound_gpu_seconds']:11,.0f}), "
-        f"{row['actors']:6.1f} actors, planning "
-        f"{row['planning_ms']:8.1f} ms, {row['peak_gb']:.2f} GB"
-    )
-
-
-def markdown(results: Mapping[str, list[dict[str, Any]]]) -> str:
-    """The README's tables."""
-    lines = []
-    scaling = results.get("scaling", [])
-    policies = list(dict.fromkeys(row["policy"] for row in scaling))
-    if scaling:
-        lines += ["| tokens | nodes | " + " | ".join(policies) + " |", "|---|---|" + "---|" * len(policies)]
-    for limit, nodes in dict.fromkeys((row["limit"], row["nodes"]) for row in scaling):
-        own = {row["policy"]: row for row in scaling if (row["limit"], row["nodes"]) == (limit, nodes)}
-        cells = [f"{own[p]['time_s']:.0f} s, {own[p]['gpu_seconds'] / 1e3:.1f}k" for p in policies]
-        lines.append(f"| {limit:,} | {nodes} | " + " | ".join(cells) + " |")
-    for part, field in (("policies", "limit"), ("admission", "admission"), ("stress", "limit"), ("effects", "effect")):
-        if results.get(part):
-            lines += ["", f"| nodes | responses | {field} | policy | time | GPU-seconds | actors | planning | peak memory |"]
-            lines += ["|---" * 9 + "|"]
-            lines += [
-                f"| {r['nodes']:,} | {r['batch']:,} | {r[field]} | {r['policy']} | "
-                f"{r['time_s']:.0f} s | {r['gpu_seconds']:,.0f} | "
-                f"{r['actors']:.0f} | {r['planning_ms']:,.0f} ms | {r['peak_gb']:.2f} GB |"
-                for r in results[part]
-            ]
-    return "\n".join(lines)
-
-
-def parts(nodes: Sequence[int], limits: Sequence[int], batch: int, stress: Sequence[tuple[int, int]]) -> Mapping[str, Rows]:
-    """What each part yields, row by row."""
-    most = max(nodes)
-
-    def named(name: str, key: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{**row, key: name} for row in rows]
-
-    def admissions() -> Iterator[dict[str, Any]]:
-        for rule in ("preempt", "reserve"):
-            yield from named(rule, "admission", measure(most, limits[0], batch, ("random", "solver+replan"), admission=rule))
-
-    def effects() -> Iterator[dict[str, Any]]:
-        for name, how in effects_of(most).items():
-            yield from named(name, "effect", measure(most, limits[0], batch, ("random", "solver+replan"), **how))
-
-    return {
-        "memory": lambda: iter(memory(limits)),
-        "scaling": lambda: (row for limit in limits for n in nodes for row in measure(n, limit, batch, SCALED)),
-        "policies": lambda: (row for limit in limits for row in measure(most, limit, batch, POLICIES)),
-        "admission": admissions,
-        "stress": lambda: (
-            row for n, responses in stress for row in measure(n, limits[0], responses, STRESSED, admission="reserve")
-        ),
-        "effects": effects,
-    }
+def cells(nodes: Sequence[int], limits: Sequence[int], batch: int, stress: Sequence[tuple[int, int]]) -> list[Cell]:
+    """All rows that are simulated."""
+    most, limit = max(nodes), limits[0]
+    fewer = [n for n in nodes if n < most] or [most]
+    found = [Cell("scaling", n, tokens, batch, p) for tokens in limits for n in fewer for p in SCALED]
+    found += [Cell("policies", most, tokens, batch, p) for tokens in limits for p in POLICIES]
+    for rule in ("preempt", "reserve"):
+        for times in (0.5, 1.0, 4.0):
+            how = {"admission": rule, "memory": times}
+            label = f"{rule}, {times:g} x the memory"
+            found += [Cell("admission", most, limit, batch, p, label, how) for p in ("random", "solver+replan")]
+    found += [Cell("stress", n, limit, r, p, "reserve", {"admission": "reserve"}) for n, r in stress for p in STRESSED]
+    for name, how in effects_of(most).items():
+        found += [Cell("effects", most, limit, batch, p, name, how) for p in AFFECTED]
+    return found
 
 
 def main() -> None:
@@ -210,23 +243,38 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts (all)")
     parser.add_argument("--nodes", type=int, nargs="+", default=list(NODES), help="of eight H100")
     parser.add_argument("--limits", type=int, nargs="+", default=list(LIMITS), help="response limits in tokens")
+    parser.add_argument("--jobs", type=int, default=2, help="rows at a time (2)")
     parser.add_argument("--json", type=Path, help="also write all rows to this file; parts that are not run stay as they are")
+    parser.add_argument("--resume", action="store_true", help="keep the rows that the file has, and add those that it lacks")
     parser.add_argument("--markdown", action="store_true", help="in the end the tables as they stand in README.md")
     parser.add_argument("--tiny", action="store_true", help="tiny shapes: tries the script, its numbers say nothing")
     options = parser.parse_args()
-    made = parts(options.nodes, options.limits, BATCH, STRESS)
+    nodes, limits, batch, stress = options.nodes, options.limits, BATCH, STRESS
     if options.tiny:
-        made = parts([1], [64], 8, [(1, 24)])
-    results: dict[str, list[dict[str, Any]]] = {}
+        nodes, limits, batch, stress = [1], [64], 8, ((1, 24),)
+    results: dict[str, Any] = {}
     if options.json and options.json.is_file():
         results = json.loads(options.json.read_text(encoding="utf-8"))
-    for name in options.only:
-        results[name] = []
-        for row in made[name]():
-            results[name].append(row)
-            print(f"{name}: {shown(row) if 'policy' in row else row}", flush=True)
-            if options.json:  # row by row: whatever ends it early leaves what was measured
-                options.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    results |= {part: results.get(part, []) if options.resume and part != "memory" else [] for part in options.only}
+    known = {key(part, row) for part in options.only for row in results[part]}
+
+    def note(part: str, row: Row) -> None:
+        results[part].append(row)
+        print(f"{part}: {shown(row)}", flush=True)
+        if options.json:  # row by row: whatever ends it early leaves what was measured
+            options.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
+
+    began_s = time.perf_counter()
+    for row in memory(limits) if "memory" in options.only else ():
+        note("memory", row)
+    for row in planning(nodes, limits, batch, known) if "planning" in options.only else ():
+        note("planning", row)
+    asked = [cell for cell in cells(nodes, limits, batch, stress) if cell.part in options.only]
+    asked = [cell for cell in asked if key(cell.part, vars(cell)) not in known]
+    with multiprocessing.get_context("fork").Pool(options.jobs, maxtasksperchild=1) as pool:
+        for cell, row in zip(asked, pool.imap(measure, asked), strict=True):
+            note(cell.part, row)
+    print(f"{time.perf_counter() - began_s:.0f} s in all, load average {os.getloadavg()[0]:.1f} at the end", flush=True)
     if options.markdown:
         print(f"\n{markdown(results)}")
 

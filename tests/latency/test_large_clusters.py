@@ -9,6 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import large_clusters as study
+from large_cluster_tables import markdown
 
 
 def test_what_two_h100_leave_beside_a_70b_model():
@@ -30,17 +31,42 @@ def test_lengths_stay_within_the_limit_and_grow_with_the_epochs():
     assert rows.equals(study.rollouts(512, 2048))
 
 
-def test_rows_are_sums_over_the_steps_with_history():
-    rows = study.measure(1, 64, 8, ("static", "random"))
-    assert [row["policy"] for row in rows] == ["static", "random"]
-    result = study.simulate(study.rollouts(8, 64), study.setting(1, 64), ("static", "random"))
-    summed = result.summary()
-    assert summed["steps"].tolist() == [2, 2]
-    assert [row["time_s"] for row in rows] == pytest.approx(summed["time_s"].tolist())
-    assert [row["gpu_seconds"] for row in rows] == pytest.approx(summed["gpu_seconds"].tolist())
+def row(policy: str, nodes: int = 1, limit: int = 64, batch: int = 8, **how):
+    return study.measure(study.Cell("scaling", nodes, limit, batch, policy, "as it is", how))
 
 
-def test_every_effect_is_one_alone_and_never_helps_a_static_cluster():
-    plain = study.measure(2, 64, 16, ("static",))[0]["time_s"]
+@pytest.mark.parametrize("policy", ["static", "random"])
+def test_a_row_is_the_sum_over_the_steps_with_history(policy):
+    found = row(policy)
+    result = study.simulate(study.rollouts(8, 64), study.setting(1, 64), [policy])
+    (summed,) = result.summary().to_dict("records")
+    assert summed["steps"] == 2
+    assert (found["time_s"], found["gpu_seconds"]) == pytest.approx((summed["time_s"], summed["gpu_seconds"]))
+    assert found["bound_gpu_seconds"] == pytest.approx(summed["bound_cost_at_time"])
+    assert 0 < found["planning_cpu_ms"] <= found["worst_planning_cpu_ms"] <= 1e3 * found["cpu_s"]
+
+
+def test_no_effect_ever_helps_a_static_cluster():
+    plain = row("static", 2, 64, 16)["time_s"]
     for how in study.effects_of(2).values():
-        assert study.measure(2, 64, 16, ("static",), **how)[0]["time_s"] >= plain
+        assert row("static", 2, 64, 16, **how)["time_s"] >= plain
+
+
+def test_every_size_and_policy_is_a_row_once():
+    found = study.cells(study.NODES, study.LIMITS, study.BATCH, study.STRESS)
+    assert len({(c.part, c.nodes, c.limit, c.batch, c.policy, c.label) for c in found}) == len(found)
+    sizes = {(c.nodes, c.limit) for c in found if c.part in ("scaling", "policies")}
+    assert sizes == {(nodes, limit) for nodes in study.NODES for limit in study.LIMITS}
+    largest = {c.policy for c in found if c.part == "policies"}
+    assert largest == set(study.POLICIES)
+
+
+def test_tables_hold_what_the_rows_say_and_scaling_ends_with_the_largest_cluster():
+    rows = [{**row(policy), "nodes": nodes} for nodes in (1, 2) for policy in ("static", "random")]
+    text = markdown({"scaling": rows[:2], "policies": rows[2:], "memory": study.memory((64,))})
+    lines = text.splitlines()
+    assert lines[0] == "| tokens | nodes | static | random |"
+    for at, nodes in ((2, 1), (3, 2)):
+        cells = [f"{r['time_s']:.0f} s, {r['gpu_seconds'] / 1e3:.1f}k" for r in rows if r["nodes"] == nodes]
+        assert lines[at] == f"| 64 | {nodes} | {' | '.join(cells)} |"
+    assert sum(line.startswith("| `random` |") for line in lines) == 1

@@ -1,4 +1,5 @@
-"""Re-planning where KV memory binds: what is foreseen knows of queues, and true lengths never make a step worse."""
+"""Rules that move responses where KV memory binds: what is foreseen knows of queues, true lengths never make a step worse, and
+nobody asks again and again whether there is room."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.scheduling.draining import DrainingFold
 from rlhfless.scheduling.spread import Spread
 from solver import Cluster, LatencyModel, Plan, Workload
 from solver.foresight import busy_ahead
@@ -88,3 +90,13 @@ def test_what_does_not_fit_at_once_is_dealt_so_that_no_actor_gets_all_that_is_va
     assert sorted(np.concatenate(groups).tolist()) == list(range(40))
     assert np.ptp([worth[g].mean() for g in groups]) < 1.0
     assert all(np.all(np.diff(worth[g]) < 0) for g in groups)
+
+
+@pytest.mark.parametrize("admission", RULES)
+def test_a_fold_that_finds_no_room_waits_for_a_completion(admission, monkeypatch):
+    work, asked = long_and_short(0), []
+    decide = DrainingFold.decide
+    monkeypatch.setattr(DrainingFold, "decide", lambda self, *given: asked.append(1) or decide(self, *given))
+    record = executed(planned(work, "fold", admission), work, admission)
+    assert sorted(record.completions) == list(range(len(work)))
+    assert len(asked) <= 2 * (len(work) + record.moves)
