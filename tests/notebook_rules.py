@@ -15,7 +15,11 @@ import nbformat
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "notebooks"
-NOTEBOOKS = {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in sorted(FOLDER.rglob("[0-9]*.ipynb"))}
+NOTEBOOKS = {
+    path.relative_to(FOLDER).with_suffix("").as_posix(): path
+    for path in sorted(FOLDER.rglob("[0-9]*.ipynb"))
+    if path.parent.name != ".ipynb_checkpoints"  # JupyterLab's own copies
+}
 OURS = ("rlhfless", "solver")
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr)
