@@ -36,7 +36,7 @@ run: $(INSTALLED)  ## set up, execute the first notebook, write an interactive p
 # JUPYTER_PATH puts this environment's kernel before any of the same name that was installed elsewhere. The root is the whole
 # project, so that the notebooks' links to source files work. JupyterLab refuses root (a container's user, often) unless asked.
 lab: $(INSTALLED)  ## JupyterLab on the same notebook
-	JUPYTER_PATH="$(JUPYTER)" $(VENV)/bin/jupyter lab --ip 127.0.0.1 --ServerApp.root_dir="$(CURDIR)" $(AS_ROOT) notebooks/01_one_step.ipynb
+	JUPYTER_PATH="$(JUPYTER)" $(VENV)/bin/jupyter lab --ip 127.0.0.1 --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks/01_one_step.ipynb $(AS_ROOT)
 
 dashboard: $(INSTALLED)  ## sliders over a step as a page without code; of a log of yours: make dashboard LOG=PATH
 	@test -z "$(LOG)" || test -e "$(LOG)" || { echo "LOG is $(LOG), but there is no such file or folder; give a trace folder or a table"; exit 2; }
