@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,7 +74,13 @@ def test_servers_listen_on_loopback_and_lab_serves_what_notebooks_link_to() -> N
     assert "--ip 127.0.0.1" in lab
     assert f'--ServerApp.root_dir="{ROOT}"' in lab
     assert "--Voila.ip=127.0.0.1" in dashboard
-    assert "--token" in dashboard
+    assert "--Voila.auto_token=True notebooks/dashboard.ipynb" in dashboard, "the token itself is on no command line"
+    tokens = {
+        re.findall(r"token of the address below: (.*)\"", line)[0]
+        for line in recipe("dashboard").splitlines()
+        if "token of" in line
+    }
+    assert tokens == {"$JUPYTER_TOKEN"}
 
 
 def test_a_dashboard_of_a_log_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -29,21 +29,14 @@ def served(home: Path, log: Path | None = None) -> Iterator[tuple[str, str]]:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
     token, address = secrets.token_hex(16), f"http://127.0.0.1:{port}/"
-    command = [
-        "-m",
-        "voila",
-        "--Voila.ip=127.0.0.1",
-        "--no-browser",
-        f"--port={port}",
-        f"--token={token}",
-        "notebooks/dashboard.ipynb",
-    ]
-    own = {"JUPYTER_PATH": f"{sys.prefix}/share/jupyter", "JUPYTER_RUNTIME_DIR": str(home)}
+    options = ["--Voila.ip=127.0.0.1", "--Voila.auto_token=True", "--no-browser", f"--port={port}"]
+    command = [sys.executable, "-m", "voila", *options, "notebooks/dashboard.ipynb"]
+    own = {"JUPYTER_PATH": f"{sys.prefix}/share/jupyter", "JUPYTER_RUNTIME_DIR": str(home), "JUPYTER_TOKEN": token}
     env = {**os.environ, **own, "PYTHONPATH": str(ROOT)}
     if log is not None:
         env["RLHFLESS_LOG"] = str(log)
     with open(home / "voila.log", "w", encoding="utf-8") as told:
-        process = subprocess.Popen([sys.executable, *command], cwd=ROOT, env=env, stdout=told, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=told, stderr=subprocess.STDOUT)
     try:
         until = time.monotonic() + STARTS_S
         while True:
