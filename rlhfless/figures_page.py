@@ -1,11 +1,12 @@
-"""Sections of text and figures as one HTML page: what a notebook leaves for readers without a kernel.
+"""What a notebook found, section by section: told in its cells, and in the end one HTML page for readers without a kernel.
 
 Knows pages and files; nothing of what the figures show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,31 +14,57 @@ from rlhfless import __version__
 from rlhfless.errors import InputError
 from rlhfless.report_page import Page, page_path, write_page
 
+WIDTH = 120
+PAGE_VARIABLE = "RLHFLESS_PAGE"
+"""Environment variable that names the page, whatever the notebook says; ``run_notebook`` sets it."""
+
 
 class Section(NamedTuple):
-    """One section: its title, its text (paragraphs are separated by empty lines) and a plotly figure, or None."""
+    """Text (paragraphs are separated by empty lines) and a plotly figure, or None."""
 
-    title: str
     text: str
     figure: Any = None
 
 
-def write_figures_page(title: str, lead: str, sections: Iterable[Section], out: str | Path) -> Path:
-    """Write ``sections`` as one HTML file that needs no network and no kernel; sliders work in it.
+class FiguresPage:
+    """Sections in the order in which their titles were first added.
 
-    Args:
-        title, lead: of the page. out: the file; it is replaced in one go, and its folder is made.
-
-    Raises:
-        InputError: the file cannot be written.
+    A title stands once: adding it again replaces its section, so a cell that is run again changes the page, but not its length.
     """
-    path = page_path(out, InputError)
-    page = Page(title, lead)
-    for section in sections:
-        page.section(section.title)
-        for paragraph in section.text.split("\n\n"):
-            page.text(paragraph)
-        if section.figure is not None:
-            page.figure(section.figure)
-    text = page.render(f"Written by rlhfless {__version__}. plotly.js is part of this file; nothing is loaded from elsewhere.")
-    return write_page(path, text, InputError)
+
+    def __init__(self) -> None:
+        self.sections: dict[str, Section] = {}
+
+    def add(self, title: str, text: str, figure: Any = None) -> Any:
+        """Keep a section for the page; returns its figure, which a cell shows where that is its last line."""
+        paragraphs = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+        self.sections[title] = Section("\n\n".join(paragraph for paragraph in paragraphs if paragraph), figure)
+        return figure
+
+    def found(self, title: str, text: str, figure: Any = None) -> Any:
+        """Print what a section found, and ``add`` it; returns its figure."""
+        self.add(title, text, figure)
+        for paragraph in self.sections[title].text.split("\n\n"):
+            print(textwrap.fill(paragraph, WIDTH))
+        return figure
+
+    def write(self, title: str, lead: str, out: str | Path) -> Path:
+        """Write the sections as one HTML file that needs no network and no kernel; sliders work in it.
+
+        Args:
+            title, lead: of the page. out: the file, unless ``RLHFLESS_PAGE`` names another; it is replaced in one go, and its
+                folder is made.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        path = page_path(os.environ.get(PAGE_VARIABLE) or out, InputError)
+        page = Page(title, lead)
+        for name, section in self.sections.items():
+            page.section(name)
+            for paragraph in filter(None, section.text.split("\n\n")):
+                page.text(paragraph)
+            if section.figure is not None:
+                page.figure(section.figure)
+        note = f"Written by rlhfless {__version__}. plotly.js is part of this file; nothing is loaded from elsewhere."
+        return write_page(path, page.render(note), InputError)

@@ -57,15 +57,6 @@ def test_a_missing_notebook_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "page.html").exists()
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_the_notebooks_ship_without_outputs(name: str) -> None:
-    import nbformat
-
-    cells = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
-    assert [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])], "its parameters can be set from outside"
-    assert all(not cell.outputs and cell.execution_count is None for cell in cells if cell.cell_type == "code")
-
-
 @pytest.mark.timeout(90)
 def test_cells_that_print_into_an_output_widget_do_not_stop_the_run(tmp_path: Path) -> None:
     """What the client answers to the widget must not use up the notice of the kernel's reply: without care for that it waits

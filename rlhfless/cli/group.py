@@ -59,6 +59,8 @@ class OneLineGroup(click.Group):
     cls=OneLineGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     invoke_without_command=True,
+    epilog="The manual is the notebooks of the repository: begin with notebooks/01_one_step.ipynb (`make lab`). "
+    "notebooks/README.md has all of them, docs/guide.md the recipes of this command.",
 )
 @click.version_option(__version__, prog_name="rlhfless")
 @click.pass_context

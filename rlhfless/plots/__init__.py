@@ -28,6 +28,7 @@ from rlhfless.plots.plan_bars import PlanBarsInfo, plan_bars_info, plot_plan_bar
 from rlhfless.plots.plane import PlaneInfo, plane_info, plot_plane
 from rlhfless.plots.planned_steps import PlannedStepsInfo, planned_steps_info, plot_planned_steps
 from rlhfless.plots.prefill import PrefillInfo, plot_prefill, prefill_info
+from rlhfless.plots.renderer import use_renderer
 from rlhfless.plots.responses import ResponsesInfo, plot_responses, responses_info
 from rlhfless.plots.side_by_side import SideBySideInfo, plot_side_by_side, side_by_side_info
 from rlhfless.plots.slider import TimeWeightInfo, plot_time_weight, time_weight_info
@@ -97,5 +98,6 @@ __all__ = [
     "time_weight_info",
     "timeline_info",
     "timelines_info",
+    "use_renderer",
     "waterfall_info",
 ]

@@ -1,0 +1,66 @@
+"""What a notebook found becomes a page; cells may be run again, and figures are drawn wherever the notebook is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pio = pytest.importorskip("plotly.io", reason="plotly is not installed")
+import plotly.graph_objects as go  # noqa: E402
+
+from rlhfless.errors import InputError  # noqa: E402
+from rlhfless.figures_page import FiguresPage  # noqa: E402
+from rlhfless.plots import use_renderer  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def no_page_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RLHFLESS_PAGE", raising=False)
+
+
+def test_a_cell_that_is_run_again_replaces_its_section(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page, figure = FiguresPage(), go.Figure(go.Scatter(x=[1], y=[2]))
+    assert page.found("First", "There are\n      3 actors.", figure) is figure
+    page.add("Second", "Kept, not told.")
+    page.found("First", "There are 4 actors.\n\n<b>Really</b>.", figure)
+    assert capsys.readouterr().out == "There are 3 actors.\nThere are 4 actors.\n<b>Really</b>.\n"
+    text = page.write("Title", "Lead.", tmp_path / "new" / "page.html").read_text("utf-8")
+    assert text.index(">First<") < text.index(">Second<")
+    assert "<p>There are 4 actors.</p>" in text
+    assert "<p>&lt;b&gt;Really&lt;/b&gt;.</p>" in text
+    assert "3 actors" not in text
+
+
+def test_the_page_goes_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLHFLESS_PAGE", str(tmp_path / "named.html"))
+    assert FiguresPage().write("Title", "Lead.", tmp_path / "own.html") == tmp_path / "named.html"
+    assert not (tmp_path / "own.html").exists()
+
+
+def test_a_page_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="file"):
+        FiguresPage().write("Title", "Lead.", tmp_path / "file" / "page.html")
+
+
+@pytest.mark.parametrize(
+    ("found", "named", "then"),
+    [
+        ("plotly_mimetype", None, "plotly_mimetype+notebook"),
+        ("colab", None, "colab"),
+        ("kaggle", None, "kaggle"),
+        ("plotly_mimetype", "plotly_mimetype", "plotly_mimetype"),
+    ],
+)
+def test_what_plotly_found_to_be_right_stays(found: str, named: str | None, then: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PLOTLY_RENDERER", raising=False)
+    if named:
+        monkeypatch.setenv("PLOTLY_RENDERER", named)
+    before = pio.renderers.default
+    try:
+        pio.renderers.default = found
+        use_renderer()
+        assert pio.renderers.default == then
+    finally:
+        pio.renderers.default = before
