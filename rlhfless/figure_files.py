@@ -39,8 +39,8 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 def save(figure: go.Figure, path: str | Path, *, dpi: float = DPI, background: str | None = "white") -> Path:
     """Write a figure; the suffix says how.
 
-    PDF and SVG are lines and texts, but for clouds of points that WebGL draws, and for hatches in a PDF: browsers print them as
-    pixels, 96 per inch, which are most of its bytes. An SVG has hatches as lines.
+    PDF and SVG are lines and texts, but for clouds of points that WebGL draws, and for hatches in a PDF, which browsers print
+    as pixels, 96 per inch: they are most of its bytes. An SVG has hatches as lines.
 
     Args:
         figure: any plotly figure.

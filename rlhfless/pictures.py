@@ -8,6 +8,7 @@ other fonts, may draw other pixels.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import re
 import struct
 import tempfile
@@ -74,12 +75,17 @@ def draw(drawings: Sequence[Drawing]) -> list[bytes]:
                                                        "scale": one.dpi / PX_PER_INCH if one.kind == "png" else 1}}
             for one, file in zip(drawings, files, strict=True)
         ]  # fmt: skip
+        log = logging.getLogger("choreographer")
+        level = log.level
+        log.setLevel(logging.CRITICAL)  # it takes the browser's farewell for a broken message, and says so with a traceback
         try:
             failed = kaleido.write_fig_from_object_sync(
                 orders, kopts={"path": browser, "page_generator": page, "timeout": DRAW_S}
             )
         except (RuntimeError, OSError, TimeoutError) as error:  # of the browser; those of figures are returned
             raise InputError(f"a picture of a figure cannot be drawn with {browser} ({_reason(error)}); {NO_BROWSER}") from None
+        finally:
+            log.setLevel(level)
         if failed:
             raise InputError(f"a figure cannot be drawn ({_reason(failed[0])}); one that plotly shows in a notebook is needed")
         return [_finished(file.read_bytes(), one) for one, file in zip(drawings, files, strict=True)]
