@@ -82,7 +82,7 @@ record: $(INSTALLED)  ## train the shipped run anew and replace data/traces and 
 	cp out/arithmetic-grpo/*.parquet out/arithmetic-grpo/plans.jsonl out/arithmetic-grpo/meta.json data/traces/arithmetic-grpo/
 	cp -r out/arithmetic-grpo/model data/models/arithmetic-grpo
 
-picture: $(INSTALLED)  ## draw the README's picture from the shipped run (needs kaleido and Chromium)
+picture: $(INSTALLED)  ## draw the README's pictures from the shipped run (needs kaleido and Chromium)
 	$(PY) docs/picture.py
 
 prove-constraints:  ## install every dependency of every part, vLLM's CPU build included, under the one constraints file

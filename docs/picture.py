@@ -1,6 +1,7 @@
-"""Makes docs/one_step.png, the picture of the README: `make picture` (needs kaleido and Chromium or Chrome).
+"""Makes docs/one_step.png and docs/explore.png, the pictures of the README: `make picture` (needs kaleido and Chromium).
 
-Left: the last step of the shipped run, planned and executed. Right: the last four steps under every policy, with the bound.
+one_step.png, left: the last step of the shipped run, planned and executed; right: the last four steps under every policy,
+with the bound. explore.png: the dashboard `explore` on the same step, in a real JupyterLab.
 """
 
 from __future__ import annotations
@@ -21,22 +22,50 @@ from rlhfless.simulate import Setting, simulate
 from rlhfless.trace import read_trace
 
 ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "tests" / "browser")]
+
+from lab import Lab, browser, missing, notebook, run_all, wait_drawn  # noqa: E402
+
+LARGE = {"width": 1366, "height": 1500}  # JupyterLab cuts off what does not fit
 POLICIES = ["static", "random", "least-loaded", "rlhfuse", "rlhfless", "fold", "solver", "oracle"]
 WIDTH, HEIGHT = 760, 520
 
 
 def main() -> int:
-    """Draw both figures and put them side by side."""
-    if why_not := why_no_pictures():
-        print(why_not, file=sys.stderr)
+    """Make both pictures."""
+    if why := why_no_pictures() or missing():
+        print(why, file=sys.stderr)
         return 2
+    for target in (one_step(ROOT / "docs" / "one_step.png"), dashboard(ROOT / "docs" / "explore.png")):
+        print(f"wrote {target}")
+    return 0
+
+
+def one_step(target: Path) -> Path:
+    """Draw both figures and put them side by side."""
     trace = read_trace(ROOT / "data" / "traces" / "arithmetic-grpo")
     setting = Setting(solver.Cluster(2, 8, 1, "cpu"), load_profile("cpu-tiny-qwen2"), response_limit=320)
     results = simulate(trace.rollouts, setting, POLICIES, steps=trace.steps[-4:]).steps
     left = plot_timeline(trace, trace.steps[-1], roles=["decode"])
     right = plot_plane(results, note="last four steps of the shipped run")
-    print(f"wrote {save(beside(left, right), ROOT / 'docs' / 'one_step.png')}")
-    return 0
+    return save(beside(left, right), target)
+
+
+def dashboard(target: Path) -> Path:
+    """Run `explore` in a notebook, take a screenshot."""
+    with tempfile.TemporaryDirectory() as name, browser() as opened:
+        folder, home = Path(name, "served"), Path(name, "home")
+        folder.mkdir()
+        home.mkdir()
+        source = str(ROOT / "data" / "traces" / "arithmetic-grpo")
+        notebook(folder / "explore.ipynb", f"from rlhfless.widgets import explore\nexplore({source!r}, usd_per_gpu_hour=1.0)")
+        page = opened.new_context(viewport=LARGE).new_page()
+        with Lab(folder, home) as lab:
+            lab.open(page, "explore.ipynb")
+            run_all(page)
+            wait_drawn(page, "plane", 1)
+            page.locator(".jp-OutputArea-output").last.screenshot(path=target)
+    return target
 
 
 def beside(*figures: go.Figure) -> go.Figure:

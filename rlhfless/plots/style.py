@@ -30,7 +30,16 @@ TEMPLATE = go.layout.Template(
             "colorscale": {"sequential": "Viridis"},
             **{axis: {"title": {"standoff": 15}, "zerolinewidth": 2, "ticks": ""} for axis in ("xaxis", "yaxis")},
         },
-        "data": {"bar": [{"marker": {"line": {"color": "white", "width": 0.5}, "pattern": {"size": 10, "solidity": 0.2}}}]},
+        "data": {
+            "bar": [
+                {
+                    "marker": {
+                        "line": {"color": "white", "width": 0.5},
+                        "pattern": {"size": 10, "solidity": 0.2, "fillmode": "overlay"},  # hatched over the bar's own colour
+                    }
+                }
+            ]
+        },
     }
 )
 """What is not said in every figure. Plotly's own templates say more than ours need, and copying them takes longer than all

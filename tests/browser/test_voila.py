@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import ROOT, STARTS_S, pane, plotly_data, wait_drawn
+from lab import PATIENCE_S, ROOT, pane, plotly_data, wait_drawn
 
 pytest.importorskip("voila", reason="voila is not installed (pip install 'rlhfless[dev]')")
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
@@ -38,7 +38,7 @@ def served(home: Path, log: Path | None = None) -> Iterator[tuple[str, str]]:
     with open(home / "voila.log", "w", encoding="utf-8") as told:
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=told, stderr=subprocess.STDOUT)
     try:
-        until = time.monotonic() + STARTS_S
+        until = time.monotonic() + PATIENCE_S
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 break

@@ -11,7 +11,7 @@ from plot_samples import EVIL, busy_trace, degenerate_traces, rollouts, sample_t
 from rlhfless.plots import lengths_info, plot_lengths, plot_steps, plot_timeline, steps_info, timeline_info
 from rlhfless.plots.busy import busy_share, covered_s
 from rlhfless.plots.palette import IDLE, PHASE_STYLES, POLICY_STYLES, policy_styles
-from rlhfless.plots.style import clean, number, signed_share
+from rlhfless.plots.style import TEMPLATE, clean, number, signed_share
 from rlhfless.trace import PHASES, Trace
 
 TRACES = degenerate_traces()
@@ -203,6 +203,8 @@ def test_every_phase_and_policy_can_be_told_apart():
     assert set(PHASE_STYLES) == set(PHASES)
     assert len({style.colour for style in PHASE_STYLES.values()}) == len(PHASES)
     assert len({style.hatch for style in PHASE_STYLES.values()}) == len(PHASES)
+    bars = TEMPLATE.data.bar[0].marker.pattern
+    assert bars.fillmode == "overlay", "a hatched bar keeps its colour"
     shown = ["static", "random", "least-loaded", "rlhfuse", "rlhfless", "fold", "spread", "solver", "solver+replan", "oracle"]
     assert len({POLICY_STYLES[name].symbol for name in shown}) == len(shown)
     own = policy_styles(["static", "mine", "yours"])
