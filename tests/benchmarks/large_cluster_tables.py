@@ -35,7 +35,8 @@ def grid(rows: Sequence[Row], cell: Cell, heads: Sequence[str], keys: Sequence[s
     for key in dict.fromkeys(tuple(row[k] for k in keys) for row in rows):
         own = {row["policy"]: row for row in rows if tuple(row[k] for k in keys) == key}
         names = [f"{k:,}" if isinstance(k, int) else str(k) for k in key]
-        lines.append(f"| {' | '.join([*names, *(cell(own[p]) for p in policies)])} |")
+        cells = [cell(own[p]) if p in own else "not run" for p in policies]
+        lines.append(f"| {' | '.join([*names, *cells])} |")
     return lines
 
 
