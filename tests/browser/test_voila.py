@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import ROOT, STARTS_S, pane, plotly_data, wait_drawn
+from lab import ROOT, pane, plotly_data, wait_drawn
 
 pytest.importorskip("voila", reason="voila is not installed (pip install 'rlhfless[dev]')")
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
+STARTS_S = 60.0
 
 
 @contextlib.contextmanager
