@@ -145,7 +145,7 @@ def test_dark_pages_have_light_text(folder: Path, page: Any, picture: Callable, 
         dark.open(page, "dark.ipynb")
         run_all(page)
         wait_drawn(page, "plane", 1)
-        page.wait_for_selector(".jp-OutputArea-output .js-plotly-plot:not([data-pane]) .gtitle")
+        page.wait_for_selector(".jp-RenderedPlotly .gtitle", state="attached")
         assert illegible(page, ".jp-OutputArea-output") == []
         picture(page.locator(".jp-OutputArea-output").first, "explore_dark")
         picture(page.locator(".jp-OutputArea-output").last, "figure_dark")
