@@ -68,8 +68,8 @@ test-full: $(CLUSTER)  ## the long tests
 test-plotly6: $(INSTALLED)  ## figures, dashboards and reports with the older plotly, 6, from a folder of its own
 	@if ! $(PY) -m pip install --quiet --upgrade --no-deps --target out/plotly6 'plotly>=6,<7'; then \
 		echo "SKIPPED test-plotly6: plotly 6 cannot be fetched"; else \
-		PYTHONPATH=out/plotly6 $(PY) -c 'import plotly; assert plotly.__version__.startswith("6."), plotly.__version__' && \
-		PYTHONPATH=out/plotly6 $(PY) -m pytest $(OF_PLOTLY) -m "not full"; fi
+		PYTHONPATH=$(CURDIR)/out/plotly6 $(PY) -c 'import plotly; assert plotly.__version__.startswith("6."), plotly.__version__' && \
+		PYTHONPATH=$(CURDIR)/out/plotly6 $(PY) -m pytest $(OF_PLOTLY) -m "not full"; fi
 
 test-search: $(INSTALLED)  ## the property tests of `make test`, with examples that nobody has seen
 	$(PY) -m pytest -m "not full" --hypothesis-profile=search $$(grep -rl hypothesis tests --include='test_*.py')
@@ -82,7 +82,7 @@ record: $(INSTALLED)  ## train the shipped run anew and replace data/traces and 
 	cp out/arithmetic-grpo/*.parquet out/arithmetic-grpo/plans.jsonl out/arithmetic-grpo/meta.json data/traces/arithmetic-grpo/
 	cp -r out/arithmetic-grpo/model data/models/arithmetic-grpo
 
-picture: $(INSTALLED)  ## draw the README's pictures from the shipped run (needs kaleido and Chromium)
+picture: $(INSTALLED)  ## draw the pictures of README and guide from the shipped run (needs kaleido and Chromium)
 	$(PY) docs/picture.py
 
 prove-constraints:  ## install every dependency of every part, vLLM's CPU build included, under the one constraints file

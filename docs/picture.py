@@ -1,4 +1,4 @@
-"""Makes docs/one_step.png and docs/explore.png, the pictures of the README: `make picture` (needs kaleido and Chromium).
+"""Makes docs/one_step.png and docs/explore.png, the pictures of README and guide: `make picture` (needs kaleido and Chromium).
 
 one_step.png, left: the last step of the shipped run, planned and executed; right: the last four steps under every policy,
 with the bound. explore.png: the dashboard `explore` on the same step, in a real JupyterLab.

@@ -70,7 +70,7 @@ def write_figures(
     table = findings(found) if all(name in found for name in FINDINGS) else None
     stated = claims(found)
     for name, rows in (("findings", table), ("claims", stated)):
-        if rows is not None:
+        if rows is not None and len(rows):
             save_data(rows, folder / f"{name}_measured.csv")
     if table is not None:
         command = "rlhfless figures" + (" --fast" if fast else "") + " -o out/figures"

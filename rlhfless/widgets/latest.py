@@ -6,6 +6,7 @@ its last move is of no interest any more.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -59,8 +60,15 @@ class Latest(Generic[T]):
             try:
                 self._work(request, partial(self._is_newest, number))  # type: ignore[arg-type]
             except Exception as error:
-                self._on_error(error)
+                self._tell(error)
             time.sleep(self._wait_s)
+
+    def _tell(self, error: Exception) -> None:
+        """Whoever is told of errors may fail as well: the next request is worked on all the same."""
+        try:
+            self._on_error(error)
+        except Exception:
+            logging.getLogger(__name__).exception("an error could not be shown")
 
     def _is_newest(self, number: int) -> bool:
         return number == self._asked

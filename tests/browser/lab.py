@@ -197,7 +197,8 @@ def wait_drawn(page: Any, name: str, request: int = 0, timeout_s: float = PATIEN
     """Wait until a pane shows a figure for this request or a later one, and is not grey."""
     page.wait_for_function(
         "([which, request]) => { const div = document.querySelector(which); return div && div.dataset.drawn"
-        " && Number(div.dataset.request) >= request && !div.parentElement.classList.contains('rlhfless-stale'); }",
+        " && Number(div.dataset.request) >= request && !div.parentElement.classList.contains('rlhfless-stale')"
+        " && getComputedStyle(div.parentElement).opacity === '1'; }",
         arg=[pane(name), request],
         timeout=1e3 * timeout_s,
     )
@@ -210,6 +211,11 @@ def wait_text(page: Any, name: str, text: str, timeout_s: float = PATIENCE_S) ->
         arg=[pane(name), text],
         timeout=1e3 * timeout_s,
     )
+
+
+def card(page: Any, name: str) -> str:
+    """What a card of the facts says."""
+    return str(page.locator(f"{pane('facts')} .rlhfless-card:has(span:text-is('{name}')) b").inner_text())
 
 
 def shown_request(page: Any, name: str) -> int:

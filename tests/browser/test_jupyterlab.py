@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from figures import hover_text, illegible, markup_of_texts, plotly_data, point_at
-from lab import LAPTOP, Lab, notebook, pane, run_all, shown_request, wait_drawn, wait_text
+from lab import LAPTOP, Lab, card, notebook, pane, run_all, shown_request, wait_drawn, wait_text
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 EXPLORE = """
@@ -29,10 +29,6 @@ CONTROLS = (  # of explore, the keys that change each, and what the copied setti
 )
 
 
-def cards(page: Any) -> str:
-    return str(page.locator(pane("facts")).inner_text())
-
-
 def test_a_slider_plans_anew_and_a_click_tells_of_a_response(lab: Lab, folder: Path, page: Any, picture: Callable) -> None:
     notebook(folder / "explore.ipynb", EXPLORE)
     lab.open(page, "explore.ipynb")
@@ -41,20 +37,24 @@ def test_a_slider_plans_anew_and_a_click_tells_of_a_response(lab: Lab, folder: P
         wait_drawn(page, name, 1)
     names = [one["name"] for one in plotly_data(page, pane("plane"))]
     assert {"this plan, executed", "static", "planning front (predicted)", "bound: no policy can be below"} <= set(names)
-    before = cards(page)
+    before = card(page, "GPU-seconds")
     assert illegible(page, ".rlhfless-panes") == []
     picture(page.locator(".jp-OutputArea-output").last, "explore_light")
     picture(page.locator(".jp-Notebook"), "explore_laptop", LAPTOP)
 
     slider = page.get_by_role("slider").first
     slider.focus()
+    page.keyboard.press("Home")
+    wait_text(page, "plane", "time weight 0,")
+    wait_drawn(page, "plane")
+    assert card(page, "GPU-seconds") != before
+    page.keyboard.press("End")
     for _ in range(6):
         page.keyboard.press("ArrowLeft")
     page.wait_for_selector(".widget-readout >> text='0.70'")
-    wait_text(page, "plane", "time weight 0.7")  # curves of moves in between may have been drawn before
+    wait_text(page, "plane", "time weight 0.7,")  # curves of moves in between may have been drawn before
     wait_drawn(page, "plane")
     wait_drawn(page, "timeline", shown_request(page, "plane"))
-    assert cards(page) != before
     assert shown_request(page, "timeline") == shown_request(page, "plane")
     decoding = next(one for one in plotly_data(page, pane("timeline"), ["name", "y", "x"]) if one["name"] == "decode")
     rows = page.locator(f"{pane('actors')} tbody tr").count()

@@ -13,11 +13,21 @@ def nothing(_: Exception) -> None:
 
 def test_of_a_burst_only_the_newest_is_worked_on() -> None:
     done: list[int] = []
-    latest: Latest[int] = Latest(lambda request, _: done.append(request), nothing, wait_s=0.2)
-    for request in range(50):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work(request: int, _: Newest) -> None:
+        done.append(request)
+        begun.set()
+        assert go_on.wait(10)
+
+    latest: Latest[int] = Latest(work, nothing)
+    latest.submit(0)
+    assert begun.wait(10)
+    for request in range(1, 50):
         latest.submit(request)
+    go_on.set()
     assert latest.wait(10)
-    assert done == [49]
+    assert done == [0, 49], "the first at once, of the others the newest"
 
 
 def test_work_under_way_learns_that_something_newer_was_asked() -> None:
