@@ -9,6 +9,7 @@ looks is told in the run's own thread, and so seldom that it costs the run at mo
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from rlhfless.simulate import Setting, logged_steps
 from rlhfless.trace import Trace, step_metrics
 from rlhfless.widgets.live_steps import Steps, rollout_rows_of
 from rlhfless.widgets.what_if import billed
+from solver.errors import PlanningError
 
 SHARE, OFTEN_S = 0.01, 0.5
 """Looks take at most this share of the run's time, and there are no more than one in so many seconds."""
@@ -54,7 +56,7 @@ class LiveRun:
 
     Attributes:
         state: one of ``STATES``.
-        traces: of every step that is complete; of a stopped step of an executor also what was done of it.
+        traces: of every step that is complete. rest: what was done of a stopped step of an executor, until it is run again.
         table: one row per complete step: ``step, time_s, gpu_seconds, idle_gpu_seconds, cost_usd, actors, mean_reward,
             mean_response_tokens``, and of generation alone ``generation_gpu_seconds, static_gpu_seconds, static_cost_usd``.
         look: at the step under way, or None. error: what made it fail, or None.
@@ -64,6 +66,7 @@ class LiveRun:
     def __init__(self, steps: Steps) -> None:
         self.steps, self.state = steps, "ready"
         self.traces: list[Trace] = []
+        self.rest: Trace | None = None
         self.table = pd.DataFrame()
         self.look: Look | None = None
         self.error: BaseException | None = None
@@ -82,7 +85,7 @@ class LiveRun:
         if self._thread is not None and self._thread.is_alive():
             self._set("running")
         elif self.steps.left():
-            self._stops, self.error = False, None
+            self._stops, self.error, self.rest = False, None, None  # a step that was ended is run again, whole
             self._next_look = time.monotonic() + OFTEN_S
             self._thread = threading.Thread(target=self._run, name="rlhfless-live", daemon=True)
             self._set("running")
@@ -114,8 +117,9 @@ class LiveRun:
 
     @property
     def trace(self) -> Trace | None:
-        """Everything that stands, as one trace; None before the first step is complete."""
-        return joined(self.traces) if self.traces else None
+        """Everything that stands, as one trace; None before any step is complete or was ended with something complete."""
+        whole = [*self.traces, *([] if self.rest is None else [self.rest])]
+        return joined(whole) if whole else None
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
@@ -138,9 +142,7 @@ class LiveRun:
             self._set("failed")
 
     def _keep_rest(self, error: BaseException) -> None:
-        rest = self.steps.interrupted(error)
-        if rest is not None:
-            self.traces.append(rest)
+        self.rest = self.steps.interrupted(error)
         self.look = None
 
     def _hold(self) -> None:
@@ -195,8 +197,11 @@ def row_of(done: Trace, setting: Setting) -> pd.DataFrame:
     own = done.allocations[done.allocations["role"].isin(GENERATES)]
     gpu_s = (own["end_s"] - own["start_s"]) * own["gpu_ids"].map(len)
     logged = next(logged_steps(done.rollouts, response_limit=setting.response_limit))
-    plan = make_policy("static").plan(logged.given(setting, clairvoyant=True))
-    static_gpu_s, static_usd = billed(run_step(plan, logged.requests(), SimulatedEngine, setting.latency, setting.cluster))
+    try:
+        plan = make_policy("static").plan(logged.given(setting, clairvoyant=True))
+        static_gpu_s, static_usd = billed(run_step(plan, logged.requests(), SimulatedEngine, setting.latency, setting.cluster))
+    except PlanningError:  # no static schedule fits these GPUs: the meter has nothing to compare with, and the run goes on
+        static_gpu_s = static_usd = math.nan
     kept = ["step", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "actors", "mean_reward", "mean_response_tokens"]
     return sums[kept].assign(
         generation_gpu_seconds=float(gpu_s.sum()),

@@ -63,6 +63,8 @@ class LiveView(widgets.VBox):  # type: ignore[misc]
         self._buttons["stop"].disabled = not running
         self.panes.put("facts", facts(run))
         shown = None if run.look is None else run.look.trace
+        if shown is None:
+            shown = run.rest
         if shown is None and len(run.traces) != self._drawn_steps and run.traces:
             shown = run.traces[-1]
         if shown is not None:
@@ -85,7 +87,8 @@ def facts(run: LiveRun) -> str:
         name: float(table[name].sum()) if name in table else 0.0 for name in ("gpu_seconds", "idle_gpu_seconds", "cost_usd")
     }
     generation, static = (
-        float(table[name].sum()) if name in table else 0.0 for name in ("generation_gpu_seconds", "static_gpu_seconds")
+        float(table.dropna(subset=["static_gpu_seconds"])[name].sum()) if name in table else 0.0
+        for name in ("generation_gpu_seconds", "static_gpu_seconds")
     )
     under_way = "none"
     actors = f"{int(table['actors'].iloc[-1])}" if len(table) else "none yet"
@@ -115,8 +118,8 @@ def facts(run: LiveRun) -> str:
 def live(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -> LiveView:
     """Run, pause and stop a run, and watch it: timeline of the step under way, cost meter, curves over the steps.
 
-    A cell that is run again shows the same run, wherever it is by then. The same without widgets:
-    ``LiveRun(steps_of(source))``.
+    A cell that is run again shows the same run, wherever it is by then, so make the source in another cell. Other work is a new
+    run, unless one is under way on the executor. The same without widgets: ``LiveRun(steps_of(source))``.
 
     Args:
         source: a ``Trainer``, or an ``Executor``. work: plans with their requests, for an executor.
@@ -125,6 +128,13 @@ def live(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -> Li
         TypeError: ``source`` is neither, or an executor comes without work.
     """
     run = getattr(getattr(source, "watch", None), "__self__", None)  # who watches it already
-    if not isinstance(run, LiveRun) or (work and not run.steps.left()):
+    if not isinstance(run, LiveRun) or (work and not _goes_on(run, work)):
         run = LiveRun(steps_of(source, work))
     return LiveView(run)
+
+
+def _goes_on(run: LiveRun, work: Sequence[tuple[Plan, Sequence[Request]]]) -> bool:
+    """The run is under way, or has steps left of this very work."""
+    theirs = getattr(run.steps, "work", [])
+    same = len(theirs) == len(work) and all(own is given for own, given in zip(theirs, work, strict=True))
+    return run.state in ("running", "paused") or (same and run.steps.left() > 0)

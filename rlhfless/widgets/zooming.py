@@ -6,9 +6,11 @@ shares; zooming in draws the part that is seen anew, as a finer heatmap or, once
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from rlhfless.plots import plot_timeline
+from rlhfless.plots.style import clean, message_figure
 from rlhfless.plots.timeline_rows import MAX_SPANS
 from rlhfless.trace import Trace
 from rlhfless.widgets.latest import Latest, Newest
@@ -28,6 +30,8 @@ class Zoom(Panes):
         self.between_s: tuple[float, float] | None = None
         self.error: Exception | None = None
         self._asked = 0
+        self._wanted: tuple[float, float] | None = None
+        self._greying = threading.Lock()
         self._latest: Latest[tuple[int, tuple[float, float] | None]] = Latest(self._work, self._failed)
         self._show(0, None)
 
@@ -36,16 +40,19 @@ class Zoom(Panes):
         return self._latest.wait(timeout_s)
 
     def _zoomed(self, _: str, between_s: tuple[float, float] | None) -> None:
-        if between_s != self.between_s:
+        if between_s != self._wanted:
             self._asked += 1
-            self.grey(["timeline"])
-            self._latest.submit((self._asked, between_s))
+            self._wanted = between_s
+            with self._greying:
+                self.grey(["timeline"])
+                self._latest.submit((self._asked, between_s))
 
     def _work(self, request: tuple[int, tuple[float, float] | None], newest: Newest) -> None:
         asked, between_s = request
         self._show(asked, between_s)
-        if newest():
-            self.grey(())
+        with self._greying:
+            if newest():
+                self.grey(())
 
     def _show(self, asked: int, between_s: tuple[float, float] | None) -> None:
         self.between_s = between_s
@@ -54,8 +61,9 @@ class Zoom(Panes):
         self.draw("timeline", figure, asked)
 
     def _failed(self, error: Exception) -> None:
-        """The timeline stays grey, as it is not the part that is seen."""
+        """Say it in the timeline's place, which stays grey, as it is not the part that is seen."""
         self.error = error
+        self.draw("timeline", message_figure("GPU timeline", clean(f"{type(error).__name__}: {error}", 200)), self._asked)
 
 
 def zoom(trace: Trace, step: int | None = None, run: str | None = None, *, max_spans: int = MAX_SPANS) -> Zoom:

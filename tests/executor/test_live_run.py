@@ -14,6 +14,7 @@ from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.executor import Executor
 from rlhfless.executor.progress import StepProgress
 from rlhfless.widgets import LiveRun, live, steps_of
+from solver.errors import PlanningError
 from solver.plan import Plan
 
 STEP = uniform_step([2, 5, 9, 14, 20])
@@ -136,6 +137,22 @@ def test_a_stop_ends_the_step_leaves_a_whole_trace_and_a_run_takes_the_step_up_a
     assert live_run.wait(60)
     assert live_run.state == "done"
     assert live_run.table["step"].tolist() == [0, 1]
+    whole = live_run.trace
+    assert whole is not None
+    assert len(whole.rollouts) == 10, "the step that was stopped is there once, and whole"
+
+
+def test_a_step_that_no_static_schedule_fits_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> None:
+        raise PlanningError("too few GPUs")
+
+    monkeypatch.setattr("rlhfless.widgets.live_run.make_policy", refuses)
+    live_run = LiveRun(steps_of(executor(), WORK[:2]))
+    live_run.run()
+    assert live_run.wait(60)
+    assert live_run.state == "done"
+    assert live_run.table["static_cost_usd"].isna().all()
+    assert (live_run.table["gpu_seconds"] > 0).all()
 
 
 def test_a_paused_run_can_be_stopped() -> None:
@@ -217,6 +234,18 @@ def test_a_cell_that_is_run_again_shows_the_same_run() -> None:
     assert "mean length" in again.panes.pane_curves
     assert again._buttons["run"].disabled
     assert live(runner, WORK).run is not first.run, "new work is a new run"
+
+
+def test_other_work_is_a_new_run_unless_one_is_under_way() -> None:
+    runner = executor()
+    first = live(runner, WORK[:2])
+    assert live(runner, WORK[:2]).run is first.run, "the same cell again"
+    for under_way in ("running", "paused"):
+        first.run.state = under_way
+        assert live(runner, WORK[:1]).run is first.run, "it is under way"
+    first.run.state = "stopped"
+    assert live(runner, WORK[:2]).run is first.run, "it has steps left"
+    assert live(runner, WORK[:1]).run is not first.run, "it is of other work"
 
 
 def test_the_buttons_drive_the_run() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -59,3 +60,37 @@ def test_the_widget_draws_what_is_zoomed_into(trace: Trace) -> None:
     assert shown.wait(60)
     assert json.loads(shown.pane_timeline)["data"][0]["type"] == "heatmap"
     assert shown.between_s is None
+
+
+def test_a_zoom_back_while_another_is_drawn_is_not_lost(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = zoom(trace)
+    begun, go_on = threading.Event(), threading.Event()
+    show = shown._show
+
+    def slowly(asked: int, between_s: tuple[float, float] | None) -> None:
+        begun.set()
+        assert go_on.wait(60)
+        show(asked, between_s)
+
+    monkeypatch.setattr(shown, "_show", slowly)
+    shown._told(None, {"pane": "timeline", "zoom": [100.0, 101.0]}, [])
+    assert begun.wait(60)
+    shown._told(None, {"pane": "timeline", "zoom": None}, [])
+    assert shown.stale == ["timeline"]
+    go_on.set()
+    assert shown.wait(60)
+    assert shown.between_s is None
+    assert json.loads(shown.pane_timeline)["data"][0]["type"] == "heatmap"
+    assert shown.stale == []
+
+
+def test_a_part_that_cannot_be_drawn_says_so(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("no <b>figure</b> today")
+
+    shown = zoom(trace)
+    monkeypatch.setattr("rlhfless.widgets.zooming.plot_timeline", broken)
+    shown._told(None, {"pane": "timeline", "zoom": [100.0, 101.0]}, [])
+    assert shown.wait(60)
+    assert isinstance(shown.error, ValueError)
+    assert "no &lt;b&gt;figure&lt;/b&gt; today" in json.loads(shown.pane_timeline)["layout"]["annotations"][0]["text"]
