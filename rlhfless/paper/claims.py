@@ -27,11 +27,10 @@ from rlhfless.paper import (
     figure_17,
 )
 from rlhfless.paper.draw import spread
-from rlhfless.paper.findings import SAME
 from rlhfless.paper.parts import Numbers
 
 COLUMNS = ("figure", "paper", "holds", "we_find")
-MARGINAL = 0.05  # and this much is marginal
+MARGINAL = 0.05  # costs that differ by less differ marginally
 ABOUT = 0.1  # "about 70 %"
 
 
@@ -73,7 +72,7 @@ def _faster_and_cheaper(found: Numbers) -> Verdict:
 
 def _each_idea(found: Numbers) -> Verdict:
     whole = figure_11.whole(found)
-    cost = [float(whole.loc[p, "step_gpu_s"]) for p in figure_11.IDEAS]
+    cost = [float(whole.loc[p, "gpu_s"]) for p in figure_11.IDEAS]
     names = ("deduplicated prefill", "assignment with the local cut", "scaling")
     changes = [f"{name} {after / before - 1:+.1%}" for name, before, after in zip(names, cost, cost[1:], strict=False)]
     return verdict(np.diff(cost) < 0, f"change of a step's cost: {', '.join(changes)}")
@@ -157,11 +156,8 @@ def _tau_order(found: Numbers) -> Verdict:
 
 
 def _tau_half(found: Numbers) -> Verdict:
-    more = {label: figure_15.saved(own, 0.3, 0.5) for label, own in figure_15.curves(found, "tau").items()}
-    return verdict(
-        [value < SAME for value in more.values()],
-        "from 0.5 to 0.3 another " + ", ".join(f"{value:+.1%} ({label})" for label, value in more.items()),
-    )
+    more = figure_15.saved_below_half(found)
+    return verdict([value < figure_15.SAME for value in more.values()], figure_15.said_of(more))
 
 
 def _lambda(found: Numbers) -> Verdict:

@@ -30,7 +30,7 @@ POLICIES = (
 )  # fmt: skip
 PATIENCE = 1000.0  # searches end by counting their work, however busy the machine is, so that numbers are the same
 HELD = frozenset({"static", "static-all"})
-"""Policies whose actors keep their GPUs until learning is over."""
+"""Policies whose actors keep their GPUs until learning is over, but for those that the learner needs."""
 LABELS = {
     "static": "naive static, 3 actors, held through the step",
     "static-generation": "naive static, held through generation",
@@ -120,7 +120,8 @@ def compare(
     Args:
         algorithm: ``PPO`` or ``GRPO``: what preparation and learning take.
         policies: names of ``POLICIES`` or policy objects.
-        held: names of those whose actors keep their GPUs until learning is over.
+        held: names of those whose actors keep their GPUs until learning is over; with the learner's they are never more than
+            the cluster has.
         most_steps: only the last so many steps with history.
         admission: how KV memory is given out, where it is short (``solver.admission``).
     """
@@ -142,8 +143,9 @@ def compare(
     table = result.steps.rename(
         columns={"time_s": "generation_s", "gpu_seconds": "generation_gpu_s", "idle_gpu_seconds": "generation_idle_gpu_s"}
     )
-    waiting = np.where(table["policy"].isin(held), table["actors"].astype(float), 0.0)
-    waiting_gpu_s = waiting * machine.latency.gpus_per_actor * rest.seconds
+    free = machine.cluster.gpus - machine.learner_gpus  # a learner takes its GPUs from actors where no others are left
+    holding = np.minimum(table["actors"].astype(float) * machine.latency.gpus_per_actor, free)
+    waiting_gpu_s = np.where(table["policy"].isin(held), holding, 0.0) * rest.seconds
     table["step_s"] = table["generation_s"] + rest.seconds
     table["step_gpu_s"] = table["generation_gpu_s"] + waiting_gpu_s + learner_gpu_s
     table["step_idle_gpu_s"] = table["generation_idle_gpu_s"] + waiting_gpu_s

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from rlhfless.paper.comparison import Outcome, compare, totals
+from rlhfless.paper.comparison import SCOPES, Outcome, compare, totals
 from rlhfless.paper.draw import WIDE_LEGEND
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
@@ -69,8 +69,9 @@ def stages(static_actors: int) -> list[SchedulingPolicy]:
 
 
 def numbers(setting: Setting, sources: Sources) -> Numbers:
-    """``row, policy, step, actors, step_s, step_gpu_s, speedup, cost_saved, share``: ``row`` is ``step``, ``total`` (sums of
-    steps; only these have the last three) or ``bound`` (a curve that no step is below)."""
+    """``row, scope, policy, step, actors, time_s, gpu_s, speedup, cost_saved, share``: ``row`` is ``step``, ``total`` (sums of
+    steps; only these have the last three) or ``bound`` (a curve that no step is below), each for whole steps and for
+    generation alone."""
     history = modelled(
         GSM8K, setting.samples, responses=setting.responses, epochs=setting.epochs, steps_per_epoch=setting.steps_per_epoch,
         seed=setting.seed,
@@ -79,50 +80,59 @@ def numbers(setting: Setting, sources: Sources) -> Numbers:
         history, setting.machine, "GRPO", stages(setting.machine.static_actors), held=frozenset({"static", "dedup"}),
         seed=setting.seed,
     )  # fmt: skip
-    each = outcome.steps[["policy", "step", "actors", "step_s", "step_gpu_s"]].assign(row="step")
-    sums = totals(outcome)
-    sums = sums[sums["scope"] == "step"].rename(columns={"time_s": "step_s", "gpu_s": "step_gpu_s"}).assign(row="total")
-    columns = ["row", "policy", "step", "actors", "step_s", "step_gpu_s", "speedup", "cost_saved", "share"]
-    table = pd.concat([each, sums, _bound(outcome)], ignore_index=True).reindex(columns=columns)
+    each = [
+        outcome.steps[["policy", "step", "actors"]].assign(
+            row="step", scope=scope, time_s=outcome.steps[f"{scope}_s"], gpu_s=outcome.steps[f"{scope}_gpu_s"]
+        )
+        for scope in SCOPES
+    ]
+    columns = ["row", "scope", "policy", "step", "actors", "time_s", "gpu_s", "speedup", "cost_saved", "share"]
+    parts = [*each, totals(outcome).assign(row="total"), *(_bound(outcome, scope) for scope in SCOPES)]
+    table = pd.concat(parts, ignore_index=True).reindex(columns=columns)
     table["step"] = table["step"].astype("Int64")
     return Numbers(table, outcome.planning)
 
 
-def _bound(outcome: Outcome) -> pd.DataFrame:
+def _bound(outcome: Outcome, scope: str) -> pd.DataFrame:
     """At every time the least that any of the steps can cost: the lowest of their curves, so that no step is below it."""
-    bounds, rest = outcome.simulation.bounds, outcome.rest
+    bounds = outcome.simulation.bounds
+    rest_s, rest_gpu_s = (outcome.rest.seconds, outcome.learner_gpu_s) if scope == "step" else (0.0, 0.0)
     times = min(bound.shortest_s() for bound in bounds) * np.geomspace(1.0, FURTHEST, 40)
     least = np.array([min(bound.gpu_seconds(t * (1 + 1e-9)) for bound in bounds) for t in times])
     known = np.isfinite(least)
-    curve = {"step_s": times[known] + rest.seconds, "step_gpu_s": least[known] + outcome.learner_gpu_s}
-    return pd.DataFrame(curve).assign(row="bound", policy="bound")
+    curve = {"time_s": times[known] + rest_s, "gpu_s": least[known] + rest_gpu_s}
+    return pd.DataFrame(curve).assign(row="bound", scope=scope, policy="bound")
 
 
-def whole(found: Numbers) -> pd.DataFrame:
+def rows_of(found: Numbers, row: str, scope: str = "step") -> pd.DataFrame:
+    """The rows of one kind and scope."""
+    return found.table[(found.table["row"] == row) & (found.table["scope"] == scope)]
+
+
+def whole(found: Numbers, scope: str = "step") -> pd.DataFrame:
     """Sums over the steps, by policy."""
-    return found.table[found.table["row"] == "total"].set_index("policy")
+    return rows_of(found, "total", scope).set_index("policy")
 
 
 def plot(setting: Setting, found: Numbers) -> go.Figure:
     """Time and cost of every step, and the bound."""
-    each = found.table[found.table["row"] == "step"]
-    curve = found.table[found.table["row"] == "bound"]
+    each, curve = rows_of(found, "step"), rows_of(found, "bound")
     fig = go.Figure()
     fig.add_scatter(
-        x=curve["step_s"], y=curve["step_gpu_s"], mode="lines", name="bound: no step can be below", hoverinfo="skip",
+        x=curve["time_s"], y=curve["gpu_s"], mode="lines", name="bound: no step can be below", hoverinfo="skip",
         line={"color": BOUND, "width": 1.5, "dash": "dash"},
     )  # fmt: skip
     for policy, (name, colour, symbol) in STAGES.items():
         own = each[each["policy"] == policy]
         marker = {"color": colour, "symbol": symbol, "size": 10, "line": {"width": 1, "color": "#444444"}}
         fig.add_scatter(
-            x=own["step_s"], y=own["step_gpu_s"], mode="markers", name=name, marker=marker, customdata=own["step"],
+            x=own["time_s"], y=own["gpu_s"], mode="markers", name=name, marker=marker, customdata=own["step"],
             meta={"customdata": "step"},
             hovertemplate=f"{name}<br>step %{{customdata}}: %{{x:.2f}} s, %{{y:.0f}} GPU-seconds<extra></extra>",
         )  # fmt: skip
     fig.update_xaxes(title="time of the whole step (s)")
     fig.update_yaxes(title="cost of the whole step (GPU-seconds)")
-    fig.update_xaxes(range=[curve["step_s"].min() - 0.2, each["step_s"].max() + 0.3])
+    fig.update_xaxes(range=[curve["time_s"].min() - 0.2, each["time_s"].max() + 0.3])
     fig.update_yaxes(rangemode="tozero")
     note = "GSM8K (length model), GRPO, Qwen2.5-3B; further to the lower left is better"
     return styled(fig, TITLE, note, legend={**WIDE_LEGEND, "y": -0.14}, height=640)
@@ -130,7 +140,10 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
 
 def caption(setting: Setting, found: Numbers) -> Caption:
     """See ``Caption``."""
-    sums = whole(found)
+    sums, alone = whole(found), whole(found, "generation")
+    generation = ", ".join(
+        f"{STAGES[p][0].split()[0]} {alone.loc[p, 'speedup']:.2f}x and {alone.loc[p, 'cost_saved']:.0%}" for p in IDEAS[1:]
+    )
     said = [
         f"{name.split(',')[0].split(':')[0]} {sums.loc[p, 'speedup']:.2f}x, {sums.loc[p, 'cost_saved']:.0%}, share "
         f"{sums.loc[p, 'share']:.0%}" for p, (name, *_) in STAGES.items() if p != "static"
@@ -139,8 +152,9 @@ def caption(setting: Setting, found: Numbers) -> Caption:
         "Nothing: it needs several steps with prompts that come back.",
         f"Lengths and prompts are the stated model of GSM8K. {setting.machine.about}.",
         "A scatter of the same four systems with static and oracle points, as a picture only.",
-        "Times faster than (a), cost saved, and share of the possible, over all steps: " + "; ".join(said) + ". Giving GPUs "
-        "back when an actor is done is part of (c); the bound charges every prompt once, as deduplicated prefill does.",
+        f"Times faster than (a), cost saved, and share of the possible, over all steps: {'; '.join(said)}. Generation "
+        f"alone: {generation}. Giving GPUs back when an actor is done is part of (c); the bound charges every prompt "
+        "once, as deduplicated prefill does.",
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
 from rlhfless.paper.parts import Caption, Numbers, PaperFigure
 from rlhfless.paper.variants import FixedActors
-from rlhfless.paper.workloads import History, Sources, modelled
+from rlhfless.paper.workloads import History, Sources, about_logs, modelled
 from rlhfless.plots.style import styled
 from rlhfless.trace import allocation_metrics
 
@@ -141,7 +141,7 @@ def caption(setting: Setting, found: Numbers) -> Caption:
     """See ``Caption``."""
     return Caption(
         "The public log's lengths, where the text says 'log'." if len(cost_saved(found)) > 1 else "Nothing: no log is at hand.",
-        f"Lengths of the 4 steps are the stated model of GSM8K. {setting.machine.about}.",
+        f"Lengths of the 4 steps are the stated model of GSM8K. {setting.machine.about}.{about_logs(found.table['basis'])}",
         "12.8 % lower cost than RLHFuse's global cut without ranking (PPO, GSM8K, 3 actors, 4 steps, trace replay).",
         "RLHFuse cuts at 20 % unfinished here, the share that is reported as best; the paper does not say at which share it "
         f"ran it. Of what is possible in generation alone the policies take: {shares(found)}.",

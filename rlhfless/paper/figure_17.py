@@ -16,7 +16,7 @@ from rlhfless.paper.draw import WIDE_LEGEND
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
 from rlhfless.paper.parts import Caption, Numbers, PaperFigure
-from rlhfless.paper.workloads import Sources, modelled
+from rlhfless.paper.workloads import Sources, about_logs, modelled
 from rlhfless.plots.palette import IDLE, PHASE_STYLES, YELLOW
 from rlhfless.plots.style import styled
 
@@ -131,7 +131,7 @@ def _caption(setting: Setting, found: Numbers, printed: str) -> Caption:
     basis = "GRPO lengths from a public log" if "log" in set(found.table["basis"]) else "no lengths"
     return Caption(
         f"{basis[0].upper()}{basis[1:]}.",
-        f"{setting.machine.about}. PPO lengths: the stated length model of GSM8K.",
+        f"{setting.machine.about}. PPO lengths: the stated length model of GSM8K.{about_logs(found.table['basis'])}",
         printed,
         "Of the naive system's GPU-seconds these are idle: "
         + ", ".join(shares)

@@ -15,7 +15,6 @@ from rlhfless.paper import figure_03c, figure_10, figure_12, figure_13, figure_1
 from rlhfless.paper.draw import spread
 from rlhfless.paper.parts import Numbers
 
-SAME = 0.01  # costs that differ by less count as the same
 NO_BOUND = "no bound is known"
 
 
@@ -103,10 +102,12 @@ def _simulated(found: Numbers) -> list[Row]:
         ),
         Row(
             "16", "time that planning a step takes", "at most 30 ms",
-            f"RLHFless' rule at most {most['rlhfless']:,.0f} ms, ours {most['solver+replan']:,.0f} ms (CPU time)", NO_BOUND,
+            f"RLHFless' rule at most {most['rlhfless']:,.0f} ms, ours {most['solver+replan']:,.0f} ms (CPU time, planned once)",
+            NO_BOUND,
             f"{'Kept' if within else 'Not kept'} by our implementation of its rule, which times every number of actors "
             f"exactly, over 8 scenarios of lengths. It is at most {figure_16.planning_share(found, 'rlhfless'):.1%} of a "
-            f"step, ours {figure_16.planning_share(found, 'solver+replan'):.1%}.",
+            f"step, ours {figure_16.planning_share(found, 'solver+replan'):.1%}. For the least of three see the table \"Large "
+            "clusters\" in tests/benchmarks/README.md.",
         ),
     ]  # fmt: skip
 
@@ -175,26 +176,16 @@ def _predictor(found: Numbers) -> list[Row]:
     ]  # fmt: skip
 
 
-def _sides(more: Mapping[str, float]) -> str:
-    """On which histories a smaller tau saves nothing more, and on which it does."""
-    ended = [label for label, value in more.items() if value < SAME]
-    goes_on = [label for label, value in more.items() if value >= SAME]
-    if not goes_on:
-        return f"No further saving of {SAME:.0%} or more on any of them."
-    return f"Further savings of {SAME:.0%} or more on {', '.join(goes_on)}{' alone' if ended else ''}."
-
-
 def _parameters(found: Numbers) -> list[Row]:
     """tau, lambda and the window."""
-    tau = {label: figure_15.saved(own, 0.3, 0.5) for label, own in figure_15.curves(found, "tau").items()}
+    tau = figure_15.saved_below_half(found)
     places = {label: figure_15.ranks_of_choice(own, 0.7) for label, own in figure_15.curves(found, "lambda").items()}
     count = found.table[found.table["panel"] == "lambda"]["parameter"].nunique()
     wide = figure_15.window_spread(found)
     return [
         Row(
             "15", "tau from which a smaller one saves no further cost", "tau <= 0.5",
-            "from 0.5 to 0.3 another " + ", ".join(f"{value:+.1%} ({label})" for label, value in tau.items()), NO_BOUND,
-            f"Of the cost of generation on 3 actors. {_sides(tau)}",
+            figure_15.said_of(tau), NO_BOUND, f"Of the cost of generation on 3 actors. {figure_15.sides(tau)}",
         ),
         Row(
             "15", "lambda = 0.7 among 0.3 to 0.9", "second-shortest time, second-lowest cost",

@@ -6,6 +6,7 @@ never part of the project; where they are not there, the stated model takes thei
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,20 +33,14 @@ class History:
     """A log of lengths over several visits of its prompts.
 
     Attributes:
-        name: of the data set. basis: ``log``, ``shipped run`` or ``length model``. about: one sentence.
+        name: of the data set. basis: ``log``, ``shipped run`` or ``length model``.
         rollouts: validated rows of one run. response_limit: the longest response that was allowed.
     """
 
     name: str
     basis: str
-    about: str
     rollouts: pd.DataFrame
     response_limit: int
-
-    @property
-    def label(self) -> str:
-        """For legends: ``GSM8K (log)``."""
-        return f"{self.name} ({self.basis})"
 
     @property
     def measured(self) -> bool:
@@ -74,8 +69,13 @@ def modelled(
     """A history from a length model, with about so many responses in a step."""
     prompts = max(1, responses // samples) * steps_per_epoch
     rows = model.rollouts(prompts, samples, epochs, steps_per_epoch, seed)
-    each = f"{prompts // steps_per_epoch} prompts x {samples} responses a step"
-    return History(model.name, "length model", f"{each}, {epochs} epochs: {model.basis}", rows, model.response_limit)
+    return History(model.name, "length model", rows, model.response_limit)
+
+
+def about_logs(bases: Iterable[str]) -> str:
+    """What a caption has to say of GSM8K's log, from a blank on; nothing where no log is among the bases."""
+    said = " The GSM8K log does not tell prompt lengths: they count as 0 in prefill and learning."
+    return said if "log" in set(bases) else ""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,8 @@ class Sources:
         return path if path is not None and path.is_file() else None
 
     def gsm8k(self, samples: int) -> History:
-        """GSM8K: the second visit of 128 prompts in a public GRPO log, else the length model.
+        """GSM8K: the second visit of 128 prompts in a public GRPO log, 32 optimizer steps after the first, else the length
+        model. The log's cap is 512 tokens, which 17 % of the responses reach; see ``about_logs`` for what it does not tell.
 
         Args:
             samples: responses of each prompt, of the 8 that were logged.
@@ -124,11 +125,7 @@ class Sources:
                 "response_tokens": log["response_tokens"], "finish_reason": np.where(log["hit_cap"] == 1, "length", "stop"),
             }
         )  # fmt: skip
-        about = (
-            f"public log of a GRPO run on GSM8K, cap of 512 tokens, 17 % of the responses at it: 128 prompts x {samples} "
-            "responses, predicted from their visit 32 optimizer steps earlier; prompt lengths unknown, so they count as 0"
-        )
-        return History("GSM8K", "log", about, validate("rollouts", rows), 512)
+        return History("GSM8K", "log", validate("rollouts", rows), 512)
 
     def mean_lengths(self) -> dict[str, pd.DataFrame]:
         """Data set to ``step, mean_tokens`` of the public logs: GSM8K's 40 optimizer steps, and ``STEP_LOGS``."""
@@ -145,7 +142,8 @@ class Sources:
         return found
 
     def math500(self) -> History | None:
-        """MATH-500 before and after 50 GRPO steps, one response a prompt; None without the log."""
+        """MATH-500 before and after 50 GRPO steps of a 1.5B reasoning model, one response a prompt, cap of 4,096 tokens: no
+        data set of the paper, but real lengths with a long tail; None without the log."""
         path = self._file(MATH_LOG)
         if path is None:
             return None
@@ -158,11 +156,7 @@ class Sources:
                 "finish_reason": np.where(log["hit_cap"] == 1, "length", "stop"),
             }
         )  # fmt: skip
-        about = (
-            "public log of a 1.5B reasoning model on 500 MATH problems, cap of 4,096 tokens, before and after 50 steps of "
-            "GRPO; no data set of the paper, but real lengths with a long tail"
-        )
-        return History("MATH-500", "log", about, validate("rollouts", rows), 4096)
+        return History("MATH-500", "log", validate("rollouts", rows), 4096)
 
     @staticmethod
     def shipped() -> History:
@@ -173,7 +167,4 @@ class Sources:
             history = modelled(replace(GSM8K, drift=0.02), 8, responses=1024, epochs=15)
             return history
         rows = read_trace(folder).rollouts
-        about = (
-            "this project's own recorded GRPO run (arithmetic, 15 epochs of 128 prompts x 8 samples), an epoch in every step"
-        )
-        return History("arithmetic", "shipped run", about, rows.assign(step=rows["epoch"]), 320)
+        return History("arithmetic", "shipped run", rows.assign(step=rows["epoch"]), 320)

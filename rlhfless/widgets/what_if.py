@@ -184,7 +184,7 @@ class WhatIf:
             logged.predicted.points, setting.cluster, setting.latency, setting.rest,
             points=FRONT_POINTS, admission=setting.admission,
         )  # fmt: skip
-        bound = clairvoyant_bound(logged.truth, setting.cluster, setting.latency)
+        bound = clairvoyant_bound(logged.truth, setting.cluster, setting.latency, admission=setting.admission)
         rows = [self._row(THIS_PLAN, planned.record, bound)]
         for name in POLICIES:
             if not wanted():

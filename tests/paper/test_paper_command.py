@@ -79,6 +79,18 @@ def test_all_figures_are_made_fast_and_alike(tmp_path: Path) -> None:
         write_figures(tmp_path / out, fast=True, sources=Sources.beside())
     assert len(same_tables(tmp_path / "one", tmp_path / "two")) == len(FIGURES)
     assert (tmp_path / "one" / "figure_10_measured.csv").is_file()
+    simulated = pd.read_csv(tmp_path / "one" / "figure_16.csv")
+    policies = simulated[simulated["policy"] != "bound"]
+    assert (policies["gpu_s"] >= policies["bound_gpu_s"] * (1 - 1e-9)).all()
+    assert (policies["speedup"] <= policies["most_speedup"] * (1 + 1e-9)).all()
+    assert (policies["cost_saved"] <= policies["most_cost_saved"] + 1e-9).all()
+    keys = ["nodes", "response_limit", "policy"]
+    step, alone = (
+        policies[(policies["naive"] == "static") & (policies["scope"] == s)].set_index(keys) for s in ("step", "generation")
+    )
+    gpus = (step["gpu_s"] - alone["gpu_s"]) / (step["time_s"] - alone["time_s"])
+    share = gpus / (8 * step.index.get_level_values("nodes"))
+    assert share.max() == pytest.approx(1.0), "all GPUs, when all actors are held, and never more"
     findings = pd.read_csv(tmp_path / "one" / "findings_measured.csv")
     assert not findings.isna().to_numpy().any()
     assert not findings.map(lambda text: "{" in text).to_numpy().any()
