@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -239,9 +240,12 @@ def test_a_killed_actor_is_lost_with_a_reason_and_others_go_on(noted: RayPool, f
 
 @dataclass
 class KillOther(Kill):
-    """Kills actor 1 once another one has ended."""
+    """Kills actor 1 once it decodes and another one has ended; the driver goes on meanwhile, as it has to be told of both."""
 
     def __call__(self) -> None:
+        threading.Thread(target=self._kill, daemon=True).start()
+
+    def _kill(self) -> None:
         until(lambda: len(details(self.pool.record, "ready")) == 2, "both are ready")
         self.killed = int(details(self.pool.record, "ready")["actor-1"]["pid"])
         os.kill(self.killed, signal.SIGKILL)
