@@ -160,7 +160,7 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
     """Relative time, relative cost and share of the possible, for whole steps (left) and generation alone (right); below, what
     the batch changes."""
     fig = make_subplots(
-        rows=4, cols=2, vertical_spacing=0.05, horizontal_spacing=0.06, row_heights=[0.26, 0.26, 0.26, 0.22],
+        rows=4, cols=2, vertical_spacing=0.05, horizontal_spacing=0.06, row_heights=[0.25] * 4,
         specs=[[{}, {}], [{}, {}], [{}, {}], [{}, {}]], column_titles=["the whole step", "generation alone"],
     )  # fmt: skip
     names = [name for name in LABELS if name in set(cells(found)["policy"])]
@@ -204,10 +204,10 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
     low += (
         "<br>lengths: a public log where it says so, else stated models; last row: PPO, GSM8K (model), by responses of a step"
     )
-    fig = styled(fig, TITLE, low, height=1250, legend={**WIDE_LEGEND, "y": -0.06}, margin={"l": 70, "r": 24, "t": 112, "b": 60})
+    fig = styled(fig, TITLE, low, height=1330, legend={**WIDE_LEGEND, "y": -0.06}, margin={"l": 70, "r": 24, "t": 112, "b": 60})
     for axis in ("yaxis7", "yaxis8"):  # the labels of the cells stand between the third row and the fourth
         bottom, top = fig.layout[axis].domain
-        fig.layout[axis].domain = (bottom, bottom + (top - bottom) * 0.62)
+        fig.layout[axis].domain = (bottom, bottom + (top - bottom) * 0.5)
     return fig
 
 

@@ -1,0 +1,55 @@
+"""What steps are charged after generation, and what planning is said to take."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from paper_samples import table
+
+from rlhfless.paper.comparison import compare
+from rlhfless.paper.figure_16 import Timed
+from rlhfless.paper.lengths import GSM8K
+from rlhfless.paper.machine import QWEN_3B_L40S
+from rlhfless.paper.workloads import modelled
+from rlhfless.scheduling.fixed import Static
+
+
+def after_generation(name: str, *keys: str, **where: str) -> pd.DataFrame:
+    """``gpus``: the mean that each policy of a figure is charged from the end of generation to the end of the step."""
+    rows = table(name, **where)
+    by = rows[rows["policy"] != "bound"].pivot_table(index=["policy", *keys], columns="scope", values=["time_s", "gpu_s"])
+    rest = by.xs("step", axis=1, level="scope") - by.xs("generation", axis=1, level="scope")
+    return pd.DataFrame({"gpus": rest["gpu_s"] / rest["time_s"]}).reset_index()
+
+
+def test_no_step_is_charged_more_gpus_than_the_cluster_has_when_generation_is_over() -> None:
+    most = 16 * (1 + 1e-9)  # the testbed's
+    charged = [
+        after_generation("10", "panel", "algorithm", "data_set", "responses"),
+        after_generation("11", "step", row="step"),
+        after_generation("12", panel="total"),
+    ]
+    for found_here in charged:
+        assert (found_here["gpus"] <= most).all()
+        assert (found_here.query("policy == 'static'")["gpus"].round(6) == 8 + 3 * 2).all(), "the learner's and 3 actors'"
+    for name in ("2b", "17"):
+        parts = table(name).pivot_table(index=["algorithm", "policy"], columns=["of", "part"], values="amount")
+        after = parts["cost"][["waiting", "prepare", "learn"]].sum(axis=1) / parts["time"][["prepare", "learn"]].sum(axis=1)
+        assert (after <= most).all()
+
+
+@pytest.mark.parametrize(("actors", "gpus"), [(3, 14), (4, 16), (8, 16)])
+def test_a_learner_takes_gpus_from_waiting_actors_where_no_others_are_left(actors: int, gpus: int) -> None:
+    history = modelled(GSM8K, 1, responses=16, epochs=2)
+    outcome = compare(history, QWEN_3B_L40S, "PPO", [Static(actors, name="static")])
+    steps = outcome.steps
+    after = (steps["step_gpu_s"] - steps["generation_gpu_s"]) / (steps["step_s"] - steps["generation_s"])
+    assert after.tolist() == pytest.approx([gpus])
+    waiting = (steps["step_idle_gpu_s"] - steps["generation_idle_gpu_s"]) / outcome.rest.seconds
+    assert waiting.tolist() == pytest.approx([gpus - 8])
+
+
+def test_every_plan_of_a_timed_policy_has_its_own_cpu_time() -> None:
+    timed = Timed(Static(3, name="static"))
+    outcome = compare(modelled(GSM8K, 1, responses=16, epochs=4), QWEN_3B_L40S, "PPO", [timed])
+    assert len(timed.cpu_s) == len(outcome.steps) == 3
