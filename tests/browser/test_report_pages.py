@@ -19,8 +19,8 @@ QUICK = "trl"  # opened with every change, and with the older plotly
 GSM8K = ROOT.parent / "shared" / "data" / "grpo-gsm8k-lengths" / "areal_s0_lengths.csv"
 TRL = ROOT / "tests" / "trace" / "importers" / "golden" / "trl"
 MAPS = [word for one in ("prompt_id=prompt_index", "sample=rollout", "step=visit") for word in ("--map", one)]
-OF_A_TRACE = ["What was executed", "What better schedules would have done", "Time against cost"]
-OF_A_LOG = ["In short", "Your run", "What could be saved", "What if", "What to change", *OF_A_TRACE[1:], "How the log was read"]
+OF_A_TRACE = ["What was executed", "What could be saved", "What better schedules would have done", "Time against cost"]
+OF_A_LOG = ["In short", "Your run", "What could be saved", "What if", "What to change", *OF_A_TRACE[2:], "How the log was read"]
 SOURCES = {  # words of the command, sections of the page
     "arithmetic-grpo": ([str(ROOT / "data" / "traces" / "arithmetic-grpo")], OF_A_TRACE),
     "grpo-gsm8k-lengths": ([str(GSM8K), *MAPS, "--response-limit", "512"], OF_A_LOG),
