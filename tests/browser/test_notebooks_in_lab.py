@@ -6,6 +6,7 @@ opened with the outputs of the one run that ``tests/test_notebook.py`` looks at,
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ EXECUTED = sorted(
     for path in (ROOT / "notebooks").rglob("[0-9]*.ipynb")  # the dashboard is a page of its own
     if path.stem not in LIVE and not path.parent.name.startswith(".")
 )
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 DRAWN = "(count) => [...document.querySelectorAll('.js-plotly-plot')].filter((one) => one._fullData).length >= count"
 DATA = "[...document.querySelectorAll('.jp-Notebook .js-plotly-plot')].map((one) => one._fullData.map((t) => t.type))"
 
@@ -33,7 +35,8 @@ def told(cells: list[Any]) -> tuple[list[str], list[list[str]]]:
     lines, figures = [], []
     for output in (output for cell in cells if cell.cell_type == "code" for output in cell.outputs):
         if output.output_type == "stream" and output.name == "stdout":
-            printed = [line.split("\r")[-1].strip() for line in output.text.split("\n")]
+            text = COLOURS.sub("", output.text)  # JupyterLab shows colours, not their codes
+            printed = [line.split("\r")[-1].strip() for line in text.split("\n")]
             lines += [line for line in printed if line][:1]
         if PLOTLY in output.get("data", {}):
             figures.append([trace["type"] for trace in output["data"][PLOTLY]["data"]])
