@@ -21,6 +21,9 @@ from rlhfless.executor import ray_sweeper
 
 OBJECT_STORE_BYTES = 512 * 2**20
 START_TRIES = 3
+PATIENT = {"RAY_core_worker_rpc_server_reconnect_timeout_base_s": "30"}
+"""Ray's environment for a busy machine: by default a program that the head node does not reach for 1 s counts as dead, as a
+raylet knows of its workers only (``NodeManager::HandleIsLocalWorkerDead``), and all of its actors are killed."""
 
 
 def import_ray() -> Any:
@@ -93,7 +96,7 @@ class RayCluster:
         script = [sys.executable, "-I", ray_sweeper.__file__, str(self._folder), *me]
         self._sweeper = subprocess.Popen(script, stdin=subprocess.PIPE, start_new_session=True)
         try:
-            with _environment({"PYTHONPATH": _with_own_code()}), _loopback():
+            with _environment({"PYTHONPATH": _with_own_code(), **PATIENT}), _loopback():
                 self._start_ray(gpus)
         except BaseException:
             self.close()

@@ -170,6 +170,8 @@ class Member:
             return f"cannot be heard: what it said did not come here within {HEARD_S:g} s"
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         telling = next((line for line in lines if re.search(r"dead because|Worker|exit|killed", line)), lines[0])
+        if "all references to the actor were removed" in telling:
+            telling += " (this program has one; Ray says so, too, where its head node cannot reach the program)"
         return f"died: {telling}"
 
 
