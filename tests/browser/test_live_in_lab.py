@@ -110,12 +110,10 @@ def test_a_training_run_shows_reward_length_actors_and_cost(lab: Lab, folder: Pa
     wait_drawn(page, "timeline")
     button(page, "run").click()
     wait_text(page, "facts", "done")
-    page.wait_for_function("(which) => document.querySelector(which)._fullData.length === 5", arg=pane("curves"))
-    curves = {one["name"]: one["y"] for one in plotly_data(page, pane("curves"), ["name", "y"])}
-    assert {"mean reward", "mean length (tokens)", "actors", "idle share of GPU-seconds", "GPU-seconds, static = 1"} == set(
-        curves
-    )
-    assert all(len(values) == 2 for values in curves.values())
+    both = "(which) => document.querySelector(which)._fullData.filter((one) => one.y.length === 2).length === 5"
+    page.wait_for_function(both, arg=pane("curves"), timeout=1e3 * PATIENCE_S)
+    curves = {one["name"] for one in plotly_data(page, pane("curves"), ["name"])}
+    assert curves == {"mean reward", "mean length (tokens)", "actors", "idle share of GPU-seconds", "GPU-seconds, static = 1"}
     facts = page.locator(pane("facts")).inner_text()
     assert re.search(r"2, 0 left\s+complete steps", facts)
     for meter in ("GPU-seconds", "cost", "idle share", "generation, against static", "actors"):
