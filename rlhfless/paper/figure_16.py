@@ -6,9 +6,8 @@ printed, so everything is compared with 3 actors and with all that fit.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -22,8 +21,7 @@ from rlhfless.paper.parts import Caption, Numbers, PaperFigure
 from rlhfless.paper.workloads import Sources, modelled
 from rlhfless.plots.palette import ORANGE
 from rlhfless.plots.style import styled
-from rlhfless.scheduling import PlanningInput, SchedulingPolicy
-from solver.plan import Plan
+from rlhfless.scheduling.timed import TimedPolicy
 
 TITLE = "Figure 16: up to 160 H100, Llama2-70B"
 PAPER_SPEEDUP, PAPER_COST_SAVED, PAPER_PLANNING_S = 1.23, 0.387, 0.030
@@ -54,31 +52,6 @@ class Setting:
     seed: int = 0
 
 
-@dataclass
-class Timed:
-    """Another policy, with the CPU seconds of every plan of it, which a busy machine changes less than elapsed ones."""
-
-    base: SchedulingPolicy
-    cpu_s: list[float] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        """The policy's own."""
-        return self.base.name
-
-    @property
-    def clairvoyant(self) -> bool:
-        """The policy's own."""
-        return self.base.clairvoyant
-
-    def plan(self, given: PlanningInput) -> Plan:
-        """See ``SchedulingPolicy``."""
-        began = time.process_time()
-        plan = self.base.plan(given)
-        self.cpu_s.append(time.process_time() - began)
-        return plan
-
-
 def lengths(limit: int) -> LengthModel:
     """Responses whose typical length is a quarter of the limit."""
     basis = "stated: median at a quarter of the limit, standard deviations 0.5 over prompts and 0.3 within one"
@@ -93,7 +66,7 @@ def numbers(setting: Setting, sources: Sources) -> Numbers:
         history = modelled(lengths(limit), setting.samples, responses=setting.responses, epochs=2, seed=setting.seed)
         for nodes in setting.nodes:
             machine = replace(setting.machine, nodes=nodes)
-            policies = [Timed(policy_named(name, machine.static_actors)) for name in setting.policies]
+            policies = [TimedPolicy(policy_named(name, machine.static_actors)) for name in setting.policies]
             outcome = compare(history, machine, "GRPO", policies, admission="preempt", seed=setting.seed)
             cell = {"response_limit": limit, "nodes": nodes}
             taken = {policy.name: iter(policy.cpu_s) for policy in policies}  # of each policy in the order of steps, as here

@@ -46,10 +46,11 @@ from rlhfless.latency.effects import (
     StartDelays,
     Stragglers,
 )
-from rlhfless.scheduling import POLICIES, PlanningInput, SchedulingPolicy, make_policy
+from rlhfless.scheduling import POLICIES, make_policy
+from rlhfless.scheduling.timed import TimedPolicy
 from rlhfless.simulate import Setting, logged_steps, simulate
 from rlhfless.trace import validate
-from solver import Cluster, Plan
+from solver import Cluster
 
 PROFILE, GPUS_PER_NODE, GPUS_PER_ACTOR = "h100-llama2-70b-tp2", 8, 2
 NODES, LIMITS, BATCH = (2, 5, 10, 20), (2048, 4096, 8192), 512
@@ -75,21 +76,6 @@ class Cell:
     policy: str
     label: str = ""
     how: Mapping[str, Any] = field(default_factory=dict)
-
-
-class Timed:
-    """A policy with the seconds of CPU that each of its plans took."""
-
-    def __init__(self, policy: SchedulingPolicy) -> None:
-        self._policy, self.name, self.clairvoyant = policy, policy.name, policy.clairvoyant
-        self.cpu_s: list[float] = []
-
-    def plan(self, given: PlanningInput) -> Plan:
-        """See ``SchedulingPolicy``."""
-        began = time.process_time()
-        plan = self._policy.plan(given)
-        self.cpu_s.append(time.process_time() - began)
-        return plan
 
 
 def rollouts(batch: int, limit: int, seed: int = 0) -> pd.DataFrame:
@@ -176,7 +162,7 @@ def planning(
 def measure(cell: Cell) -> Row:
     """The row of a cell, over the steps with history."""
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
-    policy = Timed(make_policy(cell.policy))
+    policy = TimedPolicy(make_policy(cell.policy))
     result = simulate(rollouts(cell.batch, cell.limit), setting(cell.nodes, cell.limit, **cell.how), [policy])
     known = result.steps["has_history"].to_numpy()
     own, cpu_s = result.steps[known], np.array(policy.cpu_s)[known]

@@ -7,11 +7,11 @@ import pytest
 from paper_samples import table
 
 from rlhfless.paper.comparison import compare
-from rlhfless.paper.figure_16 import Timed
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S
 from rlhfless.paper.workloads import modelled
 from rlhfless.scheduling.fixed import Static
+from rlhfless.scheduling.timed import TimedPolicy
 
 
 def after_generation(name: str, *keys: str, **where: str) -> pd.DataFrame:
@@ -50,6 +50,6 @@ def test_a_learner_takes_gpus_from_waiting_actors_where_no_others_are_left(actor
 
 
 def test_every_plan_of_a_timed_policy_has_its_own_cpu_time() -> None:
-    timed = Timed(Static(3, name="static"))
+    timed = TimedPolicy(Static(3, name="static"))
     outcome = compare(modelled(GSM8K, 1, responses=16, epochs=4), QWEN_3B_L40S, "PPO", [timed])
     assert len(timed.cpu_s) == len(outcome.steps) == 3
