@@ -30,9 +30,12 @@ Timed = Callable[[int], tuple[GroupTimes, IntArray]]
 
 
 def sizing_key(time_s: FloatArray, cost: FloatArray, objective: Objective) -> Key:
-    """What right-sizing minimises, for (S,) times and costs of the whole step: how far a limit is missed, then the other
-    quantity; or the logarithm of ``T^w C^(1-w)``."""
-    time, paid = objective.risk(time_s), objective.risk(cost)
+    """``rank_key`` of (S,) times and costs of the whole step, at the objective's risk."""
+    return rank_key(objective.risk(time_s), objective.risk(cost), objective)
+
+
+def rank_key(time: float, paid: float, objective: Objective) -> Key:
+    """What right-sizing minimises: how far a limit is missed, then the other quantity; or the logarithm of ``T^w C^(1-w)``."""
     if objective.deadline_s is not None:
         return (max(0.0, time - objective.deadline_s), paid)
     if objective.budget is not None:

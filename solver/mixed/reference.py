@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solver.counts import rank_key
 from solver.mixed.rounding import Filled
 from solver.mixed.taking import iterations_and_calls, prefills_of
 from solver.mixed.work import MixedWork
@@ -75,7 +76,7 @@ def random_groups(work: MixedWork, workload: Workload, worth: Worth, seed: int, 
     def best(how: Shape) -> list[tuple[list[tuple[int, IntArray]], tuple[tuple[bool, ...], float, float]]]:
         shapes: dict[tuple[int, int], tuple[float, float]] = {}
         timed = [(split, _timed(work, split, worth, shapes, how)) for split in splits]
-        return sorted(timed, key=lambda pair: _key(pair[1][1], pair[1][2], worth))[:FOLLOWED]
+        return sorted(timed, key=lambda pair: rank_key(*worth.step(pair[1][1], pair[1][2]), worth.objective))[:FOLLOWED]
 
     if len(splits) > FOLLOWED:
         splits = [split for split, _ in best(about_iterations_and_calls)]
@@ -178,15 +179,3 @@ def about_iterations_and_calls(work: MixedWork, chosen: IntArray, slots: int) ->
     span = max(full, 1.0)  # calls of those that join at random times in as many iterations, sharing one where times agree
     late = -span * math.expm1(-float(prefills[slots:].sum()) / span)
     return max(longest, full + longest / 2), at_first + late
-
-
-def _key(makespan_s: float, cost: float, worth: Worth) -> tuple[float, float]:
-    """What right-sizing minimises."""
-    time_s, cost = worth.step(makespan_s, cost)
-    objective = worth.objective
-    if objective.deadline_s is not None:
-        return (max(0.0, time_s - objective.deadline_s), cost)
-    if objective.budget is not None:
-        return (max(0.0, cost - objective.budget), time_s)
-    w = objective.time_weight
-    return (0.0, w * math.log(max(time_s, 1e-12)) + (1 - w) * math.log(max(cost, 1e-12)))
