@@ -7,8 +7,6 @@ is still of an earlier request is grey.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,7 +58,6 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         self.response: int | None = None
         self._requests = 0
         self._listening = True
-        self._greying = threading.Lock()
         self.panes = Panes(ROWS, HTML, on_click=self._clicked, on_choice=self._chosen)
         self._models = models()
         self._make_controls()
@@ -126,9 +123,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
             "usd_per_gpu_hour": float(self.price.value),
             "predictor": self.predictor.value,
         }
-        with self._greying:
-            self.panes.grey([*PLAN_PANES, *CURVE_PANES])
-            self._latest.submit((self._requests, chosen))
+        self.panes.ask([*PLAN_PANES, *CURVE_PANES], lambda: self._latest.submit((self._requests, chosen)))
 
     # --- work, in a thread -----------------------------------------------------------------------------------------------
 
@@ -143,19 +138,13 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
             return
         self.settings, self.planned, self.error = planned.settings, planned, None
         self._show_plan(planned, asked)
-        self._ungrey(newest, CURVE_PANES)
+        self.panes.answered(newest, CURVE_PANES)
         others = self.what_if.alternatives(planned, newest)
         if others is None or not newest():
             return
         self.others = others
         self._show_others(others, asked)
-        self._ungrey(newest, ())
-
-    def _ungrey(self, newest: Newest, still: Collection[str]) -> None:
-        """Leave only these panes grey, unless something else has been asked since."""
-        with self._greying:
-            if newest():
-                self.panes.grey(still)
+        self.panes.answered(newest, ())
 
     def _failed(self, error: Exception) -> None:
         """Say it where the numbers were; the figures stay grey, as they are of other settings."""

@@ -7,12 +7,14 @@ with ``Plotly.react`` from one message, whatever changed in it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from rlhfless.errors import missing_extra
+from rlhfless.widgets.latest import Newest
 
 try:
     import anywidget
@@ -65,6 +67,7 @@ class Panes(anywidget.AnyWidget):  # type: ignore[misc]
         layout = [[[name, grow] for name, grow in row] for row in rows]
         style = (HERE / "panes.css").read_text("utf-8")
         super().__init__(_esm=script(), _css=style, rows=layout, html_panes=sorted(html))
+        self._greying = threading.Lock()
         self._on_click, self._on_zoom, self._on_choice = on_click, on_zoom, on_choice
         self.on_msg(self._told)
 
@@ -80,6 +83,18 @@ class Panes(anywidget.AnyWidget):  # type: ignore[misc]
     def grey(self, names: Collection[str]) -> None:
         """Grey these panes, as what they show is being worked out anew, and no others."""
         self.stale = sorted(names)
+
+    def ask(self, names: Collection[str], submit: Callable[[], object]) -> None:
+        """Grey these panes and ask for what they are to show: no ``answered`` of an earlier request comes between."""
+        with self._greying:
+            self.grey(names)
+            submit()
+
+    def answered(self, newest: Newest, still: Collection[str]) -> None:
+        """Leave only these panes grey, unless something else has been asked since."""
+        with self._greying:
+            if newest():
+                self.grey(still)
 
     def _told(self, _: object, content: dict[str, Any], __: object) -> None:
         if "click" in content and self._on_click is not None:

@@ -6,7 +6,6 @@ shares; zooming in draws the part that is seen anew, as a finer heatmap or, once
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from rlhfless.plots import plot_timeline
@@ -31,7 +30,6 @@ class Zoom(Panes):
         self.error: Exception | None = None
         self._asked = 0
         self._wanted: tuple[float, float] | None = None
-        self._greying = threading.Lock()
         self._latest: Latest[tuple[int, tuple[float, float] | None]] = Latest(self._work, self._failed)
         self._show(0, None)
 
@@ -43,16 +41,12 @@ class Zoom(Panes):
         if between_s != self._wanted:
             self._asked += 1
             self._wanted = between_s
-            with self._greying:
-                self.grey(["timeline"])
-                self._latest.submit((self._asked, between_s))
+            self.ask(["timeline"], lambda: self._latest.submit((self._asked, between_s)))
 
     def _work(self, request: tuple[int, tuple[float, float] | None], newest: Newest) -> None:
         asked, between_s = request
         self._show(asked, between_s)
-        with self._greying:
-            if newest():
-                self.grey(())
+        self.answered(newest, ())
 
     def _show(self, asked: int, between_s: tuple[float, float] | None) -> None:
         self.between_s = between_s

@@ -63,7 +63,7 @@ def test_what_was_asked_while_a_plan_was_drawn_keeps_all_panes_grey(
     explorer: Explorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     show, after = explorer._show_plan, []
-    ungrey = explorer._ungrey
+    answered = explorer.panes.answered
 
     def interrupted(planned: object, asked: int) -> None:
         show(planned, asked)  # type: ignore[arg-type]
@@ -71,11 +71,11 @@ def test_what_was_asked_while_a_plan_was_drawn_keeps_all_panes_grey(
             explorer._ask()
 
     def watched(*given: object) -> None:
-        ungrey(*given)  # type: ignore[arg-type]
+        answered(*given)  # type: ignore[arg-type]
         after.append(list(explorer.panes.stale))
 
     monkeypatch.setattr(explorer, "_show_plan", interrupted)
-    monkeypatch.setattr(explorer, "_ungrey", watched)
+    monkeypatch.setattr(explorer.panes, "answered", watched)
     explorer._ask()
     assert explorer.wait(60)
     assert after[0] == sorted(["facts", "timeline", "actors", "responses", "response", "copy", "plane"])
