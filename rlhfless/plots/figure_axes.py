@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.plots.frames import CAPTION
+from rlhfless.plots.style import axis_keys
 
 UNITS = {
     "s": "s", "ms": "ms", "GPU-seconds": "gpu_s", "tokens": "tokens", "USD": "usd", "bytes": "bytes", "%": "percent",
@@ -26,7 +27,12 @@ Spec = Mapping[str, Any]
 def plain(text: Any) -> str:
     """Text of a figure without markup, on one line."""
     line = re.sub(r"<br\s*/?>", " ", str(text))
-    return " ".join(html.unescape(re.sub(r"<[^<>]*>", "", line)).split())
+    return " ".join(unmarked(line).split())
+
+
+def unmarked(text: str) -> str:
+    """The text without markup, as it is read."""
+    return html.unescape(re.sub(r"<[^<>]*>", "", text))
 
 
 def column_name(title: Any, otherwise: str) -> str:
@@ -105,4 +111,4 @@ class Axes:
         return str(title.get("text") or "") if isinstance(title, Mapping) else str(title)
 
     def _names(self, letter: str) -> list[str]:
-        return [letter + key[5:] for key in self._layout if re.fullmatch(rf"{letter}axis\d*", key)]
+        return [letter + key[5:] for key in axis_keys(self._layout, letter)]

@@ -6,7 +6,6 @@ pixels; ``em`` is the size of the font.
 
 from __future__ import annotations
 
-import html
 import math
 import re
 import textwrap
@@ -15,6 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from rlhfless.plots.figure_axes import unmarked
+from rlhfless.plots.style import axis_keys
+
 SMALLEST_PX = 8.0
 """Of a font: 6 points, which is still legible on paper."""
 LETTER, LINE = 0.56, 1.3  # width of a letter and height of a line, in sizes of the font
@@ -22,13 +24,13 @@ LETTER, LINE = 0.56, 1.3  # width of a letter and height of a line, in sizes of 
 
 def axes_of(layout: Mapping[str, Any], letter: str) -> list[dict[str, Any]]:
     """The axes of a letter."""
-    return [layout[key] for key in layout if re.fullmatch(rf"{letter}axis\d*", key)]
+    return [layout[key] for key in axis_keys(layout, letter)]
 
 
 def length_of(text: str) -> int:
     """Letters of the longest line, markup left out."""
     lines = re.split(r"<br\s*/?>", text)
-    return max(len(html.unescape(re.sub(r"<[^<>]*>", "", line))) for line in lines)
+    return max(len(unmarked(line)) for line in lines)
 
 
 def wrapped(text: str, width_px: float, em: float) -> str:

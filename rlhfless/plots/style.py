@@ -21,7 +21,6 @@ MOST_TICKS = 12
 MINUS = "\u2212"
 TURNS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 ISOLATE, END = "\u2068", "\u2069"
-AXIS = re.compile(r"[xy]axis\d*")
 TEMPLATE = go.layout.Template(
     {
         "layout": {
@@ -109,11 +108,16 @@ def styled(fig: go.Figure, title: str, subtitle: str = "", height: int = 420, **
     }  # fmt: skip
     so_far = fig.layout.to_plotly_json()
     line = {"gridcolor": GRID, "zerolinecolor": GRID, "automargin": True}
-    for axis in {"xaxis", "yaxis", *(name for name in so_far if AXIS.fullmatch(name))}:
+    for axis in {"xaxis", "yaxis", *axis_keys(so_far, "xy")}:
         ticks = {} if axis.startswith("x") else {"ticks": "outside", "ticklen": 5, "tickcolor": "rgba(0,0,0,0)"}
         look[axis] = {**line, **ticks}
     fig.layout = merged(so_far, look)  # at once: plotly checks and copies a layout at every update of it
     return fig.update_layout(**layout) if layout else fig
+
+
+def axis_keys(layout: Iterable[str], letters: str) -> list[str]:
+    """The keys of a layout that are axes of these letters."""
+    return [key for key in layout if re.fullmatch(rf"[{letters}]axis\d*", key)]
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
