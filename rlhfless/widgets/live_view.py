@@ -99,7 +99,8 @@ def facts(run: LiveRun) -> str:
         under_way = f"{run.look.completed:,} of {run.look.of:,} responses"
         actors = str(int(now["actors"]))
     idle = f"{total['idle_gpu_seconds'] / total['gpu_seconds']:.1%}" if total["gpu_seconds"] > 0 else "unknown"
-    against = signed_share(generation / static - 1) if static > 0 else "after the first step"
+    unknown = "unknown" if len(table) else "after the first step"
+    against = signed_share(generation / static - 1) if static > 0 else unknown
     told = pieces.cards(
         [
             ("state", run.state),

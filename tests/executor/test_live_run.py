@@ -147,11 +147,14 @@ def test_a_step_that_no_static_schedule_fits_is_no_failure(monkeypatch: pytest.M
         raise PlanningError("too few GPUs")
 
     monkeypatch.setattr("rlhfless.widgets.live_run.make_policy", refuses)
-    live_run = LiveRun(steps_of(executor(), WORK[:2]))
+    view = live(executor(), WORK[:2])
+    live_run = view.run
+    assert "<b>after the first step</b>" in view.panes.pane_facts
     live_run.run()
     assert live_run.wait(60)
     assert live_run.state == "done"
     assert live_run.table["static_cost_usd"].isna().all()
+    assert "<b>unknown</b><span>generation, against static" in view.panes.pane_facts
     assert (live_run.table["gpu_seconds"] > 0).all()
 
 
