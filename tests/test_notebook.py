@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from rlhfless.browser import find_browser
 from rlhfless.cli import main
 from rlhfless.errors import InputError
 from rlhfless.notebook import run_notebook
@@ -46,7 +46,7 @@ PAGES = {  # headings (and marks) of a notebook's page, the drawings that it has
     "08_paper/01_figures": (("1. Paper says, we find", "Figure 10", "Figure 2b", "Figure 16", "Figure 17"), 14, False),
     "07_what_if": (("2. The same without widgets", "3. Why a response", "4. Several policies"), 4, False),
 }
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+CHROMIUM = find_browser()
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 
 

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -19,8 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rlhfless.browser import BROWSERS, find_browser
+
 ROOT = Path(__file__).parents[2]
-BROWSERS = ("chromium", "google-chrome", "chrome")
 PATIENCE_S = 240.0  # of everything that is waited for: machines may be slow, and others may use them
 WIDE, TALL = {"width": 1440, "height": 900}, {"width": 1440, "height": 1900}
 LAPTOP = {"width": 1366, "height": 768}
@@ -33,14 +33,9 @@ def missing() -> str:
         import playwright  # noqa: F401
     except ImportError as error:
         return f"no browser tests: {error.name} is not installed (pip install 'rlhfless[notebook,dev]')"
-    if browser_path() is None:
+    if find_browser() is None:
         return f"no browser tests: none of {', '.join(BROWSERS)} is installed (apt-get install chromium)"
     return ""
-
-
-def browser_path() -> str | None:
-    """The browser's program."""
-    return next((found for name in BROWSERS if (found := shutil.which(name))), None)
 
 
 @contextlib.contextmanager
@@ -49,7 +44,7 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=browser_path(), args=["--no-sandbox", "--disable-gpu"])
+        opened = playwright.chromium.launch(executable_path=find_browser(), args=["--no-sandbox", "--disable-gpu"])
         try:
             yield opened
         finally:
