@@ -43,6 +43,7 @@ from rlhfless.training.trained_step import TrainedStep
 from rlhfless.training.unfinished import keep_unfinished
 from solver.objective import Objective
 from solver.plan import Plan
+from solver.remaining import RemainingLengths
 from solver.survival import from_scenarios
 from solver.workload import Workload
 
@@ -62,7 +63,9 @@ class Trainer:
         algorithm: for the model that is given with it, instead of ``config.algorithm`` and its options.
         planner: plans steps, instead of ``config.policy``.
         executor: a pool for actors on the wall clock, instead of ``config.executor``.
-        predictor: of lengths, instead of a moving average over ``config.window`` epochs.
+        predictor: of lengths, instead of a moving average over ``config.window`` epochs. Where it goes on predicting while
+            responses are decoded (``InFlightPredictor``), rules that plan anew go by that, from tokens and finished siblings:
+            the loop keeps no signals of models.
         rewards: instead of ``config.rewards``.
         callbacks: told of every step and of the end, in their order.
         resume: continue the run in ``folder``.
@@ -182,9 +185,10 @@ class Trainer:
         step, c = self.next_step, self.config
         problems = self.problems_of(step)
         workload = self.predict(problems)
-        plan = self.plan(workload)
+        remaining = self.remaining(problems, workload)
+        plan = self.plan(workload, remaining)
         try:
-            record = self.generate(plan, problems, step, workload)
+            record = self.generate(plan, problems, step, from_scenarios(workload) if remaining is None else remaining)
         except ActorError as error:
             self._keep_unfinished(error, problems, workload)
             raise
@@ -233,12 +237,23 @@ class Trainer:
         owner = np.repeat(np.arange(len(problems)), c.samples)
         return Workload(prompt_tokens, owner, predicted, response_limit=limit, scenarios=scenarios)
 
-    def plan(self, workload: Workload) -> Plan:
+    def remaining(self, problems: Sequence[Problem], workload: Workload) -> RemainingLengths | None:
+        """What the predictor says of lengths while the step that ``predict`` was asked for runs: see ``Predictor.in_flight``.
+        None where it has no forecast of its own, so that the workload's scenarios stand for it."""
+        return self.predictor.in_flight([p.prompt_id for p in problems], workload)
+
+    def plan(self, workload: Workload, remaining: RemainingLengths | None = None) -> Plan:
         """The planner's plan for a workload. It weighs generation alone: preparation and learning come after it, or have GPUs
-        of their own, and add the same to every plan."""
+        of their own, and add the same to every plan.
+
+        Args:
+            remaining: what rules that plan anew while the step runs go by; None takes the workload's scenarios.
+        """
         c = self.config
         objective, seed = Objective(c.time_weight), c.seed + self.next_step
-        given = PlanningInput(workload, self.cluster, self.latency, objective, time_limit_s=c.time_limit_s, seed=seed)
+        given = PlanningInput(
+            workload, self.cluster, self.latency, objective, time_limit_s=c.time_limit_s, seed=seed, remaining=remaining
+        )  # fmt: skip
         return self.planner.plan(given)
 
     def requests(self, problems: Sequence[Problem], step: int) -> list[Request]:
@@ -246,11 +261,13 @@ class Trainer:
         c = self.config
         return make_requests(problems, self.tokenizer, c.samples, c.response_limit, c.seed, step)
 
-    def generate(self, plan: Plan, problems: Sequence[Problem], step: int, workload: Workload | None = None) -> StepRecord:
+    def generate(
+        self, plan: Plan, problems: Sequence[Problem], step: int, forecast: RemainingLengths | None = None
+    ) -> StepRecord:
         """Run the plan on real engines, with the weights as they are now.
 
         Args:
-            workload: what was predicted, for planning anew should an actor be lost.
+            forecast: of remaining lengths, for planning anew should an actor be lost; None learns them from the step itself.
 
         Raises:
             ActorError: actors died or failed and the step could not be finished; the run goes on at this step when resumed.
@@ -262,7 +279,6 @@ class Trainer:
             return run_step(
                 plan, requests, engines, self.latency, self.cluster, charging=self.config.charging, watch=self.watch, **given
             )  # fmt: skip
-        forecast = None if workload is None else from_scenarios(workload)
         return self.pool.run_step(
             plan, requests, engines, self.latency, self.cluster, forecast=forecast, watch=self.watch, **given
         )  # fmt: skip

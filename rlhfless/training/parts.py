@@ -37,6 +37,8 @@ from rlhfless.training.run import Origin, Run
 from rlhfless.training.tasks import Task, make_task
 from solver.cluster import Cluster
 from solver.latency import LatencyModel
+from solver.remaining import RemainingLengths
+from solver.workload import Workload
 
 
 class Predictor(Protocol):
@@ -52,6 +54,8 @@ class Predictor(Protocol):
         self, prompts: Sequence[str], samples: int, answer_tokens: Mapping[str, int] | None, *, response_limit: int,
         scenarios: int, seed: int,
     ) -> Any: ...  # fmt: skip
+
+    def in_flight(self, prompt_ids: Sequence[str], workload: Workload) -> RemainingLengths | None: ...
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,54 @@
+"""A predictor that goes on predicting while responses are decoded, in the loop: its forecast is what re-planning goes by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_loop import texts
+from training_samples import config
+
+from rlhfless.executor import ProcessPool
+from rlhfless.predict import EwmaPredictor, InFlightPredictor
+from rlhfless.predict.siblings import InFlightLengths
+from rlhfless.scheduling.replan import SolverReplan
+from rlhfless.training.loop import Trainer, train
+
+HISTORY = 2  # steps before the first that has seen all 8 prompts, which is when this predictor says something of its own
+
+
+def test_replanning_goes_by_the_predictors_own_forecast(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And learning does not see it: the same texts as with another predictor."""
+    plan, own = SolverReplan.plan, list[bool]()
+
+    def noted(self: SolverReplan, given: Any) -> Any:
+        own.append(isinstance(given.remaining, InFlightLengths))
+        return plan(self, given)
+
+    monkeypatch.setattr(SolverReplan, "plan", noted)
+    options = config(policy="solver+replan", steps=4)
+    with Trainer(options, tmp_path / "inflight", model=model, predictor=InFlightPredictor(), progress=False) as trainer:
+        trainer.run()
+    assert own == [False, False, True, True]
+    train(options, tmp_path / "default", model=model)
+    assert own[4:] == [False] * 4
+    assert texts(tmp_path / "inflight") == texts(tmp_path / "default")
+
+
+@pytest.mark.parametrize(("predictor", "own"), [(InFlightPredictor, True), (EwmaPredictor, False)])
+def test_a_pool_plans_anew_after_losses_by_the_same_forecast(
+    predictor: Any, own: bool, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_step, forecasts = ProcessPool.run_step, list[Any]()
+
+    def noted(*given: Any, **named: Any) -> Any:
+        forecasts.append(named["forecast"])
+        return run_step(*given, **named)
+
+    monkeypatch.setattr(ProcessPool, "run_step", noted)
+    options = config(executor="local", gpus=1, gpus_per_node=1, policy="static", steps=HISTORY + 1)
+    with Trainer(options, model=model, predictor=predictor(), progress=False) as trainer:
+        trainer.run()
+    assert [isinstance(one, InFlightLengths) for one in forecasts] == [False] * HISTORY + [own]
+    assert all(one.response_limit == options.response_limit for one in forecasts)
