@@ -45,7 +45,7 @@ from solver import Cluster, Plan, Workload
 
 PROFILE, ACTORS = "cpu-tiny-qwen2", 2
 LEARN_IN = 2  # steps before those that are counted
-LEARN_S = {"local": 3.0, "ray": 9.0}  # of learning: more than a cold start takes, so that there is something to prewarm for
+LEARN_S = {"local": 12.0, "ray": 24.0}  # of learning: several cold starts, so that ending actors meanwhile pays
 PATIENT = Faults(silence_floor_s=120.0, start_floor_s=300.0, slow_factor=float("inf"))
 
 
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pools", nargs="+", choices=("local", "ray"), default=["local", "ray"])
     parser.add_argument("--only", nargs="+", help="life-cycles, by the beginning of their names")
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--limit", type=int, default=400, help="longest response, in tokens")
     parser.add_argument("--learn", type=float, help=f"seconds of learning after each generation (default: {LEARN_S})")
