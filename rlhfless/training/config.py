@@ -43,7 +43,7 @@ class TrainConfig:
     """One run.
 
     Attributes:
-        steps: steps of the whole run, a resumed one included.
+        algorithm: ``grpo`` or ``ppo``. steps: steps of the whole run, a resumed one included.
         pool: training prompts; an epoch visits each once. prompts_per_step, samples: the batch of a step.
         response_limit: no response gets longer.
         task: ``arithmetic``, ``gsm8k``, ``gsm8k:FILE``, or a data set with ``prompt_column`` and ``answer_column``; all but the

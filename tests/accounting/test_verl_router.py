@@ -1,6 +1,6 @@
 """The router for verl: prompts go where the plan says, others to the least loaded replica, and multi-turn requests stay.
 
-verl cannot be installed here. The base class below has the interface that verl 0.9.1 documents for routers of one's own
+verl is not installed for tests. The base class below has the interface that verl 0.9.1 documents for routers of one's own
 (`verl/workers/rollout/router.py`): constructor, sticky sessions by request, least requests in flight.
 """
 

@@ -22,7 +22,7 @@ from rlhfless.training.callbacks import Callback
 from rlhfless.training.loop import Trainer
 
 KILLS, STEPS = 20, 40
-OPTIONS: dict[str, Any] = {"steps": STEPS, "keep": 2, "policy": "solver+replan", "preparation": "overlap"}
+OPTIONS: dict[str, Any] = {"steps": STEPS, "keep": 2, "policy": "solver+replan", "preparation": "overlap", "schedule": "linear"}
 
 
 class Says(Callback):
@@ -107,5 +107,7 @@ def test_twenty_kills_change_nothing(tmp_path: Path, untrained: Path, algorithm:
         mine, other = (load_file(tmp_path / name / last) for name in ("killed", "whole"))
         assert mine.keys() == other.keys()
         assert all(torch.equal(mine[name], other[name]) for name in other)
+    mine, other = (json.loads((tmp_path / name / last.with_name("state.json")).read_text()) for name in ("killed", "whole"))
+    assert mine == other, "the schedule of the rates, and all else that the learner knows"
     left = sorted(path.name for path in (tmp_path / "killed" / "checkpoints").iterdir())
     assert left == [f"after-{STEPS - 1:06d}", f"after-{STEPS:06d}"]

@@ -1,8 +1,8 @@
-"""Makes the golden logs other than TRL's, which ``make_golden_trl.py`` makes with TRL itself.
+"""Makes the golden logs but those of TRL and verl, which their own code makes (``make_golden_trl.py``, ``make_golden_verl.py``).
 
     python tests/trace/importers/make_golden_logs.py
 
-The frameworks cannot be installed without a GPU, so the files are written by ``importer_samples.py``, with exactly the fields
+These frameworks cannot be installed without a GPU, so the files are written by ``importer_samples.py``, with exactly the fields
 that the frameworks' own code writes. They are kept so that a changed writer or importer is noticed.
 """
 
@@ -17,7 +17,7 @@ def main() -> None:
     """Write every log anew."""
     writers = {name: writer for name, (_, writer, _) in ROLLOUT_WRITERS.items()}
     writers |= {name: writer for name, (_, writer) in SCALAR_WRITERS.items()}
-    for name in writers.keys() - {"trl", "trl-scalars"}:
+    for name in writers.keys() - {"trl", "trl-scalars", "verl-v0", "verl-v1"}:
         shutil.rmtree(GOLDEN / name, ignore_errors=True)
         writers[name](GOLDEN / name, sample_rollouts())
 

@@ -56,6 +56,12 @@ def test_a_golden_log_says_what_is_known_of_it(name: str) -> None:
     assert log.summary.unknown_fields == (() if name != "verl-v0" else ("acc",))
 
 
+@pytest.mark.parametrize("name", ["verl-v0", "verl-v1"])
+def test_our_writer_of_verls_dumps_writes_the_bytes_of_verls_own(name: str, tmp_path: Path) -> None:
+    ours = ROLLOUT_WRITERS[name][1](tmp_path, sample_rollouts())
+    assert {p.name: p.read_bytes() for p in ours.iterdir()} == {p.name: p.read_bytes() for p in golden(name).iterdir()}
+
+
 def test_lengths_of_trls_own_run_are_those_that_it_generated() -> None:
     log = import_log(GOLDEN / "trl", ImportOptions(tokenizer=TOKENIZER, response_limit=24))
     assert log.rollouts is not None
