@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
 from rlhfless.plots import learning_info, plot_learning
+from rlhfless.trace import read_trace
+
+SHIPPED = Path(__file__).parents[2] / "data" / "traces" / "arithmetic-grpo"
 
 
 def a_run(algorithm: str, seed: int, rewards: list[float], tokens: list[float], actors: list[float], **measured: dict) -> dict:
@@ -55,3 +59,13 @@ def test_every_algorithm_is_drawn_with_its_seeds_and_its_accuracies() -> None:
 def test_without_steps_the_figure_says_so(runs: list[dict]) -> None:
     assert learning_info(runs).missing
     assert "no steps" in " ".join(str(note.text) for note in plot_learning(runs).layout.annotations)
+
+
+def test_in_the_shipped_run_more_actors_are_started_where_longer_responses_are_expected() -> None:
+    trace = read_trace(SHIPPED)
+    expected = trace.rollouts.groupby("step")["predicted_tokens"].mean()
+    decode = trace.allocations[trace.allocations["role"] == "decode"]
+    actors = decode.groupby("step")["holder"].nunique()
+    late = slice(4, None)  # the first epoch knows reference answers only, which are not what the model says
+    assert expected.max() > 1.3 * expected.min(), "lengths do not drift"
+    assert expected[late].rank().corr(actors[late].rank()) > 0.2

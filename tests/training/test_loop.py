@@ -91,15 +91,16 @@ def test_a_model_with_dropout_resumes_exactly_too(tmp_path: Path, model: Path, d
     assert not same_weights(tmp_path / "dry", tmp_path / "whole"), "dropout drew nothing"
 
 
-def test_a_killed_run_goes_on(tmp_path: Path, model: Path) -> None:
-    """SIGKILL somewhere in the run: the trace holds whole steps, and resuming gives the texts of an undisturbed run."""
+@pytest.mark.parametrize("charging", ["profile", "measured"])
+def test_a_killed_run_goes_on(tmp_path: Path, model: Path, charging: str) -> None:
+    """SIGKILL somewhere in the run: the trace holds whole steps, and resuming gives the rollouts of an undisturbed run."""
     out = tmp_path / "killed"
     program = textwrap.dedent(f"""
         from rlhfless.training.arithmetic import ArithmeticTask
         from rlhfless.training.loop import train
         from training_samples import config, variety
         ArithmeticTask.reward = variety
-        train(config(steps=40), {str(out)!r}, model={str(model)!r})
+        train(config(steps=40, charging={charging!r}), {str(out)!r}, model={str(model)!r})
     """)
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path}
@@ -116,9 +117,11 @@ def test_a_killed_run_goes_on(tmp_path: Path, model: Path) -> None:
     assert kept == list(range(len(kept)))
     assert len(kept) >= 2
     steps = len(kept) + 1
-    train(config(steps=steps), out, resume=True)
-    train(config(steps=steps), tmp_path / "whole", model=model)
-    assert texts(out) == texts(tmp_path / "whole")
+    train(config(steps=steps, charging=charging), out, resume=True)
+    train(config(steps=steps, charging=charging), tmp_path / "whole", model=model)
+    same = ["step", "epoch", "prompt_id", "sample", "response", "response_tokens", "finish_reason", "reward", "weights_version"]
+    ours, theirs = (read_trace(folder).rollouts[same] for folder in (out, tmp_path / "whole"))
+    pd.testing.assert_frame_equal(ours, theirs)
     assert same_weights(out, tmp_path / "whole")
 
 

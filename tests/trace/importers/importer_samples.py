@@ -1,9 +1,9 @@
 """Test writers: rollouts as every framework would have logged them.
 
-Knows the fields that each framework writes. verl's are those of its ray trainer (V0) and of its V1 trainer, whose own functions
-make its golden files (``make_golden_verl.py``); TRL's come from TRL itself (``make_golden_trl.py``). NeMo-RL's fields are those of
-its GRPO loop's ``log_data``, slime's those of ``Sample.to_dict`` and its trace events; these frameworks cannot be installed without
-a GPU, so their code is not run here.
+Knows the fields that each framework writes. verl's are those of its ray trainer (V0) and of its V1 trainer, whose own
+functions make its golden files (``make_golden_verl.py``); TRL's come from TRL itself (``make_golden_trl.py``). NeMo-RL's fields
+are those of its GRPO loop's ``log_data``, slime's those of ``Sample.to_dict`` and its trace events; these frameworks cannot be
+installed without a GPU, so their code is not run here.
 
 Rollouts have step, prompt (a number), sample, prompt_tokens (3 or more), response_tokens, finish_reason, reward,
 weights_version, start_s and end_s. One symbol is one token (``golden/trl/tokenizer.json``); a response that stopped ends

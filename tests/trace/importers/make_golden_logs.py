@@ -1,4 +1,4 @@
-"""Makes the golden logs but those of TRL and verl, which their own code makes (``make_golden_trl.py``, ``make_golden_verl.py``).
+"""Makes the golden logs but those of TRL and verl, whose own code makes them (``make_golden_trl.py``, ``make_golden_verl.py``).
 
     python tests/trace/importers/make_golden_logs.py
 

@@ -16,7 +16,6 @@ import shutil
 import sys
 import zipfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
