@@ -1,8 +1,8 @@
 """A router for verl that deals prompts as a plan says: three files beside a run's configuration.
 
-Knows verl's interface for routers of one's own (``actor_rollout_ref.rollout.router_config_path``; tried with the router of verl
-0.9.1) and plans; nothing of how plans are found. verl's log has a prompt's text, not its tokens, so prompts are recognised by the
-hash of their decoded text, in the log as in the running system.
+Knows verl's interface for routers of one's own (``actor_rollout_ref.rollout.router_config_path``; tried with the router of
+verl 0.9.1) and plans; nothing of how plans are found. verl's log has a prompt's text, not its tokens, so prompts are recognised
+by the hash of their decoded text, in the log as in the running system.
 """
 
 from __future__ import annotations
