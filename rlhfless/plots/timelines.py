@@ -144,7 +144,7 @@ def plot_timelines(traces: Mapping[str, Trace], step: int | None = None) -> go.F
     unseen = _too_short(fig, VISIBLE * end_s)
     named = set(unseen)
     for drawn in fig.data:
-        drawn.update(legendgroup=drawn.name, showlegend=drawn.name not in named)
+        drawn.update(legendgroup=drawn.name, showlegend=drawn.name not in named, meta={"y": "holder"})
         named.add(drawn.name)
     note = max(notes, key=len) + (f"; too short to be seen: {', '.join(unseen)}" if unseen else "")
     below = {"orientation": "h", "x": 0, "xanchor": "left", "y": -54 / inner, "yanchor": "top", "traceorder": "normal"}
