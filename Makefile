@@ -7,7 +7,7 @@ CLUSTER   := $(VENV)/.installed-cluster
 EXTRAS    := notebook,torch,dev
 WORKERS   ?= 2
 BESIDE    := -n $(WORKERS) --dist worksteal
-OF_PLOTLY := tests/plots tests/widgets tests/browser tests/test_magic.py
+OF_PLOTLY := tests/plots tests/widgets tests/browser tests/test_magic.py tests/test_figure_files.py tests/test_report.py
 
 AS_ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root)
 JUPYTER   := $(abspath $(VENV))/share/jupyter$${JUPYTER_PATH:+:$$JUPYTER_PATH}
@@ -65,7 +65,7 @@ test-full: $(CLUSTER)  ## the long tests
 	$(PY) -m pytest -m "full and not alone" $(BESIDE) --durations=10 --timeout=1800
 	$(PY) -m pytest -m "full and alone" --durations=10 --timeout=1800
 
-test-plotly6: $(INSTALLED)  ## figures, dashboards and reports with the older plotly, 6, from a folder of its own
+test-plotly6: $(INSTALLED)  ## figures, their files, dashboards and reports with the older plotly, 6, from a folder of its own
 	@if ! $(PY) -m pip install --quiet --upgrade --no-deps --target out/plotly6 'plotly>=6,<7'; then \
 		echo "SKIPPED test-plotly6: plotly 6 cannot be fetched"; else \
 		PYTHONPATH=$(CURDIR)/out/plotly6 $(PY) -c 'import plotly; assert plotly.__version__.startswith("6."), plotly.__version__' && \

@@ -30,6 +30,7 @@ from solver.cluster import Cluster
 from solver.latency import LatencyModel
 from solver.objective import Objective, StepRest
 from solver.remaining import RemainingLengths
+from solver.tables import rows_table
 from solver.workload import Workload
 
 SCENARIOS = 8  # samples of lengths, around the predictions, that plans are timed with
@@ -202,6 +203,24 @@ class Simulation:
             ]
 
         return {"policies": plain(self.summary()), "without_history": plain(self.summary(False))}
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        """Policy, time, cost and the least cost at that time of every policy: sums over all steps, as texts."""
+        names = ["time_s", "gpu_seconds", "bound_gpu_seconds", "cost_usd"]
+        sums = self.steps.groupby("policy", sort=False)[names].sum()
+        return [
+            (str(policy), *(f"{value:.4g}" for value in row)) for policy, row in zip(sums.index, sums.to_numpy(), strict=True)
+        ]
+
+    def __repr__(self) -> str:
+        told = (
+            f"  {name}: {time} s, {gpu} GPU-seconds (bound {bound}), {usd} USD" for name, time, gpu, bound, usd in self._rows()
+        )
+        return "\n".join([f"Simulation of {self.steps['step'].nunique()} steps", *told])
+
+    def _repr_html_(self) -> str:
+        head = ("policy", "time (s)", "GPU-seconds", "bound at that time", "cost (USD)")
+        return rows_table(f"Simulation: sums over {self.steps['step'].nunique()} steps", head, self._rows())
 
 
 def simulate(

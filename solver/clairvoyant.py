@@ -45,6 +45,7 @@ such a bound; the largest holds.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -214,18 +215,22 @@ class ClairvoyantBound:
         return low
 
     def _facts(self) -> list[tuple[str, str]]:
-        fastest = self.shortest_s()
-        if not math.isfinite(fastest):
-            return [("responses", f"{len(self.length):,}"), ("within reach", "no time")]
-        told = [("responses", f"{len(self.length):,}"), ("no policy is faster than", f"{fastest:.4g} s")]
-        least = ((f"at {factor:g} x that time", self.gpu_seconds(factor * fastest)) for factor in SHOWN)
-        return told + [(name, f"at least {cost:.4g} GPU-seconds") for name, cost in least if math.isfinite(cost)]
+        return bound_facts(len(self.length), self.shortest_s(), self.gpu_seconds, "GPU-seconds")
 
     def __repr__(self) -> str:
         return "ClairvoyantBound(" + "; ".join(f"{name} {value}" for name, value in self._facts()) + ")"
 
     def _repr_html_(self) -> str:
         return facts_table("What no policy can beat", self._facts())
+
+
+def bound_facts(responses: int, shortest_s: float, cost_at: Callable[[float], float], unit: str) -> list[tuple[str, str]]:
+    """What is told of a bound curve: the shortest time, and the least cost at some multiples of it."""
+    if not math.isfinite(shortest_s):
+        return [("responses", f"{responses:,}"), ("within reach", "no time")]
+    told = [("responses", f"{responses:,}"), ("no policy is faster than", f"{shortest_s:.4g} s")]
+    least = ((f"at {factor:g} x that time", cost_at(factor * shortest_s)) for factor in SHOWN)
+    return told + [(name, f"at least {cost:.4g} {unit}") for name, cost in least if math.isfinite(cost)]
 
 
 def clairvoyant_bound(

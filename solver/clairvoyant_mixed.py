@@ -32,12 +32,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from solver.clairvoyant import bound_facts
 from solver.cluster import Cluster, MixedCluster
 from solver.errors import PlanningError
 from solver.evaluate import ready_s
 from solver.minorants import affine_minorants
 from solver.objective import COSTS
 from solver.offers import Latencies, offers_of
+from solver.tables import facts_table
 from solver.workload import FloatArray, Workload
 
 Load = Callable[[FloatArray], FloatArray]
@@ -54,7 +56,7 @@ class MixedClairvoyantBound:
             prefill_per_token_s, join_s: (K,).
         minorants: (V, K, 3) affine minorants a, b, c of an iteration, V choices of one per offer.
         prefill_tokens: prompt tokens computed at least.
-        most_cost_per_s: of all GPUs together.
+        most_cost_per_s: of all GPUs together. unit: of costs, ``gpu_s`` or ``usd``.
     """
 
     length: FloatArray
@@ -69,6 +71,7 @@ class MixedClairvoyantBound:
     minorants: FloatArray
     prefill_tokens: float
     most_cost_per_s: float
+    unit: str = "gpu_s"
 
     def cost(self, time_s: float) -> float:
         """No policy that completes the workload within ``time_s`` costs less; infinite when none can."""
@@ -132,6 +135,17 @@ class MixedClairvoyantBound:
             low, high = (low, middle) if self.cost(middle) <= cost and math.isfinite(self.cost(middle)) else (middle, high)
         return low
 
+    def _facts(self) -> list[tuple[str, str]]:
+        return bound_facts(
+            len(self.length), self.least_time_s(math.inf), self.cost, "GPU-seconds" if self.unit == "gpu_s" else "USD"
+        )
+
+    def __repr__(self) -> str:
+        return "MixedClairvoyantBound(" + "; ".join(f"{name} {value}" for name, value in self._facts()) + ")"
+
+    def _repr_html_(self) -> str:
+        return facts_table("What no policy can beat", self._facts())
+
 
 def mixed_clairvoyant_bound(
     workload: Workload,
@@ -176,4 +190,5 @@ def mixed_clairvoyant_bound(
         minorants,
         tokens,
         float(sum(per_pool)),
+        cost,
     )

@@ -237,5 +237,5 @@ class Plan:
             for i, a in enumerate(self.actors)
         ]
         head = "".join(f"<div>{html.escape(line)}</div>" for line in self._head())
-        table = rows_table("Actors", ("actor", "kind", "GPUs", "responses", "done at (s)"), rows)
+        table = rows_table("Actors", ("actor", "kind", "GPU ids", "responses", "done at (s)"), rows)
         return f"<div>{head}{table}</div>"

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solver.errors import PlanningError, is_whole
+from solver.tables import facts_table
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -202,3 +203,16 @@ class Workload:
             f"Workload({len(self)} responses to {len(self.prompt_tokens)} prompts, "
             f"{int(tokens.sum()):,} tokens, longest {int(tokens.max())}, limit {self.response_limit})"
         )
+
+    def _repr_html_(self) -> str:
+        tokens = self.response_tokens
+        facts = [
+            ("responses", f"{len(self):,} to {len(self.prompt_tokens):,} prompts"),
+            ("response tokens", f"{int(tokens.sum()):,}, longest {int(tokens.max()):,}, limit {self.response_limit:,}"),
+            ("prompt tokens", f"{int(self.prompt_tokens.sum()):,}"),
+        ]
+        if self.generated_tokens.any():
+            facts.append(("generated already", f"{int(self.generated_tokens.sum()):,} tokens"))
+        if self.scenarios is not None:
+            facts.append(("scenarios", f"{len(self.scenarios):,}"))
+        return facts_table("Workload", facts)

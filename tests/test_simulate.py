@@ -188,3 +188,15 @@ def test_several_runs_and_lengths_above_the_limit_are_refused():
 def test_a_response_limit_below_one_is_refused(limit):
     with pytest.raises((TraceError, PlanningError), match=f"response.limit .*{limit}"):
         simulate(log(), replace(SETTING, response_limit=limit), ["static"])
+
+
+def test_notebooks_show_a_row_per_policy_and_names_are_text(result):
+    page = result._repr_html_()
+    assert page.count("<tr>") == 1 + len(result.traces)
+    own = result.steps[result.steps["policy"] == "solver"]
+    row = f"<td>solver</td><td>{own['time_s'].sum():.4g}</td><td>{own['gpu_seconds'].sum():.4g}</td>"
+    assert row + f"<td>{own['bound_gpu_seconds'].sum():.4g}</td>" in page
+    assert f"solver: {own['time_s'].sum():.4g} s" in repr(result)
+    hostile = replace(result, steps=result.steps.assign(policy="<script>"))._repr_html_()
+    assert "<script>" not in hostile
+    assert "&lt;script&gt;" in hostile

@@ -58,6 +58,7 @@ def plot_account(lines: pd.DataFrame) -> go.Figure:
             x=own["gpu_s"], y=[clean(use) for use in own["use"]], orientation="h", name=name, hovertext=texts, hoverinfo="text",
             marker={"color": colour, "pattern": {"shape": pattern, "fgcolor": "white", "size": 7}},
             text=[f"{share:.1%}" for share in own["share"]], textposition="outside", cliponaxis=False,
+            meta={"y": "use"},
         )  # fmt: skip
     fig.update_yaxes(autorange="reversed", automargin=True)
     fig.update_xaxes(title="GPU-seconds", range=[0, 1.12 * info.lines["gpu_s"].max()])

@@ -85,15 +85,16 @@ class Axes:
         )  # fmt: skip
         return {"panel": self._panels.get(pair), "panel_title": next(above, None)}
 
-    def column(self, axis: str) -> str:
-        """By the axis's title, or that of one which moves with it, or of one on its left in its row."""
+    def column(self, axis: str, otherwise: str = "") -> str:
+        """By the axis's title, or that of one which moves with it, or of one on its left in its row; its letter where none of
+        them has one and nothing else is given."""
         own = self._of(axis)
         group, place = own.get("matches", axis), own.get("domain")
         with_it = [a for a in self._names(axis[0]) if a == group or self._of(a).get("matches") == group]
         rows = self._names("y") if axis[0] == "y" and place is not None else []
         beside = [a for a in rows if self._of(a).get("domain") == place]
         title = next((found for a in (axis, *with_it, *beside) if (found := self._title(a))), "")
-        return column_name(title, axis[0])
+        return column_name(title, otherwise or axis[0])
 
     def ticks(self, axis: str) -> dict[Any, str]:
         """Number to text, where the axis writes texts at numbers."""

@@ -1,7 +1,8 @@
 """The data behind a figure as one tidy table: a row per point, bar, cell or line that it draws, of all its frames.
 
 Knows plotly's figures, of any origin; nothing of what they show. Columns are named by the titles of the axes, units at their
-end (``time (s)`` becomes ``time_s``). Lines that only join what other traces show (no name, no hover) are no data.
+end (``time (s)`` becomes ``time_s``), or as the ``meta`` of a trace says where an axis has none (``{"y": "plan"}``). Lines that
+only join what other traces show (no name, no hover) are no data.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def _coordinates(
     trace: Spec, letter: str, found: np.ndarray, axis: str, axes: Axes, others: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The columns of one axis."""
-    name = axes.column(axis)
+    name = axes.column(axis, _said(trace, letter))
     name = f"{name}_{letter}" if name in others else name
     along = "x" if trace.get("orientation") == "h" else "y"
     if trace.get("type") == "bar" and trace.get("base") is not None and letter == along:
@@ -124,12 +125,17 @@ def _besides(trace: Spec, count: int) -> dict[str, Any]:
     return columns
 
 
+def _said(trace: Spec, of: str) -> str:
+    """How a trace's ``meta`` names its custom data, or the column of an axis that has no title; or the empty text."""
+    said = trace.get("meta")
+    return str(said.get(of) or "") if isinstance(said, Mapping) else ""
+
+
 def _custom_name(trace: Spec, at: int | None) -> str:
     """As the trace's ``meta`` says, or its hover text: ``with %{customdata} actors`` and ``busy: %{customdata} s`` have the
     columns ``actors`` and ``busy_s``."""
-    said = trace.get("meta")
-    if isinstance(said, Mapping) and isinstance(said.get("customdata"), str):
-        return str(said["customdata"])
+    if said := _said(trace, "customdata"):
+        return said
     for found in CUSTOM.finditer(str(trace.get("hovertemplate") or "")):
         if (int(found["at"]) if found["at"] else None) != at:
             continue

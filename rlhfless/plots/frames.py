@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rlhfless.plots.style import clean
+
 CAPTION = "caption"
 """The name of a figure's own line above the plot, among its annotations."""
 AT_ONCE = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
@@ -19,7 +21,7 @@ def slider(labels: Sequence[str], first: int, prefix: str) -> dict[str, Any]:
         "active": first,
         "currentvalue": {"prefix": prefix, "font": {"size": 13}},
         "pad": {"t": 52, "b": 4},
-        "steps": [{"label": label, "method": "animate", "args": [[label], AT_ONCE]} for label in labels],
+        "steps": [{"label": clean(label), "method": "animate", "args": [[label], AT_ONCE]} for label in labels],
     }
 
 

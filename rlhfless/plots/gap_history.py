@@ -94,6 +94,7 @@ def plot_gap_history(
         return message_figure(TITLE, info.missing)
     labels = [str(label) for label in plans]
     first = start_at(labels, None if start is None else str(start))
+    shown_labels = [clean(label) for label in labels]
     fig = make_subplots(rows=1, cols=3, column_widths=[0.33, 0.4, 0.27], horizontal_spacing=0.085)
     heads = [
         (fig.layout[axis].domain[0], text)
@@ -107,7 +108,7 @@ def plot_gap_history(
         fig.add_trace(trace, row=1, col=col)
     gaps = info.plans["gap"] * 100
     fig.add_scatter(
-        x=labels, y=gaps, name="gap", mode="lines+markers", line={"color": BLUE}, marker={"size": 6}, showlegend=False,
+        x=shown_labels, y=gaps, name="gap", mode="lines+markers", line={"color": BLUE}, marker={"size": 6}, showlegend=False,
         row=1, col=3, hovertemplate=f"{clean(of)} %{{x}}<br>gap: %{{y:.2f}} %<extra></extra>",
     )  # fmt: skip
     fig.frames = [
@@ -126,7 +127,7 @@ def plot_gap_history(
     costs = pd.concat([info.bound["cost"], info.front["cost"], info.plans["gpu_seconds"]])
     fig.update_xaxes(title="makespan M (s)", type="log", range=_decades(times), row=1, col=2)
     fig.update_yaxes(title="cost (GPU-seconds)", type="log", range=_decades(costs), row=1, col=2)
-    fig.update_xaxes(title=clean(of), type="category", categoryorder="array", categoryarray=labels, row=1, col=3)
+    fig.update_xaxes(title=clean(of), type="category", categoryorder="array", categoryarray=shown_labels, row=1, col=3)
     fig.update_yaxes(title="gap (% of the value)", rangemode="tozero", row=1, col=3)
     styled(
         fig, TITLE, height=520, sliders=[slider(labels, first, f"{clean(of)}: ")], **caption(_line(info, labels[first]), heads),
@@ -182,7 +183,7 @@ def _frame(info: GapInfo, label: str) -> list[go.Scatter]:
             marker={"color": VERMILLION, "symbol": "star", "size": 15, "line": {"width": 1, "color": "#444444"}},
         ),
         go.Scatter(
-            x=[label], y=[plan["gap"] * 100], mode="markers", showlegend=False, hoverinfo="skip",
+            x=[clean(label)], y=[plan["gap"] * 100], mode="markers", showlegend=False, hoverinfo="skip",
             marker={"color": VERMILLION, "symbol": "star", "size": 15, "line": {"width": 1, "color": "#444444"}},
         ),
     ]  # fmt: skip

@@ -95,6 +95,7 @@ def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "pric
         return message_figure(TITLE, info.missing)
     labels = [str(label) for label in plans]
     first = start_at(labels, None if start is None else str(start))
+    shown_labels = [clean(label) for label in labels]
     rows = max(1, int(info.actors.groupby("label").size().max()) if len(info.actors) else 1)
     fig = make_subplots(rows=1, cols=3, column_widths=[0.36, 0.3, 0.34], horizontal_spacing=0.085)
     heads = [
@@ -119,8 +120,8 @@ def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "pric
             times = info.plans["split_time_s" if column == "split_usd" else "time_s"]
             at = "" if column == "bound_usd" else "<br>%{customdata:.3g} s"
             fig.add_scatter(
-                x=labels, y=info.plans[column], mode="lines+markers", name=name, line=line, marker=marker, customdata=times,
-                meta={"customdata": "time_s"},
+                x=shown_labels, y=info.plans[column], mode="lines+markers", name=name, line=line, marker=marker,
+                customdata=times, meta={"customdata": "time_s"},
                 hovertemplate=f"<b>{name}</b><br>{clean(of)}: %{{x}}<br>%{{y:.4g}} USD{at}<extra></extra>", row=1, col=3,
             )  # fmt: skip
     fig.frames = [
@@ -134,7 +135,7 @@ def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "pric
     fig.update_yaxes(title="responses", range=[0, 1.08 * most], row=1, col=1)
     fig.update_xaxes(title="time (s)", range=[0, 1.04 * latest], row=1, col=2)
     fig.update_yaxes(title="actor", range=[rows - 0.4, -0.6], tickvals=shown, row=1, col=2)
-    fig.update_xaxes(title=clean(of), type="category", categoryorder="array", categoryarray=labels, row=1, col=3)
+    fig.update_xaxes(title=clean(of), type="category", categoryorder="array", categoryarray=shown_labels, row=1, col=3)
     fig.update_yaxes(title="cost of the step (USD)", rangemode="tozero", row=1, col=3)
     styled(
         fig, TITLE, height=540, barmode="stack", sliders=[slider(labels, first, f"{clean(of)}: ")],
@@ -173,14 +174,14 @@ def _frame(info: KindsInfo, label: str, rows: int) -> list[Any]:
         ]  # fmt: skip
         traces.append(
             go.Bar(
-                x=actors["end_s"], y=actors.index, orientation="h", width=0.66, name=kind, legendgroup=kind, marker=look,
+                x=actors["end_s"], y=actors.index, orientation="h", width=0.66, name=clean(kind), legendgroup=kind, marker=look,
                 showlegend=False, hovertext=texts, hoverinfo="text",
             )
         )  # fmt: skip
     one = info.plans[info.plans["label"] == label]
     traces.append(
         go.Scatter(
-            x=one["label"], y=one["cost_usd"], mode="markers", name="this plan", hoverinfo="skip",
+            x=[clean(label)] * len(one), y=one["cost_usd"], mode="markers", name="this plan", hoverinfo="skip",
             marker={"color": VERMILLION, "symbol": "star", "size": 15, "line": {"width": 1, "color": "#444444"}},
         )
     )  # fmt: skip

@@ -116,7 +116,9 @@ def plot_outcomes(
         )
         for label in labels
     ]
-    fig.update_yaxes(autorange="reversed", type="category", categoryorder="array", categoryarray=names)
+    fig.update_yaxes(
+        autorange="reversed", type="category", categoryorder="array", categoryarray=[clean(name) for name in names]
+    )
     note = (
         "boxes: the middle half of the scenarios, with median (solid) and mean (dashed); whiskers: the others but for outliers"
     )
@@ -141,7 +143,7 @@ def _frame(info: OutcomesInfo, label: str, names: list[str], col: int) -> list[A
         traces.append(
             go.Box(
                 x=drawn, y=[clean(name)] * len(drawn), orientation="h", boxmean=True, boxpoints=False, name=clean(name),
-                marker={"color": colour}, line={"width": 1.5}, showlegend=False, hoverinfo="x",
+                marker={"color": colour}, line={"width": 1.5}, showlegend=False, hoverinfo="x", meta={"y": "plan"},
             )
         )  # fmt: skip
     known = table[table[f"{measure}_true"].notna()]
@@ -153,7 +155,7 @@ def _frame(info: OutcomesInfo, label: str, names: list[str], col: int) -> list[A
     traces.append(
         go.Scatter(
             x=known[f"{measure}_true"], y=[clean(name) for name in known.index], mode="markers", hovertext=texts,
-            hoverinfo="text", name="with the true lengths", showlegend=col == 0,
+            hoverinfo="text", name="with the true lengths", showlegend=col == 0, meta={"y": "plan"},
             marker={"symbol": "diamond", "size": 11, "color": VERMILLION, "line": {"width": 1, "color": "#444444"}},
         )
     )  # fmt: skip

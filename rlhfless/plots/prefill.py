@@ -73,7 +73,8 @@ def plot_prefill(found: Mapping[Any, Deduplication], once: int) -> go.Figure:
     ):
         fig.add_bar(
             x=table[column], y=names, orientation="h", name=name, hovertext=texts, hoverinfo="text", text=table[column],
-            texttemplate="%{x:,}", marker={"color": colour, "pattern": {"shape": hatch, "size": 5, "fgopacity": 0.4}},
+            texttemplate="%{x:,}", meta={"y": "plan"},
+            marker={"color": colour, "pattern": {"shape": hatch, "size": 5, "fgopacity": 0.4}},
         )  # fmt: skip
     fig.add_vline(
         x=info.once,

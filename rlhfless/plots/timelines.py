@@ -19,7 +19,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.plots.palette import VERMILLION
-from rlhfless.plots.style import INK, clean, counted, hover, message_figure, number, styled
+from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
 from rlhfless.plots.timeline import add_bars
 from rlhfless.plots.timeline_rows import MAX_SPANS, TimelineInfo, of_roles, timeline_info
 from rlhfless.trace import Trace
@@ -129,7 +129,7 @@ def plot_timelines(traces: Mapping[str, Trace], step: int | None = None) -> go.F
         vertical_spacing=GAP_PX / inner if len(sizes) > 1 else 0.0,
         subplot_titles=[_heading(name, one, len(info.moves[name])) for name, one in timelines],
     )  # fmt: skip
-    fig.update_annotations(x=0.0, xanchor="left", font={"size": 13, "color": INK})
+    fig.update_annotations(x=0.0, xanchor="left", font={"size": 13})
     notes = []
     end_s = max(float(max(one.allocations["end_s"].max(), one.planned["end_s"].max())) for _, one in timelines)
     for panel, (name, one) in enumerate(timelines, start=1):
@@ -144,7 +144,7 @@ def plot_timelines(traces: Mapping[str, Trace], step: int | None = None) -> go.F
     unseen = _too_short(fig, VISIBLE * end_s)
     named = set(unseen)
     for drawn in fig.data:
-        drawn.update(legendgroup=drawn.name, showlegend=drawn.name not in named)
+        drawn.update(legendgroup=drawn.name, showlegend=drawn.name not in named, meta={"y": "holder"})
         named.add(drawn.name)
     note = max(notes, key=len) + (f"; too short to be seen: {', '.join(unseen)}" if unseen else "")
     below = {"orientation": "h", "x": 0, "xanchor": "left", "y": -54 / inner, "yanchor": "top", "traceorder": "normal"}

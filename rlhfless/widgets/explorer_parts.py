@@ -45,7 +45,7 @@ def actors_table(actors: pd.DataFrame, chosen: int) -> str:
         )
         for a in actors.itertuples()
     ]  # fmt: skip
-    head = ("actor", "GPUs", "responses", "prompts", "predicted tokens", "planned end (s)", "end (s)", "GPU-seconds")
+    head = ("actor", "GPU ids", "responses", "prompts", "predicted tokens", "planned end (s)", "end (s)", "GPU-seconds")
     return pieces.table(head, rows, "Actors of this plan")
 
 

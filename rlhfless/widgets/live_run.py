@@ -3,7 +3,8 @@
 Knows steps under way and how to end them; nothing of widgets or figures. Steps run in a thread. A stop takes effect at the next
 completed response, as an interrupt would: the steps before it stand, and of a training run nothing else has happened. A pause
 holds a step where it is on the virtual clock; actors of a pool decode on, so there it takes effect between steps. Whoever
-looks is told in the run's own thread, and so seldom that it costs the run at most ``SHARE`` of its time.
+looks is told in the run's own thread: while it runs, so seldom that looks and drawings take about ``SHARE`` of the time between
+them. Not limited, because they come once per step or button, are the row of ``table`` and the look after a change of state.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from rlhfless.widgets.what_if import billed
 from solver.errors import PlanningError
 
 SHARE, OFTEN_S = 0.01, 0.5
-"""Looks take at most this share of the run's time, and there are no more than one in so many seconds."""
+"""After a look that took t seconds the next one comes no sooner than t / SHARE, and OFTEN_S, later."""
 GENERATES = ("decode", "prefill")
 STATES = ("ready", "running", "paused", "stopped", "done", "failed")
 

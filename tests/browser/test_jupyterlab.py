@@ -137,6 +137,30 @@ def test_the_report_of_a_log_is_shown_by_its_magic(lab: Lab, folder: Path, page:
     picture(page.locator("iframe[title='Report of small.jsonl']"), "magic_light")
 
 
+COMPARED = """
+from rlhfless.simulate import simulate
+from rlhfless.trace import read_rollouts
+from rlhfless.widgets import Settings, compare
+setting = Settings("cpu-tiny-qwen2", gpus=8, time_weight=0.3, usd_per_gpu_hour=1.5).setting
+result = simulate(read_rollouts("hostile.jsonl"), setting, ["static", "rlhfless", "solver"])
+compare(result.traces)
+"""
+ZOOMED = "from rlhfless.widgets import zoom\nzoom(result.traces['solver'])"
+ZOOMED_FAR = "zoom(result.traces['solver'], max_spans=0)"
+LIVE = """
+import solver
+from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.executor import Executor
+from rlhfless.widgets import live
+one = result.logged[-1]
+plan = solver.plan_generation(one.predicted.points, setting.cluster, setting.latency, setting.objective)
+view = live(Executor(SimulatedEngine, setting.latency, setting.cluster), [(plan, one.requests())])
+view.run.run()
+view.run.wait()
+view
+"""
+
+
 def test_dark_pages_have_light_text(folder: Path, page: Any, picture: Callable, tmp_path: Path) -> None:
     tables = ("planned.plan", "others.front", "others.bound", "settings.setting.latency", "planned.trace")
     figure = "from rlhfless.plots import plot_timeline\nplot_timeline(shown.planned.trace)"
@@ -151,4 +175,19 @@ def test_dark_pages_have_light_text(folder: Path, page: Any, picture: Callable, 
         picture(page.locator(".jp-OutputArea-output").last, "figure_dark")
         for n, table in enumerate(tables, start=2):
             picture(page.locator(".jp-OutputArea-output").nth(n), f"repr_dark_{table.rsplit('.', 1)[1]}")
+    assert page.errors == []
+
+
+def test_dark_pages_have_light_text_in_every_dashboard(folder: Path, page: Any, picture: Callable, tmp_path: Path) -> None:
+    dashboards = {"compare": COMPARED, "zoom": ZOOMED, "zoom_far": ZOOMED_FAR, "live": LIVE}
+    drawn = "(count) => document.querySelectorAll('.rlhfless-panes [data-drawn]').length === count"
+    notebook(folder / "dark_dashboards.ipynb", *dashboards.values(), "result")
+    with Lab(folder, tmp_path, theme="JupyterLab Dark") as dark:
+        dark.open(page, "dark_dashboards.ipynb")
+        run_all(page)
+        page.wait_for_function(drawn, arg=2 + 1 + 1 + 2)
+        wait_text(page, "facts", "done")
+        assert illegible(page, ".jp-OutputArea-output") == []
+        for n, name in enumerate([*dashboards, "repr_dark_simulation"]):
+            picture(page.locator(".jp-OutputArea-output").nth(n), f"{name}_dark" if name in dashboards else name)
     assert page.errors == []

@@ -8,10 +8,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
+from every_plot import every_plot
 from plot_samples import EVIL, busy_trace, degenerate_traces, rollouts, sample_trace
 from plotly.subplots import make_subplots
 
 import solver
+from rlhfless import plots
 from rlhfless.plots import (
     data_of,
     plot_front,
@@ -69,6 +71,15 @@ def plans() -> dict[float, solver.Plan]:
 )
 def test_columns_have_the_title_of_the_axis_and_the_unit_at_their_end(title: str | None, name: str) -> None:
     assert column_name(title, "x") == name
+
+
+@pytest.mark.parametrize("name", [name for name in plots.__all__ if name.startswith("plot_")])
+def test_every_plot_has_a_table_whose_columns_say_what_they_are(name: str) -> None:
+    table = data_of(every_plot("l40s")[name]())
+    assert len(table)
+    assert set(table) - {"frame", "panel", "panel_title", "series", "line", "text", "hover"}
+    assert not [column for column in table if column.split("_")[0] in ("x", "y", "z", "customdata")], list(table)
+    assert table.notna().any().all()
 
 
 def test_bars_with_a_base_reach_from_and_to_and_holders_have_their_names() -> None:

@@ -36,6 +36,34 @@ def test_a_bound_of_what_cannot_be_done_says_so() -> None:
     assert "no time" in impossible._repr_html_()
 
 
+@pytest.mark.parametrize(("cost", "unit"), [("gpu_s", "GPU-seconds"), ("usd", "USD")])
+def test_a_bound_of_a_mixed_cluster_says_the_same_in_its_unit(cost: str, unit: str) -> None:
+    priced = replace(CLUSTER, usd_per_gpu_hour=3600.0)
+    bound = solver.mixed_clairvoyant_bound(WORKLOAD, priced, LATENCY, cost=cost)
+    fastest = bound.least_time_s(np.inf)
+    page = bound._repr_html_()
+    assert f"{fastest:.4g} s" in page
+    assert f"at least {bound.cost(2 * fastest):.4g} {unit}" in page
+    assert f"{fastest:.4g} s" in repr(bound)
+    assert "array(" not in repr(bound)
+    assert "no time" in replace(bound, most_cost_per_s=0.0)._repr_html_()
+
+
+def test_a_workload_says_how_many_tokens_of_what() -> None:
+    page = WORKLOAD._repr_html_()
+    assert "64 to 16 prompts" in page
+    assert f"{WORKLOAD.response_tokens.sum():,}, longest {WORKLOAD.response_tokens.max()}, limit 400" in page
+    assert "already" not in page
+    sampled = replace_lengths(np.stack([WORKLOAD.response_tokens] * 3), generated=5)
+    assert "<td>3</td>" in sampled._repr_html_()
+    assert f"{5 * 64} tokens" in sampled._repr_html_()
+
+
+def replace_lengths(lengths: np.ndarray, generated: int) -> solver.Workload:
+    """The same prompts with other lengths, of which some tokens are generated already."""
+    return solver.Workload(WORKLOAD.prompt_tokens, WORKLOAD.prompt_of, lengths, generated, response_limit=400)
+
+
 def test_a_latency_model_says_what_an_iteration_takes() -> None:
     page = LATENCY._repr_html_()
     assert "10 + 0.5 per response" in page

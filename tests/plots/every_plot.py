@@ -1,0 +1,134 @@
+"""One small figure of every plot, with a text of the caller's in all places where a log or a user gives one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plot_samples import rollouts, tables
+
+import solver
+from rlhfless import plots
+from rlhfless.trace import Trace
+
+CLUSTER = solver.Cluster(nodes=1, gpus_per_node=4, gpus_per_actor=1)
+LATENCY = solver.LatencyModel("made up", gpus_per_actor=1, base_s=0.01, per_response_s=0.0005, start_s=0.1, max_batch=64)
+WORKLOAD = solver.Workload.grid(np.full(8, 20), np.random.default_rng(0).integers(20, 400, (8, 2)), response_limit=400)
+STEPS = pd.DataFrame(
+    {
+        "step": [0, 1], "mean_reward": [0.2, 0.4], "mean_response_tokens": [100.0, 80.0], "actors": [3, 2],
+        "gpu_seconds": [10.0, 8.0], "idle_gpu_seconds": [1.0, 2.0], "generation_gpu_seconds": [6.0, 5.0],
+        "static_gpu_seconds": [12.0, 10.0],
+    }
+)  # fmt: skip
+PLANNED = pd.DataFrame(
+    {"step": [0, 1], "mean_tokens": [90.0, 110.0], "actors": [2, 3], "makespan_s": 1.0, "gpu_seconds": 2.0, "known": True}
+)
+
+
+def trace_of(text: str, holder: str = "") -> Trace:
+    """One step of two actors; names of runs, prompts, holders, kinds and events are the text."""
+    one, named = tables(), holder or text
+    held = [{**row, "run": text, "kind": text, "holder": f"{named}{i}"} for i, row in enumerate(one["allocations"])]
+    spans = [{**row, "run": text, "holder": f"{named}{row['holder'][-1]}", "from_actor": text} for row in one["spans"]]
+    events = [{**row, "run": text, "holder": f"{named}1", "name": text, "detail": json.dumps(text)} for row in one["events"]]
+    rows = [
+        {**row, "run": text, "prompt_id": f"{text}{i}", "actor": f"{named}0", "start_s": 0.0, "end_s": 1.0 + 0.1 * i}
+        for i, row in enumerate(rollouts())
+    ]
+    return Trace(rows, allocations=held, spans=spans, events=events, meta={"policy": text})
+
+
+@cache
+def made(text: str) -> tuple[Mapping[str, solver.Plan], solver.Front, Mapping[str, solver.Evaluation], solver.Deduplication]:
+    """Plans by label on GPUs of a kind, the front, what the plans take, and what one computes at prefill."""
+    latency = replace(LATENCY, name=text, kind=text)
+    pools = solver.MixedCluster([solver.Pool(text, 1, 4, 1.0)])
+    plans = {
+        label: solver.plan_generation(
+            WORKLOAD, pools, {(text, 1): latency}, solver.Objective(weight, cost="usd"), time_limit_s=0.2
+        )
+        for label, weight in ((text, 1.0), ("other", 0.0))
+    }
+    front = solver.pareto_front(WORKLOAD, CLUSTER, LATENCY, points=4)
+    outcomes = {label: solver.evaluate(plan, WORKLOAD, {(text, 1): latency}) for label, plan in plans.items()}
+    return plans, front, outcomes, solver.deduplicate(plans[text], WORKLOAD, CLUSTER, latency)
+
+
+def learned(text: str) -> list[dict[str, Any]]:
+    """Recorded curves of one seed of an algorithm of this name."""
+    step = {"reward_mean": 0.2, "response_tokens_mean": 80, "actors": 4}
+    end = {"accuracy": 0.5, "low": 0.4, "high": 0.6, "problems": 100}
+    return [
+        {"algorithm": text, "seed": 0, "steps": [{"step": i, "epoch": i, **step} for i in range(2)], "start": end, "end": end}
+    ]
+
+
+def results(text: str) -> pd.DataFrame:
+    """Sums of two policies."""
+    return pd.DataFrame(
+        {
+            "policy": ["static", text], "time_s": [2.0, 1.0], "gpu_seconds": [3.0, 2.0], "cost_usd": [1.0, 1.0],
+            "bound_gpu_seconds": [1.0, 1.5],
+        }
+    )  # fmt: skip
+
+
+def uses(text: str) -> pd.DataFrame:
+    """Where GPU-seconds went."""
+    return pd.DataFrame(
+        {"use": [text, "decode"], "idle": [True, False], "gpu_s": [2.0, 4.0], "share": [1 / 3, 2 / 3], "usd": 0.1}
+    )
+
+
+def every_plot(text: str) -> dict[str, Callable[[], go.Figure]]:
+    """What makes a figure, by the name of the plot.
+
+    Args:
+        text: name of runs, prompts, actors, kinds, events, policies, algorithms, labels of sliders, and whatever else has one.
+    """
+
+    def of_plans(draw: Callable[..., go.Figure]) -> Callable[[], go.Figure]:
+        return lambda: draw(*made(text))
+
+    return {
+        "plot_account": lambda: plots.plot_account(uses(text)),
+        "plot_curves": lambda: plots.plot_curves(STEPS),
+        "plot_front": of_plans(lambda plans, front, outcomes, _: plots.plot_front(front, plans, outcomes, of=text)),
+        "plot_gap_history": of_plans(
+            lambda plans, front, *_: plots.plot_gap_history(plans, dict.fromkeys(plans, front), of=text)
+        ),
+        "plot_kinds": of_plans(lambda plans, *_: plots.plot_kinds(plans, WORKLOAD, of=text)),
+        "plot_learning": lambda: plots.plot_learning(learned(text)),
+        "plot_lengths": lambda: plots.plot_lengths(trace_of(text)),
+        "plot_outcomes": of_plans(
+            lambda plans, _, outcomes, __: plots.plot_outcomes(
+                dict.fromkeys(plans, outcomes),
+                solver.Objective(),
+                dict.fromkeys(plans, (1.0, 1.0)),
+                dict.fromkeys(plans, outcomes),
+                of=text,
+            )
+        ),
+        "plot_plan_bars": of_plans(lambda plans, *_: plots.plot_plan_bars(plans, WORKLOAD, LATENCY, of=text)),
+        "plot_plane": lambda: plots.plot_plane(results(text)),
+        "plot_planned_steps": lambda: plots.plot_planned_steps(PLANNED),
+        "plot_prefill": of_plans(lambda *found: plots.plot_prefill({text: found[-1], "other": found[-1]}, 160)),
+        "plot_responses": lambda: plots.plot_responses(trace_of(text), f"{text}0"),
+        "plot_side_by_side": lambda: plots.plot_side_by_side(
+            pd.DataFrame({text: [1.0, 2.0]}, index=[text, "other"]), title=text, axis=f"{text} (s)", groups=text
+        ),
+        "plot_steps": lambda: plots.plot_steps(trace_of(text)),
+        "plot_time_weight": of_plans(
+            lambda plans, front, *_: plots.plot_time_weight(dict(zip((1.0, 0.0), plans.values(), strict=True)), front)
+        ),
+        "plot_timeline": lambda: plots.plot_timeline(trace_of(text)),
+        "plot_timelines": lambda: plots.plot_timelines({text: trace_of(text), "other": trace_of(text, "actor-")}),
+        "plot_waterfall": lambda: plots.plot_waterfall(results(text)),
+    }
