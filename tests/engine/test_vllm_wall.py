@@ -6,6 +6,7 @@ import itertools
 import math
 import multiprocessing
 import os
+import queue
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +14,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from vllm_samples import LATENCY, Shuffle, assert_handed_over, factory_of, model_of, needs_vllm, requests, torch_engine
+from torch_wall_samples import until
+from vllm_samples import (
+    AHEAD,
+    LATENCY,
+    Shuffle,
+    assert_handed_over,
+    factory_of,
+    model_of,
+    needs_vllm,
+    requests,
+    start_s,
+    torch_engine,
+)
 
 from rlhfless.engine import vllm_adapter
 from rlhfless.engine.vllm_weights import write_weights
 from rlhfless.errors import InputError
 from rlhfless.executor import ActorError, Faults, Lifecycle, ProcessPool, StepRecord
+from rlhfless.executor.worker import Worker, failed
 from rlhfless.trace.checks import validate
 from solver import Cluster, Plan, PlanningError
 from solver.plan import ActorPlan
@@ -86,6 +100,48 @@ def test_a_run_of_steps(tmp_path: Path) -> None:
         pool.run_step(plan_of([range(4)]), wanted[:4], newer, other, TWO, step=3)
         assert repr(pool) == "ProcessPool: 1 idle of 1 processes on cpu, cpu"
     assert not multiprocessing.active_children()
+
+
+def test_vllm_runs_before_the_step_of_an_actor_that_is_started_ahead(tmp_path: Path) -> None:
+    """It starts with the last step's weights and decodes with the step's. Its start is charged once: before the step, and in it
+    as far as it is not over then."""
+    wanted, plan = requests(6), plan_of([range(6)])
+    with ProcessPool(["cpu"], lifecycle=AHEAD) as pool:
+        folder = write_weights(model_of(3), tmp_path, 0)
+        cold = pool.run_step(plan, wanted, factory_of(folder, 0), LATENCY, TWO)
+        until(lambda: [p.up_s is not None for p in pool._idle.actors] == [True], "vLLM runs", 300.0)
+        pool.settle(cold)
+
+        folder = write_weights(model_of(4), tmp_path, 1, keep=folder)
+        warm = pool.run_step(plan, wanted, factory_of(folder, 1), LATENCY, TWO, step=1)
+        assert tokens_of(warm) == by_torch(4, wanted)
+        assert_sound(warm, ["sync", "prefill", "decode"])
+        assert start_s(warm, "actor-0") == 0.0
+        assert start_s(cold, "warm-0") > start_s(cold, "actor-0") / 4, "vLLM's, and not the process's alone"
+
+        folder = write_weights(model_of(5), tmp_path, 2, keep=folder)  # which the next actor, on its way up, still reads
+        soon = pool.run_step(plan, wanted, factory_of(folder, 2), LATENCY, TWO, step=2)
+        assert tokens_of(soon) == by_torch(5, wanted)
+        assert_sound(soon, ["start", "sync", "prefill", "decode"])
+        assert not [e for record in (cold, warm, soon) for e in record.events if e["name"] == "lost"]
+    assert not multiprocessing.active_children()
+
+
+def test_an_actor_that_cannot_be_started_ahead_is_started_in_its_step(tmp_path: Path) -> None:
+    """The weights that it would start with are gone, which says nothing of the step's."""
+    wanted, plan = requests(4), plan_of([range(4)])
+    with ProcessPool(["cpu"], lifecycle=AHEAD) as pool:
+        pool.run_step(plan, wanted, factory_of(write_weights(model_of(3), tmp_path, 0), 0), LATENCY, TWO)
+        folder = write_weights(model_of(4), tmp_path, 1)
+        learned = pool.run_step(plan, wanted, factory_of(folder, 1), LATENCY, TWO, step=1)
+    assert tokens_of(learned) == by_torch(4, wanted)
+    assert [e["name"] == "lost" or "lost" in str(e["detail"]) for e in learned.events].count(True) == 1, (
+        "in the step, or before it"
+    )
+    gone = factory_of(folder.with_name("gone"), 0)
+    with pytest.raises(RuntimeError, match=r"could not be started ahead of its step: InputError: .*holds no weights") as error:
+        Worker(multiprocessing.Pipe()[0], queue.SimpleQueue(), "cpu", gone.side).start_ahead(gone, LATENCY)
+    assert not failed(error.value).hopeless, "another process may start"
 
 
 @dataclass
