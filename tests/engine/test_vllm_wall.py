@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from vllm_samples import (
 from rlhfless.engine import vllm_adapter
 from rlhfless.engine.vllm_weights import write_weights
 from rlhfless.errors import InputError
-from rlhfless.executor import ActorError, Faults, Lifecycle, ProcessPool, StepRecord
+from rlhfless.executor import ActorError, Executor, Faults, Lifecycle, ProcessPool, StepRecord, run_step
 from rlhfless.executor.worker import Worker, failed
 from rlhfless.trace.checks import validate
 from solver import Cluster, Plan, PlanningError
@@ -189,6 +190,20 @@ def test_what_cannot_run_starts_no_process(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(InputError, match=r"is installed, but the vLLM engine is tested with 0\.1 only"):
             pool.run_step(plan, requests(4), engines, LATENCY, TWO)
         assert repr(pool) == "ProcessPool: 0 idle of 0 processes on cpu"
+
+
+def test_vllm_never_runs_in_the_process_that_asks(tmp_path: Path) -> None:
+    """A notebook's, say: without a pool it is refused before anything starts."""
+    engines, plan = factory_of(write_weights(model_of(3), tmp_path, 0), 0), plan_of([range(4)])
+    environment, modules = dict(os.environ), set(sys.modules)
+    said = r"a VllmEngineFactory decodes in processes of its own; give a pool: Executor\(.*, pool=ProcessPool\(\)\)"
+    with pytest.raises(TypeError, match=said):
+        Executor(engines, LATENCY, TWO)
+    for charging in ("profile", "measured"):
+        with pytest.raises(TypeError, match=said):
+            run_step(plan, requests(4), engines, LATENCY, TWO, charging=charging)
+    assert not [name for name in set(sys.modules) - modules if name.split(".")[0] == "vllm"]
+    assert dict(os.environ) == environment
 
 
 def test_an_actor_of_two_gpus_is_two_ranks_of_vllm(tmp_path: Path) -> None:
