@@ -19,6 +19,7 @@ from torch_wall_samples import until
 from vllm_samples import (
     AHEAD,
     LATENCY,
+    LONGEST,
     Shuffle,
     assert_handed_over,
     factory_of,
@@ -30,6 +31,7 @@ from vllm_samples import (
 )
 
 from rlhfless.engine import vllm_adapter
+from rlhfless.engine.sampling import Sampling
 from rlhfless.engine.vllm_weights import write_weights
 from rlhfless.errors import InputError
 from rlhfless.executor import ActorError, Executor, Faults, Lifecycle, ProcessPool, StepRecord, run_step
@@ -143,6 +145,17 @@ def test_an_actor_that_cannot_be_started_ahead_is_started_in_its_step(tmp_path: 
     with pytest.raises(RuntimeError, match=r"could not be started ahead of its step: InputError: .*holds no weights") as error:
         Worker(multiprocessing.Pipe()[0], queue.SimpleQueue(), "cpu", gone.side).start_ahead(gone, LATENCY)
     assert not failed(error.value).hopeless, "another process may start"
+
+
+def test_more_prompt_tokens_than_an_iteration_takes_are_computed_prompt_by_prompt(tmp_path: Path) -> None:
+    """With random streams, which a prompt in parts would have to wind back."""
+    engines = factory_of(write_weights(model_of(3), tmp_path, 0), 0, Sampling())
+    few = replace(engines, options={"max_num_batched_tokens": LONGEST})
+    wanted = requests(6)
+    assert sum(r.prompt_tokens for r in wanted) > LONGEST
+    with ProcessPool(["cpu"], faults=Faults(restarts=0)) as pool:
+        record = pool.run_step(plan_of([range(6)]), wanted, few, LATENCY, TWO)
+    assert len(record.completions) == 6
 
 
 @dataclass
