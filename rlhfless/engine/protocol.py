@@ -130,7 +130,8 @@ class Engine(Protocol):
     Attributes:
         slots: most responses in the batch.
         reuses_prefixes: whether it can go on from a part of a response's context (``Request.there_tokens``,
-            ``Request.shares_prompt``); one that cannot refuses such requests.
+            ``Request.shares_prompt``); one that cannot refuses such requests (vLLM's takes
+            ``shares_prompt``, as it shares equal prompts by itself).
     """
 
     slots: int

@@ -47,6 +47,7 @@ class TorchEngineFactory:
     side: ClassVar[str] = "rlhfless.engine.torch_process"
     several_gpus: ClassVar[bool] = False
     start_floor_s: ClassVar[float] = 0.0
+    brings_up: ClassVar[bool] = False
     takes_prefixes: ClassVar[bool] = True
     weights_version: ClassVar[None] = None
 

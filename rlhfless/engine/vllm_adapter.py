@@ -43,6 +43,8 @@ NO_MEMORY = (  # parts of what vLLM says at its start with a ValueError, though 
 _CPU_ARGUMENTS = {
     "kv_cache_memory_bytes": 1
     << 20,  # the number of blocks decides; without this it would ask for most of the machine's memory
+    # A prompt that is computed in parts has its random stream wound back after each, which torch's on the CPU cannot do.
+    "enable_chunked_prefill": False,
     # It computes output weights from a packed copy, which reload_weights leaves as it was where they are the embedding's.
     "hf_overrides": {"tie_word_embeddings": False},
 }

@@ -5,9 +5,10 @@ by the admission rule that planner and engines share: vLLM gets a response when 
 An iteration takes what it takes. vLLM computes prefill and decode of an iteration in one pass: its time is split between the
 two spans by the tokens of each.
 
-vLLM shares the KV cache of equal prefixes by itself, in whole blocks. A response that is cut takes the KV state of its full
-blocks along where the replica can hand it over; what is missing of a context, all of it where there is no KV state, is computed
-but for what the prefix cache holds.
+vLLM shares the KV cache of equal prefixes within an actor by itself, in whole blocks. What another actor or the learner has
+computed of a prompt is not taken, so plans that hand prefixes over are refused (``takes_prefixes``). A response that is cut
+takes the KV state of its full blocks along where the replica can hand it over; what is missing of a context, all of it where
+there is no KV state, is computed but for what the prefix cache holds.
 
 Every response has a random stream of its own. One that was cut goes on with a stream derived from its seed and its length: what
 a migration promises is the same distribution, not the same tokens.
@@ -70,7 +71,7 @@ class VllmEngine:
     and one that is cut before it is committed loses the token that it drew there.
     """
 
-    reuses_prefixes = True
+    reuses_prefixes = False  # as a plan asks for it: it takes no prefixes, and shares equal ones whether asked to or not
 
     def __init__(
         self, replica: Replica, admission: Admission, *, eos_id: int, sampling: Sampling | None = None, start_s: float = 0.0

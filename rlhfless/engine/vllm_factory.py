@@ -51,6 +51,7 @@ class VllmEngineFactory:
     side: ClassVar[str] = "rlhfless.engine.vllm_process"
     several_gpus: ClassVar[bool] = True
     start_floor_s: ClassVar[float] = 900.0  # it compiles, captures graphs, and reads weights that may be large
+    brings_up: ClassVar[bool] = True
     takes_prefixes: ClassVar[bool] = False
 
     def with_weights(self, folder: str | Path, version: int) -> VllmEngineFactory:

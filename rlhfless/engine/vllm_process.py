@@ -26,6 +26,7 @@ __all__ = [
     "pack",
     "read",
     "replica_for",
+    "start_ahead",
     "use_device",
     "weights_are_read",
     "write",
@@ -83,6 +84,14 @@ def bring_up(engines: VllmEngineFactory, latency: LatencyModel) -> bool:
         weights_are_read()
         raise
     return True
+
+
+def start_ahead(engines: VllmEngineFactory, latency: LatencyModel) -> None:
+    """Start vLLM before the step whose weights it will have: it sleeps, with none, as between two steps."""
+    try:
+        replica_for(engines.binding(latency), Path(engines.weights), engines.weights_version).sleep()
+    finally:
+        weights_are_read()
 
 
 def replica_for(settings: Settings, folder: Path, version: int) -> Replica:

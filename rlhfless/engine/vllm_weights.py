@@ -19,11 +19,12 @@ VERSION_FILE = "weights_version.json"
 HEAD_FILE = "lm_head.safetensors"  # a copy of output weights that are the embedding's, which transformers leaves out
 
 
-def write_weights(model: Any, root: str | Path, version: int) -> Path:
+def write_weights(model: Any, root: str | Path, version: int, keep: Path | None = None) -> Path:
     """Write a model's weights under ``root`` and remove those of other versions.
 
     Args:
         model: a transformers model.
+        keep: a folder of another version that stays: the last step's, which actors that start ahead of this one may be reading.
 
     Returns:
         The folder that holds them, and nothing else from now on.
@@ -46,7 +47,7 @@ def write_weights(model: Any, root: str | Path, version: int) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     unfinished.rename(folder)
     for other in root.glob("weights-*"):
-        if other != folder:
+        if other not in (folder, keep):
             shutil.rmtree(other, ignore_errors=True)
     return folder
 

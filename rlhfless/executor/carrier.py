@@ -39,8 +39,8 @@ class Carrier(Protocol[H]):
         """Seconds since the run's start."""
         ...
 
-    def start(self, place: Place) -> H:
-        """Start an actor; returns at once."""
+    def start(self, place: Place, ahead: bool = False) -> H:
+        """Start an actor; returns at once. One that starts ahead of its step is up when it needs that step's weights only."""
         ...
 
     def serves(self, here: Place, wanted: Place) -> bool:

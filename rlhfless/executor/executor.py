@@ -16,6 +16,7 @@ from rlhfless.executor.processes import ProcessPool
 from rlhfless.executor.progress import StepProgress, Watch
 from rlhfless.executor.ray_pool import RayPool
 from rlhfless.executor.record import StepRecord
+from rlhfless.executor.sides import refuse_in_this_process
 from rlhfless.executor.step import check_migration
 from rlhfless.executor.virtual import WatchReplays, check_charging, run_step
 from solver.admission import check_rule
@@ -44,6 +45,7 @@ class Executor:
 
     Raises:
         PlanningError: charging, admission or migration is none that there is.
+        TypeError: engines that decode in processes of their own, without a pool.
         MissingExtra: a bar is wanted and tqdm is not installed.
     """
 
@@ -63,6 +65,8 @@ class Executor:
         check_charging(charging)
         check_migration(migration)
         check_rule(admission)
+        if pool is None:
+            refuse_in_this_process(engines)
         if progress:
             _bar_class()
         self._closed = False

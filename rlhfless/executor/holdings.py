@@ -247,7 +247,7 @@ class Holdings(Generic[H]):
         for place in wanted:
             if held.isdisjoint(place.gpu_ids):
                 now_s = self.carrier.now_s()
-                one = _Waiting(self.carrier.start(place), place, now_s, until_s, now_s)
+                one = _Waiting(self.carrier.start(place, ahead=True), place, now_s, until_s, now_s)
                 self._waiting.append(one)
                 self._events.append((now_s, "prewarm", one.holder, {}))
 

@@ -51,6 +51,11 @@ class LocalCrew:
         self._weights: Block | None = None
 
     @property
+    def engines_ahead(self) -> Any:
+        """See ``PoolCrew``. Such engines name their weights and hold none."""
+        return self._engines
+
+    @property
     def working(self) -> list[int]:
         """See ``PoolCrew``."""
         return [p.pid for p in list(self._process.values()) if p.pid is not None and p.alive]

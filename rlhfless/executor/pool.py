@@ -27,10 +27,11 @@ from rlhfless.executor.record import StepRecord
 from rlhfless.executor.remote import Crew, Order
 from rlhfless.executor.sides import RemoteEngines, Side, prefix_refusal, remote_engines
 from rlhfless.executor.wall import WallStep
+from rlhfless.executor.worker import Ahead
 from solver.cluster import Cluster, MixedCluster
 from solver.errors import PlanningError
 from solver.objective import StepRest
-from solver.offers import Latencies
+from solver.offers import Latencies, latency_of
 from solver.plan import Plan
 from solver.remaining import RemainingLengths
 
@@ -49,6 +50,11 @@ class PoolCrew(Crew, Protocol[H]):
     @property
     def working(self) -> list[int]:
         """Ids of the processes of its actors, as far as they are known."""
+        ...
+
+    @property
+    def engines_ahead(self) -> Any:
+        """Its engines, as actors that start ahead of the next step are given them."""
         ...
 
     def bury(self) -> None:
@@ -72,6 +78,7 @@ class Pool(ABC, Generic[H]):
         self._idle: Holdings[H] = Holdings(self, lifecycle)
         self._origin_s = math.nan
         self._bound: tuple[str, Any] | None = None  # what actors are bound to: the side of their engines, and its own bindings
+        self._ahead: tuple[Any, Latencies] | None = None  # engines of the last step, for actors that start ahead of the next
         self._under_way: PoolCrew[H] | None = None  # of the step under way
 
     def __enter__(self) -> Self:
@@ -150,6 +157,8 @@ class Pool(ABC, Generic[H]):
             self._idle.begin(record, plan, rest)
             under_way.run()
             crew.bury()
+            if engines.brings_up and self.lifecycle.prewarm is not None:
+                self._ahead = crew.engines_ahead, latency
             self._keep(crew, record)
         except BaseException:
             self._end_all(crew.given)
@@ -190,7 +199,7 @@ class Pool(ABC, Generic[H]):
         """The crew of a step with these engines."""
 
     @abstractmethod
-    def start(self, place: Place) -> H:
+    def start(self, place: Place, ahead: bool = False) -> H:
         """See ``Carrier``."""
 
     @abstractmethod
@@ -257,7 +266,14 @@ class Pool(ABC, Generic[H]):
         bound = engines.side, {key: engines.binding(model) for key, model in models.items()}
         if bound != self._bound:
             self._idle.close()
-        self._bound = bound
+        self._bound, self._ahead = bound, None
+
+    def _ahead_at(self, place: Place) -> Ahead | None:
+        """What an actor there that starts ahead of its step is given; None where the process is all that it needs."""
+        if self._ahead is None:
+            return None
+        engines, latency = self._ahead
+        return Ahead(engines, latency_of(latency, place.kind, len(place.gpu_ids)))
 
     def _keep(self, crew: PoolCrew[H], record: StepRecord) -> None:
         """Generation is over: what lives on waits from when the record says that it was done."""

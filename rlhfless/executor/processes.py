@@ -80,9 +80,10 @@ class ProcessPool(Pool[Process]):
 
     # --- starting and ending processes (see ``Carrier``) --------------------------------------------------------------
 
-    def start(self, place: Place) -> Process:
+    def start(self, place: Place, ahead: bool = False) -> Process:
         """A process on the devices of the place."""
-        process = Process(self.device_of(place.gpu_ids), self.side_name, self.inbox)
+        given = self._ahead_at(place) if ahead else None
+        process = Process(self.device_of(place.gpu_ids), self.side_name, self.inbox, given)
         self._all.append(process)
         return process
 

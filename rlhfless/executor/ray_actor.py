@@ -130,15 +130,20 @@ class _Outbox:
 
 class DecodeActor:
     """A Ray actor. Its worker, which loads the module ``side``, lives in a thread of its own, whose number of threads torch
-    keeps; Ray calls in others."""
+    keeps; Ray calls in others.
 
-    def __init__(self, side: str) -> None:
+    Args:
+        ahead: a pickled ``Ahead`` whose engines are a block, for an actor that starts ahead of its step.
+        laid_out: (nbytes,) uint8: what that block says.
+    """
+
+    def __init__(self, side: str, ahead: bytes | None = None, laid_out: np.ndarray | None = None) -> None:
         self._side = side
         self._outbox, self._inbox = _Outbox(), queue.SimpleQueue[Any]()
         self._objects: dict[str, Any] = {}
         self._exports: dict[str, np.ndarray] = {}
         self._next, self._early = 0, dict[int, bytes]()
-        threading.Thread(target=self._serve, name="rlhfless-decode", daemon=True).start()
+        threading.Thread(target=self._serve, args=(ahead, laid_out), name="rlhfless-decode", daemon=True).start()
 
     def tell(self, number: int, told: bytes, objects: Mapping[str, Any]) -> None:
         """The order (a pickled ``Told``) with this number, counted from 0, with the Ray objects that it names; calls may
@@ -165,15 +170,19 @@ class DecodeActor:
         """What the worker said since the last call, in order; waits for something."""
         return self._outbox.take()
 
-    def _serve(self) -> None:
+    def _serve(self, ahead: bytes | None, laid_out: np.ndarray | None) -> None:
         try:
             warnings.filterwarnings("ignore", message="The given buffer is not writable")  # of Ray's objects, which are read
             side = cast(Side, importlib.import_module(self._side))
             cuda = side.cuda_devices() if ray.get_gpu_ids() else []  # Ray lets a process see its own GPUs only
             device, context = ",".join(cuda) or "cpu", ray.get_runtime_context()
             decoding = RayWorker(self._outbox, self._inbox, device, self._side, self._objects, self._exports)
+            if ahead is not None:
+                given: worker.Ahead = pickle.loads(ahead)
+                engines = side.read(given.engines.packed, memoryview(laid_out), device)  # type: ignore[arg-type]
+                decoding.start_ahead(engines, given.latency)
             address = ray.util.get_node_ip_address()
-            self._outbox.send(Up(os.getpid(), context.get_node_id(), address, device, boot_id(), time.monotonic()))
+            self._outbox.send(Up(os.getpid(), context.get_node_id(), address, device, boot_id(), decoding.up_s))
             decoding.serve()
         except Exception as error:
             self._outbox.send(worker.failed(error))

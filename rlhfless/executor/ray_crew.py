@@ -64,6 +64,12 @@ class RayCrew:
         self._names = (f"kv-{i}" for i in itertools.count())
 
     @property
+    def engines_ahead(self) -> tuple[worker.Block, Any]:
+        """See ``PoolCrew``: with its weights, which stay in the object store while this is referred to."""
+        assert self._weights is not None, "nobody was started"
+        return self._weights
+
+    @property
     def working(self) -> list[int]:
         """Ids of the processes of those that are up; see ``PoolCrew``."""
         return [member.up.pid for member in list(self.members) if member.up is not None and member not in self._ended]

@@ -34,6 +34,9 @@ FULL = ObjectStoreFullError, OutOfDiskError
 class Member:
     """A Ray actor with the GPUs of ``place`` on ``node``, which loads the module ``side``.
 
+    Args:
+        ahead: what it starts before it is up, with its engines as a block and the Ray object of that; None: nothing.
+
     Attributes:
         listening: the Ray object that is there when the actor has said something, or is lost.
         asked_s, up_s: when Ray was asked for it, and when it was up (None before), on this machine's monotonic clock.
@@ -41,14 +44,20 @@ class Member:
         lost: why it is dead, as far as that is known already. node_lost: with its node.
     """
 
-    def __init__(self, actor_class: Any, side: str, place: Place, node: RayNode, cpus: float) -> None:
+    def __init__(
+        self, actor_class: Any, side: str, place: Place, node: RayNode, cpus: float, ahead: worker.Ahead | None = None
+    ) -> None:
         self.place, self.node = place, node
         self.asked_s = time.monotonic()
+        given = []
+        if ahead is not None:
+            block, stored = ahead.engines
+            given = [pickle.dumps(replace(ahead, engines=block), pickle.HIGHEST_PROTOCOL), stored]
         self._handle = actor_class.options(
             num_gpus=len(place.gpu_ids),
             num_cpus=cpus,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.node_id, soft=False),
-        ).remote(side)
+        ).remote(side, *given)
         self.listening = self._handle.listen.remote()
         self.up: Up | None = None
         self.up_s: float | None = None

@@ -91,9 +91,10 @@ class RayPool(Pool[Any]):
 
     # --- starting and ending actors (see ``Carrier``) -------------------------------------------------------------------
 
-    def start(self, place: Place) -> Any:
+    def start(self, place: Place, ahead: bool = False) -> Any:
         """An actor on the node that the plan's node is."""
-        return self._member.Member(self._class, self.side_name, place, self._nodes[place.node], self._cpus)
+        given = self._ahead_at(place) if ahead else None
+        return self._member.Member(self._class, self.side_name, place, self._nodes[place.node], self._cpus, given)
 
     def serves(self, here: Place, wanted: Place) -> bool:
         """On one node, GPUs are numbers."""

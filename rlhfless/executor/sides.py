@@ -27,6 +27,11 @@ class Side(Protocol):
         """Start what engines need beside the process; returns whether anything was started, which counts as start-up."""
         ...
 
+    def start_ahead(self, engines: Any, latency: LatencyModel) -> None:
+        """The same before the step of the process begins, with engines of an earlier one: their weights go with the next.
+        Asked only of a side whose engines bring something up."""
+        ...
+
     def pack(self, thing: Any) -> tuple[Any, Any]:
         """``thing`` without its tensors, and the tensors."""
         ...
@@ -51,6 +56,8 @@ class RemoteEngines(Protocol):
         side: name of the module that such a process loads.
         several_gpus: whether one engine can decode on several GPUs.
         start_floor_s: seconds that an actor may always take until it reports, before it counts as lost.
+        brings_up: whether a process starts something for them that takes long and stays (``Side.bring_up``), so that they
+            decode in processes of their own only.
         takes_prefixes: whether they compute prefixes for others and go on from such.
         weights_version: which weights they have; None: whatever is sent with the factory, which is the step's.
     """
@@ -58,6 +65,7 @@ class RemoteEngines(Protocol):
     side: str
     several_gpus: bool
     start_floor_s: float
+    brings_up: bool
     takes_prefixes: bool
 
     @property
@@ -84,6 +92,19 @@ class RemoteEngines(Protocol):
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> Any:
         """An engine."""
         ...
+
+
+def refuse_in_this_process(engines: Any) -> None:
+    """Refuse engines that would take over the process that makes them, which on the virtual clock is the caller's.
+
+    Raises:
+        TypeError: naming them, and what would be right.
+    """
+    if getattr(engines, "brings_up", False):
+        raise TypeError(
+            f"a {type(engines).__name__} decodes in processes of its own; give a pool: "
+            "Executor(engines, latency, cluster, pool=ProcessPool())"
+        )
 
 
 def prefix_refusal(plan: Plan, engines: RemoteEngines) -> str | None:

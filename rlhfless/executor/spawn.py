@@ -28,19 +28,25 @@ class Process:
     """A process that can be an actor, and threads that bring what it says to ``inbox``, None when it has ended, and orders to
     it.
 
+    Args:
+        ahead: what it starts before it can take orders; None: nothing.
+
     Attributes:
         device: that it computes on.
         up_s: when it could take orders, on this machine's monotonic clock; None before.
     """
 
-    def __init__(self, device: str, side: str, inbox: queue.SimpleQueue[tuple[Process, Any]]) -> None:
+    def __init__(
+        self, device: str, side: str, inbox: queue.SimpleQueue[tuple[Process, Any]], ahead: worker.Ahead | None = None
+    ) -> None:
         self.device, self._inbox = device, inbox
         self.up_s: float | None = None
         self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._silent = False  # its pipe has ended, so it is about to
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=worker.main, args=(theirs, device, side), name=f"rlhfless-{device}", daemon=True)
+        args = theirs, device, side, ahead
+        self._process = context.Process(target=worker.main, args=args, name=f"rlhfless-{device}", daemon=True)
         with undisturbed(), without_main():
             self._process.start()
         theirs.close()

@@ -25,6 +25,7 @@ from rlhfless.executor.progress import Watch
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.replay import check_replayable, measure, measure_prefixes
 from rlhfless.executor.retime import StepLog, retime
+from rlhfless.executor.sides import refuse_in_this_process
 from rlhfless.executor.virtual_orders import VirtualOrders
 from solver.cluster import Cluster, MixedCluster
 from solver.errors import PlanningError
@@ -241,6 +242,7 @@ def run_step(
             a kind has no latency model, the plan reuses prefixes and the engines cannot, or the step cannot be
             measured: its actors are not all alike, or its engines decode nothing or cannot time the prefixes that the plan
             computes once. Nothing was started.
+        TypeError: engines that decode in processes of their own, for which there are pools; nothing was started.
         ValueError: a request cannot be decoded, such as one whose prompt is too long; no token was computed.
         RuleError: the rule orders what cannot be done.
 
@@ -248,6 +250,7 @@ def run_step(
         latency model's seconds; also where replays of ``measured`` are interrupted.
     """
     check_charging(charging)
+    refuse_in_this_process(make_engine)
     if charging == "measured" and links is not None:
         raise PlanningError("links are shared by what the latency model says of transfers; charge by 'profile', not 'measured'")
     measured = check_replayable(plan, make_engine) if charging == "measured" else None

@@ -58,6 +58,14 @@ class Begin:
 
 
 @dataclass(frozen=True)
+class Ahead:
+    """What a process that starts ahead of its step is given: engines of the last one, whose weights are not its step's."""
+
+    engines: Any
+    latency: LatencyModel
+
+
+@dataclass(frozen=True)
 class Add:
     """Order: see ``RemoteActor.add``; KV states are blocks, which are freed once they are read, and computed again if they
     cannot be."""
@@ -105,13 +113,15 @@ class Failed:
     hopeless: bool = False
 
 
-def main(connection: Connection, device: str, side: str) -> None:
+def main(connection: Connection, device: str, side: str, ahead: Ahead | None) -> None:
     """What the process runs, until its pipe ends: an actor on ``device`` whose engines' module is ``side``."""
     die_with_parent()
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
     try:
         worker = Worker(connection, inbox, device, side)
+        if ahead is not None:
+            worker.start_ahead(ahead.engines, ahead.latency)
         connection.send(Up(worker.up_s))
         worker.serve()
     except Exception as error:
@@ -163,6 +173,20 @@ class Worker:
     def now_s(self) -> float:
         """Seconds since the run's start."""
         return time.monotonic() - self.origin_s
+
+    def start_ahead(self, engines: Any, latency: LatencyModel) -> None:
+        """Start what engines need beside the process before any order comes.
+
+        Raises:
+            RuntimeError: that failed. It says nothing of the step to come, whose weights are others.
+        """
+        try:
+            self.side.start_ahead(engines, latency)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise RuntimeError(f"could not be started ahead of its step: {type(error).__name__}: {error}") from error
+        self.up_s = time.monotonic()
 
     def serve(self) -> None:
         """Orders first, then an iteration, and so on; without work, the next order."""

@@ -6,6 +6,7 @@ Knows the model that is trained, engine factories and pools; nothing of plans or
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from rlhfless.engine.sampling import Sampling
@@ -70,17 +71,24 @@ class VllmEngines:
     other machines it is one of theirs (see ``vllm_carried``).
 
     It computes in float32, as the learner does.
+
+    Args:
+        keeps_last: the last step's weights stay, for actors that are started ahead of a step with them.
     """
 
-    def __init__(self, eos_id: int, max_tokens: int, sampling: Sampling) -> None:
+    def __init__(self, eos_id: int, max_tokens: int, sampling: Sampling, keeps_last: bool) -> None:
         self._eos_id, self._max_tokens, self._sampling = eos_id, max_tokens, sampling
+        self._keeps_last = keeps_last
+        self._last: Path | None = None
         self._folder = OwnFolder("rlhfless-weights-", in_memory())
 
     def of_step(self, model: Any, step: int) -> Any:
         from rlhfless.engine.vllm_factory import VllmEngineFactory
         from rlhfless.engine.vllm_weights import write_weights
 
-        folder = write_weights(model, self._folder.path, step)
+        folder = write_weights(model, self._folder.path, step, keep=self._last)
+        if self._keeps_last:
+            self._last = folder
         return VllmEngineFactory(str(folder), step, self._eos_id, self._max_tokens, self._sampling, "float32")
 
     def close(self) -> None:
@@ -126,8 +134,8 @@ def make_pool(config: TrainConfig, cluster: Cluster) -> ProcessPool | RayPool | 
     return pool
 
 
-def make_engines(engine: str, model: Any, eos_id: int, max_tokens: int, sampling: Sampling) -> Engines:
-    """The engines called ``torch`` or ``vllm``."""
+def make_engines(engine: str, model: Any, eos_id: int, max_tokens: int, sampling: Sampling, prewarms: bool) -> Engines:
+    """The engines called ``torch`` or ``vllm``; ``prewarms``: actors are started ahead of steps."""
     if engine == "torch":
         return TorchEngines(model, eos_id, max_tokens, sampling)
-    return VllmEngines(eos_id, max_tokens, sampling)
+    return VllmEngines(eos_id, max_tokens, sampling, keeps_last=prewarms)

@@ -169,7 +169,8 @@ def _of_the_model(
     rewards = given.rewards or make_rewards(config.rewards, task, device=device)
     most_tokens = max(len(tokenizer.encode(p.prompt)) for p in problems) + config.response_limit
     sampling = Sampling(temperature=config.temperature)
-    engines = make_engines(config.engine, origin.model, tokenizer.eos_token_id, most_tokens, sampling)
+    prewarms = config.prewarm != "none"
+    engines = make_engines(config.engine, origin.model, tokenizer.eos_token_id, most_tokens, sampling, prewarms)
     if config.memory_gib is not None:
         assert isinstance(engines, TorchEngines), "the configuration refuses others"
         latency = engines.within(latency, int(config.memory_gib * 2**30))

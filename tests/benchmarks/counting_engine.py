@@ -77,6 +77,7 @@ class CountingEngines:
     side: ClassVar[str] = "counting_engine"
     several_gpus: ClassVar[bool] = True
     start_floor_s: ClassVar[float] = 0.0
+    brings_up: ClassVar[bool] = False
     takes_prefixes: ClassVar[bool] = False
     weights_version: ClassVar[None] = None
 

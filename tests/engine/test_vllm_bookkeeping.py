@@ -158,6 +158,10 @@ def test_a_folder_of_weights_holds_one_version_whole(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=rf"{first.name}: holds no weights of a known version, {VERSION_FILE} is missing"):
         check_weights(first, 4)
     assert write_weights(model_of(3), tmp_path, 5) == again
+    newer = write_weights(model_of(1), tmp_path, 6, keep=again)
+    check_weights(again, 5)
+    write_weights(model_of(1), tmp_path, 7, keep=newer)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["weights-6", "weights-7"]
 
 
 def test_what_is_half_written_is_not_there(tmp_path: Path) -> None:

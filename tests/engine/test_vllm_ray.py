@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from vllm_samples import (
+    AHEAD,
     LATENCY,
     Shuffle,
     assert_handed_over,
@@ -22,6 +23,7 @@ from vllm_samples import (
     needs_vllm,
     requests,
     shared_memory_of,
+    start_s,
     torch_engine,
 )
 
@@ -137,6 +139,28 @@ def test_a_run_of_steps_on_two_nodes(pool: RayPool, tmp_path: Path) -> None:
     assert {one["weights_version"] for one in details(learned, "ready").values()} == {2}
     assert [sorted(nodes) for nodes in puts.places()] == [sorted(where.values())] * 3
     assert running(set(pids(first).values())) == set(pids(first).values())
+
+
+def test_vllm_runs_before_the_step_of_an_actor_that_is_started_ahead(nodes: Any, tmp_path: Path) -> None:
+    """It starts with the last step's weights, which are in the object store still, and decodes with the step's."""
+    wanted, plan, cluster = requests(6), plan_of([range(6)]), Cluster(1, 1, 1)
+    with RayPool(nodes.address, runtime_env={}, lifecycle=AHEAD) as pool:
+        puts = Puts(pool)
+        puts.then = lambda: shutil.rmtree(engines.weights)
+        engines = factory_of(write_weights(model_of(3), tmp_path, 0), 0)
+        cold = pool.run_step(plan, wanted, engines, LATENCY, cluster)
+        until(lambda: [pool.up_s(a) is not None for a in pool._idle.actors] == [True], "vLLM runs", 300.0)
+        pool.settle(cold)
+        assert start_s(cold, "warm-0") > start_s(cold, "actor-0") / 4, "vLLM's, and not the process's alone"
+
+        engines = factory_of(write_weights(model_of(4), tmp_path, 1), 1)
+        warm = pool.run_step(plan, wanted, engines, LATENCY, cluster, step=1)
+        assert tokens_of(warm) == by_torch(4, wanted)
+        assert_sound(warm)
+        assert start_s(warm, "actor-0") == 0.0
+        assert len(puts.objects) == 2, "once per step"
+        pool.release()  # the next one too, which is on its way up
+        until(lambda: free_gpus() == 2 * GPUS_PER_NODE, "nobody holds a GPU", PATIENCE_S)
 
 
 def test_a_killed_actor_is_lost_and_what_it_had_goes_on_elsewhere(

@@ -6,19 +6,36 @@ import itertools
 import math
 import multiprocessing
 import os
+import queue
 import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from vllm_samples import LATENCY, Shuffle, assert_handed_over, factory_of, model_of, needs_vllm, requests, torch_engine
+from torch_wall_samples import until
+from vllm_samples import (
+    AHEAD,
+    LATENCY,
+    LONGEST,
+    Shuffle,
+    assert_handed_over,
+    factory_of,
+    model_of,
+    needs_vllm,
+    requests,
+    start_s,
+    torch_engine,
+)
 
 from rlhfless.engine import vllm_adapter
+from rlhfless.engine.sampling import Sampling
 from rlhfless.engine.vllm_weights import write_weights
 from rlhfless.errors import InputError
-from rlhfless.executor import ActorError, Faults, Lifecycle, ProcessPool, StepRecord
+from rlhfless.executor import ActorError, Executor, Faults, Lifecycle, ProcessPool, StepRecord, run_step
+from rlhfless.executor.worker import Worker, failed
 from rlhfless.trace.checks import validate
 from solver import Cluster, Plan, PlanningError
 from solver.plan import ActorPlan
@@ -88,6 +105,59 @@ def test_a_run_of_steps(tmp_path: Path) -> None:
     assert not multiprocessing.active_children()
 
 
+def test_vllm_runs_before_the_step_of_an_actor_that_is_started_ahead(tmp_path: Path) -> None:
+    """It starts with the last step's weights and decodes with the step's. Its start is charged once: before the step, and in it
+    as far as it is not over then."""
+    wanted, plan = requests(6), plan_of([range(6)])
+    with ProcessPool(["cpu"], lifecycle=AHEAD) as pool:
+        folder = write_weights(model_of(3), tmp_path, 0)
+        cold = pool.run_step(plan, wanted, factory_of(folder, 0), LATENCY, TWO)
+        until(lambda: [p.up_s is not None for p in pool._idle.actors] == [True], "vLLM runs", 300.0)
+        pool.settle(cold)
+
+        folder = write_weights(model_of(4), tmp_path, 1, keep=folder)
+        warm = pool.run_step(plan, wanted, factory_of(folder, 1), LATENCY, TWO, step=1)
+        assert tokens_of(warm) == by_torch(4, wanted)
+        assert_sound(warm, ["sync", "prefill", "decode"])
+        assert start_s(warm, "actor-0") == 0.0
+        assert start_s(cold, "warm-0") > start_s(cold, "actor-0") / 4, "vLLM's, and not the process's alone"
+
+        folder = write_weights(model_of(5), tmp_path, 2, keep=folder)  # which the next actor, on its way up, still reads
+        soon = pool.run_step(plan, wanted, factory_of(folder, 2), LATENCY, TWO, step=2)
+        assert tokens_of(soon) == by_torch(5, wanted)
+        assert_sound(soon, ["start", "sync", "prefill", "decode"])
+        assert not [e for record in (cold, warm, soon) for e in record.events if e["name"] == "lost"]
+    assert not multiprocessing.active_children()
+
+
+def test_an_actor_that_cannot_be_started_ahead_is_started_in_its_step(tmp_path: Path) -> None:
+    """The weights that it would start with are gone, which says nothing of the step's."""
+    wanted, plan = requests(4), plan_of([range(4)])
+    with ProcessPool(["cpu"], lifecycle=AHEAD) as pool:
+        pool.run_step(plan, wanted, factory_of(write_weights(model_of(3), tmp_path, 0), 0), LATENCY, TWO)
+        folder = write_weights(model_of(4), tmp_path, 1)
+        learned = pool.run_step(plan, wanted, factory_of(folder, 1), LATENCY, TWO, step=1)
+    assert tokens_of(learned) == by_torch(4, wanted)
+    assert [e["name"] == "lost" or "lost" in str(e["detail"]) for e in learned.events].count(True) == 1, (
+        "in the step, or before it"
+    )
+    gone = factory_of(folder.with_name("gone"), 0)
+    with pytest.raises(RuntimeError, match=r"could not be started ahead of its step: InputError: .*holds no weights") as error:
+        Worker(multiprocessing.Pipe()[0], queue.SimpleQueue(), "cpu", gone.side).start_ahead(gone, LATENCY)
+    assert not failed(error.value).hopeless, "another process may start"
+
+
+def test_more_prompt_tokens_than_an_iteration_takes_are_computed_prompt_by_prompt(tmp_path: Path) -> None:
+    """With random streams, which a prompt in parts would have to wind back."""
+    engines = factory_of(write_weights(model_of(3), tmp_path, 0), 0, Sampling())
+    few = replace(engines, options={"max_num_batched_tokens": LONGEST})
+    wanted = requests(6)
+    assert sum(r.prompt_tokens for r in wanted) > LONGEST
+    with ProcessPool(["cpu"], faults=Faults(restarts=0)) as pool:
+        record = pool.run_step(plan_of([range(6)]), wanted, few, LATENCY, TWO)
+    assert len(record.completions) == 6
+
+
 @dataclass
 class Kill:
     """Kills an actor's process once something is complete."""
@@ -133,6 +203,20 @@ def test_what_cannot_run_starts_no_process(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(InputError, match=r"is installed, but the vLLM engine is tested with 0\.1 only"):
             pool.run_step(plan, requests(4), engines, LATENCY, TWO)
         assert repr(pool) == "ProcessPool: 0 idle of 0 processes on cpu"
+
+
+def test_vllm_never_runs_in_the_process_that_asks(tmp_path: Path) -> None:
+    """A notebook's, say: without a pool it is refused before anything starts."""
+    engines, plan = factory_of(write_weights(model_of(3), tmp_path, 0), 0), plan_of([range(4)])
+    environment, modules = dict(os.environ), set(sys.modules)
+    said = r"a VllmEngineFactory decodes in processes of its own; give a pool: Executor\(.*, pool=ProcessPool\(\)\)"
+    with pytest.raises(TypeError, match=said):
+        Executor(engines, LATENCY, TWO)
+    for charging in ("profile", "measured"):
+        with pytest.raises(TypeError, match=said):
+            run_step(plan, requests(4), engines, LATENCY, TWO, charging=charging)
+    assert not [name for name in set(sys.modules) - modules if name.split(".")[0] == "vllm"]
+    assert dict(os.environ) == environment
 
 
 def test_an_actor_of_two_gpus_is_two_ranks_of_vllm(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ from rlhfless.engine.vllm_engine import VllmEngine
 from rlhfless.engine.vllm_factory import VllmEngineFactory
 from rlhfless.engine.vllm_kv import BlocksKV
 from rlhfless.engine.vllm_weights import write_weights
-from rlhfless.executor import StepRecord
+from rlhfless.executor import Lifecycle, StepRecord
+from rlhfless.executor.lifecycle import History
 from rlhfless.folders import SHARED_MEMORY
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
@@ -90,6 +91,21 @@ class Shuffle:
         for one, other in itertools.permutations(state.actors, 2):
             moves += [Move(int(r), other.actor) for r in self.rng.permutation(one.unfinished)[:2]]
         return moves
+
+
+class RightAfter:
+    """Expects the next step so soon that its actors start when the last one is over, and not before, so that none is kept."""
+
+    def next_start_s(self, history: History) -> float | None:
+        over = len(history.generated_s) == len(history.starts_s)
+        return history.generated_s[-1] + history.start_s if over else None
+
+
+AHEAD = Lifecycle(prewarm=RightAfter(), patience_s=600.0)
+
+
+def start_s(record: StepRecord, holder: str) -> float:
+    return sum(s["end_s"] - s["start_s"] for s in record.spans if s["holder"] == holder and s["phase"] == "start")
 
 
 def assert_handed_over(record: StepRecord) -> None:

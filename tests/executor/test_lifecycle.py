@@ -85,7 +85,7 @@ class Carrier:
     def now_s(self) -> float:
         return self.clock_s
 
-    def start(self, place: Place) -> int:
+    def start(self, place: Place, ahead: bool = False) -> int:
         self.started[len(self.started)] = place, self.clock_s
         return len(self.started) - 1
 
