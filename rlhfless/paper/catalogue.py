@@ -1,4 +1,7 @@
-"""All reproduced figures by the paper's names: the one place that knows them."""
+"""All reproduced figures by the paper's names: the one place that knows them.
+
+A file is named after its figure; two hold two: ``figure_04.py`` 4a and 4b, ``figure_17.py`` 2b (the naive system alone) and 17.
+"""
 
 from __future__ import annotations
 

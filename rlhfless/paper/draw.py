@@ -17,6 +17,8 @@ from rlhfless.plots.palette import BLUE, BOUND, GREEN, GREY, ORANGE, PURPLE, VER
 COLOURS = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, GREY)
 """Of data sets and other things that are no policies."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "solid")
+PATTERNS = ("", "/", "\\", "x", "-", ".")
+"""Of bars, beside ``COLOURS``: for print without colour."""
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
 WIDE_LEGEND = {"x": 0.0, "xanchor": "left", "y": -0.16, "yanchor": "top", "orientation": "h"}
 """A legend below the plot."""
@@ -39,6 +41,12 @@ def marker_of(policy: str, size: int = 10) -> dict[str, Any]:
     style = style_of(policy)
     line = {"width": 2.5, "color": style.colour} if policy == "bound" else {"width": 1, "color": "#444444"}
     return {"color": style.colour, "symbol": style.symbol, "size": 16 if policy == "bound" else size, "line": line}
+
+
+def bar_of(place: int, colour: str | None = None) -> dict[str, Any]:
+    """A plotly marker of bars, by place in the legend: a colour, and a pattern that says the same once more."""
+    pattern = {"shape": PATTERNS[place % len(PATTERNS)], "fgcolor": "#444444", "size": 6}
+    return {"color": colour or COLOURS[place % len(COLOURS)], "pattern": pattern}
 
 
 def spread(values: pd.Series, form: str) -> str:

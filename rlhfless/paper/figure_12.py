@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.paper.comparison import POLICIES, compare, label_of, totals
-from rlhfless.paper.draw import COLOURS, WIDE_LEGEND, add_policies
+from rlhfless.paper.draw import WIDE_LEGEND, add_policies, bar_of
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
 from rlhfless.paper.parts import Caption, Numbers, PaperFigure
@@ -115,7 +115,7 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
             for row, what in enumerate(("tokens", "held_s"), start=1):
                 fig.add_bar(
                     x=[f"step {steps.index(s) + 1}" for s in here["step"]], y=here[what], name=str(actor).replace("-", " "),
-                    legendgroup=actor, showlegend=row == 1 and col == 1, marker={"color": COLOURS[i]}, row=row, col=col,
+                    legendgroup=actor, showlegend=row == 1 and col == 1, marker=bar_of(i), row=row, col=col,
                 )  # fmt: skip
     for row, title in enumerate(("tokens", "seconds"), start=1):
         own = table["tokens" if row == 1 else "held_s"].max() * 1.05

@@ -12,18 +12,18 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.paper.comparison import Outcome, compare, label_of
-from rlhfless.paper.draw import WIDE_LEGEND, marker_of, style_of
+from rlhfless.paper.comparison import WEIGHT, Outcome, compare, label_of, totals
+from rlhfless.paper.draw import WIDE_LEGEND, bar_of, marker_of, spread, style_of
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
 from rlhfless.paper.parts import Caption, Numbers, PaperFigure
 from rlhfless.paper.variants import Deduplicated
-from rlhfless.paper.workloads import Sources, modelled
-from rlhfless.plots.palette import ORANGE
+from rlhfless.paper.workloads import History, Sources, modelled
+from rlhfless.plots.palette import GREY, ORANGE
 from rlhfless.plots.style import styled
 from rlhfless.scheduling import SchedulingPolicy
 from rlhfless.scheduling.fixed import Static
-from solver.possible import curve_of
+from solver.possible import curve_of, possible, share_of_possible
 
 TITLE = "Figure 13: scaling while lengths drift, and deduplicated prefill"
 PAPER_PREFILL_SAVED, PAPER_SAMPLES = 0.66, 3
@@ -31,6 +31,7 @@ SHOWN = ("static", "static-generation", "random", "rlhfuse", "rlhfless", "solver
 NAMES = {"bound": "bound: least time at any cost, least cost at any time"}
 COLUMNS = [
     "panel", "policy", "step", "samples", "mean_tokens", "actors", "step_s", "step_gpu_s", "prefill_tokens", "generation_gpu_s",
+    "share",
 ]  # fmt: skip
 
 
@@ -52,13 +53,18 @@ class Setting:
     seed: int = 0
 
 
+def history_of(setting: Setting) -> History:
+    """The lengths that drift."""
+    model = replace(GSM8K, name="GSM8K, drifting", drift=setting.drift, median_tokens=100.0)
+    return modelled(model, 1, responses=setting.responses, epochs=setting.epochs, seed=setting.seed)
+
+
 def numbers(setting: Setting, sources: Sources) -> Numbers:
-    """``panel, policy, step, samples, mean_tokens, actors, step_s, step_gpu_s, prefill_tokens, generation_gpu_s``."""
-    model = replace(GSM8K, drift=setting.drift, median_tokens=100.0)
-    history = modelled(model, 1, responses=setting.responses, epochs=setting.epochs, seed=setting.seed)
+    """``COLUMNS``; ``share`` is of the possible, in a whole step (``scaling``) or in generation alone (``prefill``)."""
+    history = history_of(setting)
     outcome = compare(history, setting.machine, "PPO", setting.policies, seed=setting.seed)
     mean = history.rollouts.groupby("step")["response_tokens"].mean()
-    steps = pd.concat([outcome.steps, _bound(outcome)], ignore_index=True)
+    steps = pd.concat([outcome.steps.assign(share=_shares(outcome)), _bound(outcome)], ignore_index=True)
     drift = steps.assign(panel="scaling", mean_tokens=steps["step"].map(mean))
     return Numbers(pd.concat([drift, _prefill(setting)], ignore_index=True).reindex(columns=COLUMNS), outcome.planning)
 
@@ -75,6 +81,18 @@ def _bound(outcome: Outcome) -> pd.DataFrame:
     )  # fmt: skip
 
 
+def _shares(outcome: Outcome) -> list[float]:
+    """Of every row of the outcome's steps the share of what is possible in that step."""
+    rest, steps = outcome.rest, outcome.steps
+    value = steps["step_s"] ** WEIGHT * steps["step_gpu_s"] ** (1 - WEIGHT)
+    naive = value[steps["policy"] == "static"].set_axis(steps["step"][steps["policy"] == "static"])
+    least = {
+        one.step: possible([curve_of(bound)], WEIGHT, rest.seconds, outcome.learner_gpu_s).value
+        for one, bound in zip(outcome.simulation.logged, outcome.simulation.bounds, strict=True)
+    }
+    return [share_of_possible(own, naive[step], least[step]) for own, step in zip(value, steps["step"], strict=True)]
+
+
 def _prefill(setting: Setting) -> pd.DataFrame:
     """Prefill tokens that actors computed, and GPU-seconds of generation, of the naive system with and without."""
     rows = []
@@ -83,13 +101,15 @@ def _prefill(setting: Setting) -> pd.DataFrame:
     for samples in setting.samples:
         history = modelled(GSM8K, samples, responses=setting.responses, epochs=2, seed=setting.seed)
         outcome = compare(history, setting.machine, "GRPO", policies, seed=setting.seed)
+        sums = totals(outcome)
+        share = sums[sums["scope"] == "generation"].set_index("policy")["share"]
         for policy, trace in outcome.simulation.traces.items():
             computed = int(trace.rollouts["prefill_tokens_computed"].sum())
             own = outcome.steps[outcome.steps["policy"] == policy]
             rows.append(
                 {
                     "panel": "prefill", "policy": policy, "samples": samples, "prefill_tokens": computed,
-                    "generation_gpu_s": float(own["generation_gpu_s"].sum()),
+                    "generation_gpu_s": float(own["generation_gpu_s"].sum()), "share": share[policy],
                 }
             )  # fmt: skip
     return pd.DataFrame(rows)
@@ -115,6 +135,12 @@ def prefill_cost_saved(found: Numbers) -> dict[int, float]:
     return {int(g): float(1 - row["dedup"] / row["static"]) for g, row in cost.iterrows()}
 
 
+def prefill_share(found: Numbers) -> dict[int, float]:
+    """The same as a share of what is possible in generation alone, from the naive system on."""
+    part = found.table[(found.table["panel"] == "prefill") & (found.table["policy"] == "dedup")]
+    return {int(g): float(share) for g, share in zip(part["samples"], part["share"], strict=True)}
+
+
 def plot(setting: Setting, found: Numbers) -> go.Figure:
     """(a) in three rows on the left, (b) on the right."""
     table = found.table
@@ -137,10 +163,10 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
     fig.update_xaxes(title="mean response length of the step (tokens)", row=3, col=1)
     fig.update_yaxes(dtick=1, rangemode="tozero", row=1, col=1)
     prefill = table[table["panel"] == "prefill"]
-    for policy, name, colour in (("static", "every response prefills", "#7F7F7F"), ("dedup", "each prompt once", ORANGE)):
+    drawn = (("static", "every response prefills", bar_of(0, GREY)), ("dedup", "each prompt once", bar_of(1, ORANGE)))
+    for policy, name, marker in drawn:
         own = prefill[prefill["policy"] == policy]
         x = [f"{int(g)}" for g in own["samples"]]
-        marker = {"color": colour}
         fig.add_bar(x=x, y=own["prefill_tokens"] / 1e3, name=name, legendgroup=policy + "b", marker=marker, row=1, col=2)
         fig.add_bar(
             x=x, y=own["generation_gpu_s"], name=name, legendgroup=policy + "b", showlegend=False, marker=marker, row=2, col=2
@@ -163,8 +189,10 @@ def caption(setting: Setting, found: Numbers) -> Caption:
         f"While mean length goes from {first['mean_tokens']:.0f} to {last['mean_tokens']:.0f} tokens, the paper's rule goes "
         f"from {int(first['actors'])} to {int(last['actors'])} actors: its min-max scaling compares every count with the "
         "largest and the smallest of the same step, so it follows the shape of the lengths more than their size; ours takes "
-        f"{mine.min()} to {mine.max()}. Of the GPU-seconds of generation prefilling each prompt once saves "
-        f"{cost[max(cost)]:.1%} with {max(cost)} responses per prompt: prompts of GSM8K are short.",
+        f"{mine.min()} to {mine.max()}. Of what is possible in a step's time and cost the rule takes "
+        f"{spread(part['share'], '.0%')}, ours {spread(scaling(found, 'solver+replan')['share'], '.0%')}. Of the GPU-seconds "
+        f"of generation prefilling each prompt once saves {cost[max(cost)]:.1%} with {max(cost)} responses per "
+        f"prompt, {prefill_share(found)[max(cost)]:.0%} of what is possible there: prompts of GSM8K are short.",
     )
 
 

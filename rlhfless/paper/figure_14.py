@@ -12,8 +12,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from rlhfless.paper import figure_10, figure_13, figure_16
 from rlhfless.paper.comparison import compare, label_of, totals
-from rlhfless.paper.draw import COLOURS, WIDE_LEGEND, style_of
+from rlhfless.paper.draw import WIDE_LEGEND, bar_of, style_of
 from rlhfless.paper.lengths import GPQA, GSM8K, LIVECODEBENCH
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
 from rlhfless.paper.parts import Caption, Numbers, PaperFigure
@@ -59,6 +60,17 @@ def histories(setting: Setting, sources: Sources) -> list[tuple[History, str, bo
     return [*found, *([(math, "GRPO", False)] if math is not None else []), (sources.shipped(), "GRPO", False)]
 
 
+def elsewhere(sources: Sources) -> list[tuple[str, str, History]]:
+    """Figures, algorithm and lengths, of those that only other figures use, in their full settings."""
+    ten, sixteen = figure_10.Setting(), figure_16.Setting()
+    return [
+        ("10, 15", "GRPO", figure_10.history_of("GPQA", "GRPO", ten, sources)),
+        ("10", "GRPO", figure_10.history_of("LiveCodeBench", "GRPO", ten, sources)),
+        ("13", "PPO", figure_13.history_of(figure_13.Setting())),
+        *(("16", "GRPO", figure_16.history_of(sixteen, limit)) for limit in sixteen.response_limits),
+    ]
+
+
 def predictor_named(name: str, history: History, seed: int) -> Predictor:
     """A predictor of ``PREDICTORS``; two of them know the truth."""
     if name == "last":
@@ -84,15 +96,20 @@ def quality(history: History) -> dict[str, float]:
 
 
 def numbers(setting: Setting, sources: Sources) -> Numbers:
-    """``panel`` (``quality`` or ``worth``), ``algorithm, data_set, basis, predictor, policy, scope, measure, value``;
-    ``worth`` is for whole steps and for generation alone, ``quality`` has no scope."""
+    """``panel, figures, algorithm, data_set, basis, predictor, policy, scope, measure, value``; ``panel`` is ``quality``,
+    ``elsewhere`` (the same of lengths that only the named figures use) or ``worth`` (whole steps, and generation alone)."""
     rows, planning = [], []
+    steady = [("quality", "14", algorithm, history) for history, algorithm, _ in histories(setting, sources)]
+    steady += [("elsewhere", *own) for own in elsewhere(sources)]
+    for panel, figures, algorithm, history in steady:
+        cell = {"algorithm": algorithm, "data_set": history.name, "basis": history.basis}
+        rows += [
+            {"panel": panel, "figures": figures, **cell, "predictor": "last", "policy": "", "scope": "", "measure": measure,
+             "value": value}
+            for measure, value in quality(history).items()
+        ]  # fmt: skip
     for history, algorithm, run in histories(setting, sources):
         cell = {"algorithm": algorithm, "data_set": history.name, "basis": history.basis}
-        for measure, value in quality(history).items():
-            rows.append(
-                {"panel": "quality", **cell, "predictor": "last", "policy": "", "scope": "", "measure": measure, "value": value}
-            )
         for name in setting.predictors if run else ():
             predictor = predictor_named(name, history, setting.seed)
             chosen = ["static", *setting.policies, *(setting.others if name == "last" else ())]
@@ -103,6 +120,7 @@ def numbers(setting: Setting, sources: Sources) -> Numbers:
             rows += [
                 {
                     "panel": "worth",
+                    "figures": "14",
                     **cell,
                     "predictor": name,
                     "policy": one["policy"],
@@ -120,6 +138,16 @@ def steadiness(found: Numbers) -> pd.DataFrame:
     """The measures of ``quality`` by algorithm, data set and basis."""
     table = found.table[found.table["panel"] == "quality"]
     return table.pivot_table(index=["algorithm", "data_set", "basis"], columns="measure", values="value", sort=False)
+
+
+def steady_elsewhere(found: Numbers) -> str:
+    """How steady the lengths are that only other figures use, in words."""
+    table = found.table[found.table["panel"] == "elsewhere"]
+    by = table.pivot_table(index=["figures", "algorithm", "data_set"], columns="measure", values="value", sort=False)
+    return "; ".join(
+        f"{name}, {algorithm} (figure{'s' if ',' in figures else ''} {figures}) {r['within_50']:.0%} / {r['within_100']:.0%}"
+        for (figures, algorithm, name), r in by.iterrows()
+    )
 
 
 def worth(found: Numbers, policy: str, predictor: str, scope: str = "step") -> pd.DataFrame:
@@ -142,7 +170,7 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
     for i, ((algorithm, name, basis), by) in enumerate(steady.iterrows()):
         fig.add_bar(
             x=list(QUALITIES.values()), y=[by[m] for m in QUALITIES], name=f"{algorithm}, {name} ({basis})",
-            marker={"color": COLOURS[i]}, row=1, col=1,
+            marker=bar_of(i), row=1, col=1,
         )  # fmt: skip
     for x, value in enumerate(PAPER_WITHIN.values()):
         line = {"color": ORANGE, "width": 2.5, "dash": "dot"}
@@ -184,7 +212,8 @@ def caption(setting: Setting, found: Numbers) -> Caption:
         f"{about_logs(found.table['basis'])}",
         "About 70 % of prompts change by at most 50 tokens between epochs, 90 % by at most 100 (PPO, GSM8K); with a "
         "predictor that is right for 44 % still 1.22x faster and 28.9 % cheaper.",
-        "Prompts that change by at most 50 / 100 tokens: " + ", ".join(steady) + ". Share of the possible that the paper's "
+        "Prompts that change by at most 50 / 100 tokens: " + ", ".join(steady) + "; in the length models of other figures: "
+        + steady_elsewhere(found) + ". Share of the possible that the paper's "
         "rule takes: " + "; ".join(said) + f". Generation alone: with 44 % right the rule is at {', '.join(alone)}. '44 % "
         "accurate' is not defined in the paper; here that share of the prompts is predicted exactly, and the others get "
         "each other's lengths.",

@@ -1,6 +1,7 @@
 """Figure 15: the paper's three parameters: the predictor's window, tau of the local cut, lambda of the scaling.
 
-Knows the published policy with other parameters; times and costs are of generation alone, which they act on.
+Knows the published policy with other parameters, and as references the naive system, right-sizing and the bound; times and
+costs are of generation alone, which the parameters act on.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.paper.comparison import compare
-from rlhfless.paper.draw import COLOURS, DASHES, SYMBOLS, WIDE_LEGEND
+from rlhfless.paper.comparison import Outcome, compare, label_of, totals
+from rlhfless.paper.draw import COLOURS, DASHES, SYMBOLS, WIDE_LEGEND, spread
 from rlhfless.paper.lengths import GPQA, GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
 from rlhfless.paper.parts import Caption, Numbers, PaperFigure
@@ -21,11 +22,14 @@ from rlhfless.paper.variants import FixedActors
 from rlhfless.paper.workloads import History, Sources, about_logs, modelled
 from rlhfless.plots.style import styled
 from rlhfless.predict import EwmaPredictor
+from rlhfless.scheduling import SchedulingPolicy
 from rlhfless.scheduling.rlhfless import RLHFless
 
 TITLE = "Figure 15: window, tau and lambda of RLHFless"
 PANELS = {"window": "EWMA window (epochs)", "tau": "tau, on 3 actors", "lambda": "lambda"}
+NAMES = {"window": "the window", "tau": "tau (3 actors)", "lambda": "lambda"}
 SAME = 0.01  # costs that differ by less count as the same
+REFERENCES = ("static", "random", "bound")
 PAPER_CHOICE = {"window": 1, "tau": 0.7, "lambda": 0.7}
 
 
@@ -53,67 +57,93 @@ def histories(setting: Setting, sources: Sources) -> list[tuple[History, str]]:
 
 
 def numbers(setting: Setting, sources: Sources) -> Numbers:
-    """``panel, data_set, basis, algorithm, parameter, time_s, gpu_s, moves``: sums over steps of generation alone."""
+    """``panel, data_set, basis, algorithm, policy, parameter, time_s, gpu_s, bound_gpu_s, share, moves``: sums over steps of
+    generation alone. ``policy`` is the paper's rule with this parameter, or one of ``REFERENCES``, which have none;
+    ``bound_gpu_s`` the least that any policy takes in that time, ``share`` of the possible, from the naive system on."""
     rows: list[dict[str, object]] = []
 
-    def add(panel: str, history: History, algorithm: str, outcome: pd.DataFrame, values: dict[str, float]) -> None:
-        for name, own in outcome.groupby("policy", sort=False):
-            rows.append(
-                {
-                    "panel": panel, "data_set": history.name, "basis": history.basis, "algorithm": algorithm,
-                    "parameter": values[str(name)], "time_s": float(own["generation_s"].sum()),
-                    "gpu_s": float(own["generation_gpu_s"].sum()), "moves": int(own["moves"].sum()),
-                }
-            )  # fmt: skip
+    def add(panel: str, outcome: Outcome, values: Mapping[str, float]) -> None:
+        """Rows of the policies that ``values`` names; a reference's value is NaN."""
+        moves, sums = outcome.steps.groupby("policy")["moves"].sum(), totals(outcome)
+        for name, own in sums[sums["scope"] == "generation"].set_index("policy").iterrows():
+            if name in values:
+                rows.append(
+                    {
+                        "panel": panel, "data_set": outcome.history.name, "basis": outcome.history.basis,
+                        "algorithm": outcome.algorithm, "policy": name if name in REFERENCES else "rlhfless",
+                        "parameter": values[str(name)], "time_s": own["time_s"], "gpu_s": own["gpu_s"],
+                        "bound_gpu_s": own["bound_gpu_s"], "share": own["share"], "moves": int(moves.get(name, 0)),
+                    }
+                )  # fmt: skip
 
-    shipped = sources.shipped()
+    shipped, references = sources.shipped(), dict.fromkeys(REFERENCES, float("nan"))
     for window in setting.windows:
         outcome = compare(
-            shipped, setting.machine, "GRPO", ["rlhfless"], predictor=EwmaPredictor(window), most_steps=setting.most_steps,
-            seed=setting.seed,
+            shipped, setting.machine, "GRPO", ["static", "random", "rlhfless"], predictor=EwmaPredictor(window),
+            most_steps=setting.most_steps, seed=setting.seed,
         )  # fmt: skip
-        add("window", shipped, "GRPO", outcome.steps, {"rlhfless": window})
+        add("window", outcome, {"rlhfless": window, **(references if window == PAPER_CHOICE["window"] else {})})
     for history, algorithm in histories(setting, sources):
         taus = {f"tau {tau:g}": tau for tau in setting.taus}
         cuts = [FixedActors(setting.actors, tau, name) for name, tau in taus.items()]
-        add("tau", history, algorithm, compare(history, setting.machine, algorithm, cuts, seed=setting.seed).steps, taus)
         weights = {f"lambda {weight:g}": weight for weight in setting.lambdas}
         scales = [RLHFless(scale_weight=weight, name=name) for name, weight in weights.items()]
-        add(
-            "lambda", history, algorithm, compare(history, setting.machine, algorithm, scales, seed=setting.seed).steps, weights
-        )
+        policies: list[str | SchedulingPolicy] = ["static", "random", *cuts, *scales]
+        outcome = compare(history, setting.machine, algorithm, policies, seed=setting.seed)
+        add("tau", outcome, taus | references)
+        add("lambda", outcome, weights | references)
     return Numbers(pd.DataFrame(rows))
 
 
 def curves(found: Numbers, panel: str) -> dict[str, pd.DataFrame]:
     """Label of a history to its rows of a panel, by parameter."""
-    part = found.table[found.table["panel"] == panel]
+    return _by_history(found.table[(found.table["panel"] == panel) & (found.table["policy"] == "rlhfless")])
+
+
+def reference(found: Numbers, panel: str, policy: str) -> dict[str, pd.Series]:
+    """Label of a history to the row of one of ``REFERENCES``."""
+    part = found.table[(found.table["panel"] == panel) & (found.table["policy"] == policy)]
+    return {label: own.iloc[0] for label, own in _by_history(part).items()}
+
+
+def _by_history(part: pd.DataFrame) -> dict[str, pd.DataFrame]:
     grouped = part.groupby(["algorithm", "data_set", "basis"], sort=False)
     return {f"{a}, {d} ({b})": own.sort_values("parameter", ignore_index=True) for (a, d, b), own in grouped}
 
 
 def plot(setting: Setting, found: Numbers) -> go.Figure:
-    """Time (above) and cost (below), relative to the paper's choice of each parameter."""
+    """Time and cost, relative to the paper's choice of each parameter; below, the share of the possible and right-sizing's."""
     fig = make_subplots(
-        rows=2, cols=3, shared_xaxes=True, column_titles=list(PANELS.values()), vertical_spacing=0.06, horizontal_spacing=0.06
+        rows=3, cols=3, shared_xaxes=True, column_titles=list(PANELS.values()), vertical_spacing=0.05, horizontal_spacing=0.06
     )
     colour = {"window": 3, "tau": 0, "lambda": 0}
     for col, panel in enumerate(PANELS, start=1):
         for i, (label, own) in enumerate(curves(found, panel).items(), start=colour[panel]):
             at = own[own["parameter"] == PAPER_CHOICE[panel]].iloc[0]
-            for row, what in enumerate(("time_s", "gpu_s"), start=1):
+            for row, y in enumerate((own["time_s"] / at["time_s"], own["gpu_s"] / at["gpu_s"], own["share"]), start=1):
                 fig.add_scatter(
-                    x=own["parameter"], y=own[what] / at[what], mode="lines+markers", name=label, legendgroup=label,
+                    x=own["parameter"], y=y, mode="lines+markers", name=label, legendgroup=label,
                     showlegend=row == 1 and col in (1, 2), line={"color": COLOURS[i], "dash": DASHES[i]},
                     marker={"symbol": SYMBOLS[i], "size": 8}, row=row, col=col,
                 )  # fmt: skip
+            share = float(reference(found, panel, "random")[label]["share"])
+            fig.add_scatter(
+                x=own["parameter"].iloc[[0, -1]], y=[share, share], mode="lines", name=f"{label}: {label_of('random')}",
+                legendgroup=label, showlegend=False, line={"color": COLOURS[i], "dash": "dot", "width": 1.5}, row=3, col=col,
+            )  # fmt: skip
         fig.add_vline(x=PAPER_CHOICE[panel], line={"color": "#999999", "dash": "dot", "width": 1.5}, col=col)
     fig.update_yaxes(title="time", row=1, col=1)
     fig.update_yaxes(title="GPU-seconds", row=2, col=1)
+    fig.update_yaxes(title="share of the possible", tickformat=".0%", rangemode="tozero", row=3)
+    fig.update_yaxes(title="", row=3, col=2)
+    fig.update_yaxes(title="", row=3, col=3)
     for row in (1, 2):
         fig.update_yaxes(range=[0.9, 1.1], row=row, col=1)  # windows hardly differ, and should look like it
-    note = "generation alone, relative to the paper's choice (dotted line)"
-    return styled(fig, TITLE, note, legend={**WIDE_LEGEND, "y": -0.1}, height=560, margin={"t": 100})
+    note = (
+        "generation alone; rows 1 and 2 relative to the paper's choice (vertical line); row 3: 0 % is naive static, 100 % the "
+    )
+    note += "bound,<br>thin dots: right-sized random"
+    return styled(fig, TITLE, note, legend={**WIDE_LEGEND, "y": -0.08}, height=800, margin={"t": 120})
 
 
 def saved(own: pd.DataFrame, less: float, more: float) -> float:
@@ -141,6 +171,19 @@ def sides(more: Mapping[str, float]) -> str:
     return f"Further savings of {SAME:.0%} or more on {', '.join(goes_on)}{' alone' if ended else ''}."
 
 
+def room(found: Numbers, panel: str, parameter: float) -> pd.Series:
+    """Of each history the share of the cost at a parameter that any policy could save in the same time."""
+    at = [own[own["parameter"] == parameter].iloc[0] for own in curves(found, panel).values()]
+    return pd.Series([1 - one["bound_gpu_s"] / one["gpu_s"] for one in at])
+
+
+def shares(found: Numbers, panel: str) -> str:
+    """In words: what the rule takes of the possible over all values of a parameter, and what right-sizing does."""
+    own = pd.concat(curves(found, panel).values())["share"]
+    random = pd.Series([one["share"] for one in reference(found, panel, "random").values()])
+    return f"{spread(own, '.0%')} (right-sized random {spread(random, '.0%')})"
+
+
 def window_spread(found: Numbers) -> float:
     """By how much the dearest window is dearer than the cheapest."""
     (own,) = curves(found, "window").values()
@@ -165,7 +208,9 @@ def caption(setting: Setting, found: Numbers) -> Caption:
         "second-shortest time; windows of 1 to 4 epochs differ marginally.",
         f"Against no cut at all (tau = 1), tau = 0.5 saves {', '.join(saves)} of the cost of generation on 3 actors; "
         f"{said_of(more)}. {sides(more)} The number of actors is whole, so lambda moves in "
-        "jumps, and neighbours share a plan.",
+        "jumps, and neighbours share a plan. Of what is possible in generation alone, from 3 static actors on, the rule takes "
+        + "; ".join(f"{shares(found, panel)} over all values of {name}" for panel, name in NAMES.items())
+        + ".",
     )
 
 

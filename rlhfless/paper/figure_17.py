@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.paper.comparison import POLICIES, compare, label_of, totals
-from rlhfless.paper.draw import WIDE_LEGEND
+from rlhfless.paper.draw import WIDE_LEGEND, spread
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
 from rlhfless.paper.parts import Caption, Numbers, PaperFigure
@@ -48,7 +48,8 @@ class Setting:
 
 
 def numbers(setting: Setting, sources: Sources) -> Numbers:
-    """``algorithm, basis, policy, of, part, amount``: mean per step, ``of`` being ``time`` (s) or ``cost`` (GPU-seconds)."""
+    """``algorithm, basis, policy, share, of, part, amount``: mean per step, ``of`` being ``time`` (s) or ``cost``
+    (GPU-seconds); ``share`` is what the policy takes of the possible in whole steps, in time and cost together."""
     rows = []
     for algorithm in ("PPO", "GRPO"):
         history = (
@@ -57,6 +58,7 @@ def numbers(setting: Setting, sources: Sources) -> Numbers:
         )  # fmt: skip
         outcome = compare(history, setting.machine, algorithm, setting.policies, seed=setting.seed)
         rest, gpus = outcome.rest, setting.machine.learner_gpus
+        sums = totals(outcome).set_index(["scope", "policy"])
         cell: dict[str, object] = {"algorithm": algorithm, "basis": history.basis}
         for policy, own in outcome.steps.groupby("policy", sort=False):
             mean = own.drop(columns=["policy", "step"]).astype(float).mean()
@@ -68,19 +70,17 @@ def numbers(setting: Setting, sources: Sources) -> Numbers:
                 ("cost", "waiting"): mean["step_idle_gpu_s"] - idle,
                 ("cost", "prepare"): gpus * rest.prepare_s, ("cost", "learn"): gpus * rest.learn_s,
             }  # fmt: skip
-            rows += [
-                {**cell, "policy": policy, "of": o, "part": part, "amount": amount} for (o, part), amount in amounts.items()
-            ]
+            own_cell = {**cell, "policy": policy, "share": sums.loc[("step", policy), "share"]}
+            rows += [{**own_cell, "of": o, "part": part, "amount": amount} for (o, part), amount in amounts.items()]
         if setting.bound:
-            best = totals(outcome).set_index(["scope", "policy"]).loc[("generation", "bound")]
+            best = sums.loc[("generation", "bound")]
             amounts = {
                 ("time", "generation"): best["time_s"] / best["steps"], ("time", "prepare"): rest.prepare_s,
                 ("time", "learn"): rest.learn_s, ("cost", "generation"): best["gpu_s"] / best["steps"],
                 ("cost", "prepare"): gpus * rest.prepare_s, ("cost", "learn"): gpus * rest.learn_s,
             }  # fmt: skip
-            rows += [
-                {**cell, "policy": "bound", "of": o, "part": part, "amount": amount} for (o, part), amount in amounts.items()
-            ]
+            own_cell = {**cell, "policy": "bound", "share": 1.0}
+            rows += [{**own_cell, "of": o, "part": part, "amount": amount} for (o, part), amount in amounts.items()]
     return Numbers(pd.DataFrame(rows))
 
 
@@ -125,16 +125,24 @@ def idle_share(found: Numbers) -> pd.DataFrame:
     return ((by["idle"] + by["waiting"]) / by.sum(axis=1)).unstack("policy")
 
 
+def shares(found: Numbers) -> pd.DataFrame:
+    """What each policy takes of the possible in whole steps: algorithms by policies, without the naive system and the bound."""
+    table = found.table[~found.table["policy"].isin(["static", "bound"])]
+    return table.pivot_table(index="algorithm", columns="policy", values="share", sort=False)
+
+
 def _caption(setting: Setting, found: Numbers, printed: str) -> Caption:
     idle = idle_share(found)["static"]
-    shares = [f"{algorithm} {share:.0%}" for algorithm, share in idle.items()]
+    idle_shares = [f"{algorithm} {share:.0%}" for algorithm, share in idle.items()]
     basis = "GRPO lengths from a public log" if "log" in set(found.table["basis"]) else "no lengths"
     return Caption(
         f"{basis[0].upper()}{basis[1:]}.",
         f"{setting.machine.about}. PPO lengths: the stated length model of GSM8K.{about_logs(found.table['basis'])}",
         printed,
         "Of the naive system's GPU-seconds these are idle: "
-        + ", ".join(shares)
+        + ", ".join(idle_shares)
+        + ". Of what is possible in a whole step's time and cost together the policies take: "
+        + ", ".join(f"{label_of(str(policy))} {spread(share, '.0%')}" for policy, share in shares(found).items())
         + ". Preparation and learning are the same for "
         "all policies, and grow or shrink with the assumed MFU; PPO also trains a critic of the same size.",
     )

@@ -13,6 +13,7 @@ import pandas as pd
 
 from rlhfless.paper import figure_03c, figure_10, figure_12, figure_13, figure_14, figure_15, figure_16
 from rlhfless.paper.draw import spread
+from rlhfless.paper.figure_14 import PAPER_POOR
 from rlhfless.paper.parts import Numbers
 
 NO_BOUND = "no bound is known"
@@ -35,6 +36,18 @@ class Row(NamedTuple):
 
 
 HEAD = Row("figure", "what", "paper says", "we find", "what is possible", "in plain words")
+
+
+def _reached(paper: float, most: Mapping[str, float]) -> str:
+    """Whether a printed number is within what is possible, in words.
+
+    Args:
+        most: the most that any policy could reach, by where.
+    """
+    out = [name for name, value in most.items() if value < paper]
+    if not out:
+        return "In reach of some policy"
+    return "Out of reach of any policy" + ("" if len(out) == len(most) else f" {' and '.join(out)}")
 
 
 def _testbed(found: Numbers) -> list[Row]:
@@ -85,26 +98,36 @@ def _simulated(found: Numbers) -> list[Row]:
         parts = (f"{mean[naive].loc[policy, what]:{form}}{unit} against {name}" for naive, name in figure_16.NAIVE.items())
         return ", ".join(parts)
 
+    def within(paper: float, what: str) -> str:
+        return _reached(paper, {f"against {name}": mean[naive].loc["bound", what] for naive, name in figure_16.NAIVE.items()})
+
     assert found.measured is not None
     most = found.measured.groupby("policy")["cpu_s"].max() * 1e3
-    within = most["rlhfless"] <= figure_16.PAPER_PLANNING_S * 1e3
+    kept = most["rlhfless"] <= figure_16.PAPER_PLANNING_S * 1e3
     base = "The paper does not say what its naive system has on 160 GPUs, and the answer hangs on it: "
+    shares = (
+        f"Of what is possible in time and cost together: RLHFless' rule {said('rlhfless', 'share', '.0%')}; ours "
+        f"{said('solver+replan', 'share', '.0%')}."
+    )
+    over = f"mean over {figure_16.cells_of(found)}"
     return [
         Row(
-            "16", "times faster a whole step is, mean over clusters of up to 20 x 8 H100", "1.23x",
+            "16", f"times faster a whole step is, {over}", "1.23x",
             f"RLHFless' rule {said('rlhfless', 'speedup', '.2f', 'x')}", said("bound", "most_speedup", ".2f", "x"),
-            base + f"ours with re-planning is {said('solver+replan', 'speedup', '.2f', 'x')}.",
+            f"{within(figure_16.PAPER_SPEEDUP, 'most_speedup')}. {base}ours with re-planning is "
+            f"{said('solver+replan', 'speedup', '.2f', 'x')}. {shares}",
         ),
         Row(
-            "16", "cost of a whole step that is saved, mean over the same clusters", "38.7 %",
+            "16", "cost of a whole step that is saved, mean over the same cells", "38.7 %",
             f"RLHFless' rule {said('rlhfless', 'cost_saved', '.0%')}", said("bound", "most_cost_saved", ".0%"),
-            base + f"ours with re-planning saves {said('solver+replan', 'cost_saved', '.0%')}.",
+            f"{within(figure_16.PAPER_COST_SAVED, 'most_cost_saved')}. {base}ours with re-planning saves "
+            f"{said('solver+replan', 'cost_saved', '.0%')}. {shares}",
         ),
         Row(
             "16", "time that planning a step takes", "at most 30 ms",
             f"RLHFless' rule at most {most['rlhfless']:,.0f} ms, ours {most['solver+replan']:,.0f} ms (CPU time, planned once)",
             NO_BOUND,
-            f"{'Kept' if within else 'Not kept'} by our implementation of its rule, which times every number of actors "
+            f"{'Kept' if kept else 'Not kept'} by our implementation of its rule, which times every number of actors "
             f"exactly, over 8 scenarios of lengths. It is at most {figure_16.planning_share(found, 'rlhfless'):.1%} of a "
             f"step, ours {figure_16.planning_share(found, 'solver+replan'):.1%}. For the least of three see the table \"Large "
             "clusters\" in tests/benchmarks/README.md.",
@@ -120,7 +143,9 @@ def _local_cut(found: Numbers) -> list[Row]:
         Row(
             "12", "cost of generation that ranking and a local cut save against RLHFuse's global cut", "12.8 %", cuts,
             f"any policy in RLHFuse's own time: {figure_12.most_saved(found):.0%}",
-            f"{word}. RLHFuse cuts at 20 % unfinished here, the share reported as best; the paper does not say where it cut.",
+            f"{_reached(figure_12.PAPER_COST_SAVED, {'': figure_12.most_saved(found)})}. {word}. Of what is possible in "
+            f"generation alone: {figure_12.shares(found)}. RLHFuse cuts at 20 % unfinished here, the share "
+            "reported as best; the paper does not say where it cut.",
         )
     ]  # fmt: skip
 
@@ -157,21 +182,28 @@ def _predictor(found: Numbers) -> list[Row]:
     poor, last = (figure_14.worth(found, "rlhfless", p) for p in ("poor", "last"))
     random = figure_14.worth(found, "random", "last")
     measured = steady[steady.index.get_level_values("basis") != "length model"]
+    keys = {(a, n, b): f"on {a}, {n} ({b})" for a, n, b in poor.index}
+    speed = _reached(PAPER_POOR[1], {keys[key]: r["most_speedup"] for key, r in poor.iterrows()})
+    cost = _reached(PAPER_POOR[2], {keys[key]: r["most_cost_saved"] for key, r in poor.iterrows()})
     fitted = "Our model of PPO's lengths was fitted to this, so only the others tell anything"
     return [
         Row(
             "14", "speed and cost of a step with a predictor that is right for 44 %", "1.22x and 28.9 %",
             ", ".join(f"{r['speedup']:.2f}x and {r['cost_saved']:.0%} ({a}, {b})" for (a, _, b), r in poor.iterrows()),
             f"any policy: {spread(poor['most_speedup'], '.2f')}x, {spread(poor['most_cost_saved'], '.0%')}",
-            f"With the last epoch's lengths instead the rule is at {spread(last['speedup'], '.2f')}x and "
-            f"{spread(last['cost_saved'], '.0%')}, a right-sized random split at {spread(random['speedup'], '.2f')}x and "
+            f"The speed is {speed[0].lower()}{speed[1:]}, the cost {cost[0].lower()}{cost[1:]}. Of what is possible in "
+            f"time and cost together the rule takes {spread(poor['share'], '.0%')}, with the last epoch's lengths "
+            f"{spread(last['share'], '.0%')}, right-sized random {spread(random['share'], '.0%')}. With the last epoch's "
+            f"lengths the rule is at {spread(last['speedup'], '.2f')}x and {spread(last['cost_saved'], '.0%')}, "
+            f"a right-sized random split at {spread(random['speedup'], '.2f')}x and "
             f"{spread(random['cost_saved'], '.0%')}.",
         ),
         Row(
             "14", "prompts whose length changes by at most 50 / 100 tokens between epochs", "about 70 % / 90 %",
             "; ".join(f"{n} ({b}) {r['within_50']:.0%} / {r['within_100']:.0%}" for (_, n, b), r in steady.iterrows()),
             "a fact about lengths",
-            f"{fitted}{': real lengths move more or less, by data set.' if len(measured) else '.'}",
+            f"{fitted}{': real lengths move more or less, by data set.' if len(measured) else '.'} "
+            f"Length models that only other figures use: {figure_14.steady_elsewhere(found)}.",
         ),
     ]  # fmt: skip
 
@@ -185,17 +217,24 @@ def _parameters(found: Numbers) -> list[Row]:
     return [
         Row(
             "15", "tau from which a smaller one saves no further cost", "tau <= 0.5",
-            figure_15.said_of(tau), NO_BOUND, f"Of the cost of generation on 3 actors. {figure_15.sides(tau)}",
+            figure_15.said_of(tau),
+            f"any policy in the time of tau = 0.5: {spread(figure_15.room(found, 'tau', 0.5), '.0%')} less cost",
+            f"Of the cost of generation on 3 actors. {figure_15.sides(tau)} Of what is possible in generation alone it "
+            f"takes {figure_15.shares(found, 'tau')}, by tau and lengths.",
         ),
         Row(
             "15", "lambda = 0.7 among 0.3 to 0.9", "second-shortest time, second-lowest cost",
-            ", ".join(f"place {t} by time, {c} by cost of {count} ({label})" for label, (t, c) in places.items()), NO_BOUND,
+            ", ".join(f"place {t} by time, {c} by cost of {count} ({label})" for label, (t, c) in places.items()),
+            f"any policy in the time of lambda = 0.7: {spread(figure_15.room(found, 'lambda', 0.7), '.0%')} less cost",
             "A larger lambda is faster and dearer, so one of many values can be second in both only where several give the "
-            "same plan.",
+            "same plan. Of what is possible in generation alone it takes "
+            f"{figure_15.shares(found, 'lambda')}, by lambda and lengths.",
         ),
         Row(
-            "15", "predicting from 1 to 4 past epochs", "marginal differences", f"cost differs by {wide:.1%} at most", NO_BOUND,
-            "On this project's own recorded run of 15 epochs.",
+            "15", "predicting from 1 to 4 past epochs", "marginal differences", f"cost differs by {wide:.1%} at most",
+            f"any policy in the time of a window of 1: {spread(figure_15.room(found, 'window', 1), '.0%')} less cost",
+            "On this project's own recorded run of 15 epochs. Of what is possible in generation alone it takes "
+            f"{figure_15.shares(found, 'window')}, by window.",
         ),
     ]  # fmt: skip
 

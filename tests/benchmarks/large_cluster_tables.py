@@ -7,6 +7,7 @@ from typing import Any
 
 Row = Mapping[str, Any]
 Cell = Callable[[Row], str]
+STEPS = 2  # with history, whose times a row sums up
 
 
 def shown(row: Row) -> str:
@@ -46,6 +47,19 @@ def sizes(rows: Sequence[Row], cell: Cell) -> list[str]:
     return grid(in_order, cell, ("tokens", "nodes"), ("limit", "nodes"))
 
 
+def planning_shares(rows: Sequence[Row]) -> list[str]:
+    """A line for each policy: the largest share that planning's CPU time is of a step, over limits and nodes."""
+    lines = ["| policy | mean of the plans / mean step | slowest plan / mean step |", "|---" * 3 + "|"]
+    for policy in dict.fromkeys(row["policy"] for row in rows):
+        own = [row for row in rows if row["policy"] == policy]
+        shares = [
+            max(row[what] / 1e3 / (row["time_s"] / STEPS) for row in own)
+            for what in ("planning_cpu_ms", "worst_planning_cpu_ms")
+        ]
+        lines.append(f"| `{policy}` | {' | '.join(f'{share:.2%}' for share in shares)} |")
+    return lines
+
+
 def by_policy(rows: Sequence[Row]) -> list[str]:
     """A line for each policy, a column for each limit."""
     limits = list(dict.fromkeys(row["limit"] for row in rows))
@@ -79,6 +93,8 @@ def markdown(results: Mapping[str, Sequence[Row]]) -> str:
         tables.append(sizes(all_sizes, lambda row: f"{row['bound_gpu_seconds'] / row['gpu_seconds']:.0%}"))
     if rows["planning"]:
         tables.append(sizes(rows["planning"], lambda row: f"{row['planning_cpu_ms']:.0f} ms"))
+    if rows["scaling"]:
+        tables.append(planning_shares(all_sizes))
     if rows["policies"]:
         tables.append(by_policy(rows["policies"]))
     if rows["admission"]:

@@ -1,4 +1,4 @@
-"""How far simulation can be trusted: predictions beside measurements that nobody here made, with signed errors of every case.
+"""How far simulation can be trusted: predictions beside measurements that nobody here made, with signed errors.
 
     python tests/benchmarks/validation.py [--only points operators runs steps executed] [--json FILE] [--data FOLDER]
 
@@ -6,7 +6,9 @@ Points: TPOT and TTFT of servers under constant load, each pair of model and GPU
 linear layers from other GPUs and models, and the large profile beside them. Runs: two whole runs of vLLM on the simulated
 engine, with 30-second windows, each with what was fitted on the other. Steps: step times of public training runs, the second
 half of each from the first. Executed: steps that our own engine executed beside their simulation, as recorded in ``results/``
-by ``plan_against_reality.py`` and, on a GPU, by ``gpu_engine.py``. What is skipped, because its folder is not there, is said.
+by ``plan_against_reality.py`` and, on a GPU, by ``gpu_engine.py``. What is skipped, because its folder is not
+there, is said. ``--json`` writes every case of points, runs and executed steps; of operators the groups and the cases of the
+large profile, of training steps the groups alone.
 """
 
 from __future__ import annotations
@@ -118,7 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="parts (all)")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of public data (beside the checkout)")
-    parser.add_argument("--json", type=Path, help="also write every case to this file")
+    parser.add_argument("--json", type=Path, help="also write cases to this file; of operators and steps summaries by group")
     options = parser.parse_args()
     results: dict[str, Any] = {"aim": {"median": AIM_MEDIAN, "p90": AIM_P90}}
     for name in options.only:

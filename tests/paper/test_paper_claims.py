@@ -105,6 +105,18 @@ def test_no_step_of_figures_11_and_13_is_below_their_bounds() -> None:
         assert (others[what].astype(float) >= others["step"].map(bound[what])).all(), what
 
 
+def test_no_share_of_figures_13_15_and_17_is_above_the_bound_and_the_naive_system_has_none() -> None:
+    for name in ("13", "15", "17"):
+        rows = table(name)
+        rows = rows[rows["policy"] != "bound"]
+        assert rows["share"].notna().all(), name
+        assert (rows["share"] < 1).all(), name
+        assert np.allclose(rows[rows["policy"] == "static"]["share"].astype(float), 0), name
+    rows = table("15")
+    assert set(rows["policy"]) == {"static", "random", "bound", "rlhfless"}
+    assert (rows["gpu_s"] >= rows["bound_gpu_s"] * (1 - 1e-9)).all()
+
+
 def test_no_policy_is_below_the_bound_in_any_cell() -> None:
     cells = table("10")
     rows = cells[cells["policy"] != "bound"]
@@ -203,6 +215,30 @@ def test_transfers_are_hidden_behind_the_longest_group() -> None:
 def test_the_papers_rule_is_cheaper_than_naive_static_even_with_a_poor_predictor() -> None:
     worth = table("14", panel="worth", policy="rlhfless", predictor="poor", scope="step")
     assert (worth["value"][worth["measure"] == "cost_saved"] > 0).all()
+
+
+def test_how_steady_lengths_are_is_known_of_every_model_that_a_figure_uses() -> None:
+    quality = table("14", panel="quality"), table("14", panel="elsewhere")
+    used = {(a, d) for rows in quality for a, d in zip(rows["algorithm"], rows["data_set"], strict=True)}
+    for name in ("10", "12", "13", "15"):
+        rows = found(name).table
+        rows = rows if "algorithm" in rows else rows.assign(algorithm="PPO")
+        rows = rows if "data_set" in rows else rows.assign(data_set="GSM8K, drifting")
+        assert set(zip(rows["algorithm"], rows["data_set"], strict=True)) <= used, name
+    assert {("GRPO", f"up to {limit:,} tokens") for limit in FIGURES["16"].setting.response_limits} <= used
+    moved = table("14", panel="elsewhere").pivot_table(index="data_set", columns="measure", values="value")
+    assert (moved["within_50"] < moved["within_100"]).all()
+    assert moved.loc["up to 8,192 tokens", "within_50"] < moved.loc["up to 2,048 tokens", "within_50"] < 0.7
+    assert moved.loc["GSM8K, drifting", "within_50"] < 0.7
+
+
+def test_bars_are_told_apart_without_colour() -> None:
+    for name in ("12", "13", "14"):
+        figure = FIGURES[name]
+        bars = [bar for bar in figure.plot(figure.fast, found(name)).data if bar.type == "bar"]
+        looks = {(bar.legendgroup or bar.name): bar.marker.pattern.shape for bar in bars}
+        assert len(looks) > 1
+        assert len(set(looks.values())) == len(looks), name
 
 
 def test_scaling_follows_lengths_that_drift_by_a_step_and_costs_grow_with_them() -> None:

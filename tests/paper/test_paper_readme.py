@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 from paper_samples import BESIDE, found
 
-from rlhfless.paper import FIGURES, claims
+from rlhfless.paper import FIGURES, Numbers, claims
 from rlhfless.paper.claims import CLAIMS
 from rlhfless.paper.findings import FINDINGS, HEAD, Row
 from rlhfless.paper.index import CLAIMS_HEAD, markdown
 
 README = Path(__file__).parents[2] / "notebooks" / "08_paper" / "README.md"
-AGAIN = ("3c", "9", "11", "12")  # figures whose full settings take seconds
+AGAIN = ("3c", "7b", "9", "11", "12")  # figures whose full settings take seconds
 
 
 def cells(line: str) -> list[str]:
@@ -63,12 +63,36 @@ def test_every_row_says_what_is_possible_and_what_to_make_of_it() -> None:
         assert row.plain[0].isupper(), row.what
 
 
+def test_what_is_out_of_reach_of_any_policy_is_decided_by_the_numbers() -> None:
+    numbers = found("14")
+    speed = next(row for row in FINDINGS["14"](numbers) if row.paper == "1.22x and 28.9 %")
+    assert numbers.table.query("measure == 'most_speedup' and scope == 'step'")["value"].max() < 1.22
+    assert speed.plain.startswith("The speed is out of reach of any policy, the cost in reach of some policy.")
+    rows = numbers.table.copy()
+    rows.loc[rows["measure"] == "most_speedup", "value"] = 1.22
+    rows.loc[(rows["measure"] == "most_cost_saved") & (rows["algorithm"] == "PPO"), "value"] = 0.2
+    (turned, *_) = FINDINGS["14"](Numbers(rows))
+    assert turned.plain.startswith(
+        "The speed is in reach of some policy, the cost out of reach of any policy on PPO, GSM8K (length model)."
+    )
+
+
+def test_tau_lambda_and_window_have_a_bound_and_a_share() -> None:
+    table = found("15").table
+    for row, panel, choice in zip(FINDINGS["15"](found("15")), ("tau", "lambda", "window"), (0.5, 0.7, 1), strict=True):
+        own = table[(table["panel"] == panel) & (table["policy"] == "rlhfless")]
+        at = own[own["parameter"] == choice]
+        room = (1 - at["bound_gpu_s"] / at["gpu_s"]).agg(["min", "max"])
+        assert all(f"{value:.0%}" in row.possible for value in room), panel
+        assert f"{own['share'].min():.0%}" in row.plain, panel
+
+
 @pytest.mark.full
 @pytest.mark.skipif(BESIDE.math500() is None, reason="the public logs are not beside the checkout")
 def test_rows_of_the_readme_are_the_same_when_they_are_measured_again() -> None:
     numbers = {name: FIGURES[name].numbers(FIGURES[name].setting, BESIDE) for name in AGAIN}
     rows = pd.DataFrame([row for name, of in FINDINGS.items() if name in numbers for row in of(numbers[name])])
     fresh = [line for line in markdown(rows, claims(numbers), "").splitlines() if line.startswith("|")]
-    assert len(fresh) == 2 + 2 + 2 + 4, "two heads of two lines, two printed numbers, four statements"
+    assert len(fresh) == 2 + 2 + 2 + 5, "two heads of two lines, two printed numbers, five statements"
     there = README.read_text(encoding="utf-8").splitlines()
     assert [line for line in fresh if line not in there] == []
