@@ -68,6 +68,10 @@ class RayCrew:
         """Ids of the processes of those that are up; see ``PoolCrew``."""
         return [member.up.pid for member in list(self.members) if member.up is not None and member not in self._ended]
 
+    @property
+    def warm(self) -> set[tuple[int, ...]]:
+        return {order.plan.gpu_ids for order, _, _ in self.left}
+
     def now_s(self) -> float:
         return time.monotonic() - self._origin_s
 

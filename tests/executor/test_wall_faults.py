@@ -147,6 +147,20 @@ def test_an_actor_that_is_killed_is_replaced(
     assert lost["responses"] == sum(len(e["responses"]) for e in events(record, "retry")) == 12
 
 
+@pytest.mark.full
+def test_a_new_actor_is_not_started_where_starting_takes_longer_than_waiting(
+    pool: ProcessPool, factory: TorchEngineFactory, undisturbed: StepRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes start more slowly than the latency model says, which the pool has measured: what was lost waits for slots."""
+    step(pool, factory, plan_of(GROUPS))  # both have started, else one is done before the other decodes
+    assert pool._idle.history.start_s > 10 * LATENCY.start_s
+    striking(monkeypatch, once(1, signal.SIGKILL, at_decode))
+    record = step(pool, factory, plan_of(GROUPS, slots=12))
+    assert_sound(record, undisturbed)
+    assert [e["holder"] for e in events(record, "retry")] == ["actor-0"]
+    assert {a["holder"] for a in record.allocations if a["role"] == "decode"} == {"actor-0", "actor-1"}
+
+
 class MoveOne:
     """Moves a response from actor 0 to actor 1 once both decode."""
 
