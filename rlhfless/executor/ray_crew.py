@@ -137,7 +137,7 @@ class RayCrew:
             if member in self._ended:
                 del self.members[member]
                 return [replace(self._ended.pop(member), time_s=self.now_s())]
-            return [Lost(f"({member.where}) {member.lost}", gpus_gone=member.node_lost)]
+            return [Lost(f"({member.where}) {member.lost}", member.out_of_memory, gpus_gone=member.node_lost)]
         found: list[Report | Lost] = []
         for what in said:
             if isinstance(what, worker.Failed):
