@@ -16,9 +16,19 @@ from typing import Any
 import numpy as np
 import pytest
 from executor_samples import Restless, plan_of
-from torch_wall_samples import CLUSTER, LATENCY, actor_plan, factory_of, requests, shared_memory, token_bytes, troubled, until
+from torch_wall_samples import (
+    CLUSTER,
+    LATENCY,
+    actor_plan,
+    factory_of,
+    forced,
+    requests,
+    shared_memory,
+    token_bytes,
+    troubled,
+    until,
+)
 
-from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.executor import ActorError, Faults, ProcessPool, StepRecord, local, run_step
 from rlhfless.executor.remote import Lost, Report
@@ -33,12 +43,6 @@ Strike = Callable[[Any, int, "Report | Lost"], None]
 @pytest.fixture(scope="module")
 def factory() -> TorchEngineFactory:
     return factory_of(longest=140)
-
-
-def forced() -> list[Request]:
-    """Long enough for things to happen in the middle."""
-    lengths = np.random.default_rng(3).integers(60, 110, len(requests()))
-    return [replace(r, target_tokens=int(n), limit_tokens=110) for r, n in zip(requests(), lengths, strict=True)]
 
 
 @pytest.fixture(scope="module")

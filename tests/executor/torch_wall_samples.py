@@ -45,6 +45,12 @@ def requests() -> list[Request]:
     ]
 
 
+def forced() -> list[Request]:
+    """Long enough for things to happen in the middle."""
+    lengths = np.random.default_rng(3).integers(60, 110, len(requests()))
+    return [replace(r, target_tokens=int(n), limit_tokens=110) for r, n in zip(requests(), lengths, strict=True)]
+
+
 def actor_plan(policy: str, rule: RuntimeRule | None = None, actors: int | None = None) -> Plan:
     """The policy's plan; ``rule`` replaces its own."""
     lengths = np.repeat(np.linspace(5, 60, PROMPTS), SAMPLES).reshape(PROMPTS, SAMPLES)
