@@ -20,7 +20,7 @@ import pytest
 from benchmark_scripts import chaos_counts, counting_engine
 from executor_samples import plan_of
 from torch_wall_samples import LATENCY as TORCH_LATENCY
-from torch_wall_samples import factory_of, forced, troubled
+from torch_wall_samples import assert_noticed_in_time, factory_of, forced, troubled
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch_factory import TorchEngineFactory
@@ -128,6 +128,7 @@ def test_an_actor_that_hangs_is_given_up_and_ended(pool: RayPool, undisturbed: d
     assert chaos_counts.token_bytes(record) == undisturbed
     ((holder, lost),) = details(record, "lost").items()
     assert lost["why"].startswith("has not been heard of since")
+    assert_noticed_in_time(record, holder, pool.faults)
     assert details(record, "ready")[holder]["pid"] == stopped[0]
     until(lambda: not running(set(stopped)), "its process has ended")
 

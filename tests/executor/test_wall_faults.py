@@ -20,6 +20,7 @@ from torch_wall_samples import (
     CLUSTER,
     LATENCY,
     actor_plan,
+    assert_noticed_in_time,
     factory_of,
     forced,
     requests,
@@ -231,7 +232,8 @@ def test_an_actor_that_hangs_is_given_up_and_what_it_says_later_counts_for_nothi
 
     monkeypatch.setattr(local.LocalCrew, "abandon", abandon)
     monkeypatch.setattr(local.LocalCrew, "reports", heard)
-    record = step(pool, factory, plan_of([range(6), range(6, 24)]), replace(FAULTS, silence_floor_s=1.5, silence_factor=1.0))
+    faults = replace(FAULTS, silence_floor_s=1.5, silence_factor=1.0)
+    record = step(pool, factory, plan_of([range(6), range(6, 24)]), faults)
     for zombie in zombies:
         zombie.kill()
         pool.forget(zombie)
@@ -239,6 +241,7 @@ def test_an_actor_that_hangs_is_given_up_and_what_it_says_later_counts_for_nothi
     (lost,) = events(record, "lost")
     assert lost["holder"] == "actor-0"
     assert lost["why"].startswith("has not been heard of since")
+    assert_noticed_in_time(record, "actor-0", faults)
     assert len(said_late) > 0, "it did finish responses after it was given up"
 
 
@@ -247,9 +250,11 @@ def test_an_actor_that_hangs_is_killed(
     pool: ProcessPool, factory: TorchEngineFactory, undisturbed: StepRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     striking(monkeypatch, once(1, signal.SIGSTOP, at_decode))
-    record = step(pool, factory, plan_of(GROUPS), replace(FAULTS, silence_floor_s=1.0, silence_factor=1.0))
+    faults = replace(FAULTS, silence_floor_s=1.0, silence_factor=1.0)
+    record = step(pool, factory, plan_of(GROUPS), faults)
     assert_sound(record, undisturbed)
     assert [e["holder"] for e in events(record, "lost")] == ["actor-1"]
+    assert_noticed_in_time(record, "actor-1", faults)
 
 
 def test_when_all_are_killed_the_error_says_why_and_what_was_finished_is_kept(
