@@ -3,7 +3,7 @@
 Knows counts and tokens only. At every iteration boundary, in this order:
 
 1. ``preempt`` only: while the contexts of the batch exceed the KV memory, the youngest response (last admitted) is
-   evicted to the front of the queue; its KV cache has to be recomputed or moved.
+   evicted to the front of the queue; its KV cache is dropped, and recomputed when it joins again.
 2. If nothing was evicted, responses join from the front of the queue while a slot is free and their KV fits. The first
    one that does not fit blocks those behind it.
 

@@ -60,6 +60,10 @@ class LocalCrew:
         """See ``PoolCrew``."""
         return [p.pid for p in list(self._process.values()) if p.pid is not None and p.alive]
 
+    @property
+    def warm(self) -> set[tuple[int, ...]]:
+        return {order.plan.gpu_ids for order, _, _ in self.left}
+
     def now_s(self) -> float:
         return time.monotonic() - self._origin_s
 

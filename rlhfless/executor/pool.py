@@ -146,7 +146,7 @@ class Pool(ABC, Generic[H]):
         crew = self._new_crew(engines, record)
         under_way = WallStep(
             plan, requests, crew, latency, cluster, record, rest, admission, migration, faults, forecast,
-            step if version is None else version,
+            step if version is None else version, self._idle.history.start_s,
         )  # fmt: skip
         if plan.prefill is not None and isinstance(engines, ChecksRequests):
             models = [actor.latency for actor in under_way.planned]

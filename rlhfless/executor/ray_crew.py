@@ -74,6 +74,10 @@ class RayCrew:
         """Ids of the processes of those that are up; see ``PoolCrew``."""
         return [member.up.pid for member in list(self.members) if member.up is not None and member not in self._ended]
 
+    @property
+    def warm(self) -> set[tuple[int, ...]]:
+        return {order.plan.gpu_ids for order, _, _ in self.left}
+
     def now_s(self) -> float:
         return time.monotonic() - self._origin_s
 
@@ -139,7 +143,7 @@ class RayCrew:
             if member in self._ended:
                 del self.members[member]
                 return [replace(self._ended.pop(member), time_s=self.now_s())]
-            return [Lost(f"({member.where}) {member.lost}", gpus_gone=member.node_lost)]
+            return [Lost(f"({member.where}) {member.lost}", member.out_of_memory, gpus_gone=member.node_lost)]
         found: list[Report | Lost] = []
         for what in said:
             if isinstance(what, worker.Failed):

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, ObjectStoreFullError, OutOfDiskError, RayError
+from ray.exceptions import GetTimeoutError, ObjectStoreFullError, OutOfDiskError, OutOfMemoryError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlhfless.executor import worker
@@ -41,7 +41,8 @@ class Member:
         listening: the Ray object that is there when the actor has said something, or is lost.
         asked_s, up_s: when Ray was asked for it, and when it was up (None before), on this machine's monotonic clock.
         up: what it said of itself. clock: its clock's offset, estimated anew for every step.
-        lost: why it is dead, as far as that is known already. node_lost: with its node.
+        lost: why it is dead, as far as that is known already. node_lost: with its node. out_of_memory: Ray's memory monitor
+            killed it.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Member:
         self.up_s: float | None = None
         self.clock: Offset = SAME
         self.lost: str | None = None
-        self.node_lost = False
+        self.node_lost = self.out_of_memory = False
         self._early: list[tuple[Told, Mapping[str, Any]]] = []  # orders before it was up
         self._told = 0
         self._exports: list[Any] = []  # asked for, and perhaps not laid out yet
@@ -177,6 +178,7 @@ class Member:
             return f"was lost with its node {self.node.address}"
         if isinstance(error, GetTimeoutError):
             return f"cannot be heard: what it said did not come here within {HEARD_S:g} s"
+        self.out_of_memory = isinstance(error, OutOfMemoryError)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         telling = next((line for line in lines if re.search(r"dead because|Worker|exit|killed", line)), lines[0])
         if "all references to the actor were removed" in telling:

@@ -52,8 +52,10 @@ class Left:
 
     Attributes:
         workload: of all R responses, each with a prompt of its own; what is complete has nothing left.
-        goes: actors that go on; free: GPUs on which actors may be started, as actors without responses.
+        goes: actors that go on; free: GPUs on which actors may be started, as actors without responses, prewarmed where one
+            waits already.
         passed_s, spent: seconds of the step so far and what they cost, in the objective's unit.
+        cold_start_s: the longest cold start that was measured; a new actor is taken to start no faster.
     """
 
     workload: Workload
@@ -64,6 +66,12 @@ class Left:
     objective: Objective
     passed_s: float = 0.0
     spent: float = 0.0
+    cold_start_s: float = 0.0
+
+    def model_of(self, place: ActorPlan) -> LatencyModel:
+        """Of an actor that is started there."""
+        model = latency_of(self.latency, place.kind, len(place.gpu_ids))
+        return replace(model, start_s=max(model.start_s, self.cold_start_s))
 
 
 @dataclass(frozen=True)
@@ -125,9 +133,10 @@ def _ways(homeless: Sequence[int], left: Left) -> Iterator[Way]:
         workload.prompt_tokens[ordered], range(len(ordered)), workload.response_tokens[ordered],
         workload.generated_tokens[ordered], workload.response_limit,
     )  # fmt: skip
-    places = sorted(left.free, key=_alike)
+    places = sorted(left.free, key=lambda place: (*_alike(place), not place.prewarmed))
     for (kind, gpus, *_), alike in itertools.groupby(places, key=_alike):
-        group, model = list(alike), latency_of(left.latency, kind, gpus)
+        group = list(alike)
+        model = left.model_of(group[0])
         for count in _counts(min(len(group), len(ordered))):
             try:
                 plan = plan_generation(
@@ -174,7 +183,7 @@ def _key(moves: Mapping[int, int], starts: Sequence[ActorPlan], left: Left, stay
         own = [*g.view.unfinished, *g.view.arriving, *(r for r, to in moves.items() if to == g.view.actor)]
         enter(g.plan, g.slowness * busy(own, len(g.view.running), g.latency, g.admission))
     for plan in starts:
-        model = latency_of(left.latency, plan.kind, len(plan.gpu_ids))
+        model = left.model_of(plan)
         admission = admission_of(model, plan.max_batch, left.admission)
-        enter(plan, ready_s(model) + busy(plan.responses, 0, model, admission))
+        enter(plan, ready_s(model, plan.prewarmed) + busy(plan.responses, 0, model, admission))
     return sizing_key(np.array([left.passed_s + makespan_s]), np.array([cost]), left.objective)

@@ -165,6 +165,11 @@ class RemoteActor(Protocol):
 class Crew(Protocol):
     """The actors of one step and the clock that they share."""
 
+    @property
+    def warm(self) -> Collection[tuple[int, ...]]:
+        """GPUs of actors that are done with the step and wait: another one there starts at once."""
+        ...
+
     def now_s(self) -> float:
         """Seconds since the run's start."""
         ...

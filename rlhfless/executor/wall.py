@@ -41,6 +41,8 @@ class WallStep(WallLosses):
         faults: what is done about actors that die, hang or are slow.
         forecast: of the lengths of all responses, for planning anew when actors are lost; None learns from the step itself.
         weights_version: that every actor decodes with.
+        cold_start_s: the longest cold start in earlier steps: when an actor is lost, another one is planned to take as long,
+            whatever the latency model says.
 
     Raises:
         PlanningError: a kind has no latency model, or a response does not say the prompt that the plan shares; nothing was
@@ -61,11 +63,12 @@ class WallStep(WallLosses):
         faults: Faults = Faults(),  # noqa: B008 (frozen)
         forecast: RemainingLengths | None = None,
         weights_version: int = 0,
+        cold_start_s: float = 0.0,
     ) -> None:
         check_gpus(plan, cluster)
         super().__init__(plan, requests, crew, latency, record, admission, migration, faults, weights_version)
         self.cluster, self.rest = cluster, rest
-        self._prepare_for_losses(forecast)
+        self._prepare_for_losses(forecast, cold_start_s)
 
     def run(self) -> None:
         """Until every response is complete and every actor has given its GPUs back.
@@ -141,6 +144,7 @@ class WallStep(WallLosses):
             self.record.span(actor.holder, "start", actor.start_s, up_s)
             self.record.span(actor.holder, "sync", up_s, synced_s)
             actor.ready, actor.until_s = True, synced_s
+            self.cold_start_s = max(self.cold_start_s, up_s - actor.start_s)
         self._enter_spans(actor, report)
         for response in report.again:
             self.record.recomputes.append(Recompute(report.time_s, response, self.sender[response], actor.holder))

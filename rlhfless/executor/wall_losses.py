@@ -34,14 +34,15 @@ class WallLosses(WallOrders):
 
     forecast: RemainingLengths | None
 
-    def _prepare_for_losses(self, forecast: RemainingLengths | None) -> None:
+    def _prepare_for_losses(self, forecast: RemainingLengths | None, cold_start_s: float) -> None:
         """
         Attributes:
             forecast: of the lengths of all responses; None learns from the step itself.
+            cold_start_s: the longest cold start that was measured, in earlier steps or in this one.
             retried: of responses: how often their actor was lost. faults_on: of GPUs: how often an actor was lost on them.
             slots_on: of GPUs on which memory ran out: slots of the next actor there. lost: the last loss, for a sentence.
         """
-        self.forecast = forecast
+        self.forecast, self.cold_start_s = forecast, cold_start_s
         self.retried = np.zeros(len(self.requests), np.int64)
         self.faults_on: dict[int, int] = {}
         self.slots_on: dict[int, int] = {}
@@ -144,7 +145,7 @@ class WallLosses(WallOrders):
         spent = sum(len(p.gpu_ids) * seconds * (p.usd_per_gpu_s if usd else 1.0) for p, seconds in ends)
         return Left(
             workload, goes, self._free(), self.latency, self.admission, self.faults.objective,
-            now_s - self.record.start_s, spent,
+            now_s - self.record.start_s, spent, self.cold_start_s,
         )  # fmt: skip
 
     @property
@@ -156,13 +157,14 @@ class WallLosses(WallOrders):
 
     def _free(self) -> list[ActorPlan]:
         """Where a new actor may be started: GPUs of the plan that nobody holds or is going to hold."""
+        warm = self.crew.warm
         taken = {gpu for a in (*self.live.values(), *self.ending.values()) for gpu in a.plan.gpu_ids}
         free = []
         for place in self.places:
             if taken.isdisjoint(place.gpu_ids) and all(self.faults_on.get(g, 0) <= self.faults.restarts for g in place.gpu_ids):
                 taken.update(place.gpu_ids)
                 slots = min([place.max_batch, *(self.slots_on[g] for g in place.gpu_ids if g in self.slots_on)])
-                free.append(replace(place, max_batch=slots))
+                free.append(replace(place, max_batch=slots, prewarmed=place.gpu_ids in warm))
         return free
 
     def _go(self, now_s: float, way: Way) -> None:

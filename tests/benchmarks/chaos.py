@@ -12,7 +12,7 @@ on a busy machine too; with ``--engine torch`` a tiny model decodes. What counts
   A stopped actor costs the time until its silence counts (``--silence``) besides.
 
     python tests/benchmarks/chaos.py --kills 1000 -o tests/benchmarks/results/chaos.json
-    python tests/benchmarks/chaos.py --pool ray --kills 200 -o tests/benchmarks/results/chaos_ray.json
+    python tests/benchmarks/chaos.py --pool ray --kills 200 --actors 6 --per-step 5 -o tests/benchmarks/results/chaos_ray.json
 """
 
 from __future__ import annotations

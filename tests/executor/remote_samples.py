@@ -69,6 +69,7 @@ class ScriptedActor:
 
 class ScriptedCrew:
     """Between two looks of the loop anything may happen: orders and reports are on their way for as long as they like.
+    Nobody waits for more work.
 
     Args:
         dies: chance, at every event of an actor, that it dies instead; hangs: that it stops, to go on once it was given up, as
@@ -80,6 +81,8 @@ class ScriptedCrew:
         self.actors: dict[int, ScriptedActor] = {}
         self.abandoned: set[int] = set()
         self.clock = 0
+
+    warm: frozenset[tuple[int, ...]] = frozenset()
 
     def now_s(self) -> float:
         self.clock += 1

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from executor_samples import Restless, Step, plan_of, uniform_step
+from executor_samples import Restless, plan_of, uniform_step
 from remote_samples import ScriptedActor, ScriptedCrew
 
 from rlhfless.engine.protocol import EngineSpan
@@ -30,10 +30,13 @@ GROUPS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [10, 11]]
 SOON = Faults(retries=50, restarts=50, silence_floor_s=0.3, start_floor_s=0.3, silence_factor=1.0, slow_factor=math.inf)
 
 
-def wall_step(plan: Plan, crew: ScriptedCrew, faults: Faults = SOON, step: Step | None = None) -> WallStep:
-    step = step or uniform_step(LENGTHS)
+def wall_step(plan: Plan, crew: ScriptedCrew, faults: Faults = SOON, cold_start_s: float = 0.0) -> WallStep:
+    step = uniform_step(LENGTHS)
     record = StepRecord("run", 0, plan, 0.0)
-    return WallStep(plan, step.requests(), crew, step.latency, step.cluster, record, StepRest(), "reserve", "move", faults)
+    return WallStep(
+        plan, step.requests(), crew, step.latency, step.cluster, record, StepRest(), "reserve", "move", faults,
+        cold_start_s=cold_start_s,
+    )  # fmt: skip
 
 
 def run(plan: Plan, crew: ScriptedCrew, faults: Faults = SOON) -> StepRecord:
@@ -319,6 +322,32 @@ def test_what_is_left_goes_to_where_it_is_planned_to_pay() -> None:
     assert len(many.starts) > 1
     assert sorted(r for plan in many.starts for r in plan.responses) == list(range(40))
     assert resolve([0], left([5], 0, [])) is None, "nobody is left and nothing can be started"
+
+
+def test_a_new_actor_is_planned_to_start_no_faster_than_any_has() -> None:
+    """Two responses of ten: an actor of their own pays where it starts fast, as the latency model says, or waits already."""
+    model = replace(LATENCY, per_response_s=0.01, start_s=0.007)
+    now = left([300] * 8 + [200] * 2, 2, [[0, 1, 2, 3], [4, 5, 6, 7]], weight=0.9)
+    now = replace(now, latency=model, goes=[replace(g, latency=model) for g in now.goes])
+    cheap = resolve([8, 9], now)
+    dear = resolve([8, 9], replace(now, cold_start_s=20.0))
+    waits = replace(now, free=[now.free[0], replace(now.free[1], prewarmed=True)], cold_start_s=20.0)
+    warm = resolve([8, 9], waits)
+    assert cheap is not None
+    assert dear is not None
+    assert warm is not None
+    assert [len(cheap.starts), len(dear.starts)] == [1, 0]
+    assert dear.moves.keys() == {8, 9}
+    assert [plan.gpu_ids for plan in warm.starts] == [now.free[1].gpu_ids], "the one that waits is taken"
+
+
+def test_cold_starts_of_earlier_steps_and_of_this_one_count() -> None:
+    step = wall_step(plan_of(GROUPS), ScriptedCrew(0), cold_start_s=7.0)
+    assert step._left(0.0, set()).cold_start_s == 7.0
+    first = wall_step(plan_of(GROUPS), ScriptedCrew(0))
+    first.run()
+    starts_s = [s["end_s"] - s["start_s"] for s in first.record.spans if s["phase"] == "start"]
+    assert 0 < max(starts_s) == first._left(first.record.end_s, set()).cold_start_s
 
 
 def test_a_slow_actor_is_relieved_only_where_that_pays() -> None:

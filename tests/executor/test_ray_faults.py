@@ -1,8 +1,10 @@
-"""Actors and drivers of a Ray cluster that is there, of two nodes: killed while they start, stopped, killed outright."""
+"""Actors and drivers of a Ray cluster that is there, of two nodes: killed while they start, stopped, starved, slow, interrupted
+by Ctrl-C, killed outright."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -16,9 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmark_scripts import chaos_counts, counting_engine
+from executor_samples import plan_of
+from torch_wall_samples import LATENCY as TORCH_LATENCY
+from torch_wall_samples import assert_noticed_in_time, factory_of, forced, troubled
 
 from rlhfless.engine.protocol import Request
-from rlhfless.executor import Faults, RayPool, StepRecord
+from rlhfless.engine.torch_factory import TorchEngineFactory
+from rlhfless.executor import Faults, RayPool, StepRecord, run_step
+from rlhfless.trace.checks import validate
 from solver import Cluster, LatencyModel
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
@@ -121,8 +128,67 @@ def test_an_actor_that_hangs_is_given_up_and_ended(pool: RayPool, undisturbed: d
     assert chaos_counts.token_bytes(record) == undisturbed
     ((holder, lost),) = details(record, "lost").items()
     assert lost["why"].startswith("has not been heard of since")
+    assert_noticed_in_time(record, holder, pool.faults)
     assert details(record, "ready")[holder]["pid"] == stopped[0]
     until(lambda: not running(set(stopped)), "its process has ended")
+
+
+@pytest.fixture(scope="module")
+def factory() -> TorchEngineFactory:
+    return factory_of(longest=140)
+
+
+@pytest.fixture(scope="module")
+def decoded(factory: TorchEngineFactory) -> dict[int, bytes]:
+    """The tokens that the model decodes where nothing goes wrong."""
+    record = run_step(plan_of([range(24)]), forced(), factory, TORCH_LATENCY, CLUSTER)
+    return chaos_counts.token_bytes(record)
+
+
+def test_where_memory_runs_out_fewer_responses_decode_together(
+    pool: RayPool, factory: TorchEngineFactory, decoded: dict[int, bytes]
+) -> None:
+    pool.faults = replace(PATIENT, slow_factor=math.inf)
+    plan = plan_of([range(24)], slots=12)
+    record = pool.run_step(plan, forced(), troubled(factory, most=6), TORCH_LATENCY, Cluster(1, 1, 1), migration="move")
+    assert chaos_counts.token_bytes(record) == decoded
+    ((holder, lost),) = details(record, "lost").items()
+    assert holder == "actor-0"
+    assert "MemoryError: no more pages" in lost["why"]
+    assert [s["slots"] for s in record.spans if s["phase"] == "decode"][-1] == 6
+
+
+def test_a_slow_actor_is_relieved(pool: RayPool, factory: TorchEngineFactory, decoded: dict[int, bytes]) -> None:
+    """Its iterations take many times as long as the other's: what it has goes on elsewhere, with its tokens."""
+    pool.faults = replace(PATIENT, slow_factor=3.0)
+    plan = plan_of([range(6), range(6, 24)], slots=24)
+    plan = replace(plan, actors=(replace(plan.actors[0], max_batch=7), plan.actors[1]))
+    slow_one = troubled(factory, slow_slots=7, slow_s=0.5)
+    record = pool.run_step(plan, forced(), slow_one, TORCH_LATENCY, Cluster(1, 2, 1), migration="move")
+    assert chaos_counts.token_bytes(record) == decoded
+    ((holder, slow),) = details(record, "slow").items()
+    assert holder == "actor-0"
+    assert slow["times_planned"] > 3
+    assert not details(record, "lost")
+    assert record.moves == slow["responses"] == 6
+    assert "actor-0" not in record.actor_of.values()
+
+
+def test_an_interrupted_step_gives_all_gpus_back_and_the_next_one_runs(pool: RayPool, undisturbed: dict[int, bytes]) -> None:
+    """A real signal in the middle of generation: what was done is recorded, and no actor of that step is left."""
+    with pytest.raises(KeyboardInterrupt) as error:
+        step(pool, AtFirst(lambda: signal.raise_signal(signal.SIGINT)))
+    record: StepRecord = error.value.record  # type: ignore[attr-defined]
+    until(lambda: free_gpus() == GPUS, "no GPU is held")
+    ready = details(record, "ready")
+    until(lambda: not running({one["pid"] for one in ready.values()}), "its processes have ended")
+    assert 0 < len(record.completions) < len(REQUESTS)
+    assert chaos_counts.token_bytes(record).items() <= undisturbed.items()
+    for table in ("allocations", "spans", "events"):
+        validate(table, getattr(record, table))
+    assert {a["holder"] for a in record.allocations} == {"actor-0", "actor-1"}
+    assert all(a["start_s"] < a["end_s"] <= record.end_s for a in record.allocations)
+    assert chaos_counts.token_bytes(step(pool)) == undisturbed
 
 
 SCRIPT = """

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
 import ray
-from ray.exceptions import GetTimeoutError, OutOfDiskError
+from ray.exceptions import ActorDiedError, GetTimeoutError, OutOfDiskError, OutOfMemoryError, RayError
 
 from rlhfless.executor import ray_member, worker
 from rlhfless.executor.carrier import Place
@@ -23,7 +23,7 @@ from rlhfless.executor.ray_crew import RayCrew
 from rlhfless.executor.ray_member import Member
 from rlhfless.executor.ray_placement import RayNode
 from rlhfless.executor.record import StepRecord
-from rlhfless.executor.remote import NoRoom
+from rlhfless.executor.remote import Lost, NoRoom
 from solver import Plan
 from solver.admission import Admission
 from solver.latency import LatencyModel
@@ -194,6 +194,29 @@ def crew_of(put: Any) -> RayCrew:
 
     record = StepRecord("run", 0, Plan((), "none", 0.0, 0.0, 0.0), 0.0)
     return RayCrew(take, lambda plan: False, put, Engines(), record, time.monotonic(), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "out_of_memory"),
+    [
+        (OutOfMemoryError("1 worker(s) were killed due to the node running low on memory.\nOOM kill reason: too much"), True),
+        (ActorDiedError(), False),
+    ],
+)
+def test_an_actor_that_was_killed_for_want_of_memory_is_told_from_others(
+    error: RayError, out_of_memory: bool, handle: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dead(timeout: float | None) -> None:
+        raise error
+
+    monkeypatch.setattr(ray, "nodes", lambda: [{"NodeID": "ab" * 28, "Alive": True}])
+    member = member_on(handle)
+    member.listening = dead
+    (lost,) = crew_of(None)._heard(member)
+    assert isinstance(lost, Lost)
+    assert lost.out_of_memory == out_of_memory
+    assert not lost.gpus_gone
+    assert lost.why == f"(process 7 on cpu, node 10.0.0.9) died: {str(error).splitlines()[0]}"
 
 
 def test_the_driver_sleeps_until_the_next_actor_starts() -> None:

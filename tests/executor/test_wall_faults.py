@@ -16,9 +16,20 @@ from typing import Any
 import numpy as np
 import pytest
 from executor_samples import Restless, plan_of
-from torch_wall_samples import CLUSTER, LATENCY, actor_plan, factory_of, requests, shared_memory, token_bytes, troubled, until
+from torch_wall_samples import (
+    CLUSTER,
+    LATENCY,
+    actor_plan,
+    assert_noticed_in_time,
+    factory_of,
+    forced,
+    requests,
+    shared_memory,
+    token_bytes,
+    troubled,
+    until,
+)
 
-from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.executor import ActorError, Faults, ProcessPool, StepRecord, local, run_step
 from rlhfless.executor.remote import Lost, Report
@@ -33,12 +44,6 @@ Strike = Callable[[Any, int, "Report | Lost"], None]
 @pytest.fixture(scope="module")
 def factory() -> TorchEngineFactory:
     return factory_of(longest=140)
-
-
-def forced() -> list[Request]:
-    """Long enough for things to happen in the middle."""
-    lengths = np.random.default_rng(3).integers(60, 110, len(requests()))
-    return [replace(r, target_tokens=int(n), limit_tokens=110) for r, n in zip(requests(), lengths, strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +152,20 @@ def test_an_actor_that_is_killed_is_replaced(
     assert lost["responses"] == sum(len(e["responses"]) for e in events(record, "retry")) == 12
 
 
+@pytest.mark.full
+def test_a_new_actor_is_not_started_where_starting_takes_longer_than_waiting(
+    pool: ProcessPool, factory: TorchEngineFactory, undisturbed: StepRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes start more slowly than the latency model says, which the pool has measured: what was lost waits for slots."""
+    step(pool, factory, plan_of(GROUPS))  # both have started, else one is done before the other decodes
+    assert pool._idle.history.start_s > 10 * LATENCY.start_s
+    striking(monkeypatch, once(1, signal.SIGKILL, at_decode))
+    record = step(pool, factory, plan_of(GROUPS, slots=12))
+    assert_sound(record, undisturbed)
+    assert [e["holder"] for e in events(record, "retry")] == ["actor-0"]
+    assert {a["holder"] for a in record.allocations if a["role"] == "decode"} == {"actor-0", "actor-1"}
+
+
 class MoveOne:
     """Moves a response from actor 0 to actor 1 once both decode."""
 
@@ -213,7 +232,8 @@ def test_an_actor_that_hangs_is_given_up_and_what_it_says_later_counts_for_nothi
 
     monkeypatch.setattr(local.LocalCrew, "abandon", abandon)
     monkeypatch.setattr(local.LocalCrew, "reports", heard)
-    record = step(pool, factory, plan_of([range(6), range(6, 24)]), replace(FAULTS, silence_floor_s=1.5, silence_factor=1.0))
+    faults = replace(FAULTS, silence_floor_s=1.5, silence_factor=1.0)
+    record = step(pool, factory, plan_of([range(6), range(6, 24)]), faults)
     for zombie in zombies:
         zombie.kill()
         pool.forget(zombie)
@@ -221,6 +241,7 @@ def test_an_actor_that_hangs_is_given_up_and_what_it_says_later_counts_for_nothi
     (lost,) = events(record, "lost")
     assert lost["holder"] == "actor-0"
     assert lost["why"].startswith("has not been heard of since")
+    assert_noticed_in_time(record, "actor-0", faults)
     assert len(said_late) > 0, "it did finish responses after it was given up"
 
 
@@ -229,9 +250,11 @@ def test_an_actor_that_hangs_is_killed(
     pool: ProcessPool, factory: TorchEngineFactory, undisturbed: StepRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     striking(monkeypatch, once(1, signal.SIGSTOP, at_decode))
-    record = step(pool, factory, plan_of(GROUPS), replace(FAULTS, silence_floor_s=1.0, silence_factor=1.0))
+    faults = replace(FAULTS, silence_floor_s=1.0, silence_factor=1.0)
+    record = step(pool, factory, plan_of(GROUPS), faults)
     assert_sound(record, undisturbed)
     assert [e["holder"] for e in events(record, "lost")] == ["actor-1"]
+    assert_noticed_in_time(record, "actor-1", faults)
 
 
 def test_when_all_are_killed_the_error_says_why_and_what_was_finished_is_kept(

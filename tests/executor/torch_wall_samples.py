@@ -15,7 +15,8 @@ from rlhfless.engine.protocol import Progress, Request
 from rlhfless.engine.torch_engine import TorchEngine
 from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
-from rlhfless.executor import StepRecord
+from rlhfless.executor import Faults, StepRecord
+from rlhfless.executor.wall_losses import GRACE_S
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
@@ -24,6 +25,7 @@ from solver.rules import RuntimeRule
 
 PROMPTS, SAMPLES, LIMIT = 6, 4, 64
 CLUSTER = Cluster(1, 4, 1)
+SLACK_S = 30.0  # that a busy machine may take to look
 LATENCY = LatencyModel(
     "tiny", 1, 2e-3, 40e-6, 100e-9, prefill_base_s=1e-3, prefill_per_token_s=1e-5, start_s=0.01,
     transfer_base_s=1e-4, transfer_per_kv_token_s=1e-6, max_batch=24, kv_capacity_tokens=1 << 20,
@@ -45,6 +47,12 @@ def requests() -> list[Request]:
     ]
 
 
+def forced() -> list[Request]:
+    """Long enough for things to happen in the middle."""
+    lengths = np.random.default_rng(3).integers(60, 110, len(requests()))
+    return [replace(r, target_tokens=int(n), limit_tokens=110) for r, n in zip(requests(), lengths, strict=True)]
+
+
 def actor_plan(policy: str, rule: RuntimeRule | None = None, actors: int | None = None) -> Plan:
     """The policy's plan; ``rule`` replaces its own."""
     lengths = np.repeat(np.linspace(5, 60, PROMPTS), SAMPLES).reshape(PROMPTS, SAMPLES)
@@ -56,6 +64,14 @@ def actor_plan(policy: str, rule: RuntimeRule | None = None, actors: int | None 
 
 def token_bytes(record: StepRecord) -> dict[int, bytes]:
     return {i: np.asarray(c.token_ids, dtype=np.int64).tobytes() for i, c in sorted(record.completions.items())}
+
+
+def assert_noticed_in_time(record: StepRecord, holder: str, faults: Faults) -> None:
+    """An actor that fell silent counted as lost after the limit, and not much later, by the times of the record."""
+    heard_s = max(s["end_s"] for s in record.spans if s["holder"] == holder and s["call"] != "lost")
+    (lost_s,) = (e["time_s"] for e in record.events if (e["name"], e["holder"]) == ("lost", holder))
+    limit_s = faults.silence_floor_s + GRACE_S
+    assert limit_s <= lost_s - heard_s <= limit_s + SLACK_S
 
 
 def shared_memory(pid: int) -> list[Path]:
