@@ -19,11 +19,14 @@ from rlhfless.latency import load_profile
 from rlhfless.report import report_html
 from rlhfless.report_page import Page
 from rlhfless.report_run import in_short, run_sections
+from rlhfless.report_simulated import schedules_section
 from rlhfless.report_study import Assumptions, study_log
 from rlhfless.simulate import Setting, simulate
-from rlhfless.trace import OpenedLog, open_log
+from rlhfless.trace import ImportOptions, OpenedLog, open_log
 from solver.cluster import Cluster
+from solver.front import pareto_front
 
+GOLDEN = Path(__file__).parent / "trace" / "importers" / "golden"
 EVIL = "</script><script>alert('x')</script>"
 SETTING = Setting(Cluster(1, 8, 2, kind="l40s", usd_per_gpu_hour=3.6), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05)
 
@@ -115,6 +118,28 @@ def test_times_of_the_log_correct_the_profile(log: OpenedLog) -> None:
         2.5 * plain.findings.account.steps["generation_s"].to_numpy()
     )
     assert study_log(timed, SETTING, Assumptions(dispatch="static", calibrate=False), 1).calibrated.factor == 1.0
+
+
+def test_the_ladder_begins_with_the_logs_own_dispatch(page: str) -> None:
+    pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
+    own = "least-loaded, held"
+    verl = open_log(GOLDEN / "verl-v1", ImportOptions(GOLDEN / "trl", response_limit=9))
+    small = replace(SETTING, cluster=replace(SETTING.cluster, gpus_per_node=4))
+    study = study_log(verl, small, Assumptions(), 2)
+    rungs = study.schedules.results(study.schedules.ladder, study.schedules.logged[-1].step)
+    assert rungs["policy"].tolist()[:2] == [own, "right-sizing"]
+    held, account = study.schedules.simulation.steps.query("policy == @own"), study.findings.account
+    assert held["gpu_seconds"].sum() == pytest.approx(account.gpu_s), "the first rung costs what the account adds up"
+    assert held["time_s"].to_numpy() == pytest.approx(account.steps["generation_s"].to_numpy())
+    front = pareto_front(study.schedules.logged[-1].predicted, small.cluster, small.latency)
+    only = Page("", "")
+    schedules_section(only, study.schedules, study.setting, front, False, study.calibrated)
+    text = only.render("")
+    words = " ".join(text_of(text).split())
+    assert f"speed, {own} = 1 cost, against {own}" in words
+    assert re.search(rf" {own} [^x]* 1\.00x 0\.0% ", words), "its own speed is the unit"
+    assert rf"{own} \u2192 right-sizing" in text
+    assert "speed, static = 1" in text_of(page), "of a log whose framework is not known"
 
 
 @pytest.mark.full
