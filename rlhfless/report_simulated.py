@@ -19,7 +19,7 @@ from rlhfless.report_executed import MAX_SPANS
 from rlhfless.report_page import Page
 from rlhfless.report_schedules import Schedules
 from rlhfless.simulate import Setting
-from solver.front import Front
+from solver.front import Front, pareto_front
 from solver.objective import Objective
 from solver.planner import plan_generation
 
@@ -168,6 +168,18 @@ def weights_section(page: Page, schedules: Schedules, setting: Setting, front: F
         ]
     )
     page.text("At weight 1 only time counts, at weight 0 only GPU-seconds. Each plan starts the actors on the left.")
+    page.figure(weights_figure(schedules, setting, front))
+
+
+def predicted_front(schedules: Schedules, setting: Setting) -> Front:
+    """What plans of the last step promise, by its predicted lengths."""
+    last = schedules.logged[-1].predicted
+    return pareto_front(last, setting.cluster, setting.latency, setting.rest, admission=setting.admission)
+
+
+def weights_figure(schedules: Schedules, setting: Setting, front: Front) -> go.Figure:
+    """Plans of the last step at ``WEIGHTS``, with a slider that needs no kernel."""
+    last = schedules.logged[-1]
     found = {
         weight: plan_generation(
             last.predicted, setting.cluster, setting.latency, Objective(weight), setting.rest,
@@ -175,4 +187,4 @@ def weights_section(page: Page, schedules: Schedules, setting: Setting, front: F
         )
         for weight in WEIGHTS
     }  # fmt: skip
-    page.figure(plots.plot_time_weight(found, front, round(setting.objective.time_weight, 1)))
+    return plots.plot_time_weight(found, front, round(setting.objective.time_weight, 1))
