@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import shutil
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -129,6 +130,18 @@ class Reading:
         except OSError as error:
             raise TraceError(f"{path}: cannot be read ({error.strerror or error}); a readable file is needed") from error
 
+    @contextmanager
+    def seekable(self, path: Path) -> Iterator[IO[bytes]]:
+        """The same for a format that is read from its end, which gzip cannot do: a packed file is unpacked beforehand."""
+        with self.open(path) as stream:
+            if not path.name.lower().endswith(".gz"):
+                yield stream
+                return
+            with tempfile.TemporaryFile() as unpacked:
+                shutil.copyfileobj(stream, unpacked, 2**20)
+                unpacked.seek(0)
+                yield unpacked
+
     def lines(self, path: Path) -> Iterator[tuple[int, bytes]]:
         """Number, from 1, and bytes of every line.
 
@@ -177,11 +190,7 @@ class Reading:
         import pyarrow.parquet as pq
 
         at = 0
-        with self.open(path) as stream, tempfile.TemporaryFile() as unpacked:
-            if path.name.lower().endswith(".gz"):  # parquet is read from its end, which gzip cannot do
-                while piece := stream.read(2**20):
-                    unpacked.write(piece)
-                stream = unpacked
+        with self.seekable(path) as stream:
             try:
                 file = pq.ParquetFile(stream)
                 names = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]
