@@ -43,7 +43,8 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
                 f"--map {ours}={theirs}: of TRL's completions only the reward can be named, with --map reward=COLUMN"
             )
     found = files(reading.path) or [(0, reading.path)]
-    reading.expect(path for _, path in found)
+    states = trl_scalars.files(reading.path)
+    reading.expect([*(path for _, path in found), *states])
     before: list[str] = []
     for _, path in found:
         here: list[str] = []
@@ -57,7 +58,7 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
         before = here
         if len(rows) > again:
             yield rows.iloc[again:]
-    for state in trl_scalars.files(reading.path):
+    for state in states:
         trl_scalars.read_state(reading, state)
 
 

@@ -45,7 +45,9 @@ def detect(path: Path) -> bool:
 
 def read(reading: Reading) -> Iterator[pd.DataFrame]:
     """The steps' scalars; no responses."""
-    for path in files(reading.path) or [reading.path]:
+    states = files(reading.path) or [reading.path]
+    reading.expect(states)
+    for path in states:
         read_state(reading, path)
     yield from ()
 

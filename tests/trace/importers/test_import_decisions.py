@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -30,7 +31,7 @@ from rlhfless.trace.importers import reading, recognise
 from rlhfless.trace.importers.openrlhf import parse_dict
 from rlhfless.trace.importers.trl import overlap
 
-pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
+tokenizers = pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
 TEXT = ImportOptions(tokenizer=TOKENIZER, response_limit=LIMIT)
 
 
@@ -58,6 +59,35 @@ def test_a_tokenizer_that_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
         import_log(GOLDEN / "verl-v1", ImportOptions(tokenizer=tmp_path))
     with pytest.raises(TraceError, match=r"has no tokenizer\.json"):
         import_log(GOLDEN / "verl-v1", ImportOptions(tokenizer=GOLDEN))
+
+
+def test_a_tokenizer_that_is_no_path_is_looked_up_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    expected = rollouts_of(GOLDEN / "verl-v1")
+    local = tokenizers.Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+
+    def found(name: str) -> Any:
+        asked.append(name)
+        return local
+
+    monkeypatch.setattr(tokenizers, "Tokenizer", SimpleNamespace(from_pretrained=found))
+    by_name = import_log(GOLDEN / "verl-v1", ImportOptions(tokenizer="someone/model", response_limit=LIMIT))
+    assert asked == ["someone/model"]
+    assert by_name.rollouts is not None
+    pd.testing.assert_frame_equal(by_name.rollouts, expected)
+
+
+def test_a_tokenizer_that_the_hub_lacks_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(name: str) -> Any:
+        raise OSError(f"404 for {name}.\nSee the documentation.")
+
+    monkeypatch.setattr(tokenizers, "Tokenizer", SimpleNamespace(from_pretrained=gone))
+    with pytest.raises(TraceError) as refused:
+        import_log(GOLDEN / "verl-v1", ImportOptions(tokenizer="someone/model"))
+    assert str(refused.value) == (
+        "--tokenizer someone/model: cannot be loaded (404 for someone/model); "
+        "a local folder with tokenizer.json or a hub name is needed"
+    )
 
 
 def test_without_a_limit_lengths_are_those_of_the_texts() -> None:
