@@ -49,6 +49,8 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
     reading.expect(states)
     for path in states:
         read_state(reading, path)
+    for own in reading.scalars:
+        reading.fields.update(own)
     yield from ()
 
 
@@ -78,4 +80,7 @@ def read_state(reading: Reading, path: Path) -> None:
         reading.scalars.append({**own, **standard(own, SOURCES), "step": step})
 
 
-FORMAT = Format("trl-scalars", "TRL's scalars (trainer_state.json)", detect, read)
+FORMAT = Format(
+    "trl-scalars", "TRL's scalars (trainer_state.json)", detect, read,
+    expected=frozenset(name for names in SOURCES.values() for name in names),
+)  # fmt: skip

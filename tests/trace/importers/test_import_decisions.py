@@ -13,6 +13,8 @@ import pytest
 from importer_samples import (
     GOLDEN,
     LIMIT,
+    ROLLOUT_WRITERS,
+    SCALAR_WRITERS,
     TOKENIZER,
     sample_rollouts,
     write_areal,
@@ -27,7 +29,8 @@ from importer_samples import (
 )
 
 from rlhfless.trace import ImportOptions, TraceError, import_log
-from rlhfless.trace.importers import reading, recognise
+from rlhfless.trace.importers import FORMATS, reading, recognise
+from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.openrlhf import parse_dict
 from rlhfless.trace.importers.trl import overlap
 
@@ -141,6 +144,50 @@ def test_fields_that_came_or_went_are_named(tmp_path: Path) -> None:
     assert (summary.unknown_fields, summary.absent_fields) == (("advantage",), ("gts",))
     assert "fields that this importer does not know and left out: advantage" in str(summary)
     assert "fields that this importer knows and the log lacks: gts" in str(summary)
+
+
+@pytest.mark.parametrize("one", [one for one in FORMATS if one.name != "table"], ids=lambda one: one.name)
+def test_every_format_of_a_framework_says_which_fields_it_expects(one: Format) -> None:
+    assert one.expected
+    assert not one.known or one.known >= one.expected
+
+
+def renamed_in(path: Path, old: str, new: str) -> None:
+    """Another name of a field wherever a text file, or the columns of the parquet files of a folder, have it."""
+    for file in path.rglob("*.parquet"):
+        pd.read_parquet(file).rename(columns={old: new}).to_parquet(file)
+    if path.is_file():
+        path.write_text(path.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("trl", "advantage"),
+        ("trl-scalars", "completions/clipped_ratio"),
+        ("verl-scalars", "timing_s/gen"),
+        ("openrlhf", "rollout/truncated_rate"),
+    ],
+)
+def test_a_number_under_another_name_is_missed(name: str, field: str, tmp_path: Path) -> None:
+    writer = ROLLOUT_WRITERS[name][1] if name in ROLLOUT_WRITERS else SCALAR_WRITERS[name][1]
+    path = writer(tmp_path / "log", sample_rollouts())
+    before = import_log(path, TEXT).summary
+    assert (before.unknown_fields, before.absent_fields) == ((), ())
+    renamed_in(path, field, "renamed")
+    after = import_log(path, TEXT).summary
+    assert after.absent_fields == (field,)
+    assert after.unknown_fields == (), "a number may be a reward function's, and every number of a step is kept"
+
+
+def test_fields_that_are_new_to_trl_and_to_verls_scalars_are_named(tmp_path: Path) -> None:
+    folder = write_trl(tmp_path / "trl", sample_rollouts())
+    for file in (folder / "completions").iterdir():
+        pd.read_parquet(file).assign(tool="search").to_parquet(file)
+    assert import_log(folder, TEXT).summary.unknown_fields == ("tool",)
+    path = write_verl_scalars(tmp_path / "verl", sample_rollouts())
+    rewritten(path, lambda record: {**record, "rank": 0})
+    assert import_log(path).summary.unknown_fields == ("rank",)
 
 
 def test_a_field_that_is_needed_and_gone_is_named(tmp_path: Path) -> None:
