@@ -17,14 +17,12 @@ from rlhfless.plots.style import counted
 from rlhfless.report_executed import executed_savings_section, executed_section
 from rlhfless.report_page import Page, page_path, write_page
 from rlhfless.report_run import in_short, run_sections
-from rlhfless.report_schedules import Schedules
-from rlhfless.report_simulated import schedules_section, weights_section
+from rlhfless.report_simulated import predicted_front, schedules_section, weights_section
 from rlhfless.report_study import Assumptions, study_executed, study_log
 from rlhfless.simulate import Setting
 from rlhfless.trace import OpenedLog, Trace, TraceError, open_log
 from solver.cluster import Cluster
 from solver.errors import PlanningError
-from solver.front import Front, pareto_front
 
 DEFAULT_PROFILE = "l40s-qwen2.5-3b-tp2"
 MAX_SIMULATED_STEPS = 8
@@ -93,7 +91,7 @@ def report_html(
                 page.text(sentence)
             page.facts(_facts(log))
             run_sections(page, found, stated.prices)
-        front = _front(schedules, setting)
+        front = predicted_front(schedules, setting)
         with_lengths = not executed or bool(plots.lengths_info(trace).missing)
         schedules_section(page, schedules, setting, front, with_lengths, calibrated)
         weights_section(page, schedules, setting, front)
@@ -115,11 +113,6 @@ def _opened(source: Trace | OpenedLog | str | Path) -> OpenedLog:
     if isinstance(source, Trace):
         return OpenedLog(source, pd.DataFrame({"step": []}), str(source.meta.get("framework") or ""))
     return open_log(source)
-
-
-def _front(schedules: Schedules, setting: Setting) -> Front:
-    last = schedules.logged[-1].predicted
-    return pareto_front(last, setting.cluster, setting.latency, setting.rest, admission=setting.admission)
 
 
 def _name(trace: Trace) -> str:

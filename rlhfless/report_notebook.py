@@ -19,17 +19,20 @@ CELLS = (
     ("markdown", "# What this run wasted, and what other schedules would have saved\n\nThe findings of `rlhfless report`, by "
      "the functions that it calls. Change the cell below, run all, go on from there."),
     ("parameters", ""),
-    ("code", "from rlhfless import plots\nfrom rlhfless.latency import load_profile\n"
-     "from rlhfless.report_run import in_short\nfrom rlhfless.report_study import Assumptions, study_log\n"
+    ("code", "import pandas as pd\n\nfrom rlhfless import plots\nfrom rlhfless.latency import load_profile\n"
+     "from rlhfless.report_run import at_prices, configured, in_short\n"
+     "from rlhfless.report_simulated import ladder_figure, predicted_front, weights_figure\n"
+     "from rlhfless.report_study import Assumptions, study_log\n"
      "from rlhfless.simulate import Setting\nfrom rlhfless.trace import ImportOptions, open_log\nfrom solver import Cluster, "
-     "Objective\n\nlog = open_log(LOG, ImportOptions(TOKENIZER, COLUMNS, RESPONSE_LIMIT), FORMAT)\n"
+     "Objective\n\nlog = open_log(LOG, ImportOptions(TOKENIZER, COLUMNS, RESPONSE_LIMIT), FORMAT).of_run(RUN)\n"
      "print(log.summary or log.trace.source)"),
     ("code", "latency = load_profile(PROFILE)\ncluster = Cluster(NODES, GPUS_PER_NODE, GPUS_PER_ACTOR, latency.kind, "
      "USD_PER_GPU_HOUR)\nsetting = Setting(cluster, latency, Objective(TIME_WEIGHT), response_limit=RESPONSE_LIMIT)\n"
-     ""
-     "stated = Assumptions(DISPATCH, LEARNER_GPUS, PREPARE_S, LEARN_S, CALIBRATE)\n"
+     "stated = Assumptions(DISPATCH, LEARNER_GPUS, PREPARE_S, LEARN_S, CALIBRATE, PRICES, NOT_STATED)\n"
      "study = study_log(log, setting, stated, STEPS)\nfound = study.findings\n"
      "print(*in_short(found), sep='\\n\\n')"),
+    ("markdown", "What nobody stated, and is assumed:"),
+    ("code", "print(*found.setup.assumed, sep='\\n')"),
     ("markdown", "## Where the GPU-seconds went"),
     ("code", "plots.plot_account(found.account.lines)"),
     ("code", "found.account.steps  # the response that everybody waited for, step by step"),
@@ -37,12 +40,18 @@ CELLS = (
      "want the least time on GPUs that are paid for in any case, then of schedules that give GPUs back when an actor is done."),
     ("code", "found.reserved.filter(regex='policy|time').set_index('policy').style.format('{:.1%}')"),
     ("code", "found.given_back.set_index('policy').style.format('{:.1%}')"),
-    ("code", "names = ['static', 'least-loaded', 'rlhfuse', 'rlhfless', 'release', 'folding', 'solver', 're-planning']\n"
-     "plots.plot_plane(study.schedules.results(names))"),
-    ("markdown", "## What if\n\nOne thing changed at a time."),
+    ("code", "plots.plot_plane(study.schedules.results(list(study.schedules.policies)))"),
+    ("markdown", "From the run's own way of dealing responses to the bound, one idea at a time."),
+    ("code", "ladder_figure(study.schedules)"),
+    ("markdown", "## What if\n\nOne thing changed at a time; then the steps as they were, at other prices."),
     ("code", "found.what_if.drop(columns='missing').round(3)"),
-    ("markdown", "## Actor sizes"),
-    ("code", "import pandas as pd\n\npd.DataFrame(found.advice.sizes)"),
+    ("code", "at_prices(found, PRICES)"),
+    ("markdown", "## Actor sizes\n\nAnd the framework's own configuration lines for them, where they are known."),
+    ("code", "pd.DataFrame(found.advice.sizes)"),
+    ("code", "for advised in configured(found):\n"
+     "    print(f'# {advised.what}: {advised.replicas} replicas of {advised.gpus_per_actor}', *advised.lines, sep='\\n')"),
+    ("markdown", "## Time against cost\n\nPlans of the last step, computed beforehand: the slider runs nothing."),
+    ("code", "weights_figure(study.schedules, study.setting, predicted_front(study.schedules, study.setting))"),
 )  # fmt: skip
 
 
@@ -56,6 +65,7 @@ def write_report_notebook(
     framework: str = "auto",
     tokenizer: str | None = None,
     columns: dict[str, str] | None = None,
+    run: str | None = None,
     max_steps: int = 8,
 ) -> Path:
     """Write a notebook that makes the report of a logged run; it is not executed.
@@ -63,6 +73,7 @@ def write_report_notebook(
     Args:
         source: path of the log. out: the .ipynb file; replaced in one go. profile: name or file of the latency profile.
         setting, assumptions, framework, tokenizer, columns, max_steps: as for the page.
+        run: the one to look at, where the log holds several.
 
     Raises:
         MissingExtra: nbformat is not installed.
@@ -76,11 +87,12 @@ def write_report_notebook(
     cluster = setting.cluster
     values: dict[str, Any] = {
         "LOG": str(Path(source).resolve()), "FORMAT": framework, "TOKENIZER": _absolute(tokenizer), "COLUMNS": columns or {},
-        "RESPONSE_LIMIT": setting.response_limit, "NODES": cluster.nodes, "GPUS_PER_NODE": cluster.gpus_per_node,
+        "RUN": run, "RESPONSE_LIMIT": setting.response_limit, "NODES": cluster.nodes, "GPUS_PER_NODE": cluster.gpus_per_node,
         "GPUS_PER_ACTOR": cluster.gpus_per_actor, "USD_PER_GPU_HOUR": cluster.usd_per_gpu_hour, "PROFILE": _absolute(profile),
         "TIME_WEIGHT": setting.objective.time_weight, "STEPS": max_steps, "DISPATCH": assumptions.dispatch,
         "LEARNER_GPUS": assumptions.learner_gpus, "PREPARE_S": assumptions.prepare_s,
-        "LEARN_S": assumptions.learn_s, "CALIBRATE": assumptions.calibrate,
+        "LEARN_S": assumptions.learn_s, "CALIBRATE": assumptions.calibrate, "PRICES": dict(assumptions.prices),
+        "NOT_STATED": assumptions.not_stated,
     }  # fmt: skip
     cells = []
     for i, (kind, text) in enumerate(CELLS):

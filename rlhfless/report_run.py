@@ -7,6 +7,9 @@ from a profile or from the log's own, and every section says which.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import pandas as pd
 
 from rlhfless import plots
 from rlhfless.accounting import HABITS, configuration_lines, prices_of
@@ -134,11 +137,10 @@ def _what_if(page: Page, found: Findings, prices: Mapping[str, float]) -> None:
         )  # fmt: skip
     head = ("change", "schedule", "GPUs", "actors", "time", "time, as it was = 1", "GPU-seconds", "cost")
     page.table("Other schedules, numbers, sizes and kinds of GPUs", head, rows, text_columns=2)
-    kind, as_it_was = found.setting.cluster.kind, found.what_if.iloc[0]
-    known = [(row.market, row.usd_per_gpu_hour, f"{row.source}, {row.date}") for row in prices_of(kind).itertuples()]
-    known += [(name, usd, "stated by you") for name, usd in prices.items()]
+    kind = found.setting.cluster.kind
     money = [
-        (name, number(usd, "USD"), number(as_it_was["gpu_s"] * usd / 3600, "USD"), source) for name, usd, source in known if usd
+        (row.price, number(row.usd_per_gpu_hour, "USD"), number(row.usd, "USD"), row.source)
+        for row in at_prices(found, prices).itertuples()
     ]
     if money:
         page.table(
@@ -149,6 +151,45 @@ def _what_if(page: Page, found: Findings, prices: Mapping[str, float]) -> None:
         if not any("spot" in name for name, *_ in money):
             page.text(f"The shipped table has no spot price of {_kind(kind)}: state yours with --price spot=USD.")
         page.text("GPUs at spot prices can be taken away while they work; what is lost then is not in these costs.")
+
+
+def at_prices(found: Findings, prices: Mapping[str, float]) -> pd.DataFrame:
+    """What the steps as they were cost at the shipped prices of their GPUs and at further ones.
+
+    Args:
+        prices: USD per GPU-hour by name.
+
+    Returns:
+        Rows ``price, usd_per_gpu_hour, usd, source``; a price of 0 is left out.
+    """
+    known = [
+        (row.market, row.usd_per_gpu_hour, f"{row.source}, {row.date}")
+        for row in prices_of(found.setting.cluster.kind).itertuples()
+    ]
+    known += [(name, usd, "stated by you") for name, usd in prices.items()]
+    gpu_hours = found.what_if.iloc[0]["gpu_s"] / 3600
+    rows = [(name, usd, gpu_hours * usd, source) for name, usd, source in known if usd]
+    return pd.DataFrame(rows, columns=["price", "usd_per_gpu_hour", "usd", "source"])
+
+
+class Configured(NamedTuple):
+    """Replicas that are advised, and the framework's own lines for them; none where they are not known."""
+
+    what: str
+    replicas: int
+    gpus_per_actor: int
+    lines: tuple[str, ...]
+
+
+def configured(found: Findings) -> Iterator[Configured]:
+    """The advice as configuration: on all GPUs, and right-sized where actors can do without the learner's."""
+    advice, setup = found.advice, found.setup
+    choices = [("all GPUs", advice.reserved.replicas, advice.reserved.gpus_per_actor)]
+    if not setup.colocated:
+        choices.append(("right-sized", advice.elastic.right_sized, advice.elastic.gpus_per_actor))
+    per_node = found.setting.cluster.gpus_per_node
+    for what, replicas, size in choices:
+        yield Configured(what, replicas, size, configuration_lines(setup.framework, replicas, size, per_node))
 
 
 def _advice(page: Page, found: Findings) -> None:
@@ -163,11 +204,7 @@ def _advice(page: Page, found: Findings) -> None:
         + f"fastest. Where GPUs can be given back, {counted(advice.elastic.right_sized, 'replica')} of "
         + f"{advice.elastic.gpus_per_actor} are best at time weight {advice.time_weight:g}."
     )  # fmt: skip
-    choices = [("all GPUs", advice.reserved.replicas, advice.reserved.gpus_per_actor)]
-    if not found.setup.colocated:
-        choices.append(("right-sized", advice.elastic.right_sized, advice.elastic.gpus_per_actor))
-    for what, replicas, size in choices:
-        lines = configuration_lines(found.setup.framework, replicas, size, cluster.gpus_per_node)
+    for what, replicas, size, lines in configured(found):
         if lines:
             page.code(f"{found.setup.framework}, {what}", lines)
         elif found.setup.framework in HABITS:

@@ -35,7 +35,8 @@ SHOWN = {
 MAX_RESPONSES = 10_000
 """About a minute of simulation, since hand-overs take time that grows with the responses of a step."""
 
-LADDER = tuple(policy.name for policy in ladder())
+HELD = {"least-loaded, held": ("least-loaded, held", "as least-loaded, GPUs held until the last response")}
+"""The same of first rungs that are in no other list."""
 
 
 def evenly(values: Sequence[int], most: int) -> list[int]:
@@ -50,13 +51,21 @@ class Schedules:
     """Simulated schedules of some steps of a log.
 
     Attributes:
-        simulation: the results under the names of ``SHOWN`` and the ladder, with the chosen steps and their bounds.
+        simulation: the results under the names of ``policies`` and the ladder, with the chosen steps and their bounds.
         all_steps: how many steps the log has. rest: the step outside generation.
+        ladder: names of its rungs; the first is the run's own way of dealing, which the others are compared with.
     """
 
     simulation: Simulation
     all_steps: int
     rest: StepRest
+    ladder: tuple[str, ...]
+
+    @property
+    def policies(self) -> dict[str, tuple[str, str]]:
+        """What the page shows beside each other: ``SHOWN``, and the first rung where it is not there."""
+        first = self.ladder[0]
+        return SHOWN if first in SHOWN else {first: HELD[first], **SHOWN}
 
     @property
     def logged(self) -> tuple[LoggedStep, ...]:
@@ -90,16 +99,22 @@ class Schedules:
         return pd.concat([rows[rows["policy"] == policy] for policy in policies], ignore_index=True)
 
 
-def simulate_schedules(trace: Trace, setting: Setting, max_steps: int, max_responses: int = MAX_RESPONSES) -> Schedules:
+def simulate_schedules(
+    trace: Trace, setting: Setting, max_steps: int, max_responses: int = MAX_RESPONSES, *, dispatch: str = "static"
+) -> Schedules:
     """Simulate the ladder and the published policies on some steps, evenly chosen.
 
     Args:
         trace: of one run. setting: where and how fast.
         max_steps, max_responses: at most so many steps, with about so many responses in all; the last step always.
+        dispatch: how the run dealt its responses; see ``ladder``.
     """
     rollouts = trace.rollouts
     all_steps = sorted(int(step) for step in rollouts["step"].unique())
     steps = evenly(all_steps, min(max_steps, max(1, max_responses * len(all_steps) // len(rollouts))))
-    policies: list[str | SchedulingPolicy] = [*ladder(), "least-loaded", "rlhfuse", "rlhfless", "solver", "oracle"]
+    rungs = ladder(dispatch)
+    others = ("static", "least-loaded", "rlhfuse", "rlhfless", "solver", "oracle")
+    names = tuple(rung.name for rung in rungs)
+    policies: list[str | SchedulingPolicy] = [*rungs, *(name for name in others if name not in names)]
     result = simulate(rollouts, setting, policies, steps=steps)
-    return Schedules(result, len(all_steps), setting.rest)
+    return Schedules(result, len(all_steps), setting.rest, names)

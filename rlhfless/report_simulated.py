@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
 from rlhfless import plots
 from rlhfless.accounting import Calibration
@@ -16,9 +17,9 @@ from rlhfless.latency import list_profiles, read_profile
 from rlhfless.plots.style import counted, number, signed_share
 from rlhfless.report_executed import MAX_SPANS
 from rlhfless.report_page import Page
-from rlhfless.report_schedules import LADDER, SHOWN, Schedules
+from rlhfless.report_schedules import Schedules
 from rlhfless.simulate import Setting
-from solver.front import Front
+from solver.front import Front, pareto_front
 from solver.objective import Objective
 from solver.planner import plan_generation
 
@@ -33,7 +34,6 @@ def schedules_section(
     page.section("What better schedules would have done")
     page.basis(_basis_of_simulation(schedules, setting, calibrated))
     count, last = len(schedules.logged), schedules.logged[-1]
-    figures = f"{counted(len(schedules.shown), 'step')} " + ("with" if schedules.has_history else "without") + " history"
     if count < schedules.all_steps:
         steps = ", ".join(str(one.step) for one in schedules.logged)
         page.text(f"{count} of {schedules.all_steps:,} steps are simulated, evenly chosen: {steps}.")
@@ -41,9 +41,10 @@ def schedules_section(
     if not schedules.has_history:
         page.text("No step has history: its prompts were never seen before, so the predicted lengths are a guess.")
     if len(schedules.shown) > 1:
-        results = _named(schedules.results(list(SHOWN)))
-        page.figure(plots.plot_plane(results, None, _bound(schedules, results), title=f"Time and cost: sum of {figures}"))
-    own = _named(schedules.results(list(SHOWN), last.step))
+        results = _named(schedules, schedules.results(list(schedules.policies)))
+        title = f"Time and cost: sum of {_summed(schedules)}"
+        page.figure(plots.plot_plane(results, None, _bound(schedules, results), title=title))
+    own = _named(schedules, schedules.results(list(schedules.policies), last.step))
     page.figure(plots.plot_plane(own, front, schedules.bound_of(last), title=f"Time and cost: step {last.step}"))
     page.text(
         "The bound is for the true lengths: no policy that decodes one token per pass, whatever it refills, moves or releases, "
@@ -55,30 +56,41 @@ def schedules_section(
         ("Sums over steps without history (lengths can only be guessed)", False),
     ):
         _table(page, schedules, title, has_history)
-    page.facts(SHOWN.values())
-    ladder_note = (
-        "static → right-sizing → release → spreading → folding → re-planning with predictions; last, with the true lengths"
-    )
-    page.figure(
-        plots.plot_waterfall(schedules.results(LADDER), title=f"What each idea contributes: sum of {figures}", note=ladder_note)
-    )
+    page.facts(schedules.policies.values())
+    page.figure(ladder_figure(schedules))
     page.text(
         "Policies minimise time and cost together, so an idea can buy time with GPU-seconds or the reverse: read both panels. "
         "A contribution depends on the order of the ideas, and it can be negative."
     )
     page.heading(f"What the GPUs would have done in step {last.step}")
     traces = schedules.simulation.traces
-    most = MAX_SPANS // len(SHOWN)
-    timelines = {SHOWN[name][0]: plots.plot_timeline(traces[name], last.step, max_spans=most) for name in SHOWN}
+    policies = schedules.policies
+    most = MAX_SPANS // len(policies)
+    timelines = {shown: plots.plot_timeline(traces[name], last.step, max_spans=most) for name, (shown, _) in policies.items()}
     page.choice("Policy", timelines, "solver")
     if lengths:
         page.heading("How good the predictions were")
         page.figure(plots.plot_lengths(traces["static"], last.step))
 
 
-def _named(results: pd.DataFrame) -> pd.DataFrame:
+def ladder_figure(schedules: Schedules) -> go.Figure:
+    """The waterfall from the run's own way of dealing to the bound."""
+    note = (
+        f"{schedules.ladder[0]} → right-sizing → release → spreading → folding → re-planning with predictions; last, with the "
+        "true lengths"
+    )
+    title = f"What each idea contributes: sum of {_summed(schedules)}"
+    return plots.plot_waterfall(schedules.results(schedules.ladder), title=title, note=note)
+
+
+def _summed(schedules: Schedules) -> str:
+    """Which steps figures add up, in words."""
+    return f"{counted(len(schedules.shown), 'step')} " + ("with" if schedules.has_history else "without") + " history"
+
+
+def _named(schedules: Schedules, results: pd.DataFrame) -> pd.DataFrame:
     """The results under the names that the page gives to policies."""
-    return results.replace({"policy": {name: shown for name, (shown, _) in SHOWN.items()}})
+    return results.replace({"policy": {name: shown for name, (shown, _) in schedules.policies.items()}})
 
 
 def _bound(schedules: Schedules, results: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -123,19 +135,21 @@ def _table(page: Page, schedules: Schedules, title: str, has_history: bool) -> N
     table = schedules.simulation.summary(has_history).set_index("policy")
     if table["steps"].max() == 0:
         return
+    own = schedules.ladder[0]
+    time_s, gpu_s = table.loc[own, "time_s"], table.loc[own, "gpu_seconds"]
     rows = []
-    for name, (shown, _) in SHOWN.items():
+    for name, (shown, _) in schedules.policies.items():
         one = table.loc[name]
         idle = one["idle_gpu_seconds"] / one["gpu_seconds"] if one["gpu_seconds"] > 0 else 0.0
         above = one["gpu_seconds"] / one["bound_cost_at_time"] if one["bound_cost_at_time"] > 0 else float("nan")
         rows.append(
             (
                 shown, number(one["time_s"], digits=4), number(one["gpu_seconds"], digits=4), f"{idle:.1%}",
-                number(one["cost_usd"]), f"{one['speedup_vs_static']:.2f}x", signed_share(-one["cost_reduction_vs_static"]),
+                number(one["cost_usd"]), f"{time_s / one['time_s']:.2f}x", signed_share(one["gpu_seconds"] / gpu_s - 1),
                 number(one["bound_cost_at_time"], digits=4), f"{above:.2f}x",
             )
         )  # fmt: skip
-    head = ("policy", "time (s)", "GPU-seconds", "idle", "cost (USD)", "speed, static = 1", "cost, against static",
+    head = ("policy", "time (s)", "GPU-seconds", "idle", "cost (USD)", f"speed, {own} = 1", f"cost, against {own}",
             "bound (GPU-seconds)", "cost, bound = 1")  # fmt: skip
     page.table(f"{title}: {counted(int(table['steps'].max()), 'step')}", head, rows)
 
@@ -154,6 +168,18 @@ def weights_section(page: Page, schedules: Schedules, setting: Setting, front: F
         ]
     )
     page.text("At weight 1 only time counts, at weight 0 only GPU-seconds. Each plan starts the actors on the left.")
+    page.figure(weights_figure(schedules, setting, front))
+
+
+def predicted_front(schedules: Schedules, setting: Setting) -> Front:
+    """What plans of the last step promise, by its predicted lengths."""
+    last = schedules.logged[-1].predicted
+    return pareto_front(last, setting.cluster, setting.latency, setting.rest, admission=setting.admission)
+
+
+def weights_figure(schedules: Schedules, setting: Setting, front: Front) -> go.Figure:
+    """Plans of the last step at ``WEIGHTS``, with a slider that needs no kernel."""
+    last = schedules.logged[-1]
     found = {
         weight: plan_generation(
             last.predicted, setting.cluster, setting.latency, Objective(weight), setting.rest,
@@ -161,4 +187,4 @@ def weights_section(page: Page, schedules: Schedules, setting: Setting, front: F
         )
         for weight in WEIGHTS
     }  # fmt: skip
-    page.figure(plots.plot_time_weight(found, front, round(setting.objective.time_weight, 1)))
+    return plots.plot_time_weight(found, front, round(setting.objective.time_weight, 1))

@@ -171,7 +171,7 @@ def study_log(log: OpenedLog, setting: Setting, stated: Assumptions, max_steps: 
     setting = replace(setting, rest=StepRest())
     calibrated = _calibration(log, setting, setup) if stated.calibrate else Calibration()
     setting = replace(setting, latency=scaled(setting.latency, calibrated.factor))
-    schedules = simulate_schedules(log.trace, setting, max_steps)
+    schedules = simulate_schedules(log.trace, setting, max_steps, dispatch=setup.dispatch)
     some = _last(schedules.logged)
     steps = [one.step for one in schedules.shown]
     rollouts = log.trace.rollouts

@@ -13,7 +13,7 @@ import pytest
 from rlhfless.predict import EwmaPredictor
 from rlhfless.report import default_setting, report_html, write_report
 from rlhfless.report_page import Page
-from rlhfless.report_schedules import LADDER, SHOWN, evenly, simulate_schedules
+from rlhfless.report_schedules import SHOWN, evenly, simulate_schedules
 from rlhfless.simulate import logged_steps
 from rlhfless.trace import Trace, TraceError
 
@@ -201,7 +201,7 @@ def test_chosen_steps_are_predicted_from_all_earlier_ones():
         assert one.predicted.response_tokens.tolist() == whole[one.step].predicted.response_tokens.tolist()
     ran = schedules.simulation.traces["solver"].rollouts
     assert ran[ran["step"] == 4]["predicted_tokens"].tolist() == whole[4].predicted.response_tokens.tolist()
-    assert schedules.results(LADDER)["step"].unique().tolist() == [4, 8]
+    assert schedules.results(schedules.ladder)["step"].unique().tolist() == [4, 8]
 
 
 def test_no_policy_is_below_the_bound_of_its_step():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import html
 import re
 from dataclasses import replace
@@ -19,11 +20,14 @@ from rlhfless.latency import load_profile
 from rlhfless.report import report_html
 from rlhfless.report_page import Page
 from rlhfless.report_run import in_short, run_sections
+from rlhfless.report_simulated import schedules_section
 from rlhfless.report_study import Assumptions, study_log
 from rlhfless.simulate import Setting, simulate
-from rlhfless.trace import OpenedLog, open_log
+from rlhfless.trace import ImportOptions, OpenedLog, open_log
 from solver.cluster import Cluster
+from solver.front import pareto_front
 
+GOLDEN = Path(__file__).parent / "trace" / "importers" / "golden"
 EVIL = "</script><script>alert('x')</script>"
 SETTING = Setting(Cluster(1, 8, 2, kind="l40s", usd_per_gpu_hour=3.6), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05)
 
@@ -117,6 +121,28 @@ def test_times_of_the_log_correct_the_profile(log: OpenedLog) -> None:
     assert study_log(timed, SETTING, Assumptions(dispatch="static", calibrate=False), 1).calibrated.factor == 1.0
 
 
+def test_the_ladder_begins_with_the_logs_own_dispatch(page: str) -> None:
+    pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
+    own = "least-loaded, held"
+    verl = open_log(GOLDEN / "verl-v1", ImportOptions(GOLDEN / "trl", response_limit=9))
+    small = replace(SETTING, cluster=replace(SETTING.cluster, gpus_per_node=4))
+    study = study_log(verl, small, Assumptions(), 2)
+    rungs = study.schedules.results(study.schedules.ladder, study.schedules.logged[-1].step)
+    assert rungs["policy"].tolist()[:2] == [own, "right-sizing"]
+    held, account = study.schedules.simulation.steps.query("policy == @own"), study.findings.account
+    assert held["gpu_seconds"].sum() == pytest.approx(account.gpu_s), "the first rung costs what the account adds up"
+    assert held["time_s"].to_numpy() == pytest.approx(account.steps["generation_s"].to_numpy())
+    front = pareto_front(study.schedules.logged[-1].predicted, small.cluster, small.latency)
+    only = Page("", "")
+    schedules_section(only, study.schedules, study.setting, front, False, study.calibrated)
+    text = only.render("")
+    words = " ".join(text_of(text).split())
+    assert f"speed, {own} = 1 cost, against {own}" in words
+    assert re.search(rf" {own} [^x]* 1\.00x 0\.0% ", words), "its own speed is the unit"
+    assert rf"{own} \u2192 right-sizing" in text
+    assert "speed, static = 1" in text_of(page), "of a log whose framework is not known"
+
+
 @pytest.mark.full
 def test_the_page_says_that_its_times_were_corrected(log: OpenedLog) -> None:
     own = simulate(log.trace.rollouts, SETTING, ["static"]).steps
@@ -158,6 +184,37 @@ def test_the_command_recognises_a_log_and_writes_page_and_notebook(tmp_path: Pat
         assert refused.exit_code == 2, refused.output
         assert sentence in " ".join(refused.output.split())
         assert not (tmp_path / "never.html").exists()
+
+
+def test_the_notebook_keeps_every_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import nbformat
+
+    first = pd.read_parquet(log_file(tmp_path / "logs", 2, 8))
+    both = tmp_path / "both.parquet"
+    pd.concat([first.assign(run="first"), first.assign(run="second", response_tokens=7)]).to_parquet(both)
+    options = ["--run", "second", "--price", "spot=1.5", "--gpus", "4", "--gpus-per-node", "4", "--steps", "1"]
+    done = CliRunner().invoke(main, ["report", str(both), *options, "-o", str(tmp_path / "report.ipynb")])
+    assert done.exit_code == 0, done.output
+    cells = [cell for cell in nbformat.read(tmp_path / "report.ipynb", as_version=4).cells if cell.cell_type == "code"]
+    known: dict[str, Any] = {}
+    values = {}
+    for cell in cells:
+        *lines, last = ast.parse(cell.source).body
+        exec(compile(ast.Module(lines, []), "cell", "exec"), known)
+        if isinstance(last, ast.Expr):
+            values[cell.source] = eval(compile(ast.Expression(last.value), "cell", "eval"), known)
+        else:
+            exec(compile(ast.Module([last], []), "cell", "exec"), known)
+    assert known["log"].trace.rollouts["run"].unique().tolist() == ["second"]
+    prices = values["at_prices(found, PRICES)"]
+    assert prices.iloc[-1][["price", "usd_per_gpu_hour", "source"]].tolist() == ["spot", 1.5, "stated by you"]
+    said = capsys.readouterr().out
+    assert "the times of profile l40s-qwen2.5-3b-tp2, as --profile was not given" in said
+    assert "equal chunks in the given order are assumed" in said
+    assert "# all GPUs: 2 replicas of 2" in said
+    waterfall, slider = values["ladder_figure(study.schedules)"], values[cells[-1].source]
+    assert waterfall.data[0].x[0] == "static"
+    assert len(slider.layout.sliders[0].steps) == 11
 
 
 @pytest.mark.full

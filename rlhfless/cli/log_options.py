@@ -6,7 +6,7 @@ Knows options and how to open a log with them; nothing of what is done with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,21 +46,12 @@ class LogOptions:
             keep: further columns of a table that are needed.
 
         Raises:
-            InputError: a mapping is not of the form OURS=THEIRS, or the log has no such run.
-            TraceError: it is no log that is known, or it is wrong.
+            InputError: a mapping is not of the form OURS=THEIRS.
+            TraceError: it is no log that is known, it is wrong, or it has no such run.
         """
-        from rlhfless.trace import Trace, open_log
+        from rlhfless.trace import open_log
 
-        opened = open_log(path, self.imported(response_limit, keep), self.framework)
-        if self.run is None:
-            return opened
-        tables = {name: getattr(opened.trace, name) for name in ("rollouts", "allocations", "spans", "events")}
-        names = sorted(tables["rollouts"]["run"].unique())
-        if self.run not in names:
-            raise InputError(f"--run {self.run}: the log has no such run; one of {', '.join(map(str, names))} is needed")
-        own = {name: table[table["run"] == self.run].reset_index(drop=True) for name, table in tables.items()}
-        trace = Trace(**own, plans=opened.trace.plans, meta=opened.trace.meta, source=opened.trace.source)
-        return replace(opened, trace=trace)
+        return open_log(path, self.imported(response_limit, keep), self.framework).of_run(self.run)
 
 
 def column_mapping(pairs: tuple[str, ...]) -> dict[str, str]:

@@ -89,7 +89,7 @@ def report(
             raise InputError(f"{path}: was executed, not only logged; its report is a page, so let -o end with .html")
         write_report_notebook(
             path, out, profile, setting, assumptions, framework=log.framework, tokenizer=log.tokenizer,
-            columns=column_mapping(log.maps), max_steps=max_steps,
+            columns=column_mapping(log.maps), run=log.run, max_steps=max_steps,
         )  # fmt: skip
     else:
         write_report(opened, out, setting, assumptions, max_steps=max_steps)

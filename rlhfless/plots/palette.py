@@ -51,6 +51,7 @@ POLICY_STYLES: dict[str, PolicyStyle] = {
     "random": PolicyStyle(SKY, "square"),
     "release": PolicyStyle(SKY, "square"),
     "least-loaded": PolicyStyle(PURPLE, "diamond"),
+    "least-loaded, held": PolicyStyle(PURPLE, "diamond-open"),
     "rlhfuse": PolicyStyle(ORANGE, "triangle-up"),
     "rlhfless": PolicyStyle(VERMILLION, "triangle-down"),
     "fold": PolicyStyle(GREEN, "pentagon"),

@@ -59,15 +59,27 @@ def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None
     return makers[name]()
 
 
-def ladder() -> tuple[SchedulingPolicy, ...]:
-    """From static to the oracle, one idea more at a time: right-sizing, release, spreading a prompt's samples, folding thin
-    actors, re-planning with predictions, true lengths.
+def ladder(dispatch: str = "static") -> tuple[SchedulingPolicy, ...]:
+    """From a run's own way of dealing to the oracle, one idea more at a time: right-sizing, release, spreading a prompt's
+    samples, folding thin actors, re-planning with predictions, true lengths.
 
     Each policy differs from the one before it by the idea that it is named after, so the differences between their results
     say what each idea contributes on a log. An idea can contribute less than nothing.
+
+    Args:
+        dispatch: ``static`` or ``least-loaded``, the first rung, on all actors, with GPUs held until the last response.
+
+    Raises:
+        PolicyError: the dispatch is neither.
     """
+    firsts: dict[str, SchedulingPolicy] = {
+        "static": Static(),
+        "least-loaded": LeastLoaded(release="generation", name="least-loaded, held"),
+    }
+    if dispatch not in firsts:
+        raise PolicyError(f"dispatch {dispatch!r} begins no ladder; one of {', '.join(firsts)} is needed")
     return (
-        Static(),
+        firsts[dispatch],
         Random(release="generation", name="right-sizing"),
         Random(name="release"),
         Spread("spreading"),

@@ -65,8 +65,13 @@ class Random:
 
 @dataclass(frozen=True)
 class LeastLoaded:
-    """verl's dispatch: the next prompt goes to the actor with the fewest responses in flight; all actors are started."""
+    """verl's dispatch: the next prompt goes to the actor with the fewest responses in flight; all actors are started.
 
+    Args:
+        release: as of ``Random``.
+    """
+
+    release: str = "done"
     name: str = "least-loaded"
     clairvoyant: bool = False
 
@@ -84,4 +89,7 @@ class LeastLoaded:
                 groups[actor].extend(by_prompt[start:end].tolist())
                 in_flight[actor] += end - start
         used = [g for g in groups if g]
-        return assemble(self.name, used, given.workload, given.cluster, given.latency, given.rest, admission=given.admission)
+        return assemble(
+            self.name, used, given.workload, given.cluster, given.latency, given.rest,
+            release=self.release, admission=given.admission,
+        )  # fmt: skip

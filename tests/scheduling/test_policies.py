@@ -183,6 +183,10 @@ def test_the_ladder_has_one_name_per_rung_and_only_its_last_knows_the_truth():
         "true lengths",
     ]
     assert [p.clairvoyant for p in rungs] == [False] * 6 + [True]
+    assert [p.name for p in ladder("least-loaded")] == ["least-loaded, held", *(p.name for p in rungs[1:])]
+    assert {actor.release for actor in ladder("least-loaded")[0].plan(given(workload())).actors} == {"generation"}
+    with pytest.raises(PolicyError, match="dispatch 'random' begins no ladder; one of static, least-loaded is needed"):
+        ladder("random")
     assert [name for name in POLICIES if make_policy(name).clairvoyant] == ["oracle", "oracle+replan"]
 
 

@@ -17,7 +17,7 @@ from datasets import Dataset  # noqa: E402
 from tokenizers import decoders  # noqa: E402
 from trl_trainer import GRPOConfig, GRPOTrainer, tokenizer_of  # noqa: E402
 
-from rlhfless.trace import read_trace  # noqa: E402
+from rlhfless.trace import ImportOptions, import_log, read_trace  # noqa: E402
 from rlhfless.trace.trl_callback import TrlRecorder  # noqa: E402
 from rlhfless.training.arithmetic import ArithmeticTask  # noqa: E402
 from rlhfless.training.model import load_model  # noqa: E402
@@ -83,6 +83,11 @@ def test_lengths_and_rewards_are_those_of_trls_own_log(tmp_path):
     mean = {int(log["step"]): log["completions/mean_length"] for log in trainer.state.log_history if "reward" in log}
     assert ours.groupby("step")["response_tokens"].mean().to_dict() == pytest.approx(mean)
     assert ours.groupby(["step", "prompt_id"])["sample"].apply(list).tolist() == [[0, 1, 2, 3]] * 6
+    trainer.processing_class.backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
+    options = ImportOptions(tmp_path / "tokenizer.json", response_limit=LIMIT)
+    imported = import_log(tmp_path / "trl", options).rollouts
+    for column in ("step", "sample", "prompt_tokens", "response_tokens", "finish_reason"):
+        assert imported[column].tolist() == ours[column].tolist(), column
 
 
 @pytest.mark.full

@@ -9,6 +9,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
+import shutil
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -119,15 +121,29 @@ class Reading:
         try:
             with open(path, "rb") as raw:
                 counted = _Counted(raw, self._bar)
-                if not path.name.lower().endswith(".gz"):
-                    yield io.BufferedReader(counted, 2**20)
-                    return
-                with gzip.GzipFile(fileobj=io.BufferedReader(counted, 2**20)) as stream:
-                    yield stream  # type: ignore[misc]
+                buffered = io.BufferedReader(counted, 2**20)
+                if path.name.lower().endswith(".gz"):
+                    with gzip.GzipFile(fileobj=buffered) as stream:
+                        yield stream  # type: ignore[misc]
+                else:
+                    yield buffered
+                counted.advance(counted.left)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise TraceError(f"{path}: cannot be unpacked ({_reason(error)}); an intact gzip file is needed") from error
         except OSError as error:
             raise TraceError(f"{path}: cannot be read ({error.strerror or error}); a readable file is needed") from error
+
+    @contextmanager
+    def seekable(self, path: Path) -> Iterator[IO[bytes]]:
+        """The same for a format that is read from its end, which gzip cannot do: a packed file is unpacked beforehand."""
+        with self.open(path) as stream:
+            if not path.name.lower().endswith(".gz"):
+                yield stream
+                return
+            with tempfile.TemporaryFile() as unpacked:
+                shutil.copyfileobj(stream, unpacked, 2**20)
+                unpacked.seek(0)
+                yield unpacked
 
     def lines(self, path: Path) -> Iterator[tuple[int, bytes]]:
         """Number, from 1, and bytes of every line.
@@ -177,11 +193,7 @@ class Reading:
         import pyarrow.parquet as pq
 
         at = 0
-        with self.open(path) as stream, tempfile.TemporaryFile() as unpacked:
-            if path.name.lower().endswith(".gz"):  # parquet is read from its end, which gzip cannot do
-                while piece := stream.read(2**20):
-                    unpacked.write(piece)
-                stream = unpacked
+        with self.seekable(path) as stream:
             try:
                 file = pq.ParquetFile(stream)
                 names = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]
@@ -242,10 +254,14 @@ def parquet_columns(path: Path) -> set[str]:
 
 
 class _Counted(io.RawIOBase):
-    """A raw file that moves a progress bar as it is read for the first time."""
+    """A raw file that moves a progress bar by what is read of it, in whatever order, and by no more than its size.
+
+    Attributes:
+        left: bytes that the bar has not moved by.
+    """
 
     def __init__(self, raw: IO[bytes], bar: Any) -> None:
-        self.raw, self.bar, self.furthest = raw, bar, 0
+        self.raw, self.bar, self.left = raw, bar, os.fstat(raw.fileno()).st_size
 
     def readable(self) -> bool:
         return True
@@ -261,10 +277,15 @@ class _Counted(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         count = self.raw.readinto(buffer)  # type: ignore[attr-defined]
-        if self.bar is not None and self.raw.tell() > self.furthest:
-            self.bar.update(self.raw.tell() - self.furthest)
-            self.furthest = self.raw.tell()
+        self.advance(int(count))
         return int(count)
+
+    def advance(self, count: int) -> None:
+        """Move the bar by so many bytes, or by those that are left."""
+        moved = min(count, self.left)
+        self.left -= moved
+        if self.bar is not None and moved:
+            self.bar.update(moved)
 
 
 def _reason(error: BaseException) -> str:

@@ -6,7 +6,7 @@ behind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -151,6 +151,21 @@ class OpenedLog:
     scalars: pd.DataFrame
     framework: str
     summary: ImportSummary | None = None
+
+    def of_run(self, run: str | None) -> OpenedLog:
+        """The same of one run alone; all of it for None.
+
+        Raises:
+            TraceError: the log has no such run.
+        """
+        if run is None:
+            return self
+        tables = {name: getattr(self.trace, name) for name in ("rollouts", "allocations", "spans", "events")}
+        names = sorted(tables["rollouts"]["run"].unique())
+        if run not in names:
+            raise TraceError(f"--run {run}: the log has no such run; one of {', '.join(map(str, names))} is needed")
+        own = {name: table[table["run"] == run].reset_index(drop=True) for name, table in tables.items()}
+        return replace(self, trace=Trace(**own, plans=self.trace.plans, meta=self.trace.meta, source=self.trace.source))
 
 
 def open_log(path: str | Path, options: ImportOptions | None = None, framework: str = "auto") -> OpenedLog:

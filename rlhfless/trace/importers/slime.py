@@ -19,7 +19,7 @@ from rlhfless.trace.importers.formats import Format, file_of, numbered
 from rlhfless.trace.importers.reading import Reading
 from rlhfless.trace.importers.record import Record, finite, text_id
 
-PATTERN = r"(\d+)\.pt"
+PATTERN = r"(\d+)\.pt(?:\.gz)?"
 REASONS = {"completed": "stop", "truncated": "length", "aborted": "aborted", "failed": "aborted"}
 GENERATE = "sglang_generate"
 
@@ -60,7 +60,7 @@ def load(reading: Reading, path: Path) -> list[dict[str, Any]]:
     except ImportError as error:
         raise missing_extra("Reading slime's dumps", "torch", "torch") from error
     unsafe = reading.options.unsafe_pickle
-    with reading.open(path) as stream:
+    with reading.seekable(path) as stream:
         try:
             content = torch.load(stream, map_location="cpu", weights_only=not unsafe)
         except Exception as error:  # an unsafe pickle may raise whatever it likes, a safe one does in several ways

@@ -22,6 +22,7 @@ from rlhfless.trace.importers.record import Record, finite, text_id
 
 PATTERN = r"completions_(\d+)\.parquet(?:\.gz)?"
 MARKS = {"step", "prompt", "completion"}
+KNOWN = frozenset({*MARKS, "advantage"})
 LONGEST_OVERLAP = 1_000_000
 
 
@@ -43,12 +44,14 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
                 f"--map {ours}={theirs}: of TRL's completions only the reward can be named, with --map reward=COLUMN"
             )
     found = files(reading.path) or [(0, reading.path)]
-    reading.expect(path for _, path in found)
+    states = trl_scalars.files(reading.path)
+    reading.expect([*(path for _, path in found), *states])
     before: list[str] = []
     for _, path in found:
         here: list[str] = []
         parts = []
         for frame in reading.parquet(path):
+            reading.fields.difference_update(_reward_columns(frame), reading.options.mapping.values())
             here += _row_ids(frame, path)
             parts.append(_batch(frame, path, reading))
         rows = pd.concat(parts) if parts else pd.DataFrame()
@@ -57,7 +60,7 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
         before = here
         if len(rows) > again:
             yield rows.iloc[again:]
-    for state in trl_scalars.files(reading.path):
+    for state in states:
         trl_scalars.read_state(reading, state)
 
 
@@ -99,12 +102,15 @@ def _cells(frame: pd.DataFrame) -> Iterator[tuple[object, ...]]:
     return zip(*(frame[name].tolist() for name in frame.columns), strict=True)
 
 
+def _reward_columns(frame: pd.DataFrame) -> list[str]:
+    """Columns of numbers between TRL's own, one per reward function, which has any name."""
+    return [name for name in frame.columns if name not in KNOWN and pd.api.types.is_float_dtype(frame[name])]
+
+
 def _rewards(frame: pd.DataFrame, path: Path, reading: Reading) -> list[float | None]:
     column = reading.options.mapping.get("reward")
     if column is None:
-        between = [
-            name for name in frame.columns if name not in (*MARKS, "advantage") and pd.api.types.is_float_dtype(frame[name])
-        ]
+        between = _reward_columns(frame)
         if len(between) != 1:
             shown = listed(between) or "none"
             reading.note(
@@ -118,4 +124,6 @@ def _rewards(frame: pd.DataFrame, path: Path, reading: Reading) -> list[float | 
     return [finite(value) for value in frame[column].tolist()]
 
 
-FORMAT = Format("trl", "TRL's GRPO completions (completions_{step}.parquet)", detect, read)
+FORMAT = Format(
+    "trl", "TRL's GRPO completions (completions_{step}.parquet)", detect, read, known=KNOWN, expected=KNOWN
+)  # fmt: skip

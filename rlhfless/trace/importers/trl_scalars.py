@@ -18,7 +18,7 @@ from rlhfless.trace.importers.reading import Reading
 from rlhfless.trace.importers.record import Record
 from rlhfless.trace.importers.scalars import numbers, standard
 
-NAME = "trainer_state.json"
+NAMES = ("trainer_state.json", "trainer_state.json.gz")
 LARGEST_STATE = 256 * 2**20  # bytes
 SOURCES = {
     "step_s": ("step_time",),
@@ -33,9 +33,9 @@ SOURCES = {
 def files(path: Path) -> list[Path]:
     """The state of a run's folder: its own, or that of its last checkpoint; or the file itself."""
     if path.is_file():
-        return [path] if path.name == NAME else []
+        return [path] if path.name in NAMES else []
     folders = [path, *(folder for _, folder in reversed(numbered(path, r"checkpoint-(\d+)")))]
-    return [folder / NAME for folder in folders if (folder / NAME).is_file()][:1]
+    return [folder / name for folder in folders for name in NAMES if (folder / name).is_file()][:1]
 
 
 def detect(path: Path) -> bool:
@@ -45,8 +45,12 @@ def detect(path: Path) -> bool:
 
 def read(reading: Reading) -> Iterator[pd.DataFrame]:
     """The steps' scalars; no responses."""
-    for path in files(reading.path) or [reading.path]:
+    states = files(reading.path) or [reading.path]
+    reading.expect(states)
+    for path in states:
         read_state(reading, path)
+    for own in reading.scalars:
+        reading.fields.update(own)
     yield from ()
 
 
@@ -76,4 +80,7 @@ def read_state(reading: Reading, path: Path) -> None:
         reading.scalars.append({**own, **standard(own, SOURCES), "step": step})
 
 
-FORMAT = Format("trl-scalars", "TRL's scalars (trainer_state.json)", detect, read)
+FORMAT = Format(
+    "trl-scalars", "TRL's scalars (trainer_state.json)", detect, read,
+    expected=frozenset(name for names in SOURCES.values() for name in names),
+)  # fmt: skip

@@ -28,6 +28,9 @@ SOURCES = {
     "truncation_rate": ("response_length/clip_ratio",),
     "reward_mean": ("critic/score/mean",),
 }
+OPTIONAL = {"timing_s/ref", "timing_s/values", "timing_s/update_critic"}  # of runs with a reference model, with a critic
+EXPECTED = frozenset(name for names in SOURCES.values() for name in names) - OPTIONAL
+"""Of the step's data; of its other scalars, which depend on the run, every number is kept."""
 
 
 def detect(path: Path) -> bool:
@@ -46,11 +49,12 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
         if not isinstance(data, dict):
             record.refuse("data", data, "an object of the step's scalars")
         own = numbers(data)
+        reading.fields.update(EXPECTED & own.keys())
         reading.scalars.append({**own, **standard(own, SOURCES), "step": record.whole("step")})
     yield from ()
 
 
 FORMAT = Format(
     "verl-scalars", "verl's scalars (the file logger's .jsonl)", detect, read,
-    known=frozenset({"step", "data"}), expected=frozenset({"step", "data"}),
+    known=EXPECTED | {"step", "data"}, expected=EXPECTED | {"step", "data"},
 )  # fmt: skip

@@ -227,6 +227,7 @@ def write_verl_scalars(folder: Path, rollouts: pd.DataFrame) -> Path:
         tokens = rows["response_tokens"]
         timing = {f"timing_s/{name}": float(at + 1) for at, name in enumerate(names)}
         lengths = {f"response_length/{name}": float(getattr(tokens, name)()) for name in ("mean", "max", "min")}
+        lengths["prompt_length/mean"] = float(rows["prompt_tokens"].mean())
         lengths["response_length/clip_ratio"] = float((rows["finish_reason"] == "length").mean())
         records.append({"step": step, "data": {**timing, **lengths, "critic/score/mean": float(rows["reward"].mean())}})
     _lines(folder / "experiment.jsonl", records)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -12,6 +13,8 @@ import pytest
 from importer_samples import (
     GOLDEN,
     LIMIT,
+    ROLLOUT_WRITERS,
+    SCALAR_WRITERS,
     TOKENIZER,
     sample_rollouts,
     write_areal,
@@ -26,11 +29,12 @@ from importer_samples import (
 )
 
 from rlhfless.trace import ImportOptions, TraceError, import_log
-from rlhfless.trace.importers import reading, recognise
+from rlhfless.trace.importers import FORMATS, reading, recognise
+from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.openrlhf import parse_dict
 from rlhfless.trace.importers.trl import overlap
 
-pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
+tokenizers = pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
 TEXT = ImportOptions(tokenizer=TOKENIZER, response_limit=LIMIT)
 
 
@@ -58,6 +62,35 @@ def test_a_tokenizer_that_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
         import_log(GOLDEN / "verl-v1", ImportOptions(tokenizer=tmp_path))
     with pytest.raises(TraceError, match=r"has no tokenizer\.json"):
         import_log(GOLDEN / "verl-v1", ImportOptions(tokenizer=GOLDEN))
+
+
+def test_a_tokenizer_that_is_no_path_is_looked_up_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    expected = rollouts_of(GOLDEN / "verl-v1")
+    local = tokenizers.Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+
+    def found(name: str) -> Any:
+        asked.append(name)
+        return local
+
+    monkeypatch.setattr(tokenizers, "Tokenizer", SimpleNamespace(from_pretrained=found))
+    by_name = import_log(GOLDEN / "verl-v1", ImportOptions(tokenizer="someone/model", response_limit=LIMIT))
+    assert asked == ["someone/model"]
+    assert by_name.rollouts is not None
+    pd.testing.assert_frame_equal(by_name.rollouts, expected)
+
+
+def test_a_tokenizer_that_the_hub_lacks_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(name: str) -> Any:
+        raise OSError(f"404 for {name}.\nSee the documentation.")
+
+    monkeypatch.setattr(tokenizers, "Tokenizer", SimpleNamespace(from_pretrained=gone))
+    with pytest.raises(TraceError) as refused:
+        import_log(GOLDEN / "verl-v1", ImportOptions(tokenizer="someone/model"))
+    assert str(refused.value) == (
+        "--tokenizer someone/model: cannot be loaded (404 for someone/model); "
+        "a local folder with tokenizer.json or a hub name is needed"
+    )
 
 
 def test_without_a_limit_lengths_are_those_of_the_texts() -> None:
@@ -111,6 +144,50 @@ def test_fields_that_came_or_went_are_named(tmp_path: Path) -> None:
     assert (summary.unknown_fields, summary.absent_fields) == (("advantage",), ("gts",))
     assert "fields that this importer does not know and left out: advantage" in str(summary)
     assert "fields that this importer knows and the log lacks: gts" in str(summary)
+
+
+@pytest.mark.parametrize("one", [one for one in FORMATS if one.name != "table"], ids=lambda one: one.name)
+def test_every_format_of_a_framework_says_which_fields_it_expects(one: Format) -> None:
+    assert one.expected
+    assert not one.known or one.known >= one.expected
+
+
+def renamed_in(path: Path, old: str, new: str) -> None:
+    """Another name of a field wherever a text file, or the columns of the parquet files of a folder, have it."""
+    for file in path.rglob("*.parquet"):
+        pd.read_parquet(file).rename(columns={old: new}).to_parquet(file)
+    if path.is_file():
+        path.write_text(path.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("trl", "advantage"),
+        ("trl-scalars", "completions/clipped_ratio"),
+        ("verl-scalars", "timing_s/gen"),
+        ("openrlhf", "rollout/truncated_rate"),
+    ],
+)
+def test_a_number_under_another_name_is_missed(name: str, field: str, tmp_path: Path) -> None:
+    writer = ROLLOUT_WRITERS[name][1] if name in ROLLOUT_WRITERS else SCALAR_WRITERS[name][1]
+    path = writer(tmp_path / "log", sample_rollouts())
+    before = import_log(path, TEXT).summary
+    assert (before.unknown_fields, before.absent_fields) == ((), ())
+    renamed_in(path, field, "renamed")
+    after = import_log(path, TEXT).summary
+    assert after.absent_fields == (field,)
+    assert after.unknown_fields == (), "a number may be a reward function's, and every number of a step is kept"
+
+
+def test_fields_that_are_new_to_trl_and_to_verls_scalars_are_named(tmp_path: Path) -> None:
+    folder = write_trl(tmp_path / "trl", sample_rollouts())
+    for file in (folder / "completions").iterdir():
+        pd.read_parquet(file).assign(tool="search").to_parquet(file)
+    assert import_log(folder, TEXT).summary.unknown_fields == ("tool",)
+    path = write_verl_scalars(tmp_path / "verl", sample_rollouts())
+    rewritten(path, lambda record: {**record, "rank": 0})
+    assert import_log(path).summary.unknown_fields == ("rank",)
 
 
 def test_a_field_that_is_needed_and_gone_is_named(tmp_path: Path) -> None:

@@ -74,6 +74,9 @@ def test_lengths_of_trls_own_run_are_those_that_it_generated() -> None:
     means = log.rollouts.groupby("step")["response_tokens"].mean()
     assert log.scalars.set_index("step")["response_tokens_mean"].dropna().to_dict() == pytest.approx(means.to_dict())
     assert (log.scalars["step_s"] > 0).all()
+    state = import_log(golden("trl-scalars")).summary
+    for summary in (log.summary, state):
+        assert (summary.unknown_fields, summary.absent_fields) == ((), ())
 
 
 @pytest.mark.parametrize("name", ["verl-scalars", "openrlhf"])
@@ -89,6 +92,7 @@ def test_scalars_of_a_golden_log_are_what_is_known_of_it(name: str, tmp_path: Pa
     assert [first[f"{x}_s"] for x in ("generate", "prepare", "learn", "sync", "step")] == [generate, prepare, learn, sync, step]
     assert "kl" not in log.scalars.columns  # it was never a number
     assert "no single responses" in str(log.summary)
+    assert (log.summary.unknown_fields, log.summary.absent_fields) == ((), ())
     with pytest.raises(TraceError, match="holds scalars of steps but no single responses"):
         open_log(golden(name))
     log.save(tmp_path / "out")

@@ -60,7 +60,7 @@ def test_rollouts_come_back(name: str, known: pd.DataFrame) -> None:
     assert pd.factorize(log.rollouts["prompt_id"])[0].tolist() == pd.factorize(known["prompt"])[0].tolist()
 
 
-@pytest.mark.parametrize("name", [name for name in (*ROLLOUT_WRITERS, *SCALAR_WRITERS) if name not in ("slime", "trl-scalars")])
+@pytest.mark.parametrize("name", [*ROLLOUT_WRITERS, *SCALAR_WRITERS])
 def test_packed_logs_are_read_as_the_plain_ones(name: str, tmp_path: Path) -> None:
     writer = ROLLOUT_WRITERS[name][1] if name in ROLLOUT_WRITERS else SCALAR_WRITERS[name][1]
     options = ImportOptions(tokenizer=TOKENIZER, response_limit=LIMIT)
