@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import large_clusters as study
-from large_cluster_tables import markdown
+from large_cluster_tables import STEPS, markdown
 
 
 def test_what_two_h100_leave_beside_a_70b_model():
@@ -71,4 +71,8 @@ def test_tables_hold_what_the_rows_say_and_scaling_ends_with_the_largest_cluster
     for at, nodes in ((2, 1), (3, 2)):
         cells = [f"{r['time_s']:.0f} s, {r['gpu_seconds'] / 1e3:.1f}k" for r in rows if r["nodes"] == nodes]
         assert lines[at] == f"| 64 | {nodes} | {' | '.join(cells)} |"
-    assert sum(line.startswith("| `random` |") for line in lines) == 1
+    shares, by_limit = (line for line in lines if line.startswith("| `random` |"))
+    own = [r for r in rows if r["policy"] == "random"]
+    worst = (max(r[what] / 1e3 / (r["time_s"] / STEPS) for r in own) for what in ("planning_cpu_ms", "worst_planning_cpu_ms"))
+    assert shares == f"| `random` | {' | '.join(f'{share:.2%}' for share in worst)} |"
+    assert by_limit.count("|") == 3
