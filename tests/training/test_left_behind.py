@@ -21,7 +21,7 @@ from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 
 model = tiny_qwen2(CharTokenizer())
-weights = VllmEngines(1, 16, Sampling())
+weights = VllmEngines(1, 16, Sampling(), keeps_last=True)
 trainer = Trainer(TrainConfig(steps=1), model=(model, CharTokenizer()), progress=False)
 print(weights.of_step(model, 0).weights, trainer.kept.checkpoints, flush=True)
 time.sleep(600)
