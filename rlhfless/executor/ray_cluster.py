@@ -8,6 +8,7 @@ process that is not Ray's waits for that.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import subprocess
 import sys
@@ -21,9 +22,7 @@ from rlhfless.executor import ray_sweeper
 
 OBJECT_STORE_BYTES = 512 * 2**20
 START_TRIES = 3
-PATIENT = {"RAY_core_worker_rpc_server_reconnect_timeout_base_s": "30"}
-"""Ray's environment for a busy machine: by default a program that the head node does not reach for 1 s counts as dead, as a
-raylet knows of its workers only (``NodeManager::HandleIsLocalWorkerDead``), and all of its actors are killed."""
+AUTH_MODE = "RAY_AUTH_MODE"
 
 
 def import_ray() -> Any:
@@ -56,6 +55,7 @@ class RayCluster:
     ) -> None:
         self.ray = import_ray()
         self._folder: Path | None = None
+        self._auth_mode: str | None = None  # before a cluster was started here
         self._sweeper: subprocess.Popen[bytes] | None = None
         self._joined = not self.ray.is_initialized()
         if gpus is not None and (address is not None or not self._joined):
@@ -77,6 +77,8 @@ class RayCluster:
         if self._joined:
             self.ray.shutdown()
             self._joined = False
+            if self.own:
+                self._forget_tokens()
         if self._sweeper is not None:
             assert self._sweeper.stdin is not None
             self._sweeper.stdin.close()
@@ -92,15 +94,29 @@ class RayCluster:
 
     def _start(self, gpus: int | None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="rlhfless-", dir="/tmp"))  # Ray's sockets need a short path
+        self._auth_mode = os.environ.get(AUTH_MODE)
         me = str(os.getpid()), str(os.getsid(0))
         script = [sys.executable, "-I", ray_sweeper.__file__, str(self._folder), *me]
         self._sweeper = subprocess.Popen(script, stdin=subprocess.PIPE, start_new_session=True)
         try:
-            with _environment({"PYTHONPATH": _with_own_code(), **PATIENT}), _loopback():
+            with _environment({"PYTHONPATH": _with_own_code()}), _loopback():
                 self._start_ray(gpus)
         except BaseException:
             self.close()
             raise
+
+    def _forget_tokens(self) -> None:
+        """A cluster that is started here has Ray ask for tokens in this process from then on. One that is joined later may send
+        none: then every message of its head node is refused, and all actors die for no reason that is said."""
+        if os.environ.get(AUTH_MODE) == self._auth_mode:
+            return
+        raylet: Any = importlib.import_module("ray._raylet")
+        if self._auth_mode is None:
+            os.environ.pop(AUTH_MODE, None)
+        else:
+            os.environ[AUTH_MODE] = self._auth_mode
+        raylet.Config.initialize("")  # Ray's own way of having it look at the environment again
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
 
     def _start_ray(self, gpus: int | None, tries: int = START_TRIES) -> None:
         """Ray gives itself 30 s, which a busy machine may not keep, and says so with a plain ``Exception``."""

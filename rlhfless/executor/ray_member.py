@@ -182,7 +182,7 @@ class Member:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         telling = next((line for line in lines if re.search(r"dead because|Worker|exit|killed", line)), lines[0])
         if "all references to the actor were removed" in telling:
-            telling += " (this program has one; Ray says so, too, where its head node cannot reach the program)"
+            telling += " (this program has one; Ray says so, too, if only one of cluster and program has RAY_AUTH_MODE=token)"
         return f"died: {telling}"
 
 

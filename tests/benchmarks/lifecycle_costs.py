@@ -12,7 +12,7 @@ Planned start-up, sync and decode are those of the shipped profile of that model
 process that runs already (a cold actor is a process first), and those of the first step, as one would plan after it; measured
 are medians over the actors of the steps after it, all of the cold life-cycle.
 
-    python tests/benchmarks/lifecycle_costs.py --json tests/benchmarks/results/lifecycle_costs.json    # six minutes
+    python tests/benchmarks/lifecycle_costs.py --json tests/benchmarks/results/lifecycle_costs.json    # a quarter of an hour
 """
 
 from __future__ import annotations

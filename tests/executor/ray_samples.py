@@ -20,7 +20,6 @@ from executor_samples import plan_of
 from torch_wall_samples import requests
 
 from rlhfless.executor import RayPool, StepRecord, ray_sweeper
-from rlhfless.executor.ray_cluster import PATIENT
 from solver import Cluster, Plan
 from solver.rules import ActorView, Decision, StepState, Trigger
 
@@ -41,7 +40,7 @@ def two_nodes(**config: object) -> Iterator[RayNodes]:
     code = f"{HERE}:{HERE.parent / 'benchmarks'}:{HERE.parents[1]}"
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:  # sockets: a short path
         (Path(folder) / "ray").mkdir()
-        here = {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": code, **PATIENT}
+        here = {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": code}
         with mock.patch.dict("os.environ", here), mock.patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False):
             nodes = None
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from pathlib import Path
 from unittest import mock
@@ -15,6 +16,7 @@ from training_samples import config
 
 from rlhfless.cli import main
 from rlhfless.errors import MissingExtra
+from rlhfless.executor import RayPool
 from rlhfless.trace import Trace, held_gpu_seconds, read_trace
 from rlhfless.training.config import TrainError
 from rlhfless.training.loop import Trainer, train
@@ -123,9 +125,15 @@ def test_actors_of_the_step_before_get_the_steps_weights(tmp_path: Path, model: 
 
 @pytest.mark.full
 def test_a_run_on_a_cluster_that_is_there_goes_on_where_it_was(tmp_path: Path, model: Path) -> None:
-    """Two nodes; the run is stopped, and resumed with other actors on the same nodes."""
+    """Two nodes, without tokens; the program had a cluster of its own before, with tokens. The run is stopped, and resumed with
+    other actors on the same nodes."""
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
     from ray_samples import two_nodes
+
+    with RayPool(gpus=1) as pool:
+        assert pool.cluster.own
+        assert os.environ.get("RAY_AUTH_MODE") == "token"
+    assert "RAY_AUTH_MODE" not in os.environ
 
     options = {"gpus": 4, "gpus_per_node": 2, "policy": "static"}
     train(config(**options, steps=3), tmp_path / "virtual", model=model)
