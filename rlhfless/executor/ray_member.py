@@ -15,7 +15,14 @@ from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, ObjectStoreFullError, OutOfDiskError, OutOfMemoryError, RayError
+from ray.exceptions import (
+    ActorUnavailableError,
+    GetTimeoutError,
+    ObjectStoreFullError,
+    OutOfDiskError,
+    OutOfMemoryError,
+    RayError,
+)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlhfless.executor import worker
@@ -65,6 +72,7 @@ class Member:
         self.clock: Offset = SAME
         self.lost: str | None = None
         self.node_lost = self.out_of_memory = False
+        self._doubt: ActorUnavailableError | None = None
         self._early: list[tuple[Told, Mapping[str, Any]]] = []  # orders before it was up
         self._told = 0
         self._exports: list[Any] = []  # asked for, and perhaps not laid out yet
@@ -105,16 +113,24 @@ class Member:
         self._exports = []
 
     def hear(self) -> list[Any]:
-        """What it said, once ``listening`` is there.
+        """What it said, once ``listening`` is there; nothing while Ray does not know whether it lives.
 
         Raises:
             RayError: it is dead, or cannot be heard.
         """
         try:
-            said = [pickle.loads(one) for one in ray.get(self.listening, timeout=HEARD_S)]
+            heard = ray.get(self.listening, timeout=HEARD_S)
+            if self._doubt is not None:
+                self.kill(at_once=True)  # it lives, but what it said in between may have gone astray
+                raise self._doubt
         except RayError as error:
+            if isinstance(error, ActorUnavailableError) and self._doubt is not error and self._node_lives:
+                self._doubt = error
+                self.listening = self._handle.clock_s.remote()  # is there when Ray has found out, and before it says more
+                return []
             self.lost = self._reason(error)
             raise
+        said = [pickle.loads(one) for one in heard]
         self._let_go()
         self.listening = self._handle.listen.remote()
         if said and isinstance(said[0], Up):
@@ -122,13 +138,13 @@ class Member:
         return said
 
     def look(self) -> bool:
-        """Between steps: note whether it is up by now; returns whether it lives."""
+        """Between steps: note whether it is up by now; returns whether it lives, for certain."""
         with contextlib.suppress(RayError):
             while self.lost is None and ray.wait([self.listening], timeout=0)[0]:
                 for what in self.hear():
                     assert isinstance(what, worker.Failed), "between steps an actor says nothing else"
                     self.lost = what.error
-        return self.lost is None
+        return self.lost is None and self._doubt is None
 
     def kill(self, *, at_once: bool = False) -> None:
         """What it handed over stays, unless ``at_once``; its ``listening`` ends when Ray knows that it is dead."""
@@ -142,7 +158,8 @@ class Member:
         ends_s = time.monotonic() + END_S
         with contextlib.suppress(RayError):
             while time.monotonic() < ends_s and ray.wait([self.listening], timeout=END_S)[0]:
-                ray.get(self.listening, timeout=END_S)
+                with contextlib.suppress(ActorUnavailableError):  # Ray has not found out yet
+                    ray.get(self.listening, timeout=END_S)
                 self.listening = self._handle.listen.remote()
 
     def _let_go(self) -> None:
@@ -171,9 +188,14 @@ class Member:
             with contextlib.suppress(RayError):  # the timeout's too
                 self.clock = offset_of(lambda: ray.get(self._handle.clock_s.remote(), timeout=CLOCK_S))
 
+    @property
+    def _node_lives(self) -> bool:
+        """As far as Ray knows."""
+        return any(node["NodeID"] == self.node.node_id and node["Alive"] for node in ray.nodes())
+
     def _reason(self, error: RayError) -> str:
         """Why it is dead, for a sentence."""
-        if not any(node["NodeID"] == self.node.node_id and node["Alive"] for node in ray.nodes()):
+        if not self._node_lives:
             self.node_lost = True
             return f"was lost with its node {self.node.address}"
         if isinstance(error, GetTimeoutError):

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
 import ray
-from ray.exceptions import ActorDiedError, GetTimeoutError, OutOfDiskError, OutOfMemoryError, RayError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, OutOfDiskError, OutOfMemoryError, RayError
 
 from rlhfless.executor import ray_member, worker
 from rlhfless.executor.carrier import Place
@@ -40,6 +40,7 @@ class Handle:
     full: bool = False
     said: list[Any] = field(default_factory=list)
     told: list[Told] = field(default_factory=list)
+    killed: int = 0
     there: set[str] = field(default_factory=set)  # exports that are laid out
 
     def options(self, **_: Any) -> Handle:
@@ -85,7 +86,11 @@ def handle(monkeypatch: pytest.MonkeyPatch) -> Handle:
     def wait(refs: list[str], num_returns: int, timeout: float, fetch_local: bool) -> tuple[list[str], list[str]]:
         return [r for r in refs if r in one.there], [r for r in refs if r not in one.there]
 
+    def kill(killed: Handle, *, no_restart: bool) -> None:
+        killed.killed += 1
+
     monkeypatch.setattr(ray, "wait", wait)
+    monkeypatch.setattr(ray, "kill", kill)
     return one
 
 
@@ -176,6 +181,54 @@ def test_an_actor_whose_words_do_not_arrive_is_lost_with_a_reason(handle: Handle
         member.hear()
     assert member.lost == "cannot be heard: what it said did not come here within 30 s"
     assert not member.node_lost
+
+
+def raises(error: RayError) -> Any:
+    def get(timeout: float | None) -> None:
+        raise error
+
+    return get
+
+
+def unavailable() -> ActorUnavailableError:
+    return ActorUnavailableError("Socket closed", None)
+
+
+def nodes_of_ray(monkeypatch: pytest.MonkeyPatch, *alive: bool) -> None:
+    """What Ray knows of the actor's node, one call after the other."""
+    answers = list(alive)
+    monkeypatch.setattr(ray, "nodes", lambda: [{"NodeID": "ab" * 28, "Alive": answers.pop(0)}])
+
+
+def test_an_actor_that_is_unavailable_is_not_lost_before_ray_knows_why(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its node may be gone, on whose GPUs nothing can be started any more."""
+    member = member_on(handle)
+    nodes_of_ray(monkeypatch, True, True, False)
+    for _ in range(2):
+        member.listening = raises(unavailable())
+        assert member.hear() == []
+        assert member.lost is None
+    member.listening = raises(ActorDiedError())
+    with pytest.raises(ActorDiedError):
+        member.hear()
+    assert member.node_lost
+    assert member.lost == "was lost with its node 10.0.0.9"
+    assert handle.killed == 0
+
+
+def test_an_actor_that_was_unavailable_for_a_moment_is_ended_as_its_words_may_be_lost(
+    handle: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = member_on(handle)
+    nodes_of_ray(monkeypatch, True, True)
+    member.listening = raises(unavailable())
+    assert member.hear() == []
+    with pytest.raises(ActorUnavailableError):  # it says what its clock shows
+        member.hear()
+    assert handle.killed == 1
+    assert not member.node_lost
+    assert member.lost is not None
+    assert member.lost.startswith("died: The actor None is unavailable: Socket closed")
 
 
 # --- a crew -----------------------------------------------------------------------------------------------------------

@@ -314,12 +314,14 @@ def test_actors_whose_gpus_others_hold_are_not_waited_for_for_ever(pool: RayPool
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("waits_ms", [1000, 1])  # Ray's for the cause of a death; 1 ms: its actor is only unavailable then
 def test_a_lost_node_is_named_and_the_step_goes_on_with_the_other(
-    factory: TorchEngineFactory, undisturbed: dict[int, bytes]
+    waits_ms: int, factory: TorchEngineFactory, undisturbed: dict[int, bytes]
 ) -> None:
     engines, forced = factory_of(longest=900), long_requests(800)
     expected = run_step(actor_plan("static"), forced, engines, LATENCY, Cluster(1, 4, 1))
-    with two_nodes() as nodes, RayPool(nodes.address, runtime_env={}, lifecycle=Lifecycle.serverful()) as pool:
+    config = {"timeout_ms_task_wait_for_death_info": waits_ms}
+    with two_nodes(**config) as nodes, RayPool(nodes.address, runtime_env={}, lifecycle=Lifecycle.serverful()) as pool:
         assert "2 nodes with 8 GPUs" in repr(pool)
         rule = AtFirst(lambda: nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False))
         plan = plan_of([range(12), range(12, 24)], rule)
