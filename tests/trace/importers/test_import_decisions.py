@@ -322,6 +322,19 @@ def test_tasks_without_a_session_for_every_sample_have_no_times(tmp_path: Path) 
     assert "2 responses have none, because their task has no session for every sample" in str(log.summary)
 
 
+def test_areal_sessions_of_several_ranks_are_read_together(tmp_path: Path) -> None:
+    whole = import_log(write_areal(tmp_path / "whole", sample_rollouts()))
+    folder = write_areal(tmp_path / "log", sample_rollouts()) / "session_tracer"
+    lines = (folder / "sessions-r0.jsonl").read_text().splitlines(keepends=True)
+    for rank in range(2):
+        (folder / f"sessions-r{rank}.jsonl").write_text("".join(lines[1 - rank :: 2]))
+    log = import_log(tmp_path / "log")
+    assert log.rollouts is not None
+    assert whole.rollouts is not None
+    assert log.rollouts["end_s"].notna().all()
+    pd.testing.assert_frame_equal(log.rollouts, whole.rollouts)
+
+
 def test_areal_rollouts_without_sessions_have_no_times(tmp_path: Path) -> None:
     folder = write_areal(tmp_path / "log", sample_rollouts()) / "rollout"
     (folder.parent / "session_tracer" / "sessions-r0.jsonl").unlink()
