@@ -177,7 +177,7 @@ def test_the_command_recognises_a_log_and_writes_page_and_notebook(tmp_path: Pat
         (["--learner-gpus", "-2"], "learner GPUs are -2"),
         (["--learn-s", "nan"], "--learn-s nan: is no time"),
         (["--learn-s", "inf"], "--learn-s inf: is no time"),
-        (["--run", "other"], "--run other: the log has no such run; one of log is needed"),
+        (["--run", "other"], "the log has no run other; one of log is needed"),
         (["--map", "x"], "--map x: is not of the form OURS=THEIRS"),
     ):
         refused = CliRunner().invoke(main, [*command, *wrong, "-o", str(tmp_path / "never.html")])

@@ -21,7 +21,8 @@ from rlhfless.engine.members import Requests
 from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.scheduling import make_policy
-from rlhfless.simulate import LoggedStep, logged_steps, rollout_rows, trace_of
+from rlhfless.simulate import LoggedStep, logged_steps
+from rlhfless.simulate.run import rollout_rows, trace_of
 from rlhfless.trace import Trace, TraceError, read_rollouts, read_trace
 from rlhfless.widgets.settings import PREDICTORS, Settings, default_settings
 from solver.clairvoyant import ClairvoyantBound, clairvoyant_bound

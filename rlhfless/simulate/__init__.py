@@ -1,0 +1,11 @@
+"""What scheduling policies would have made of a logged run: predict, plan, execute on simulated engines, compare.
+
+Knows logs, predictors, policies and the executor; nothing of plots or of the command line. Every policy sees the same
+predictions (clairvoyant ones the true lengths), runs on the same cluster and latency profile, and stands beside the bound.
+"""
+
+from rlhfless.simulate.results import Simulation
+from rlhfless.simulate.run import simulate, simulate_steps
+from rlhfless.simulate.steps import LoggedStep, Setting, logged_steps
+
+__all__ = ["LoggedStep", "Setting", "Simulation", "logged_steps", "simulate", "simulate_steps"]

@@ -1,0 +1,82 @@
+"""What policies took on a log, beside the bound: tables, sums and ratios.
+
+Knows traces and their measured steps; nothing of how they were planned or executed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.simulate.steps import LoggedStep
+from rlhfless.trace import Trace
+from solver.clairvoyant import ClairvoyantBound
+from solver.tables import rows_table
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """Results of several policies on one log.
+
+    Attributes:
+        steps: one row per policy and step: ``policy, step, has_history, actors, time_s`` (the whole step, its rest included),
+            ``gpu_seconds, idle_gpu_seconds, slot_idle_gpu_seconds, cost_usd, bound_gpu_seconds, predicted_makespan_s,
+            planning_s, moves``.
+        traces: the trace of every policy.
+        logged: the steps as planning saw them; bounds: the clairvoyant bound of each, on generation alone.
+    """
+
+    steps: pd.DataFrame
+    traces: dict[str, Trace]
+    logged: tuple[LoggedStep, ...] = ()
+    bounds: tuple[ClairvoyantBound, ...] = ()
+
+    def summary(self, has_history: bool = True) -> pd.DataFrame:
+        """One row per policy over the steps with (or without) history: sums, and ratios of sums against ``static``."""
+        chosen = self.steps[self.steps["has_history"] == has_history]
+        rows = []
+        for policy in self.traces:
+            own = chosen[chosen["policy"] == policy]
+            sums = {name: float(own[name].sum()) for name in ("time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd")}
+            rows.append(
+                {"policy": policy, "steps": len(own), **sums, "bound_cost_at_time": float(own["bound_gpu_seconds"].sum())}
+            )
+        table = pd.DataFrame(rows)
+        static = table[table["policy"] == "static"]
+        time_s, gpu_s = (float(static[name].iloc[0]) if len(static) else np.nan for name in ("time_s", "gpu_seconds"))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            table.insert(6, "speedup_vs_static", time_s / table["time_s"])
+            table.insert(7, "cost_reduction_vs_static", 1 - table["gpu_seconds"] / gpu_s)
+        return table
+
+    def to_dict(self) -> dict[str, Any]:
+        """``{"policies": [...], "without_history": [...]}``; what is not known is None."""
+
+        def plain(table: pd.DataFrame) -> list[dict[str, Any]]:
+            rows = table[table["steps"] > 0].to_dict("records")
+            return [
+                {str(k): None if isinstance(v, float) and not np.isfinite(v) else v for k, v in row.items()} for row in rows
+            ]
+
+        return {"policies": plain(self.summary()), "without_history": plain(self.summary(False))}
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        """Policy, time, cost and the least cost at that time of every policy: sums over all steps, as texts."""
+        names = ["time_s", "gpu_seconds", "bound_gpu_seconds", "cost_usd"]
+        sums = self.steps.groupby("policy", sort=False)[names].sum()
+        return [
+            (str(policy), *(f"{value:.4g}" for value in row)) for policy, row in zip(sums.index, sums.to_numpy(), strict=True)
+        ]
+
+    def __repr__(self) -> str:
+        told = (
+            f"  {name}: {time} s, {gpu} GPU-seconds (bound {bound}), {usd} USD" for name, time, gpu, bound, usd in self._rows()
+        )
+        return "\n".join([f"Simulation of {self.steps['step'].nunique()} steps", *told])
+
+    def _repr_html_(self) -> str:
+        head = ("policy", "time (s)", "GPU-seconds", "bound at that time", "cost (USD)")
+        return rows_table(f"Simulation: sums over {self.steps['step'].nunique()} steps", head, self._rows())

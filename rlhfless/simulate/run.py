@@ -1,0 +1,157 @@
+"""Plan and execute the steps of a log under every policy, on simulated engines.
+
+Knows policies and the executor; nothing of how lengths are predicted, or of what is made of the results.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from rlhfless.engine.disturbed import DisturbedEngines
+from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.executor import StepRecord, run_step
+from rlhfless.executor.actors import EngineFactory
+from rlhfless.executor.node_links import NodeLinks
+from rlhfless.predict import Predictor
+from rlhfless.scheduling import SchedulingPolicy, make_policy
+from rlhfless.simulate.results import Simulation
+from rlhfless.simulate.steps import LoggedStep, Setting, logged_steps
+from rlhfless.trace import Trace, step_metrics
+from solver.clairvoyant import ClairvoyantBound, clairvoyant_bound
+
+
+def simulate(
+    rollouts: pd.DataFrame,
+    setting: Setting,
+    policies: Sequence[str | SchedulingPolicy],
+    predictor: Predictor | None = None,
+    steps: Collection[int] | None = None,
+    on_step: Callable[[int], object] | None = None,
+) -> Simulation:
+    """Plan and run every step of the log (or only ``steps``) under every policy.
+
+    Args:
+        rollouts: the rows of one run (``rlhfless.trace.read_rollouts``).
+        policies: names or policy objects; a non-clairvoyant policy never sees the true lengths.
+        on_step: called with every step that is done under all policies (for progress bars).
+
+    Raises:
+        TraceError: the log holds several runs, or a response above the limit.
+        PlanningError: a step cannot be planned on this cluster.
+        PolicyError: a policy is unknown.
+    """
+    logged = logged_steps(rollouts, predictor, setting.response_limit, setting.reference_answer_tokens, steps)
+    return simulate_steps(logged, setting, policies, on_step)
+
+
+def simulate_steps(
+    logged_steps: Iterable[LoggedStep],
+    setting: Setting,
+    policies: Sequence[str | SchedulingPolicy],
+    on_step: Callable[[int], object] | None = None,
+) -> Simulation:
+    """``simulate`` of steps that are predicted already, in another setting for example; the same policies and exceptions."""
+    chosen = [
+        make_policy(p, tau=setting.tau, static_actors=setting.static_actors, hold=setting.hold) if isinstance(p, str) else p
+        for p in policies
+    ]
+    records: dict[str, list[tuple[StepRecord, pd.DataFrame]]] = {p.name: [] for p in chosen}
+    clock_s = dict.fromkeys(records, 0.0)
+    facts: list[dict[str, Any]] = []
+    seen: list[tuple[LoggedStep, ClairvoyantBound]] = []
+    for logged in logged_steps:
+        bound = clairvoyant_bound(logged.truth, setting.cluster, setting.latency, admission=setting.admission)
+        seen.append((logged, bound))
+        requests = logged.requests()
+        for policy in chosen:
+            began = time.perf_counter()
+            plan = policy.plan(logged.given(setting, policy.clairvoyant))
+            planning_s = time.perf_counter() - began
+            record = run_step(
+                plan,
+                requests,
+                engines_of(setting, logged.step),
+                setting.latency,
+                setting.cluster,
+                run=str(logged.rows["run"].iloc[0]),
+                step=logged.step,
+                start_s=clock_s[policy.name],
+                rest=setting.rest,
+                admission=setting.admission,
+                migration=setting.migration,
+                links=links_of(setting),
+            )
+            clock_s[policy.name] = record.end_s
+            records[policy.name].append((record, rollout_rows(record, logged)))
+            facts.append(
+                {
+                    "policy": policy.name,
+                    "step": logged.step,
+                    "has_history": logged.has_history,
+                    "bound_gpu_seconds": bound.gpu_seconds(record.makespan_s) + setting.rest.step_gpu_s(record.makespan_s, 0.0),
+                    "time_s": record.end_s - record.start_s,
+                    "predicted_makespan_s": plan.makespan_s,
+                    "planning_s": planning_s,
+                    "moves": record.moves,
+                }
+            )
+        if on_step is not None:
+            on_step(logged.step)
+    traces = {p.name: trace_of(records[p.name], setting, p.name) for p in chosen}
+    measured = pd.concat([step_metrics(trace).assign(policy=name) for name, trace in traces.items()], ignore_index=True)
+    columns = ["policy", "step", "actors", "gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]
+    table = pd.DataFrame(facts).merge(measured[columns], on=["policy", "step"])
+    return Simulation(table, traces, tuple(one for one, _ in seen), tuple(bound for _, bound in seen))
+
+
+def engines_of(setting: Setting, step: int) -> EngineFactory:
+    """Makes the engines of one execution of a step."""
+    if setting.effects is None:
+        return SimulatedEngine
+    return DisturbedEngines(replace(setting.effects, step=step))
+
+
+def links_of(setting: Setting) -> NodeLinks | None:
+    """The links that transfers of one execution of a step share, if they share any."""
+    contention = None if setting.effects is None else setting.effects.contention
+    return None if contention is None else NodeLinks(contention.carries)
+
+
+def rollout_rows(record: StepRecord, logged: LoggedStep) -> pd.DataFrame:
+    """The log's rows of a step with the times of this execution in place of the log's own."""
+    times = pd.DataFrame([record.rollout_times(i) for i in range(len(logged.rows))], index=logged.rows.index)
+    times = times.drop(columns=["response_tokens", "finish_reason"])
+    kept = logged.rows.drop(columns=[c for c in times.columns if c in logged.rows], errors="ignore")
+    return pd.concat([kept, times], axis=1).assign(predicted_tokens=logged.predicted.response_tokens.astype(float))
+
+
+def trace_of(records: Sequence[tuple[StepRecord, pd.DataFrame]], setting: Setting, policy: str) -> Trace:
+    """One trace of all steps under one policy."""
+    return Trace(
+        rollouts=pd.concat([rows for _, rows in records], ignore_index=True),
+        allocations=pd.DataFrame([row for record, _ in records for row in record.allocations]),
+        spans=pd.DataFrame([row for record, _ in records for row in record.spans]),
+        events=pd.DataFrame([row for record, _ in records for row in record.events]),
+        plans=[{"step": record.step, **record.plan.to_dict()} for record, _ in records],
+        meta=describe(setting, policy),
+    )
+
+
+def describe(setting: Setting, policy: str) -> dict[str, Any]:
+    """What ``meta.json`` says of a simulated run."""
+    return {
+        "seeds": {"policy": setting.seed},
+        "cluster": vars(setting.cluster),
+        "profile": setting.latency.name,
+        "policy": policy,
+        "objective": vars(setting.objective),
+        "clock": "virtual",
+        "charging": "profile",
+        "engine": "simulated",
+        "device": "none",
+    }

@@ -1,0 +1,148 @@
+"""The steps of a log as planning sees them: predicted from the steps before, with the truth for those who may see it.
+
+Knows logs, predictors and what policies are given; nothing of execution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.engine.members import Requests
+from rlhfless.engine.protocol import Request
+from rlhfless.latency.effects import Effects
+from rlhfless.predict import EwmaPredictor, Predictor
+from rlhfless.scheduling import PlanningInput
+from rlhfless.trace import TraceError
+from solver.cluster import Cluster
+from solver.latency import LatencyModel
+from solver.objective import Objective, StepRest
+from solver.remaining import RemainingLengths
+from solver.workload import Workload
+
+SCENARIOS = 8  # samples of lengths, around the predictions, that plans are timed with
+MOST_NEW_PROMPTS = 0.5  # a step with a larger share of prompts that were never seen has no history
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where, how fast and for what a log is planned.
+
+    Attributes:
+        response_limit: the longest response that the run allowed; the longest of the log when None.
+        reference_answer_tokens: lengths of reference answers by prompt id, for prompts without history.
+        planned_latency: what policies plan with, where it is not ``latency``, by which everything is executed and bounded: a
+            profile that is off, say.
+        tau, static_actors, hold: parameters of the policies that have them.
+        migration: ``move``, ``recompute`` or ``cheaper``.
+        effects: what happens to actors beside decoding; of its outages and delays every step has its own. Nobody plans for it.
+        patience: far above 1, plans do not depend on how busy the machine is (see ``solver.plan_generation``).
+    """
+
+    cluster: Cluster
+    latency: LatencyModel
+    objective: Objective = field(default_factory=Objective)
+    rest: StepRest = field(default_factory=StepRest)
+    response_limit: int | None = None
+    reference_answer_tokens: Mapping[str, int] | None = None
+    time_limit_s: float = 0.3
+    tau: float = 0.7
+    static_actors: int | None = None
+    hold: str = "generation"
+    admission: str = "reserve"
+    migration: str = "cheaper"
+    seed: int = 0
+    planned_latency: LatencyModel | None = None
+    effects: Effects | None = None
+    patience: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class LoggedStep:
+    """One step of a log as planning sees it: predictions from earlier steps, and the truth for those who may see it.
+
+    ``remaining`` is the predictor's own forecast of remaining lengths, where it has one.
+    """
+
+    step: int
+    rows: pd.DataFrame
+    predicted: Workload
+    truth: Workload
+    has_history: bool
+    remaining: RemainingLengths | None = None
+
+    def given(self, setting: Setting, clairvoyant: bool = False) -> PlanningInput:
+        """What a policy plans this step with."""
+        return PlanningInput(
+            self.truth if clairvoyant else self.predicted,
+            setting.cluster,
+            setting.latency if setting.planned_latency is None else setting.planned_latency,
+            setting.objective,
+            setting.rest,
+            setting.time_limit_s,
+            setting.admission,
+            setting.seed + self.step,
+            None if clairvoyant else self.remaining,
+            setting.patience,
+        )
+
+    def requests(self) -> Requests:
+        """One request per response with its true length, for simulated engines."""
+        finish = self.rows["finish_reason"].fillna("stop").tolist()
+        limit = self.truth.response_limit
+        lengths, owners = self.truth.response_tokens.tolist(), self.truth.prompt_of.tolist()
+        prompts = self.truth.prompt_tokens.tolist()
+        return Requests(
+            Request(i, prompts[owner], limit, target_tokens=tokens, target_finish=reason, prompt=owner)
+            for i, (owner, tokens, reason) in enumerate(zip(owners, lengths, finish, strict=True))
+        )
+
+
+def logged_steps(
+    rollouts: pd.DataFrame,
+    predictor: Predictor | None = None,
+    response_limit: int | None = None,
+    reference_answer_tokens: Mapping[str, int] | None = None,
+    steps: Collection[int] | None = None,
+) -> Iterator[LoggedStep]:
+    """The steps of one run in order, each predicted from all steps before it.
+
+    Args:
+        steps: only these; all when None. Steps that are left out are history all the same.
+
+    Raises:
+        TraceError: the log holds several runs, or a response above the limit.
+    """
+    runs = rollouts["run"].unique()
+    if len(runs) > 1:
+        raise TraceError(f"the log holds {len(runs)} runs ({', '.join(map(str, runs))}); select one by its column 'run'")
+    predictor = predictor or EwmaPredictor()
+    longest = int(rollouts["response_tokens"].max())
+    limit = max(1, longest) if response_limit is None else int(response_limit)
+    if longest > limit:
+        raise TraceError(f"the log holds a response of {longest} tokens, above the response limit of {limit}; raise the limit")
+    for step, rows in rollouts.groupby("step", sort=True):
+        if steps is not None and step not in steps:
+            continue
+        history = rollouts[rollouts["step"] < step]
+        prompt_ids = rows["prompt_id"].astype(str)
+        known = set(history["prompt_id"].astype(str))
+        names, owner = np.unique(prompt_ids, return_inverse=True)
+        first = np.unique(owner, return_index=True)[1]
+        order = np.argsort(np.argsort(first))  # prompts count in their order of appearance
+        prompt_tokens = rows["prompt_tokens"].fillna(0).to_numpy(dtype=np.int64)[np.sort(first)]
+        asked, answers = prompt_ids.tolist(), reference_answer_tokens
+        fitted = predictor.fit(history)
+        point = fitted.predict(asked, reference_answer_tokens=answers, response_limit=limit)
+        scenarios = fitted.sample(
+            asked, reference_answer_tokens=answers, response_limit=limit, scenarios=SCENARIOS, seed=int(step)
+        )
+        lengths = rows["response_tokens"].to_numpy(dtype=np.int64)
+        truth = Workload(prompt_tokens, order[owner], lengths, response_limit=limit)
+        new = sum(name not in known for name in names) / len(names)
+        predicted = Workload(prompt_tokens, order[owner], point, response_limit=limit, scenarios=scenarios)
+        remaining = fitted.in_flight(prompt_ids.iloc[np.sort(first)].tolist(), predicted)
+        yield LoggedStep(int(step), rows, predicted, truth, new <= MOST_NEW_PROMPTS, remaining)
