@@ -43,7 +43,7 @@ from solver.survivors import survivors_of
 
 LOOKS = 12  # looks in the time that is left, at most: 40 are no better on three public logs, and take twice as long
 LEAST_PAUSE = 8  # iterations of an empty batch between looks, at least
-LOOK_S, LOOK_RESPONSE_S = 4e-4, 6e-7  # about what a look takes, and for every unfinished response more
+LOOK_S, LOOK_RESPONSE_S = 4e-4, 6e-7  # what a look is taken to take, and for every unfinished response more
 LOOKING_SHARE = 0.0125  # of the time between looks that a look may take
 
 

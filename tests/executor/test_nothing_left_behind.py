@@ -74,7 +74,7 @@ with pool:
         say()
         time.sleep(600)
     else:
-        step(20 if way == "end" else 100000, Say())
+        step(500 if way == "end" else 100000, Say())
 """
 SIGNALS = {"interrupted": signal.SIGINT, "killed": signal.SIGKILL, "prewarmed": signal.SIGKILL, "hanging": signal.SIGKILL}
 

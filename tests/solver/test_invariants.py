@@ -103,9 +103,9 @@ def facts(plan):
 
 @pytest.mark.parametrize("options", [{}, {"keep_together": True}, {"share_prefill": True}])
 def test_the_same_problem_gives_the_same_plan(options):
-    """Also in another process; the time limit is large, so that the clock stops nothing."""
+    """Also in another process; the clock waits for the same work, so that it stops nothing."""
     workload, cluster, latency = lognormal_workload(32, 4, seed=3), solver.Cluster(2, 8, 2), l40s(max_batch=32)
-    one, two = (solver.plan_generation(workload, cluster, latency, time_limit_s=3.0, **options) for _ in range(2))
+    one, two = (solver.plan_generation(workload, cluster, latency, time_limit_s=3.0, patience=20, **options) for _ in range(2))
     assert facts(one) == facts(two)
     assert one.status != "stopped"
     if not options:
@@ -113,7 +113,7 @@ def test_the_same_problem_gives_the_same_plan(options):
             "import sys; sys.path.insert(0, 'tests/solver')\n"
             "import solver\nfrom test_invariants import facts\nfrom solver_strategies import l40s, lognormal_workload\n"
             "print(facts(solver.plan_generation(lognormal_workload(32, 4, seed=3), solver.Cluster(2, 8, 2), "
-            "l40s(max_batch=32), time_limit_s=3.0)))"
+            "l40s(max_batch=32), time_limit_s=3.0, patience=20)))"
         )
         run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert run.stdout.strip() == facts(one)

@@ -127,10 +127,10 @@ def test_what_ends_an_order_ends_all_and_reading_starts_new_ones(pair: Pair, tmp
             pair.two.learn(noise_batch(small_model()))
     else:
         os.kill(second, signal.SIGSTOP)  # so that the other waits for it when the interrupt comes
-        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        before, batch = signal.signal(signal.SIGALRM, signal.default_int_handler), noise_batch(small_model())
         signal.setitimer(signal.ITIMER_REAL, 0.5)
         with pytest.raises(KeyboardInterrupt):
-            pair.two.learn(noise_batch(small_model()))
+            pair.two.learn(batch)
         signal.signal(signal.SIGALRM, before)
     assert pair.two.pids == []
     with pytest.raises(ProcessLookupError):

@@ -87,8 +87,8 @@ def test_a_function_that_takes_too_long_is_one_responses_and_reported(untrained:
     first = "\0"  # nothing begins so
     known, _ = step_with(slow, untrained)
     first = known.rollouts["response"][0]
-    with pytest.warns(RewardWarning, match=r"failed on 1 of 12 responses.*took longer than 0\.5 s"):
-        step, changed = step_with(slow, untrained, timeout_s=0.5)
+    with pytest.warns(RewardWarning, match=r"failed on 1 of 12 responses.*took longer than 5 s"):
+        step, changed = step_with(slow, untrained, timeout_s=5.0)
     assert step.rollouts["reward"].isna().tolist() == [True] + [False] * 11
     assert changed
 

@@ -143,7 +143,7 @@ def test_a_run_on_a_cluster_that_is_there_goes_on_where_it_was(tmp_path: Path, m
             Trainer(config(**{**there, "gpus": 6}), tmp_path / "ray", model=model)
         assert not (tmp_path / "ray").exists()
         first = train(config(**there, steps=1), tmp_path / "ray", model=model)
-        resumed = train(config(**{**there, "keep_s": 5.0}, steps=3), tmp_path / "ray", resume=True)
+        resumed = train(config(**{**there, "keep_s": 60.0}, steps=3), tmp_path / "ray", resume=True)
     assert texts(tmp_path / "ray") == texts(tmp_path / "virtual")
     assert set(first.allocations["node"]) >= {0, 1}
     assert pids_of_step(resumed, 1).isdisjoint(pids_of_step(resumed, 0))

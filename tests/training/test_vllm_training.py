@@ -37,7 +37,7 @@ def trained(out: Path, *options: object) -> Trace:
     command = [sys.executable, "-m", "rlhfless", *COMMAND.split(), *map(str, options), "-o", str(out)]
     done = subprocess.run(command, env={**os.environ, name: value}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    until(lambda: not processes_with(mark), "every process has ended")
+    until(lambda: not processes_with(mark), "every process has ended", 60.0)
     assert left_in_memory() <= before
     return read_trace(out)
 
@@ -70,6 +70,7 @@ def check_trace(trace: Trace, steps: int) -> None:
 
 
 @needs_ray
+@pytest.mark.timeout(900)
 def test_the_command_in_short(tmp_path: Path) -> None:
     save_model(tiny_qwen2(CharTokenizer()), CharTokenizer(), tmp_path / "model")
     options = ["--steps", 2, "--prompts-per-step", 4, "--samples", 2, "--policy", "static", "--model", tmp_path / "model"]
