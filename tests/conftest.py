@@ -20,6 +20,12 @@ import pytest
 from hypothesis import settings
 
 TESTS = Path(__file__).parent
+SEARCHES = (
+    "brute_force", "canonical", "ctrl_c", "dedup", "degenerate", "evaluate", "front_over_scenarios", "invariants",
+    "limits_over_scenarios", "mixed", "mixed_bound", "mixed_history", "mixed_options", "mixed_scenarios", "mixed_together",
+    "monotone", "planner", "real_lengths", "refusals", "replan_mixed", "room_to_blame", "scenarios", "solver_imports",
+    "together_or_split", "variants",
+)  # fmt: skip
 ALONE = (
     "browser/test_*.py",
     "engine/test_vllm_*.py",
@@ -30,7 +36,7 @@ ALONE = (
     "executor/test_nothing_left_behind.py",
     "executor/test_ray_*.py",
     "executor/test_wall*.py",
-    "solver/test_*.py",
+    *(f"solver/test_{name}.py" for name in SEARCHES),
     "test_notebook.py",
     "trace/importers/test_import_memory.py",
     "trace/test_recorder.py",
