@@ -92,7 +92,7 @@ class LearnerProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that run now, by rank."""
+        """Process ids by rank; none before the first order, and none after what ended all of them."""
         return [process.pid for process, _ in self._crew if process.pid is not None]
 
     def learn(self, batch: Batch) -> dict[str, float]:
