@@ -47,7 +47,7 @@ class RowModel:
         weights: those in use; ``load`` replaces them by others.
 
     Raises:
-        ValueError: another architecture, no model with a head, or ``max_tokens`` is below 2.
+        InputError: another architecture, no model with a head, or ``max_tokens`` is below 2.
     """
 
     def __init__(self, model: Any, max_tokens: int | None = None) -> None:

@@ -50,8 +50,7 @@ def check_architecture(model: Any) -> None:
     """Refuse what the pass of ``torch_forward`` would compute wrongly.
 
     Raises:
-        InputError: it is no language model with its head.
-        ValueError: the sentence names the architectures that are supported.
+        InputError: it is no language model with its head, or of an architecture that is not supported.
     """
     config = getattr(model, "config", None)
     if config is None or not hasattr(model, "base_model"):
@@ -64,7 +63,7 @@ def check_architecture(model: Any) -> None:
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     rope = model.base_model.rotary_emb.rope_type if config.model_type in ARCHITECTURES else ""
     if kinds != {"full_attention"} or rope not in ROPES or config.hidden_act != "silu":
-        raise ValueError(
+        raise InputError(
             f"the torch engine decodes {', '.join(ARCHITECTURES[:-1])} and {ARCHITECTURES[-1]} models with full attention and "
             f"fixed rotary embeddings, not {config.model_type!r} as configured here; use the vLLM engine for it"
         )

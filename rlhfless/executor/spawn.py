@@ -16,6 +16,7 @@ import threading
 import types
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from rlhfless.executor import worker
@@ -68,13 +69,7 @@ class Process:
 
     def end(self) -> str:
         """How it ended, for a sentence."""
-        self._process.join(SOON_S)
-        code = self._process.exitcode
-        if code is None:
-            return "closed its pipe"
-        if code < 0:
-            return f"was killed by {signal.Signals(-code).name}"
-        return f"ended with exit code {code}"
+        return how_it_ended(self._process, SOON_S)
 
     def kill(self) -> None:
         """It holds nothing that it would have to put in order: what it leaves goes with it (``rlhfless.folders``)."""
@@ -112,6 +107,15 @@ class Process:
             except Exception as error:  # unreadable here; without a word the step would wait for ever
                 self._inbox.put((self, worker.Failed(f"an unreadable report ({error})", "")))
                 return
+
+
+def how_it_ended(process: BaseProcess, wait_s: float) -> str:
+    """What became of a process whose pipe has ended, for a sentence that begins with its name; it has ``wait_s`` to be gone."""
+    process.join(wait_s)
+    code = process.exitcode
+    if code is None:
+        return "closed its pipe"
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 @contextlib.contextmanager

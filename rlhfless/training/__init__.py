@@ -12,7 +12,7 @@ from rlhfless.errors import missing_extra
 
 _MODULE_OF = {
     "ArithmeticTask": "arithmetic",
-    "Problem": "arithmetic",
+    "ArithmeticProblem": "arithmetic",
     "CharTokenizer": "tokenizer",
     "tiny_qwen2": "model",
     "save_model": "model",

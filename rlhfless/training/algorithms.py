@@ -41,7 +41,7 @@ def make_algorithm(
         options: of ``GrpoOptions`` or ``PpoOptions``.
 
     Raises:
-        InputError: see ``algorithm_options`` and ``make_optimizer``.
+        InputError: see ``algorithm_options`` and ``make_optimizer``. InputError, TrainError: see ``make_critic``.
     """
     given = algorithm_options(name, **options)
     reference = ranks.shard(frozen_copy(model)) if given.kl_weight else None

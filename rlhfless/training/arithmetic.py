@@ -35,7 +35,7 @@ _ANSWER = re.compile(r"#(\d+)\.$")
 
 
 @dataclass(frozen=True)
-class Problem:
+class ArithmeticProblem:
     """One prompt with its answer and a reference solution in the style ``noted``."""
 
     prompt_id: str
@@ -69,11 +69,11 @@ class ArithmeticTask:
         self.seed = seed
         self.problems = self._distinct(prompts, held_out=False, stream="train")
 
-    def held_out(self, count: int) -> tuple[Problem, ...]:
+    def held_out(self, count: int) -> tuple[ArithmeticProblem, ...]:
         """``count`` distinct problems that neither training nor warm-up sees."""
         return self._distinct(count, held_out=True, stream="held-out")
 
-    def reward(self, problem: Problem, response_text: str) -> float:
+    def reward(self, problem: ArithmeticProblem, response_text: str) -> float:
         """1 if the response ends with ``#answer.`` and the answer is right, else 0.
 
         The full stop is part of the answer, so a response that was truncated inside its answer earns nothing. There is no
@@ -93,9 +93,9 @@ class ArithmeticTask:
             style = rng.choices(STYLES, STYLE_WEIGHTS)[0]
             yield problem.prompt, solution(problem.prompt, style)
 
-    def _distinct(self, count: int, *, held_out: bool, stream: str) -> tuple[Problem, ...]:
+    def _distinct(self, count: int, *, held_out: bool, stream: str) -> tuple[ArithmeticProblem, ...]:
         rng = random.Random(f"{self.seed}/{stream}")
-        problems: dict[str, Problem] = {}
+        problems: dict[str, ArithmeticProblem] = {}
         while len(problems) < count:
             problem = _draw(rng, held_out=held_out)
             problems.setdefault(problem.prompt, problem)
@@ -138,7 +138,7 @@ def _columns(before: int, operation: str) -> str:
     return f"{text},{tens}+1={tens + 1}" if result > 9 else text
 
 
-def _draw(rng: random.Random, *, held_out: bool, most_operands: int = max(OPERANDS)) -> Problem:
+def _draw(rng: random.Random, *, held_out: bool, most_operands: int = max(OPERANDS)) -> ArithmeticProblem:
     """A number of two digits and a few of one digit, added or subtracted so that every total lies in 0 ... 99."""
     while True:
         operands = min(rng.choices(OPERANDS, OPERAND_WEIGHTS)[0], most_operands)
@@ -152,4 +152,4 @@ def _draw(rng: random.Random, *, held_out: bool, most_operands: int = max(OPERAN
             prompt += f"{operand:+d}"
         prompt += "?"
         if is_held_out(prompt) == held_out:
-            return Problem(f"arithmetic-{prompt[:-1]}", prompt, total, solution(prompt, "noted"), operands)
+            return ArithmeticProblem(f"arithmetic-{prompt[:-1]}", prompt, total, solution(prompt, "noted"), operands)

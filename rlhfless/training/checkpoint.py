@@ -48,7 +48,7 @@ def load_checkpoint(root: Path, steps: int, learner: Learner) -> None:
     """Restore the state after ``steps`` completed steps.
 
     Raises:
-        TrainError: there is no such checkpoint, or it is of another configuration.
+        TrainError: there is no such checkpoint, it is of another configuration, or a file of it cannot be read.
     """
     folder = folder_of(root, steps)
     if not (folder / "state.json").is_file():

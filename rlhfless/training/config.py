@@ -168,7 +168,7 @@ class TrainConfig:
             "keep",
             "learner_processes",
         ):
-            if getattr(self, name) < 1:
+            if not getattr(self, name) >= 1:
                 raise TrainError(f"{name} is {getattr(self, name)}; at least 1 is needed")
         if self.engine == "vllm" and self.executor == "virtual":
             raise TrainError(
@@ -190,10 +190,10 @@ class TrainConfig:
                 f"prewarm is {self.prewarm!r}, but {never}, so none would be started ahead; choose prewarm 'none', or executor "
                 "'local' or 'ray' with a finite keep_s"
             )
-        if self.memory_gib is not None and (self.memory_gib <= 0 or self.engine == "vllm"):
+        if self.memory_gib is not None and (not 0 < self.memory_gib < math.inf or self.engine == "vllm"):
             raise TrainError(
-                f"memory_gib is {self.memory_gib} with engine {self.engine!r}; it must be above 0, and it decides the slots "
-                "of the torch engine only: those of vLLM come from the profile"
+                f"memory_gib is {self.memory_gib} with engine {self.engine!r}; it must be above 0 and finite, and it decides "
+                "the slots of the torch engine only: those of vLLM come from the profile"
             )
         if self.pool % self.prompts_per_step:
             raise TrainError(
@@ -202,10 +202,11 @@ class TrainConfig:
             )
         if self.gpus % self.gpus_of_node:
             raise TrainError(f"gpus is {self.gpus}, no multiple of the {self.gpus_per_node} GPUs of a node; give whole nodes")
-        if not 0 <= self.time_weight <= 1 or not 0 < self.tau <= 1 or self.time_limit_s < 0 or self.seed < 0:
+        in_range = 0 <= self.time_weight <= 1 and 0 < self.tau <= 1 and 0 <= self.time_limit_s < math.inf and self.seed >= 0
+        if not in_range:
             raise TrainError(
                 f"time_weight ({self.time_weight}) must lie in 0..1, tau ({self.tau}) above 0 and up to 1, time_limit_s "
-                f"({self.time_limit_s}) and seed ({self.seed}) at 0 or above"
+                f"({self.time_limit_s}) and seed ({self.seed}) at 0 or above, and the time limit finite"
             )
         if self.executor != "virtual" and (self.preparation != "after" or self.preparation_actors != 1):
             raise TrainError(

@@ -20,6 +20,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.training.loading import load_pretrained
 from rlhfless.training.logprobs import logits_to_logprobs
 
 CRITICS = ("head", "model")
@@ -71,6 +72,7 @@ def make_critic(policy: Any, kind: str = "head") -> Critic:
 
     Raises:
         InputError: ``kind`` is neither, or the folder's model does not fit.
+        TrainError: the folder's model cannot be read, see ``load_pretrained``.
     """
     hidden = policy.config.get_text_config().hidden_size
     if kind in CRITICS:
@@ -78,9 +80,9 @@ def make_critic(policy: Any, kind: str = "head") -> Critic:
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
         return Critic(head, None if kind == "head" else copy.deepcopy(policy.base_model))
-    if not (Path(kind) / "config.json").is_file():
+    if not Path(kind).is_dir():
         raise InputError(f"critic {kind!r} is neither head, nor model, nor a folder with a transformers model")
-    model = AutoModelForSequenceClassification.from_pretrained(kind, local_files_only=True, dtype=torch.float32)
+    model = load_pretrained(AutoModelForSequenceClassification, kind)
     if model.config.num_labels != 1 or not hasattr(model, "score"):
         labels = model.config.num_labels
         raise InputError(f"{kind}: a critic has one label and a linear head named score; this one has {labels} labels")

@@ -47,6 +47,7 @@ class TorchEngines:
         self._factory = TorchEngineFactory(self._rows, eos_id, sampling)
 
     def of_step(self, model: Any, step: int) -> TorchEngineFactory:
+        """See ``Engines``; one factory for all steps, whose weights are replaced."""
         self._rows.load(model)
         return self._factory
 
@@ -63,7 +64,7 @@ class TorchEngines:
         return replace(latency, max_batch=fits.max_batch, kv_capacity_tokens=fits.kv_capacity_tokens)
 
     def close(self) -> None:
-        pass
+        """See ``Engines``; nothing is kept outside of this process."""
 
 
 class VllmEngines:
@@ -83,6 +84,7 @@ class VllmEngines:
         self._folder = OwnFolder("rlhfless-weights-", in_memory())
 
     def of_step(self, model: Any, step: int) -> Any:
+        """See ``Engines``; writes a folder with the weights and removes those of earlier steps, but the last where it stays."""
         from rlhfless.engine.vllm_factory import VllmEngineFactory
         from rlhfless.engine.vllm_weights import write_weights
 
@@ -92,6 +94,7 @@ class VllmEngines:
         return VllmEngineFactory(str(folder), step, self._eos_id, self._max_tokens, self._sampling, "float32")
 
     def close(self) -> None:
+        """See ``Engines``; removes the folders of weights."""
         self._folder.let_go()
 
 

@@ -48,7 +48,7 @@ class Learner(Protocol):
         """Go on from what ``write`` wrote.
 
         Raises:
-            TrainError: it is of another configuration; the message says what differs.
+            TrainError: it is of another configuration, and the message says what differs; or a file of it cannot be read.
         """
 
     def close(self) -> None:
@@ -137,18 +137,18 @@ class LocalLearner:
     @torch.no_grad()
     def read(self, folder: Path) -> None:
         """See ``Learner``. All ranks have to call it."""
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        state = _read(folder / "state.json")
         if different := differences(self._configuration, state["configuration"]):
             raise TrainError(f"{folder}: was written with {different}; read it with what it was written with")
         parameters, optimizer = self._parameters(), self.algorithm.optimizer
-        weights = load_file(folder / "model.safetensors")
+        weights, moments = (_read(folder / f"{name}.safetensors") for name in ("model", "optimizer"))
         shapes, saved = ({name: tuple(value.shape) for name, value in each.items()} for each in (parameters, weights))
         if different := differences(shapes, saved):
             raise TrainError(f"{folder}: holds the weights of another model ({different}); go on with the model that it is of")
         for name, parameter in parameters.items():
             parameter.detach().copy_(spread_like(weights[name], parameter.detach()))
         optimizer.state.clear()
-        for key, value in load_file(folder / "optimizer.safetensors").items():
+        for key, value in moments.items():
             name, what = key.rsplit("/", 1)
             # counts of steps stay on the CPU, where torch has them
             optimizer.state[parameters[name]][what] = spread_like(value, parameters[name].detach()) if value.dim() else value
@@ -167,3 +167,11 @@ class LocalLearner:
     def _parameters(self) -> dict[str, Any]:
         """All trained weights by name, tied ones once."""
         return dict(self.algorithm.trained.named_parameters())
+
+
+def _read(path: Path) -> Any:
+    """The tensors or the JSON in a file of a checkpoint."""
+    try:
+        return load_file(path) if path.suffix == ".safetensors" else json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SafetensorError) as error:
+        raise TrainError(f"{path}: cannot be read ({error}); put it back as it was written, or start the run anew") from error

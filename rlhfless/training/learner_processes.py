@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import shutil
-import signal
 import tempfile
 import time
 import weakref
@@ -26,7 +25,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.executor.spawn import undisturbed, without_main
+from rlhfless.executor.spawn import how_it_ended, undisturbed, without_main
 from rlhfless.training import learner_process
 from rlhfless.training.algorithms import algorithm_options
 from rlhfless.training.batch import Batch
@@ -92,7 +91,7 @@ class LearnerProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that run now, by rank."""
+        """Process ids by rank; none before the first order, and none after what ended all of them."""
         return [process.pid for process, _ in self._crew if process.pid is not None]
 
     def learn(self, batch: Batch) -> dict[str, float]:
@@ -172,7 +171,7 @@ class LearnerProcesses:
                     kind, answer = connection.recv()
                 except (EOFError, OSError):
                     raise LearnerError(
-                        f"process {rank} of the learner {_how_it_ended(self._crew[rank][0])} during {order!r}; "
+                        f"process {rank} of the learner {how_it_ended(self._crew[rank][0], END_S)} during {order!r}; "
                         "the step was not learned from, and resuming the run goes on with it"
                     ) from None
                 if kind == FAILED:
@@ -186,13 +185,6 @@ class LearnerProcesses:
         parameters = list(self.model.parameters())
         for parameter, values in zip(parameters, laid_out(parameters, self._board), strict=True):
             parameter.copy_(values)
-
-
-def _how_it_ended(process: BaseProcess) -> str:
-    process.join(END_S)
-    if process.exitcode is None:
-        return "closed its pipe"
-    return f"was killed by {signal.Signals(-process.exitcode).name}" if process.exitcode < 0 else f"ended ({process.exitcode})"
 
 
 def _end(crew: list[tuple[BaseProcess, Connection]]) -> None:

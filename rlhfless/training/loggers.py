@@ -35,12 +35,14 @@ class TensorBoard(Callback):
         self._writer: Any = None  # made with the first step: before it nothing is written
 
     def on_step(self, trainer: Any, step: TrainedStep) -> None:
+        """One scalar per metric, at the number of the step, flushed."""
         self._writer = self._writer or self._open()
         for name, value in step.metrics.items():
             self._writer.add_scalar(name, value, step.step)
         self._writer.flush()
 
     def on_end(self, trainer: Any) -> None:
+        """Close the writer, if there is one."""
         if self._writer is not None:
             self._writer.close()
 
@@ -66,6 +68,7 @@ class Tracked(Callback):
         self._began = False
 
     def on_step(self, trainer: Any, step: TrainedStep) -> None:
+        """All metrics under their names, at the number of the step; the first one begins the run there, or goes on with it."""
         if not self._began:
             run_id = step.meta["run_id"]
             known = {"name": self._name, "id": run_id} if self._knows_ids else {"name": f"{self._name}-{run_id}"}
@@ -74,6 +77,7 @@ class Tracked(Callback):
         self._library.log(step.metrics, step=step.step)
 
     def on_end(self, trainer: Any) -> None:
+        """End the run there, if it began."""
         if self._began:
             self._library.finish()
 
@@ -85,6 +89,7 @@ class JsonLines(Callback):
         self._path = Path(path)
 
     def on_step(self, trainer: Any, step: TrainedStep) -> None:
+        """One line: ``step`` and all metrics under their names."""
         numbers = {name: value if value == value else None for name, value in step.metrics.items()}
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step.step, **numbers}) + "\n")

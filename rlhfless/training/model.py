@@ -21,6 +21,7 @@ except ImportError as error:
 
 from rlhfless.trace.storage import sync
 from rlhfless.training.config import TrainError
+from rlhfless.training.loading import load_pretrained
 from rlhfless.training.tasks.pretrained import PretrainedTokenizer
 from rlhfless.training.tokenizer import CharTokenizer
 
@@ -111,14 +112,10 @@ def load_model(folder: str | Path, device: torch.device | str = "cpu") -> tuple[
     """A model of transformers on a device, and its tokenizer, ours or its own; nothing is ever looked up on a network.
 
     Raises:
-        TrainError: ``folder`` lacks the model, or has no safetensors of it.
+        TrainError: ``folder`` lacks the model, has no safetensors of it, or transformers cannot read it.
         InputError: it lacks the tokenizer.
     """
-    if not (Path(folder) / "config.json").is_file():
-        raise TrainError(f"{folder}: holds no model, config.json is missing; name a folder with a model of transformers")
-    if not any(Path(folder).glob("*.safetensors")):
-        raise TrainError(f"{folder}: holds no weights, model.safetensors is missing; only safetensors are read")
+    model = load_pretrained(AutoModelForCausalLM, folder)
     own = Path(folder) / TOKENIZER_FILE
     tokenizer = CharTokenizer.load(own) if own.is_file() else PretrainedTokenizer.load(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, use_safetensors=True, dtype=torch.float32)
-    return model.eval().to(device), tokenizer
+    return model.to(device), tokenizer

@@ -44,18 +44,26 @@ from solver.workload import Workload
 class Predictor(Protocol):
     """Predicts lengths from the rollouts of earlier steps; ``EwmaPredictor`` says what arguments mean."""
 
-    def fit(self, history: pd.DataFrame) -> Predictor: ...
+    def fit(self, history: pd.DataFrame) -> Predictor:
+        """Learn from the rollouts of all earlier steps, in place of what was learned before; returns itself."""
+        ...
 
     def predict(
         self, prompts: Sequence[str], samples: int, answer_tokens: Mapping[str, int] | None, *, response_limit: int
-    ) -> Any: ...
+    ) -> Any:
+        """(R,) tokens of every response, those of a prompt together; ``answer_tokens`` are of reference answers, by prompt."""
+        ...
 
     def sample(
         self, prompts: Sequence[str], samples: int, answer_tokens: Mapping[str, int] | None, *, response_limit: int,
         scenarios: int, seed: int,
-    ) -> Any: ...  # fmt: skip
+    ) -> Any:  # fmt: skip
+        """(S, R) tokens: ``scenarios`` draws of lengths around the prediction, a function of ``seed``."""
+        ...
 
-    def in_flight(self, prompt_ids: Sequence[str], workload: Workload) -> RemainingLengths | None: ...
+    def in_flight(self, prompt_ids: Sequence[str], workload: Workload) -> RemainingLengths | None:
+        """What forecasts lengths while responses are decoded; None leaves it to the workload's scenarios."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlhfless.errors import InputError
+
 SYMBOLS = "0123456789+-*=?:;,.#()<>/abcdkotxy "
 
 
@@ -18,7 +20,7 @@ class CharTokenizer:
     """Token 0 is padding, token 1 ends a response, then one token for each of ``symbols``.
 
     Raises:
-        ValueError: ``symbols`` is empty or holds a symbol twice.
+        InputError: ``symbols`` is empty or holds a symbol twice.
     """
 
     symbols: str = SYMBOLS
@@ -28,7 +30,7 @@ class CharTokenizer:
 
     def __post_init__(self) -> None:
         if not self.symbols or len(set(self.symbols)) != len(self.symbols):
-            raise ValueError(f"symbols is {self.symbols!r}; it needs at least one symbol and none of them twice")
+            raise InputError(f"symbols is {self.symbols!r}; it needs at least one symbol and none of them twice")
         object.__setattr__(self, "_token_of", {symbol: token for token, symbol in enumerate(self.symbols, start=2)})
 
     @property
@@ -37,12 +39,19 @@ class CharTokenizer:
         return len(self.symbols) + 2
 
     def encode(self, text: str, *, eos: bool = False) -> list[int]:
-        """Tokens of ``text``, with the end token after them if ``eos``."""
+        """Tokens of ``text``, with the end token after them if ``eos``.
+
+        Raises:
+            InputError: it has a symbol that is none of ``symbols``.
+        """
         token_of: dict[str, int] = self.__dict__["_token_of"]
         try:
             tokens = [token_of[symbol] for symbol in text]
         except KeyError as error:
-            raise ValueError(f"the tokenizer has no symbol {error.args[0]!r}; it knows {self.symbols!r}") from None
+            raise InputError(
+                f"the tokenizer has no symbol {error.args[0]!r}; give text of {self.symbols!r} alone, or a model whose "
+                "tokenizer knows it"
+            ) from None
         return [*tokens, self.eos_token_id] if eos else tokens
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -64,14 +73,12 @@ class CharTokenizer:
         """Read what ``save`` wrote.
 
         Raises:
-            ValueError: the file is not a character tokenizer.
+            InputError: the file is not a character tokenizer.
         """
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
-            raise ValueError(
-                f"{path} is not JSON (line {error.lineno}); expected a file that CharTokenizer.save wrote"
-            ) from None
+        except ValueError as error:
+            raise InputError(f"{path} is not JSON ({error}); expected a file that CharTokenizer.save wrote") from None
         if not isinstance(content, dict) or content.get("type") != "char" or not isinstance(content.get("symbols"), str):
-            raise ValueError(f'{path} is not a character tokenizer: it needs "type": "char" and a string "symbols"')
+            raise InputError(f'{path} is not a character tokenizer: it needs "type": "char" and a string "symbols"')
         return cls(content["symbols"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -15,6 +16,7 @@ pytest.importorskip("torch")
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 from test_tasks import byte_tokenizer
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from rlhfless.cli import main
 from rlhfless.cli.train import HEADINGS, train
@@ -41,7 +43,19 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model = tiny_qwen2(tokenizer, 0, **size)
         save_model(model, tokenizer, folder / ("chat" if chat else "plain"))
     model.save_pretrained(folder / "mute")
+    gpt2 = GPT2Config(vocab_size=CharTokenizer().vocab_size, n_embd=32, n_layer=1, n_head=2, n_positions=512)
+    save_model(GPT2LMHeadModel(gpt2), CharTokenizer(), folder / "gpt2")
+    damaged(folder / "characters", folder / "cut off")
+    unknown = shutil.copytree(folder / "characters", folder / "unknown") / "config.json"
+    unknown.write_text(unknown.read_text().replace('"model_type": "qwen2"', '"model_type": "zzz"'))
     return folder
+
+
+def damaged(model: Path, copy: Path) -> Path:
+    """A copy of a model whose weights end too early."""
+    weights = shutil.copytree(model, copy) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    return copy
 
 
 def test_help_stands_under_headings_with_one_line_for_each_option() -> None:
@@ -104,6 +118,25 @@ def test_a_run_is_written_and_resumed(models: Path, tmp_path: Path) -> None:
         ("chat", [], (), "has no rows; at least 1 is needed"),
         (None, [{"prompt": "a", "answer": "b"}], (), "needs a model that knows its words; give one (--model FOLDER)"),
         ("chat", None, (), "there is no such file"),
+        (
+            "characters",
+            [{"prompt": "Who?", "answer": "b"}] * 4,
+            (),
+            "the tokenizer has no symbol 'W'; give text of '0123456789",
+        ),
+        (
+            "gpt2",
+            [{"prompt": f"{i}?", "answer": "2"} for i in range(4)],
+            (),
+            "the torch engine decodes llama, qwen2 and qwen3 models with full attention and fixed rotary embeddings, not",
+        ),
+        ("cut off", [], (), "/cut off: its model cannot be loaded by AutoModelForCausalLM (Error while deserializing header: "),
+        (
+            "unknown",
+            [],
+            (),
+            "/unknown: its model cannot be loaded by AutoModelForCausalLM (The checkpoint you are trying to load ",
+        ),
     ],
 )
 def test_what_does_not_fit_is_said_in_one_line_before_anything_is_written(
@@ -125,6 +158,28 @@ def test_what_does_not_fit_is_said_in_one_line_before_anything_is_written(
     assert sentence in said
     assert not any("rlhfless" in line or "Traceback" in line for line in progress)
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "sentence"),
+    [
+        ("warm/model.safetensors", "warm: its model cannot be loaded by AutoModelForCausalLM (Error while deserializing"),
+        ("checkpoints/after-000001/model.safetensors", "model.safetensors: cannot be read (Error while deserializing header"),
+        ("checkpoints/after-000001/optimizer.safetensors", "optimizer.safetensors: cannot be read (Error while deserializing"),
+        ("checkpoints/after-000001/state.json", "state.json: cannot be read (Expecting"),
+    ],
+)
+def test_a_damaged_file_of_a_run_is_named_when_it_is_resumed(models: Path, tmp_path: Path, file: str, sentence: str) -> None:
+    out = tmp_path / "run"
+    assert rlhfless("train", *SMALL, "--model", models / "characters", "-o", out).exit_code == 0
+    damaged_file = out / file
+    damaged_file.write_bytes(damaged_file.read_bytes()[:-1])
+    result = rlhfless("train", *SMALL, "--steps", 2, "--resume", "-o", out)
+    assert result.exit_code == 2
+    said = result.stderr.splitlines()[-1]
+    assert said.startswith(f"rlhfless: {out}/")
+    assert sentence in said
+    assert read_trace(out).steps == [0]
 
 
 def test_a_library_that_is_not_there_is_named_before_anything_is_written(

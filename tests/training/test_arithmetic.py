@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlhfless import training
+from rlhfless.training import tasks
 from rlhfless.training.arithmetic import STYLES, ArithmeticTask, is_held_out, solution
 from rlhfless.training.tokenizer import CharTokenizer
 
@@ -82,6 +84,12 @@ def test_lengths_vary_between_and_within_prompts():
         by_style = [len(solution(problem.prompt, style)) for style in STYLES]
         assert by_style == sorted(by_style)
         assert problem.reference_answer_tokens == len(CharTokenizer().encode(problem.solution, eos=True))
+
+
+def test_a_public_name_is_one_thing():
+    assert all(type(problem) is training.ArithmeticProblem for problem in TASK.problems)
+    shared = set(training.__all__) & set(tasks.__all__)
+    assert all(getattr(training, name) is getattr(tasks, name) for name in shared)
 
 
 def test_wrong_size_is_refused():

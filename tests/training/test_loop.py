@@ -209,7 +209,13 @@ def test_actors_in_processes_write_the_same_texts(tmp_path: Path, model: Path) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"memory_gib": 0.0}, "memory_gib is 0.0 with engine 'torch'; it must be above 0"),
+        ({"memory_gib": 0.0}, "memory_gib is 0.0 with engine 'torch'; it must be above 0 and finite"),
+        ({"memory_gib": math.nan}, "memory_gib is nan with engine 'torch'; it must be above 0"),
+        ({"memory_gib": math.inf}, "memory_gib is inf with engine 'torch'; it must be above 0"),
+        ({"time_limit_s": math.nan}, r"time_limit_s \(nan\) and seed \(0\) at 0 or above, and the time limit finite"),
+        ({"time_limit_s": math.inf}, r"time_limit_s \(inf\)"),
+        ({"tau": math.nan}, r"tau \(nan\) above 0 and up to 1"),
+        ({"steps": math.nan}, "steps is nan; at least 1 is needed"),
         ({"algorithm": "dpo"}, "algorithm 'dpo' is unknown; choose from grpo, ppo"),
         ({"executor": "cloud"}, "executor 'cloud' is unknown; choose from virtual, local"),
         ({"samples": 1}, "samples is 1, and GRPO compares responses of one prompt; give 2 or more"),

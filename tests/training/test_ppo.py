@@ -13,6 +13,7 @@ from learning_samples import TOKENIZER, gradient_of, noise_batch, small_model, s
 from rlhfless.training.algorithm import frozen_copy  # noqa: E402
 from rlhfless.training.algorithms import make_algorithm  # noqa: E402
 from rlhfless.training.batch import Batch  # noqa: E402
+from rlhfless.training.config import TrainError  # noqa: E402
 from rlhfless.training.critic import PolicyAndCritic, make_critic  # noqa: E402
 from rlhfless.training.logprobs import response_logprobs  # noqa: E402
 from rlhfless.training.ppo import Ppo, PpoOptions  # noqa: E402
@@ -158,6 +159,23 @@ def test_a_reward_model_can_be_the_critic(tmp_path):
     Qwen2ForSequenceClassification(config).save_pretrained(tmp_path / "words")
     with pytest.raises(ValueError, match="has a vocabulary of 50 tokens, the policy one of"):
         make_critic(model, str(tmp_path / "words"))
+
+
+def test_only_safetensors_are_read_as_a_critic(tmp_path):
+    from transformers import Qwen2ForSequenceClassification
+
+    model, config = small_model(), small_model().config
+    config.num_labels = 1
+    pickled = Qwen2ForSequenceClassification(config)
+    pickled.config.save_pretrained(tmp_path)
+    torch.save(pickled.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(TrainError, match=r"holds no weights, model\.safetensors is missing; only safetensors are read"):
+        make_critic(model, str(tmp_path))
+    pickled.save_pretrained(tmp_path)
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(weights[:-1])
+    with pytest.raises(TrainError, match="cannot be loaded by AutoModelForSequenceClassification"):
+        make_critic(model, str(tmp_path))
 
 
 def test_wrong_options_are_named():

@@ -221,7 +221,7 @@ def test_several_rewards_of_one_kind_have_names_of_their_own(tmp_path: Path) -> 
         ("beauty", "reward 'beauty' is unknown; choose from task, exact"),
         ("length:10", "is unknown; choose from"),
         ("mine.py:f", "mine.py: there is no such file"),
-        ("model:nowhere", "nowhere: holds no reward model"),
+        ("model:nowhere", "nowhere: holds no model, config.json is missing"),
     ],
 )
 def test_unknown_names_are_refused(name: str, message: str) -> None:

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors  
 
 from rlhfless.errors import MissingExtra  # noqa: E402
 from rlhfless.training.arithmetic import ArithmeticTask  # noqa: E402
+from rlhfless.training.config import TrainError  # noqa: E402
 from rlhfless.training.rewards import Response, Rewards, RewardWarning  # noqa: E402
 from rlhfless.training.rewards.model import ModelReward  # noqa: E402
 from rlhfless.training.rewards.named import make_rewards  # noqa: E402
@@ -304,4 +305,13 @@ def test_wrong_reward_models_are_named(tmp_path: Path) -> None:
         ModelReward(judge(3), TOKENIZER)
     judge().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="holds no tokenizer"):
+        ModelReward.load(tmp_path)
+    TOKENIZER.save(tmp_path)
+    torch.save(judge().state_dict(), tmp_path / "pytorch_model.bin")
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(TrainError, match="cannot be loaded by AutoModelForSequenceClassification"):
+        ModelReward.load(tmp_path)
+    weights.unlink()
+    with pytest.raises(TrainError, match=r"holds no weights, model\.safetensors is missing; only safetensors are read"):
         ModelReward.load(tmp_path)

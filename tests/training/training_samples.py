@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from rlhfless.training.arithmetic import ArithmeticTask, Problem
+from rlhfless.training.arithmetic import ArithmeticProblem, ArithmeticTask
 from rlhfless.training.config import TrainConfig
 
 SMALL = {
@@ -22,7 +22,7 @@ def config(**changes: object) -> TrainConfig:
     return TrainConfig(**values)
 
 
-def variety(task: ArithmeticTask, problem: Problem, response_text: str) -> float:
+def variety(task: ArithmeticTask, problem: ArithmeticProblem, response_text: str) -> float:
     """A reward that untrained models earn in different amounts: the share of characters that differ."""
     return len(set(response_text)) / max(1, len(response_text))
 

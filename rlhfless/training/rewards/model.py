@@ -18,6 +18,7 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.training.batching import micro_batches
+from rlhfless.training.loading import load_pretrained
 from rlhfless.training.rewards.response import Failure, Response
 from rlhfless.training.tasks.pretrained import PretrainedTokenizer
 
@@ -46,13 +47,11 @@ class ModelReward:
         """The reward model in a folder, on a device; nothing is looked up on a network.
 
         Raises:
-            InputError: the folder holds no such model, or no tokenizer.
+            TrainError: the folder's model cannot be read, see ``load_pretrained``.
+            InputError: the folder holds no tokenizer, or the model has more than one label.
         """
-        if not (Path(folder) / "config.json").is_file():
-            raise InputError(f"{folder}: holds no reward model, config.json is missing")
-        tokenizer = PretrainedTokenizer.load(folder)
-        model = AutoModelForSequenceClassification.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
-        return cls(model.to(device), tokenizer, name)
+        model = load_pretrained(AutoModelForSequenceClassification, folder)
+        return cls(model.to(device), PretrainedTokenizer.load(folder), name)
 
     @torch.no_grad()
     def score(self, responses: Sequence[Response]) -> tuple[np.ndarray, list[Failure]]:

@@ -61,11 +61,13 @@ def finite(value: Any) -> float:
 
 
 class Reward(Protocol):
-    """Something that judges responses. ``score`` returns a number per response, NaN where it failed, and why it did."""
+    """Something that judges responses, called ``name`` in metrics."""
 
     name: str
 
-    def score(self, responses: Sequence[Response]) -> tuple[np.ndarray, list[Failure]]: ...
+    def score(self, responses: Sequence[Response]) -> tuple[np.ndarray, list[Failure]]:
+        """(R,) numbers, NaN where it failed, and why it did."""
+        ...
 
 
 class RewardWarning(UserWarning):

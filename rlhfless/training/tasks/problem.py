@@ -11,26 +11,38 @@ from typing import Any, Protocol
 
 
 class Problem(Protocol):
-    """One prompt: its name, its text as the tokenizer encodes it, the right answer, and the tokens of the reference answer,
-    from which the first epoch's lengths are predicted."""
+    """One prompt."""
 
     @property
-    def prompt_id(self) -> str: ...
+    def prompt_id(self) -> str:
+        """Its name; no two problems of a pool share one."""
+        ...
+
     @property
-    def prompt(self) -> str: ...
+    def prompt(self) -> str:
+        """Its text as the tokenizer encodes it."""
+        ...
+
     @property
-    def answer(self) -> Any: ...
+    def answer(self) -> Any:
+        """The right answer."""
+        ...
+
     @property
-    def reference_answer_tokens(self) -> int: ...
+    def reference_answer_tokens(self) -> int:
+        """Tokens of the reference answer, from which the first epoch's lengths are predicted."""
+        ...
 
 
 class Task(Protocol):
-    """Training problems, and the reward that is given where nothing else is asked for."""
+    """Training problems, and the reward that is given where nothing else is asked for; ``name`` is the run's in its trace."""
 
     name: str
 
     @property
-    def problems(self) -> Sequence[Problem]: ...
+    def problems(self) -> Sequence[Problem]:
+        """Those to train on, always in the same order."""
+        ...
 
     def reward(self, problem: Any, response_text: str) -> float:
         """Reward of a response's text."""
@@ -39,7 +51,9 @@ class Task(Protocol):
 class TextTokenizer(Protocol):
     """What a task of texts asks of a tokenizer, see ``PretrainedTokenizer``."""
 
-    def encode(self, text: str, *, eos: bool = False) -> list[int]: ...
+    def encode(self, text: str, *, eos: bool = False) -> list[int]:
+        """Tokens of ``text``, with the end token after them if ``eos``."""
+        ...
 
 
 @dataclass(frozen=True)

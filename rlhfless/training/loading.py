@@ -1,0 +1,42 @@
+"""Models that others wrote, read from a folder: safetensors alone, which are data, and nothing from a network.
+
+Knows transformers' folders; nothing of what a model is for, or of tokenizers.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from rlhfless.training import missing_torch
+
+try:
+    import torch
+except ImportError as error:
+    raise missing_torch(error) from None
+
+from rlhfless.training.config import TrainError
+
+
+def load_pretrained(kind: Any, folder: str | Path) -> Any:
+    """The model in a folder, in float32 on the CPU, evaluating.
+
+    Args:
+        kind: class of transformers that loads it, such as ``AutoModelForCausalLM``.
+
+    Raises:
+        TrainError: ``folder`` lacks the model, or has no safetensors of it, or transformers cannot read it.
+    """
+    if not (Path(folder) / "config.json").is_file():
+        raise TrainError(f"{folder}: holds no model, config.json is missing; name a folder with a model of transformers")
+    if not any(Path(folder).glob("*.safetensors")):
+        raise TrainError(f"{folder}: holds no weights, model.safetensors is missing; only safetensors are read")
+    try:
+        return kind.from_pretrained(folder, local_files_only=True, use_safetensors=True, dtype=torch.float32).eval()
+    except Exception as error:  # what a wrong config.json or damaged weights end in has classes of several libraries
+        why = textwrap.shorten(str(error), 200, placeholder=" ...")
+        raise TrainError(
+            f"{folder}: its model cannot be loaded by {kind.__name__} ({why}); give config.json and model.safetensors as a "
+            "model's save_pretrained wrote them"
+        ) from error
