@@ -196,6 +196,7 @@ class WallLosses(WallOrders):
             self._stop_billing(now_s, plan)
             actor = self._remote(self.next_index, plan, now_s)
             actor.own, actor.waiting, actor.expecting, actor.assigned = {}, (), 0, 0
+            actor.replaces = next(i for i, place in enumerate(self.places) if place.gpu_ids == plan.gpu_ids)
             actor.short_of_memory = not self.slots_on.keys().isdisjoint(plan.gpu_ids)
             self.next_index += 1
             self.live[actor.index] = actor
