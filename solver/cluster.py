@@ -162,11 +162,3 @@ class MixedCluster:
     def gpus(self) -> int:
         """GPUs in the cluster."""
         return sum(pool.gpus for pool in self.pools)
-
-    def first_gpu(self, pool: int) -> int:
-        """Id of the first GPU of a pool."""
-        return sum(p.gpus for p in self.pools[:pool])
-
-    def first_node(self, pool: int) -> int:
-        """Number of the first node of a pool."""
-        return sum(p.nodes for p in self.pools[:pool])

@@ -122,7 +122,7 @@ def busy_ahead(
         place[live] = np.arange(len(live))
         mine = place[owner[alive]]
         s = valued(
-            actors[live], alive, mine, still_s[alive] <= 0, tokens[alive], prompt[alive],
+            actors[live], np.zeros(len(live), np.int64), alive, mine, still_s[alive] <= 0, tokens[alive], prompt[alive],
             np.maximum(model.max_batch - np.bincount(mine, minlength=len(live)), 0), remaining, model, price,
         )  # fmt: skip
         found = look(s, remaining, price, links)

@@ -42,10 +42,6 @@ class RemainingLengths(Protocol):
         """(n,) tokens that each chosen response, alive at ``tokens``, can still generate at most."""
         ...
 
-    def expected_alive(self, chosen: IntArray, tokens: ArrayLike, ahead: ArrayLike) -> FloatArray:
-        """(m,) responses expected alive when every chosen one has generated ``ahead`` (m,) tokens more."""
-        ...
-
     def root_load(self, chosen: IntArray, tokens: ArrayLike, per_response: float, per_kv_token: float) -> FloatArray:
         """(n,) ``sum over y >= tokens of sqrt(S(y) / S(tokens) * load(y))``, the load of a token at y tokens being
         ``per_response + per_kv_token * (prompt + y)``."""
@@ -91,11 +87,6 @@ class KnownLengths:
     def most_tokens(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
         """See ``RemainingLengths``."""
         return self._left(chosen, tokens)
-
-    def expected_alive(self, chosen: IntArray, tokens: ArrayLike, ahead: ArrayLike) -> FloatArray:
-        """See ``RemainingLengths``."""
-        left = np.sort(self._left(chosen, tokens))
-        return np.asarray(len(left) - np.searchsorted(left, np.asarray(ahead, dtype=float), side="right"), dtype=float)
 
     def root_load(self, chosen: IntArray, tokens: ArrayLike, per_response: float, per_kv_token: float) -> FloatArray:
         """See ``RemainingLengths``. The sum of a concave function is taken as its integral between the tokens' middles."""
@@ -187,11 +178,6 @@ class SurvivalTable:
     def most_tokens(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
         """See ``RemainingLengths``; up to the response limit."""
         return np.asarray(np.maximum(self.grid[-1] - np.asarray(tokens, dtype=float) + 0.0 * np.asarray(chosen), 1.0))
-
-    def expected_alive(self, chosen: IntArray, tokens: ArrayLike, ahead: ArrayLike) -> FloatArray:
-        """See ``RemainingLengths``."""
-        now = np.asarray(tokens, dtype=float) + np.zeros(len(chosen))
-        return np.array([float(self.survival(chosen, now, now + x).sum()) for x in np.atleast_1d(ahead)])
 
     def root_load(self, chosen: IntArray, tokens: ArrayLike, per_response: float, per_kv_token: float) -> FloatArray:
         """See ``RemainingLengths``. One load at least: a running response has a next token."""

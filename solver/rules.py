@@ -27,7 +27,7 @@ class ActorView:
     """One running actor as known at the moment of a decision.
 
     Attributes:
-        actor: its index in the plan.
+        actor: its index in the plan, or a later one where it was started in place of a lost actor.
         gpus: GPUs that it holds.
         assigned: responses given to it so far, those that moved away not counted.
         completed: how many of these are complete.
@@ -37,6 +37,7 @@ class ActorView:
         free_kv_tokens: KV tokens of its memory that neither running nor waiting nor arriving responses take by the admission
             rule in force (``StepState.held_tokens``); below 0 where some have to wait for others to end, infinite where
             nobody counts them.
+        replaces: the actor of the plan on whose GPUs it was started; None for those of the plan.
     """
 
     actor: int
@@ -48,6 +49,12 @@ class ActorView:
     arriving: tuple[int, ...]
     free_slots: int
     free_kv_tokens: float = math.inf
+    replaces: int | None = None
+
+    @property
+    def planned(self) -> int:
+        """Index in the plan of the actor that has its kind, size and price."""
+        return self.actor if self.replaces is None else self.replaces
 
     @property
     def unfinished(self) -> tuple[int, ...]:

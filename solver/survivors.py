@@ -137,20 +137,21 @@ def survivors_of(state: StepState, remaining: RemainingLengths, latency: Latency
     response = np.array([r for v in views for r in (*v.unfinished, *v.arriving)], dtype=np.int64)
     owner = np.repeat(np.arange(len(views)), [sum(size) for size in sizes])
     movable = np.repeat(np.tile([True, False], len(views)), [count for size in sizes for count in size])
+    fleet = Fleet.of(latency)
     return valued(
-        np.array([v.actor for v in views], dtype=np.int64), response, owner, movable,
+        np.array([v.actor for v in views], dtype=np.int64), fleet.classes([v.planned for v in views]), response, owner, movable,
         state.generated_tokens[response].astype(float), state.prompt_tokens[response].astype(float),
-        np.array([v.free_slots for v in views], dtype=np.int64), remaining, latency, price,
+        np.array([v.free_slots for v in views], dtype=np.int64), remaining, fleet, price,
     )  # fmt: skip
 
 
 def valued(
-    actors: IntArray, response: IntArray, owner: IntArray, movable: NDArray[np.bool_], tokens: FloatArray, prompt: FloatArray,
-    slots: IntArray, remaining: RemainingLengths, latency: LatencyModel | Fleet, price: float,
+    actors: IntArray, kind: IntArray, response: IntArray, owner: IntArray, movable: NDArray[np.bool_], tokens: FloatArray,
+    prompt: FloatArray, slots: IntArray, remaining: RemainingLengths, latency: LatencyModel | Fleet, price: float,
 ) -> Survivors:  # fmt: skip
-    """The same from arrays: (K,) ids and free slots of actors; (n,) index, owner, tokens and prompt tokens of responses."""
+    """The same from arrays: (K,) ids, classes and free slots of actors; (n,) index, owner, tokens and prompt tokens of
+    responses."""
     fleet = Fleet.of(latency)
-    kind = fleet.classes(actors.tolist())
     most = remaining.most_tokens(response, tokens)
     speed = [(m.base_s, m.per_response_s, m.per_kv_token_s, rate) for m, rate in zip(fleet.models, fleet.rates, strict=True)]
     load_on = np.array([b + c * (prompt + tokens) for _, b, c, _ in speed]).T

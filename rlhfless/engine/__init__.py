@@ -1,0 +1,1 @@
+"""Engines: what decodes an actor's responses behind one protocol, simulated, with torch or with vLLM."""

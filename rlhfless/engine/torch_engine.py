@@ -94,6 +94,7 @@ class TorchEngine:
 
     @property
     def clock_s(self) -> float:
+        """See the protocol."""
         return self._loop.clock_s
 
     @property
@@ -103,6 +104,7 @@ class TorchEngine:
 
     @_computes
     def add(self, requests: Sequence[Request]) -> None:
+        """See the protocol."""
         loop, upcoming = self._loop, self._loop.upcoming
         responses = [ActiveResponse.of(request, loop.clock_s, self._room) for request in requests]
         loop.queue.add(responses)
@@ -111,6 +113,7 @@ class TorchEngine:
             loop.upcoming = None
 
     def peek_next_event_s(self, completions: int = 1) -> float:
+        """See the protocol. What it has to compute for that is kept for ``advance``."""
         loop = self._loop
         if (due_s := loop.queue.due_s(loop.clock_s)) < math.inf:
             return due_s
@@ -119,6 +122,7 @@ class TorchEngine:
         return loop.next_completion_s()
 
     def advance(self, to_s: float) -> Progress:
+        """See the protocol."""
         if self._loop.nothing_by(to_s):
             return Progress([], self._loop.spans.drain())
         return self._advance(to_s)
@@ -150,6 +154,7 @@ class TorchEngine:
 
     @_computes
     def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
+        """See the protocol."""
         progress, loop = Progress([], []), self._loop
         if loop.clock_s < at_s:  # else no iteration can be under way: measured ones would be run to be forgotten
             progress = self._commit_while(lambda ahead: bisect_left(ahead.starts_s, at_s), at_s)
@@ -165,6 +170,7 @@ class TorchEngine:
         return requests, progress
 
     def generated_tokens(self) -> dict[int, int]:
+        """See the protocol."""
         queue, stretch = self._loop.queue, self._loop.stretch
         tokens = {s.request.response: s.count for s in queue}
         if stretch is not None and (more := stretch.unsettled):
@@ -186,9 +192,11 @@ class TorchEngine:
         return responses, {name: np.array([found[name] for _, found in told]) for name in names}
 
     def running(self) -> tuple[int, ...]:
+        """See the protocol."""
         return tuple([s.request.response for s in self._loop.queue.running])
 
     def waiting(self) -> tuple[int, ...]:
+        """See the protocol."""
         queue = self._loop.queue
         return tuple([s.request.response for s in (*queue.waiting, *queue.empty)])
 
@@ -212,6 +220,7 @@ class TorchEngine:
         return self._loop.rows.held_bytes
 
     def close(self) -> None:
+        """See the protocol."""
         self._loop.close()
 
     @_computes

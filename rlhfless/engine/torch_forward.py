@@ -108,6 +108,7 @@ class RowModel:
         return held_bytes(self.weights)
 
     def new_cache(self) -> KVCache:
+        """An empty cache of this model's shape, on its device, with ``cells`` cells in each row."""
         return KVCache(self.layer_count, self.kv_heads, self.head_dim, self.cells, self.dtype, self.device)
 
     def decode(self, cache: KVCache, tokens: Tensor, positions: Tensor, width: int, padding: int = 0) -> Tensor:

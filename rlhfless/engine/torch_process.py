@@ -28,6 +28,7 @@ class Place(NamedTuple):
 
     @property
     def numbers(self) -> int:
+        """How many numbers the tensor has."""
         return math.prod(self.shape)
 
 

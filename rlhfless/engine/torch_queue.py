@@ -52,6 +52,7 @@ class Queue:
         yield from self.empty
 
     def add(self, responses: Iterable[ActiveResponse]) -> None:
+        """Responses wait in the order in which they become available, those of no tokens apart."""
         for s in responses:
             (self.waiting if s.stop_tokens else self.empty).append(s)
         self.waiting.sort(key=_queued_s)

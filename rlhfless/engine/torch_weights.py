@@ -21,6 +21,8 @@ each head."""
 
 
 class Linear(NamedTuple):
+    """``x @ weight.T + bias``; the weight is (outputs, inputs), the bias (outputs,) or None."""
+
     weight: Tensor
     bias: Tensor | None
 
@@ -29,6 +31,8 @@ class Linear(NamedTuple):
 
 
 class Layer(NamedTuple):
+    """One decoder layer: ``qkv`` is the queries', keys' and values' matrices in one, ``gate_up`` the MLP's two."""
+
     input_norm: Tensor
     qkv: Linear
     q_norm: Tensor | None  # over each head, Qwen3 only
@@ -40,6 +44,8 @@ class Layer(NamedTuple):
 
 
 class Weights(NamedTuple):
+    """Of a whole model: ``embedding`` is (vocabulary, hidden), the final ``norm`` (hidden,), ``head`` gives logits."""
+
     embedding: Tensor
     layers: list[Layer]
     norm: Tensor

@@ -89,6 +89,7 @@ class VllmEngine:
 
     @property
     def clock_s(self) -> float:
+        """See the protocol."""
         return self._clock_s
 
     @property
@@ -97,16 +98,19 @@ class VllmEngine:
         return self.replica.version
 
     def add(self, requests: Sequence[Request]) -> None:
+        """See the protocol."""
         room = min(self.replica.settings.max_tokens, self.admission.kv_capacity_tokens)
         takes_kv = self.replica.hands_over
         self._waiting += [ActiveResponse.of(request, self._clock_s, room, takes_kv) for request in requests]
         self._waiting.sort(key=lambda s: s.queued_s)
 
     def peek_next_event_s(self, completions: int = 1) -> float:
+        """See the protocol. The end of the next iteration, in which any number may complete."""
         iteration = self._next()
         return math.inf if iteration is None else iteration.end_s
 
     def advance(self, to_s: float) -> Progress:
+        """See the protocol."""
         return self._commit_while(lambda iteration: iteration.end_s <= to_s)
 
     def step(self, from_s: float, clock: Callable[[], float]) -> Progress:
@@ -124,6 +128,7 @@ class VllmEngine:
         return Progress(self._commit(iteration), self._spans.drain())
 
     def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
+        """See the protocol."""
         progress = Progress([], [])
         if self._clock_s < at_s:
             progress = self._commit_while(lambda iteration: iteration.start_s < at_s)
@@ -135,12 +140,15 @@ class VllmEngine:
         return [s.export(self._clock_s, kv.get(s)) for s in taken], progress
 
     def generated_tokens(self) -> dict[int, int]:
+        """See the protocol."""
         return {s.request.response: len(s.ids) for s in (*self._running, *self._waiting)}
 
     def running(self) -> tuple[int, ...]:
+        """See the protocol."""
         return tuple(s.request.response for s in self._running)
 
     def waiting(self) -> tuple[int, ...]:
+        """See the protocol."""
         return tuple(s.request.response for s in self._waiting)
 
     def sync(self, weights: Any, weights_version: int) -> None:
@@ -153,6 +161,7 @@ class VllmEngine:
         self.replica.load(Path(weights), weights_version)
 
     def close(self) -> None:
+        """See the protocol."""
         self._leave([*self._running, *self._waiting])
         self.replica.sleep()
 

@@ -7,7 +7,7 @@ actors run only.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -53,10 +53,6 @@ class VllmEngineFactory:
     start_floor_s: ClassVar[float] = 900.0  # it compiles, captures graphs, and reads weights that may be large
     brings_up: ClassVar[bool] = True
     takes_prefixes: ClassVar[bool] = False
-
-    def with_weights(self, folder: str | Path, version: int) -> VllmEngineFactory:
-        """The same engines with other weights."""
-        return replace(self, weights=str(folder), weights_version=version)
 
     def carried(self) -> Carried:
         """With the weights, for machines that do not see their folder; their side reads it as this factory with another one."""

@@ -223,7 +223,7 @@ class Holdings(Generic[H]):
                     wait_s = None if at_s == math.inf else max(0.0, at_s - self.carrier.now_s())
                     self._changed.wait(wait_s)
             except BaseException as error:  # said by the next call: here nobody would hear of it
-                self._failed = error
+                self._failed, self._thread = error, None  # the next step's actors have another thread
 
     def act(self) -> float:
         """Do what is due; returns when something is due again. The lock is held."""

@@ -62,9 +62,11 @@ class LocalCrew:
 
     @property
     def warm(self) -> set[tuple[int, ...]]:
+        """See ``Crew``."""
         return {order.plan.gpu_ids for order, _, _ in self.left}
 
     def now_s(self) -> float:
+        """See ``Crew``."""
         return time.monotonic() - self._origin_s
 
     def start(self, orders: Sequence[Order]) -> list[RemoteActor]:
@@ -84,6 +86,7 @@ class LocalCrew:
     def prefill(
         self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]
     ) -> tuple[Mapping[int, Any], float]:
+        """See ``Crew``."""
         computed = self._engines.compute_prefixes(prefixes)
         done_s = self.now_s()
         sent = {}
@@ -93,6 +96,7 @@ class LocalCrew:
         return sent, done_s
 
     def reports(self, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
+        """See ``Crew``."""
         inbox, found = self._pool.inbox, []
         with contextlib.suppress(queue.Empty):
             found.append(inbox.get(timeout=timeout_s))
@@ -105,6 +109,7 @@ class LocalCrew:
         return said
 
     def abandon(self, index: int) -> None:
+        """See ``Crew``. Its process is killed."""
         process = self._process.pop(index)
         self._orders.pop(process, None)
         process.kill()
@@ -140,13 +145,17 @@ class LocalActor:
         self._process, self._pool = process, pool
 
     def add(self, requests: Sequence[Request], prefixes: Any = None) -> None:
+        """See ``RemoteActor``."""
         self._process.send(worker.Add(requests, prefixes))
 
     def cut(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
+        """See ``RemoteActor``."""
         self._process.send(worker.CutOff(responses, {r: self._pool.new_block() for r in sorted(with_kv)}))
 
     def prefill(self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]) -> None:
+        """See ``RemoteActor``."""
         self._process.send(worker.Prefill(prefixes, receivers, {actor: self._pool.new_block() for actor in receivers}))
 
     def close(self) -> None:
+        """See ``RemoteActor``."""
         self._process.send(worker.End())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -47,7 +48,8 @@ class RayCluster:
 
     Raises:
         MissingExtra: Ray is not installed.
-        InputError: no cluster at the address, or GPUs were counted for one that is there.
+        InputError: no cluster at the address, one of other versions of Ray or Python, none can be started here, or GPUs were
+            counted for one that is there.
     """
 
     def __init__(
@@ -88,8 +90,12 @@ class RayCluster:
     def _join(self, address: str, runtime_env: dict[str, Any]) -> None:
         try:
             self.ray.init(address=address, runtime_env=runtime_env or None, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, ValueError, TimeoutError) as error:
-            said = str(error).splitlines()[0]
+        except (ConnectionError, ValueError, TimeoutError, RuntimeError) as error:
+            versions = re.findall(r"^ +(?:Ray|Python): (\S+)$", str(error), re.MULTILINE)
+            if len(versions) == 4:  # as Ray lists those that differ, in lines of a plain ``RuntimeError``
+                there, here = (f"Ray {ray} with Python {python}" for ray, python in (versions[:2], versions[2:]))
+                raise InputError(f"the Ray cluster at {address!r} has {there}, this program {here}; both must agree") from None
+            said = _first_line(error)
             raise InputError(f"no Ray cluster at {address!r} ({said}); name the address that `ray start` printed") from None
 
     def _start(self, gpus: int | None) -> None:
@@ -125,11 +131,16 @@ class RayCluster:
                 address="local", num_gpus=gpus, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES,
                 log_to_driver=False, logging_level="ERROR", _temp_dir=str(self._folder),
             )  # fmt: skip
-        except Exception:
+        except Exception as error:
             self.ray.shutdown()
             if tries == 1:
-                raise
+                advice = "start one with `ray start --head` and give its address"
+                raise InputError(f"Ray could not be started here ({_first_line(error)}); {advice}") from error
             self._start_ray(gpus, tries - 1)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _packages() -> list[Path]:

@@ -76,9 +76,11 @@ class RayCrew:
 
     @property
     def warm(self) -> set[tuple[int, ...]]:
+        """See ``Crew``."""
         return {order.plan.gpu_ids for order, _, _ in self.left}
 
     def now_s(self) -> float:
+        """See ``Crew``."""
         return time.monotonic() - self._origin_s
 
     def start(self, orders: Sequence[Order]) -> list[RemoteActor]:
@@ -100,6 +102,7 @@ class RayCrew:
     def prefill(
         self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]
     ) -> tuple[Mapping[int, Any], float]:
+        """See ``Crew``."""
         computed = self._engines.compute_prefixes(prefixes)
         done_s, sent = self.now_s(), {}
         for actor, prompts in receivers.items():
@@ -109,6 +112,7 @@ class RayCrew:
         return sent, done_s
 
     def reports(self, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
+        """See ``Crew``."""
         listening = {member.listening: member for member in self.members}
         if not listening:  # the next one starts later
             assert timeout_s is not None, "nobody is there, and nobody will be"
@@ -124,6 +128,7 @@ class RayCrew:
         return said
 
     def abandon(self, index: int) -> None:
+        """See ``Crew``. Ray kills it."""
         for member in [m for m, order in self.members.items() if order.index == index]:
             del self.members[member]
             self._ended.pop(member, None)

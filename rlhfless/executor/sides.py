@@ -59,7 +59,6 @@ class RemoteEngines(Protocol):
         brings_up: whether a process starts something for them that takes long and stays (``Side.bring_up``), so that they
             decode in processes of their own only.
         takes_prefixes: whether they compute prefixes for others and go on from such.
-        weights_version: which weights they have; None: whatever is sent with the factory, which is the step's.
     """
 
     side: str
@@ -69,7 +68,9 @@ class RemoteEngines(Protocol):
     takes_prefixes: bool
 
     @property
-    def weights_version(self) -> int | None: ...
+    def weights_version(self) -> int | None:
+        """Which weights they have; None: whatever is sent with the factory, which is the step's."""
+        ...
 
     def in_real_time(self) -> RemoteEngines:
         """The same engines charged with what they take.

@@ -57,10 +57,12 @@ class Process:
 
     @property
     def pid(self) -> int | None:
+        """Id of the process."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
+        """Whether it runs and its pipe is open."""
         return not self._silent and self._process.is_alive()
 
     def send(self, order: Any) -> None:

@@ -26,6 +26,7 @@ class Remote(Actor):
         kept: requests that it will get; None once it gets them at once.
         awaits: it waits for prefixes from a prefill actor; prefixes: which have come for it, and go with what is kept.
         answers: that it owes.
+        replaces: the actor of the plan on whose GPUs it is started; None for those of the plan.
         short_of_memory: it is started where memory ran out; see ``Order``.
         until_s: when what was last reported of it ended. due_s: when it counts as silent; doubted: it did once already.
     """
@@ -39,6 +40,7 @@ class Remote(Actor):
     prefixes: Any = None
     answers: int = 0
     ready: bool = False
+    replaces: int | None = None
     short_of_memory: bool = False
     until_s: float = 0.0
     due_s: float = math.inf

@@ -40,7 +40,8 @@ class WallLosses(WallOrders):
             forecast: of the lengths of all responses; None learns from the step itself.
             cold_start_s: the longest cold start that was measured, in earlier steps or in this one.
             retried: of responses: how often their actor was lost. faults_on: of GPUs: how often an actor was lost on them.
-            slots_on: of GPUs on which memory ran out: slots of the next actor there. lost: the last loss, for a sentence.
+            slots_on: of GPUs on which memory ran out: slots of the next actor there.
+            last_loss: for a sentence; empty before there was one.
         """
         self.forecast, self.cold_start_s = forecast, cold_start_s
         self.retried = np.zeros(len(self.requests), np.int64)
@@ -196,6 +197,7 @@ class WallLosses(WallOrders):
             self._stop_billing(now_s, plan)
             actor = self._remote(self.next_index, plan, now_s)
             actor.own, actor.waiting, actor.expecting, actor.assigned = {}, (), 0, 0
+            actor.replaces = next(i for i, place in enumerate(self.places) if place.gpu_ids == plan.gpu_ids)
             actor.short_of_memory = not self.slots_on.keys().isdisjoint(plan.gpu_ids)
             self.next_index += 1
             self.live[actor.index] = actor

@@ -235,7 +235,9 @@ class WallOrders(Step[Remote]):
         arriving = tuple(r for r in own if r not in here)
         free, gpus = max(0, actor.admission.max_batch - len(own)), len(actor.plan.gpu_ids)
         free_kv = actor.admission.kv_capacity_tokens - self._weigh([*own], self.known_tokens)
-        return ActorView(actor.index, gpus, actor.assigned, actor.completed, running, waiting, arriving, free, free_kv)
+        return ActorView(
+            actor.index, gpus, actor.assigned, actor.completed, running, waiting, arriving, free, free_kv, actor.replaces
+        )
 
     def _state(self, now_s: float) -> StepState:
         views, known = self._views(), self.known_tokens.copy()

@@ -224,7 +224,7 @@ class _MixedPlanner:
             self.plans.fill([(int(self.sequences.offer_of[s]), q) for s, q in node.actors], node.high_s)
         if node.relaxed is not None and self.relaxation is not None:
             edges = self.relaxation.classes.edges.tolist()
-            self.plans.fill(openings(self.work, node.relaxed.actors.tolist(), edges), node.high_s)
+            self.plans.fill(openings(node.relaxed.actors.tolist(), edges), node.high_s)
 
     def outcome(self, stopped: str) -> MixedOutcome:
         """The result, or the refusal."""

@@ -189,7 +189,7 @@ class Filler:
         return responses[np.argsort(-work.iterations[responses], kind="stable")]
 
 
-def openings(work: MixedWork, actors: list[list[float]], edges: list[int], late: float = 0.5) -> Actors:
+def openings(actors: list[list[float]], edges: list[int], late: float = 0.5) -> Actors:
     """Whole actors from fractional numbers by offer and class: the j-th of an offer opens at the class where the running sum of
     its numbers passes j - ``late``."""
     chosen: list[tuple[int, int]] = []

@@ -92,19 +92,9 @@ class PrefixChoice:
         return int(self.node_tokens.sum())
 
     @property
-    def transferred_tokens(self) -> int:
-        """Tokens that all actors receive together."""
-        return int(self.received_tokens.sum())
-
-    @property
     def net_s(self) -> float:
         """Seconds saved net of transfers."""
         return self.saved_s - self.transfer_s
-
-    @property
-    def covered_tokens(self) -> IntArray:
-        """(P,) tokens at the beginning of each prompt that are computed once."""
-        return self.tree.down(self.node_tokens)[self.tree.node_of].astype(np.int64)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per chosen node (needs pandas)."""

@@ -145,12 +145,6 @@ class PrefixTree:
                 total[..., v] += total[..., up]
         return total
 
-    def passed(self, prompts: ArrayLike) -> NDArray[np.bool_]:
-        """(V,) whether a node is a prefix of any of the given prompts (indices)."""
-        there = np.zeros(len(self.node_of))
-        there[np.asarray(prompts, dtype=np.int64)] = 1
-        return np.asarray(self.below(there) > 0)
-
     def covered(self, prompts: ArrayLike, prefix_tokens: ArrayLike) -> IntArray:
         """(V,) tokens of each node's edge, from its beginning on, that the given prefixes of prompts (indices) hold."""
         reach = np.zeros(len(self), np.int64)  # the longest of the prefixes that pass through a node
@@ -160,10 +154,6 @@ class PrefixTree:
             if reach[v] > reach[self.parent[v]]:
                 reach[self.parent[v]] = reach[v]
         return np.asarray(np.clip(reach - self.start_tokens, 0, self.edge_tokens))
-
-    def union_tokens(self, prompts: ArrayLike) -> int:
-        """Tokens of the union of the given prompts (indices): what computing them once takes."""
-        return int(self.edge_tokens[self.passed(prompts)].sum())
 
     def distinct_prefixes(self) -> IntArray:
         """(longest prompt + 1,) D(L): prefixes of L tokens that differ, a shorter prompt counting with all its tokens.

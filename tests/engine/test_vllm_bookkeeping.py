@@ -267,6 +267,6 @@ def test_whether_vllm_compiles_is_decided_where_it_runs(
 
 def test_a_process_is_bound_to_what_a_profile_and_the_engines_ask_for(tmp_path: Path) -> None:
     engines = factory_of(tmp_path, 0)
-    assert engines.binding(LATENCY) == engines.with_weights(tmp_path / "other", 1).binding(LATENCY)
+    assert engines.binding(LATENCY) == replace(engines, weights=str(tmp_path / "other"), weights_version=1).binding(LATENCY)
     assert engines.binding(LATENCY).gpus == LATENCY.gpus_per_actor
     assert engines.binding(LATENCY) != replace(engines, dtype="bfloat16").binding(LATENCY)

@@ -94,7 +94,7 @@ def test_a_run_of_steps(tmp_path: Path) -> None:
         assert_sound(moved, ["sync", "prefill", "decode"])
         assert_handed_over(moved)
 
-        newer = engines.with_weights(write_weights(model_of(4), tmp_path, 1), 1)
+        newer = replace(engines, weights=str(write_weights(model_of(4), tmp_path, 1)), weights_version=1)
         learned = pool.run_step(plan_of(HALVES), wanted, newer, LATENCY, TWO, step=2)
         assert tokens_of(learned) == by_torch(4, wanted)
         assert repr(pool) == "ProcessPool: 2 idle of 2 processes on cpu, cpu"
@@ -227,7 +227,7 @@ def test_an_actor_of_two_gpus_is_two_ranks_of_vllm(tmp_path: Path) -> None:
     with ProcessPool([]) as pool:
         record = pool.run_step(plan_of([range(6)], gpus=2), wanted, engines, latency, Cluster(1, 2, 2))
         assert tokens_of(record) == by_torch(3, wanted)
-        newer = engines.with_weights(write_weights(model_of(4), tmp_path, 1), 1)
+        newer = replace(engines, weights=str(write_weights(model_of(4), tmp_path, 1)), weights_version=1)
         learned = pool.run_step(plan_of([range(6)], gpus=2), wanted, newer, latency, Cluster(1, 2, 2), step=1)
         assert tokens_of(learned) == by_torch(4, wanted)
         (actor,) = (p.pid for p in multiprocessing.active_children())

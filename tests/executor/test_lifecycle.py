@@ -323,3 +323,36 @@ def test_the_thread_ends_what_waited_too_long() -> None:
     assert carrier.nobody.wait(20.0)
     holdings.close()
     assert len(holdings) == 0
+
+
+def test_a_thread_that_failed_is_told_of_once_and_the_next_step_has_another_one() -> None:
+    class Failing(Carrier):
+        failed = threading.Event()
+
+        def end(self, actor: int) -> None:
+            if not self.failed.is_set():
+                self.failed.set()
+                raise OSError("nothing can be ended")
+            super().end(actor)
+
+    carrier = Failing()
+    holdings = Holdings(carrier, Lifecycle(keep_s=0.001))
+
+    def step(start_s: float) -> StepRecord:
+        record = StepRecord("run", 0, PLAN, start_s)
+        holdings.begin(record, PLAN, StepRest())
+        left = [(holdings.take(i, Place.of(actor), start_s), actor, start_s) for i, actor in enumerate(PLAN.actors)]
+        holdings.generated(record, left, 0.0)
+        return record
+
+    first = step(0.0)
+    carrier.clock_s = 1.0
+    assert carrier.failed.wait(20.0)
+    with pytest.raises(OSError, match="nothing can be ended"):
+        holdings.settle(first)
+    assert len(holdings) == 2
+    second = step(1.0)
+    carrier.clock_s = 2.0
+    assert carrier.nobody.wait(20.0), "the second step's actors are watched"
+    holdings.settle(second)
+    holdings.close()

@@ -21,9 +21,10 @@ from rlhfless.executor.remote import Lost, Order, RemoteActor, Report
 from rlhfless.executor.wall import WallStep
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.trace import Trace
-from solver import Admission, LatencyModel, Objective, Plan, PlanningError, Workload, known_lengths
+from solver import Admission, Fleet, LatencyModel, MixedCluster, Objective, Plan, PlanningError, Pool, Workload, known_lengths
 from solver.objective import StepRest
-from solver.rules import ActorView
+from solver.replan import Replan
+from solver.rules import ActorView, Decision, StepState
 
 LENGTHS = [3, 9, 1, 14, 6, 22, 2, 17, 11, 5, 8, 30]
 GROUPS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [10, 11]]
@@ -100,6 +101,33 @@ def test_rules_go_on_with_actors_that_were_not_in_the_plan(policy: str) -> None:
         fresh = make_policy(policy, tau=0.5).plan(PlanningInput(step.predicted, step.cluster, step.latency, Objective(0.96)))
         crew = ScriptedCrew(seed, dies=0.03, hangs=0.01, faults=4)
         assert_whole(run(fresh if seed else plan, crew))
+
+
+def test_replanning_knows_actors_of_several_kinds_that_were_not_in_the_plan() -> None:
+    step, kinds = uniform_step(LENGTHS), ("slow", "fast", "slow", "fast")
+    plan = plan_of(GROUPS)
+    plan = replace(plan, actors=tuple(replace(a, kind=kind) for a, kind in zip(plan.actors, kinds, strict=True)))
+    models = {(k, 1): replace(step.latency, kind=k, base_s=s, per_response_s=s / 8) for k, s in (("slow", 0.1), ("fast", 0.05))}
+    cluster = MixedCluster([Pool("slow", 1, 2), Pool("fast", 1, 2)])
+    asked: list[ActorView] = []
+
+    class Watched(Replan):
+        def decide(self, now_s: float, state: StepState) -> list[Decision]:
+            asked.extend(state.actors if len(state.actors) > 1 else ())
+            return super().decide(now_s, state)
+
+    later = 0
+    for seed in range(6):
+        asked.clear()
+        planned = replace(plan, rule=Watched(known_lengths(step.truth), Fleet.of_plan(plan, models), 4.0))
+        crew, record = Mortal({1: Lost("died"), 2: Lost("died")}, seed), StepRecord("run", 0, planned, 0.0)
+        WallStep(planned, step.requests(), crew, models, cluster, record, StepRest(), "reserve", "move", SOON).run()
+        assert_whole(record)
+        assert {e["holder"] for e in events(record, "lost")} == {"actor-1", "actor-2"}
+        gpus = {int(a["holder"].removeprefix("actor-")): tuple(a["gpu_ids"]) for a in record.allocations}
+        assert all(gpus[view.actor] == plan.actors[view.planned].gpu_ids for view in asked)
+        later += sum(view.actor >= len(GROUPS) for view in asked)
+    assert later, "the rule was asked about actors that replaced others"
 
 
 def test_a_given_up_actor_that_goes_on_doubles_nothing() -> None:

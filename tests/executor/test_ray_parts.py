@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import platform
 import queue
+import re
 import sys
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -20,7 +23,7 @@ from rlhfless.engine import torch_process
 from rlhfless.errors import InputError, MissingExtra
 from rlhfless.executor import RayPool, worker
 from rlhfless.executor.ray_clock import boot_id, offset_of
-from rlhfless.executor.ray_cluster import RayCluster
+from rlhfless.executor.ray_cluster import START_TRIES, RayCluster
 from rlhfless.executor.ray_placement import RayNode, place_nodes
 from solver import Cluster, PlanningError
 from solver.admission import Admission
@@ -124,6 +127,36 @@ def test_no_cluster_at_the_address_is_one_sentence() -> None:
     failing = mock.patch.object(ray, "init", side_effect=ConnectionError("nobody there\nand more"))
     with failing, pytest.raises(InputError, match=r"^no Ray cluster at '10.0.0.1:6379' \(nobody there\); name the address"):
         RayCluster("10.0.0.1:6379")
+
+
+def test_a_failure_without_a_message_is_told_by_its_name() -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    failing = mock.patch.object(ray, "init", side_effect=TimeoutError())
+    with failing, pytest.raises(InputError, match=r"^no Ray cluster at '10.0.0.1:6379' \(TimeoutError\); name the address"):
+        RayCluster("10.0.0.1:6379")
+
+
+def test_a_cluster_of_other_versions_is_one_sentence() -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    from ray._private.utils import check_version_info
+
+    def join(**_: object) -> None:
+        check_version_info({"ray_version": "1.13.0", "python_version": "3.7.9"}, "this node", raise_on_mismatch=True)
+
+    mine = rf"Ray {re.escape(ray.__version__)} with Python {platform.python_version()}"
+    said = rf"^the Ray cluster at 'a:1' has Ray 1\.13\.0 with Python 3\.7\.9, this program {mine}; both must agree$"
+    with mock.patch.object(ray, "init", join), pytest.raises(InputError, match=said):
+        RayCluster("a:1")
+
+
+def test_ray_that_cannot_be_started_is_one_sentence_and_leaves_nothing() -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    failing = mock.patch.object(ray, "init", side_effect=Exception("no port is free\nand more"))
+    said = r"^Ray could not be started here \(no port is free\); start one with `ray start --head` and give its address$"
+    with failing as tried, pytest.raises(InputError, match=said):
+        RayCluster(gpus=1)
+    assert not Path(tried.call_args.kwargs["_temp_dir"]).exists()
+    assert tried.call_count == START_TRIES
 
 
 @dataclass

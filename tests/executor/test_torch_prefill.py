@@ -135,7 +135,7 @@ def test_a_prefill_actor_computes_what_is_shared_once(factory: TorchEngineFactor
     with counting(factory.model) as local:  # what a prefix cache in each actor could save at most
         for a in plan.actors:
             factory.compute_prefixes({p: prompts()[p][:-1] for p in a.prompts})
-    assert local.prefill == sum(tree.union_tokens(a.prompts) for a in plan.actors)
+    assert local.prefill == sum(tree.covered(a.prompts, tree.prompt_tokens[list(a.prompts)]).sum() for a in plan.actors)
     assert tree.tokens <= fewer < local.prefill < computed
 
 

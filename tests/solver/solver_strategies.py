@@ -86,3 +86,8 @@ def l40s(**changes: float) -> solver.LatencyModel:
         "base_s": 5.59e-3, "per_response_s": 2.23e-5, "per_kv_token_s": 2.49e-8, "prefill_per_token_s": 1e-5, "start_s": 2.0,
     }  # fmt: skip
     return solver.LatencyModel("l40s", 2, **{**options, **changes})  # type: ignore[arg-type]
+
+
+def first_gpu(cluster: solver.MixedCluster, pool: int) -> int:
+    """Id of the first GPU of a pool."""
+    return sum(p.gpus for p in cluster.pools[:pool])

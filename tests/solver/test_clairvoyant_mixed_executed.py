@@ -10,7 +10,7 @@ import pytest
 from every_schedule import Hand, schedules
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from solver_strategies import latencies, lognormal_workload, workloads
+from solver_strategies import first_gpu, latencies, lognormal_workload, workloads
 
 import solver
 from rlhfless.engine.protocol import Request
@@ -131,7 +131,7 @@ def test_no_executed_plan_of_small_workloads_beats_it(data, kinds, workload, rul
         pool = 0 if k == 0 else 1
         own = np.flatnonzero(actor_of == k)
         if len(own):
-            start = cluster.first_gpu(pool) + (gpus if k == 2 else 0)
+            start = first_gpu(cluster, pool) + (gpus if k == 2 else 0)
             actors.append(
                 solver.ActorPlan(
                     kind, tuple(range(start, start + gpus)), k, tuple(own.tolist()),
@@ -171,7 +171,7 @@ def plan_with_both(workload, cluster, models):
     actors = []
     for pool, (kind, gpus) in enumerate((("l40s", 2), ("h100", 1))):
         for k in range(2):
-            first = cluster.first_gpu(pool) + k * gpus
+            first = first_gpu(cluster, pool) + k * gpus
             own = np.arange(2 * pool + k, len(workload), 4)
             actors.append(
                 solver.ActorPlan(

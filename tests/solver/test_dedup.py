@@ -115,7 +115,7 @@ def test_one_prefill_per_prompt_instead_of_three():
     kept = deduplicate(together, workload, cluster, L40S, learner_node=0)
     assert kept.tokens_after == 16000
     assert {5, 10} <= set(kept.plan.prefill.prompts)  # these two lie on two actors each
-    assert kept.choice.transferred_tokens < found.choice.transferred_tokens
+    assert kept.choice.received_tokens.sum() < found.choice.received_tokens.sum()
     own = deduplicate(together, workload, cluster, L40S)  # GPUs of its own would have to pay for two prompts
     assert (own.how, own.tokens_after) == ("shared in actors", 18000)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mixed_brute_force import EveryMixedPlan, MixedInstance, mixed_instances
-from solver_strategies import l40s, lognormal_workload
+from solver_strategies import first_gpu, l40s, lognormal_workload
 
 import solver
 from solver.cluster import MixedCluster, Pool
@@ -155,19 +155,19 @@ def check_limits(plan: solver.Plan, instance: MixedInstance) -> None:
     for actor in plan.actors:
         pool = next(
             i for i, p in enumerate(cluster.pools)
-            if cluster.first_gpu(i) <= actor.gpu_ids[0] < cluster.first_gpu(i) + p.gpus
+            if first_gpu(cluster, i) <= actor.gpu_ids[0] < first_gpu(cluster, i) + p.gpus
         )  # fmt: skip
         offer = next(o for o in offers if o.pool == pool and o.gpus == len(actor.gpu_ids))
         assert (actor.kind, actor.market, actor.usd_per_gpu_s) == (offer.kind, offer.market, offer.usd_per_gpu_s)
         per_node = cluster.pools[pool].gpus_per_node
-        nodes = {cluster.first_node(pool) + (g - cluster.first_gpu(pool)) // per_node for g in actor.gpu_ids}
+        nodes = {sum(p.nodes for p in cluster.pools[:pool]) + (g - first_gpu(cluster, pool)) // per_node for g in actor.gpu_ids}
         assert nodes == {actor.node}
         assert not used & set(actor.gpu_ids)
         used |= set(actor.gpu_ids)
         assert actor.max_batch == offer.latency.max_batch
         assert all(work.reserved_tokens[i] <= offer.latency.kv_capacity_tokens for i in actor.responses)
     for i, pool in enumerate(cluster.pools):
-        gpus = range(cluster.first_gpu(i), cluster.first_gpu(i) + pool.gpus)
+        gpus = range(first_gpu(cluster, i), first_gpu(cluster, i) + pool.gpus)
         assert sum(actor.prewarmed for actor in plan.actors if actor.gpu_ids[0] in gpus) <= pool.prewarmed
     assert sorted(i for actor in plan.actors for i in actor.responses) == list(range(len(work)))
 

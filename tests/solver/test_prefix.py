@@ -95,7 +95,8 @@ def test_the_tree_holds_every_prefix_once(prompts):
     assert (tree.edge_tokens[1:] > 0).all()
     assert (tree.parent[1:] < np.arange(1, len(tree))).all()
     for a, b in itertools.combinations(range(len(prompts)), 2):
-        assert tree.union_tokens([a, b]) == len({tuple(prompts[i][: n + 1]) for i in (a, b) for n in range(len(prompts[i]))})
+        union = {tuple(prompts[i][: n + 1]) for i in (a, b) for n in range(len(prompts[i]))}
+        assert tree.covered([a, b], tree.prompt_tokens[[a, b]]).sum() == len(union)
     longest = max(map(len, prompts))
     assert tree.distinct_prefixes().tolist() == [len({tuple(p[:n]) for p in prompts}) for n in range(longest + 1)]
     counts = tree.below(np.ones(len(prompts)))
@@ -113,7 +114,8 @@ def test_covered_tokens_are_the_distinct_prefixes(prompts, random):
     assert covered.sum() == len(by_hand)
     assert (covered <= tree.edge_tokens).all()
     whole = tree.covered(some, [len(prompts[i]) for i in some])
-    assert (whole == np.where(tree.passed(some), tree.edge_tokens, 0)).all()
+    assert whole.sum() == len({tuple(prompts[i][:n]) for i in some for n in range(1, len(prompts[i]) + 1)})
+    assert ((whole == tree.edge_tokens) | (whole == 0)).all()
 
 
 def test_two_prompts_that_share_a_token():
@@ -199,8 +201,9 @@ def test_a_choice_keeps_its_promises(problem, whole, max_batch):
     assert all(whole_edge[tree.parent[v]] for v in np.flatnonzero(inside) if v)  # closed: all tokens before it are there
     leaves = sum(not inside[tree.parent == v].any() for v in np.flatnonzero(inside))
     assert max_batch is None or leaves <= max_batch
+    covered = tree.down(choice.node_tokens)[tree.node_of].astype(int)  # of each prompt, computed once
     for i in choice.prompts:
-        assert choice.covered_tokens[i] == len(prompts[i]) > 0
+        assert covered[i] == len(prompts[i]) > 0
         assert choice.receives[:, i].any()
     assert not (choice.receives & (np.array(counts) == 0)).any()
     rule = fixed_length_rule(tree, counts, costs, max_batch=max_batch or 99, **options)
@@ -216,9 +219,7 @@ def test_a_choice_keeps_its_promises(problem, whole, max_batch):
         assert tree.covered(np.arange(len(prompts)), row).sum() == received_tokens
     assert (tree.covered(np.arange(len(prompts)), given.max(axis=0)) == choice.node_tokens).all()
     if not whole:
-        received = [{tuple(prompts[i][: n + 1]) for i in range(len(prompts)) for n in range(choice.covered_tokens[i])}] * len(
-            counts
-        )
+        received = [{tuple(prompts[i][: n + 1]) for i in range(len(prompts)) for n in range(covered[i])}] * len(counts)
         if not costs.transfer_base_s and not costs.transfer_per_token_s:
             useful = [{v for v in r if any(k and tuple(p[: len(v)]) == v for p, k in zip(prompts, row, strict=True))}
                       for r, row in zip(received, counts, strict=True)]  # fmt: skip

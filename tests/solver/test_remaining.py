@@ -90,15 +90,15 @@ def test_known_lengths_are_certain(true, age):
     np.testing.assert_allclose(forecast.most_tokens(everyone, tokens), left)
     np.testing.assert_array_equal(forecast.survival(everyone, tokens, tokens + left - 1), 1.0)
     np.testing.assert_array_equal(forecast.survival(everyone, tokens, tokens + left), 0.0)
-    np.testing.assert_allclose(forecast.expected_alive(everyone, tokens, [0, 5]), [len(true), (left > 5).sum()])
     exact = [np.sqrt(2e-5 + 3e-8 * (10 + np.arange(age, age + n))).sum() for n in left]
     np.testing.assert_allclose(forecast.root_load(everyone, tokens, 2e-5, 3e-8), exact, rtol=1e-4)
     np.testing.assert_allclose(forecast.root_load(everyone, tokens, 2e-5, 0.0), np.sqrt(2e-5) * left)
 
 
-def test_expected_alive_adds_up_the_survivals():
+def test_survivals_add_up_to_the_responses_that_are_expected_alive():
     table = from_samples([[10, 30], [100]], workload([1, 1, 1], [0, 0, 1]), pool_samples=0.0)
-    np.testing.assert_allclose(table.expected_alive(np.arange(3), np.zeros(3), [0, 15, 50]), [3, 2, 1])
+    alive = [table.survival(np.arange(3), np.zeros(3), np.full(3, tokens)).sum() for tokens in (0, 15, 50)]
+    np.testing.assert_allclose(alive, [3, 2, 1])
 
 
 def test_own_samples_come_before_the_pool_and_the_pool_says_what_outlives_them():

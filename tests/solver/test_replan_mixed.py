@@ -133,6 +133,17 @@ def test_the_survivor_goes_to_the_fast_actor_and_the_dear_actor_is_given_back():
         assert links.leaving == {leaving}
 
 
+def test_an_actor_in_place_of_a_lost_one_is_judged_as_that_one():
+    """Whatever its own index, which no plan knows."""
+    state, forecast = state_of([list(range(10)), list(range(10, 14)), [14, 15]], 100), known([390, *[110] * 15])
+    moves = replan(state, forecast, fleet("sfs"), 30.0)
+    assert 1 in {m.to_actor for m in moves}
+    slow, fast, lone = state.actors
+    later = replace(state, actors=(slow, lone, replace(fast, actor=7, replaces=1)))
+    renamed = [replace(m, to_actor=7) if m.to_actor == 1 else m for m in moves]
+    assert replan(later, forecast, fleet("sfs"), 30.0) == renamed
+
+
 def plan_on_two_kinds(seed: int):
     """A random split on two kinds: the fast actors have work left over for nobody, the slow ones the longest responses."""
     rng = np.random.default_rng(seed)
