@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import threading
+from pathlib import Path
 
 import pytest
 from log_samples import HOSTILE, log
 
+from rlhfless.latency import read_profile, save_profile
 from rlhfless.widgets import Settings, explore
 from rlhfless.widgets.explorer import Explorer
 
@@ -90,6 +92,23 @@ def test_another_gpu_kind_brings_its_sizes_and_list_price(explorer: Explorer) ->
     explorer.kind.value = "cpu · " + next(k.split(" · ")[1] for k in explorer.kind.options if k.startswith("cpu"))
     assert explorer.wait(60)
     assert explorer.settings.profile == "cpu-tiny-qwen2"
+
+
+@pytest.mark.parametrize("kind", ["cpu", "mi300x"])
+def test_a_profile_file_is_chosen_like_a_shipped_one(kind: str, tmp_path: Path) -> None:
+    path = save_profile(tmp_path / "mine.json", {**read_profile("cpu-tiny-qwen2"), "kind": kind})
+    explorer = explore(log(), profile=path, gpus=8, usd_per_gpu_hour=1.25)
+    assert explorer.wait(60)
+    assert (explorer.error, explorer.settings.profile) == (None, str(path))
+    own = explorer.kind.value
+    explorer.kind.value = "h100 · Qwen2.5-3B"
+    assert explorer.wait(60)
+    assert explorer.settings.profile.startswith("h100-qwen2.5-3b-tp")
+    explorer.kind.value = own
+    assert explorer.wait(60)
+    assert (explorer.error, explorer.settings.profile) == (None, str(path))
+    listed = {"cpu": 0.0, "mi300x": 6.88}[kind]
+    assert explorer.settings.usd_per_gpu_hour == pytest.approx(listed), "a kind without a list price keeps what was paid"
 
 
 def test_settings_that_fit_no_actor_are_said_and_the_next_move_goes_on(explorer: Explorer) -> None:
