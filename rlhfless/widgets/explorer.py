@@ -8,7 +8,6 @@ is still of an earlier request is grey.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from rlhfless.widgets import pieces
 from rlhfless.widgets.explorer_parts import actors_table, plane, response_html
 from rlhfless.widgets.latest import Latest, Newest
 from rlhfless.widgets.panes import Panes
-from rlhfless.widgets.settings import PREDICTORS, Settings, latency_of, models
+from rlhfless.widgets.settings import PREDICTORS, Settings, changed, latency_of, models
 from rlhfless.widgets.what_if import Alternatives, Planned, WhatIf
 from solver.errors import PlanningError
 
@@ -232,8 +231,8 @@ def explore(
 
     Raises:
         TraceError: the log cannot be read, holds several runs, or has no such step.
-        InputError: a setting is of another type or out of its range.
+        InputError: there is no such setting, or one is of another type or out of its range.
         ProfileError: there is no such profile, or its file is broken.
     """
     what_if = WhatIf(trace, step)
-    return Explorer(what_if, replace(what_if.default if settings is None else settings, **changes))
+    return Explorer(what_if, changed(what_if.default if settings is None else settings, changes))

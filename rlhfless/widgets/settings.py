@@ -9,7 +9,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from numbers import Integral, Real
 from typing import Any
@@ -116,13 +116,12 @@ class Settings:
         Raises:
             InputError: the text is no JSON object, has other names, or a value is wrong.
         """
-        names = [field.name for field in fields(cls)]
         try:
             given = json.loads(text)
         except (TypeError, ValueError):
             given = None
-        if not isinstance(given, dict) or not set(given) <= set(names):
-            raise InputError(f"these are no settings; a JSON object with {', '.join(names)} is needed")
+        if not isinstance(given, dict) or not set(given) <= set(KINDS):
+            raise InputError(f"these are no settings; a JSON object with {', '.join(KINDS)} is needed")
         return cls(**given)
 
     def to_python(self, source: str, step: int) -> str:
@@ -140,6 +139,20 @@ class Settings:
             "others = what_if.alternatives(planned)\n"
             "print(planned.plan)\nprint(planned.actors)\nprint(others.results)\n"
         )
+
+
+def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """The settings with single ones of them changed.
+
+    Raises:
+        InputError: they are no settings, a name is no setting's, or a value is wrong.
+    """
+    if not isinstance(settings, Settings):
+        raise InputError(f"settings is a {type(settings).__name__}; Settings(...) is needed, or single settings such as gpus=8")
+    unknown = [name for name in changes if name not in KINDS]
+    if unknown:
+        raise InputError(f"there is no setting {unknown[0]!r}; they are {', '.join(KINDS)}")
+    return replace(settings, **changes)
 
 
 @lru_cache(maxsize=32)

@@ -6,11 +6,13 @@ import json
 import re
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from log_samples import HOSTILE, log
 
-from rlhfless.latency import read_profile, save_profile
+from rlhfless.errors import InputError
+from rlhfless.latency import ProfileError, read_profile, save_profile
 from rlhfless.widgets import Settings, explore
 from rlhfless.widgets.explorer import Explorer
 
@@ -109,6 +111,22 @@ def test_a_profile_file_is_chosen_like_a_shipped_one(kind: str, tmp_path: Path) 
     assert (explorer.error, explorer.settings.profile) == (None, str(path))
     listed = {"cpu": 0.0, "mi300x": 6.88}[kind]
     assert explorer.settings.usd_per_gpu_hour == pytest.approx(listed), "a kind without a list price keeps what was paid"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"gpu": 8}, "there is no setting 'gpu'; they are profile, gpus, time_weight"),
+        ({"gpus": 0}, "gpus is 0; 1 to 8, or a multiple of 8, is needed"),
+        ({"settings": {"gpus": 8}}, r"settings is a dict; Settings\(...\) is needed, or single settings such as gpus=8"),
+        ({"settings": "cpu-tiny-qwen2"}, "settings is a str; "),
+        ({"profile": "h100"}, "there is no latency profile 'h100'; the names are: cpu-tiny-qwen2, "),
+        ({"profile": "mine.json"}, r"there is no profile file mine\.json; give an existing \.json file or one of"),
+    ],
+)
+def test_what_is_no_setting_is_refused_in_a_sentence(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises((InputError, ProfileError), match=said):
+        explore(log(), **wrong)
 
 
 def test_settings_that_fit_no_actor_are_said_and_the_next_move_goes_on(explorer: Explorer) -> None:

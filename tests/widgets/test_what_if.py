@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -139,9 +140,39 @@ def test_a_gpu_kind_without_a_list_price_asks_for_one(tmp_path: Path) -> None:
     assert Settings(path, usd_per_gpu_hour=3.0).setting.cluster.usd_per_gpu_hour == 3.0
 
 
-def test_a_step_that_is_not_there_is_refused() -> None:
-    with pytest.raises(TraceError, match="no step 9; its steps are 0 to 2"):
-        WhatIf(log(), 9)
+@pytest.mark.parametrize("step", [9, -1, 1.5, "last", [1]])
+def test_a_step_that_is_not_there_is_refused(step: int) -> None:
+    with pytest.raises(TraceError, match=f"no step {re.escape(repr(step))}; its steps are 0 to 2"):
+        WhatIf(log(), step)
+
+
+@pytest.mark.parametrize("source", [None, 3, ["a/trace"], {"a": 1}])
+def test_what_is_no_log_is_refused(source: str) -> None:
+    with pytest.raises(TraceError, match=f"^{re.escape(repr(source))} is no log; a trace, a frame of rollouts or the path"):
+        WhatIf(source)
+
+
+@pytest.mark.parametrize("limit", [0, -5, "long", 2.5])
+def test_a_response_limit_that_is_none_is_refused(limit: int) -> None:
+    with pytest.raises(InputError, match=f"response_limit is {limit!r}; a whole number above 0 is needed"):
+        WhatIf(log(), response_limit=limit)
+
+
+def test_an_empty_selection_and_one_step_alone() -> None:
+    rows = log().rollouts
+    with pytest.raises(TraceError, match="the log has no rows; at least one response is needed"):
+        WhatIf(rows[rows["step"] == 9])
+    alone = WhatIf(rows[rows["step"] == 0])
+    assert (alone.steps, len(alone.plan(CPU).trace.rollouts)) == ([0], 48), "nothing earlier: it is planned all the same"
+
+
+def test_methods_say_what_they_need(what_if: WhatIf) -> None:
+    with pytest.raises(InputError, match=r"settings is a dict; Settings\(...\) is needed"):
+        what_if.plan({"gpus": 8})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="predictor 'ewma' is unknown; choose one of last visit"):
+        what_if.logged("ewma")
+    with pytest.raises(InputError, match=r"Settings is no plan of a step; what WhatIf\.plan returns is needed"):
+        what_if.alternatives(CPU)  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_planned_says_why() -> None:
