@@ -126,7 +126,7 @@ def live(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -> Li
         source: a ``Trainer``, or an ``Executor``. work: plans with their requests, for an executor.
 
     Raises:
-        TypeError: ``source`` is neither, or an executor comes without work.
+        TypeError: ``source`` is neither, or an executor comes without work or with something else.
     """
     run = getattr(getattr(source, "watch", None), "__self__", None)  # who watches it already
     if not isinstance(run, LiveRun) or (work and not _goes_on(run, work)):

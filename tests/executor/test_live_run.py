@@ -251,6 +251,11 @@ def test_what_cannot_be_run_is_refused() -> None:
         steps_of("a trace")
     with pytest.raises(TypeError, match=r"give a list of \(plan, requests\)"):
         steps_of(executor())
+    with pytest.raises(TypeError, match=r"give a list of \(plan, requests\)"):
+        steps_of(executor(), PLAN)  # type: ignore[arg-type]
+    for work in ([PLAN], list(WORK[0]), [(STEP.requests(), PLAN)]):
+        with pytest.raises(TypeError, match=r"^work\[0\] is no pair of a Plan and its requests; a list"):
+            live(executor(), work)  # type: ignore[arg-type]
 
 
 def test_a_cell_that_is_run_again_shows_the_same_run() -> None:
