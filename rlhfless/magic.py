@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import shlex
+from pathlib import Path
 from typing import Any
 
 from rlhfless.errors import InputError
@@ -43,10 +44,14 @@ def report_of(line: str) -> ReportFrame:
     """
     from rlhfless.report import report_html
 
-    words = shlex.split(line)
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        raise InputError(f'%rlhfless {line}: a quote is not closed; write a path with quotes in it as "it\'s.csv"') from None
     if len(words) != 1:
         raise InputError(f"%rlhfless takes one path of a trace or a log, not {len(words)}: %rlhfless out/run")
-    return ReportFrame(report_html(words[0]), f"Report of {words[0]}")
+    path = Path(words[0]).expanduser()
+    return ReportFrame(report_html(path), f"Report of {words[0]}")
 
 
 def register(ipython: Any) -> None:

@@ -53,3 +53,11 @@ def test_lines_that_are_no_path_are_refused(tmp_path: Path) -> None:
         report_of("")
     with pytest.raises(TraceError, match="there is no such file"):
         report_of(str(tmp_path / "none.csv"))
+    with pytest.raises(InputError, match=r"%rlhfless it's\.csv: a quote is not closed; write a path with quotes"):
+        report_of("it's.csv")
+
+
+def test_a_path_may_begin_at_home_and_have_quotes(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(log.parent))
+    log.rename(log.with_name("it's.csv"))
+    assert "RLHFless report" in report_of('~/"it\'s.csv"').page

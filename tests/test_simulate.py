@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.errors import InputError
+from rlhfless.scheduling import PlanningInput, PolicyError, make_policy
 from rlhfless.simulate import Setting, logged_steps, simulate
 from rlhfless.trace import TraceError, allocation_metrics, read_trace, validate
 from solver import Cluster, LatencyModel, Plan, PlanningError, StepRest
@@ -182,6 +184,26 @@ def test_several_runs_and_lengths_above_the_limit_are_refused():
         simulate(pd.concat([log(run="a"), log(run="b")]), SETTING, ["static"])
     with pytest.raises(TraceError, match=r"above the response limit of 10; raise the limit"):
         simulate(log(), replace(SETTING, response_limit=10), ["static"])
+
+
+@pytest.mark.parametrize("steps", [[], [99]])
+def test_a_selection_without_steps_is_refused(steps):
+    with pytest.raises(TraceError, match="there is no step to simulate; choose steps that the log has"):
+        simulate(log(), SETTING, ["static"], steps=steps)
+
+
+def test_what_is_no_log_no_setting_and_no_policy_is_refused_in_a_sentence():
+    with pytest.raises(TraceError, match="the log has no rows; at least one response is needed"):
+        simulate(log().iloc[:0], SETTING, ["static"])
+    with pytest.raises(TraceError, match="rollouts is a str; a frame is needed, as read_rollouts reads it"):
+        simulate("out/run", SETTING, ["static"])
+    with pytest.raises(InputError, match=r"setting is a Cluster; a Setting is needed, which Settings\(...\) has as \.setting"):
+        simulate(log(), SETTING.cluster, ["static"])
+    for policies in ([], "static"):
+        with pytest.raises(PolicyError, match=f"policies is {re.escape(repr(policies))}; a list of at least one is needed"):
+            simulate(log(), SETTING, policies)
+    with pytest.raises(PolicyError, match="policy 'statik' is unknown; choose from static, "):
+        simulate(log(), SETTING, ["statik"])
 
 
 @pytest.mark.parametrize("limit", [0, -3])

@@ -90,6 +90,8 @@ def timeline_info(
             missing = f"There is no step {step}; " + (
                 f"the steps are {steps[0]} to {steps[-1]}." if steps else "no step at all."
             )
+        elif run not in trace.runs:
+            missing = f"There is no run {run}; the runs are {', '.join(trace.runs[:3])}{' and others' * (len(trace.runs) > 3)}."
         none, nan = pd.DataFrame(), float("nan")
         return TimelineInfo(run, step, 0.0, (), (), none, none, none, none, nan, nan, nan, nan, missing=missing)
     start_s = float(recorded["start_s"].min())

@@ -14,14 +14,15 @@ import pandas as pd
 
 from rlhfless.engine.disturbed import DisturbedEngines
 from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.errors import InputError
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.actors import EngineFactory
 from rlhfless.executor.node_links import NodeLinks
 from rlhfless.predict import Predictor
-from rlhfless.scheduling import SchedulingPolicy, make_policy
+from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
 from rlhfless.simulate.results import Simulation
 from rlhfless.simulate.steps import LoggedStep, Setting, logged_steps
-from rlhfless.trace import Trace, step_metrics
+from rlhfless.trace import Trace, TraceError, step_metrics
 from solver.clairvoyant import ClairvoyantBound, clairvoyant_bound
 
 
@@ -41,10 +42,13 @@ def simulate(
         on_step: called with every step that is done under all policies (for progress bars).
 
     Raises:
-        TraceError: the log holds several runs, or a response above the limit.
+        TraceError: the log holds no rows, several runs, none of ``steps``, or a response above the limit.
+        InputError: it is no setting.
         PlanningError: a step cannot be planned on this cluster.
-        PolicyError: a policy is unknown.
+        PolicyError: a policy is unknown, or there is none.
     """
+    if not isinstance(setting, Setting):
+        raise InputError(f"setting is a {type(setting).__name__}; a Setting is needed, which Settings(...) has as .setting")
     logged = logged_steps(rollouts, predictor, setting.response_limit, setting.reference_answer_tokens, steps)
     return simulate_steps(logged, setting, policies, on_step)
 
@@ -56,6 +60,8 @@ def simulate_steps(
     on_step: Callable[[int], object] | None = None,
 ) -> Simulation:
     """``simulate`` of steps that are predicted already, in another setting for example; the same policies and exceptions."""
+    if isinstance(policies, str) or not policies:
+        raise PolicyError(f"policies is {policies!r}; a list of at least one is needed, such as ['static', 'solver']")
     chosen = [
         make_policy(p, tau=setting.tau, static_actors=setting.static_actors, hold=setting.hold) if isinstance(p, str) else p
         for p in policies
@@ -102,6 +108,8 @@ def simulate_steps(
             )
         if on_step is not None:
             on_step(logged.step)
+    if not seen:
+        raise TraceError("there is no step to simulate; choose steps that the log has")
     traces = {p.name: trace_of(records[p.name], setting, p.name) for p in chosen}
     measured = pd.concat([step_metrics(trace).assign(policy=name) for name, trace in traces.items()], ignore_index=True)
     columns = ["policy", "step", "actors", "gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]

@@ -114,8 +114,12 @@ def logged_steps(
         steps: only these; all when None. Steps that are left out are history all the same.
 
     Raises:
-        TraceError: the log holds several runs, or a response above the limit.
+        TraceError: the log holds no rows, several runs, or a response above the limit.
     """
+    if not isinstance(rollouts, pd.DataFrame):
+        raise TraceError(f"rollouts is a {type(rollouts).__name__}; a frame is needed, as read_rollouts reads it")
+    if rollouts.empty:
+        raise TraceError("the log has no rows; at least one response is needed")
     runs = rollouts["run"].unique()
     if len(runs) > 1:
         raise TraceError(f"the log holds {len(runs)} runs ({', '.join(map(str, runs))}); select one by its column 'run'")

@@ -139,6 +139,8 @@ def read_rollouts(path: str | Path) -> pd.DataFrame:
 def load(folder: Path) -> tuple[dict[str, Any], dict[str, pd.DataFrame], list[dict[str, Any]]]:
     """meta.json, the tables and the plans of a trace folder, completed steps only, not yet validated."""
     meta_path = folder / "meta.json"
+    if not folder.exists():
+        raise TraceError(f"{folder}: there is no such folder; a trace folder is needed")
     if not meta_path.is_file():
         hint = f"to read its {'rollouts.parquet'!r} alone, name that file" if (folder / "rollouts.parquet").exists() else ""
         raise TraceError(f"{folder}: is no complete trace, it has no meta.json; {hint or 'a trace folder is needed'}")

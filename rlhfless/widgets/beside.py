@@ -6,11 +6,12 @@ Knows traces; nothing of widgets or figures. The first is what the others are co
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 
-from rlhfless.trace import Trace, TraceError, step_metrics
+from rlhfless.trace import Trace, TraceError, read_trace, step_metrics
 
 SUMS = ("time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd")
 LESS_IS_BETTER = (*SUMS, "idle_share")
@@ -37,15 +38,45 @@ class Compared(NamedTuple):
     differs: dict[str, list[str]]
 
 
-def compared(traces: Mapping[str, Trace], step: int | None = None) -> Compared:
+def trace_given(given: Trace | str | Path, name: str = "") -> Trace:
+    """A trace that is given, or its folder's.
+
+    Args:
+        name: what the user calls it, for messages.
+
+    Raises:
+        TraceError: it is neither, or cannot be read.
+    """
+    if isinstance(given, Trace):
+        return given
+    if isinstance(given, str | Path):
+        return read_trace(given)
+    raise TraceError(
+        f"{name}{': ' if name else ''}a {type(given).__name__} is no trace; a Trace or the path of a trace folder is needed"
+    )
+
+
+def traces_given(given: Mapping[str, Trace | str | Path]) -> dict[str, Trace]:
+    """Name to trace, of traces and folders.
+
+    Raises:
+        TraceError: they have no names, or one is no trace.
+    """
+    if not isinstance(given, Mapping):
+        raise TraceError(f"{type(given).__name__} names no runs; a mapping from names to traces is needed")
+    return {name: trace_given(one, str(name)) for name, one in given.items()}
+
+
+def compared(traces: Mapping[str, Trace | str | Path], step: int | None = None) -> Compared:
     """Numbers of several traces beside each other.
 
     Args:
-        traces: name to trace; each of one run. step: this one alone; all steps that they share when None.
+        traces: name to trace or trace folder; each of one run. step: this one alone; all steps that they share when None.
 
     Raises:
-        TraceError: there is none, one holds several runs, or they share no step.
+        TraceError: there is none, one is no trace or holds several runs, or they share no step.
     """
+    traces = traces_given(traces)
     if not traces:
         raise TraceError("there are no traces to compare; at least one is needed")
     for trace in traces.values():
@@ -53,7 +84,7 @@ def compared(traces: Mapping[str, Trace], step: int | None = None) -> Compared:
     steps = sorted(set.intersection(*(set(trace.steps) for trace in traces.values())))
     steps = steps if step is None else [one for one in steps if one == step]
     if not steps:
-        what = "no step" if step is None else f"no step {step}"
+        what = "no step" if step is None else f"no step {step!r:.80}"
         raise TraceError(f"the traces share {what}; give runs of the same steps")
     rows = {}
     for name, trace in traces.items():

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import ipywidgets as widgets
 import pandas as pd
 
 from rlhfless.plots import plot_plane, plot_timelines
 from rlhfless.plots.style import number, signed_share
-from rlhfless.trace import Trace, TraceError, read_trace
+from rlhfless.trace import Trace
 from rlhfless.widgets import pieces
-from rlhfless.widgets.beside import Compared, compared
+from rlhfless.widgets.beside import Compared, compared, traces_given
 from rlhfless.widgets.panes import Panes
 
 ROWS = ((("numbers", 1),), (("plane", 1),), (("timelines", 1),))  # names are long: a legend needs the whole width
@@ -89,7 +88,4 @@ def compare(traces: Mapping[str, Trace | str | Path]) -> Comparison:
     Raises:
         TraceError: one is no trace or holds several runs, or they share no step.
     """
-    if not isinstance(traces, Mapping):
-        raise TraceError(f"{type(traces).__name__} names no runs; a mapping from names to traces is needed")
-    read: dict[str, Any] = {name: one if isinstance(one, Trace) else read_trace(one) for name, one in traces.items()}
-    return Comparison(read)
+    return Comparison(traces_given(traces))

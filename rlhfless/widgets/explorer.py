@@ -7,7 +7,7 @@ is still of an earlier request is grey.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import ipywidgets as widgets
 import pandas as pd
 
 from rlhfless.errors import InputError
-from rlhfless.latency import usd_per_gpu_hour
+from rlhfless.latency import PriceError, usd_per_gpu_hour
 from rlhfless.plots import plot_responses, plot_timeline
 from rlhfless.plots.style import number
 from rlhfless.trace import Trace
@@ -23,7 +23,7 @@ from rlhfless.widgets import pieces
 from rlhfless.widgets.explorer_parts import actors_table, plane, response_html
 from rlhfless.widgets.latest import Latest, Newest
 from rlhfless.widgets.panes import Panes
-from rlhfless.widgets.settings import PREDICTORS, Settings, latency_of, models
+from rlhfless.widgets.settings import PREDICTORS, Settings, changed, latency_of, models
 from rlhfless.widgets.what_if import Alternatives, Planned, WhatIf
 from solver.errors import PlanningError
 
@@ -59,7 +59,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         self._requests = 0
         self._listening = True
         self.panes = Panes(ROWS, HTML, on_click=self._clicked, on_choice=self._chosen)
-        self._models = models()
+        self._models = models(settings.profile)
         self._make_controls()
         self._latest: Latest[tuple[int, dict[str, Any]]] = Latest(self._work, self._failed)
         grid = widgets.Layout(grid_template_columns=f"repeat(auto-fill, {WIDE})", grid_gap="2px 10px")
@@ -97,13 +97,14 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
             control.observe(self._changed, "value")
 
     def _kind_changed(self, change: dict[str, Any]) -> None:
-        """Another kind has other sizes of actors and another list price: all of it is one request."""
+        """Another kind has other sizes of actors and another list price, if there is one: all of it is one request."""
         sizes = self._models[change["new"]]
         self._listening = False
         per_actor = self.per_actor.value if self.per_actor.value in sizes else min(sizes)
         self.per_actor.options = sorted(sizes)
         self.per_actor.value = per_actor
-        self.price.value = usd_per_gpu_hour(latency_of(sizes[per_actor]).kind)
+        with suppress(PriceError):
+            self.price.value = usd_per_gpu_hour(latency_of(sizes[per_actor]).kind)
         self._listening = True
         self._changed(change)
 
@@ -230,7 +231,8 @@ def explore(
 
     Raises:
         TraceError: the log cannot be read, holds several runs, or has no such step.
-        InputError: a setting is out of its range.
+        InputError: there is no such setting, or one is of another type or out of its range.
+        ProfileError: there is no such profile, or its file is broken.
     """
     what_if = WhatIf(trace, step)
-    return Explorer(what_if, replace(what_if.default if settings is None else settings, **changes))
+    return Explorer(what_if, changed(what_if.default if settings is None else settings, changes))

@@ -3,7 +3,7 @@
 Knows steps under way and how to end them; nothing of widgets or figures. Steps run in a thread. A stop takes effect at the next
 completed response, as an interrupt would: the steps before it stand, and of a training run nothing else has happened. A pause
 holds a step where it is on the virtual clock; actors of a pool decode on, so there it takes effect between steps. Whoever
-looks is told in the run's own thread: while it runs, so seldom that looks and drawings take about ``SHARE`` of the time between
+looks is told by one thread at a time: while it runs, so seldom that looks and drawings take about ``SHARE`` of the time between
 them. Not limited, because they come once per step or button, are the row of ``table`` and the look after a change of state.
 """
 
@@ -31,7 +31,8 @@ from solver.errors import PlanningError
 SHARE, OFTEN_S = 0.01, 0.5
 """After a look that took t seconds the next one comes no sooner than t / SHARE, and OFTEN_S, later."""
 GENERATES = ("decode", "prefill")
-STATES = ("ready", "running", "paused", "stopped", "done", "failed")
+UNDER_WAY = ("running", "paused")
+STATES = ("ready", *UNDER_WAY, "stopped", "done", "failed")
 
 
 class RunStopped(KeyboardInterrupt):
@@ -61,7 +62,7 @@ class LiveRun:
         table: one row per complete step: ``step, time_s, gpu_seconds, idle_gpu_seconds, cost_usd, actors, mean_reward,
             mean_response_tokens``, and of generation alone ``generation_gpu_seconds, static_gpu_seconds, static_cost_usd``.
         look: at the step under way, or None. error: what made it fail, or None.
-        on_change: called in the run's thread whenever something changed; it may draw. Once it fails it is None.
+        on_change: called whenever something changed, by one thread at a time; it may draw. Once it fails it is None.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -75,6 +76,8 @@ class LiveRun:
         self._goes = threading.Event()
         self._stops = False
         self._thread: threading.Thread | None = None
+        self._changing = threading.Lock()  # buttons and the run's thread decide on the state one after the other
+        self._telling = threading.RLock()  # and tell of it so, hence the last one that is told shows the newest
         self._next_look = 0.0
         steps.watch = self._watch
 
@@ -82,21 +85,28 @@ class LiveRun:
 
     def run(self) -> None:
         """Start, or go on after a pause or a stop. Nothing happens where it runs already or no step is left."""
-        self._goes.set()
-        if self._thread is not None and self._thread.is_alive():
-            self._set("running")
-        elif self.steps.left():
-            self._stops, self.error, self.rest = False, None, None  # a step that was ended is run again, whole
-            self._next_look = time.monotonic() + OFTEN_S
-            self._thread = threading.Thread(target=self._run, name="rlhfless-live", daemon=True)
-            self._set("running")
-            self._thread.start()
+        with self._changing:
+            if self.state in UNDER_WAY:
+                self.state = "running"
+            elif self.steps.left():
+                self._stops, self.error, self.rest = False, None, None  # a step that was ended is run again, whole
+                self._next_look = time.monotonic() + OFTEN_S
+                self.state = "running"
+                self._thread = threading.Thread(target=self._run, args=(self._thread,), name="rlhfless-live", daemon=True)
+                self._thread.start()
+            else:
+                return
+            self._goes.set()
+        self._tell()
 
     def pause(self) -> None:
         """Hold the run; ``run`` goes on. Nothing happens where it does not run."""
-        if self.state == "running":
+        with self._changing:
+            if self.state != "running":
+                return
             self._goes.clear()
-            self._set("paused")
+            self.state = "paused"
+        self._tell()
 
     def stop(self, timeout_s: float | None = 60.0) -> None:
         """End the step under way and wait until it has ended.
@@ -124,7 +134,9 @@ class LiveRun:
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run(self, before: threading.Thread | None) -> None:
+        if before is not None:
+            before.join()  # its state has ended, and it may still be drawing that
         try:
             while self.steps.left():
                 self._hold()
@@ -133,14 +145,14 @@ class LiveRun:
                 self.table = pd.concat([self.table, row_of(done, self.steps.setting())], ignore_index=True)
                 self.look = None
                 self._show(None)
-            self._set("done")
+            self._end("done")
         except RunStopped as error:
             self._keep_rest(error)
-            self._set("stopped")
+            self._end("stopped")
         except BaseException as error:  # shown where the run is looked at, as no cell waits for this thread
             self.error = error
             self._keep_rest(error)
-            self._set("failed")
+            self._end("failed")
 
     def _keep_rest(self, error: BaseException) -> None:
         self.rest = self.steps.interrupted(error)
@@ -164,21 +176,23 @@ class LiveRun:
             self._tell(progress)
             self._next_look = time.monotonic() + max(OFTEN_S, (time.monotonic() - now) / SHARE)
 
-    def _set(self, state: str) -> None:
-        self.state = state
+    def _end(self, state: str) -> None:
+        with self._changing:
+            self.state = state
         self._tell()
 
     def _tell(self, progress: StepProgress | None = None) -> None:
         """Have the run looked at. A view that fails stands still from then on: it cannot break what it shows."""
-        if self.on_change is None:
-            return
-        try:
-            if progress is not None:
-                self.look = look_of(progress)
-            self.on_change()
-        except Exception:
-            self.on_change = None
-            logging.getLogger(__name__).exception("the view of a run failed and stands still; the run goes on")
+        with self._telling:
+            if self.on_change is None:
+                return
+            try:
+                if progress is not None:
+                    self.look = look_of(progress)
+                self.on_change()
+            except Exception:
+                self.on_change = None
+                logging.getLogger(__name__).exception("the view of a run failed and stands still; the run goes on")
 
 
 def look_of(progress: StepProgress) -> Look:

@@ -122,11 +122,14 @@ def steps_of(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -
     """What ``live`` runs: the steps that are left of a trainer, or plans with their requests on an executor.
 
     Raises:
-        TypeError: ``source`` is neither, or an executor comes without work.
+        TypeError: ``source`` is neither, or an executor comes without work or with something else.
     """
     if isinstance(source, Executor):
-        if not work:
+        if not isinstance(work, Sequence) or not work:
             raise TypeError("an executor runs what it is given; give a list of (plan, requests) too")
+        for i, one in enumerate(work):
+            if not (isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[0], Plan)):
+                raise TypeError(f"work[{i}] is no pair of a Plan and its requests; a list of (plan, requests) is needed")
         return ExecutorSteps(source, work)
     if hasattr(source, "step") and hasattr(source, "config") and hasattr(source, "next_step"):
         return TrainerSteps(source)

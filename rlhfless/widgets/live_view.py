@@ -16,7 +16,7 @@ from rlhfless.plots import plot_curves, plot_timeline
 from rlhfless.plots.style import message_figure, number, signed_share
 from rlhfless.trace import Trace, step_metrics
 from rlhfless.widgets import pieces
-from rlhfless.widgets.live_run import GENERATES, LiveRun
+from rlhfless.widgets.live_run import GENERATES, UNDER_WAY, LiveRun
 from rlhfless.widgets.live_steps import steps_of
 from rlhfless.widgets.panes import Panes
 from solver.plan import Plan
@@ -57,7 +57,7 @@ class LiveView(widgets.VBox):  # type: ignore[misc]
     def refresh(self) -> None:
         """Show the run as it is now."""
         run = self.run
-        running, left = run.state in ("running", "paused"), run.steps.left()
+        running, left = run.state in UNDER_WAY, run.steps.left()
         self._buttons["run"].disabled = run.state == "running" or not (running or left)
         self._buttons["pause"].disabled = run.state != "running"
         self._buttons["stop"].disabled = not running
@@ -126,7 +126,7 @@ def live(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -> Li
         source: a ``Trainer``, or an ``Executor``. work: plans with their requests, for an executor.
 
     Raises:
-        TypeError: ``source`` is neither, or an executor comes without work.
+        TypeError: ``source`` is neither, or an executor comes without work or with something else.
     """
     run = getattr(getattr(source, "watch", None), "__self__", None)  # who watches it already
     if not isinstance(run, LiveRun) or (work and not _goes_on(run, work)):
@@ -138,4 +138,4 @@ def _goes_on(run: LiveRun, work: Sequence[tuple[Plan, Sequence[Request]]]) -> bo
     """The run is under way, or has steps left of this very work."""
     theirs = getattr(run.steps, "work", [])
     same = len(theirs) == len(work) and all(own is given for own, given in zip(theirs, work, strict=True))
-    return run.state in ("running", "paused") or (same and run.steps.left() > 0)
+    return run.state in UNDER_WAY or (same and run.steps.left() > 0)

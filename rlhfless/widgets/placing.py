@@ -7,6 +7,7 @@ moved to every other actor, and the plan is timed anew by the planning model.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import pandas as pd
@@ -82,8 +83,8 @@ def placement(what_if: WhatIf, planned: Planned, response: int) -> Placement:
     Raises:
         IndexError: there is no such response.
     """
-    if not 0 <= response < len(planned.logged.predicted):
-        raise IndexError(f"there is no response {response}; they are 0 to {len(planned.logged.predicted) - 1}")
+    if not isinstance(response, Integral) or not 0 <= response < len(planned.logged.predicted):
+        raise IndexError(f"there is no response {response!r:.80}; they are 0 to {len(planned.logged.predicted) - 1}")
     plan, lengths = planned.plan, planned.logged.predicted.response_tokens
     actor = next(i for i, one in enumerate(plan.actors) if response in one.responses)
     own = lengths[list(plan.actors[actor].responses)]

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
+from numbers import Integral, Real
 from typing import Any
 
 from rlhfless.errors import InputError
-from rlhfless.latency import list_profiles, load_profile, read_profile, usd_per_gpu_hour
+from rlhfless.latency import PriceError, list_profiles, load_profile, read_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor, Predictor, ShrinkagePredictor, TrendPredictor
 from rlhfless.simulate import Setting
 from solver.cluster import Cluster
@@ -30,6 +32,15 @@ DEFAULT_PROFILE = "l40s-qwen2.5-3b-tp2"
 NODE_GPUS = 8
 QUICK_S = 0.15
 """A time limit of the planner under which it builds no OR-Tools model: the plan is there while a slider still moves."""
+KINDS: dict[str, tuple[tuple[type, ...], Callable[[Any], Any], str]] = {
+    "profile": ((str, os.PathLike), os.fspath, "the name of a profile or the path of its file"),
+    "gpus": ((Integral,), int, "a whole number"),
+    "time_weight": ((Real,), float, "a number"),
+    "tau": ((Real,), float, "a number"),
+    "usd_per_gpu_hour": ((Real,), float, "a number"),
+    "predictor": ((str,), str, "the name of a predictor"),
+}
+"""What each setting is: types that are taken, what they are made into, and the same in words."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +48,15 @@ class Settings:
     """What is chosen: the GPUs, what they cost, what is best, and how lengths are predicted.
 
     Args:
-        profile: latency profile; it says the GPU kind and the GPUs per actor (``profile_of`` finds one).
+        profile: latency profile, the name of a shipped one or the path of a file; it says the GPU kind and the GPUs per actor.
         gpus: in the cluster; up to 8 are one node, more are whole nodes of 8.
         time_weight: 1 is time only, 0 is cost only. tau: of the policy ``rlhfless``; 1 never cuts.
         usd_per_gpu_hour: price; the list price of the profile's kind when None.
         predictor: one of ``PREDICTORS``.
 
     Raises:
-        InputError: a value is out of its range, or the GPUs hold no actor.
-        ProfileError: there is no such profile.
+        InputError: a value is of another type or out of its range, or the GPUs hold no actor.
+        ProfileError: there is no such profile, or its file is broken.
     """
 
     profile: str = DEFAULT_PROFILE
@@ -56,6 +67,13 @@ class Settings:
     predictor: str = "last visit"
 
     def __post_init__(self) -> None:
+        for name, (types, make, needed) in KINDS.items():
+            value = getattr(self, name)
+            if value is None and name == "usd_per_gpu_hour":
+                continue
+            if isinstance(value, bool) or not isinstance(value, types):
+                raise InputError(f"{name} is {value!r:.80}; {needed} is needed")
+            object.__setattr__(self, name, make(value))
         per_actor = latency_of(self.profile).gpus_per_actor
         if self.predictor not in PREDICTORS:
             raise InputError(f"predictor {self.predictor!r} is unknown; choose one of {', '.join(PREDICTORS)}")
@@ -73,9 +91,16 @@ class Settings:
 
     @cached_property
     def setting(self) -> Setting:
-        """The same as ``rlhfless.simulate`` takes it."""
+        """The same as ``rlhfless.simulate`` takes it.
+
+        Raises:
+            InputError: no price is given, and there is no list price of the profile's GPU kind.
+        """
         latency = latency_of(self.profile)
-        price = usd_per_gpu_hour(latency.kind) if self.usd_per_gpu_hour is None else self.usd_per_gpu_hour
+        try:
+            price = usd_per_gpu_hour(latency.kind) if self.usd_per_gpu_hour is None else self.usd_per_gpu_hour
+        except PriceError as error:
+            raise InputError(f"{error}; give usd_per_gpu_hour for profile {self.profile}") from None
         nodes, per_node = max(1, self.gpus // NODE_GPUS), min(self.gpus, NODE_GPUS)
         cluster = Cluster(nodes, per_node, latency.gpus_per_actor, latency.kind, price)
         return Setting(cluster, latency, Objective(self.time_weight), time_limit_s=QUICK_S, tau=self.tau)
@@ -89,15 +114,14 @@ class Settings:
         """The settings that ``to_json`` wrote.
 
         Raises:
-            InputError: the text is no JSON object, or has other names.
+            InputError: the text is no JSON object, has other names, or a value is wrong.
         """
-        names = [field.name for field in fields(cls)]
         try:
             given = json.loads(text)
-        except ValueError:
+        except (TypeError, ValueError):
             given = None
-        if not isinstance(given, dict) or not set(given) <= set(names):
-            raise InputError(f"these are no settings; a JSON object with {', '.join(names)} is needed")
+        if not isinstance(given, dict) or not set(given) <= set(KINDS):
+            raise InputError(f"these are no settings; a JSON object with {', '.join(KINDS)} is needed")
         return cls(**given)
 
     def to_python(self, source: str, step: int) -> str:
@@ -117,6 +141,20 @@ class Settings:
         )
 
 
+def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """The settings with single ones of them changed.
+
+    Raises:
+        InputError: they are no settings, a name is no setting's, or a value is wrong.
+    """
+    if not isinstance(settings, Settings):
+        raise InputError(f"settings is a {type(settings).__name__}; Settings(...) is needed, or single settings such as gpus=8")
+    unknown = [name for name in changes if name not in KINDS]
+    if unknown:
+        raise InputError(f"there is no setting {unknown[0]!r}; they are {', '.join(KINDS)}")
+    return replace(settings, **changes)
+
+
 @lru_cache(maxsize=32)
 def latency_of(profile: str) -> LatencyModel:
     """The latency model of a profile, read once."""
@@ -132,10 +170,16 @@ def default_settings(meta: Mapping[str, Any]) -> Settings:
     return Settings(str(profile), gpus=gpus if gpus <= NODE_GPUS or gpus % NODE_GPUS == 0 else 16)
 
 
-def models() -> dict[str, dict[int, str]]:
-    """``kind · model`` → GPUs per actor → the shipped profile of both."""
+def models(*given: str) -> dict[str, dict[int, str]]:
+    """``kind · model`` → GPUs per actor → the profile of both, of shipped profiles and those ``given`` by name or path.
+
+    A second profile of the same kind, model and size has an entry of its own, which ends in its name or path.
+    """
     found: dict[str, dict[int, str]] = {}
-    for name in list_profiles():
+    for name in dict.fromkeys((*list_profiles(), *given)):
         one = read_profile(name)
-        found.setdefault(f"{one['kind']} · {one['model']}", {})[int(one["gpus_per_actor"])] = name
+        kind, size = f"{one['kind']} · {one['model']}", int(one["gpus_per_actor"])
+        if size in found.get(kind, {}):
+            kind += f" · {name}"
+        found.setdefault(kind, {})[size] = name
     return found

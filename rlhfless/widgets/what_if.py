@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pandas as pd
 
 from rlhfless.engine.members import Requests
 from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.errors import InputError
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.scheduling import make_policy
 from rlhfless.simulate import LoggedStep, logged_steps
@@ -130,6 +132,7 @@ class WhatIf:
 
     Raises:
         TraceError: the log cannot be read, holds several runs, or has no such step.
+        InputError: the response limit is no whole number above 0.
     """
 
     def __init__(
@@ -138,12 +141,16 @@ class WhatIf:
         path = str(source) if isinstance(source, str | Path) else ""
         if isinstance(source, str | Path):
             source = read_trace(source) if Path(source).is_dir() else read_rollouts(source)
+        if not isinstance(source, Trace | pd.DataFrame):
+            raise TraceError(f"{source!r:.80} is no log; a trace, a frame of rollouts or the path of either is needed")
+        if response_limit is not None and not (isinstance(response_limit, Integral) and response_limit > 0):
+            raise InputError(f"response_limit is {response_limit!r:.80}; a whole number above 0 is needed")
         trace = source if isinstance(source, Trace) else Trace(source)  # refuses what are no rollouts
         self.source, self.run, self.rollouts = path or trace.source, trace.run, trace.rollouts
         self.steps = sorted(int(one) for one in self.rollouts["step"].unique())
+        if step is not None and step not in self.steps:
+            raise TraceError(f"the log has no step {step!r:.80}; its steps are {self.steps[0]} to {self.steps[-1]}")
         self.step = self.steps[-1] if step is None else int(step)
-        if self.step not in self.steps:
-            raise TraceError(f"the log has no step {self.step}; its steps are {self.steps[0]} to {self.steps[-1]}")
         limit = (trace.meta.get("config") or {}).get("response_limit") if response_limit is None else response_limit
         self.response_limit = None if limit is None else max(int(limit), int(self.rollouts["response_tokens"].max()))
         self.default = default_settings(trace.meta)
@@ -151,7 +158,13 @@ class WhatIf:
         self._requests: dict[str, Requests] = {}
 
     def logged(self, predictor: str) -> LoggedStep:
-        """The step with the lengths that a predictor gives it from all earlier steps; worked out once."""
+        """The step with the lengths that a predictor gives it from all earlier steps; worked out once.
+
+        Raises:
+            InputError: there is no such predictor.
+        """
+        if predictor not in PREDICTORS:
+            raise InputError(f"predictor {predictor!r} is unknown; choose one of {', '.join(PREDICTORS)}")
         if predictor not in self._logged:
             found = logged_steps(self.rollouts, PREDICTORS[predictor](), self.response_limit, steps=[self.step])
             self._logged[predictor] = next(found)
@@ -162,7 +175,10 @@ class WhatIf:
 
         Raises:
             PlanningError: the step cannot be planned on this cluster; the message says why.
+            InputError: these are no settings.
         """
+        if not isinstance(settings, Settings):
+            raise InputError(f"settings is a {type(settings).__name__}; Settings(...) is needed")
         began = time.perf_counter()
         logged, setting = self.logged(settings.predictor), settings.setting
         plan = plan_generation(
@@ -179,7 +195,12 @@ class WhatIf:
 
         Args:
             wanted: asked between policies; once it says no, the rest is left out and None is returned.
+
+        Raises:
+            InputError: it is no plan of ``plan``.
         """
+        if not isinstance(planned, Planned):
+            raise InputError(f"{type(planned).__name__} is no plan of a step; what WhatIf.plan returns is needed")
         logged, setting = planned.logged, planned.settings.setting
         front = pareto_front(
             logged.predicted.points, setting.cluster, setting.latency, setting.rest,

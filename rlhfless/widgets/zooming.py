@@ -6,12 +6,14 @@ shares; zooming in draws the part that is seen anew, as a finer heatmap or, once
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rlhfless.plots import plot_timeline
 from rlhfless.plots.style import clean, message_figure
 from rlhfless.plots.timeline_rows import MAX_SPANS
 from rlhfless.trace import Trace
+from rlhfless.widgets.beside import trace_given
 from rlhfless.widgets.latest import Latest, Newest
 from rlhfless.widgets.panes import Panes
 
@@ -60,13 +62,16 @@ class Zoom(Panes):
         self.draw("timeline", message_figure("GPU timeline", clean(f"{type(error).__name__}: {error}", 200)), self._asked)
 
 
-def zoom(trace: Trace, step: int | None = None, run: str | None = None, *, max_spans: int = MAX_SPANS) -> Zoom:
+def zoom(trace: Trace | str | Path, step: int | None = None, run: str | None = None, *, max_spans: int = MAX_SPANS) -> Zoom:
     """The GPU timeline of a step of any size, to zoom into; double-click shows all of it again.
 
     The same without widgets: ``plot_timeline(trace, step, between_s=(from, to))``.
 
     Args:
-        trace: any trace. step: the last one when None. run: the first one of the trace when None.
+        trace: any trace, or its folder. step: the last one when None. run: the first one of the trace when None.
         max_spans: what is seen is drawn as bars where it has at most so many spans.
+
+    Raises:
+        TraceError: it is no trace.
     """
-    return Zoom(trace, step, run, max_spans)
+    return Zoom(trace_given(trace), step, run, max_spans)

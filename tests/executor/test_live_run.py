@@ -181,6 +181,36 @@ def test_a_failure_is_told_and_what_was_done_stands() -> None:
     assert str(live_run.error) == "no engine today"
 
 
+def test_a_run_that_is_taken_up_while_its_end_is_drawn_runs() -> None:
+    def fails_once() -> Any:
+        live_run.steps.next = following  # type: ignore[method-assign]
+        raise RuntimeError("no engine today")
+
+    def press() -> None:
+        live_run.run()
+        pressed.set()
+
+    def draw() -> None:  # in the thread that failed: it ends only after the button was pressed
+        seen.append(live_run.state)
+        if live_run.state == "failed":
+            button.start()
+            while live_run.state == "failed":
+                assert not pressed.wait(0.01), "the button is told of the new state"
+
+    live_run = LiveRun(steps_of(executor(), WORK[:2]))
+    following, live_run.steps.next = live_run.steps.next, fails_once  # type: ignore[method-assign]
+    live_run.on_change = draw
+    seen: list[str] = []
+    pressed, button = threading.Event(), threading.Thread(target=press)
+    live_run.run()
+    assert pressed.wait(30)
+    assert live_run.wait(60)
+    assert (live_run.state, live_run.error, len(live_run.traces)) == ("done", None, 2)
+    assert seen[-1] == "done"
+    live_run.pause()
+    assert live_run.state == "done", "nothing runs that could be held"
+
+
 def test_looks_are_so_seldom_that_they_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("rlhfless.widgets.live_run.time.monotonic", lambda: now[0])
@@ -221,6 +251,11 @@ def test_what_cannot_be_run_is_refused() -> None:
         steps_of("a trace")
     with pytest.raises(TypeError, match=r"give a list of \(plan, requests\)"):
         steps_of(executor())
+    with pytest.raises(TypeError, match=r"give a list of \(plan, requests\)"):
+        steps_of(executor(), PLAN)  # type: ignore[arg-type]
+    for work in ([PLAN], list(WORK[0]), [(STEP.requests(), PLAN)]):
+        with pytest.raises(TypeError, match=r"^work\[0\] is no pair of a Plan and its requests; a list"):
+            live(executor(), work)  # type: ignore[arg-type]
 
 
 def test_a_cell_that_is_run_again_shows_the_same_run() -> None:

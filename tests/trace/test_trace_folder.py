@@ -154,8 +154,10 @@ def test_a_broken_trace_folder_is_refused_in_one_sentence(folder: Path, file: st
 
 
 def test_what_is_no_trace_folder_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"is no complete trace, it has no meta\.json; a trace folder is needed"):
+    with pytest.raises(TraceError, match=r"nothing: there is no such folder; a trace folder is needed"):
         read_trace(tmp_path / "nothing")
+    with pytest.raises(TraceError, match=r"is no complete trace, it has no meta\.json; a trace folder is needed"):
+        read_trace(tmp_path)
     (folder / "meta.json").unlink()
     with pytest.raises(TraceError, match=r"no meta\.json; to read its 'rollouts\.parquet' alone, name that file"):
         read_trace(folder)

@@ -97,7 +97,7 @@ def test_a_trace_is_not_replaced_unasked(folder: Path) -> None:
         TraceWriter(folder)
     TraceWriter(folder, overwrite=True).append_step(rollouts(5))
     assert read_trace(folder).steps == [5]
-    with pytest.raises(TraceError, match=r"is no complete trace, it has no meta\.json"):
+    with pytest.raises(TraceError, match="nothing: there is no such folder; a trace folder is needed"):
         TraceWriter.resume(folder / "nothing")
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pandas as pd
 import pytest
 from log_samples import log, rollouts
@@ -71,3 +74,31 @@ def test_the_dashboard_shows_them_step_by_step_and_escapes_names(traces: dict[st
     assert "step 1" in shown.panes.pane_numbers
     with pytest.raises(TraceError, match="a mapping from names to traces"):
         compare([traces["static"]])  # type: ignore[arg-type]
+
+
+def test_folders_are_compared_like_their_traces(traces: dict[str, Trace], tmp_path: Path) -> None:
+    folder = traces["random"].save(tmp_path / "random")
+    given = {"static": traces["static"], "random": folder}
+    expected = compared({name: traces[name] for name in given})
+    pd.testing.assert_frame_equal(compared(given).table, expected.table)
+
+
+@pytest.mark.parametrize("how", [compare, compared])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"mine": None}, "^mine: a NoneType is no trace; a Trace or the path of a trace folder is needed"),
+        ({"mine": rollouts()}, "^mine: a DataFrame is no trace; "),
+        ({"mine": "no/such"}, "^no/such: there is no such folder; a trace folder is needed"),
+        (["no/such"], "^list names no runs; a mapping from names to traces is needed"),
+        ({}, "^there are no traces to compare; at least one is needed"),
+    ],
+)
+def test_what_is_no_run_is_refused_in_a_sentence(how: Callable[..., object], given: object, said: str) -> None:
+    with pytest.raises(TraceError, match=said):
+        how(given)
+
+
+def test_a_trace_of_lengths_alone_is_compared_by_its_lengths(traces: dict[str, Trace]) -> None:
+    shown = compare({"run": traces["static"], "log": log(prompts=24, samples=8)})
+    assert shown.shown.table.loc["log", "responses"] == shown.shown.table.loc["run", "responses"]

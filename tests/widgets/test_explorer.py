@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import re
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 from log_samples import HOSTILE, log
 
+from rlhfless.errors import InputError
+from rlhfless.latency import ProfileError, read_profile, save_profile
 from rlhfless.widgets import Settings, explore
 from rlhfless.widgets.explorer import Explorer
 
@@ -90,6 +94,39 @@ def test_another_gpu_kind_brings_its_sizes_and_list_price(explorer: Explorer) ->
     explorer.kind.value = "cpu · " + next(k.split(" · ")[1] for k in explorer.kind.options if k.startswith("cpu"))
     assert explorer.wait(60)
     assert explorer.settings.profile == "cpu-tiny-qwen2"
+
+
+@pytest.mark.parametrize("kind", ["cpu", "mi300x"])
+def test_a_profile_file_is_chosen_like_a_shipped_one(kind: str, tmp_path: Path) -> None:
+    path = save_profile(tmp_path / "mine.json", {**read_profile("cpu-tiny-qwen2"), "kind": kind})
+    explorer = explore(log(), profile=path, gpus=8, usd_per_gpu_hour=1.25)
+    assert explorer.wait(60)
+    assert (explorer.error, explorer.settings.profile) == (None, str(path))
+    own = explorer.kind.value
+    explorer.kind.value = "h100 · Qwen2.5-3B"
+    assert explorer.wait(60)
+    assert explorer.settings.profile.startswith("h100-qwen2.5-3b-tp")
+    explorer.kind.value = own
+    assert explorer.wait(60)
+    assert (explorer.error, explorer.settings.profile) == (None, str(path))
+    listed = {"cpu": 0.0, "mi300x": 6.88}[kind]
+    assert explorer.settings.usd_per_gpu_hour == pytest.approx(listed), "a kind without a list price keeps what was paid"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"gpu": 8}, "there is no setting 'gpu'; they are profile, gpus, time_weight"),
+        ({"gpus": 0}, "gpus is 0; 1 to 8, or a multiple of 8, is needed"),
+        ({"settings": {"gpus": 8}}, r"settings is a dict; Settings\(...\) is needed, or single settings such as gpus=8"),
+        ({"settings": "cpu-tiny-qwen2"}, "settings is a str; "),
+        ({"profile": "h100"}, "there is no latency profile 'h100'; the names are: cpu-tiny-qwen2, "),
+        ({"profile": "mine.json"}, r"there is no profile file mine\.json; give an existing \.json file or one of"),
+    ],
+)
+def test_what_is_no_setting_is_refused_in_a_sentence(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises((InputError, ProfileError), match=said):
+        explore(log(), **wrong)
 
 
 def test_settings_that_fit_no_actor_are_said_and_the_next_move_goes_on(explorer: Explorer) -> None:

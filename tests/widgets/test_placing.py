@@ -55,7 +55,8 @@ def test_a_plan_of_one_actor_has_no_elsewhere(what_if: WhatIf) -> None:
     assert "no other actor" in one.reason
 
 
-def test_a_response_that_is_not_there_is_refused(what_if: WhatIf) -> None:
+@pytest.mark.parametrize("response", [192, -1, 1.5, "longest"])
+def test_a_response_that_is_not_there_is_refused(what_if: WhatIf, response: int) -> None:
     planned = what_if.plan(Settings("cpu-tiny-qwen2", gpus=1))
-    with pytest.raises(IndexError, match="they are 0 to 191"):
-        placement(what_if, planned, 192)
+    with pytest.raises(IndexError, match=f"there is no response {response!r}; they are 0 to 191"):
+        placement(what_if, planned, response)

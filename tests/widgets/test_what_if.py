@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from log_samples import log
 
 from rlhfless.errors import InputError
+from rlhfless.latency import read_profile, save_profile
 from rlhfless.trace import TraceError
 from rlhfless.widgets import Settings, WhatIf
 from rlhfless.widgets.settings import PREDICTORS, models
@@ -96,6 +99,16 @@ def test_settings_survive_json_and_their_python_code_computes_the_same(tmp_path:
         ({"tau": 0.0}, "tau is 0.0"),
         ({"time_weight": math.nan}, "time_weight is nan"),
         ({"usd_per_gpu_hour": -1.0}, "usd_per_gpu_hour is -1.0"),
+        ({"gpus": "16"}, "gpus is '16'; a whole number is needed"),
+        ({"gpus": 16.5}, "gpus is 16.5; a whole number is needed"),
+        ({"gpus": True}, "gpus is True; a whole number is needed"),
+        ({"gpus": None}, "gpus is None; a whole number is needed"),
+        ({"gpus": [8, 16]}, r"gpus is \[8, 16\]; a whole number is needed"),
+        ({"time_weight": "0.5"}, "time_weight is '0.5'; a number is needed"),
+        ({"tau": None}, "tau is None; a number is needed"),
+        ({"usd_per_gpu_hour": "3"}, "usd_per_gpu_hour is '3'; a number is needed"),
+        ({"predictor": ["trend"]}, r"predictor is \['trend'\]; the name of a predictor is needed"),
+        ({"profile": 3}, "profile is 3; the name of a profile or the path of its file is needed"),
     ],
 )
 def test_settings_out_of_range_are_refused_in_a_sentence(wrong: dict[str, object], said: str) -> None:
@@ -103,15 +116,63 @@ def test_settings_out_of_range_are_refused_in_a_sentence(wrong: dict[str, object
         Settings(**wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"gpu": 3}'])
+@pytest.mark.parametrize("text", ["[]", "{", '{"gpu": 3}', {"gpus": 8}, None])
 def test_json_that_is_no_settings_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="with profile, gpus, time_weight"):
         Settings.from_json(text)
 
 
-def test_a_step_that_is_not_there_is_refused() -> None:
-    with pytest.raises(TraceError, match="no step 9; its steps are 0 to 2"):
-        WhatIf(log(), 9)
+def test_json_with_a_value_of_another_type_is_refused_by_its_field() -> None:
+    with pytest.raises(InputError, match=r"^gpus is '16'; a whole number is needed$"):
+        Settings.from_json('{"gpus": "16"}')
+
+
+def test_numbers_of_arrays_and_paths_become_what_json_can_hold(tmp_path: Path) -> None:
+    path = save_profile(tmp_path / "mine.json", read_profile("cpu-tiny-qwen2"))
+    settings = Settings(path, gpus=np.int64(8), tau=np.float32(0.5))  # type: ignore[arg-type]
+    assert Settings.from_json(settings.to_json()) == settings == Settings(str(path), gpus=8, tau=0.5)
+
+
+def test_a_gpu_kind_without_a_list_price_asks_for_one(tmp_path: Path) -> None:
+    path = str(save_profile(tmp_path / "mine.json", {**read_profile("cpu-tiny-qwen2"), "kind": "mi300x"}))
+    with pytest.raises(InputError, match=r"no price for the GPU kind 'mi300x'; .*; give usd_per_gpu_hour for profile"):
+        _ = Settings(path).setting
+    assert Settings(path, usd_per_gpu_hour=3.0).setting.cluster.usd_per_gpu_hour == 3.0
+
+
+@pytest.mark.parametrize("step", [9, -1, 1.5, "last", [1]])
+def test_a_step_that_is_not_there_is_refused(step: int) -> None:
+    with pytest.raises(TraceError, match=f"no step {re.escape(repr(step))}; its steps are 0 to 2"):
+        WhatIf(log(), step)
+
+
+@pytest.mark.parametrize("source", [None, 3, ["a/trace"], {"a": 1}])
+def test_what_is_no_log_is_refused(source: str) -> None:
+    with pytest.raises(TraceError, match=f"^{re.escape(repr(source))} is no log; a trace, a frame of rollouts or the path"):
+        WhatIf(source)
+
+
+@pytest.mark.parametrize("limit", [0, -5, "long", 2.5])
+def test_a_response_limit_that_is_none_is_refused(limit: int) -> None:
+    with pytest.raises(InputError, match=f"response_limit is {limit!r}; a whole number above 0 is needed"):
+        WhatIf(log(), response_limit=limit)
+
+
+def test_an_empty_selection_and_one_step_alone() -> None:
+    rows = log().rollouts
+    with pytest.raises(TraceError, match="the log has no rows; at least one response is needed"):
+        WhatIf(rows[rows["step"] == 9])
+    alone = WhatIf(rows[rows["step"] == 0])
+    assert (alone.steps, len(alone.plan(CPU).trace.rollouts)) == ([0], 48), "nothing earlier: it is planned all the same"
+
+
+def test_methods_say_what_they_need(what_if: WhatIf) -> None:
+    with pytest.raises(InputError, match=r"settings is a dict; Settings\(...\) is needed"):
+        what_if.plan({"gpus": 8})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="predictor 'ewma' is unknown; choose one of last visit"):
+        what_if.logged("ewma")
+    with pytest.raises(InputError, match=r"Settings is no plan of a step; what WhatIf\.plan returns is needed"):
+        what_if.alternatives(CPU)  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_planned_says_why() -> None:
@@ -133,6 +194,16 @@ def test_every_shipped_profile_can_be_chosen_by_kind_and_size() -> None:
     sizes = models()
     assert sorted(sizes["h100 · Qwen2.5-3B"]) == [1, 2]
     assert all(Settings(name).setting.cluster.gpus_per_actor == size for of in sizes.values() for size, name in of.items())
+
+
+def test_a_given_profile_is_a_choice_beside_the_shipped_ones_of_its_kind(tmp_path: Path) -> None:
+    shipped = read_profile("h100-qwen2.5-3b-tp2")
+    same = str(save_profile(tmp_path / "same.json", shipped))
+    other = str(save_profile(tmp_path / "other.json", {**shipped, "gpus_per_actor": 4}))
+    sizes = models(same, other)
+    assert sizes["h100 · Qwen2.5-3B"] == {**models()["h100 · Qwen2.5-3B"], 4: other}
+    assert sizes[f"h100 · Qwen2.5-3B · {same}"] == {2: same}
+    assert models("h100-qwen2.5-3b-tp2") == models(), "a shipped one is no second"
 
 
 def test_the_plan_shown_is_timed_by_the_planning_model(what_if: WhatIf) -> None:

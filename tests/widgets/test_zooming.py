@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 from many_spans import many_spans
 
 from rlhfless.plots import plot_timeline, timeline_info
-from rlhfless.trace import Trace
+from rlhfless.trace import Trace, TraceError
 from rlhfless.widgets import zoom
 
 
@@ -94,3 +95,18 @@ def test_a_part_that_cannot_be_drawn_says_so(trace: Trace, monkeypatch: pytest.M
     assert shown.wait(60)
     assert isinstance(shown.error, ValueError)
     assert "no &lt;b&gt;figure&lt;/b&gt; today" in json.loads(shown.pane_timeline)["layout"]["annotations"][0]["text"]
+
+
+def test_a_folder_is_zoomed_into_like_its_trace_and_what_is_no_trace_is_refused(tmp_path: Path) -> None:
+    small = many_spans(100)
+    assert zoom(small.save(tmp_path / "small")).pane_timeline == zoom(small).pane_timeline
+    with pytest.raises(TraceError, match=r"^a NoneType is no trace; a Trace or the path of a trace folder is needed"):
+        zoom(None)  # type: ignore[arg-type]
+    with pytest.raises(TraceError, match="there is no such folder"):
+        zoom("no/such")
+
+
+def test_a_run_or_a_step_that_is_not_there_is_said_in_the_figure() -> None:
+    small = many_spans(100)
+    assert f"There is no run mine; the runs are {small.run}." in zoom(small, run="mine").pane_timeline
+    assert "There is no step 99; the steps are" in zoom(small, 99).pane_timeline
