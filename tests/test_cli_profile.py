@@ -103,6 +103,9 @@ def test_residuals_are_those_of_the_affine_fit_against_the_table() -> None:
         (["--contexts", "16,5000"], "tiny-qwen2 holds 1024 tokens of context; 5000 cannot be measured"),
         (["--rounds", "0"], "0 is not in the range x>=1"),
         (["--memory-gib", "0"], "0.0 is not in the range x>0"),
+        (["--memory-gib", "inf"], "--memory-gib inf: is no memory; a finite number of GiB above 0 is needed"),
+        (["--memory-gib", "nan"], "--memory-gib nan: is no memory"),
+        (["--memory-gib", "1e300"], "--memory-gib 1e+300: is no memory"),
         (["--memory-gib", "0.001"], "0.001 GiB of memory hold 0 KV tokens beside the weights of tiny-qwen2"),
     ],
 )

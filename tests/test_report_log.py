@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import html
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -259,6 +260,28 @@ def test_an_executed_run_takes_no_assumptions(tmp_path: Path) -> None:
     assert refused.exit_code == 2
     assert "was executed, and its trace says what it held" in refused.output
     assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("meta", "sentence"),
+    [
+        ({"cluster": {"nodes": 2}}, "cluster is {'nodes': 2}; an object with whole numbers above 0 as nodes and gpus_per_node"),
+        ({"cluster": {"nodes": 2, "gpus_per_node": "8"}}, "as nodes and gpus_per_node, or with neither, is needed"),
+        ({"cluster": "ours"}, "cluster is 'ours'; an object"),
+        ({"profile": 3}, "profile is 3; a profile's name is needed"),
+        ({"config": [1]}, "config is [1]; an object is needed"),
+        ({"config": {"response_limit": "9"}}, "a whole number above 0 as response_limit, or without it, is needed"),
+    ],
+)
+def test_a_wrong_meta_is_refused_in_one_line(tmp_path: Path, meta: dict[str, Any], sentence: str) -> None:
+    folder = open_log(log_file(tmp_path / "logs", 2, 4)).trace.save(tmp_path / "trace")
+    known = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps(known | meta))
+    refused = CliRunner().invoke(main, ["report", str(folder), "-o", str(tmp_path / "report.html")])
+    assert refused.exit_code == 2, refused.output
+    assert f"{folder / 'meta.json'}: " in refused.output
+    assert sentence in refused.output
+    assert len(refused.output.splitlines()) == 1
 
 
 def test_stated_seconds_stand_in_for_logged_ones_one_by_one() -> None:

@@ -37,18 +37,10 @@ def export(
     if (perfetto is None) == (verl_router is None):
         raise InputError("say what to write: either --perfetto FILE or --verl-router FOLDER")
     if perfetto is not None:
-        unused = [
-            hardware.gpus,
-            hardware.gpus_per_node,
-            hardware.gpus_per_actor,
-            hardware.profile,
-            log.tokenizer,
-            log.run,
-            response_limit,
-        ]
-        if log.maps or any(value is not None for value in unused):
+        if log != LogOptions() or any(value is not None for value in (*vars(hardware).values(), response_limit)):
             raise InputError(
-                "--perfetto writes what the trace holds; --tokenizer, --map and options of GPUs are for --verl-router"
+                "--perfetto writes what the trace holds; how to read a log, --response-limit and options of GPUs are for "
+                "--verl-router"
             )
         from rlhfless.trace import read_trace
         from rlhfless.trace.perfetto import write_perfetto

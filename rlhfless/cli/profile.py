@@ -7,9 +7,10 @@ scaling a profile to a log's times that of ``rlhfless.latency.from_log``.
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,10 +18,16 @@ from rlhfless.cli.group import main
 from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.errors import InputError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+MODEL, DEVICE = "tiny-qwen2", "cpu"
+
 
 @main.command()
-@click.option("--model", default="tiny-qwen2", show_default=True, help="Folder of a transformers model, or tiny-qwen2.")
-@click.option("--device", default="cpu", show_default=True, help="Torch device.")
+@click.option("--model", default=MODEL, show_default=True, help="Folder of a transformers model, or tiny-qwen2.")
+@click.option("--device", default=DEVICE, show_default=True, help="Torch device.")
 @click.option("--rounds", type=click.IntRange(1), help="Times the grid is measured; medians count.  [default: 15, fast: 5]")
 @click.option("--max-batch", type=click.IntRange(2), help="Slots: the largest batch to measure.  [default: 256, fast: 64]")
 @click.option("--contexts", metavar="TOKENS,...", help="KV tokens per response to measure at.  [default: 16 to 512]")
@@ -61,12 +68,19 @@ def profile(
     if from_log is not None:
         if base is None:
             raise InputError("--base is missing; name the profile whose shape --from-log is to keep")
+        if fast or (model, device) != (MODEL, DEVICE) or {rounds, max_batch, contexts, memory_gib} != {None}:
+            raise InputError(
+                "--model, --device, --rounds, --max-batch, --contexts, --memory-gib and --fast say what to measure, and with "
+                "--from-log nothing is measured; leave them out"
+            )
         click.echo(_scaled(from_log, log, base, actors, out))
         return
     if base is not None or actors is not None or log != LogOptions():
         raise InputError(
             "--base and --actors go with --from-log, as does what says how to read it; name a log, or leave them out"
         )
+    if memory_gib is not None and not math.isfinite(memory_gib * 2**30):
+        raise InputError(f"--memory-gib {memory_gib}: is no memory; a finite number of GiB above 0 is needed")
     from rlhfless.engine.torch_profile import engine_timers
     from rlhfless.latency import save_profile
     from rlhfless.latency.measure import BATCHES, FAST, measure_profile
@@ -92,17 +106,11 @@ def _scaled(log: Path, options: LogOptions, base: str, actors: int | None, out: 
     """Write the base profile scaled to the log's times; says what was found."""
     from rlhfless.latency import load_profile, read_profile, save_profile
     from rlhfless.latency.from_log import calibrate, calibrated_profile, times_of
-    from rlhfless.trace import import_log, read_rollouts, read_scalars
 
-    if (log / "meta.json").is_file():
-        rollouts, scalars = read_rollouts(log), read_scalars(log)
-    elif (log / "scalars.parquet").is_file():
-        rollouts, scalars = None, read_scalars(log)
-    else:
-        read = import_log(log, options.imported(), options.framework)
-        rollouts, scalars = read.rollouts, read.scalars
+    rollouts, scalars = _logged(log, options)
     found = calibrate(times_of(rollouts, scalars, load_profile(base), actors or 1, str(log)))
-    told = f" --actors {actors}" if actors else ""
+    told = f" --run {options.run}" if options.run else ""
+    told += f" --actors {actors}" if actors else ""
     scaled = calibrated_profile(
         read_profile(base), found, name=out.stem, origin=f"{base}, scaled to the times of {log.name}",
         command=f"rlhfless profile --from-log {log} --base {base}{told} -o {out}", date=datetime.date.today().isoformat(),
@@ -117,6 +125,33 @@ def _scaled(log: Path, options: LogOptions, base: str, actors: int | None, out: 
             f"wrote {save_profile(out, scaled)}",
         ]
     )
+
+
+def _logged(log: Path, options: LogOptions) -> tuple[pd.DataFrame | None, pd.DataFrame]:
+    """Responses of one run, None where the log has none, and scalars of steps.
+
+    Raises:
+        InputError: the log holds several runs and none is named, or not the one that is.
+        TraceError: it is no log that is known, or it is wrong.
+    """
+    from rlhfless.trace import import_log, read_rollouts, read_scalars
+
+    if (log / "meta.json").is_file():
+        rollouts, scalars = read_rollouts(log), read_scalars(log)
+    elif (log / "scalars.parquet").is_file():
+        rollouts, scalars = None, read_scalars(log)
+    else:
+        read = import_log(log, options.imported(), options.framework)
+        rollouts, scalars = read.rollouts, read.scalars
+    runs = [] if rollouts is None else sorted(map(str, rollouts["run"].unique()))
+    if options.run is None and len(runs) > 1:
+        raise InputError(f"{log}: holds {len(runs)} runs ({', '.join(runs)}); name one with --run")
+    if options.run is not None and options.run not in runs:
+        needed = f"one of {', '.join(runs)} is needed" if runs else "it holds no responses, so leave --run out"
+        raise InputError(f"{log}: has no run {options.run}; {needed}")
+    if rollouts is not None and options.run is not None:
+        rollouts = rollouts[rollouts["run"] == options.run]
+    return rollouts, scalars
 
 
 def _contexts(text: str) -> tuple[int, ...]:

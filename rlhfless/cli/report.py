@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,7 @@ def report(
     trace = opened.trace
     if len(trace.allocations) and assumptions != Assumptions():
         raise InputError(f"{path}: was executed, and its trace says what it held and took; leave options of logged runs out")
+    _refuse_wrong_meta(path, trace.meta)
     own = trace.meta.get("cluster") or {}
     if hardware.gpus is None and "nodes" in own:
         per_node = hardware.gpus_per_node or own["gpus_per_node"]
@@ -94,6 +96,32 @@ def report(
     else:
         write_report(opened, out, setting, assumptions, max_steps=max_steps)
     click.echo(f"wrote {out.resolve()}")
+
+
+def _refuse_wrong_meta(path: Path, meta: Mapping[str, Any]) -> None:
+    """Refuse what a trace's meta.json tells of its GPUs and limit if it is of another form than runs write.
+
+    Raises:
+        InputError: naming the key, its value and what would be right.
+    """
+    from rlhfless.trace.casts import shown
+
+    def is_count(value: Any) -> bool:
+        return isinstance(value, int) and value > 0
+
+    cluster, profile, config = (meta.get(key) for key in ("cluster", "profile", "config"))
+    sizes = [cluster[key] for key in ("nodes", "gpus_per_node") if key in cluster] if isinstance(cluster, dict) else []
+    if cluster and (not isinstance(cluster, dict) or len(sizes) == 1 or not all(map(is_count, sizes))):
+        wrong, needed = "cluster", "an object with whole numbers above 0 as nodes and gpus_per_node, or with neither,"
+    elif profile and not isinstance(profile, str):
+        wrong, needed = "profile", "a profile's name"
+    elif config and not isinstance(config, dict):
+        wrong, needed = "config", "an object"
+    elif config and config.get("response_limit") is not None and not is_count(config["response_limit"]):
+        wrong, needed = "config", "an object with a whole number above 0 as response_limit, or without it,"
+    else:
+        return
+    raise InputError(f"{path / 'meta.json'}: {wrong} is {shown(meta[wrong])}; {needed} is needed")
 
 
 def _assumptions(

@@ -25,6 +25,7 @@ from ray.exceptions import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from rlhfless.errors import reason
 from rlhfless.executor import worker
 from rlhfless.executor.carrier import Place
 from rlhfless.executor.ray_actor import Told, Up
@@ -201,8 +202,8 @@ class Member:
         if isinstance(error, GetTimeoutError):
             return f"cannot be heard: what it said did not come here within {HEARD_S:g} s"
         self.out_of_memory = isinstance(error, OutOfMemoryError)
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        telling = next((line for line in lines if re.search(r"dead because|Worker|exit|killed", line)), lines[0])
+        lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
+        telling = next((line for line in lines if re.search(r"dead because|Worker|exit|killed", line)), reason(error))
         if "all references to the actor were removed" in telling:
             telling += " (this program has one; Ray says so, too, if only one of cluster and program has RAY_AUTH_MODE=token)"
         return f"died: {telling}"
@@ -210,9 +211,9 @@ class Member:
 
 def no_room(nbytes: int, error: Exception) -> NoRoom:
     """What to say where so many bytes cannot be laid out because of ``error``, one of ``FULL``."""
-    said = str(error).splitlines()[0]
     return NoRoom(
-        f"Ray's object store has no room for {nbytes:,} bytes ({said}); give it more (`ray start --object-store-memory`)"
+        f"Ray's object store has no room for {nbytes:,} bytes ({reason(error)}); give it more "
+        "(`ray start --object-store-memory`)"
     )
 
 

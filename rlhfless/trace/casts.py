@@ -33,6 +33,11 @@ def listed(names: Iterable[object]) -> str:
     return ", ".join(shown[:30]) + (f" and {len(shown) - 30:,} more" if len(shown) > 30 else "")
 
 
+def clean(text: str) -> str:
+    """The text with surrogates that stand alone, which no file can hold, as question marks."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
 def row_number(index: pd.Index, position: int) -> int:
     """Row of the file, counted from 1 without the header; a filtered frame keeps its rows' numbers in its index."""
     label = index[position]

@@ -173,7 +173,11 @@ def _completed(path: Path, steps: list[int]) -> pd.DataFrame:
 
 def _plans(path: Path, steps: list[int]) -> list[dict[str, Any]]:
     plans = []
-    for number, line in enumerate(path.read_text("utf-8").splitlines() if path.exists() else [], start=1):
+    try:
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    except (OSError, ValueError) as error:
+        raise TraceError(f"{path}: cannot be read as UTF-8 text ({error}); an intact file is needed") from error
+    for number, line in enumerate(lines, start=1):
         try:
             plan = json.loads(line)
             if plan["step"] in steps:

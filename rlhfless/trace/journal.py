@@ -1,7 +1,7 @@
 """Rows of a recording that are not in its tables yet: a file of JSON lines beside them, appended to while a loop runs.
 
 Knows that file, who may write it, and how its rows join those of the tables; nothing of loops. A process killed at any moment
-leaves whole lines and at most one torn one at the end, which readers leave out.
+leaves whole lines and at most one torn one at the end, which readers leave out and the next writer cuts off.
 
 A line is ``{table: row}``. What joins: a step of the journal replaces the same step of the tables (a run that was restarted
 records it again), and of rows that name the same response the last one counts.
@@ -24,6 +24,7 @@ from rlhfless.trace.errors import TraceError
 
 FILE = "recording.jsonl"
 LINES_AT_ONCE = 50_000  # that are Python objects at the same time
+PIECE_BYTES = 2**16  # read at once to find the end of the last whole line
 
 
 class Journal:
@@ -44,7 +45,17 @@ class Journal:
         except OSError as error:
             os.close(self._file)
             raise TraceError(f"{self.path}: another process records there; a folder of its own is needed") from error
-        self.size_bytes = os.fstat(self._file).st_size
+        self.size_bytes = self._size_of_whole_lines()
+        os.ftruncate(self._file, self.size_bytes)  # what is appended to a torn line would be lost with it
+
+    def _size_of_whole_lines(self) -> int:
+        end = os.fstat(self._file).st_size
+        while end:
+            start = max(0, end - PIECE_BYTES)
+            if last := os.pread(self._file, end - start, start).rfind(b"\n") + 1:
+                return start + last
+            end = start
+        return 0
 
     def append(self, lines: Sequence[bytes]) -> None:
         """Write whole lines, all or none; they outlive the process, not the machine.

@@ -23,6 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pandas as pd
+
 from rlhfless.trace import storage
 from rlhfless.trace.checks import validate
 from rlhfless.trace.errors import TraceError
@@ -57,9 +59,9 @@ def _harmless(what: str) -> Callable[[Method], Method]:
 class Recorder:
     """Appends rows of ``rollouts`` and ``spans`` to a trace folder while a loop runs. Its methods never raise.
 
-    The folder is a trace at any moment: ``read_trace`` reads it while it is recorded, after a crash and after ``close``. A
-    folder that a recorder wrote is continued, so a run that is restarted goes on in it; a step that is recorded again by a
-    later recorder replaces what was there.
+    The folder is a trace as soon as it has a response: ``read_trace`` reads it while it is recorded, after a crash and after
+    ``close``. A folder that a recorder wrote is continued, also where it has only spans yet, so a run that is restarted goes
+    on in it; a step that is recorded again by a later recorder replaces what was there.
 
     Args:
         folder: where the trace goes. run: name of the run, for rows that name none.
@@ -90,7 +92,7 @@ class Recorder:
         journal = Journal(self.folder)
         try:
             if known:
-                self._began -= fold(self.folder, journal)
+                self._began -= _ended_s(fold(self.folder, journal))
             else:
                 write_folder(self.folder, {}, [], complete_meta({**meta, "clock": None, "recorder": True}, []))
         except BaseException:
@@ -139,14 +141,18 @@ class Recorder:
 
     @_harmless("the recording could not be closed, but what was written can be read")
     def close(self) -> None:
-        """Write all rows and turn them into the trace's tables. Nothing can be recorded any more."""
+        """Write all rows and turn them into the trace's tables. Nothing can be recorded any more.
+
+        Where there is no response no tables can be written: that is logged, and the rows wait for a later recorder.
+        """
         if self._journal is None:
             return
         self.flush()
         journal, self._journal = self._journal, None
         self._give_up(len(self._waiting))
         try:
-            fold(self.folder, journal)
+            if not len(fold(self.folder, journal)["rollouts"]):
+                _log.warning("recording into %s: no response was recorded, so it is no trace yet", self.folder)
         finally:
             journal.close()
             if self.lost:
@@ -192,19 +198,26 @@ class Recorder:
             del self._waiting[:rows]
 
 
-def fold(folder: Path, journal: Journal) -> float:
+def fold(folder: Path, journal: Journal) -> dict[str, pd.DataFrame]:
     """Put the rows of a folder's journal into its tables. Killed at any moment, it leaves a trace with all of them.
 
+    Without any response, which no trace is without, they stay in the journal.
+
     Returns:
-        Seconds since the run's start at which the last row ended.
+        The rows of both, by table.
 
     Raises:
         TraceError: the folder cannot be read or written.
     """
     meta, frames, plans = load(folder)
-    if journal.size_bytes:
+    if journal.size_bytes and len(frames["rollouts"]):
         rows = {table: validate(table, frame, folder / f"{table}.parquet") for table, frame in frames.items()}
         write_folder(folder, {table: storage.to_arrow(table, frame) for table, frame in rows.items()}, plans, meta)
         journal.empty()
+    return frames
+
+
+def _ended_s(frames: Mapping[str, pd.DataFrame]) -> float:
+    """Seconds since the run's start at which the last row ended."""
     ends = (frame["end_s"].max() for frame in frames.values() if "end_s" in frame.columns)
     return max((float(end) for end in ends if end == end), default=0.0)

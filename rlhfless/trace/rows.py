@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlhfless.trace.casts import cast_cell, jsonable, shown
+from rlhfless.trace.casts import cast_cell, clean, jsonable, shown
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.schema import TABLES
 
@@ -33,14 +33,14 @@ def checked_row(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
                 cell = cast_cell(column, values[name])
             except ValueError as error:
                 raise TraceError(f"{table}: column '{name}' is {shown(values[name])}; {error} is needed") from None
-            row[name] = _writable(cell) if isinstance(cell, str) else cell
+            row[name] = clean(cell) if isinstance(cell, str) else cell
         elif column.required:
             raise TraceError(f"{table}: column '{name}' ({column.doc}) is missing among {', '.join(values) or 'no columns'}")
     for name in values.keys() - known.keys():
         if table != "rollouts":
             raise TraceError(f"{table}: '{name}' is none of its columns; such things go into the column 'detail'")
         cell = jsonable(values[name])
-        row[_writable(name)] = _writable(cell) if isinstance(cell, str) else cell
+        row[clean(name)] = clean(cell) if isinstance(cell, str) else cell
     _refuse_contradictions(table, row)
     return row
 
@@ -57,7 +57,3 @@ def _refuse_contradictions(table: str, row: Mapping[str, Any]) -> None:
         raise TraceError(
             f"{table}: column 'batch_mean' is {batch:g}, above 'slots', which is {slots}; a batch within them is needed"
         )
-
-
-def _writable(text: str) -> str:
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

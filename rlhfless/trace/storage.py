@@ -18,6 +18,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rlhfless.errors import reason
 from rlhfless.trace.casts import is_null, jsonable
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.schema import TABLES
@@ -59,8 +60,7 @@ def read_frame(path: str | Path, text_columns: Iterable[str] = ()) -> pd.DataFra
         with gzip.open(path, "rb") if packed else open(path, "rb") as stream:
             frame = readers[suffix](stream)  # type: ignore[arg-type]
     except Exception as error:  # whatever the readers raise is about the file
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise TraceError(f"{path}: cannot be read as {suffix[1:]} ({reason}); an intact file is needed") from error
+        raise TraceError(f"{path}: cannot be read as {suffix[1:]} ({reason(error)}); an intact file is needed") from error
     frame.columns = [str(column) for column in frame.columns]
     return frame
 

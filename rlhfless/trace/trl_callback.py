@@ -12,7 +12,6 @@ without them nothing is recorded, and a warning says so.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -26,6 +25,7 @@ try:
 except ImportError:
     raise missing_extra("watching TRL", "transformers", "torch") from None
 
+from rlhfless.trace.importers.record import text_id
 from rlhfless.trace.recorder import Recorder
 
 HOLDER = "trainer"
@@ -43,7 +43,8 @@ class TrlRecorder(TrainerCallback):  # type: ignore[misc]
 
     Args:
         folder, run: see ``Recorder``.
-        prompt_id: column of the data set that names prompts; by default a prompt's name is a hash of its text.
+        prompt_id: column of the data set that names prompts; by default a prompt's name is a hash of its text, as in
+            imports.
         texts: also record the prompts' and completions' texts.
     """
 
@@ -149,7 +150,7 @@ class TrlRecorder(TrainerCallback):  # type: ignore[misc]
         of_tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         ends = (of_tokenizer.eos_token_id, of_tokenizer.pad_token_id)
         for i, own in enumerate(tokens):
-            name = _name(prompts[i]) if self.prompt_id is None else str(inputs[i][self.prompt_id])
+            name = text_id(_text(prompts[i])) if self.prompt_id is None else str(inputs[i][self.prompt_id])
             row: dict[str, Any] = {"prompt": _text(prompts[i]), "response": _text(completions[i])} if self.texts else {}
             self.recorder.append(
                 step=self._step,
@@ -167,7 +168,3 @@ class TrlRecorder(TrainerCallback):  # type: ignore[misc]
 
 def _text(content: Any) -> str:
     return content if isinstance(content, str) else json.dumps(content, sort_keys=True, default=str)
-
-
-def _name(prompt: Any) -> str:
-    return hashlib.sha256(_text(prompt).encode("utf-8", "replace")).hexdigest()[:16]

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from rlhfless.errors import reason
 from rlhfless.trace import storage
 from rlhfless.trace.checks import as_frame, derive_epoch, refuse_overlaps, validate
 from rlhfless.trace.errors import TraceError
@@ -149,7 +150,6 @@ class TraceWriter:
         try:
             return pa.concat_tables([self._tables[table], rows], promote_options="permissive")
         except pa.ArrowException as error:
-            reason = str(error).splitlines()[0].rstrip(".")
             raise TraceError(
-                f"{name}: a column has another type than in earlier steps ({reason}); the same is needed"
+                f"{name}: a column has another type than in earlier steps ({reason(error)}); the same is needed"
             ) from error

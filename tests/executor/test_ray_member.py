@@ -153,6 +153,10 @@ def test_an_order_for_which_there_is_no_room_is_one_sentence(handle: Handle) -> 
         member.tell(Told(0, worker.End()), {})
 
 
+def test_a_failure_without_a_message_is_named_by_its_kind() -> None:
+    assert "8 bytes (MemoryError); give it more" in str(ray_member.no_room(8, MemoryError()))
+
+
 def test_what_is_laid_out_is_not_held_by_its_sender(handle: Handle) -> None:
     member = member_on(handle)
     for name in ("kv-0", "kv-1", "kv-2"):
@@ -269,7 +273,7 @@ def test_an_actor_that_was_killed_for_want_of_memory_is_told_from_others(
     assert isinstance(lost, Lost)
     assert lost.out_of_memory == out_of_memory
     assert not lost.gpus_gone
-    assert lost.why == f"(process 7 on cpu, node 10.0.0.9) died: {str(error).splitlines()[0]}"
+    assert lost.why == f"(process 7 on cpu, node 10.0.0.9) died: {str(error).splitlines()[0].rstrip('.')}"
 
 
 def test_the_driver_sleeps_until_the_next_actor_starts() -> None:

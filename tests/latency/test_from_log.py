@@ -161,6 +161,37 @@ def test_a_frameworks_own_file_is_read_as_it_is(tmp_path: Path) -> None:
         assert f"{log}: has seconds of generation and lengths of 0 steps" in done.stderr
 
 
+def test_one_run_of_several_is_taken_by_its_name(log: pd.DataFrame, tmp_path: Path) -> None:
+    slower = log.assign(run="slow", start_s=2 * log["start_s"], first_token_s=2 * log["first_token_s"], end_s=2 * log["end_s"])
+    path, alone, out = tmp_path / "both.csv", tmp_path / "alone.csv", tmp_path / "ours.json"
+    pd.concat([log.assign(run="fast"), slower]).to_csv(path, index=False)
+    slower.to_csv(alone, index=False)
+    assert profile("--from-log", alone, "--base", BASE, "-o", tmp_path / "alone.json").exit_code == 0
+    done = profile("--from-log", path, "--base", BASE, "--run", "slow", "-o", out)
+    assert done.exit_code == 0, done.output
+    written = read_profile(out)
+    assert written["calibration"] == read_profile(tmp_path / "alone.json")["calibration"]
+    assert f"--base {BASE} --run slow -o" in written["command"]
+    for run, sentence in (
+        ([], f"{path}: holds 2 runs (fast, slow); name one with --run"),
+        (["--run", "other"], f"{path}: has no run other; one of fast, slow is needed"),
+    ):
+        refused = profile("--from-log", path, "--base", BASE, *run, "-o", tmp_path / "x.json")
+        assert refused.exit_code == 2
+        assert sentence in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "option",
+    [["--device", "cuda"], ["--model", "x"], ["--rounds", 3], ["--max-batch", 4], ["--contexts", "1,2"], ["--memory-gib", 1],
+     ["--fast"]],
+)  # fmt: skip
+def test_what_says_how_to_measure_does_not_go_with_a_log(option: list[object], tmp_path: Path) -> None:
+    done = profile("--from-log", tmp_path, "--base", BASE, *option, "-o", tmp_path / "x.json")
+    assert done.exit_code == 2
+    assert "with --from-log nothing is measured; leave them out" in done.stderr
+
+
 def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
     for arguments, message in (
         (["--from-log", tmp_path], "--base is missing"),

@@ -95,6 +95,17 @@ def track_names(events: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
     return {(e["pid"], e["tid"]): f"{processes[e['pid']]} / {e['args']['name']}" for e in events if e["name"] == "thread_name"}
 
 
+@pytest.mark.parametrize(
+    "option",
+    ["--usd-per-gpu-hour 2", "--from verl", "--run a", "--map step=s", "--gpus 8", "--response-limit 9"],
+)
+def test_options_of_other_exports_are_refused(option, tmp_path):
+    done = CliRunner().invoke(main, ["export", str(TRACES[0]), "--perfetto", str(tmp_path / "t.json"), *option.split()])
+    assert done.exit_code == 2
+    assert "--perfetto writes what the trace holds" in done.output
+    assert not (tmp_path / "t.json").exists()
+
+
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
 @pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
 def test_every_shipped_trace_is_exported(path, name, tmp_path):

@@ -140,6 +140,41 @@ def test_a_step_that_is_recorded_again_replaces_what_was_there(tmp_path):
     assert rows["epoch"].tolist() == [0, 0, 0, 1]
 
 
+def test_a_recording_that_has_only_a_span_goes_on(tmp_path, caplog):
+    folder = tmp_path / "t"
+    with pytest.raises(ZeroDivisionError), Recorder(folder) as crashed, crashed.span("decode", step=0):
+        raise ZeroDivisionError
+    assert [text.partition(": ")[2] for text in warnings_of(caplog)] == ["no response was recorded, so it is no trace yet"]
+    with pytest.raises(TraceError, match="at least one response is needed"):
+        read_trace(folder)
+    with Recorder(folder) as later:
+        assert len(pd.read_json(folder / "recording.jsonl", lines=True)) == 1, "the span waits"
+        with later.span("prepare", step=0):
+            later.append(**RESPONSE)
+    assert (later.recorded, later.lost, len(warnings_of(caplog))) == (2, 0, 1)
+    trace = read_trace(folder)
+    assert (len(trace.rollouts), trace.spans["phase"].tolist()) == (1, ["decode", "prepare"])
+    assert trace.spans["start_s"].iloc[1] >= trace.spans["end_s"].iloc[0]
+
+
+@pytest.mark.parametrize("spans", [0, 1])
+@pytest.mark.parametrize("torn", [b"{", b'{"rollouts": {"step": 0, "note": "' + b"x" * 200_000])
+def test_a_recording_that_ends_with_a_torn_line_goes_on(tmp_path, caplog, spans, torn):
+    folder = tmp_path / "t"
+    with Recorder(folder) as crashed:
+        for _ in range(spans):
+            crashed.append_span(step=0, holder="x", phase="decode", start_s=0, end_s=7)
+    with (folder / "recording.jsonl").open("ab") as journal:
+        journal.write(torn)
+    caplog.clear()
+    with Recorder(folder) as later:
+        assert later.now_s >= 7 * spans
+        later.append(**RESPONSE)
+    assert (later.recorded, later.lost, warnings_of(caplog)) == (1, 0, [])
+    trace = read_trace(folder)
+    assert (len(trace.rollouts), len(trace.spans)) == (1, spans)
+
+
 def test_of_a_response_that_is_appended_twice_the_last_row_counts(tmp_path):
     record(tmp_path / "t", {"response_tokens": 1}, {"response_tokens": 2})
     assert read_trace(tmp_path / "t").rollouts["response_tokens"].tolist() == [2]

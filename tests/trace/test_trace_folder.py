@@ -144,11 +144,12 @@ def test_what_is_no_log_is_refused_in_one_sentence(tmp_path: Path, name: str, co
         ("meta.json", '{"schema_version": 1, "steps": []}', "names no completed step yet; at least one is needed"),
         ("plans.jsonl", '{"actors": 2}\n', "plans.jsonl: line 1 is no plan; a JSON object with the key 'step' is needed"),
         ("plans.jsonl", "[1]\n", "plans.jsonl: line 1 is no plan"),
+        ("plans.jsonl", '{"step": 0, "policy": "\xe9"}\n', "plans.jsonl: cannot be read as UTF-8 text"),
         ("spans.parquet", "broken", "spans.parquet: cannot be read as parquet"),
     ],
 )
 def test_a_broken_trace_folder_is_refused_in_one_sentence(folder: Path, file: str, content: str, sentence: str) -> None:
-    (folder / file).write_text(content)
+    (folder / file).write_text(content, "latin-1")
     with pytest.raises(TraceError, match=sentence):
         read_trace(folder)
 

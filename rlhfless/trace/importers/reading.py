@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import pandas as pd
 
+from rlhfless.errors import reason
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.record import Record
 from rlhfless.trace.importers.tokens import TokenCounter
@@ -129,7 +130,7 @@ class Reading:
                     yield buffered
                 counted.advance(counted.left)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise TraceError(f"{path}: cannot be unpacked ({_reason(error)}); an intact gzip file is needed") from error
+            raise TraceError(f"{path}: cannot be unpacked ({reason(error)}); an intact gzip file is needed") from error
         except OSError as error:
             raise TraceError(f"{path}: cannot be read ({error.strerror or error}); a readable file is needed") from error
 
@@ -179,7 +180,7 @@ class Reading:
                     self.note(f"{path.name}: the last line was cut off and is left out")
                     return
                 raise TraceError(
-                    f"{path}: line {number} is not JSON: {_reason(error)}; one JSON object a line is needed"
+                    f"{path}: line {number} is not JSON: {reason(error)}; one JSON object a line is needed"
                 ) from error
             if not isinstance(values, dict):
                 raise TraceError(f"{path}: line {number} is not a JSON object; one JSON object a line is needed")
@@ -205,7 +206,7 @@ class Reading:
                     self.fields.update(map(str, frame.columns))
                     yield frame
             except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
-                raise TraceError(f"{path}: cannot be read as parquet ({_reason(error)}); an intact file is needed") from error
+                raise TraceError(f"{path}: cannot be read as parquet ({reason(error)}); an intact file is needed") from error
 
 
 def batch_rows(metadata: Any) -> int:
@@ -286,7 +287,3 @@ class _Counted(io.RawIOBase):
         self.left -= moved
         if self.bar is not None and moved:
             self.bar.update(moved)
-
-
-def _reason(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:200]

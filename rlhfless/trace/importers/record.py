@@ -99,11 +99,6 @@ def finite(value: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def clean(text: str) -> str:
-    """The text with surrogates that stand alone, which no file can hold, as question marks."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
-
-
 def text_id(text: str) -> str:
     """A short name of a text, the same in every import: 64 bits of its hash in hexadecimal digits."""
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()

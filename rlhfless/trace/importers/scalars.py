@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlhfless.trace import storage
+from rlhfless.trace.casts import clean
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.importers.record import clean, finite
+from rlhfless.trace.importers.record import finite
 
 FILE = "scalars.parquet"
 

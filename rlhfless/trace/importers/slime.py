@@ -1,7 +1,7 @@
 """slime's debug dumps: ``--dump-details DIR`` → ``rollout_data/{rollout_id}.pt``, a pickle of dicts, one file a rollout.
 
 Knows that a pickle can run any code when it is loaded. So it is loaded by torch as plain data (``weights_only=True``), and
-a file that needs more is refused unless the user says ``--unsafe-pickle``, which is noted.
+a file that needs more is refused unless the user imports it with ``--unsafe-pickle``, which is noted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from rlhfless.errors import missing_extra
+from rlhfless.errors import missing_extra, reason
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format, file_of, numbered
 from rlhfless.trace.importers.reading import Reading
@@ -64,12 +64,12 @@ def load(reading: Reading, path: Path) -> list[dict[str, Any]]:
         try:
             content = torch.load(stream, map_location="cpu", weights_only=not unsafe)
         except Exception as error:  # an unsafe pickle may raise whatever it likes, a safe one does in several ways
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:120]
+            why = reason(error)
             hint = "an intact dump is needed"
             if not unsafe and "weights" in str(error).lower():
-                reason = "it holds more than plain data, and loading that can run any code"
-                hint = "--unsafe-pickle loads it all the same, which is for files of your own only"
-            raise TraceError(f"{path}: cannot be loaded ({reason}); {hint}") from error
+                why = "it holds more than plain data, and loading that can run any code"
+                hint = "`rlhfless import --unsafe-pickle` makes a trace of it all the same, for files of your own only"
+            raise TraceError(f"{path}: cannot be loaded ({why}); {hint}") from error
     if unsafe:
         reading.note("WARNING: --unsafe-pickle ran whatever code the dumps hold")
     samples = content.get("samples") if isinstance(content, dict) else None

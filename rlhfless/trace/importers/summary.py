@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
-from rlhfless.trace.casts import listed
-from rlhfless.trace.importers.record import clean
+from rlhfless.trace.casts import clean, listed
 
 DISABLES = {
     "prompt_tokens": "planning counts 0 prompt tokens, so prefill and prompt KV are left out",

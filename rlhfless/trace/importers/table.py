@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from rlhfless.errors import reason
 from rlhfless.trace.casts import listed
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format
@@ -72,10 +73,10 @@ def _csv(reading: Reading) -> Iterator[pd.DataFrame]:
         except TraceError:
             raise
         except Exception as error:  # whatever the reader raises is about the file
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+            why = reason(error)
             if isinstance(error, pd.errors.ParserWarning):
-                reason = "its rows have more cells than its header has names"
-            raise TraceError(f"{reading.path}: cannot be read as csv ({reason}); an intact file is needed") from error
+                why = "its rows have more cells than its header has names"
+            raise TraceError(f"{reading.path}: cannot be read as csv ({why}); an intact file is needed") from error
 
 
 def _jsonl(reading: Reading) -> Iterator[pd.DataFrame]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlhfless.errors import missing_extra
+from rlhfless.errors import missing_extra, reason
 from rlhfless.trace.errors import TraceError
 
 PIECE = 2**20  # characters that are tokenised at once: a token takes some hundred bytes until it is counted
@@ -40,9 +40,9 @@ class TokenCounter:
             else:
                 self._tokenizer = Tokenizer.from_pretrained(str(name))
         except Exception as error:  # the library raises bare Exception, and the hub's client whatever the network does
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:200]
             raise TraceError(
-                f"--tokenizer {name}: cannot be loaded ({reason}); a local folder with tokenizer.json or a hub name is needed"
+                f"--tokenizer {name}: cannot be loaded ({reason(error)}); a local folder with tokenizer.json or a hub name "
+                "is needed"
             ) from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()

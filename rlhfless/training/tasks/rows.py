@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhfless.errors import InputError, missing_extra
+from rlhfless.errors import InputError, missing_extra, reason
 
 Rows = list[Mapping[str, Any]]
 
@@ -64,7 +64,7 @@ def _from_file(path: Path) -> Rows:
         try:
             return list(pq.read_table(path).to_pylist())
         except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{path}: is no parquet file that can be read: {str(error).splitlines()[0]}") from None
+            raise InputError(f"{path}: is no parquet file that can be read: {reason(error)}") from None
     with path.open("rb") as lines:  # bytes end lines at line feeds only; texts hold other ends, such as U+2028
         return [_row(line, f"{path}: line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
 
@@ -92,7 +92,7 @@ def _from_hub(name: str, split: str) -> tuple[str, Rows]:
         return path.rsplit("/", 1)[-1], list(load_dataset(path, configuration or None, split=split))
     except Exception as error:  # whatever the library or the network says
         raise InputError(
-            f"{name}: is neither a .jsonl or .parquet file nor a data set that could be loaded: {str(error).splitlines()[0]}"
+            f"{name}: is neither a .jsonl or .parquet file nor a data set that could be loaded: {reason(error)}"
         ) from error
 
 
