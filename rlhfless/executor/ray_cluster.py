@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhfless.errors import InputError, missing_extra
+from rlhfless.errors import InputError, missing_extra, reason
 from rlhfless.executor import ray_sweeper
 
 OBJECT_STORE_BYTES = 512 * 2**20
@@ -95,8 +95,9 @@ class RayCluster:
             if len(versions) == 4:  # as Ray lists those that differ, in lines of a plain ``RuntimeError``
                 there, here = (f"Ray {ray} with Python {python}" for ray, python in (versions[:2], versions[2:]))
                 raise InputError(f"the Ray cluster at {address!r} has {there}, this program {here}; both must agree") from None
-            said = _first_line(error)
-            raise InputError(f"no Ray cluster at {address!r} ({said}); name the address that `ray start` printed") from None
+            raise InputError(
+                f"no Ray cluster at {address!r} ({reason(error)}); name the address that `ray start` printed"
+            ) from None
 
     def _start(self, gpus: int | None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="rlhfless-", dir="/tmp"))  # Ray's sockets need a short path
@@ -135,12 +136,8 @@ class RayCluster:
             self.ray.shutdown()
             if tries == 1:
                 advice = "start one with `ray start --head` and give its address"
-                raise InputError(f"Ray could not be started here ({_first_line(error)}); {advice}") from error
+                raise InputError(f"Ray could not be started here ({reason(error)}); {advice}") from error
             self._start_ray(gpus, tries - 1)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _packages() -> list[Path]:
