@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,7 @@ def test_no_guided_input_ends_in_anything_but_rollouts_or_one_sentence(name: str
     done = subprocess.run(
         [sys.executable, str(FUZZER), name, str(corpus), f"-runs={runs}", "-max_len=4096", "-seed=1", "-timeout=60"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # libFuzzer ends the process itself, so nothing is removed there
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert f"Done {runs} runs" in done.stderr
