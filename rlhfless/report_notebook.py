@@ -13,7 +13,7 @@ from rlhfless.report_page import page_path
 from rlhfless.report_study import Assumptions
 from rlhfless.simulate import Setting
 from rlhfless.trace import TraceError
-from rlhfless.trace.storage import write_text
+from rlhfless.trace.storage import absolute, write_text
 
 CELLS = (
     ("markdown", "# What this run wasted, and what other schedules would have saved\n\nThe findings of `rlhfless report`, by "
@@ -86,9 +86,9 @@ def write_report_notebook(
     path = page_path(out, TraceError)
     cluster = setting.cluster
     values: dict[str, Any] = {
-        "LOG": str(Path(source).resolve()), "FORMAT": framework, "TOKENIZER": _absolute(tokenizer), "COLUMNS": columns or {},
+        "LOG": str(Path(source).resolve()), "FORMAT": framework, "TOKENIZER": absolute(tokenizer), "COLUMNS": columns or {},
         "RUN": run, "RESPONSE_LIMIT": setting.response_limit, "NODES": cluster.nodes, "GPUS_PER_NODE": cluster.gpus_per_node,
-        "GPUS_PER_ACTOR": cluster.gpus_per_actor, "USD_PER_GPU_HOUR": cluster.usd_per_gpu_hour, "PROFILE": _absolute(profile),
+        "GPUS_PER_ACTOR": cluster.gpus_per_actor, "USD_PER_GPU_HOUR": cluster.usd_per_gpu_hour, "PROFILE": absolute(profile),
         "TIME_WEIGHT": setting.objective.time_weight, "STEPS": max_steps, "DISPATCH": assumptions.dispatch,
         "LEARNER_GPUS": assumptions.learner_gpus, "PREPARE_S": assumptions.prepare_s,
         "LEARN_S": assumptions.learn_s, "CALIBRATE": assumptions.calibrate, "PRICES": dict(assumptions.prices),
@@ -112,8 +112,3 @@ def write_report_notebook(
         raise TraceError(f"{path.parent}: cannot be made ({error.strerror}); a writable folder is needed") from None
     write_text(path, writes(v4.new_notebook(cells=cells, metadata=kernel)) + "\n")
     return path
-
-
-def _absolute(name: str | None) -> str | None:
-    """The path where the name is one, so that the notebook runs from its own folder; else the name."""
-    return str(Path(name).resolve()) if name is not None and Path(name).exists() else name

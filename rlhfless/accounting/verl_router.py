@@ -18,7 +18,7 @@ import pandas as pd
 from rlhfless.scheduling import make_policy
 from rlhfless.simulate import Setting, logged_steps
 from rlhfless.trace import TraceError
-from rlhfless.trace.storage import write_text
+from rlhfless.trace.storage import absolute, write_text
 from solver.objective import Objective
 
 MODULE, PLACEMENT, ROUTER = "planned_router.py", "placement.json", "router.yaml"
@@ -88,7 +88,7 @@ def write_router(folder: str | Path, placed: dict[str, list[int]], tokenizer: st
     """Write the router's code, its placement and its configuration.
 
     Args:
-        folder: new, or empty. tokenizer: of the run's model, a local folder or a hub name.
+        folder: new, or empty. tokenizer: of the run's model, a local folder (its absolute path is written) or a hub name.
 
     Raises:
         TraceError: the folder is not empty or cannot be written.
@@ -107,7 +107,7 @@ def write_router(folder: str | Path, placed: dict[str, list[int]], tokenizer: st
             f"{key}: {json.dumps(value)}\n"
             for key, value in (
                 ("router_class", f"{Path(MODULE).stem}.PlannedRouter"), ("placement", str(folder / PLACEMENT)),
-                ("tokenizer", tokenizer),
+                ("tokenizer", absolute(tokenizer)),
             )
         ),
     }  # fmt: skip

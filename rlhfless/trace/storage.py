@@ -139,6 +139,11 @@ def write_text(path: Path, text: str) -> None:
     replace_file(path, lambda stream: stream.write(text.encode("utf-8")))
 
 
+def absolute(name: str | None) -> str | None:
+    """The absolute path where the name is one here, so that what it is written into works from any folder; else the name."""
+    return str(Path(name).resolve()) if name is not None and Path(name).exists() else name
+
+
 def replace_file(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
     """Write a file so that every reader, and a reader after a crash, finds the old content or the new one.
 

@@ -92,6 +92,19 @@ def test_prompts_go_where_the_plan_says(router_class: Any, tmp_path: Path) -> No
     assert router.acquire_server("bare")[0] == "b"
 
 
+def test_a_local_tokenizer_is_found_from_any_folder_and_a_hub_name_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tokenizer").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for folder, given, written in (
+        ("local", "tokenizer", str(tmp_path / "tokenizer")),
+        ("hub", "some/tokenizer", "some/tokenizer"),
+    ):
+        *_, configuration = write_router(folder, {}, given)
+        assert f"tokenizer: {json.dumps(written)}" in configuration.read_text().splitlines()
+
+
 def test_the_placement_is_that_of_the_last_epochs_plans() -> None:
     placed = placement(rollouts(), SETTING)
     assert set(placed) == {text_hash(f"prompt {p}") for p in range(12)}
