@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 import numpy as np
 
@@ -204,7 +205,14 @@ class Contention:
 
 @dataclass(frozen=True)
 class Effects:
-    """All that may happen to the actors of a step; None leaves an effect out."""
+    """All that may happen to the actors of a step; None leaves an effect out.
+
+    Args:
+        seed, step: what is drawn depends on them, whole numbers of 0 or more.
+
+    Raises:
+        PlanningError: an effect is of another kind than its name says, or the seed or the step is no such number.
+    """
 
     prefill: PrefillInterference | None = None
     stragglers: Stragglers | None = None
@@ -213,6 +221,19 @@ class Effects:
     contention: Contention | None = None
     seed: int = 0
     step: int = 0
+
+    def __post_init__(self) -> None:
+        kinds = {
+            "prefill": PrefillInterference, "stragglers": Stragglers, "starts": StartDelays, "outages": Outages,
+            "contention": Contention,
+        }  # fmt: skip
+        for name, kind in kinds.items():
+            if not isinstance(given := getattr(self, name), kind | None):
+                raise PlanningError(f"{name} is {given!r}; {kind.__name__}(...) or None is needed")
+        for name in ("seed", "step"):
+            given = getattr(self, name)
+            if not (is_whole(given, 0) and isinstance(given, Integral)):  # numpy's seeds are no floats
+                raise PlanningError(f"{name} is {given!r}; a whole number of 0 or more is needed")
 
     def draws(self, actor: int) -> tuple[np.random.Generator, np.random.Generator, np.random.Generator]:
         """A stream for each of stragglers, starts and outages of an actor; none depends on whether another is asked for. A

@@ -13,6 +13,7 @@ import pandas as pd
 
 from rlhfless.engine.members import Requests
 from rlhfless.engine.protocol import Request
+from rlhfless.errors import InputError
 from rlhfless.latency.effects import Effects
 from rlhfless.predict import EwmaPredictor, Predictor
 from rlhfless.scheduling import PlanningInput
@@ -40,6 +41,9 @@ class Setting:
         migration: ``move``, ``recompute`` or ``cheaper``.
         effects: what happens to actors beside decoding; of its outages and delays every step has its own. Nobody plans for it.
         patience: far above 1, plans do not depend on how busy the machine is (see ``solver.plan_generation``).
+
+    Raises:
+        InputError: ``effects`` is something else.
     """
 
     cluster: Cluster
@@ -58,6 +62,10 @@ class Setting:
     planned_latency: LatencyModel | None = None
     effects: Effects | None = None
     patience: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.effects, Effects | None):
+            raise InputError(f"effects is {self.effects!r}; Effects(...) or None is needed")
 
 
 @dataclass(frozen=True, eq=False)

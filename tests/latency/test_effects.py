@@ -120,6 +120,15 @@ def test_weights_go_round_in_trees_or_one_after_the_other():
         (lambda: Network(0), "nodes is 0; a whole number of at least 1 is needed"),
         (lambda: Network(2, 0.5), "between is 0.5; a multiple of 1 or more is needed"),
         (lambda: Network(2, 2.0, 0), "fan_out is 0; a whole number of at least 1, or None, is needed"),
+        (lambda: Effects(stragglers="x"), "stragglers is 'x'; Stragglers(...) or None is needed"),
+        (
+            lambda: Effects(Stragglers()),
+            "prefill is Stragglers(share=0.0, slowdown=0.0); PrefillInterference(...) or None is needed",
+        ),
+        (lambda: Effects(seed=-1), "seed is -1; a whole number of 0 or more is needed"),
+        (lambda: Effects(seed=1.5), "seed is 1.5; a whole number of 0 or more is needed"),
+        (lambda: Effects(seed=2.0), "seed is 2.0; a whole number of 0 or more is needed"),
+        (lambda: replace(Effects(), step=-1), "step is -1; a whole number of 0 or more is needed"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(make, sentence):
