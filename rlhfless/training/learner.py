@@ -6,14 +6,16 @@ processes, files hold whole tensors by name, so a checkpoint can be read by any 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from rlhfless.errors import reason
 from rlhfless.training import missing_torch
 
 try:
@@ -48,7 +50,8 @@ class Learner(Protocol):
         """Go on from what ``write`` wrote.
 
         Raises:
-            TrainError: it is of another configuration, and the message says what differs; or a file of it cannot be read.
+            TrainError: it is of another configuration, and the message says what differs; or a file of it cannot be read, or
+                is not as a learner writes it.
         """
 
     def close(self) -> None:
@@ -138,7 +141,9 @@ class LocalLearner:
     def read(self, folder: Path) -> None:
         """See ``Learner``. All ranks have to call it."""
         state = _read(folder / "state.json")
-        if different := differences(self._configuration, state["configuration"]):
+        with _as_written(folder / "state.json"):
+            different = differences(self._configuration, state["configuration"])
+        if different:
             raise TrainError(f"{folder}: was written with {different}; read it with what it was written with")
         parameters, optimizer = self._parameters(), self.algorithm.optimizer
         weights, moments = (_read(folder / f"{name}.safetensors") for name in ("model", "optimizer"))
@@ -148,13 +153,16 @@ class LocalLearner:
         for name, parameter in parameters.items():
             parameter.detach().copy_(spread_like(weights[name], parameter.detach()))
         optimizer.state.clear()
-        for key, value in moments.items():
-            name, what = key.rsplit("/", 1)
-            # counts of steps stay on the CPU, where torch has them
-            optimizer.state[parameters[name]][what] = spread_like(value, parameters[name].detach()) if value.dim() else value
-        for group, values in zip(optimizer.param_groups, state["groups"], strict=True):
-            group.update({key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
-        self.schedule.load_state_dict(state["schedule"])
+        with _as_written(folder / "optimizer.safetensors"):
+            for key, value in moments.items():
+                name, what = key.rsplit("/", 1)
+                like = parameters[name].detach()
+                # counts of steps stay on the CPU, where torch has them
+                optimizer.state[parameters[name]][what] = spread_like(value, like) if value.dim() else value
+        with _as_written(folder / "state.json"):
+            for group, values in zip(optimizer.param_groups, state["groups"], strict=True):
+                group.update({key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+            self.schedule.load_state_dict(state["schedule"])
 
     def close(self) -> None:
         """See ``Learner``; nothing is held."""
@@ -167,6 +175,17 @@ class LocalLearner:
     def _parameters(self) -> dict[str, Any]:
         """All trained weights by name, tied ones once."""
         return dict(self.algorithm.trained.named_parameters())
+
+
+@contextlib.contextmanager
+def _as_written(path: Path) -> Iterator[None]:
+    """What is taken from a file of a checkpoint within it is there as a learner writes it, or the file is refused."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise TrainError(
+            f"{path}: is not as a learner writes it ({reason(error)}); put it back as it was written, or start the run anew"
+        ) from error
 
 
 def _read(path: Path) -> Any:

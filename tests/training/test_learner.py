@@ -165,6 +165,37 @@ def test_a_checkpoint_of_another_configuration_says_what_differs(tmp_path: Path)
         load_checkpoint(tmp_path, 7, learner())
 
 
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        (lambda state: {}, "'configuration'"),
+        (lambda state: [], "list indices must be integers"),
+        (lambda state: {**state, "configuration": None}, "'NoneType' object is not a mapping"),
+        (lambda state: {**state, "groups": []}, r"zip\(\) argument 2 is shorter than argument 1"),
+        (lambda state: {**state, "groups": [5]}, "'int' object has no attribute 'items'"),
+        (lambda state: {**state, "schedule": None}, "'NoneType' object"),
+    ],
+)
+def test_a_state_that_no_learner_wrote_is_refused_in_a_sentence(tmp_path: Path, changed: Any, why: str) -> None:
+    save_checkpoint(tmp_path, 1, learner())
+    path = folder_of(tmp_path, 1) / "state.json"
+    path.write_text(json.dumps(changed(json.loads(path.read_text()))))
+    with pytest.raises(TrainError, match=rf"state\.json: is not as a learner writes it \({why}.*\); put it back as it was"):
+        load_checkpoint(tmp_path, 1, learner())
+
+
+@pytest.mark.parametrize("name", ["another.weight/exp_avg", "lm_head.weight"])
+def test_moments_of_weights_that_the_model_has_not_are_refused_in_a_sentence(tmp_path: Path, name: str) -> None:
+    from safetensors.torch import save_file
+
+    save_checkpoint(tmp_path, 1, learner())
+    save_file({name: torch.zeros(2)}, folder_of(tmp_path, 1) / "optimizer.safetensors")
+    with pytest.raises(
+        TrainError, match=r"optimizer\.safetensors: is not as a learner writes it \(.*\); put it back as it was"
+    ):
+        load_checkpoint(tmp_path, 1, learner())
+
+
 def test_the_files_are_whole_tensors_by_name(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
