@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
+
+from rlhfless.training.options import as_annotated
 
 ALGORITHMS = ("grpo", "ppo")
 CRITIC_OPTIONS = ("critic", "critic_learning_rate", "gamma", "lam", "value_clip", "value_weight", "whiten")
@@ -81,6 +83,9 @@ class TrainConfig:
         keep: how many checkpoints are kept, the latest ones.
         window: epochs that the length predictor looks back on; scenarios: samples of lengths that a plan is timed with.
         seed: of the task, the model, the warm-up, the order of prompts and every response.
+
+    Raises:
+        TrainError: an option is of another type than is said here, out of its range, or does not fit the others.
     """
 
     task: str = "arithmetic"
@@ -144,7 +149,12 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rewards", tuple(self.rewards))  # a list where it comes from JSON
+        for option in fields(self):
+            value = getattr(self, option.name)
+            try:
+                object.__setattr__(self, option.name, as_annotated(value, str(option.type)))
+            except TypeError as error:
+                raise TrainError(f"{option.name} is {value!r}; {error}") from None
         if self.algorithm == "grpo" and self.samples == 1:
             raise TrainError("samples is 1, and GRPO compares responses of one prompt; give 2 or more, or algorithm ppo")
         for name, known in (
@@ -159,6 +169,7 @@ class TrainConfig:
             "pool",
             "prompts_per_step",
             "samples",
+            "window",
             "scenarios",
             "response_limit",
             "updates",

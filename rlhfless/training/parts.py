@@ -136,6 +136,7 @@ def resolve(config: TrainConfig, given: Given, folder: Path | None, *, resume: b
     planner = given.planner or make_policy(config.policy, tau=config.tau)
     if planner.clairvoyant:
         raise TrainError(f"policy {planner.name!r} needs the true lengths, which nobody has before generating")
+    predictor = given.predictor or EwmaPredictor(config.window)
     pool = given.executor or make_pool(config, cluster)
     if pool is not None and (config.preparation, config.preparation_actors) != ("after", 1):
         raise TrainError(
@@ -150,7 +151,6 @@ def resolve(config: TrainConfig, given: Given, folder: Path | None, *, resume: b
         if pool is not None and given.executor is None:
             pool.close()
         raise
-    predictor = given.predictor or EwmaPredictor(config.window)
     return Parts(cluster=cluster, planner=planner, predictor=predictor, pool=pool, **model)
 
 

@@ -215,7 +215,7 @@ def test_actors_in_processes_write_the_same_texts(tmp_path: Path, model: Path) -
         ({"time_limit_s": math.nan}, r"time_limit_s \(nan\) and seed \(0\) at 0 or above, and the time limit finite"),
         ({"time_limit_s": math.inf}, r"time_limit_s \(inf\)"),
         ({"tau": math.nan}, r"tau \(nan\) above 0 and up to 1"),
-        ({"steps": math.nan}, "steps is nan; at least 1 is needed"),
+        ({"steps": math.nan}, "steps is nan; a whole number is needed"),
         ({"algorithm": "dpo"}, "algorithm 'dpo' is unknown; choose from grpo, ppo"),
         ({"executor": "cloud"}, "executor 'cloud' is unknown; choose from virtual, local"),
         ({"samples": 1}, "samples is 1, and GRPO compares responses of one prompt; give 2 or more"),
