@@ -74,7 +74,7 @@ class Trainer:
         watch: told of every generation under way; None tells nobody. What it raises ends the step as an interrupt does.
 
     Raises:
-        TrainError: the options do not fit, or the folder holds nothing to resume.
+        TrainError: the options do not fit, or the folder holds nothing to resume, or a run of other options, parts or problems.
         MissingExtra, InputError: the engine is not installed, or a version that is not supported; something does not fit.
     """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,7 +34,7 @@ from rlhfless.training.model import choose_device
 from rlhfless.training.rewards import Rewards
 from rlhfless.training.rewards.named import make_rewards
 from rlhfless.training.run import Origin, Run
-from rlhfless.training.tasks import Task, make_task
+from rlhfless.training.tasks import Task, digest, make_task
 from solver.cluster import Cluster
 from solver.latency import LatencyModel
 from solver.remaining import RemainingLengths
@@ -174,6 +174,13 @@ def _of_the_model(
             f"task {task.name!r} has {len({p.prompt_id for p in task.problems})} distinct problems, and the pool is "
             f"{config.pool}; choose a pool that is not larger"
         )
+    learned_from = digest(problems)
+    if origin.writer is not None and origin.writer.meta.get("problems", learned_from) != learned_from:
+        raise TrainError(
+            f"{folder}: the prompts or answers of task {task.name!r} are not those that the run was started with; "
+            "resume it with its data set as it was, or start a new run"
+        )
+    origin = replace(origin, meta={**origin.meta, "problems": learned_from})
     rewards = given.rewards or make_rewards(config.rewards, task, device=device)
     most_tokens = max(len(tokenizer.encode(p.prompt)) for p in problems) + config.response_limit
     sampling = Sampling(temperature=config.temperature)

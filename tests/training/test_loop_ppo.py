@@ -49,6 +49,25 @@ def test_ppo_on_texts_resumes_as_if_never_stopped(texts: Path, tmp_path: Path) -
     assert {"value_loss", "kl_reference", "explained_variance"} <= set(learned)
 
 
+@pytest.mark.parametrize("changed", ["question", "answer"])
+def test_a_run_does_not_go_on_with_a_data_set_that_changed_under_it(texts: Path, tmp_path: Path, changed: str) -> None:
+    data, run = tmp_path / "sums.jsonl", tmp_path / "run"
+    began = (texts / "sums.jsonl").read_text()
+    data.write_text(began)
+    train(config(tmp_path, steps=1), run, model=texts / "model")
+    rows = [json.loads(line) for line in began.splitlines()]
+    rows[0][changed] = {"question": "0 and none?", "answer": "#### 7"}[changed]
+    data.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(
+        TrainError, match=r"run: the prompts or answers of task 'gsm8k' are not those .* with its data set as it"
+    ):
+        train(config(tmp_path, steps=2), run, resume=True)
+    meta = json.loads((run / "meta.json").read_text())
+    del meta["problems"]  # as runs were recorded that did not know it yet
+    (run / "meta.json").write_text(json.dumps(meta))
+    assert train(config(tmp_path, steps=2), run, resume=True).steps == [0, 1]
+
+
 def test_the_first_epoch_is_predicted_from_the_worked_solutions(texts: Path) -> None:
     trainer = Trainer(config(texts, response_limit=40), model=texts / "model", progress=False)
     predicted = trainer.predict(trainer.problems_of(0)).response_tokens

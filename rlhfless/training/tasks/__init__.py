@@ -9,9 +9,9 @@ from rlhfless.training.arithmetic import ArithmeticTask
 from rlhfless.training.tasks.dataset import DatasetTask
 from rlhfless.training.tasks.gsm8k import HUB, Gsm8kTask
 from rlhfless.training.tasks.pretrained import PretrainedTokenizer
-from rlhfless.training.tasks.problem import Problem, Task, TextProblem
+from rlhfless.training.tasks.problem import Problem, Task, TextProblem, digest
 
-__all__ = ["DatasetTask", "Gsm8kTask", "PretrainedTokenizer", "Problem", "Task", "TextProblem", "make_task"]
+__all__ = ["DatasetTask", "Gsm8kTask", "PretrainedTokenizer", "Problem", "Task", "TextProblem", "digest", "make_task"]
 
 
 def make_task(name: str | Path, tokenizer: Any, *, seed: int = 0, pool: int = 128, **columns: Any) -> Task:

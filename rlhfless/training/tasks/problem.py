@@ -5,6 +5,8 @@ Knows names only; ``rlhfless.training.arithmetic`` and ``dataset`` have tasks.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -72,3 +74,10 @@ class TextProblem:
     reference_answer_tokens: int
     messages: tuple[Mapping[str, str], ...] = ()
     row: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+def digest(problems: Sequence[Problem]) -> str:
+    """16 hex digits that tell problems apart by names, prompts, reference lengths and answers that JSON has, in their order."""
+    facts = [(p.prompt_id, p.prompt, p.answer, int(p.reference_answer_tokens)) for p in problems]
+    told = json.dumps(facts, skipkeys=True, default=lambda unknown: None)
+    return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
