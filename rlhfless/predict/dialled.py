@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from rlhfless.predict.censoring import FloatArray
+from rlhfless.predict.checks import check_draws
 from rlhfless.predict.errors import PredictionError
 from rlhfless.predict.predictor import Predictor, Visits
 
@@ -76,6 +77,7 @@ class DialledPredictor(Predictor):
         seed: int = 0,
     ) -> FloatArray:
         """(S, R) times the prediction."""
+        check_draws(scenarios, seed)
         predicted = self.predict(prompt_ids, samples_per_prompt, response_limit=response_limit)
         return np.broadcast_to(np.clip(np.ceil(predicted), 1, response_limit), (scenarios, len(predicted))).astype(float)
 

@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from rlhfless.predict.censoring import FloatArray
+from rlhfless.predict.checks import check_rollouts
 from rlhfless.predict.errors import PredictionError
 from rlhfless.predict.remaining import quantiles_left
 from rlhfless.predict.scatter import Scatter, scatter_of
@@ -53,6 +54,7 @@ class InFlightPredictor(TrendPredictor):
         self._scatters = {}
         if "signals" not in rollouts.columns or rollouts["signals"].isna().all():
             return super().update(rollouts)
+        check_rollouts(rollouts)  # before anything is learned from signals
         for _, own in rollouts.groupby("step" if "step" in rollouts.columns else "epoch", sort=True):
             self._learn_signals(own)
             super().update(own)

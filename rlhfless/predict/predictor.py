@@ -15,11 +15,11 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from rlhfless.predict.censoring import FloatArray, expected_tokens
+from rlhfless.predict.checks import NEEDED, check_draws, check_limit, check_rollouts, lengths_of, levels_of
 from rlhfless.predict.errors import PredictionError
 from solver.remaining import RemainingLengths
 from solver.workload import Workload
 
-NEEDED = ("prompt_id", "epoch", "response_tokens")
 USED = (*NEEDED, "step", "sample", "prompt", "finish_reason", "run")
 QUANTILE_SCENARIOS = 400  # that quantiles are taken over
 
@@ -67,14 +67,12 @@ class Predictor(ABC):
             The predictor itself.
 
         Raises:
-            PredictionError: a column is missing, or the rows are of several runs.
+            PredictionError: a column is missing, a length is no number of 0 or more, or the rows are of several runs.
         """
         self._seen = {}
         if len(rollouts) == 0:
             return self
-        for column in NEEDED:
-            if column not in rollouts.columns:
-                raise PredictionError(f"the history has no column '{column}'; rollouts with {', '.join(NEEDED)} are needed")
+        check_rollouts(rollouts)
         new = rollouts[[name for name in USED if name in rollouts.columns]].assign(prompt_id=rollouts["prompt_id"].astype(str))
         history = new if self._history.empty else pd.concat([self._history, new])
         if "run" in history.columns and history["run"].nunique() > 1:
@@ -106,10 +104,10 @@ class Predictor(ABC):
             (R,) tokens, prompt after prompt.
 
         Raises:
-            PredictionError: the limit is below 1, or samples_per_prompt fits no prompts.
+            PredictionError: the limit is below 1, samples_per_prompt fits no prompts, or the length of a reference answer is no
+                number of 0 or more.
         """
-        if response_limit < 1:
-            raise PredictionError(f"response_limit is {response_limit}; at least 1 token is needed")
+        check_limit(response_limit)
         samples = np.asarray(samples_per_prompt)
         if samples.shape not in ((), (len(prompt_ids),)) or not np.issubdtype(samples.dtype, np.integer) or (samples < 0).any():
             raise PredictionError(
@@ -120,9 +118,9 @@ class Predictor(ABC):
         if not self._history.empty:
             visits = self._visits(response_limit)
             by_prompt, fallback = visits.averages, float(np.median(visits.expected))
-        references = {str(name): float(tokens) for name, tokens in (reference_answer_tokens or {}).items()}
-        known = references | by_prompt
-        tokens = np.array([known.get(str(prompt_id), fallback) for prompt_id in prompt_ids], dtype=float)
+        asked = [str(prompt_id) for prompt_id in prompt_ids]
+        known = lengths_of(reference_answer_tokens or {}, set(asked)) | by_prompt
+        tokens = np.array([known.get(name, fallback) for name in asked], dtype=float)
         return np.repeat(np.minimum(tokens, response_limit), samples)
 
     def sample(
@@ -145,7 +143,11 @@ class Predictor(ABC):
         every scenario is the prediction.
 
         The arguments are those of ``predict``, and the number of scenarios and a seed.
+
+        Raises:
+            PredictionError: as ``predict``; or there are no scenarios, or the seed is no whole number of 0 or more.
         """
+        check_draws(scenarios, seed)
         predicted = self.predict(prompt_ids, samples_per_prompt, reference_answer_tokens, response_limit=response_limit)
         rng, shape = np.random.default_rng(seed), (scenarios, len(predicted))
         if self._history.empty:
@@ -170,11 +172,16 @@ class Predictor(ABC):
         response_limit: int,
         seed: int = 0,
     ) -> FloatArray:
-        """(Q, P) quantiles of a response to each prompt, at (Q,) levels from 0 to 1, over scenarios drawn by ``sample``."""
+        """(Q, P) quantiles of a response to each prompt, at (Q,) levels from 0 to 1, over scenarios drawn by ``sample``.
+
+        Raises:
+            PredictionError: as ``sample``; or a level does not lie in 0..1.
+        """
+        at = levels_of(levels)
         drawn = self.sample(
             prompt_ids, 1, reference_answer_tokens, response_limit=response_limit, scenarios=QUANTILE_SCENARIOS, seed=seed
         )
-        return np.asarray(np.quantile(drawn, np.asarray(levels, dtype=float), axis=0))
+        return np.asarray(np.quantile(drawn, at, axis=0))
 
     def in_flight(self, prompt_ids: Sequence[Any], workload: Workload) -> RemainingLengths | None:
         """The forecast that re-planning is to follow a step with, where the predictor has one of its own; here there is none,

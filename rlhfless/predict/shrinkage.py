@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from rlhfless.predict.censoring import FloatArray
+from rlhfless.predict.checks import check_draws
 from rlhfless.predict.predictor import Predictor, Visits
 
 FEWEST, MOST = 0.05, 1000.0  # global lengths that stand beside a prompt's own
@@ -47,6 +48,7 @@ class ShrinkagePredictor(Predictor):
         seed: int = 0,
     ) -> FloatArray:
         """See ``Predictor.sample``; a prompt without history draws from everybody's lengths, scaled to its prediction."""
+        check_draws(scenarios, seed)
         predicted = self.predict(prompt_ids, samples_per_prompt, reference_answer_tokens, response_limit=response_limit)
         drawn = np.broadcast_to(predicted, (scenarios, len(predicted))).copy()
         if not self._history.empty:

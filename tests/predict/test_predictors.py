@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -231,6 +232,66 @@ def test_as_many_prompts_are_right_as_dialled(accuracy):
 def test_wrong_input_is_refused_in_one_sentence(wrong, sentence):
     with pytest.raises(PredictionError, match=sentence):
         wrong(visits([[1, 2]]))
+
+
+@pytest.mark.parametrize("name", [*MAKERS, "dialled"])
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (lambda p: p.predict(["p0"], response_limit=0), "response_limit is 0; at least 1 token is needed"),
+        (lambda p: p.predict(["p0"], response_limit=math.nan), "response_limit is nan; at least 1 token is needed"),
+        (lambda p: p.sample(["p0"], response_limit="9"), "response_limit is '9'; at least 1 token is needed"),
+        (lambda p: p.sample(["p0"], response_limit=9, scenarios=0), "scenarios is 0; a whole number of 1 or more is needed"),
+        (lambda p: p.sample(["p0"], response_limit=9, scenarios=-1), "scenarios is -1; a whole number of 1 or more is needed"),
+        (
+            lambda p: p.sample(["p0"], response_limit=9, scenarios=2.5),
+            "scenarios is 2.5; a whole number of 1 or more is needed",
+        ),
+        (lambda p: p.sample(["p0"], response_limit=9, seed=-1), "seed is -1; a whole number of 0 or more is needed"),
+        (
+            lambda p: p.quantiles(["p0"], [0.5], response_limit=9, seed=1.5),
+            "seed is 1.5; a whole number of 0 or more is needed",
+        ),
+        (lambda p: p.quantiles(["p0"], [1.5], response_limit=9), "levels is [1.5]; numbers from 0 to 1 are needed"),
+        (lambda p: p.quantiles(["p0"], -0.1, response_limit=9), "levels is -0.1; numbers from 0 to 1 are needed"),
+        (lambda p: p.quantiles(["p0"], [math.nan], response_limit=9), "levels is [nan]; numbers from 0 to 1 are needed"),
+        (lambda p: p.quantiles(["p0"], "median", response_limit=9), "levels is 'median'; numbers from 0 to 1 are needed"),
+    ],
+)
+def test_no_predictor_answers_what_makes_no_sense(name, asked, sentence):
+    first, second = visits([[1, 2]]), visits([[3, 4]], step=1)
+    predictor = DialledPredictor(pd.concat([first, second])) if name == "dialled" else MAKERS[name]()
+    with pytest.raises(PredictionError) as refused:
+        asked(predictor.fit(first))
+    assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("signals", [False, True])
+@pytest.mark.parametrize("bad", [math.nan, None, pd.NA, -5, math.inf, "x"])
+def test_lengths_that_are_none_are_refused_by_their_row_and_learned_from_by_nobody(name, signals, bad):
+    rows = visits([[5, 7], [9, 9]])
+    wrong = rows.assign(response_tokens=pd.Series([5, 7, bad, 9], dtype=object))
+    if signals:
+        wrong["signals"] = [{}, None, {}, {}]
+    predictor = MAKERS[name]().fit(rows)
+    before = predictor.predict(["p0", "p1"], response_limit=20)
+    with pytest.raises(PredictionError) as refused:
+        predictor.update(wrong)
+    assert str(refused.value) == (
+        f"row 2 of the history, column 'response_tokens' is {bad}; a number of tokens of 0 or more is needed"
+    )
+    assert np.array_equal(predictor.predict(["p0", "p1"], response_limit=20), before)
+
+
+@pytest.mark.parametrize("bad", [math.nan, -1, None, "x"])
+def test_a_reference_answer_without_a_length_is_refused_where_it_is_asked_for(bad):
+    predictor = EwmaPredictor().fit(visits([[5, 7]]))
+    with pytest.raises(
+        PredictionError, match=f"the reference answer to prompt 'z' has {bad!r} tokens; a number of tokens of 0"
+    ):
+        predictor.predict(["p0", "z"], 1, {"z": bad}, response_limit=10)
+    assert predictor.predict(["p0"], 1, {"z": bad}, response_limit=10) == pytest.approx(6)
 
 
 # --- what is left --------------------------------------------------------------------------------------------------------
