@@ -233,9 +233,7 @@ class VllmEngine:
 
     def _commit(self, iteration: Iteration) -> list[Completion]:
         """Make what the iteration computed part of the state; returns the responses that it finished."""
-        for s in iteration.evicted:
-            s.queued_s = -math.inf
-            self._waiting.insert(0, s)
+        self._evict(iteration.evicted)
         for s in iteration.newcomers:
             self._waiting.remove(s)
             s.start_s = iteration.start_s if s.start_s is None else s.start_s
@@ -250,6 +248,13 @@ class VllmEngine:
                 computed.append((s.request.response, context_tokens - drawn.cached_tokens))
         self._record(iteration, computed)
         return self._finish(iteration)
+
+    def _evict(self, evicted: Sequence[ActiveResponse]) -> None:
+        """From the batch to the front of the queue, youngest first."""
+        for s in evicted:
+            s.queued_s = -math.inf
+            self._running.remove(s)
+            self._waiting.insert(0, s)
 
     def _record(self, iteration: Iteration, newcomers: Sequence[tuple[int, int]]) -> None:
         """Spans of an iteration that computed tokens of the contexts of ``newcomers``: (response, tokens)."""
@@ -296,7 +301,9 @@ class VllmEngine:
             upcoming.newcomers = [s for s in upcoming.newcomers if s not in gone]
             upcoming.evicted = [s for s in upcoming.evicted if s not in gone]
             upcoming.drawn = {s: drawn for s, drawn in upcoming.drawn.items() if s not in gone}
-            self._upcoming = upcoming if upcoming.batch else None
+            if not upcoming.batch:
+                self._upcoming = None
+                self._evict(upcoming.evicted)  # which vLLM has done already
         return kv
 
 

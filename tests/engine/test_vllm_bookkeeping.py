@@ -18,7 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from vllm_samples import EOS, LATENCY, LONGEST, factory_of, model_of, requests, scripted, token_after
+from vllm_samples import EOS, LATENCY, LIMIT, LONGEST, factory_of, model_of, requests, scripted, token_after
 
 from rlhfless.engine import vllm_adapter
 from rlhfless.engine.protocol import Completion, Request
@@ -42,10 +42,11 @@ def expected_length(request: Request) -> int:
 @given(st.data())
 def test_no_token_and_no_response_is_lost_or_doubled(data: st.DataObject) -> None:
     rule = data.draw(st.sampled_from(["reserve", "preempt"]))
-    admission = Admission(data.draw(st.integers(1, 5)), data.draw(st.integers(130, 400)), rule)
+    limit, longest = data.draw(st.sampled_from([(24, 12), (LIMIT, 80)]))
+    admission = Admission(data.draw(st.integers(1, 5)), data.draw(st.integers(limit + longest, 400)), rule)
     hands_over = data.draw(st.booleans())
     engines = [scripted(admission, hands_over), scripted(admission, hands_over)]
-    todo = [replace(r, target_tokens=7 if r.response % 3 == 0 else None) for r in requests(12)]
+    todo = [replace(r, target_tokens=7 if r.response % 3 == 0 else None) for r in requests(12, limit, longest)]
     wanted = {r.response: expected_length(r) for r in todo}
     done: list[Completion] = []
     decoded = [0, 0]
@@ -65,14 +66,15 @@ def test_no_token_and_no_response_is_lost_or_doubled(data: st.DataObject) -> Non
         elif what == "advance" and (at_s := engine.peek_next_event_s()) < math.inf:
             keep(which, engine.advance(at_s))
         elif what == "step":
-            keep(which, engine.step(engine.clock_s, lambda e=engine: e.clock_s + 1.0))
+            now_s = max(e.clock_s for e in engines)
+            keep(which, engine.step(now_s, lambda now_s=now_s: now_s + 1.0))
         elif what in ("cut", "move"):
             mine = [*engine.running(), *engine.waiting()]
             some = data.draw(st.lists(st.sampled_from(mine), unique=True)) if mine else []
             taken, progress = engine.cut(engine.clock_s, some)
             keep(which, progress)
             assert sorted(r.response for r in taken) == sorted(some)
-            assert all(r.kv is None or (hands_over and r.kv.tokens < r.context_tokens) for r in taken)
+            assert all(r.kv is None or (hands_over and r.kv.tokens <= r.context_tokens) for r in taken)
             (engine if what == "cut" else engines[1 - which]).add(taken)
     engines[0].add(todo)
     for which, engine in enumerate(engines):
@@ -86,6 +88,20 @@ def test_no_token_and_no_response_is_lost_or_doubled(data: st.DataObject) -> Non
         assert c.token_ids is not None
         assert len(c.token_ids) == c.response_tokens
         assert c.start_s < c.first_token_s <= c.time_s
+
+
+def test_whoever_was_evicted_goes_on_though_the_rest_of_its_batch_is_cut() -> None:
+    """Between the look at the iteration that evicts it and its end."""
+    engine = scripted(Admission(2, 40, "preempt"))
+    engine.add([replace(r, target_tokens=20) for r in requests(2, 24, 12)])
+    while len(engine.replica.here) != 1:
+        engine.advance(engine.peek_next_event_s())
+        engine.peek_next_event_s()
+    assert engine.running() == (0, 1)
+    (taken,), _ = engine.cut(engine.clock_s, [0])
+    assert (engine.running(), engine.waiting()) == ((), (1,))
+    engine.add([taken])
+    assert [c.response for c in engine.advance(math.inf).completions] == [1, 0]
 
 
 def test_an_iteration_is_committed_when_it_has_ended() -> None:
