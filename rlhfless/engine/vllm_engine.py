@@ -202,7 +202,11 @@ class VllmEngine:
     # Running
 
     def _run(self, iteration: Iteration) -> None:
-        """Let vLLM compute it."""
+        """Let vLLM compute it.
+
+        Raises:
+            FloatingPointError: log-probabilities were not numbers; names the response.
+        """
         self._abort(iteration.evicted)
         for s in iteration.newcomers:
             self._names[s] = name = f"{s.request.response}-{next(self._count)}"
@@ -212,6 +216,12 @@ class VllmEngine:
             s.kv = None
         drawn = {one.name: one for one in self.replica.step()}
         iteration.drawn = {s: drawn[name] for s in iteration.batch if (name := self._names[s]) in drawn}
+        for s, one in iteration.drawn.items():
+            if not all(map(math.isfinite, one.logprobs)):
+                raise FloatingPointError(
+                    f"vLLM's log-probabilities for response {s.request.response} are not finite numbers; its weights or the "
+                    "precision are to blame: load finite weights, or decode in float32"
+                )
 
     def _abort(self, leaving: Sequence[ActiveResponse]) -> None:
         if names := self._forget(leaving):

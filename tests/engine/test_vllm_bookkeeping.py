@@ -152,6 +152,19 @@ def test_a_response_that_vllm_ends_by_itself_is_an_error() -> None:
         engine.step(1.0, lambda: 2.0)
 
 
+@pytest.mark.parametrize("logprob", [math.nan, -math.inf])
+def test_logprobs_that_are_no_numbers_stop_with_the_response(logprob: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be the same wherever it went."""
+    engine = scripted(Admission(2, 1000))
+    engine.add(requests(2))
+    plain = engine.replica.step
+    spoilt = lambda: [d if d.name.startswith("0-") else d._replace(logprobs=[logprob]) for d in plain()]  # noqa: E731
+    monkeypatch.setattr(engine.replica, "step", spoilt)
+    with pytest.raises(FloatingPointError, match=r"for response 1 are not finite numbers; .*: load finite weights") as error:
+        engine.advance(math.inf)
+    assert failed(error.value).hopeless  # type: ignore[arg-type]
+
+
 def test_every_response_and_position_has_a_stream_of_its_own() -> None:
     seeds = {seed_at(seed, tokens) for seed in range(20) for tokens in range(20)}
     assert len(seeds) == 400
