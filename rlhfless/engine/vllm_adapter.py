@@ -148,6 +148,11 @@ class Replica:
         self._warm_up()
 
     @property
+    def vocabulary(self) -> int:
+        """How many ids its model knows."""
+        return int(self._engine.model_config.get_vocab_size())
+
+    @property
     def hands_over(self) -> bool:
         """Whether KV states can be taken out and in: where vLLM computes in this process and nobody chose another way."""
         return self.settings.gpus == 1 and CONNECTOR not in self.settings.options

@@ -17,6 +17,7 @@ from vllm_samples import (
     LATENCY,
     LIMIT,
     ROOMY,
+    VOCABULARY,
     by_response,
     factory_of,
     model_of,
@@ -196,6 +197,15 @@ def test_a_response_ends_at_the_tokenizers_end_of_text_only(call: Call, first: P
     ends = [EOS, *{int(i) for c in expected.values() for i in c.token_ids[:-1]}]
     assert len(ends) > 2
     assert_same(call(decode_with_other_ends, first, wanted, ends), expected)
+
+
+def test_prompts_have_ids_that_the_model_knows(call: Call, first: Path) -> None:
+    one = replace(requests(1)[0], prompt_tokens=2, prompt_ids=np.array([2, VOCABULARY - 1]), limit_tokens=3)
+    assert_same(call(decode, first, 0, [one], GREEDY)[0], by_torch([one]))
+    with pytest.raises(
+        ValueError, match=f"has the id {VOCABULARY} in its prompt; the model knows ids from 0 to {VOCABULARY - 1}"
+    ):
+        call(decode, first, 0, [replace(one, prompt_ids=np.array([2, VOCABULARY]))], GREEDY)
 
 
 def test_cut_responses_go_on_where_they_were(call: Call, first: Path) -> None:
