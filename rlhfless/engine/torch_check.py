@@ -1,50 +1,14 @@
 """What the torch engine refuses, each in one sentence.
 
-Knows requests and what an actor can hold; nothing of models or of what else is with the actor.
+Knows KV states that come with requests; what other engines refuse, too, stands in request_check.py. Nothing of models or of
+what else is with the actor.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
-
-import numpy as np
-
+from rlhfless.engine import request_check
 from rlhfless.engine.protocol import Request
-from solver.admission import Admission
-from solver.errors import is_whole
-
-
-class Limits(Protocol):
-    """A model as far as requests are concerned: its longest context and how many ids it knows."""
-
-    max_tokens: int
-
-    @property
-    def vocabulary(self) -> int: ...
-
-
-class Room(NamedTuple):
-    """Tokens of one response, prompt included, for which an actor has room.
-
-    Attributes:
-        context_tokens: the longest context of its model, or of its cache's rows.
-        kv_tokens: its whole KV memory.
-        vocabulary: ids of prompts are below it.
-    """
-
-    context_tokens: int
-    kv_tokens: int
-    vocabulary: int
-
-    @classmethod
-    def of(cls, model: Limits, admission: Admission) -> Room:
-        """That of an actor which decodes with ``model``."""
-        return cls(model.max_tokens, admission.kv_capacity_tokens, model.vocabulary)
-
-
-def stop_tokens(request: Request) -> int:
-    """The most tokens that it can get."""
-    return request.limit_tokens if request.target_tokens is None else min(request.target_tokens, request.limit_tokens)
+from rlhfless.engine.request_check import Room
 
 
 def check(request: Request, room: Room) -> None:
@@ -53,67 +17,10 @@ def check(request: Request, room: Room) -> None:
     Raises:
         ValueError: naming the response, what is wrong with it, and what would be right.
     """
-    wrong = _numbers(request) or _prompt(request, room) or _progress(request, stop_tokens(request))
-    wrong = wrong or _room(request, room) or _kv(request)
-    if wrong is not None:
-        raise ValueError(f"response {request.response} {wrong}")
+    request_check.check(request, room, _kv_wrong)
 
 
-def _numbers(r: Request) -> str | None:
-    ids, limit, target = r.prompt_ids, r.limit_tokens, r.target_tokens
-    if not is_whole(limit, 0):
-        return f"has a limit of {limit!r} tokens; a whole number of 0 or more is needed"
-    if target is not None and not is_whole(target):
-        return f"is forced to {target!r} tokens; a whole number is needed"
-    if ids is not None and not (isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "iu"):
-        what = f"{ids.dtype} in the shape {ids.shape}" if isinstance(ids, np.ndarray) else f"a {type(ids).__name__}"
-        return f"has prompt_ids that are {what}; a one-dimensional array of whole numbers is needed"
-    return None
-
-
-def _prompt(r: Request, room: Room) -> str | None:
-    ids = r.prompt_ids
-    if r.prompt_tokens < 1:
-        return "has an empty prompt; a prompt of at least 1 token is needed, such as one that marks the beginning of a text"
-    if ids is None or len(ids) != r.prompt_tokens:
-        return f"has {'no' if ids is None else len(ids)} prompt_ids; prompt_tokens says that there are {r.prompt_tokens}"
-    if ids.min() < 0 or ids.max() >= room.vocabulary:
-        wrong = int(ids.min() if ids.min() < 0 else ids.max())
-        return f"has the id {wrong} in its prompt; the model knows ids from 0 to {room.vocabulary - 1}"
-    return None
-
-
-def _progress(r: Request, stop: int) -> str | None:
-    ids, logprobs = (0 if given is None else len(given) for given in (r.generated_ids, r.logprobs))
-    if ids != r.generated_tokens or logprobs != r.generated_tokens:
-        return f"has {ids} generated_ids and {logprobs} logprobs; generated_tokens says that there are {r.generated_tokens}"
-    if r.target_tokens is not None and not 0 <= r.target_tokens <= r.limit_tokens:
-        return f"is forced to {r.target_tokens} tokens; its limit allows 0 to {r.limit_tokens}"
-    if r.target_tokens == 0 and r.generated_tokens == 0:
-        return None
-    if r.generated_tokens >= stop:
-        return f"already has {r.generated_tokens} of {stop} tokens; add unfinished responses only"
-    return None
-
-
-def _room(r: Request, room: Room) -> str | None:
-    most = r.prompt_tokens + r.limit_tokens
-    if r.prompt_tokens >= room.context_tokens:
-        return (
-            f"has a prompt of {r.prompt_tokens} tokens; the longest context here is {room.context_tokens} tokens, prompt and "
-            "response together"
-        )
-    if most > room.context_tokens:
-        return (
-            f"can reach {most} tokens with its prompt; the longest context here is {room.context_tokens} tokens, which "
-            f"leaves it {room.context_tokens - r.prompt_tokens}"
-        )
-    if most > room.kv_tokens:
-        return f"can reach {most} tokens with its prompt; this actor's KV memory holds {room.kv_tokens} at most"
-    return None
-
-
-def _kv(r: Request) -> str | None:
+def _kv_wrong(r: Request) -> str | None:
     if r.kv is not None and r.kv.shape[3] != r.context_tokens - 1:
         return f"comes with the KV state of {r.kv.shape[3]} tokens; it needs {r.context_tokens - 1}, all tokens but the last"
     if not 0 <= r.there_tokens <= r.prompt_tokens or (r.shares_prompt and r.prompt is None):

@@ -30,9 +30,9 @@ from solver.rules import SIGNAL_TOKENS, Signals
 try:
     import torch
 
+    from rlhfless.engine.request_check import Room
     from rlhfless.engine.sampling import Sampling
     from rlhfless.engine.torch_ahead import Ahead
-    from rlhfless.engine.torch_check import Room
     from rlhfless.engine.torch_forward import RowModel, one_thread
     from rlhfless.engine.torch_loop import DecodeLoop
     from rlhfless.engine.torch_room import room

@@ -14,8 +14,9 @@ import numpy as np
 from rlhfless.engine import torch_engine  # first, as it says what is missing where torch is
 from rlhfless.engine.journal import Journal, Replayed
 from rlhfless.engine.protocol import Request
+from rlhfless.engine.request_check import Room
 from rlhfless.engine.sampling import Sampling
-from rlhfless.engine.torch_check import Room, check
+from rlhfless.engine.torch_check import check
 from rlhfless.engine.torch_clock import MEASURED
 from rlhfless.engine.torch_forward import RowModel, one_thread
 from rlhfless.engine.torch_prefixes import PrefixKV, compute_prefixes

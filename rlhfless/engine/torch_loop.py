@@ -234,7 +234,7 @@ class DecodeLoop:
         if due_s == math.inf:
             return []
         self.clock_s, self.upcoming = max(self.clock_s, due_s), None
-        due = self.queue.take_due(due_s)
+        due = self.queue.empty.take_due(due_s)
         self.journal.finish(s.request.response for s in due)
         return [s.completion(due_s, s.finish_reason(self._eos_id)) for s in due]
 

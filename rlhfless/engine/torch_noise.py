@@ -23,6 +23,7 @@ from rlhfless.engine.sampling import race_numbers
 MOST_AHEAD = 32  # iterations whose noise is made at once; those beyond a change of the batch are made in vain
 NUMBERS_AHEAD = {"cpu": 1 << 18, "cuda": 1 << 22}  # that are made at once: what a cache holds, few waits for the host
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2 ** 64 / golden ratio, odd
+LARGEST = (1 << 31) - 128  # the largest float32 below 2 ** 31
 Words = NDArray[np.uint64]
 
 
@@ -61,8 +62,9 @@ def exponentials(keys: Tensor, places: Tensor) -> Tensor:
 
     x.mul_(keys[..., 1:] | 1)  # another permutation for every key
     x.bitwise_xor_(shifted(15)).mul_(0x846CA68B - (1 << 32))
-    # Small numbers win races: as (k + 1/2) / 2 ** 31 they keep their relative precision, and none is 0.
-    return shifted(1).float().add_(0.5).mul_(-(2.0**-31)).log1p_().neg_()
+    # Small numbers win races: as (k + 1/2) / 2 ** 31 they keep their relative precision, and none is 0. Those that would round
+    # to 2 ** 31 are held below it: an infinite number loses even where the filters leave no other token.
+    return shifted(1).float().clamp_max_(LARGEST).add_(0.5).mul_(-(2.0**-31)).log1p_().neg_()
 
 
 class NoiseAhead:

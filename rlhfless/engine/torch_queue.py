@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from rlhfless.engine.no_tokens import NoTokens
 from rlhfless.engine.torch_state import ActiveResponse
 from solver.admission import Admission
 
@@ -36,14 +37,14 @@ class Queue:
     Attributes:
         running: in admission order.
         waiting: in the order in which they became available, evicted ones first.
-        empty: in the same order: responses of no tokens, which need neither slot nor memory and end when it is their time.
+        empty: responses of no tokens.
     """
 
     def __init__(self, admission: Admission) -> None:
         self.admission = admission
         self.running: list[ActiveResponse] = []
         self.waiting: list[ActiveResponse] = []
-        self.empty: list[ActiveResponse] = []
+        self.empty = NoTokens[ActiveResponse]()
         self._reserved = 0  # tokens that the batch may come to hold
 
     def __iter__(self) -> Iterator[ActiveResponse]:
@@ -53,10 +54,10 @@ class Queue:
 
     def add(self, responses: Iterable[ActiveResponse]) -> None:
         """Responses wait in the order in which they become available, those of no tokens apart."""
-        for s in responses:
-            (self.waiting if s.stop_tokens else self.empty).append(s)
+        responses = list(responses)
+        self.waiting += [s for s in responses if s.stop_tokens]
         self.waiting.sort(key=_queued_s)
-        self.empty.sort(key=_queued_s)
+        self.empty.add(s for s in responses if not s.stop_tokens)
 
     def needed_slots(self) -> int:
         """Slots that all who are here would use if memory were no limit."""
@@ -66,21 +67,15 @@ class Queue:
         """When the next response of no tokens ends if that is not after the next iteration begins; else infinite."""
         if not self.empty:
             return math.inf
-        at_s, start_s = max(clock_s, self.empty[0].queued_s), clock_s
+        start_s = clock_s
         if not self.running:
             start_s = max(clock_s, self.waiting[0].queued_s) if self.waiting else math.inf
-        return at_s if at_s <= start_s else math.inf
-
-    def take_due(self, at_s: float) -> list[ActiveResponse]:
-        """Responses of no tokens that end at ``at_s``; they leave."""
-        count = sum(s.queued_s <= at_s for s in self.empty)
-        due, self.empty = self.empty[:count], self.empty[count:]
-        return due
+        return self.empty.due_s(clock_s, start_s)
 
     def changes_s(self, clock_s: float) -> float:
         """The first time after ``clock_s`` at which somebody who is here may join the batch, or a response of no tokens end;
         infinite where nobody can before the batch changes: who does not fit now does not fit beside more tokens."""
-        first_s = self.empty[0].queued_s if self.empty else math.inf
+        first_s = self.empty.first_s
         if self.waiting and len(self.running) < self.admission.max_batch and (at_s := self.waiting[0].queued_s) > clock_s:
             return min(first_s, at_s)
         return first_s
@@ -145,7 +140,7 @@ class Queue:
         self._reserved -= sum(s.most_tokens for s in left)
         if len(left) < len(gone):
             self.waiting = [s for s in self.waiting if s not in gone]
-            self.empty = [s for s in self.empty if s not in gone]
+            self.empty.remove(gone)
         return left
 
     def _held(self, kv_tokens: int) -> int:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlhfless.engine.protocol import Completion, Request
-from rlhfless.engine.torch_check import Room, check, stop_tokens
+from rlhfless.engine.request_check import Room, stop_tokens
+from rlhfless.engine.torch_check import check
 
 
 class Settled(NamedTuple):

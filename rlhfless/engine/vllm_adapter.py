@@ -148,6 +148,11 @@ class Replica:
         self._warm_up()
 
     @property
+    def vocabulary(self) -> int:
+        """How many ids its model knows."""
+        return int(self._engine.model_config.get_vocab_size())
+
+    @property
     def hands_over(self) -> bool:
         """Whether KV states can be taken out and in: where vLLM computes in this process and nobody chose another way."""
         return self.settings.gpus == 1 and CONNECTOR not in self.settings.options
@@ -161,15 +166,16 @@ class Replica:
         Args:
             name: new to this replica.
             ids: its context.
-            stop_id: the token that ends it.
-            tokens: the most that it may get, all of which it gets where ``forced``; it then never draws ``stop_id``.
+            stop_id: the token that ends it, and the only one.
+            tokens: the most that it may get, all of which it gets where ``forced``; it then never draws ``stop_id``, nor what
+                the model's generation config calls an end of text.
             kv: of the beginning of its context, where there is one and ``hands_over``.
         """
         if kv is not None:
             desk.coming[name] = kv
         params = self._vllm.SamplingParams(
             temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k, min_p=sampling.min_p, seed=seed,
-            stop_token_ids=[stop_id], max_tokens=tokens, min_tokens=tokens if forced else 0, logprobs=LOGPROBS,
+            stop_token_ids=[stop_id], ignore_eos=True, max_tokens=tokens, min_tokens=tokens if forced else 0, logprobs=LOGPROBS,
             detokenize=False, output_kind=self._new_tokens_only,
             extra_args={"kv_transfer_params": {"name": name}} if self.hands_over else None,
         )  # fmt: skip

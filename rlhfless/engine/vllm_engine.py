@@ -30,7 +30,9 @@ from typing import Any
 
 import numpy as np
 
+from rlhfless.engine.no_tokens import NoTokens
 from rlhfless.engine.protocol import Completion, Progress, Request
+from rlhfless.engine.request_check import Room
 from rlhfless.engine.sampling import Sampling
 from rlhfless.engine.spans import SpanAccumulator
 from rlhfless.engine.vllm_adapter import Drawn, Replica, VllmError
@@ -81,6 +83,7 @@ class VllmEngine:
         self._clock_s = start_s
         self._running: list[ActiveResponse] = []  # in admission order
         self._waiting: list[ActiveResponse] = []  # in the order in which they became available
+        self._empty = NoTokens[ActiveResponse]()
         self._names: dict[ActiveResponse, str] = {}  # of those that vLLM has
         self._joined_tokens: dict[ActiveResponse, int] = {}  # context of those whose prefill is not accounted for yet
         self._count = itertools.count()
@@ -99,19 +102,23 @@ class VllmEngine:
 
     def add(self, requests: Sequence[Request]) -> None:
         """See the protocol."""
-        room = min(self.replica.settings.max_tokens, self.admission.kv_capacity_tokens)
-        takes_kv = self.replica.hands_over
-        self._waiting += [ActiveResponse.of(request, self._clock_s, room, takes_kv) for request in requests]
+        replica = self.replica
+        room = Room(replica.settings.max_tokens, self.admission.kv_capacity_tokens, replica.vocabulary)
+        responses = [ActiveResponse.of(request, self._clock_s, room, replica.hands_over) for request in requests]
+        self._waiting += [s for s in responses if s.stop_tokens]
         self._waiting.sort(key=lambda s: s.queued_s)
+        self._empty.add(s for s in responses if not s.stop_tokens)
 
     def peek_next_event_s(self, completions: int = 1) -> float:
         """See the protocol. The end of the next iteration, in which any number may complete."""
+        if (due_s := self._due_s()) < math.inf:
+            return due_s
         iteration = self._next()
         return math.inf if iteration is None else iteration.end_s
 
     def advance(self, to_s: float) -> Progress:
         """See the protocol."""
-        return self._commit_while(lambda iteration: iteration.end_s <= to_s)
+        return self._commit_while(lambda iteration: iteration.end_s <= to_s, to_s)
 
     def step(self, from_s: float, clock: Callable[[], float]) -> Progress:
         """One iteration in real time, for a loop on the wall clock; nothing when nobody is here.
@@ -121,27 +128,28 @@ class VllmEngine:
             clock: asked when its tokens are there: where it ends, and the next one begins.
         """
         self._clock_s = max(self._clock_s, from_s)
+        completions = self._complete_due(self._due_s())
         iteration = self._next()
         if iteration is None:
-            return Progress([], [])
+            return Progress(completions, [])
         iteration.end_s = clock()
-        return Progress(self._commit(iteration), self._spans.drain())
+        return Progress([*completions, *self._commit(iteration)], self._spans.drain())
 
     def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
         """See the protocol."""
         progress = Progress([], [])
         if self._clock_s < at_s:
-            progress = self._commit_while(lambda iteration: iteration.start_s < at_s)
+            progress = self._commit_while(lambda iteration: iteration.start_s < at_s, at_s)
         if self._clock_s < at_s < math.inf:  # idle at that time
             self._clock_s = at_s
         wanted = None if responses is None else set(responses)
-        taken = [s for s in (*self._running, *self._waiting) if wanted is None or s.request.response in wanted]
+        taken = [s for s in self._all() if wanted is None or s.request.response in wanted]
         kv = self._leave(taken)
         return [s.export(self._clock_s, kv.get(s)) for s in taken], progress
 
     def generated_tokens(self) -> dict[int, int]:
         """See the protocol."""
-        return {s.request.response: len(s.ids) for s in (*self._running, *self._waiting)}
+        return {s.request.response: len(s.ids) for s in self._all()}
 
     def running(self) -> tuple[int, ...]:
         """See the protocol."""
@@ -149,7 +157,7 @@ class VllmEngine:
 
     def waiting(self) -> tuple[int, ...]:
         """See the protocol."""
-        return tuple(s.request.response for s in self._waiting)
+        return tuple(s.request.response for s in (*self._waiting, *self._empty))
 
     def sync(self, weights: Any, weights_version: int) -> None:
         """Take over the weights of the folder ``weights`` (see ``vllm_weights``), between steps.
@@ -162,10 +170,22 @@ class VllmEngine:
 
     def close(self) -> None:
         """See the protocol."""
-        self._leave([*self._running, *self._waiting])
+        self._leave(self._all())
         self.replica.sleep()
 
+    def _all(self) -> list[ActiveResponse]:
+        return [*self._running, *self._waiting, *self._empty]
+
     # Planning
+
+    def _due_s(self) -> float:
+        """When the next response of no tokens ends if that is not after the next iteration begins; else infinite."""
+        start_s = self._clock_s
+        if self._upcoming is not None:
+            start_s = self._upcoming.start_s
+        elif not self._running:
+            start_s = max(start_s, self._waiting[0].queued_s) if self._waiting else math.inf
+        return self._empty.due_s(self._clock_s, start_s)
 
     def _next(self) -> Iteration | None:
         """The iteration after the last committed one, computed; None when nothing is left."""
@@ -202,7 +222,11 @@ class VllmEngine:
     # Running
 
     def _run(self, iteration: Iteration) -> None:
-        """Let vLLM compute it."""
+        """Let vLLM compute it.
+
+        Raises:
+            FloatingPointError: log-probabilities were not numbers; names the response.
+        """
         self._abort(iteration.evicted)
         for s in iteration.newcomers:
             self._names[s] = name = f"{s.request.response}-{next(self._count)}"
@@ -212,6 +236,12 @@ class VllmEngine:
             s.kv = None
         drawn = {one.name: one for one in self.replica.step()}
         iteration.drawn = {s: drawn[name] for s in iteration.batch if (name := self._names[s]) in drawn}
+        for s, one in iteration.drawn.items():
+            if not all(map(math.isfinite, one.logprobs)):
+                raise FloatingPointError(
+                    f"vLLM's log-probabilities for response {s.request.response} are not finite numbers; its weights or the "
+                    "precision are to blame: load finite weights, or decode in float32"
+                )
 
     def _abort(self, leaving: Sequence[ActiveResponse]) -> None:
         if names := self._forget(leaving):
@@ -225,17 +255,28 @@ class VllmEngine:
 
     # Committing
 
-    def _commit_while(self, wanted: Callable[[Iteration], bool]) -> Progress:
+    def _commit_while(self, wanted: Callable[[Iteration], bool], to_s: float) -> Progress:
+        """Iterations as long as they are wanted, and responses of no tokens that end by ``to_s``."""
         completions: list[Completion] = []
-        while (iteration := self._next()) is not None and wanted(iteration):
-            completions += self._commit(iteration)
-        return Progress(completions, self._spans.drain())
+        while True:
+            due_s = self._due_s()
+            if due_s <= to_s and due_s < math.inf:
+                completions += self._complete_due(due_s)
+            elif due_s == math.inf and (iteration := self._next()) is not None and wanted(iteration):
+                completions += self._commit(iteration)
+            else:
+                return Progress(completions, self._spans.drain())
+
+    def _complete_due(self, due_s: float) -> list[Completion]:
+        """Complete the responses of no tokens whose time is ``due_s``, if it is finite."""
+        if due_s == math.inf:
+            return []
+        self._clock_s = max(self._clock_s, due_s)
+        return [s.completion(due_s, s.request.target_finish) for s in self._empty.take_due(due_s)]
 
     def _commit(self, iteration: Iteration) -> list[Completion]:
         """Make what the iteration computed part of the state; returns the responses that it finished."""
-        for s in iteration.evicted:
-            s.queued_s = -math.inf
-            self._waiting.insert(0, s)
+        self._evict(iteration.evicted)
         for s in iteration.newcomers:
             self._waiting.remove(s)
             s.start_s = iteration.start_s if s.start_s is None else s.start_s
@@ -250,6 +291,13 @@ class VllmEngine:
                 computed.append((s.request.response, context_tokens - drawn.cached_tokens))
         self._record(iteration, computed)
         return self._finish(iteration)
+
+    def _evict(self, evicted: Sequence[ActiveResponse]) -> None:
+        """From the batch to the front of the queue, youngest first."""
+        for s in evicted:
+            s.queued_s = -math.inf
+            self._running.remove(s)
+            self._waiting.insert(0, s)
 
     def _record(self, iteration: Iteration, newcomers: Sequence[tuple[int, int]]) -> None:
         """Spans of an iteration that computed tokens of the contexts of ``newcomers``: (response, tokens)."""
@@ -291,15 +339,19 @@ class VllmEngine:
         self._forget(leaving)
         self._running = [s for s in self._running if s not in gone]
         self._waiting = [s for s in self._waiting if s not in gone]
+        self._empty.remove(gone)
         if (upcoming := self._upcoming) is not None:
             upcoming.batch = [s for s in upcoming.batch if s not in gone]
             upcoming.newcomers = [s for s in upcoming.newcomers if s not in gone]
             upcoming.evicted = [s for s in upcoming.evicted if s not in gone]
             upcoming.drawn = {s: drawn for s, drawn in upcoming.drawn.items() if s not in gone}
-            self._upcoming = upcoming if upcoming.batch else None
+            if not upcoming.batch:
+                self._upcoming = None
+                self._evict(upcoming.evicted)  # which vLLM has done already
         return kv
 
 
 def seed_at(seed: int, tokens: int) -> int:
-    """The seed with which a response of this seed goes on after ``tokens`` tokens; vLLM's begin at their first one."""
-    return int(np.random.SeedSequence([seed, tokens]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    """The seed with which a response of this seed, modulo 2 ** 64, goes on after ``tokens`` tokens; vLLM's begin at their first
+    one."""
+    return int(np.random.SeedSequence([seed % (1 << 64), tokens]).generate_state(1, np.uint64)[0] >> np.uint64(1))

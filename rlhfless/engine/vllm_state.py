@@ -1,6 +1,7 @@
 """What the vLLM engine knows of a response that is with it.
 
-Knows requests, tokens so far and what is wrong with a request; nothing of batches, vLLM or clocks.
+Knows requests, tokens so far and which KV states it can go on from; what else can be wrong with a request stands in
+request_check.py. Nothing of batches, vLLM or clocks.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlhfless.engine.protocol import Completion, Request
+from rlhfless.engine.request_check import Room, check, stop_tokens
 from rlhfless.engine.vllm_kv import BlocksKV
 
 
@@ -34,23 +36,22 @@ class ActiveResponse:
     kv: BlocksKV | None = None
 
     @classmethod
-    def of(cls, request: Request, clock_s: float, most_tokens: int, takes_kv: bool) -> ActiveResponse:
+    def of(cls, request: Request, clock_s: float, room: Room, takes_kv: bool) -> ActiveResponse:
         """A checked request.
 
         Args:
-            most_tokens: that the actor can hold of one response. takes_kv: whether it can go on from KV states.
+            takes_kv: whether the actor can go on from KV states.
 
         Raises:
             ValueError: naming the response, what is wrong with it, and what would be right.
         """
+        check(request, room, lambda r: _kv_wrong(r, takes_kv))
         ids = [] if request.generated_ids is None else [int(i) for i in request.generated_ids]
         logprobs = [] if request.logprobs is None else [float(x) for x in request.logprobs]
-        one = cls(
+        return cls(
             request, ids, logprobs, max(request.available_s, clock_s), request.start_s, request.first_token_s,
             request.prefill_tokens_computed, request.kv,
         )  # fmt: skip
-        _check(one, most_tokens, takes_kv)
-        return one
 
     @property
     def context_tokens(self) -> int:
@@ -60,8 +61,7 @@ class ActiveResponse:
     @property
     def stop_tokens(self) -> int:
         """The most tokens that it can get."""
-        target = self.request.target_tokens
-        return self.request.limit_tokens if target is None else min(target, self.request.limit_tokens)
+        return stop_tokens(self.request)
 
     @property
     def forced(self) -> bool:
@@ -84,17 +84,16 @@ class ActiveResponse:
         return "length" if length >= request.limit_tokens else None
 
     def completion(self, time_s: float, reason: str) -> Completion:
-        """It ended at ``time_s``."""
-        assert self.first_token_s is not None
-        assert self.start_s is not None
+        """It ended at ``time_s``; one of no tokens never joined a batch."""
+        first_s, start_s = (time_s if at_s is None else at_s for at_s in (self.first_token_s, self.start_s))
         ids, logprobs = np.array(self.ids, dtype=np.int64), np.array(self.logprobs, dtype=np.float32)
         return Completion(
             self.request.response,
             time_s,
             len(ids),
             reason,
-            self.first_token_s,
-            self.start_s,
+            first_s,
+            start_s,
             self.prefill_tokens,
             ids,
             logprobs,
@@ -116,22 +115,7 @@ class ActiveResponse:
         )
 
 
-def _check(one: ActiveResponse, most_tokens: int, takes_kv: bool) -> None:
-    request, prompt = one.request, one.request.prompt_ids
-    name, most = f"response {request.response}", request.prompt_tokens + request.limit_tokens
-    if prompt is None or len(prompt) != request.prompt_tokens or request.prompt_tokens < 1:
-        given = "none" if prompt is None else len(prompt)
-        raise ValueError(f"{name} has {given} prompt_ids; it needs prompt_tokens ({request.prompt_tokens}), at least 1")
-    if len(one.ids) != request.generated_tokens or len(one.logprobs) != request.generated_tokens:
-        raise ValueError(
-            f"{name} has {len(one.ids)} generated_ids and {len(one.logprobs)} logprobs; it needs generated_tokens "
-            f"({request.generated_tokens})"
-        )
-    if request.generated_tokens >= one.stop_tokens:
-        raise ValueError(
-            f"{name} already has {request.generated_tokens} of {one.stop_tokens} tokens; add unfinished responses only"
-        )
-    if most > most_tokens:
-        raise ValueError(f"{name} can reach {most} tokens with its prompt; this actor holds {most_tokens} at most")
-    if request.there_tokens or not (request.kv is None or (takes_kv and isinstance(request.kv, BlocksKV))):
-        raise ValueError(f"{name} comes with KV state that this vLLM does not take; recompute it")
+def _kv_wrong(r: Request, takes_kv: bool) -> str | None:
+    if r.there_tokens or not (r.kv is None or (takes_kv and isinstance(r.kv, BlocksKV))):
+        return "comes with KV state that this vLLM does not take; recompute it"
+    return None

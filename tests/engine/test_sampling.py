@@ -43,6 +43,14 @@ def noise_of(seeds, vocabulary, index=0):
     return exponentials(halves, places(race_numbers(vocabulary), torch.device("cpu")))
 
 
+def noise_of_bits(bits):
+    """The noise of these 31 random bits: at the places whose hash, undone, they are."""
+    word = (1 << 32) - 1
+    product = bits * 2 * pow(0x846CA68B, -1, 1 << 32) & word
+    place = product ^ product >> 15 ^ product >> 30
+    return exponentials(torch.zeros(1, 2, dtype=torch.int32), place.to(torch.uint32).view(torch.int32))[0]
+
+
 def assert_frequencies(ids, probabilities):
     """Chi-squared, with tokens that are hardly expected taken together: far less than one run in a million is this far off."""
     expected, found = probabilities.double().numpy() * len(ids), np.bincount(ids.numpy(), minlength=len(probabilities))
@@ -92,6 +100,27 @@ def test_noise_is_exponential_at_every_place_and_independent_between_places():
     assert (((cells - 1000) ** 2 / 1000).sum(1) < 19 + 6 * np.sqrt(38) + 12).all()
     correlations = np.corrcoef(uniform.T)[np.triu_indices(40, 1)]
     assert np.abs(correlations).max() < 6 / np.sqrt(20_000)
+
+
+def test_the_largest_noise_is_finite_and_so_the_only_candidate_is_drawn():
+    """Of 2 ** 31 values 64 round up to 2 ** 31, whose logarithm would be infinite; here is one, at token 3."""
+    noise = noise_of([148], 16, 2003)
+    assert noise.argmax() == 3
+    assert noise[0, 3] == pytest.approx(24 * np.log(2))
+    logits = torch.zeros(1, 16)
+    logits[0, 3] = 30
+    for sampling in (Sampling(top_k=1), Sampling(top_p=0.9), Sampling(min_p=0.1), Sampling()):
+        ids, logprobs = draw(logits, noise, sampling)
+        assert ids.tolist() == [3]
+        assert logprobs[0] == pytest.approx(0, abs=1e-6)
+
+
+def test_only_noise_that_would_be_infinite_is_held_back():
+    last = 1 << 31
+    below = torch.tensor([0, 1, 77, 1 << 20, last // 2, last - 4096, last - 192, last - 65])
+    plain = -torch.log1p((below.float() + 0.5) * -(2.0**-31))
+    assert torch.equal(noise_of_bits(below), plain)
+    assert noise_of_bits(torch.tensor([last - 64, last - 1])).tolist() == [plain[-1]] * 2
 
 
 def test_noise_belongs_to_seed_and_index():

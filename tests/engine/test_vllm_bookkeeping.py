@@ -13,12 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from vllm_samples import EOS, LATENCY, LONGEST, factory_of, model_of, requests, scripted, token_after
+from vllm_samples import EOS, LATENCY, LIMIT, LONGEST, VOCABULARY, factory_of, model_of, requests, scripted, token_after
 
 from rlhfless.engine import vllm_adapter
 from rlhfless.engine.protocol import Completion, Request
@@ -42,10 +43,12 @@ def expected_length(request: Request) -> int:
 @given(st.data())
 def test_no_token_and_no_response_is_lost_or_doubled(data: st.DataObject) -> None:
     rule = data.draw(st.sampled_from(["reserve", "preempt"]))
-    admission = Admission(data.draw(st.integers(1, 5)), data.draw(st.integers(130, 400)), rule)
+    limit, longest = data.draw(st.sampled_from([(24, 12), (LIMIT, 80)]))
+    admission = Admission(data.draw(st.integers(1, 5)), data.draw(st.integers(limit + longest, 400)), rule)
     hands_over = data.draw(st.booleans())
     engines = [scripted(admission, hands_over), scripted(admission, hands_over)]
-    todo = [replace(r, target_tokens=7 if r.response % 3 == 0 else None) for r in requests(12)]
+    forced = {0: 7, 1: 0}
+    todo = [replace(r, target_tokens=forced.get(r.response % 4)) for r in requests(12, limit, longest)]
     wanted = {r.response: expected_length(r) for r in todo}
     done: list[Completion] = []
     decoded = [0, 0]
@@ -65,14 +68,15 @@ def test_no_token_and_no_response_is_lost_or_doubled(data: st.DataObject) -> Non
         elif what == "advance" and (at_s := engine.peek_next_event_s()) < math.inf:
             keep(which, engine.advance(at_s))
         elif what == "step":
-            keep(which, engine.step(engine.clock_s, lambda e=engine: e.clock_s + 1.0))
+            now_s = max(e.clock_s for e in engines)
+            keep(which, engine.step(now_s, lambda now_s=now_s: now_s + 1.0))
         elif what in ("cut", "move"):
             mine = [*engine.running(), *engine.waiting()]
             some = data.draw(st.lists(st.sampled_from(mine), unique=True)) if mine else []
             taken, progress = engine.cut(engine.clock_s, some)
             keep(which, progress)
             assert sorted(r.response for r in taken) == sorted(some)
-            assert all(r.kv is None or (hands_over and r.kv.tokens < r.context_tokens) for r in taken)
+            assert all(r.kv is None or (hands_over and r.kv.tokens <= r.context_tokens) for r in taken)
             (engine if what == "cut" else engines[1 - which]).add(taken)
     engines[0].add(todo)
     for which, engine in enumerate(engines):
@@ -85,7 +89,21 @@ def test_no_token_and_no_response_is_lost_or_doubled(data: st.DataObject) -> Non
     for c in done:
         assert c.token_ids is not None
         assert len(c.token_ids) == c.response_tokens
-        assert c.start_s < c.first_token_s <= c.time_s
+        assert c.start_s < c.first_token_s <= c.time_s or c.response_tokens == 0
+
+
+def test_whoever_was_evicted_goes_on_though_the_rest_of_its_batch_is_cut() -> None:
+    """Between the look at the iteration that evicts it and its end."""
+    engine = scripted(Admission(2, 40, "preempt"))
+    engine.add([replace(r, target_tokens=20) for r in requests(2, 24, 12)])
+    while len(engine.replica.here) != 1:
+        engine.advance(engine.peek_next_event_s())
+        engine.peek_next_event_s()
+    assert engine.running() == (0, 1)
+    (taken,), _ = engine.cut(engine.clock_s, [0])
+    assert (engine.running(), engine.waiting()) == ((), (1,))
+    engine.add([taken])
+    assert [c.response for c in engine.advance(math.inf).completions] == [1, 0]
 
 
 def test_an_iteration_is_committed_when_it_has_ended() -> None:
@@ -122,9 +140,58 @@ def test_what_vllm_cannot_take_is_refused() -> None:
         engine.add([replace(one, kv=torch.zeros(1))])
     with pytest.raises(ValueError, match="response 0 comes with KV state"):
         engine.add([replace(one, there_tokens=1)])
-    with pytest.raises(ValueError, match=f"this actor holds {LONGEST} at most"):
-        engine.add([replace(one, limit_tokens=LONGEST)])
     assert engine.waiting() == ()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"limit_tokens": LONGEST}, f"tokens with its prompt; the longest context here is {LONGEST} tokens"),
+        ({"limit_tokens": 100, "target_tokens": 3}, "tokens with its prompt; this actor's KV memory holds 120 at most"),
+        ({"limit_tokens": 9.5}, "has a limit of 9.5 tokens; a whole number of 0 or more is needed"),
+        ({"limit_tokens": 9, "target_tokens": 12}, "is forced to 12 tokens; its limit allows 0 to 9"),
+        ({"target_tokens": -2}, f"is forced to -2 tokens; its limit allows 0 to {LIMIT}"),
+        ({"prompt_tokens": 2}, "prompt_ids; prompt_tokens says that there are 2"),
+        ({"prompt_ids": [1, 2]}, "has prompt_ids that are a list; a one-dimensional array of whole numbers is needed"),
+    ],
+)
+def test_what_the_torch_engine_refuses_is_refused(wrong: dict[str, Any], sentence: str) -> None:
+    engine = scripted(Admission(2, 120))
+    with pytest.raises(ValueError, match=f"^response 0 .*{re.escape(sentence)}"):
+        engine.add([replace(requests(1)[0], **wrong)])
+    assert engine.waiting() == ()
+
+
+@pytest.mark.parametrize("id_", [-5, VOCABULARY, 99_999_999])
+def test_prompts_have_ids_that_the_model_knows(id_: int) -> None:
+    engine = scripted(Admission(2, 1000))
+    wrong = replace(requests(1)[0], prompt_tokens=3, prompt_ids=np.array([2, id_, 3]))
+    with pytest.raises(
+        ValueError, match=f"response 0 has the id {id_} in its prompt; the model knows ids from 0 to {VOCABULARY - 1}"
+    ):
+        engine.add([wrong])
+    engine.add([replace(wrong, prompt_ids=np.array([0, VOCABULARY - 1, 3]))])
+
+
+def test_responses_of_no_tokens_end_at_the_first_boundary_without_a_slot() -> None:
+    engine, (first, second, third) = scripted(Admission(1, 1000)), [replace(r, target_tokens=0) for r in requests(3)]
+    engine.add([first, replace(second, available_s=7.0, target_finish="length"), replace(requests(4)[3], target_tokens=2)])
+    assert engine.peek_next_event_s() == 0.0
+    assert engine.replica.here == {}
+    (done,) = engine.advance(0.0).completions
+    assert (done.response, done.time_s, done.response_tokens, done.finish_reason) == (0, 0.0, 0, "stop")
+    assert (done.start_s, done.first_token_s, len(done.token_ids), len(done.logprobs)) == (0.0, 0.0, 0, 0)
+    ends_s = engine.peek_next_event_s()
+    engine.add([third])
+    assert set(engine.waiting()) == {1, 2, 3}
+    assert [c.response for c in engine.advance(ends_s / 2).completions] == [2]
+    assert engine.peek_next_event_s() == ends_s
+    assert [(c.response, c.finish_reason) for c in engine.advance(math.inf).completions] == [(3, "stop"), (1, "length")]
+    assert engine.clock_s == 7.0
+    engine.add([replace(first, available_s=9.0), replace(second, available_s=11.0)])
+    assert [(c.response, c.time_s) for c in engine.step(10.0, lambda: 10.5).completions] == [(0, 10.0)]
+    (cut,), _ = engine.cut(engine.clock_s)
+    assert (cut.response, engine.waiting()) == (1, ())
 
 
 def test_a_response_that_vllm_ends_by_itself_is_an_error() -> None:
@@ -136,11 +203,25 @@ def test_a_response_that_vllm_ends_by_itself_is_an_error() -> None:
         engine.step(1.0, lambda: 2.0)
 
 
+@pytest.mark.parametrize("logprob", [math.nan, -math.inf])
+def test_logprobs_that_are_no_numbers_stop_with_the_response(logprob: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be the same wherever it went."""
+    engine = scripted(Admission(2, 1000))
+    engine.add(requests(2))
+    plain = engine.replica.step
+    spoilt = lambda: [d if d.name.startswith("0-") else d._replace(logprobs=[logprob]) for d in plain()]  # noqa: E731
+    monkeypatch.setattr(engine.replica, "step", spoilt)
+    with pytest.raises(FloatingPointError, match=r"for response 1 are not finite numbers; .*: load finite weights") as error:
+        engine.advance(math.inf)
+    assert failed(error.value).hopeless  # type: ignore[arg-type]
+
+
 def test_every_response_and_position_has_a_stream_of_its_own() -> None:
     seeds = {seed_at(seed, tokens) for seed in range(20) for tokens in range(20)}
     assert len(seeds) == 400
     assert seed_at(3, 4) == seed_at(3, 4)
     assert all(0 <= seed < 1 << 63 for seed in seeds)
+    assert [seed_at(seed, 2) for seed in (-1, 3 + (1 << 64))] == [seed_at(seed, 2) for seed in ((1 << 64) - 1, 3)]
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from vllm_samples import (
     LATENCY,
     LIMIT,
     ROOMY,
+    VOCABULARY,
     by_response,
     factory_of,
     model_of,
@@ -134,6 +135,19 @@ def decode_elsewhere(folder: Path, wanted: Sequence[Request], every: int, tamper
     return (by_response(completions), spans), moved_tokens
 
 
+def decode_with_other_ends(folder: Path, wanted: Sequence[Request], ends: Sequence[int]) -> dict[int, Completion]:
+    """As if the model's generation config, which vLLM reads when it starts, had named these as ends of text."""
+    engine = factory_of(folder, 0)(LATENCY, ROOMY)
+    processor = engine.replica._engine.input_processor
+    before, processor.generation_config_fields = processor.generation_config_fields, {"eos_token_id": list(ends)}
+    try:
+        engine.add(wanted)
+        return by_response(engine.advance(math.inf).completions)
+    finally:
+        processor.generation_config_fields = before
+        engine.close()
+
+
 def load_while_decoding(first: Path, folder: Path, version: int) -> None:
     engine = factory_of(first, 0)(LATENCY, ROOMY)
     engine.add(requests(1))
@@ -174,6 +188,24 @@ def test_greedy_tokens_are_those_of_the_torch_engine(call: Call, first: Path) ->
     assert sum(s.tokens for s in spans if s.phase == "decode") == sum(c.response_tokens for c in found.values())
     assert sum(s.tokens for s in spans if s.phase == "prefill") == sum(c.prefill_tokens_computed for c in found.values())
     assert all(s.batch_mean <= s.slots == ROOMY.max_batch for s in spans)
+
+
+def test_a_response_ends_at_the_tokenizers_end_of_text_only(call: Call, first: Path) -> None:
+    """Though the model has other ids that end a text, such as those of a chat's turns."""
+    wanted = [replace(r, limit_tokens=12) for r in requests(6)]
+    expected = by_torch(wanted)
+    ends = [EOS, *{int(i) for c in expected.values() for i in c.token_ids[:-1]}]
+    assert len(ends) > 2
+    assert_same(call(decode_with_other_ends, first, wanted, ends), expected)
+
+
+def test_prompts_have_ids_that_the_model_knows(call: Call, first: Path) -> None:
+    one = replace(requests(1)[0], prompt_tokens=2, prompt_ids=np.array([2, VOCABULARY - 1]), limit_tokens=3)
+    assert_same(call(decode, first, 0, [one], GREEDY)[0], by_torch([one]))
+    with pytest.raises(
+        ValueError, match=f"has the id {VOCABULARY} in its prompt; the model knows ids from 0 to {VOCABULARY - 1}"
+    ):
+        call(decode, first, 0, [replace(one, prompt_ids=np.array([2, VOCABULARY]))], GREEDY)
 
 
 def test_cut_responses_go_on_where_they_were(call: Call, first: Path) -> None:
