@@ -5,7 +5,7 @@ Knows logs, accounts and simulated schedules; nothing of pages or notebooks, whi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -34,9 +34,10 @@ from rlhfless.accounting import (
     what_if,
 )  # fmt: skip
 from rlhfless.latency import scaled
+from rlhfless.plots.style import counted
 from rlhfless.report_schedules import Schedules, evenly, simulate_schedules
 from rlhfless.simulate import LoggedStep, Setting, simulate, simulate_steps
-from rlhfless.trace import OpenedLog, Trace
+from rlhfless.trace import OpenedLog, StepTimes, Trace, with_step_times
 from solver.objective import Objective, StepRest
 
 GIVEN_BACK = ("release", "spreading", "folding", "re-planning", "solver", "rlhfuse", "rlhfless")
@@ -157,7 +158,8 @@ def study_log(log: OpenedLog, setting: Setting, stated: Assumptions, max_steps: 
     """Everything that a report says of a logged run.
 
     Args:
-        log: responses, and step times where the run logged them. setting: cluster and profile; its ``rest`` is not used.
+        log: responses, and step times where the run logged them, or its spans or responses tell them (``with_step_times``).
+        setting: cluster and profile; its ``rest`` is not used.
         stated: what the reader says about the run. max_steps: at most so many steps are simulated, evenly chosen.
 
     Raises:
@@ -166,7 +168,10 @@ def study_log(log: OpenedLog, setting: Setting, stated: Assumptions, max_steps: 
         InputError: an assumption makes no sense.
     """
     setup = run_setup(log.framework, dispatch=stated.dispatch, learner_gpus=stated.learner_gpus)
-    setup = replace(setup, assumed=(*stated.not_stated, *setup.assumed))
+    times = with_step_times(log.scalars, log.trace)
+    log = replace(log, scalars=times.scalars)
+    not_used = _not_used(log.trace, times, setting)
+    setup = replace(setup, assumed=(*stated.not_stated, *setup.assumed, *not_used))
     rest = stated_rest(stated.prepare_s, stated.learn_s, logged_rest(log.scalars))
     setting = replace(setting, rest=StepRest())
     calibrated = _calibration(log, setting, setup) if stated.calibrate else Calibration()
@@ -219,6 +224,19 @@ def study_executed(trace: Trace, setting: Setting, max_steps: int) -> FoundExecu
         reserved = savings_of_executed(fastest, took, RESERVED, steps)
         given_back = savings_of_executed(of_generation.simulation, took, GIVEN_BACK, steps)
     return FoundExecuted(reserved, given_back, setting, took[took["step"].isin(steps)], calibrated, schedules)
+
+
+def _not_used(trace: Trace, times: StepTimes, setting: Setting) -> Iterator[str]:
+    """What the log says that nothing is reckoned with, one sentence each."""
+    actors = trace.rollouts["actor"].nunique() if "actor" in trace.rollouts.columns else 0
+    if actors:
+        yield (
+            f"the log names {counted(actors, 'actor')} and who had which response, which is not used: responses are dealt to "
+            f"{counted(setting.cluster.max_actors, 'actor')}"
+        )
+    if times.overlapping:
+        steps = counted(times.overlapping, "step")
+        yield f"how long generation of {steps} took is left out, because other steps generated meanwhile"
 
 
 def _calibration(log: OpenedLog, setting: Setting, setup: RunSetup) -> Calibration:

@@ -24,7 +24,7 @@ from rlhfless.report_run import in_short, run_sections
 from rlhfless.report_simulated import schedules_section
 from rlhfless.report_study import Assumptions, study_log
 from rlhfless.simulate import Setting, simulate
-from rlhfless.trace import ImportOptions, OpenedLog, open_log
+from rlhfless.trace import ImportOptions, OpenedLog, Recorder, open_log
 from solver.cluster import Cluster
 from solver.front import pareto_front
 
@@ -73,7 +73,7 @@ def test_the_answer_comes_first(page: str) -> None:
     assert re.search(r"only time can be saved: .* of a step's time by [a-z+]+, at most [\d.]+% by any schedule\.", words)
     assert re.search(r"given back as soon as an actor is done: [\d.% to]+ of the GPU-seconds", words)
     assert "The log does not say how long preparation and learning take" in words
-    assert "equal chunks in the given order are assumed" in words
+    assert "which framework dealt the responses is not known; equal chunks in the given order are assumed" in words
     assert "fewer replicas would leave the learner fewer GPUs" in words
     assert "Only actors of 2 GPUs have a profile." in words
 
@@ -120,6 +120,54 @@ def test_times_of_the_log_correct_the_profile(log: OpenedLog) -> None:
         2.5 * plain.findings.account.steps["generation_s"].to_numpy()
     )
     assert study_log(timed, SETTING, Assumptions(dispatch="static", calibrate=False), 1).calibrated.factor == 1.0
+
+
+def recording(folder: Path) -> Path:
+    """Two steps of which decoding takes 20 s, preparation 3 s and learning 7 s."""
+    with Recorder(folder) as recorder:
+        for step in range(2):
+            for phase, begin, end in (("decode", 0, 20), ("prepare", 20, 23), ("learn", 23, 30)):
+                recorder.append_span(step=step, holder="t", phase=phase, start_s=30.0 * step + begin, end_s=30.0 * step + end)
+            for i in range(16):
+                recorder.append(step=step, prompt_id=i // 4, sample=i % 4, prompt_tokens=10, response_tokens=100 + 9 * i)
+    return folder
+
+
+def test_spans_of_a_recording_say_what_its_steps_took(tmp_path: Path) -> None:
+    study = study_log(open_log(recording(tmp_path / "run")), SETTING, Assumptions(), 2)
+    assert study.calibrated.steps == 2
+    assert study.findings.account.steps["generation_s"].to_numpy() == pytest.approx(20.0, rel=0.01)
+    assert study.findings.rest == Rest(3.0, 7.0, 0.0, "logged")
+    sentences = " ".join(in_short(study.findings))
+    assert "No schedule changes the 10.0 s of a step outside generation (logged)" in sentences
+    assert "The log does not say how long" not in sentences
+
+
+def with_times(folder: Path, apart_s: float) -> Path:
+    """Three steps of two actors, of 16 s each, that begin so far apart."""
+    path = log_file(folder)
+    table = pd.read_parquet(path)
+    begin = apart_s * table["step"]
+    last = table.groupby("step").cumcount(ascending=False) == 0
+    table = table.assign(actor=np.where(table["sample"] < 2, "a", "b"), start_s=begin, end_s=begin + np.where(last, 16.0, 9.0))
+    table.to_parquet(path)
+    return path
+
+
+def test_times_of_responses_correct_the_profile_and_actors_that_are_not_used_are_named(tmp_path: Path) -> None:
+    study = study_log(open_log(with_times(tmp_path, 20.0)), SETTING, Assumptions(), 3)
+    assert study.calibrated.steps == 3
+    assert study.findings.account.steps["generation_s"].median() == pytest.approx(16.0, rel=0.01)
+    assumed = study.findings.setup.assumed
+    assert "the log names 2 actors and who had which response, which is not used: responses are dealt to 4 actors" in assumed
+    assert not any("left out" in sentence for sentence in assumed)
+
+
+def test_steps_that_generate_at_the_same_time_correct_nothing_and_that_is_said(tmp_path: Path) -> None:
+    study = study_log(open_log(with_times(tmp_path, 10.0)), SETTING, Assumptions(), 1)
+    assert study.calibrated.steps == 0
+    said = "how long generation of 3 steps took is left out, because other steps generated meanwhile"
+    assert said in study.findings.setup.assumed
 
 
 def test_the_ladder_begins_with_the_logs_own_dispatch(page: str) -> None:

@@ -1,7 +1,7 @@
 """What a log's own step times say: seconds outside generation, and how long generation took against a simulation of it.
 
-Knows the scalars of an import and simulated times; nothing of profiles. A profile that is off by the same factor everywhere is
-mended by that factor; what differs from step to step is told as a range.
+Knows scalars of steps (those of an import, which ``trace/step_times.py`` completes) and simulated times; nothing of profiles. A
+profile that is off by the same factor everywhere is mended by that factor; what differs from step to step is told as a range.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How a logged run was set up: which actor got which response, and whether the learner had GPUs of its own.
 
-Knows what frameworks do by default; nothing of lengths, times or money. No log says these things, so every value that the
-user does not state is an assumption, and is named as one.
+Knows what frameworks do by default; nothing of lengths, times or money. Logs seldom say these things, and a column ``actor``
+of one that does is not used; so every value that the user does not state is an assumption, and is named as one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HABITS = {
 }  # fmt: skip
 """By the name of the import format; a table or a recorded trace of an unknown loop is taken for ``UNKNOWN``."""
 
-UNKNOWN = Habit("static", True, True, "the log does not say how responses were dealt; equal chunks in the given order are "
+UNKNOWN = Habit("static", True, True, "which framework dealt the responses is not known; equal chunks in the given order are "
                 "assumed, and that learning runs on the same GPUs")  # fmt: skip
 
 

@@ -128,30 +128,32 @@ def _scaled(log: Path, options: LogOptions, base: str, actors: int | None, out: 
 
 
 def _logged(log: Path, options: LogOptions) -> tuple[pd.DataFrame | None, pd.DataFrame]:
-    """Responses of one run, None where the log has none, and scalars of steps.
+    """Responses of one run, None where the log has none, and scalars of steps, with what its spans tell of their times.
 
     Raises:
         InputError: the log holds several runs and none is named, or not the one that is.
         TraceError: it is no log that is known, or it is wrong.
     """
-    from rlhfless.trace import import_log, read_rollouts, read_scalars
+    from rlhfless.trace import OpenedLog, Trace, import_log, read_scalars, read_trace, with_step_times
 
+    trace: Trace | None = None
     if (log / "meta.json").is_file():
-        rollouts, scalars = read_rollouts(log), read_scalars(log)
+        trace, scalars = read_trace(log), read_scalars(log)
     elif (log / "scalars.parquet").is_file():
-        rollouts, scalars = None, read_scalars(log)
+        scalars = read_scalars(log)
     else:
         read = import_log(log, options.imported(), options.framework)
-        rollouts, scalars = read.rollouts, read.scalars
-    runs = [] if rollouts is None else sorted(map(str, rollouts["run"].unique()))
+        trace, scalars = None if read.rollouts is None else read.trace(), read.scalars
+    runs = [] if trace is None else sorted(map(str, trace.rollouts["run"].unique()))
     if options.run is None and len(runs) > 1:
         raise InputError(f"{log}: holds {len(runs)} runs ({', '.join(runs)}); name one with --run")
     if options.run is not None and options.run not in runs:
         needed = f"one of {', '.join(runs)} is needed" if runs else "it holds no responses, so leave --run out"
         raise InputError(f"{log}: has no run {options.run}; {needed}")
-    if rollouts is not None and options.run is not None:
-        rollouts = rollouts[rollouts["run"] == options.run]
-    return rollouts, scalars
+    if trace is None:
+        return None, scalars
+    own = OpenedLog(trace, scalars, "").of_run(options.run).trace
+    return own.rollouts, with_step_times(scalars, own).scalars
 
 
 def _contexts(text: str) -> tuple[int, ...]:

@@ -59,7 +59,8 @@ def times_of(rollouts: pd.DataFrame | None, scalars: pd.DataFrame, base: Latency
     """What a log measured: times of responses where there are any, else seconds of generation of its steps.
 
     Args:
-        rollouts: with the trace's columns; None where only scalars were logged. scalars: of ``read_scalars``.
+        rollouts: with the trace's columns; None where only scalars were logged. scalars: of ``read_scalars`` or
+            ``with_step_times``.
         actors: that generated, for logs that do not say who generated what. source: the log, for messages.
 
     Raises:
@@ -74,7 +75,7 @@ def times_of(rollouts: pd.DataFrame | None, scalars: pd.DataFrame, base: Latency
     whole = " (seconds of whole steps are there, but generation is needed alone)" if "step_s" in scalars.columns else ""
     raise ProfileError(
         f"{source}: has no times to calibrate with{whole}; responses with start_s and end_s, or steps with seconds of "
-        "generation as verl and OpenRLHF log them, are needed"
+        "generation as verl and OpenRLHF log them and spans of a recording tell them, are needed"
     )
 
 

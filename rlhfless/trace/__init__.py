@@ -9,6 +9,7 @@ from rlhfless.trace.metrics import allocation_metrics, interval_union_s, step_me
 from rlhfless.trace.phases import STEP_PHASES, step_costs
 from rlhfless.trace.recorder import Recorder
 from rlhfless.trace.schema import PHASES, ROLES, SCHEMA_VERSION, TABLES, Column, sorted_prompt_ids
+from rlhfless.trace.step_times import StepTimes, with_step_times
 from rlhfless.trace.writer import TraceWriter
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "ImportedLog",
     "OpenedLog",
     "Recorder",
+    "StepTimes",
     "Trace",
     "TraceError",
     "TraceWriter",
@@ -38,4 +40,5 @@ __all__ = [
     "step_costs",
     "step_metrics",
     "validate",
+    "with_step_times",
 ]

@@ -20,8 +20,10 @@ from rlhfless.trace.metrics import interval_union_s
 
 STEP_PHASES = ("generation", "preparation", "learning", "sync")
 
-_ORDER = (("learning", ("learn",)), ("generation", ("prefill", "transfer", "decode", "migrate")), ("preparation", ("prepare",)),
-          ("sync", ("sync",)))  # fmt: skip
+SPAN_PHASES = {"learning": ("learn",), "generation": ("prefill", "transfer", "decode", "migrate"), "preparation": ("prepare",),
+               "sync": ("sync",)}  # fmt: skip
+"""Phases of spans by phase of a step; a second that several cover is the first's."""
+
 _OF_ROLE = {"learner": "learning", "prepare": "preparation", "reference": "preparation", "reward": "preparation",
             "critic": "preparation"}  # fmt: skip
 
@@ -76,10 +78,10 @@ def step_costs(trace: Trace, gpus: int | None = None) -> pd.DataFrame:
 def _partition(
     start_s: np.ndarray, end_s: np.ndarray, phase: np.ndarray, from_s: float, to_s: float, otherwise: str
 ) -> dict[str, float]:
-    """Seconds of ``from_s`` to ``to_s`` by phase: each counts for the first of ``_ORDER`` that covers it, or ``otherwise``."""
+    """Seconds of ``from_s`` to ``to_s`` by phase: each is of the first of ``SPAN_PHASES`` that covers it, or ``otherwise``."""
     parts, covered_s = dict.fromkeys(STEP_PHASES, 0.0), 0.0
     known: Sequence[str] = ()
-    for name, spans in _ORDER:
+    for name, spans in SPAN_PHASES.items():
         known = (*known, *spans)
         these = np.isin(phase, known)
         now_s = interval_union_s(np.maximum(start_s[these], from_s), np.minimum(end_s[these], to_s))

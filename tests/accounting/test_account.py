@@ -109,7 +109,7 @@ def test_what_nobody_stated_is_named_as_an_assumption() -> None:
     stated = run_setup("verl", dispatch="static", learner_gpus=0)
     assert (stated.candidates, stated.assumed, stated.colocated) == (("static",), (), True)
     unknown = run_setup("table")
-    assert "does not say how responses were dealt" in unknown.assumed[0]
+    assert "which framework dealt the responses is not known; equal chunks" in unknown.assumed[0]
     apart = run_setup("prime-rl")
     assert not apart.colocated
     assert not apart.synchronous

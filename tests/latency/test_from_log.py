@@ -14,7 +14,7 @@ from rlhfless.cli import main
 from rlhfless.latency import ProfileError, load_profile, read_profile, save_profile
 from rlhfless.latency.from_log import Calibration, Times, calibrate, calibrated_profile, times_of
 from rlhfless.simulate import Setting, simulate
-from rlhfless.trace import read_trace
+from rlhfless.trace import Recorder, read_trace
 from solver.cluster import Cluster
 
 BASE = "l40s-qwen2.5-3b-tp2"
@@ -179,6 +179,25 @@ def test_one_run_of_several_is_taken_by_its_name(log: pd.DataFrame, tmp_path: Pa
         refused = profile("--from-log", path, "--base", BASE, *run, "-o", tmp_path / "x.json")
         assert refused.exit_code == 2
         assert sentence in refused.stderr
+
+
+def test_spans_of_a_recording_are_times_of_its_steps(log: pd.DataFrame, tmp_path: Path) -> None:
+    """Of the run that is named, and of generation alone."""
+    with Recorder(tmp_path / "recorded") as recorder:
+        for run, slower in (("ours", 1.0), ("other", 9.0)):
+            for step, own in log.groupby("step"):
+                took = {"decode": slower * float(own["end_s"].max() - own["start_s"].min()), "learn": 50.0}
+                for phase, seconds in took.items():
+                    start_s = 1000.0 * int(step) + (500.0 if phase == "learn" else 0.0)
+                    recorder.append_span(run=run, step=step, holder="t", phase=phase, start_s=start_s, end_s=start_s + seconds)
+                for row in own.itertuples():
+                    names = ("step", "prompt_id", "sample", "prompt_tokens", "response_tokens")
+                    recorder.append(run=run, **{name: getattr(row, name) for name in names})
+    out = tmp_path / "ours.json"
+    done = profile("--from-log", tmp_path / "recorded", "--base", BASE, "--actors", 4, "--run", "ours", "-o", out)
+    assert done.exit_code == 0, done.output
+    assert "12 times of steps of 12 steps" in done.output
+    assert read_profile(out)["calibration"]["decode"] == pytest.approx(1.5, rel=0.15)
 
 
 @pytest.mark.parametrize(

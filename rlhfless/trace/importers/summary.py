@@ -16,7 +16,7 @@ DISABLES = {
     "finish_reason": "truncation is unknown, so every length counts as the whole response",
     "reward": "rewards and their plots are left out",
     "weights_version": "the staleness of responses is unknown",
-    "end_s": "the timeline of the logged run is unknown, so only simulated times can be shown",
+    "end_s": "when responses ended is unknown; unless scalars say how long generation took, times are a profile's own",
 }
 """What is not possible without a column."""
 
