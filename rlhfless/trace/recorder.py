@@ -61,7 +61,8 @@ class Recorder:
 
     The folder is a trace as soon as it has a response: ``read_trace`` reads it while it is recorded, after a crash and after
     ``close``. A folder that a recorder wrote is continued, also where it has only spans yet, so a run that is restarted goes
-    on in it; a step that is recorded again by a later recorder replaces what was there.
+    on in it: a step of a run whose responses a later recorder records again replaces what was there, and spans alone come
+    beside what is there. Several runs may share a folder.
 
     Args:
         folder: where the trace goes. run: name of the run, for rows that name none.

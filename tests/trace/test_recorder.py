@@ -140,6 +140,30 @@ def test_a_step_that_is_recorded_again_replaces_what_was_there(tmp_path):
     assert rows["epoch"].tolist() == [0, 0, 0, 1]
 
 
+def test_a_second_run_in_a_folder_leaves_the_first_as_it_was(tmp_path):
+    first = [{"step": step, "sample": sample} for step in range(2) for sample in range(3)]
+    record(tmp_path / "t", *first, run="a")
+    record(tmp_path / "t", {"step": 1}, run="b")
+    record(tmp_path / "t", {"step": 1, "prompt_id": "b"}, run="b")
+    rows = read_trace(tmp_path / "t").rollouts
+    assert rows.loc[rows["run"] == "a", ["step", "sample"]].to_dict("records") == first
+    assert rows.loc[rows["run"] == "b", KEY].to_numpy().tolist() == [[1, "b", 0]]
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["closed", "killed between the tables and the journal"])
+def test_a_step_of_which_only_spans_are_recorded_later_keeps_its_responses(tmp_path, monkeypatch, killed):
+    folder = tmp_path / "t"
+    with Recorder(folder) as one, one.span("decode", step=2):
+        one.append(**{**RESPONSE, "step": 2})
+    if killed:
+        monkeypatch.setattr("rlhfless.trace.journal.Journal.empty", lambda self: None)
+    with Recorder(folder) as later, later.span("sync", step=2, tokens=3):
+        pass
+    trace = read_trace(folder)
+    assert trace.rollouts[["step", "response_tokens"]].to_numpy().tolist() == [[2, 5]]
+    assert trace.spans["phase"].tolist() == ["decode", "sync"]
+
+
 def test_a_recording_that_has_only_a_span_goes_on(tmp_path, caplog):
     folder = tmp_path / "t"
     with pytest.raises(ZeroDivisionError), Recorder(folder) as crashed, crashed.span("decode", step=0):
