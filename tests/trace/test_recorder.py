@@ -252,6 +252,28 @@ def test_bad_values_are_lost_alone_and_told_once(tmp_path, caplog):
     assert f"{len(BAD) + 4} of {2 * len(BAD) + 4} rows were lost" in told[2]
 
 
+@pytest.mark.parametrize("given", [{"folder": None}, {"folder": 3}, {"folder": "nul\0"}, {"meta": 3}, {"meta": [1]}], ids=str)
+def test_a_recorder_that_cannot_be_made_of_what_it_is_given_stops_nothing(tmp_path, given, caplog):
+    one = record(**{"folder": tmp_path / "t", **given})
+    one.append(**RESPONSE)
+    assert (one.recorded, one.lost) == (0, 1)
+    told = warnings_of(caplog)
+    assert (len(told), "nothing is recorded" in told[0]) == (2, True)
+
+
+def test_spans_that_cannot_be_recorded_leave_their_blocks_alone(tmp_path, caplog):
+    with Recorder(tmp_path / "t") as one:
+        one.append(**RESPONSE)
+        for wrong in [{}, {"phase": "decode"}, {"step": 0}, {"phase": "decode", "step": 0, "start_s": 1e9}]:
+            with one.span(**wrong):
+                one.append(**RESPONSE)
+        with one.span("decode", step=0, start_s=0.0, end_s=7.0):
+            pass
+    assert (one.recorded, one.lost) == (6, 4)
+    assert sum("a span was not recorded" in text for text in warnings_of(caplog)) == 1
+    assert read_trace(tmp_path / "t").spans[["start_s", "end_s"]].to_numpy().tolist() == [[0.0, 7.0]]
+
+
 def test_text_that_is_no_unicode_is_kept_as_far_as_it_goes(tmp_path):
     record(tmp_path / "t", {"prompt_id": "ok\ud800", "answer": "\udfff!"})
     assert read_trace(tmp_path / "t").rollouts[["prompt_id", "answer"]].to_numpy().tolist() == [["ok?", "?!"]]
