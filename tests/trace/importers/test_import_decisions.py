@@ -274,6 +274,24 @@ def test_rows_that_repeat_in_most_steps_are_no_restarts(tmp_path: Path) -> None:
         import_log(tmp_path / "log.csv")
 
 
+def test_a_run_of_nemo_rl_goes_on_in_its_next_experiment(tmp_path: Path) -> None:
+    rows = sample_rollouts()
+    early = pd.concat([rows, rows[rows["step"] == 2].assign(step=3)])
+    late = rows[rows["step"] == 2].assign(response_tokens=7)
+    write_nemo_rl(tmp_path / "exp_001", early)
+    assert import_log(tmp_path).summary.notes == import_log(tmp_path / "exp_001").summary.notes
+    write_nemo_rl(tmp_path / "exp_002", pd.concat([late, late.assign(step=3), late.assign(step=4)]))
+    (tmp_path / "exp_003").mkdir()
+    log = import_log(tmp_path)
+    assert log.rollouts is not None
+    assert log.rollouts.groupby("step").size().to_dict() == {1: 4, 2: 4, 3: 4, 4: 4}
+    assert set(log.rollouts.loc[log.rollouts["step"] > 1, "response_tokens"]) == {7}
+    assert log.summary.notes[:2] == (
+        "restarts: exp_002 begins at step 2; 2 steps of earlier experiments, from that one on, are left out",
+        "experiments: exp_001, exp_002 are read as one run that was restarted; name one of the folders to read it alone",
+    )
+
+
 def test_scalars_of_a_step_that_was_logged_twice_are_the_later(tmp_path: Path) -> None:
     path = write_verl_scalars(tmp_path, sample_rollouts())
     path.write_text(path.read_text() + json.dumps({"step": 2, "data": {"timing_s/gen": 77.0}}) + "\n")
