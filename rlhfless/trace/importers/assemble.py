@@ -84,21 +84,27 @@ def _without_repeats(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 
 
 def _with_lasting_prompts(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
-    """Prompts by their text, where the log gives the same text another id in another step; else its name stays beside."""
+    """Prompts by their text, where the log gives most texts new ids whenever they come again; else its name stays beside.
+
+    Two ids of one text may also be two rows of a data set: then they come again with it.
+    """
     if "prompt_text_id" not in frame.columns:
         return frame
-    pairs = frame[["prompt_text_id", "prompt_id"]].drop_duplicates()
-    if pairs["prompt_text_id"].duplicated().any():
-        steps_of = frame[["prompt_text_id", "step"]].drop_duplicates()
-        several = steps_of["prompt_text_id"][steps_of["prompt_text_id"].duplicated()]
-        renamed = pairs["prompt_text_id"][pairs["prompt_text_id"].duplicated()]
-        if set(several) & set(renamed):
-            reading.note("prompt_id: the text's hash, because the log names the same prompt anew in every step")
-            frame = frame.assign(prompt_id=frame["prompt_text_id"])
-            frame = frame.drop(columns="sample", errors="ignore")
+    again = _in_several_steps(frame, ["prompt_text_id"])["prompt_text_id"]
+    lasting = _in_several_steps(frame, ["prompt_text_id", "prompt_id"])["prompt_text_id"]
+    if 2 * (~again.isin(lasting)).sum() > len(again):
+        reading.note("prompt_id: the text's hash, because the log names the same prompt anew in every step")
+        frame = frame.assign(prompt_id=frame["prompt_text_id"])
+        frame = frame.drop(columns="sample", errors="ignore")
     if frame["prompt_text_id"].equals(frame["prompt_id"]):
         return frame.drop(columns="prompt_text_id")
     return frame
+
+
+def _in_several_steps(frame: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """The distinct values of the columns that are in more than one step."""
+    values = frame[[*names, "step"]].drop_duplicates()[names]
+    return values[values.duplicated()].drop_duplicates()
 
 
 def _last_attempts(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:

@@ -119,6 +119,18 @@ def test_a_prompt_that_verl_names_anew_in_every_step_is_its_text(tmp_path: Path)
     assert "names the same prompt anew in every step" in str(log.summary)
 
 
+def test_two_rows_of_a_data_set_with_the_same_text_stay_two_prompts(tmp_path: Path) -> None:
+    folder = write_verl_v1(tmp_path / "log", sample_rollouts())
+    for file in folder.iterdir():
+        texts = file.read_text()
+        twins = [line.replace("gsm_0", "twin_0") for line in texts.splitlines(keepends=True) if "gsm_0" in line]
+        file.write_text(texts + "".join(twins))
+    log = import_log(folder, TEXT)
+    assert log.rollouts is not None
+    assert log.rollouts.groupby("step")["prompt_id"].unique().map(list).tolist() == [["gsm_0", "gsm_1", "twin_0"]] * 2
+    assert not any("anew" in note for note in log.summary.notes)
+
+
 def test_a_verl_response_that_is_there_twice_counts_once(tmp_path: Path) -> None:
     folder = write_verl_v1(tmp_path / "log", sample_rollouts())
     first = folder / "1.jsonl"
