@@ -180,7 +180,7 @@ def test_empty_responses_are_simulated_too():
 
 
 def test_several_runs_and_lengths_above_the_limit_are_refused():
-    with pytest.raises(TraceError, match=r"the log holds 2 runs \(a, b\); select one by its column 'run'"):
+    with pytest.raises(TraceError, match=r"the log: holds 2 runs \(a, b\); name one with --run, or in Python by `Opened"):
         simulate(pd.concat([log(run="a"), log(run="b")]), SETTING, ["static"])
     with pytest.raises(TraceError, match=r"above the response limit of 10; raise the limit"):
         simulate(log(), replace(SETTING, response_limit=10), ["static"])

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.simulate import Setting
-from rlhfless.trace import TraceError
+from rlhfless.trace.checks import refuse_several_runs
 from solver.planner import plan_generation
 from solver.workload import Workload
 
@@ -42,8 +42,7 @@ def plan_every_step(rollouts: pd.DataFrame, setting: Setting, steps: Sequence[in
         TraceError: the log holds several runs.
         PlanningError: a response fits on no actor.
     """
-    if rollouts["run"].nunique() > 1:
-        raise TraceError(f"the log holds {rollouts['run'].nunique()} runs; select one by its column 'run'")
+    refuse_several_runs(rollouts["run"].unique())
     limit = setting.response_limit or max(1, int(rollouts["response_tokens"].max()))
     predicted = last_visits(rollouts)
     medians = _medians_before(rollouts)

@@ -18,6 +18,7 @@ from rlhfless.latency.effects import Effects
 from rlhfless.predict import EwmaPredictor, Predictor
 from rlhfless.scheduling import PlanningInput
 from rlhfless.trace import TraceError
+from rlhfless.trace.checks import refuse_several_runs
 from solver.cluster import Cluster
 from solver.latency import LatencyModel
 from solver.objective import Objective, StepRest
@@ -128,9 +129,7 @@ def logged_steps(
         raise TraceError(f"rollouts is a {type(rollouts).__name__}; a frame is needed, as read_rollouts reads it")
     if rollouts.empty:
         raise TraceError("the log has no rows; at least one response is needed")
-    runs = rollouts["run"].unique()
-    if len(runs) > 1:
-        raise TraceError(f"the log holds {len(runs)} runs ({', '.join(map(str, runs))}); select one by its column 'run'")
+    refuse_several_runs(rollouts["run"].unique())
     predictor = predictor or EwmaPredictor()
     longest = int(rollouts["response_tokens"].max())
     limit = max(1, longest) if response_limit is None else int(response_limit)

@@ -5,7 +5,7 @@ Knows what relates the columns and rows of one table; single cells are the busin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,23 @@ def derive_epoch(rollouts: pd.DataFrame) -> pd.Series:
     """
     groups = rollouts.groupby(["run", "prompt_id"], sort=False)["step"]
     return groups.rank(method="dense").astype(np.int64) - 1
+
+
+def refuse_several_runs(runs: Iterable[object], source: object = "the log") -> None:
+    """Refuse rows of more than one run, where those of one are needed.
+
+    Args:
+        runs: names, each once. source: what holds them, for the message.
+
+    Raises:
+        TraceError: there are several.
+    """
+    names = list(runs)
+    if len(names) > 1:
+        raise TraceError(
+            f"{source}: holds {len(names)} runs ({listed(names)}); name one with --run, or in Python by `OpenedLog.of_run` or "
+            "the column 'run'"
+        )
 
 
 def refuse_overlaps(allocations: pd.DataFrame, source: str) -> None:

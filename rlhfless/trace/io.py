@@ -18,7 +18,7 @@ import pandas as pd
 from rlhfless import __version__
 from rlhfless.trace import storage
 from rlhfless.trace.casts import jsonable
-from rlhfless.trace.checks import validate
+from rlhfless.trace.checks import refuse_several_runs, validate
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.journal import joined
 from rlhfless.trace.schema import META_KEYS, SCHEMA_VERSION, TABLES, text_columns
@@ -69,11 +69,7 @@ class Trace:
         Raises:
             TraceError: there are several.
         """
-        if len(self.runs) > 1:
-            raise TraceError(
-                f"{self.source or 'the trace'}: holds {len(self.runs)} runs ({', '.join(self.runs)}); select the rows of "
-                "one of them by the column 'run'"
-            )
+        refuse_several_runs(self.runs, self.source or "the trace")
         return self.runs[0]
 
     def save(self, path: str | Path, overwrite: bool = False) -> Path:

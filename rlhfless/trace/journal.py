@@ -3,8 +3,9 @@
 Knows that file, who may write it, and how its rows join those of the tables; nothing of loops. A process killed at any moment
 leaves whole lines and at most one torn one at the end, which readers leave out and the next writer cuts off.
 
-A line is ``{table: row}``. What joins: a step of the journal replaces the same step of the tables (a run that was restarted
-records it again), and of rows that name the same response the last one counts.
+A line is ``{table: row}``. What joins: a step of a run of which the journal has responses replaces the same step of that run in
+the tables (a run that was restarted records it again); where it has only spans of a step they come beside what is there. Of
+rows that name the same response the last one counts.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from rlhfless.trace.errors import TraceError
 FILE = "recording.jsonl"
 LINES_AT_ONCE = 50_000  # that are Python objects at the same time
 PIECE_BYTES = 2**16  # read at once to find the end of the last whole line
+STEP_OF_RUN = ["run", "step"]
+SPAN = [*STEP_OF_RUN, "holder", "phase", "start_s", "end_s"]  # what tells spans apart
 
 
 class Journal:
@@ -102,15 +105,24 @@ def joined(folder: Path, frames: Mapping[str, pd.DataFrame], steps: Sequence[int
     recorded = _read(folder / FILE)
     if not recorded:
         return dict(frames), list(steps)
-    new = {int(step) for frame in recorded.values() for step in frame["step"].unique()}
+    again = _keys(recorded.get("rollouts", pd.DataFrame()), STEP_OF_RUN)
+    spans = _keys(recorded.get("spans", pd.DataFrame()), SPAN)
     tables = {}
     for table, frame in frames.items():
-        parts = [frame[~frame["step"].isin(new)]] if len(frame) else []
-        parts = [part for part in [*parts, recorded.get(table, pd.DataFrame())] if len(part)]
+        kept = frame[~_keys(frame, STEP_OF_RUN).isin(again)]
+        if table == "spans":  # a writer that was killed before it emptied the journal left them in both
+            kept = kept[~_keys(kept, SPAN).isin(spans)]
+        parts = [part for part in (kept, recorded.get(table, pd.DataFrame())) if len(part)]
         tables[table] = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     if len(tables["rollouts"]):
         tables["rollouts"] = _last_of_each(tables["rollouts"])
+    new = {int(step) for frame in recorded.values() for step in frame["step"].unique()}
     return tables, sorted(new.union(steps))
+
+
+def _keys(frame: pd.DataFrame, columns: list[str]) -> pd.MultiIndex:
+    """Each row's values of the columns; null of a column that the frame lacks."""
+    return pd.MultiIndex.from_frame(frame.reindex(columns=columns))
 
 
 def _last_of_each(rollouts: pd.DataFrame) -> pd.DataFrame:

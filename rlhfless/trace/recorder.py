@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pandas as pd
 
@@ -57,11 +57,12 @@ def _harmless(what: str) -> Callable[[Method], Method]:
 
 
 class Recorder:
-    """Appends rows of ``rollouts`` and ``spans`` to a trace folder while a loop runs. Its methods never raise.
+    """Appends rows of ``rollouts`` and ``spans`` to a trace folder while a loop runs. Neither making one nor its methods raise.
 
     The folder is a trace as soon as it has a response: ``read_trace`` reads it while it is recorded, after a crash and after
     ``close``. A folder that a recorder wrote is continued, also where it has only spans yet, so a run that is restarted goes
-    on in it; a step that is recorded again by a later recorder replaces what was there.
+    on in it: a step of a run whose responses a later recorder records again replaces what was there, and spans alone come
+    beside what is there. Several runs may share a folder.
 
     Args:
         folder: where the trace goes. run: name of the run, for rows that name none.
@@ -73,17 +74,19 @@ class Recorder:
     """
 
     def __init__(self, folder: str | Path, run: str = "recorded", meta: Mapping[str, Any] | None = None) -> None:
-        self.folder, self.run = Path(folder), run
+        self.folder, self.run = cast(Path, folder), run  # a path as soon as it is known to be one
         self.recorded = self.lost = 0
         self._lock = threading.RLock()
         self._told: set[str] = set()
         self._waiting: list[bytes] = []
         self._journal: Journal | None = None
         self._flushed = self._began = time.monotonic()
-        self._open(dict(meta or {}))
+        self._open(meta)
 
     @_harmless("nothing is recorded")
-    def _open(self, meta: dict[str, Any]) -> None:
+    def _open(self, meta: Mapping[str, Any] | None) -> None:
+        self.folder = Path(self.folder)
+        told = dict(meta or {})
         known = (self.folder / "meta.json").exists()
         if known and not storage.read_json(self.folder / "meta.json").get("recorder"):
             raise TraceError(f"{self.folder}: holds a trace that no recorder wrote; name another folder")
@@ -94,7 +97,7 @@ class Recorder:
             if known:
                 self._began -= _ended_s(fold(self.folder, journal))
             else:
-                write_folder(self.folder, {}, [], complete_meta({**meta, "clock": None, "recorder": True}, []))
+                write_folder(self.folder, {}, [], complete_meta({**told, "clock": None, "recorder": True}, []))
         except BaseException:
             journal.close()
             raise
@@ -122,17 +125,20 @@ class Recorder:
         self._take("spans", values)
 
     @contextmanager
-    def span(self, phase: str, step: int, holder: str = "trainer", **values: Any) -> Iterator[None]:
+    def span(self, phase: str | None = None, step: int | None = None, holder: str = "trainer", **values: Any) -> Iterator[None]:
         """Record the time that a block takes, also where it raises.
 
         Args:
             phase: ``decode, prepare, learn, sync``, ...: one of ``PHASES``.
+            step: of the run; without a phase or a step the block runs and nothing is recorded of it.
+            values: other columns of ``spans``; times that are given count instead of the block's.
         """
         start_s = self.now_s
         try:
             yield
         finally:
-            self.append_span(step=step, holder=holder, phase=phase, start_s=start_s, end_s=self.now_s, **values)
+            times = {"start_s": start_s, "end_s": self.now_s}
+            self.append_span(**{"step": step, "holder": holder, "phase": phase, **times, **values})
 
     @_harmless("rows could not be written")
     def flush(self) -> None:

@@ -282,7 +282,7 @@ def test_traces_of_other_versions(log, tmp_path):
 
 def test_logs_of_several_runs(tmp_path):
     both = pd.concat([rows().assign(run="a"), rows().assign(run="b")])
-    refused(rlhfless("simulate", written(tmp_path, both), *ON), "holds 2 runs (a, b)", "select one")
+    refused(rlhfless("simulate", written(tmp_path, both), *ON), "holds 2 runs (a, b); name one with --run")
 
 
 def test_bad_profiles(log, tmp_path):

@@ -140,6 +140,30 @@ def test_a_step_that_is_recorded_again_replaces_what_was_there(tmp_path):
     assert rows["epoch"].tolist() == [0, 0, 0, 1]
 
 
+def test_a_second_run_in_a_folder_leaves_the_first_as_it_was(tmp_path):
+    first = [{"step": step, "sample": sample} for step in range(2) for sample in range(3)]
+    record(tmp_path / "t", *first, run="a")
+    record(tmp_path / "t", {"step": 1}, run="b")
+    record(tmp_path / "t", {"step": 1, "prompt_id": "b"}, run="b")
+    rows = read_trace(tmp_path / "t").rollouts
+    assert rows.loc[rows["run"] == "a", ["step", "sample"]].to_dict("records") == first
+    assert rows.loc[rows["run"] == "b", KEY].to_numpy().tolist() == [[1, "b", 0]]
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["closed", "killed between the tables and the journal"])
+def test_a_step_of_which_only_spans_are_recorded_later_keeps_its_responses(tmp_path, monkeypatch, killed):
+    folder = tmp_path / "t"
+    with Recorder(folder) as one, one.span("decode", step=2):
+        one.append(**{**RESPONSE, "step": 2})
+    if killed:
+        monkeypatch.setattr("rlhfless.trace.journal.Journal.empty", lambda self: None)
+    with Recorder(folder) as later, later.span("sync", step=2, tokens=3):
+        pass
+    trace = read_trace(folder)
+    assert trace.rollouts[["step", "response_tokens"]].to_numpy().tolist() == [[2, 5]]
+    assert trace.spans["phase"].tolist() == ["decode", "sync"]
+
+
 def test_a_recording_that_has_only_a_span_goes_on(tmp_path, caplog):
     folder = tmp_path / "t"
     with pytest.raises(ZeroDivisionError), Recorder(folder) as crashed, crashed.span("decode", step=0):
@@ -226,6 +250,28 @@ def test_bad_values_are_lost_alone_and_told_once(tmp_path, caplog):
     assert "column 'step' is -1; a whole number of 0 or more is needed" in told[0]
     assert "'sleep'" in told[1]
     assert f"{len(BAD) + 4} of {2 * len(BAD) + 4} rows were lost" in told[2]
+
+
+@pytest.mark.parametrize("given", [{"folder": None}, {"folder": 3}, {"folder": "nul\0"}, {"meta": 3}, {"meta": [1]}], ids=str)
+def test_a_recorder_that_cannot_be_made_of_what_it_is_given_stops_nothing(tmp_path, given, caplog):
+    one = record(**{"folder": tmp_path / "t", **given})
+    one.append(**RESPONSE)
+    assert (one.recorded, one.lost) == (0, 1)
+    told = warnings_of(caplog)
+    assert (len(told), "nothing is recorded" in told[0]) == (2, True)
+
+
+def test_spans_that_cannot_be_recorded_leave_their_blocks_alone(tmp_path, caplog):
+    with Recorder(tmp_path / "t") as one:
+        one.append(**RESPONSE)
+        for wrong in [{}, {"phase": "decode"}, {"step": 0}, {"phase": "decode", "step": 0, "start_s": 1e9}]:
+            with one.span(**wrong):
+                one.append(**RESPONSE)
+        with one.span("decode", step=0, start_s=0.0, end_s=7.0):
+            pass
+    assert (one.recorded, one.lost) == (6, 4)
+    assert sum("a span was not recorded" in text for text in warnings_of(caplog)) == 1
+    assert read_trace(tmp_path / "t").spans[["start_s", "end_s"]].to_numpy().tolist() == [[0.0, 7.0]]
 
 
 def test_text_that_is_no_unicode_is_kept_as_far_as_it_goes(tmp_path):

@@ -196,7 +196,7 @@ def test_a_folder_that_cannot_be_made_is_refused(trace: Trace, tmp_path: Path) -
 def test_several_runs_have_no_single_name() -> None:
     trace = Trace(rollouts(run="a") + rollouts(run="b"))
     assert trace.runs == ["a", "b"]
-    with pytest.raises(TraceError, match=r"the trace: holds 2 runs \(a, b\); select the rows of one of them"):
+    with pytest.raises(TraceError, match=r"the trace: holds 2 runs \(a, b\); name one with --run"):
         _ = trace.run
 
 

@@ -1,7 +1,7 @@
 """Batches of logged responses become the rollouts of a run.
 
-Knows what holds for every log: rows that repeat, steps that were logged twice, who shares a prompt, which sample of its
-prompt a response is, why it ended, when the run began. Nothing of files or frameworks. Batches have the columns of
+Knows what holds for every log: rows that repeat, who shares a prompt, why a response ended, when the run began. Nothing of
+restarts (restarts.py), files or frameworks. Batches have the columns of
 ``rollouts``, of which ``sample`` and others may be missing, and may have
 
 - ``prompt_text_id``: a name of the prompt's text, where ``prompt_id`` may be drawn anew every time that the prompt comes;
@@ -21,6 +21,7 @@ from rlhfless.trace.checks import validate
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.reading import Reading
 from rlhfless.trace.importers.record import finite
+from rlhfless.trace.importers.restarts import last_attempts, numbered
 
 NAMES = ("run", "prompt_id", "prompt_text_id", "finish_reason", "actor")
 TIMES = ("start_s", "first_token_s", "end_s")
@@ -48,8 +49,7 @@ def assemble(reading: Reading, batches: Iterable[pd.DataFrame]) -> pd.DataFrame 
         frame = frame.reset_index(drop=True)
     frame = _without_repeats(frame, reading)
     frame = _with_lasting_prompts(frame, reading)
-    frame = _last_attempts(frame, reading)
-    frame = _numbered(frame, reading)
+    frame = last_attempts(numbered(frame, reading), reading)
     file_rows = frame.index
     if "epoch" not in frame.columns:
         reading.note("epoch: derived; it counts the earlier steps of the run that had the same prompt")
@@ -84,80 +84,27 @@ def _without_repeats(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 
 
 def _with_lasting_prompts(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
-    """Prompts by their text, where the log gives the same text another id in another step; else its name stays beside."""
+    """Prompts by their text, where the log gives most texts new ids whenever they come again; else its name stays beside.
+
+    Two ids of one text may also be two rows of a data set: then they come again with it.
+    """
     if "prompt_text_id" not in frame.columns:
         return frame
-    pairs = frame[["prompt_text_id", "prompt_id"]].drop_duplicates()
-    if pairs["prompt_text_id"].duplicated().any():
-        steps_of = frame[["prompt_text_id", "step"]].drop_duplicates()
-        several = steps_of["prompt_text_id"][steps_of["prompt_text_id"].duplicated()]
-        renamed = pairs["prompt_text_id"][pairs["prompt_text_id"].duplicated()]
-        if set(several) & set(renamed):
-            reading.note("prompt_id: the text's hash, because the log names the same prompt anew in every step")
-            frame = frame.assign(prompt_id=frame["prompt_text_id"])
-            frame = frame.drop(columns="sample", errors="ignore")
+    again = _in_several_steps(frame, ["prompt_text_id"])["prompt_text_id"]
+    lasting = _in_several_steps(frame, ["prompt_text_id", "prompt_id"])["prompt_text_id"]
+    if 2 * (~again.isin(lasting)).sum() > len(again):
+        reading.note("prompt_id: the text's hash, because the log names the same prompt anew in every step")
+        frame = frame.assign(prompt_id=frame["prompt_text_id"])
+        frame = frame.drop(columns="sample", errors="ignore")
     if frame["prompt_text_id"].equals(frame["prompt_id"]):
         return frame.drop(columns="prompt_text_id")
     return frame
 
 
-def _last_attempts(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
-    """Without the rows of steps that the log holds again, in a later stretch: there a run was restarted."""
-    keys = [name for name in ("run", "step", "prompt_id", "sample") if name in frame.columns]
-    if not {"step", "prompt_id", "sample"} <= set(keys):
-        return frame
-    codes = pd.DataFrame({name: _codes(frame[name]) for name in keys}, index=frame.index)
-    if not codes.duplicated(keys).any():
-        return frame
-    where = keys[: keys.index("prompt_id")]
-    stretch = _stretches(codes, keys, where)
-    restarted, keep = 0, np.ones(len(frame), dtype=bool)
-    while (twice := codes[keep].duplicated(keys, keep=False).to_numpy()).any():
-        at = codes[keep][twice].assign(stretch=stretch[keep][twice])
-        spread = at.groupby(keys, sort=False)["stretch"].agg(["min", "max"])
-        if (spread["min"] == spread["max"]).any():
-            break  # twice in one stretch is no restart; validate says which row repeats which
-        begin = at.groupby(where, sort=False)["stretch"].max().rename("begin").reset_index()
-        keep &= ~(stretch < codes[where].merge(begin, on=where, how="left")["begin"].to_numpy(dtype=float))
-        restarted = max(restarted, len(begin))
-    if restarted:
-        reading.note(
-            f"restarts: {restarted:,} steps were logged twice; the later attempt counts, "
-            f"{int((~keep).sum()):,} rows are left out"
-        )
-    return frame[keep]
-
-
-def _stretches(codes: pd.DataFrame, keys: list[str], where: list[str]) -> np.ndarray:
-    """(R,) number of the stretch of rows of one step that a row is in.
-
-    A step that was logged, lost and logged again is one stretch of rows: it is split where its rows begin anew. Not so where
-    most steps would be: then the rows repeat because a column is not what it is taken for.
-    """
-    stretch = (codes[where] != codes[where].shift()).any(axis=1).cumsum().to_numpy()
-    time = codes.assign(stretch=stretch).groupby([*keys, "stretch"], sort=False).cumcount().to_numpy()
-    again = len(codes.loc[time > 0, where].drop_duplicates())
-    back = (np.diff(time) < 0) & (np.diff(stretch) == 0)
-    if back.any() or 2 * again > len(codes[where].drop_duplicates()):
-        return np.asarray(stretch)
-    change = (np.diff(time, prepend=0) != 0) | (np.diff(stretch, prepend=stretch[0]) != 0)
-    return np.asarray(np.cumsum(change))
-
-
-def _codes(values: pd.Series) -> np.ndarray:
-    try:
-        return np.asarray(pd.factorize(values)[0])
-    except TypeError:  # lists and the like, which validate refuses
-        return np.asarray(pd.factorize(values.astype(str))[0])
-
-
-def _numbered(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
-    """With ``sample``, in the order of the log where it does not say."""
-    if "sample" in frame.columns or not {"step", "prompt_id"} <= set(frame.columns):
-        return frame
-    reading.note("sample: responses to a prompt are numbered within their step in the order of the log")
-    keys = [_codes(frame[name]) for name in ("run", "step", "prompt_id") if name in frame.columns]
-    return frame.assign(sample=frame.groupby(keys, sort=False).cumcount())
+def _in_several_steps(frame: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """The distinct values of the columns that are in more than one step."""
+    values = frame[[*names, "step"]].drop_duplicates()[names]
+    return values[values.duplicated()].drop_duplicates()
 
 
 def _seconds(values: pd.Series) -> pd.Series:

@@ -1,7 +1,8 @@
 """NeMo-RL's training data: ``train_data_step{N}.jsonl``, one response a line, with its tokens.
 
 Knows that ``token_loss_mask`` is 1 on the tokens that the model generated; what comes before the first of them is the
-prompt. Lines are big, so they are read one by one and only their counts are kept.
+prompt. Lines are big, so they are read one by one and only their counts are kept. Every start of a run, the first and those
+from a checkpoint, logs into a folder ``exp_{number}`` of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from rlhfless.trace.casts import listed
 from rlhfless.trace.importers.formats import Format, file_of, numbered
 from rlhfless.trace.importers.reading import Reading, batches
 from rlhfless.trace.importers.record import Record, text_id
@@ -19,25 +21,44 @@ from rlhfless.trace.importers.record import Record, text_id
 PATTERN = r"train_data_step(\d+)\.jsonl(?:\.gz)?"
 
 
-def files(path: Path) -> list[tuple[int, Path]]:
-    """Step and path of the files of a folder, of its one experiment ``exp_*``, or of one file."""
-    experiments = numbered(path, r"exp_(\d+)")
-    inside = numbered(experiments[-1][1], PATTERN) if experiments else []
-    return numbered(path, PATTERN) or inside or file_of(path, PATTERN)
+def starts(path: Path) -> list[list[tuple[int, Path]]]:
+    """Step and path of the files of every start of a run: of the folder itself, of each of its ``exp_*``, or the one file."""
+    if own := numbered(path, PATTERN) or file_of(path, PATTERN):
+        return [own]
+    inside = (numbered(folder, PATTERN) for _, folder in numbered(path, r"exp_(\d+)"))
+    return [files for files in inside if files]
 
 
 def detect(path: Path) -> bool:
     """A folder with such files, or such a file."""
-    return bool(files(path))
+    return bool(starts(path))
 
 
 def read(reading: Reading) -> Iterator[pd.DataFrame]:
     """Batches of responses; the file's name is the step."""
-    found = files(reading.path)
+    found = _of_last_attempts(starts(reading.path), reading)
     reading.expect(path for _, path in found)
     for step, path in found:
         for batch in batches((_row(record, step), 0) for record in reading.records(path)):
             yield pd.DataFrame(batch)
+
+
+def _of_last_attempts(of_starts: list[list[tuple[int, Path]]], reading: Reading) -> list[tuple[int, Path]]:
+    """The steps of all starts, each without those from which on a later start did them again."""
+    found: list[tuple[int, Path]] = []
+    for files in of_starts:
+        first, folder = files[0][0], files[0][1].parent.name
+        kept = [(step, path) for step, path in found if step < first]
+        if len(kept) < len(found):
+            reading.note(
+                f"restarts: {folder} begins at step {first:,}; {len(found) - len(kept):,} steps of earlier experiments, from "
+                "that one on, are left out"
+            )
+        found = kept + files
+    if len(of_starts) > 1:
+        names = listed(files[0][1].parent.name for files in of_starts)
+        reading.note(f"experiments: {names} are read as one run that was restarted; name one of the folders to read it alone")
+    return found
 
 
 def _row(record: Record, step: int) -> dict[str, Any]:

@@ -119,6 +119,18 @@ def test_a_prompt_that_verl_names_anew_in_every_step_is_its_text(tmp_path: Path)
     assert "names the same prompt anew in every step" in str(log.summary)
 
 
+def test_two_rows_of_a_data_set_with_the_same_text_stay_two_prompts(tmp_path: Path) -> None:
+    folder = write_verl_v1(tmp_path / "log", sample_rollouts())
+    for file in folder.iterdir():
+        texts = file.read_text()
+        twins = [line.replace("gsm_0", "twin_0") for line in texts.splitlines(keepends=True) if "gsm_0" in line]
+        file.write_text(texts + "".join(twins))
+    log = import_log(folder, TEXT)
+    assert log.rollouts is not None
+    assert log.rollouts.groupby("step")["prompt_id"].unique().map(list).tolist() == [["gsm_0", "gsm_1", "twin_0"]] * 2
+    assert not any("anew" in note for note in log.summary.notes)
+
+
 def test_a_verl_response_that_is_there_twice_counts_once(tmp_path: Path) -> None:
     folder = write_verl_v1(tmp_path / "log", sample_rollouts())
     first = folder / "1.jsonl"
@@ -267,11 +279,93 @@ def test_a_step_that_was_logged_twice_counts_as_it_was_last(suffix: str, lost: i
     assert "restarts: 1 steps were logged twice; the later attempt counts, 4 rows are left out" in log.summary.notes
 
 
+def logged(path: Path, *rows: tuple[int, str]) -> Path:
+    """A table without samples, of responses to prompts in steps, each with its row as its length."""
+    frame = pd.DataFrame([{"step": step, "prompt_id": prompt, "response_tokens": at} for at, (step, prompt) in enumerate(rows)])
+    frame.to_json(path, orient="records", lines=True)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("order", "kept"),
+    [
+        ([0, 1, 2, 1, 2, 3], [0, 3, 4, 5]),
+        ([0, 1, 2, 1, 2, 1, 2, 3, 4], [0, 5, 6, 7, 8]),
+        ([0, 1, 2, 3, 2, 3, 4, 3, 4, 5], [0, 1, 4, 7, 8, 9]),
+    ],
+    ids=str,
+)
+def test_without_samples_a_step_that_comes_again_counts_as_it_was_last(
+    order: list[int], kept: list[int], tmp_path: Path
+) -> None:
+    group = ["p", "p", "q", "q"]
+    path = logged(tmp_path / "log.jsonl", *((step, prompt) for step in order for prompt in group))
+    log = import_log(path)
+    assert log.rollouts is not None
+    assert log.rollouts["response_tokens"].tolist() == [4 * at + row for at in kept for row in range(4)]
+    assert log.rollouts["sample"].tolist() == [0, 1] * 2 * len(kept)
+    again = sum(order.count(step) > 1 for step in set(order))
+    rows = 4 * (len(order) - len(kept))
+    assert f"restarts: {again} steps were logged twice; the later attempt counts, {rows} rows are left out" in log.summary.notes
+
+
+def test_of_runs_that_are_logged_among_each_other_only_the_restarted_loses_rows(tmp_path: Path) -> None:
+    a = [{"run": "a", "step": step, "prompt_id": prompt} for step in (0, 1, 2, 1, 2, 3) for prompt in "pqp"]
+    b = [{"run": "b", "step": step, "prompt_id": prompt} for step in range(6) for prompt in "pqp"]
+    rows = pd.DataFrame([row for pair in zip(a, b, strict=True) for row in pair])
+    rows.assign(response_tokens=range(36)).to_csv(tmp_path / "log.csv", index=False)
+    log = import_log(tmp_path / "log.csv")
+    assert log.rollouts is not None
+    found = log.rollouts[log.rollouts["run"] == "a"]
+    assert found["response_tokens"].tolist() == [0, 2, 4, *range(18, 36, 2)]
+    assert (log.rollouts["run"] == "b").sum() == 18
+    assert "restarts: 2 steps were logged twice; the later attempt counts, 6 rows are left out" in log.summary.notes
+
+
+UNCLEAR = {
+    "by samples": [(step, prompt) for _ in range(2) for step in range(4) for prompt in "pq"],
+    "by workers of which one was late": [(step, "p") for steps in (range(4), range(2, 4)) for step in steps],
+    "as responses ended": [(0, "p"), (0, "p"), (1, "p"), (2, "p"), (1, "p"), (2, "p"), (3, "p"), (3, "p"), (4, "p")],
+}
+
+
+@pytest.mark.parametrize("name", UNCLEAR)
+def test_steps_in_an_order_that_need_be_no_restart_are_kept_and_said(name: str, tmp_path: Path) -> None:
+    log = import_log(logged(tmp_path / "log.jsonl", *UNCLEAR[name]))
+    assert log.summary.rows == len(UNCLEAR[name])
+    assert sum("it cannot be told whether the run was restarted" in note for note in log.summary.notes) == 1
+
+
+def test_a_log_by_prompts_is_none_of_a_restarted_run(tmp_path: Path) -> None:
+    rows = [(step, prompt) for prompt in "pqr" for step in range(5) for _ in range(2)]
+    log = import_log(logged(tmp_path / "log.jsonl", *rows))
+    assert log.summary.rows == len(rows)
+    assert not any("restart" in note for note in log.summary.notes)
+
+
 def test_rows_that_repeat_in_most_steps_are_no_restarts(tmp_path: Path) -> None:
     rows = sample_rollouts().assign(prompt_id="same", note=range(8))
     rows.to_csv(tmp_path / "log.csv", index=False)
     with pytest.raises(TraceError, match="row 3 repeats row 1 in the columns run, step, prompt_id, sample"):
         import_log(tmp_path / "log.csv")
+
+
+def test_a_run_of_nemo_rl_goes_on_in_its_next_experiment(tmp_path: Path) -> None:
+    rows = sample_rollouts()
+    early = pd.concat([rows, rows[rows["step"] == 2].assign(step=3)])
+    late = rows[rows["step"] == 2].assign(response_tokens=7)
+    write_nemo_rl(tmp_path / "exp_001", early)
+    assert import_log(tmp_path).summary.notes == import_log(tmp_path / "exp_001").summary.notes
+    write_nemo_rl(tmp_path / "exp_002", pd.concat([late, late.assign(step=3), late.assign(step=4)]))
+    (tmp_path / "exp_003").mkdir()
+    log = import_log(tmp_path)
+    assert log.rollouts is not None
+    assert log.rollouts.groupby("step").size().to_dict() == {1: 4, 2: 4, 3: 4, 4: 4}
+    assert set(log.rollouts.loc[log.rollouts["step"] > 1, "response_tokens"]) == {7}
+    assert log.summary.notes[:2] == (
+        "restarts: exp_002 begins at step 2; 2 steps of earlier experiments, from that one on, are left out",
+        "experiments: exp_001, exp_002 are read as one run that was restarted; name one of the folders to read it alone",
+    )
 
 
 def test_scalars_of_a_step_that_was_logged_twice_are_the_later(tmp_path: Path) -> None:

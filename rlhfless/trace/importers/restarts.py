@@ -1,0 +1,121 @@
+"""Steps that a log holds again, because the run was killed and went on from an earlier step.
+
+Knows the order of a log's rows, which sample of its prompt a response is, and which rows a restart made void; nothing of
+files, frameworks or lengths.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.trace.importers.reading import Reading
+
+
+def numbered(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+    """With ``sample``, in the order of the log where it does not say; of a step that is surely there again the last attempt."""
+    if "sample" in frame.columns or not {"step", "prompt_id"} <= set(frame.columns):
+        return frame
+    frame = frame[_of_last_attempts(frame, reading)]
+    reading.note("sample: responses to a prompt are numbered within their step in the order of the log")
+    keys = [_codes(frame[name]) for name in ("run", "step", "prompt_id") if name in frame.columns]
+    return frame.assign(sample=frame.groupby(keys, sort=False).cumcount())
+
+
+def _of_last_attempts(frame: pd.DataFrame, reading: Reading) -> np.ndarray:
+    """(R,) whether a row without a sample is of the last attempt at its step; of the only one where no restart is sure."""
+    runs = _codes(frame["run"]) if "run" in frame.columns else np.zeros(len(frame), dtype=np.int64)
+    rows = pd.DataFrame({"run": runs, "step": _numbers(frame["step"]), "prompt": _codes(frame["prompt_id"])})
+    back = rows.groupby("run", sort=False)["step"].diff() < 0
+    rows["ascent"] = back.groupby(rows["run"], sort=False).cumsum()
+    keep = np.ones(len(rows), dtype=bool)
+    for _, own in rows[rows["run"].isin(rows.loc[back, "run"])].groupby("run", sort=False):
+        if not own.drop_duplicates(["step", "prompt", "ascent"]).duplicated(["step", "prompt"]).any():
+            continue  # a log by prompts
+        if _was_restarted(own):
+            keep[own.index] = own["ascent"] == own.groupby("step")["ascent"].transform("max")
+        else:
+            reading.note(
+                "restarts: steps come again after later ones, and without 'sample' it cannot be told whether the run was "
+                "restarted, so all rows count; --map sample=COLUMN tells it"
+            )
+    if not keep.all():
+        _note(reading, len(rows.loc[~keep, ["run", "step"]].drop_duplicates()), keep)
+    return keep
+
+
+def _was_restarted(rows: pd.DataFrame) -> bool:
+    """Whether the ascents of a run's steps are its attempts, and not its workers, samples or a shuffled order.
+
+    They are where the last goes beyond all others, none begins as early as the first, and a step that came again came whole:
+    with no fewer rows than steps have that came once. The log's last step may be cut, and says nothing.
+    """
+    spans = rows.groupby("ascent")["step"].agg(["min", "max"])
+    if spans["max"].iloc[-1] <= spans["max"].iloc[:-1].max() or spans["min"].iloc[1:].min() <= spans["min"].iloc[0]:
+        return False
+    sizes = rows.groupby(["step", "ascent"]).size().rename("rows").reset_index()
+    again = sizes["step"].duplicated(keep=False)
+    once = sizes.loc[~again & (sizes["step"] != rows["step"].iloc[-1]), "rows"]
+    last = sizes[again].drop_duplicates("step", keep="last")["rows"]
+    return bool(len(once) and last.min() >= once.min())
+
+
+def _numbers(values: pd.Series) -> np.ndarray:
+    """NaN for what is no number or too large for one, which validate refuses."""
+    try:
+        return np.asarray(pd.to_numeric(values, errors="coerce"), dtype=float)
+    except (OverflowError, TypeError):
+        return np.full(len(values), np.nan)
+
+
+def last_attempts(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+    """Without the rows of steps that the log holds again, in a later stretch: there a run was restarted."""
+    keys = [name for name in ("run", "step", "prompt_id", "sample") if name in frame.columns]
+    if not {"step", "prompt_id", "sample"} <= set(keys):
+        return frame
+    codes = pd.DataFrame({name: _codes(frame[name]) for name in keys}, index=frame.index)
+    if not codes.duplicated(keys).any():
+        return frame
+    where = keys[: keys.index("prompt_id")]
+    stretch = _stretches(codes, keys, where)
+    restarted, keep = 0, np.ones(len(frame), dtype=bool)
+    while (twice := codes[keep].duplicated(keys, keep=False).to_numpy()).any():
+        at = codes[keep][twice].assign(stretch=stretch[keep][twice])
+        spread = at.groupby(keys, sort=False)["stretch"].agg(["min", "max"])
+        if (spread["min"] == spread["max"]).any():
+            break  # twice in one stretch is no restart; validate says which row repeats which
+        begin = at.groupby(where, sort=False)["stretch"].max().rename("begin").reset_index()
+        keep &= ~(stretch < codes[where].merge(begin, on=where, how="left")["begin"].to_numpy(dtype=float))
+        restarted = max(restarted, len(begin))
+    if restarted:
+        _note(reading, restarted, keep)
+    return frame[keep]
+
+
+def _note(reading: Reading, steps: int, keep: np.ndarray) -> None:
+    reading.note(
+        f"restarts: {steps:,} steps were logged twice; the later attempt counts, {int((~keep).sum()):,} rows are left out"
+    )
+
+
+def _stretches(codes: pd.DataFrame, keys: list[str], where: list[str]) -> np.ndarray:
+    """(R,) number of the stretch of rows of one step that a row is in.
+
+    A step that was logged, lost and logged again is one stretch of rows: it is split where its rows begin anew. Not so where
+    most steps would be: then the rows repeat because a column is not what it is taken for.
+    """
+    stretch = (codes[where] != codes[where].shift()).any(axis=1).cumsum().to_numpy()
+    time = codes.assign(stretch=stretch).groupby([*keys, "stretch"], sort=False).cumcount().to_numpy()
+    again = len(codes.loc[time > 0, where].drop_duplicates())
+    back = (np.diff(time) < 0) & (np.diff(stretch) == 0)
+    if back.any() or 2 * again > len(codes[where].drop_duplicates()):
+        return np.asarray(stretch)
+    change = (np.diff(time, prepend=0) != 0) | (np.diff(stretch, prepend=stretch[0]) != 0)
+    return np.asarray(np.cumsum(change))
+
+
+def _codes(values: pd.Series) -> np.ndarray:
+    try:
+        return np.asarray(pd.factorize(values)[0])
+    except TypeError:  # lists and the like, which validate refuses
+        return np.asarray(pd.factorize(values.astype(str))[0])
