@@ -20,6 +20,7 @@ from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.basedatatypes import BaseFigure
 
 from rlhfless.errors import InputError
 from rlhfless.pictures import PX_PER_INCH, Drawing, draw
@@ -55,7 +56,7 @@ def save(figure: go.Figure, path: str | Path, *, dpi: float = DPI, background: s
 
     Raises:
         MissingExtra: a picture needs kaleido.
-        InputError: another suffix, no browser, or the file cannot be written.
+        InputError: no figure, another suffix, no browser, or the file cannot be written.
     """
     return save_all([(figure, path)], dpi=dpi, background=background)[0]
 
@@ -68,7 +69,7 @@ def save_all(
     Args:
         figures: each with its path; see ``save``, also for the other arguments and what is raised.
     """
-    wanted = [(figure, _checked(path)) for figure, path in figures]
+    wanted = [(figure, _checked(figure, path)) for figure, path in figures]
     if not 10 <= dpi <= 2400:
         raise InputError(f"dpi is {dpi:g}; 10 to 2400 pixels per inch are needed")
     drawings = [_drawing(figure, path, dpi, background) for figure, path in wanted if path.suffix.lower() in PICTURES]
@@ -86,7 +87,7 @@ def save_data(shown: go.Figure | pd.DataFrame, path: str | Path) -> Path:
     opened by double click. ``data_of`` has all texts as they are.
 
     Raises:
-        InputError: the path is no ``.csv``, or cannot be written.
+        InputError: the path is no ``.csv``, or cannot be written; it is no figure, or one whose data have no table.
     """
     path = Path(path)
     if path.suffix.lower() != ".csv" or path.is_dir():
@@ -109,7 +110,9 @@ def _no_formula(value: Any) -> Any:
     return value
 
 
-def _checked(path: str | Path) -> Path:
+def _checked(figure: Any, path: str | Path) -> Path:
+    if not isinstance(figure, BaseFigure):
+        raise InputError(f"{path}: a {type(figure).__name__} is no figure; a plotly figure is needed")
     path = Path(path)
     if path.suffix.lower() not in (*PAGES, *PICTURES) or path.is_dir():
         raise InputError(f"{path}: figures are written as .html, .png, .svg or .pdf; name a file that ends so")

@@ -20,6 +20,9 @@ NOTEBOOKS = {
     for path in sorted(FOLDER.rglob("[0-9]*.ipynb"))
     if path.parent.name != ".ipynb_checkpoints"  # JupyterLab's own copies
 }
+SHIPPED = {**NOTEBOOKS, "dashboard": FOLDER / "dashboard.ipynb"}
+"""The numbered path, and the page that is served without its code, which links to no functions and reads a parameter from the
+environment."""
 OURS = ("rlhfless", "solver")
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr)

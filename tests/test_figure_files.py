@@ -6,6 +6,7 @@ import re
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -124,6 +125,19 @@ def test_texts_that_a_spreadsheet_would_run_get_an_apostrophe_and_numbers_do_not
     plotted = go.Figure(go.Scatter(x=[1], y=[-2.0], name="=cmd|' /C calc'!A0"))
     assert data_of(plotted)["series"].tolist() == ["=cmd|' /C calc'!A0"]
     assert save_data(plotted, tmp_path / "p.csv").read_text("utf-8") == "series,x,y\n'=cmd|' /C calc'!A0,1,-2\n"
+
+
+@pytest.mark.parametrize("shown", [None, "abc", {"data": []}, [1]])
+def test_what_is_no_figure_is_refused_and_leaves_no_file(tmp_path: Path, shown: Any) -> None:
+    for name in ("page.html", "picture.png"):
+        with pytest.raises(InputError, match=rf"{name}: a \w+ is no figure; a plotly figure is needed$"):
+            save(shown, tmp_path / "out" / name)
+    with pytest.raises(InputError, match="is no figure"):
+        save_all([(figure(), tmp_path / "out" / "page.html"), (shown, tmp_path / "out" / "other.html")])
+    if not isinstance(shown, dict):
+        with pytest.raises(InputError, match="is no figure"):
+            save_data(shown, tmp_path / "out" / "data.csv")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", ["figure", "figure.jpg", "figure.csv", ""])

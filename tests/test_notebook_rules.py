@@ -13,6 +13,7 @@ from notebook_rules import (
     LINKS_TITLE,
     NOTEBOOKS,
     ROOT,
+    SHIPPED,
     assigned,
     cells_of,
     code_of,
@@ -24,6 +25,7 @@ from notebook_rules import (
 )
 
 each = pytest.mark.parametrize("path", NOTEBOOKS.values(), ids=list(NOTEBOOKS))
+each_shipped = pytest.mark.parametrize("path", SHIPPED.values(), ids=list(SHIPPED))
 
 
 def test_there_is_a_numbered_path_and_its_index_names_every_step() -> None:
@@ -33,7 +35,7 @@ def test_there_is_a_numbered_path_and_its_index_names_every_step() -> None:
     assert positions == sorted(positions)
 
 
-@each
+@each_shipped
 def test_a_notebook_begins_with_what_it_is_for(path: Path) -> None:
     first = cells_of(path)[0]
     assert first.cell_type == "markdown"
@@ -43,14 +45,14 @@ def test_a_notebook_begins_with_what_it_is_for(path: Path) -> None:
     assert purpose.endswith(".")
 
 
-@each
+@each_shipped
 def test_outputs_are_stripped(path: Path) -> None:
     code = [cell for cell in cells_of(path) if cell.cell_type == "code"]
     assert all(not cell.outputs and cell.execution_count is None for cell in code), "jupyter nbconvert --clear-output --inplace"
     assert not any(set(cell.metadata) - {"tags"} for cell in cells_of(path)), "metadata of an editor's"
 
 
-@each
+@each_shipped
 def test_the_kernel_is_the_one_that_every_environment_calls_its_own(path: Path) -> None:
     """Jupyter gives ``python3`` to the environment's own Python (tests/test_lab_kernel.py); a name of ours would have to be
     installed first, also on Colab and by whoever runs a notebook with papermill."""
@@ -71,12 +73,12 @@ def test_every_parameter_is_used_and_none_is_overwritten(path: Path) -> None:
     assert not names & set().union(*map(assigned, others)), "a cell overwrites a parameter, so running it again is another run"
 
 
-@each
+@each_shipped
 def test_no_cell_changes_what_a_cell_before_it_reads(path: Path) -> None:
     assert hidden_state(path) == []
 
 
-@each
+@each_shipped
 def test_a_cell_that_asks_for_a_gpu_checks_that_there_is_one(path: Path) -> None:
     assert [text for text in map(ast.unparse, code_of(path)) if asks_blindly(text)] == []
 
@@ -103,7 +105,7 @@ MANUALS = [ROOT / "data" / "README.md", ROOT / "tests" / "benchmarks" / "README.
 MANUALS += [*(ROOT / "docs").glob("*.md"), *(ROOT / "notebooks").rglob("*.md")]
 
 
-@pytest.mark.parametrize("path", [*MANUALS, *NOTEBOOKS.values()], ids=lambda path: os.path.relpath(path, ROOT))
+@pytest.mark.parametrize("path", [*MANUALS, *SHIPPED.values()], ids=lambda path: os.path.relpath(path, ROOT))
 def test_relative_links_lead_to_files_of_the_project(path: Path) -> None:
     if path.suffix == ".ipynb":
         text = "\n".join(cell.source for cell in cells_of(path) if cell.cell_type == "markdown")

@@ -26,6 +26,7 @@ from rlhfless.executor.record import StepRecord
 from rlhfless.executor.replay import check_replayable, measure, measure_prefixes
 from rlhfless.executor.retime import StepLog, retime
 from rlhfless.executor.sides import refuse_in_this_process
+from rlhfless.executor.telling import Pace
 from rlhfless.executor.virtual_orders import VirtualOrders
 from solver.cluster import Cluster, MixedCluster
 from solver.errors import PlanningError
@@ -36,7 +37,6 @@ from solver.plan import Plan
 CHARGING = ("profile", "measured")
 WatchReplays = Callable[[int, int], None]
 """Told how many of the replays that measure a step are done, and of how many."""
-WATCHED = 20  # times in a step, about, that who watches it is told: engines decode many iterations at once between
 FORESEEN = 4  # completions that an engine is asked for beyond twice its share
 
 
@@ -60,6 +60,7 @@ class VirtualStep(VirtualOrders):
         check_gpus(plan, cluster)
         super().__init__(plan, requests, record, migration, admission)
         self.cluster, self.rest, self.watch, self.links = cluster, rest, watch, links
+        self.pace = None if watch is None or self.rule is not None else Pace(plan.makespan_s)  # a rule asks often enough
         self.live, self.held, beginning = begin(self.plan, self.requests, make_engine, latency, record, admission, links)
         for actor in self.live.values():
             self.owner.update(dict.fromkeys(actor.plan.responses, actor))
@@ -80,6 +81,8 @@ class VirtualStep(VirtualOrders):
                 horizon = self._horizon(now_s)
                 for actor in list(self.live.values()):
                     self._take(actor, actor.engine.advance(horizon))
+                if self.pace is not None:
+                    self.pace.came(horizon)
                 now_s = horizon
                 reached = self._reveal(now_s)
                 asked = self.rule is not None and math.isfinite(now_s) and (reached or self._timed(now_s))
@@ -114,12 +117,14 @@ class VirtualStep(VirtualOrders):
     # --- time -------------------------------------------------------------------------------------------------------
 
     def _horizon(self, now_s: float) -> float:
-        """The earliest moment at which a trigger may fire."""
+        """The earliest moment at which a trigger may fire, or whoever watches is to be told."""
+        if self.pace is not None:
+            engines = [actor.engine for actor in self.live.values()]
+            next_s = min((engine.peek_next_event_s() for engine in engines), default=math.inf)
+            ready_s = min((engine.clock_s for engine in engines), default=now_s)  # nothing is decoded while all of them start
+            return max(self.pace.until(max(now_s, ready_s)), next_s)
         if self.rule is None:
-            if self.watch is None:
-                return math.inf
-            next_s = min((actor.engine.peek_next_event_s() for actor in self.live.values()), default=math.inf)
-            return max(now_s + self.plan.makespan_s / WATCHED, next_s)
+            return math.inf
         first_s = min((float(completions.time_s[0]) for _, completions in self.hidden), default=math.inf)
         for actor in self.live.values():
             first_s = min(first_s, actor.asked_time_s)
@@ -230,8 +235,8 @@ def run_step(
             different kinds or sizes they are always recomputed. What was received or shared for a response that has not begun
             stays behind when it moves: it recomputes its whole context.
         charging: of iterations and of the plan's prefill, by ``profile`` or ``measured``.
-        watch: told of the step's progress, about ``WATCHED`` times where there is no rule; without it and without a rule every
-            actor is run to its end at once.
+        watch: told of the step's progress, about every half second of the wall clock where there is no rule (see
+            ``rlhfless.executor.telling``); without it and without a rule every actor is run to its end at once.
         watch_replays: told of the replays of ``measured``.
         links: of nodes, whose bandwidth is shared by weights and KV caches that are sent over them at the same time, from this
             step's start on; None: senders are all that transfers wait for. Not with ``measured``.

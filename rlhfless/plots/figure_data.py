@@ -1,6 +1,7 @@
 """The data behind a figure as one tidy table: a row per point, bar, cell or line that it draws, of all its frames.
 
-Knows plotly's figures, of any origin; nothing of what they show. Columns are named by the titles of the axes, units at their
+Knows plotly's figures, of any origin; nothing of what they show. Which kinds of traces have a table, and in which form, says
+``figure_forms``. Columns are named by the titles of the axes, units at their
 end (``time (s)`` becomes ``time_s``), or as the ``meta`` of a trace says where an axis has none (``{"y": "plan"}``). Lines that
 only join what other traces show (no name, no hover) are no data.
 """
@@ -15,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.plots.figure_axes import UNITS, Axes, Spec, column_name, plain, values_of
+from rlhfless.plots.figure_forms import check_form, counted, spec_of
 
 FIRST = ("frame", "panel", "panel_title", "series", "line")
 CUSTOM = re.compile(r"(?:(?:^|[>\s])(?P<before>[^<>:%]+): )?%\{customdata(?:\[(?P<at>\d+)\])?[^}]*\}(?P<after> [^<%]+)?")
@@ -32,8 +34,12 @@ def data_of(figure: Any) -> pd.DataFrame:
         ``to_...``, error bars ``low_...`` and ``high_...``, heatmaps a row per cell; ticks that are texts stand beside their
         numbers (``..._at``). What is told when the mouse points there is ``hover``, as plain text. A straight line across a
         panel is a row that knows one axis. Texts are as they were before they were made safe for HTML.
+
+    Raises:
+        InputError: it is no figure; a trace is of another kind than ``figure_forms.KINDS``, has several levels of categories,
+            error bars by anything but arrays, a heatmap's edges instead of its cells, or dates that are only counted on.
     """
-    spec: Spec = figure.to_dict() if hasattr(figure, "to_dict") else figure
+    spec = spec_of(figure)
     layout, traces = spec.get("layout") or {}, list(spec.get("data") or ())
     axes = Axes(layout, traces)
     rows = [part for trace in _drawn(spec, traces) if (part := _rows(trace, axes)) is not None]
@@ -51,11 +57,12 @@ def _drawn(spec: Spec, traces: Sequence[Spec]) -> Iterator[dict[str, Any]]:
     """Every trace once: those that frames change in every frame, the others as they are; decoration left out."""
     frames = spec.get("frames") or ()
     moving = {i for frame in frames for i in frame.get("traces") or range(len(frame["data"]))}
-    every = [dict(trace) for i, trace in enumerate(traces) if i not in moving]
+    every = [{**trace, "number": i} for i, trace in enumerate(traces) if i not in moving]
     for frame in frames:
         numbers = frame.get("traces") or range(len(frame["data"]))
         every += [
-            {**traces[i], **changed, "frame": frame.get("name")} for i, changed in zip(numbers, frame["data"], strict=False)
+            {**traces[i], **changed, "frame": frame.get("name"), "number": i}
+            for i, changed in zip(numbers, frame["data"], strict=False)
         ]
     return (trace for trace in every if trace.get("name") or trace.get("hoverinfo") != "skip")
 
@@ -64,6 +71,7 @@ def _rows(trace: Spec, axes: Axes) -> pd.DataFrame | None:
     pair = axes.pair(trace)
     head = {"frame": trace.get("frame"), **axes.panel(pair), "series": plain(trace.get("name") or "") or None}
     x, y, z = (values_of(trace.get(name)) for name in ("x", "y", "z"))
+    check_form(trace, x, y, z)
     if z is not None:
         table = _cells(trace, z, x, y, pair, axes)
     elif x is None and y is None:
@@ -74,7 +82,7 @@ def _rows(trace: Spec, axes: Axes) -> pd.DataFrame | None:
         box = trace.get("type") in ("box", "violin", "histogram")
         for letter, found, axis in (("x", x, pair[0]), ("y", y, pair[1])):
             if found is None and not box:
-                found = np.arange(count)
+                found = counted(trace, letter, count)
             if found is not None:
                 columns |= _coordinates(trace, letter, found, axis, axes, columns)
         columns |= _besides(trace, count)
@@ -101,7 +109,7 @@ def _coordinates(
     if ticks := axes.ticks(axis):
         columns = {name: [ticks.get(value) for value in found], f"{name}_at": found}
     errors = trace.get(f"error_{letter}") or {}
-    if (up := values_of(errors.get("array"))) is not None:
+    if errors.get("visible") is not False and (up := values_of(errors.get("array"))) is not None:
         down = values_of(errors.get("arrayminus"))
         middle = np.asarray(found, dtype=float)
         columns[f"low_{name}"] = middle - np.asarray(up if down is None else down, dtype=float)
@@ -158,8 +166,8 @@ def _cells(
 ) -> pd.DataFrame:
     """A row per cell of a heatmap."""
     height, width = len(z), len(z[0]) if len(z) else 0
-    across = np.arange(width) if x is None else x
-    down = np.arange(height) if y is None else y
+    across = counted(trace, "x", width) if x is None else x
+    down = counted(trace, "y", height) if y is None else y
     columns = _coordinates({}, "y", np.repeat(down, width), pair[1], axes, {})
     columns |= _coordinates({}, "x", np.tile(across, height), pair[0], axes, columns)
     title = ((trace.get("colorbar") or {}).get("title") or {}).get("text")

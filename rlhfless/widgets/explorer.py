@@ -86,8 +86,9 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         self.kind = widgets.Dropdown(options=list(self._models), value=kind, description="GPU kind", **same)
         per_actor = latency_of(s.profile).gpus_per_actor
         self.per_actor = widgets.SelectionSlider(options=sorted(sizes), value=per_actor, description="GPUs per actor", **same)
-        self.price = widgets.BoundedFloatText(price, min=0, max=1000, step=0.1, description="USD per GPU-h", **same)
-        self.tau = widgets.FloatSlider(s.tau, min=0.05, max=1, step=0.05, description="tau (rlhfless)", **same)
+        self.price = widgets.BoundedFloatText(price, min=0, max=max(1000, price), step=0.1, description="USD per GPU-h", **same)
+        least = min(0.05, s.tau)
+        self.tau = widgets.FloatSlider(s.tau, min=least, max=1, step=0.05, description="tau (rlhfless)", **same)
         self.predictor = widgets.Dropdown(options=list(PREDICTORS), value=s.predictor, description="predictor", **same)
         self._controls = [
             self.time_weight, self.gpus, self.kind, self.per_actor, self.tau, self.price, self.predictor,
@@ -119,8 +120,8 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         chosen = {
             "profile": profile,
             "gpus": self.gpus.value,
-            "time_weight": round(self.time_weight.value, 4),
-            "tau": round(self.tau.value, 4),
+            "time_weight": _as_read(self.time_weight.value),
+            "tau": _as_read(self.tau.value),
             "usd_per_gpu_hour": float(self.price.value),
             "predictor": self.predictor.value,
         }
@@ -208,14 +209,24 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
             self._show_actor(self.planned, self._requests)
 
     def show_response(self, response: int) -> None:
-        """Tell of a response of the step, by its index: texts, history, prediction, and why it is where it is."""
-        self.response = response
+        """Tell of a response of the step, by its index: texts, history, prediction, and why it is where it is.
+
+        Raises:
+            IndexError: there is no such response; what is told of stays.
+        """
         if self.planned is not None:
-            self._show_response(self.planned)
+            told = response_html(self.what_if, self.planned, self.actor, response)
+            self.response = response
+            self.panes.put("response", told)
 
     def copied(self) -> tuple[str, str]:
         """The state of the controls as Python code and as JSON."""
         return self.settings.to_python(self.what_if.source, self.what_if.step), self.settings.to_json()
+
+
+def _as_read(value: float) -> float:
+    """The number that a slider shows: steps of 0.05 add up to 0.30000000000000004."""
+    return float(f"{value:.12g}")
 
 
 def explore(

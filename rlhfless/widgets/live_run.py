@@ -1,8 +1,9 @@
 """A run that is driven by buttons: run, pause, stop, and what is known of it at any moment. ``live`` without its widgets.
 
-Knows steps under way and how to end them; nothing of widgets or figures. Steps run in a thread. A stop takes effect at the next
-completed response, as an interrupt would: the steps before it stand, and of a training run nothing else has happened. A pause
-holds a step where it is on the virtual clock; actors of a pool decode on, so there it takes effect between steps. Whoever
+Knows steps under way and how to end them; nothing of widgets or figures. Steps run in a thread. A stop takes effect where
+completed responses are told next, as an interrupt would: the steps before it stand, and of a training run nothing else has
+happened. A training step whose responses are all complete learns from them first, and stands. A pause holds a step where it is
+on the virtual clock; actors of a pool decode on, so there it takes effect between steps. Whoever
 looks is told by one thread at a time: while it runs, so seldom that looks and drawings take about ``SHARE`` of the time between
 them. Not limited, because they come once per step or button, are the row of ``table`` and the look after a change of state.
 """
@@ -26,6 +27,7 @@ from rlhfless.simulate import Setting, logged_steps
 from rlhfless.trace import Trace, step_metrics
 from rlhfless.widgets.live_steps import Steps, rollout_rows_of
 from rlhfless.widgets.what_if import billed
+from solver.cluster import MixedCluster
 from solver.errors import PlanningError
 
 SHARE, OFTEN_S = 0.01, 0.5
@@ -60,7 +62,8 @@ class LiveRun:
         state: one of ``STATES``.
         traces: of every step that is complete. rest: what was done of a stopped step of an executor, until it is run again.
         table: one row per complete step: ``step, time_s, gpu_seconds, idle_gpu_seconds, cost_usd, actors, mean_reward,
-            mean_response_tokens``, and of generation alone ``generation_gpu_seconds, static_gpu_seconds, static_cost_usd``.
+            mean_response_tokens``, and of generation alone ``generation_gpu_seconds, static_gpu_seconds, static_cost_usd``, the
+            last two not a number where there is no static schedule.
         look: at the step under way, or None. error: what made it fail, or None.
         on_change: called whenever something changed, by one thread at a time; it may draw. Once it fails it is None.
     """
@@ -109,15 +112,19 @@ class LiveRun:
         self._tell()
 
     def stop(self, timeout_s: float | None = 60.0) -> None:
-        """End the step under way and wait until it has ended.
+        """End the run and wait until it has ended: within the step under way, or after it where it only learns any more. After
+        the last step it is ``done``, not ``stopped``.
 
         Raises:
-            TimeoutError: it has not ended in time; it does at its next completed response.
+            TimeoutError: it has not ended in time; it does where completed responses are told next, or when the step is done.
         """
         self._stops = True
         self._goes.set()
         if not self.wait(timeout_s):
-            raise TimeoutError(f"the step under way did not end within {timeout_s} s; it ends at its next complete response")
+            raise TimeoutError(
+                f"the step under way did not end within {timeout_s} s; it ends when its next responses are complete, "
+                "or once it has learned where all of them are"
+            )
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until nothing runs; whether that was so in time."""
@@ -211,18 +218,26 @@ def row_of(done: Trace, setting: Setting) -> pd.DataFrame:
     sums = step_metrics(done)
     own = done.allocations[done.allocations["role"].isin(GENERATES)]
     gpu_s = (own["end_s"] - own["start_s"]) * own["gpu_ids"].map(len)
-    logged = next(logged_steps(done.rollouts, response_limit=setting.response_limit))
-    try:
-        plan = make_policy("static").plan(logged.given(setting, clairvoyant=True))
-        static_gpu_s, static_usd = billed(run_step(plan, logged.requests(), SimulatedEngine, setting.latency, setting.cluster))
-    except PlanningError:  # no static schedule fits these GPUs: the meter has nothing to compare with, and the run goes on
-        static_gpu_s = static_usd = math.nan
+    static_gpu_s, static_usd = static_costs(done, setting)
     kept = ["step", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "actors", "mean_reward", "mean_response_tokens"]
     return sums[kept].assign(
         generation_gpu_seconds=float(gpu_s.sum()),
         static_gpu_seconds=static_gpu_s,
         static_cost_usd=static_usd,
     )
+
+
+def static_costs(done: Trace, setting: Setting) -> tuple[float, float]:
+    """GPU-seconds and USD of the static schedule of a complete step. Not a number where there is none, as its actors are all
+    alike: on a mixed cluster, or where none fits. The meter has nothing to compare with then, and the run goes on."""
+    if isinstance(setting.cluster, MixedCluster):
+        return math.nan, math.nan
+    logged = next(logged_steps(done.rollouts, response_limit=setting.response_limit))
+    try:
+        plan = make_policy("static").plan(logged.given(setting, clairvoyant=True))
+        return billed(run_step(plan, logged.requests(), SimulatedEngine, setting.latency, setting.cluster))
+    except PlanningError:
+        return math.nan, math.nan
 
 
 def joined(traces: Sequence[Trace]) -> Trace:

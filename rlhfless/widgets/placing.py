@@ -1,7 +1,8 @@
 """One response of a plan: what was known of it, what became of it, and why it is where it is.
 
 Knows plans and the log's earlier steps; nothing of widgets. The reason is an experiment, not a story: the response alone is
-moved to every other actor, and the plan is timed anew by the planning model.
+moved to each of the other actors, at most the ``MOST_TRIED`` nearest in length, and the plan is timed anew by the planning
+model.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from rlhfless.widgets.what_if import Planned, WhatIf
 from solver.assemble import assemble
 
 MOST_TRIED = 12  # other actors, the nearest in length first
+AS_GOOD = 5e-6  # a smaller change reads 0.000%
 TEXTS = ("prompt", "response")
 
 
@@ -31,7 +33,7 @@ class Placement:
         start_s, end_s: of its generation, from the start of the step.
         history: ``step, samples, mean_tokens, longest_tokens`` of the prompt's earlier visits.
         elsewhere: ``actor, time_s, gpu_seconds, change`` of the plan with this response alone moved; ``change`` is relative, of
-            the objective, and positive is worse.
+            the objective, and positive is worse; of at most ``MOST_TRIED`` of the ``others`` (actors), the nearest in length.
     """
 
     prompt_id: str
@@ -48,6 +50,7 @@ class Placement:
     end_s: float
     history: pd.DataFrame
     elsewhere: pd.DataFrame
+    others: int
 
     @property
     def reason(self) -> str:
@@ -59,17 +62,19 @@ class Placement:
         if self.elsewhere.empty:
             return told + " There is no other actor."
         best, worst = (self.elsewhere.loc[getattr(self.elsewhere["change"], name)()] for name in ("idxmin", "idxmax"))
+        on = f"On actor {int(best['actor'])}"
+        count = len(self.elsewhere)
+        tried = "the other actors" if count == self.others else f"the {count} other actors nearest in length"
+        if abs(best["change"]) < AS_GOOD:
+            rest = f"; on none of {tried} would it be better" if count > 1 else ""
+            return f"{told} {on} the plan would be as good{rest}."
         if best["change"] < 0:
-            return told + (
-                f" On actor {int(best['actor'])} the plan would be better by {-best['change']:.3%}, "
-                "which is within the gap that the bound leaves open."
-            )
-        if len(self.elsewhere) == 1:
-            return (
-                told + f" On actor {int(best['actor'])}, the only other one, the plan would be worse by {best['change']:.3%}."
-            )
-        return told + (
-            f" On any other actor the plan would be worse: by {best['change']:.3%} on actor {int(best['actor'])}, "
+            better = f"better by {-best['change']:.3%}, which is within the gap that the bound leaves open"
+            return f"{told} {on} the plan would be {better}."
+        if count == 1:
+            return f"{told} {on}, the only other one, the plan would be worse by {best['change']:.3%}."
+        return (
+            f"{told} On each of {tried} the plan would be worse: by {best['change']:.3%} on actor {int(best['actor'])}, "
             f"by {worst['change']:.3%} on actor {int(worst['actor'])}."
         )
 
@@ -104,6 +109,7 @@ def placement(what_if: WhatIf, planned: Planned, response: int) -> Placement:
         float(row["end_s"]) - planned.record.start_s,
         _history(what_if, str(row["prompt_id"])),
         _elsewhere(planned, response, actor),
+        len(plan.actors) - 1,
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 from executor_samples import plan_of, random_step
 
 from rlhfless.engine.kv_cache import KVCache
-from rlhfless.engine.protocol import Request
+from rlhfless.engine.protocol import Progress, Request
 from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.engine.torch_forward import RowModel
@@ -20,7 +22,7 @@ from rlhfless.executor import Executor, StepRecord, run_step
 from rlhfless.executor.progress import StepProgress, Watch
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
-from solver import Cluster, LatencyModel, Plan, PlanningError, Workload, plan_generation
+from solver import Cluster, LatencyModel, Plan, PlanningError
 
 LATENCY = LatencyModel("tiny", 1, 2e-3, 40e-6, 100e-9, prefill_base_s=1e-3, max_batch=16, kv_capacity_tokens=4096)
 CLUSTER = Cluster(1, 2, 1)
@@ -63,19 +65,48 @@ def test_watching_changes_nothing_and_sees_every_completion() -> None:
         np.testing.assert_array_equal(watched.completions[i].token_ids, c.token_ids)
 
 
-def test_a_step_that_was_planned_is_told_of_a_few_dozen_times_and_ends_the_same() -> None:
-    """Telling of every iteration would keep engines from decoding many of them at once."""
-    lengths = np.random.default_rng(0).integers(200, 2000, (32, 16))
-    work = Workload.grid(np.full(32, 10), lengths)
-    latency = LatencyModel("made up", 1, base_s=0.01, per_response_s=1e-4)
-    plan = plan_generation(work, CLUSTER, latency, time_limit_s=0.05)
-    asked = [Request(i, 10, 2048, target_tokens=int(n)) for i, n in enumerate(lengths.ravel())]
+@pytest.mark.parametrize("wall_s", [0.01, 1.0, 10.0, 60.0])
+def test_a_step_is_told_of_every_half_second_of_the_wall_clock(wall_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Telling of every iteration, or of a fixed number of pieces, would keep engines from decoding many of them at once."""
+    asked = [Request(i, 10, 2048, target_tokens=4 * (i + 1)) for i in range(512)]
+    latency = LatencyModel("made up", 1, base_s=0.01, per_response_s=1e-4, start_s=20.0)
+    by_hand = plan_of([range(0, 512, 2), range(1, 512, 2)], slots=256)
+    alone = run_step(by_hand, asked, SimulatedEngine, latency, CLUSTER)
+    plan = replace(by_hand, makespan_s=alone.makespan_s)
+    decoding_s = sum(s["end_s"] - s["start_s"] for s in alone.spans if s["phase"] == "decode")
+    now, pieces = [0.0], defaultdict[float, float](float)
     told: list[int] = []
-    watched = run_step(plan, asked, SimulatedEngine, latency, CLUSTER, watch=lambda p: told.append(p.completed))
+
+    class Slow(SimulatedEngine):
+        """Takes its share of ``wall_s``."""
+
+        def advance(self, to_s: float) -> Progress:
+            before_s = self.clock_s
+            progress = super().advance(to_s)
+            took_s = (self.clock_s - before_s) / decoding_s * wall_s
+            now[0] += took_s
+            pieces[to_s] += took_s
+            return progress
+
+    def watch(progress: StepProgress) -> None:
+        told.append(progress.completed)
+        now[0] += 60.0  # drawing, or a pause: not the step's
+
+    monkeypatch.setattr("rlhfless.executor.telling.time.monotonic", lambda: now[0])
+    watched = run_step(plan, asked, Slow, latency, CLUSTER, watch=watch)
+    took = list(pieces.values())
+    assert sum(took) == pytest.approx(wall_s)
+    assert len(took) <= 3 + 2.2 * wall_s
+    assert took[0] <= 0.1 * wall_s, "how fast it goes is not known yet"
+    assert max(took[1:]) <= 1.0
     assert told == sorted(told)
-    assert told[-1] == lengths.size
-    assert 10 < len(told) <= 66
-    assert watched.end_s == pytest.approx(run_step(plan, asked, SimulatedEngine, latency, CLUSTER).end_s)
+    assert told[-1] == len(asked)
+    assert watched.end_s == pytest.approx(alone.end_s)
+    assert watched.allocations == alone.allocations
+    assert {i: c.time_s for i, c in watched.completions.items()} == {i: c.time_s for i, c in alone.completions.items()}
+    assert [(s["holder"], s["start_s"], s["tokens"]) for s in watched.spans] == [
+        (s["holder"], s["start_s"], s["tokens"]) for s in alone.spans
+    ]
 
 
 def test_a_bar_counts_responses(capsys: pytest.CaptureFixture[str]) -> None:

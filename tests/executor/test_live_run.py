@@ -14,6 +14,7 @@ from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.executor import Executor
 from rlhfless.executor.progress import StepProgress
 from rlhfless.widgets import LiveRun, live, steps_of
+from solver import LatencyModel, MixedCluster, Pool, plan_generation
 from solver.errors import PlanningError
 from solver.plan import Plan
 
@@ -156,6 +157,19 @@ def test_a_step_that_no_static_schedule_fits_is_no_failure(monkeypatch: pytest.M
     assert live_run.table["static_cost_usd"].isna().all()
     assert "<b>unknown</b><span>generation, against static" in view.panes.pane_facts
     assert (live_run.table["gpu_seconds"] > 0).all()
+
+
+def test_a_run_on_a_mixed_cluster_has_no_static_schedule_to_compare_with() -> None:
+    latency = LatencyModel("mixed", 1, 0.1, 0.0)
+    cluster = MixedCluster([Pool("slow", 1, 2), Pool("fast", 1, 2)])
+    plan = plan_generation(STEP.truth, cluster, {("slow", 1): latency, ("fast", 1): latency}, time_limit_s=0.05)
+    view = live(Executor(SimulatedEngine, {("slow", 1): latency, ("fast", 1): latency}, cluster), [(plan, STEP.requests())] * 2)
+    view.run.run()
+    assert view.run.wait(60)
+    assert (view.run.state, view.run.error) == ("done", None)
+    assert view.run.table[["static_gpu_seconds", "static_cost_usd"]].isna().all(axis=None)
+    assert (view.run.table["generation_gpu_seconds"] > 0).all()
+    assert "<b>unknown</b><span>generation, against static" in view.panes.pane_facts
 
 
 def test_a_paused_run_can_be_stopped() -> None:

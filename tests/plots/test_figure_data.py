@@ -14,6 +14,7 @@ from plotly.subplots import make_subplots
 
 import solver
 from rlhfless import plots
+from rlhfless.errors import InputError
 from rlhfless.plots import (
     data_of,
     plot_front,
@@ -210,3 +211,55 @@ def test_custom_data_have_the_name_that_a_trace_gives_them() -> None:
 def test_a_figure_without_titles_has_the_letters_of_its_axes() -> None:
     table = data_of(go.Figure(go.Scatter(y=np.array([3, 4]), name="n")))
     assert table.to_dict("list") == {"series": ["n", "n"], "x": [0, 1], "y": [3, 4]}
+
+
+def test_points_that_are_counted_begin_and_go_on_as_the_trace_says() -> None:
+    figure = go.Figure([go.Scatter(y=[3, 4], x0=5, dx=2, name="n"), go.Bar(x=[3, 4], y0=0.5, name="m", orientation="h")])
+    assert data_of(figure)[["x", "y"]].to_numpy().tolist() == [[5, 3], [7, 4], [3, 0.5], [4, 1.5]]
+    cells = data_of(go.Figure(go.Heatmap(z=[[1, 2], [3, 4]], x0=10, dx=5, y=["a", "b"])))
+    assert cells["x"].tolist() == [10, 15, 10, 15]
+
+
+def test_error_bars_that_are_not_shown_are_no_data() -> None:
+    hidden = go.Scatter(x=[1], y=[2], error_y={"array": [1], "visible": False}, error_x={"type": "percent", "visible": False})
+    assert set(data_of(go.Figure(hidden))) == {"x", "y"}
+
+
+@pytest.mark.parametrize(
+    ("trace", "said"),
+    [
+        (
+            go.Pie(values=[1, 2], name="shares"),
+            r"trace 1 \(shares\) is a pie; only scatter, scattergl, bar, box, violin, ",
+        ),
+        (go.Scatter3d(x=[1], y=[2], z=[3]), "trace 1 is a scatter3d; only "),
+        (go.Bar(x=[["a", "a"], ["b", "c"]], y=[1, 2]), "trace 1 has several levels of x; one value per point is needed"),
+        (go.Scatter(y=[1, 2], x0="2020-01-01"), "trace 1 has x0 '2020-01-01'; a number is needed, or x itself"),
+        (
+            go.Scatter(y=[1], error_y={"type": "percent", "value": 10}),
+            "trace 1 has error bars by 'percent'; give error_y",
+        ),
+        (go.Scatter(y=[1], error_y={"value": 10}), "trace 1 has error bars by 'percent'; give error_y as an array"),
+        (go.Scatter(y=[1], error_x={"type": "constant", "value": 1}), "trace 1 has error bars by 'constant'; give error_x as"),
+        (
+            go.Heatmap(z=[[1, 2], [3, 4]], x=[0, 1, 2]),
+            "trace 1 has 3 values of x for 2 cells; one per cell is needed, no",
+        ),
+        (
+            go.Heatmap(z=[[1, 2], [3, 4]], y=[0, 1, 2]),
+            "trace 1 has 3 values of y for 2 cells; one per cell is needed, no",
+        ),
+        (go.Heatmap(z=[1, 2, 3], x=[0, 1, 2], y=[0, 0, 0]), "trace 1 has a z that is no table of cells; rows of one length"),
+        (go.Heatmap(z=[[1, 2], [3]]), "trace 1 has a z that is no table of cells; rows of one length are needed"),
+        (go.Heatmap(z=[[1, 2], [3, 4]], transpose=True), "trace 1 is transposed; a z with a row per y is needed"),
+    ],
+)
+def test_what_has_no_table_is_refused_by_the_name_of_its_trace(trace: object, said: str) -> None:
+    with pytest.raises(InputError, match=f"^{said}"):
+        data_of(go.Figure([go.Scatter(x=[1], y=[1]), trace]))
+
+
+@pytest.mark.parametrize("figure", [None, "abc", [1], {}, pd.DataFrame({"data": [1]})])
+def test_what_is_no_figure_has_no_data(figure: object) -> None:
+    with pytest.raises(InputError, match=r"^a \w+ is no figure; a plotly figure, or one as a dictionary, is needed$"):
+        data_of(figure)

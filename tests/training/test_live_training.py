@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
+import pytest
 from training_samples import config
 
 from rlhfless.executor.progress import StepProgress
@@ -43,3 +45,27 @@ def test_a_stopped_run_stands_at_its_last_step_and_goes_on_to_the_same_end(model
     ended = read_trace(tmp_path / "stopped").rollouts
     assert ended["response_tokens"].tolist() == whole.rollouts["response_tokens"].tolist()
     assert ended["reward"].tolist() == whole.rollouts["reward"].tolist()
+
+
+@pytest.mark.parametrize(("steps", "state"), [(2, "stopped"), (1, "done")])
+def test_a_step_that_learns_stands_before_the_run_is_stopped(
+    steps: int, state: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Trainer(config(steps=steps), tmp_path / "run", model=model, progress=False) as trainer:
+        learn, learns, opened = trainer.kept.learner.learn, threading.Event(), threading.Event()
+
+        def held(*given: Any, **named: Any) -> Any:
+            learns.set()
+            assert opened.wait(60)
+            return learn(*given, **named)
+
+        monkeypatch.setattr(trainer.kept.learner, "learn", held)
+        live_run = LiveRun(steps_of(trainer))
+        live_run.run()
+        assert learns.wait(60)
+        with pytest.raises(TimeoutError, match="or once it has learned where all of them are"):
+            live_run.stop(0.05)
+        opened.set()
+        assert live_run.wait(60)
+        assert (live_run.state, trainer.next_step, len(live_run.traces)) == (state, 1, 1)
+    assert read_trace(tmp_path / "run").steps == [0]

@@ -129,6 +129,16 @@ def test_what_is_no_setting_is_refused_in_a_sentence(wrong: dict[str, Any], said
         explore(log(), **wrong)
 
 
+@pytest.mark.parametrize(
+    "given", [{"tau": 0.01, "usd_per_gpu_hour": 5000.0}, {"tau": 1e-6, "time_weight": 0.123456}, {"usd_per_gpu_hour": 0.0}]
+)
+def test_settings_that_no_slider_would_reach_stay_as_they_were_given(given: dict[str, Any]) -> None:
+    wanted = Settings("cpu-tiny-qwen2", gpus=8, **{"usd_per_gpu_hour": 2.5, **given})
+    explorer = explore(log(), settings=wanted)
+    assert explorer.wait(60)
+    assert (explorer.error, explorer.settings) == (None, wanted)
+
+
 def test_settings_that_fit_no_actor_are_said_and_the_next_move_goes_on(explorer: Explorer) -> None:
     explorer.kind.value = next(k for k in explorer.kind.options if "7B" in k)
     explorer.gpus.value = 2
@@ -180,6 +190,18 @@ def test_buttons_choose_what_clicks_choose_and_what_is_told_follows_the_plan(exp
     assert explorer.panes.pane_response != before, "it tells of the plan that is shown"
     explorer.time_weight.value = 1.0
     assert explorer.wait(60)
+
+
+@pytest.mark.parametrize("response", [192, -1, 1.5])
+def test_a_response_that_is_not_there_is_refused_and_the_dashboard_goes_on(explorer: Explorer, response: int) -> None:
+    explorer.show_response(5)
+    told = explorer.panes.pane_response
+    with pytest.raises(IndexError, match=f"there is no response {response!r}; they are 0 to 191"):
+        explorer.show_response(response)
+    assert (explorer.response, explorer.panes.pane_response) == (5, told)
+    explorer._ask()
+    assert explorer.wait(60)
+    assert (explorer.error, explorer.panes.stale) == (None, [])
 
 
 def test_hostile_texts_are_text_everywhere(explorer: Explorer) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pandas as pd
 import pytest
 from log_samples import log
 
@@ -53,6 +56,39 @@ def test_a_plan_of_one_actor_has_no_elsewhere(what_if: WhatIf) -> None:
     one = placement(what_if, planned, 3)
     assert one.elsewhere.empty
     assert "no other actor" in one.reason
+
+
+def test_the_reason_says_how_many_actors_were_tried(what_if: WhatIf, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = what_if.plan(Settings("cpu-tiny-qwen2", gpus=8, time_weight=1.0))
+    others = len(planned.plan.actors) - 1
+    assert others > 2
+    every = [placement(what_if, planned, response) for response in range(0, 192, 8)]
+    assert all(one.others == len(one.elsewhere) == others for one in every)
+    assert not any("nearest in length" in one.reason for one in every)
+    assert all("the other actors" in one.reason or "better by" in one.reason for one in every)
+    worse = [i for i, one in enumerate(every) if "On each of the other actors the plan would be worse" in one.reason]
+    monkeypatch.setattr("rlhfless.widgets.placing.MOST_TRIED", 2)
+    for i in worse:
+        some = placement(what_if, planned, 8 * i)
+        assert (len(some.elsewhere), some.others) == (2, others)
+        assert "On each of the 2 other actors nearest in length the plan would be worse: by " in some.reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "others", "said"),
+    [
+        ([0.0], 1, "On actor 1 the plan would be as good."),
+        ([0.0, 0.02], 2, "On actor 1 the plan would be as good; on none of the other actors would it be better."),
+        ([0.02, -1e-7], 5, "be as good; on none of the 2 other actors nearest in length would it be better."),
+        ([0.02], 1, "On actor 1, the only other one, the plan would be worse by 2.000%."),
+        ([-0.01, 0.02], 2, "actor 1 the plan would be better by 1.000%, which is within the gap that the bound leaves open."),
+        ([0.02, 0.01], 2, "On each of the other actors the plan would be worse: by 1.000% on actor 2, by 2.000% on actor 1."),
+    ],
+)
+def test_the_reason_is_what_was_tried(what_if: WhatIf, changes: list[float], others: int, said: str) -> None:
+    one = placement(what_if, what_if.plan(Settings("cpu-tiny-qwen2", gpus=8)), 0)
+    elsewhere = pd.DataFrame({"actor": range(1, len(changes) + 1), "change": changes})
+    assert replace(one, elsewhere=elsewhere, others=others).reason.endswith(said)
 
 
 @pytest.mark.parametrize("response", [192, -1, 1.5, "longest"])
