@@ -57,6 +57,18 @@ def test_a_cache_for_which_too_little_is_free_is_not_asked_for(
     assert cache.data.shape[2] == 3
 
 
+def test_a_cache_that_cannot_double_grows_by_what_is_needed(
+    model: RowModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = model.new_cache()
+    cache.reserve_rows(2)
+    available(1000, tmp_path, monkeypatch)  # three rows and a half
+    cache.reserve_rows(3, 8)
+    assert cache.data.shape[2] == 3
+    with pytest.raises(MemoryError, match=r"cannot grow to 4 slots .* it has 3 slots; .* enough for a cache of 3 slots"):
+        cache.reserve_rows(4, 8)
+
+
 @pytest.mark.parametrize("told", ["MemTotal: 9 kB\n", None])
 def test_a_cache_that_is_refused_where_nobody_says_what_is_free(
     model: RowModel, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
