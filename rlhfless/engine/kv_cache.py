@@ -33,8 +33,8 @@ class KVCache:
         self.data = torch.zeros(2, layers, 0, kv_heads, cells, head_dim, dtype=dtype, device=device)
 
     def reserve_rows(self, rows: int, most: int = 1 << 30) -> None:
-        """Have at least ``rows`` rows, doubling (to no more than ``most``) so that growing stays rare, where the device has room
-        for that.
+        """Have at least ``rows`` rows, doubling (to no more than ``most``) so that growing stays rare, where there is room for
+        that.
 
         Raises:
             MemoryError: the device has no room for ``rows``; says what there is and how many would fit, where the device tells.
