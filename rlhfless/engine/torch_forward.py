@@ -21,10 +21,10 @@ from torch import Tensor
 
 from rlhfless.engine.kv_cache import KVCache, blocks, give_back
 from rlhfless.engine.torch_prefill import Segment, prefill
-from rlhfless.engine.torch_room import room
 from rlhfless.engine.torch_stable import fewest_stable_rows
 from rlhfless.engine.torch_weights import check_architecture, copy_weights, held_bytes, no_weights, shapes_of, tensors_of
 from rlhfless.errors import InputError
+from rlhfless.torch_room import room
 from solver.errors import is_whole
 
 FeedHook = Callable[[str, Tensor], None]

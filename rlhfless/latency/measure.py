@@ -14,6 +14,7 @@ import datetime
 import importlib
 import platform
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,10 @@ class CausalLM:
             random: times do not depend on them.
         device: torch device, ``cpu`` or ``cuda``. On the CPU this process computes with one thread from then on: it is the
             one that the stopwatch sees, and the engine's iterations have no other.
+
+    Raises:
+        MissingExtra, ProfileError: torch or transformers is not installed, or model or device cannot be used.
+        MemoryError: the device has no room for the model, as from all that makes another copy of it.
     """
 
     def __init__(self, model: str, device: str = "cpu") -> None:
@@ -98,7 +103,7 @@ class CausalLM:
 
     def replica(self) -> Any:
         """A model of its configuration, made on the device in the precision of all."""
-        with self.device:
+        with self._room("a replica"), self.device:
             return self._transformers.AutoModelForCausalLM.from_config(self._config, dtype=self._dtype).eval()
 
     def build(self) -> None:
@@ -108,9 +113,10 @@ class CausalLM:
 
     def sync(self) -> None:
         """Takes over a full set of weights from memory."""
-        weights = {name: value.clone() for name, value in self.model.state_dict().items()}
-        self.model.load_state_dict(weights)
-        self._wait()
+        with self._room("a second set of the weights"):
+            weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+            self.model.load_state_dict(weights)
+            self._wait()
 
     def copy_s_per_byte(self, rounds: int) -> float:
         """Seconds per byte to copy 64 MiB of KV cache into new memory of the same device."""
@@ -154,6 +160,11 @@ class CausalLM:
     def _on_gpu(self) -> bool:
         return bool(self.device.type == "cuda")
 
+    def _room(self, what: str) -> AbstractContextManager[None]:
+        from rlhfless.torch_room import room
+
+        return room(self.device, f"{what} of {self.name}", "measure a smaller model, or on a device with more memory")
+
     def _wait(self) -> None:
         if self._on_gpu:
             self._torch.cuda.synchronize()
@@ -186,7 +197,9 @@ def measure_profile(
             fit is over the points whose KV tokens it holds.
 
     Raises:
-        ProfileError: torch is missing, the model or device cannot be used, or the grid does not fit model or memory.
+        MissingExtra: torch or transformers is not installed.
+        ProfileError: the model or device cannot be used, or the grid does not fit model or memory.
+        MemoryError: the device has no room for what is measured.
     """
     if rounds < 1 or len(batches) < 2 or len(contexts) < 2 or min(*batches, *contexts) < 1:
         raise ProfileError("a measurement needs 1 round or more and 2 or more batches and contexts, each of 1 or more")

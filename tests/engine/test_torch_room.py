@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch_models import EOS, tiny_model
 
-from rlhfless.engine import torch_prefixes, torch_room
+from rlhfless import torch_room
+from rlhfless.engine import torch_prefixes
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch_engine import TorchEngine
 from rlhfless.engine.torch_forward import RowModel

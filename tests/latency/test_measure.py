@@ -170,6 +170,20 @@ def test_wrong_requests_are_refused(arguments: dict, message: str) -> None:
         measure.measure_profile(engine_timers, **(SMALL | arguments))
 
 
+@pytest.mark.parametrize("copying", ["replica", "build", "sync"])
+def test_a_copy_of_the_model_for_which_a_device_has_no_room_is_told(copying: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = measure.CausalLM(measure.TINY)
+
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(lm._transformers.AutoModelForCausalLM, "from_config", full)
+    monkeypatch.setattr(lm.model, "state_dict", full)
+    what = "a second set of the weights" if copying == "sync" else "a replica"
+    with pytest.raises(MemoryError, match=rf"^cpu has no room for {what} of tiny-qwen2; .* GiB are free: measure a smaller"):
+        getattr(lm, copying)()
+
+
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(MissingExtra, match=r"needs torch, which is not installed: pip install 'rlhfless\[torch\]'"):

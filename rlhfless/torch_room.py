@@ -29,8 +29,8 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 @contextmanager
-def room(device: torch.device, doing: str) -> Iterator[None]:
-    """Where torch finds no room inside, say what was being done, and what is free.
+def room(device: torch.device, doing: str, instead: str = SPARE) -> Iterator[None]:
+    """Where torch finds no room inside, say what was being done, what is free, and what to do instead.
 
     Raises:
         MemoryError: in place of torch's own error.
@@ -42,4 +42,4 @@ def room(device: torch.device, doing: str) -> Iterator[None]:
             raise
         free = free_bytes(device)
         told = "" if free is None else f"; {free / 2**30:.2f} GiB are free"
-        raise MemoryError(f"{device} has no room for {doing}{told}: {SPARE}") from error
+        raise MemoryError(f"{device} has no room for {doing}{told}: {instead}") from error
