@@ -5,7 +5,7 @@ Knows torch and transformers (imported inside functions only); what is timed com
 those of the engine that will run (``rlhfless.engine.torch_profile``). The whole grid is gone through in rounds, each in an
 order of its own, and the median over the rounds is kept: a slow phase of the machine hits all points alike. A point where a
 bigger batch or a longer context came out faster stays as measured. The clock is that of ``rlhfless.latency.stopwatch``.
-Measure where nothing else runs.
+Batches that the device does not hold are left out, and the profile says so. Measure where nothing else runs.
 """
 
 from __future__ import annotations
@@ -190,7 +190,8 @@ def measure_profile(
         timers: makes (decode_iteration, run_course) from the loaded model and the longest context.
         model: a local folder with a model's ``config.json``, or ``tiny-qwen2``.
         batches, contexts: the grid, KV tokens per response; both increasing, contexts up to the model's longest.
-        joins: (responses, prompt tokens of each) of the courses to time; no more responses than slots.
+        joins: (responses, prompt tokens of each) of the courses to time; no more responses than slots, nor than the largest
+            batch that the device holds.
         rounds: times the grid is gone through; the median is kept.
         max_batch: slots of an actor; the largest measured batch by default.
         memory_bytes: of an actor, weights included; all of a GPU by default, on the CPU 1 GiB beside the weights. The affine
@@ -205,7 +206,7 @@ def measure_profile(
         raise ProfileError("a measurement needs 1 round or more and 2 or more batches and contexts, each of 1 or more")
     lm = CausalLM(model, device)
     slots = max_batch or max(batches)
-    courses = [Course(*sizes) for sizes in sorted({(min(responses, slots), tokens) for responses, tokens in joins})]
+    courses = _courses(joins, slots)
     longest = max(max(contexts), *(course.tokens + course.iterations for course in courses))
     if longest > lm.max_context:
         raise ProfileError(f"{lm.name} holds {lm.max_context} tokens of context; {longest} cannot be measured")
@@ -219,6 +220,10 @@ def measure_profile(
         decode, run_course = timers(lm.model, longest)
     except ValueError as error:
         raise ProfileError(f"{lm.name}: {error}") from None
+    batches, left_out = _held_batches(decode, batches, max(contexts), f"{lm.name} on {device}")
+    if left_out:
+        slots = max_batch or max(batches)
+        courses = _courses(joins, min(slots, max(batches)))
     step_s = median_seconds(decode, [(batch, context) for batch in batches for context in contexts], rounds, device)
     changes = measure_changes(run_course, courses, rounds)
     sync_s = lm.median_s(lm.sync, rounds)
@@ -241,7 +246,7 @@ def measure_profile(
         capacity=capacity,
         max_batch=slots,
         origin=f"measured on {where} with torch {torch.__version__}, transformers {transformers.__version__}: "
-        f"median of {rounds} rounds, sampling and bookkeeping included",
+        f"median of {rounds} rounds, sampling and bookkeeping included{left_out}",
         command=command,
         date=datetime.date.today().isoformat(),
         licence="Apache-2.0 (measured by this project)",
@@ -251,6 +256,36 @@ def measure_profile(
             "max_batch": "the largest measured batch" if max_batch is None else "assumed: given to the measurement",
         },
     )
+
+
+def _courses(joins: Sequence[tuple[int, int]], most: int) -> list[Course]:
+    """The courses to time, none of more than ``most`` responses."""
+    return [Course(*sizes) for sizes in sorted({(min(responses, most), tokens) for responses, tokens in joins})]
+
+
+def _held_batches(decode: Timed, batches: Sequence[int], context: int, where: str) -> tuple[Sequence[int], str]:
+    """The batches that the device holds at the longest context, and in words which were left out.
+
+    Raises:
+        ProfileError: they are fewer than two.
+    """
+    why = ""
+    for most in range(len(batches), 0, -1):
+        try:
+            decode(batches[most - 1], context)
+        except MemoryError as error:
+            why = str(error)
+        else:
+            break
+    else:
+        most = 0
+    if most < 2:
+        raise ProfileError(
+            f"{where}: a measurement needs 2 or more batches, and of {', '.join(map(str, batches))} the device holds {most} "
+            f"with {context} tokens of context; measure smaller batches or shorter contexts ({why})"
+        )
+    left_out = ", ".join(map(str, batches[most:]))
+    return batches[:most], f"; no room for batches of {left_out}, which are left out" if left_out else ""
 
 
 def median_seconds(timed: Timed, sizes: list[tuple[int, int]], rounds: int, device: str) -> np.ndarray:
