@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch_models import EOS, tiny_model
 
-from rlhfless import torch_room
+from rlhfless import free_memory
 from rlhfless.engine import torch_prefixes
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch_engine import TorchEngine
@@ -39,7 +39,12 @@ def engine_of(model: RowModel) -> TorchEngine:
 
 def available(kibibytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "meminfo").write_text(f"MemTotal: 9 kB\nMemAvailable:     {kibibytes} kB\n")
-    monkeypatch.setattr(torch_room, "MEMINFO", tmp_path / "meminfo")
+    told_in(tmp_path, monkeypatch)
+
+
+def told_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(free_memory, "MEMINFO", folder / "meminfo")
+    monkeypatch.setattr(free_memory, "CGROUPS", folder / "cgroups")
 
 
 def test_a_cache_for_which_too_little_is_free_is_not_asked_for(
@@ -78,7 +83,7 @@ def test_a_cache_that_is_refused_where_nobody_says_what_is_free(
     cache.reserve_rows(2)
     if told is not None:
         (tmp_path / "meminfo").write_text(told)
-    monkeypatch.setattr(torch_room, "MEMINFO", tmp_path / "meminfo")
+    told_in(tmp_path, monkeypatch)
 
     def full(*size: Any) -> torch.Tensor:
         raise ERRORS[1]
@@ -90,7 +95,7 @@ def test_a_cache_that_is_refused_where_nobody_says_what_is_free(
 
 def test_the_memory_that_is_free_is_asked_for(model: RowModel) -> None:
     """For real: more than there is anywhere, on a machine that says what it has."""
-    if not torch_room.MEMINFO.exists():
+    if not free_memory.MEMINFO.exists():
         pytest.skip("only Linux says how much memory is available")
     cache = model.new_cache()
     a_row = model.cells * model.kv_bytes_per_token
