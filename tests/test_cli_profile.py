@@ -131,6 +131,23 @@ def test_wrong_models_and_files_end_with_one_line(tmp_path: Path) -> None:
     assert not out.exists()
 
 
+@pytest.mark.parametrize("error", [MemoryError, FloatingPointError])
+def test_no_room_and_no_numbers_end_with_one_line_where_a_sentence_says_so(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's own have no message: they are ours to mend, and keep their traceback."""
+    said = ["cpu has no room for\na replica: measure a smaller model"]
+
+    def fails(*_: object, **__: object) -> None:
+        raise error(*said)
+
+    monkeypatch.setattr(measure, "measure_profile", fails)
+    refused(profile("-o", tmp_path / "out.json"), "rlhfless: cpu has no room for a replica: measure a smaller model")
+    said.clear()
+    done = profile("-o", tmp_path / "out.json")
+    assert isinstance(done.exception, error)
+
+
 def refused(done: Result, sentence: str) -> None:
     assert done.exit_code == 2, done.output
     assert sentence in done.output

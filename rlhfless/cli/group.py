@@ -1,7 +1,7 @@
 """The command ``rlhfless`` that all commands belong to, and how it refuses.
 
 Knows the exceptions that are for people; nothing of the commands. Wrong input ends with exit code 2 and one line on standard
-error: what is wrong, where, and what would be right.
+error: what is wrong, where, and what would be right. So does a device without room, and a model whose logits are no numbers.
 """
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ class OneLineGroup(click.Group):
         except click.ClickException as error:
             self._refuse(error.format_message())
         except user_errors() as error:
+            self._refuse(str(error))
+        except (MemoryError, FloatingPointError) as error:  # ours say it in a sentence; Python's own say nothing
+            if not str(error):
+                raise
             self._refuse(str(error))
         except OSError as error:
             self._refuse(f"{error.filename or 'a file'}: {error.strerror or error}")

@@ -61,8 +61,9 @@ def profile(
     """Measure what the torch engine takes for a model on this machine: decode iterations over batch and KV tokens, responses
     that join (prefill) and end, start-up and transfer. Run it where nothing else runs. The planner's affine fit is over all
     that is measured, so measure no larger batches than actors will have; what is beyond the largest of --contexts is
-    extrapolated, so measure at contexts as long as prompts and responses will be. With --from-log nothing is measured here: a
-    profile is scaled until it meets the times that a run logged."""
+    extrapolated, so measure at contexts as long as prompts and responses will be. Batches that the device does not hold are
+    left out, and the profile says which. With --from-log nothing is measured here: a profile is scaled until it meets the
+    times that a run logged."""
     if (taken := next((p for p in out.absolute().parents if p.exists()), out)) and not taken.is_dir():
         raise InputError(f"{out}: {taken} is no folder; name a file in one for -o")
     if from_log is not None:

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from rlhfless.engine.torch_room import SPARE, free_bytes
+from rlhfless.torch_room import SPARE, free_bytes
 
 BLOCK = 32
 
@@ -33,18 +33,21 @@ class KVCache:
         self.data = torch.zeros(2, layers, 0, kv_heads, cells, head_dim, dtype=dtype, device=device)
 
     def reserve_rows(self, rows: int, most: int = 1 << 30) -> None:
-        """Have at least ``rows`` rows, doubling (to no more than ``most``) so that growing stays rare.
+        """Have at least ``rows`` rows, doubling (to no more than ``most``) so that growing stays rare, where there is room for
+        that.
 
         Raises:
-            MemoryError: the device has no room; says what there is and how many rows would fit, where the device tells. Old
-                and new rows are there together while the old ones are copied.
+            MemoryError: the device has no room for ``rows``; says what there is and how many would fit, where the device tells.
+                Old and new rows are there together while the old ones are copied.
         """
         two, layers, have, *row = self.data.shape
         if rows <= have:
             return
-        wanted = max(rows, min(2 * have, most))
         a_row = self.data.element_size() * two * layers * math.prod(row)
         free = free_bytes(self.data.device)
+        wanted = max(rows, min(2 * have, most))
+        if free is not None and wanted * a_row > free:
+            wanted = rows
         if free is not None and wanted * a_row > free:  # a CPU may grant it all the same, and end the process when it is used
             raise self._full(wanted, a_row, free)
         try:

@@ -35,8 +35,8 @@ try:
     from rlhfless.engine.torch_ahead import Ahead
     from rlhfless.engine.torch_forward import RowModel, one_thread
     from rlhfless.engine.torch_loop import DecodeLoop
-    from rlhfless.engine.torch_room import room
     from rlhfless.engine.torch_state import ActiveResponse
+    from rlhfless.torch_room import room
 except ImportError as error:
     if error.name != "torch":
         raise

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from rlhfless.engine.kv_cache import KVCache, blocks, give_back
 from rlhfless.engine.torch_prefill import Segment, prefill
-from rlhfless.engine.torch_room import room
 from rlhfless.engine.torch_stable import fewest_stable_rows
-from rlhfless.engine.torch_weights import check_architecture, copy_weights, held_bytes, no_weights, tensors_of
+from rlhfless.engine.torch_weights import check_architecture, copy_weights, held_bytes, no_weights, shapes_of, tensors_of
 from rlhfless.errors import InputError
+from rlhfless.torch_room import room
 from solver.errors import is_whole
 
 FeedHook = Callable[[str, Tensor], None]
@@ -70,6 +70,7 @@ class RowModel:
         half = self.head_dim // 2
         self._cos = cos[0, :, None]  # (cells, 1, head_dim)
         self._sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)[:, None]  # the sign of rotate_half
+        self._shapes = shapes_of(model)
         self.load(model)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -90,10 +91,11 @@ class RowModel:
         """Copy the weights of a model of the same architecture, or of its state dict.
 
         Raises:
+            InputError: a parameter is missing or of another shape, or there are more layers.
             MemoryError: the device has no room for them beside those in use.
         """
         with room(self.device, "a copy of the model's weights"):
-            self.weights = copy_weights(weights, self.layer_count, self.device, self.dtype)
+            self.weights = copy_weights(weights, self._shapes, self.layer_count, self.device, self.dtype)
 
     def free(self) -> None:
         """Give the weights' memory back, until ``load``, whoever still refers to them."""

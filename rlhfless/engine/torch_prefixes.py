@@ -16,7 +16,7 @@ from torch import Tensor
 from rlhfless.engine.kv_cache import KVCache, give_back
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.engine.torch_prefill import Segment
-from rlhfless.engine.torch_room import room
+from rlhfless.torch_room import room
 from solver.prefill.prefix import PrefixTree
 
 ROWS = 64  # nodes that are computed side by side

@@ -19,6 +19,7 @@ from rlhfless.engine.torch_engine import TorchEngine
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.latency.changes import Course, RunCourse
 from rlhfless.latency.stopwatch import stopwatch
+from rlhfless.torch_room import room
 from solver.admission import Admission
 from solver.workload import FloatArray
 
@@ -36,17 +37,27 @@ class EngineTimer:
         self._left = 0
 
     def decode_iteration(self, batch: int, context: int) -> None:
-        """One iteration of ``batch`` responses that hold about ``context`` KV tokens each (up to 64 more)."""
+        """One iteration of ``batch`` responses that hold about ``context`` KV tokens each (up to 64 more).
+
+        Raises:
+            MemoryError: the device has no room for them.
+        """
         if self._engine is None or self._size != (batch, context) or self._left == 0:
+            self._close()
             self._engine = self._ready_engine(batch, context)
             self._size, self._left = (batch, context), LEFT_TOKENS - 1
         self._left -= 1
         self._engine.commit_next()
 
     def run_course(self, course: Course) -> FloatArray:
-        """The (iterations,) seconds of a course on an engine of its own, but for preparing shapes."""
-        room = course.tokens + course.iterations + 1
-        engine = TorchEngine(self._rows, Admission(course.batch, course.batch * room), MEASURED, eos_id=0)
+        """The (iterations,) seconds of a course on an engine of its own, but for preparing shapes.
+
+        Raises:
+            MemoryError: the device has no room for it.
+        """
+        self._close()
+        longest = course.tokens + course.iterations + 1
+        engine = TorchEngine(self._rows, Admission(course.batch, course.batch * longest), MEASURED, eos_id=0)
         ids, now_s = np.zeros(course.tokens, dtype=np.int64), stopwatch(self._rows.device.type)
         requests = [
             Request(i, course.tokens, course.iterations + 1, target_tokens=tokens, prompt_ids=ids, seed=i)
@@ -64,17 +75,29 @@ class EngineTimer:
             engine.close()
         return seconds
 
+    def _close(self) -> None:
+        """Give the kept engine's KV cache back: a device that holds one of the largest may not hold two."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
     def _ready_engine(self, batch: int, context: int) -> TorchEngine:
         """An engine whose responses arrive with their KV caches, so that no prefill is timed."""
         rows = self._rows
         shape = (2, rows.layer_count, rows.kv_heads, context - 1, rows.head_dim)
-        kv = torch.zeros(shape, dtype=rows.dtype, device=rows.device)
+        with room(rows.device, f"the KV cache of a response of {context} tokens"):
+            kv = torch.zeros(shape, dtype=rows.dtype, device=rows.device)
         admission = Admission(batch, batch * (context + LEFT_TOKENS))
         engine = TorchEngine(rows, admission, MEASURED, eos_id=0)
         ids = np.zeros(context, dtype=np.int64)
-        engine.add(
-            [Request(i, context, LEFT_TOKENS, target_tokens=LEFT_TOKENS, prompt_ids=ids, seed=i, kv=kv) for i in range(batch)]
-        )
+        requests = [
+            Request(i, context, LEFT_TOKENS, target_tokens=LEFT_TOKENS, prompt_ids=ids, seed=i, kv=kv) for i in range(batch)
+        ]
+        try:
+            engine.add(requests)
+        except MemoryError:
+            engine.close()
+            raise
         return engine
 
 

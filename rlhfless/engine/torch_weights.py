@@ -1,6 +1,7 @@
 """The weights of a Llama-like language model, copied from a transformers model and laid out for few, large matrix products.
 
-Knows which architectures the torch engine decodes and the names of their parameters; nothing of passes, caches or requests.
+Knows which architectures the torch engine decodes and the names and shapes of their parameters; nothing of passes, caches or
+requests.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ ARCHITECTURES = ("llama", "qwen2", "qwen3")
 ROPES = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings that depend on the position alone; others depend on how long the context has become, or rotate a part of
 each head."""
+SAME = "give a model of the architecture that is loaded, or its state dict"
+
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Linear(NamedTuple):
@@ -75,15 +79,29 @@ def check_architecture(model: Any) -> None:
         )
 
 
+def shapes_of(model: Any) -> Shapes:
+    """The shapes of a model's parameters by name, of which all weights are that are copied in their place."""
+    return {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+
+
 @torch.inference_mode()
-def copy_weights(source: Any, layers: int, device: torch.device, dtype: torch.dtype) -> Weights:
+def copy_weights(source: Any, shapes: Shapes, layers: int, device: torch.device, dtype: torch.dtype) -> Weights:
     """A copy of the weights of a model or of its state dict; projections that read the same input become one matrix, and
-    a head that is tied to the embedding is the embedding."""
+    a head that is tied to the embedding is the embedding.
+
+    Raises:
+        InputError: a parameter is missing or not of the shape that it has in ``shapes``, or there are more than ``layers``
+            layers.
+    """
     state: Mapping[str, Tensor] = source if isinstance(source, Mapping) else source.state_dict()
+    if (more := next((name for name in state if name.startswith(f"model.layers.{layers}.")), None)) is not None:
+        raise InputError(f"the weights have {more}, but the model has {layers} layers; {SAME}")
 
     def copy(name: str) -> Tensor:
         if name not in state:
-            raise InputError(f"the weights have no {name}; give a model of the architecture that is loaded, or its state dict")
+            raise InputError(f"the weights have no {name}; {SAME}")
+        if (shape := tuple(state[name].shape)) != shapes.get(name, shape):
+            raise InputError(f"the weights' {name} is of shape {shape}, the model's of {shapes[name]}; {SAME}")
         return state[name].detach().to(device, dtype, copy=True)
 
     def optional(name: str) -> Tensor | None:

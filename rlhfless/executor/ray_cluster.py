@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from rlhfless.executor import ray_sweeper
 OBJECT_STORE_BYTES = 512 * 2**20
 START_TRIES = 3
 AUTH_MODE = "RAY_AUTH_MODE"
+ANSWERS_WITHIN_S = 5.0  # of a head node; Ray itself goes on trying for a quarter of an hour
 
 
 def import_ray() -> Any:
@@ -89,8 +91,9 @@ class RayCluster:
 
     def _join(self, address: str, runtime_env: dict[str, Any]) -> None:
         try:
+            _reach(address)
             self.ray.init(address=address, runtime_env=runtime_env or None, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, ValueError, TimeoutError, RuntimeError) as error:
+        except (OSError, OverflowError, ValueError, RuntimeError) as error:
             versions = re.findall(r"^ +(?:Ray|Python): (\S+)$", str(error), re.MULTILINE)
             if len(versions) == 4:  # as Ray lists those that differ, in lines of a plain ``RuntimeError``
                 there, here = (f"Ray {ray} with Python {python}" for ray, python in (versions[:2], versions[2:]))
@@ -138,6 +141,16 @@ class RayCluster:
                 advice = "start one with `ray start --head` and give its address"
                 raise InputError(f"Ray could not be started here ({reason(error)}); {advice}") from error
             self._start_ray(gpus, tries - 1)
+
+
+def _reach(address: str) -> None:
+    """Whether somebody listens where an address names host and port; Ray knows what others mean.
+
+    Raises:
+        OSError, OverflowError, ValueError: nobody does, or there is no such port or host.
+    """
+    if named := re.fullmatch(r"(?:ray://)?\[?([^/\[\]]+)\]?:(\d+)", address):
+        socket.create_connection((named[1], int(named[2])), ANSWERS_WITHIN_S).close()
 
 
 def _packages() -> list[Path]:

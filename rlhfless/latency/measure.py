@@ -5,7 +5,7 @@ Knows torch and transformers (imported inside functions only); what is timed com
 those of the engine that will run (``rlhfless.engine.torch_profile``). The whole grid is gone through in rounds, each in an
 order of its own, and the median over the rounds is kept: a slow phase of the machine hits all points alike. A point where a
 bigger batch or a longer context came out faster stays as measured. The clock is that of ``rlhfless.latency.stopwatch``.
-Measure where nothing else runs.
+Batches that the device does not hold are left out, and the profile says so. Measure where nothing else runs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import datetime
 import importlib
 import platform
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,10 @@ class CausalLM:
             random: times do not depend on them.
         device: torch device, ``cpu`` or ``cuda``. On the CPU this process computes with one thread from then on: it is the
             one that the stopwatch sees, and the engine's iterations have no other.
+
+    Raises:
+        MissingExtra, ProfileError: torch or transformers is not installed, or model or device cannot be used.
+        MemoryError: the device has no room for the model, as from all that makes another copy of it.
     """
 
     def __init__(self, model: str, device: str = "cpu") -> None:
@@ -98,7 +103,7 @@ class CausalLM:
 
     def replica(self) -> Any:
         """A model of its configuration, made on the device in the precision of all."""
-        with self.device:
+        with self._room("a replica"), self.device:
             return self._transformers.AutoModelForCausalLM.from_config(self._config, dtype=self._dtype).eval()
 
     def build(self) -> None:
@@ -108,9 +113,10 @@ class CausalLM:
 
     def sync(self) -> None:
         """Takes over a full set of weights from memory."""
-        weights = {name: value.clone() for name, value in self.model.state_dict().items()}
-        self.model.load_state_dict(weights)
-        self._wait()
+        with self._room("a second set of the weights"):
+            weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+            self.model.load_state_dict(weights)
+            self._wait()
 
     def copy_s_per_byte(self, rounds: int) -> float:
         """Seconds per byte to copy 64 MiB of KV cache into new memory of the same device."""
@@ -154,6 +160,11 @@ class CausalLM:
     def _on_gpu(self) -> bool:
         return bool(self.device.type == "cuda")
 
+    def _room(self, what: str) -> AbstractContextManager[None]:
+        from rlhfless.torch_room import room
+
+        return room(self.device, f"{what} of {self.name}", "measure a smaller model, or on a device with more memory")
+
     def _wait(self) -> None:
         if self._on_gpu:
             self._torch.cuda.synchronize()
@@ -179,20 +190,23 @@ def measure_profile(
         timers: makes (decode_iteration, run_course) from the loaded model and the longest context.
         model: a local folder with a model's ``config.json``, or ``tiny-qwen2``.
         batches, contexts: the grid, KV tokens per response; both increasing, contexts up to the model's longest.
-        joins: (responses, prompt tokens of each) of the courses to time; no more responses than slots.
+        joins: (responses, prompt tokens of each) of the courses to time; no more responses than slots, nor than the largest
+            batch that the device holds.
         rounds: times the grid is gone through; the median is kept.
         max_batch: slots of an actor; the largest measured batch by default.
         memory_bytes: of an actor, weights included; all of a GPU by default, on the CPU 1 GiB beside the weights. The affine
             fit is over the points whose KV tokens it holds.
 
     Raises:
-        ProfileError: torch is missing, the model or device cannot be used, or the grid does not fit model or memory.
+        MissingExtra: torch or transformers is not installed.
+        ProfileError: the model or device cannot be used, or the grid does not fit model or memory.
+        MemoryError: the device has no room for what is measured.
     """
     if rounds < 1 or len(batches) < 2 or len(contexts) < 2 or min(*batches, *contexts) < 1:
         raise ProfileError("a measurement needs 1 round or more and 2 or more batches and contexts, each of 1 or more")
     lm = CausalLM(model, device)
     slots = max_batch or max(batches)
-    courses = [Course(*sizes) for sizes in sorted({(min(responses, slots), tokens) for responses, tokens in joins})]
+    courses = _courses(joins, slots)
     longest = max(max(contexts), *(course.tokens + course.iterations for course in courses))
     if longest > lm.max_context:
         raise ProfileError(f"{lm.name} holds {lm.max_context} tokens of context; {longest} cannot be measured")
@@ -206,6 +220,10 @@ def measure_profile(
         decode, run_course = timers(lm.model, longest)
     except ValueError as error:
         raise ProfileError(f"{lm.name}: {error}") from None
+    batches, left_out = _held_batches(decode, batches, max(contexts), f"{lm.name} on {device}")
+    if left_out:
+        slots = max_batch or max(batches)
+        courses = _courses(joins, min(slots, max(batches)))
     step_s = median_seconds(decode, [(batch, context) for batch in batches for context in contexts], rounds, device)
     changes = measure_changes(run_course, courses, rounds)
     sync_s = lm.median_s(lm.sync, rounds)
@@ -228,7 +246,7 @@ def measure_profile(
         capacity=capacity,
         max_batch=slots,
         origin=f"measured on {where} with torch {torch.__version__}, transformers {transformers.__version__}: "
-        f"median of {rounds} rounds, sampling and bookkeeping included",
+        f"median of {rounds} rounds, sampling and bookkeeping included{left_out}",
         command=command,
         date=datetime.date.today().isoformat(),
         licence="Apache-2.0 (measured by this project)",
@@ -238,6 +256,36 @@ def measure_profile(
             "max_batch": "the largest measured batch" if max_batch is None else "assumed: given to the measurement",
         },
     )
+
+
+def _courses(joins: Sequence[tuple[int, int]], most: int) -> list[Course]:
+    """The courses to time, none of more than ``most`` responses."""
+    return [Course(*sizes) for sizes in sorted({(min(responses, most), tokens) for responses, tokens in joins})]
+
+
+def _held_batches(decode: Timed, batches: Sequence[int], context: int, where: str) -> tuple[Sequence[int], str]:
+    """The batches that the device holds at the longest context, and in words which were left out.
+
+    Raises:
+        ProfileError: they are fewer than two.
+    """
+    why = ""
+    for most in range(len(batches), 0, -1):
+        try:
+            decode(batches[most - 1], context)
+        except MemoryError as error:
+            why = str(error)
+        else:
+            break
+    else:
+        most = 0
+    if most < 2:
+        raise ProfileError(
+            f"{where}: a measurement needs 2 or more batches, and of {', '.join(map(str, batches))} the device holds {most} "
+            f"with {context} tokens of context; measure smaller batches or shorter contexts ({why})"
+        )
+    left_out = ", ".join(map(str, batches[most:]))
+    return batches[:most], f"; no room for batches of {left_out}, which are left out" if left_out else ""
 
 
 def median_seconds(timed: Timed, sizes: list[tuple[int, int]], rounds: int, device: str) -> np.ndarray:

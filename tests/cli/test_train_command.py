@@ -190,3 +190,13 @@ def test_a_library_that_is_not_there_is_named_before_anything_is_written(
     result = rlhfless("train", *SMALL, "--model", models / "characters", "--log", "wandb", "-o", out)
     assert (result.exit_code, out.exists()) == (2, False)
     assert "logging to wandb needs wandb, which is not installed: pip install wandb" in result.stderr
+
+
+def test_a_model_of_weights_that_are_no_numbers_ends_with_one_line(tmp_path: Path) -> None:
+    model = tiny_qwen2(CharTokenizer(), 0, hidden=32, layers=1, intermediate=64)
+    model.get_input_embeddings().weight.data.fill_(float("nan"))
+    save_model(model, CharTokenizer(), tmp_path / "nan")
+    result = rlhfless("train", *SMALL, "--model", tmp_path / "nan", "-o", tmp_path / "run")
+    assert result.exit_code == 2
+    said = result.stderr.splitlines()[-1]
+    assert re.fullmatch(r"rlhfless: the model's logits for response \d+ are not numbers; .*: load finite weights, or .*", said)

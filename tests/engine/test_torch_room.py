@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch_models import EOS, tiny_model
 
-from rlhfless.engine import torch_prefixes, torch_room
+from rlhfless import free_memory
+from rlhfless.engine import torch_prefixes
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch_engine import TorchEngine
 from rlhfless.engine.torch_forward import RowModel
@@ -38,7 +39,12 @@ def engine_of(model: RowModel) -> TorchEngine:
 
 def available(kibibytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "meminfo").write_text(f"MemTotal: 9 kB\nMemAvailable:     {kibibytes} kB\n")
-    monkeypatch.setattr(torch_room, "MEMINFO", tmp_path / "meminfo")
+    told_in(tmp_path, monkeypatch)
+
+
+def told_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(free_memory, "MEMINFO", folder / "meminfo")
+    monkeypatch.setattr(free_memory, "CGROUPS", folder / "cgroups")
 
 
 def test_a_cache_for_which_too_little_is_free_is_not_asked_for(
@@ -57,6 +63,18 @@ def test_a_cache_for_which_too_little_is_free_is_not_asked_for(
     assert cache.data.shape[2] == 3
 
 
+def test_a_cache_that_cannot_double_grows_by_what_is_needed(
+    model: RowModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = model.new_cache()
+    cache.reserve_rows(2)
+    available(1000, tmp_path, monkeypatch)  # three rows and a half
+    cache.reserve_rows(3, 8)
+    assert cache.data.shape[2] == 3
+    with pytest.raises(MemoryError, match=r"cannot grow to 4 slots .* it has 3 slots; .* enough for a cache of 3 slots"):
+        cache.reserve_rows(4, 8)
+
+
 @pytest.mark.parametrize("told", ["MemTotal: 9 kB\n", None])
 def test_a_cache_that_is_refused_where_nobody_says_what_is_free(
     model: RowModel, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -65,7 +83,7 @@ def test_a_cache_that_is_refused_where_nobody_says_what_is_free(
     cache.reserve_rows(2)
     if told is not None:
         (tmp_path / "meminfo").write_text(told)
-    monkeypatch.setattr(torch_room, "MEMINFO", tmp_path / "meminfo")
+    told_in(tmp_path, monkeypatch)
 
     def full(*size: Any) -> torch.Tensor:
         raise ERRORS[1]
@@ -77,7 +95,7 @@ def test_a_cache_that_is_refused_where_nobody_says_what_is_free(
 
 def test_the_memory_that_is_free_is_asked_for(model: RowModel) -> None:
     """For real: more than there is anywhere, on a machine that says what it has."""
-    if not torch_room.MEMINFO.exists():
+    if not free_memory.MEMINFO.exists():
         pytest.skip("only Linux says how much memory is available")
     cache = model.new_cache()
     a_row = model.cells * model.kv_bytes_per_token

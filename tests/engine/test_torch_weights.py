@@ -8,6 +8,7 @@ from torch_models import tiny_model
 
 from rlhfless.engine import torch_process
 from rlhfless.engine.torch_forward import RowModel
+from rlhfless.errors import InputError
 
 
 @pytest.mark.parametrize("given", ["model", "state dict"])
@@ -33,3 +34,36 @@ def test_a_head_of_its_own_is_copied() -> None:
     loosened = {**tiny_model().state_dict(), "lm_head.weight": source.lm_head.weight}  # of a tied architecture
     model.load(loosened)
     assert torch.equal(model.weights.head.weight, source.lm_head.weight)
+
+
+@pytest.mark.parametrize("freed", [False, True])
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (
+            {"num_hidden_layers": 3},
+            r"the weights have model\.layers\.2\.\S+, but the model has 2 layers; give a model",
+        ),
+        (
+            {"num_hidden_layers": 1},
+            r"the weights have no model\.layers\.1\.\S+; give a model of the architecture",
+        ),
+        (
+            {"hidden_size": 128},
+            r"weights' model\.embed_tokens\.weight is of shape \(32, 128\), the model's of \(32, 64\)",
+        ),
+        (
+            {"intermediate_size": 96},
+            r"weights' model\.layers\.0\.mlp\.gate_proj\.weight is of shape \(96, 64\), the model's",
+        ),
+    ],
+)
+def test_weights_of_another_size_are_refused_and_those_in_use_stay(other: dict[str, int], said: str, freed: bool) -> None:
+    model, source = RowModel(tiny_model()), tiny_model(**other)
+    if freed:
+        model.free()
+    before = model.weights
+    for given in (source, source.state_dict()):
+        with pytest.raises(InputError, match=said):
+            model.load(given)
+        assert model.weights is before

@@ -6,8 +6,10 @@ import pickle
 import platform
 import queue
 import re
+import socket
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -122,21 +124,56 @@ def test_gpus_are_counted_for_a_cluster_of_ones_own_only() -> None:
         RayCluster("10.0.0.1:6379", gpus=4)
 
 
-def test_no_cluster_at_the_address_is_one_sentence() -> None:
+@pytest.fixture
+def heard() -> Iterator[str]:
+    """An address at which somebody listens, though no cluster."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("form", ["127.0.0.1:{}", "localhost:{}", "ray://127.0.0.1:{}"])
+def test_an_address_where_nobody_listens_is_refused_before_ray_tries(form: str) -> None:
+    """Ray would go on trying for minutes; what it makes of other addresses is its own business."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = form.format(server.getsockname()[1])
+    said = rf"^no Ray cluster at '{address}' \(.*[Cc]onnection refused\); name the address that `ray start` printed$"
+    with mock.patch.object(ray, "init") as tried, pytest.raises(InputError, match=said):
+        RayCluster(address)
+    assert not tried.called
+
+
+def test_an_address_that_cannot_be_one_is_refused() -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    for address in ("127.0.0.1:70000", f"{'a' * 64}.example:6379"):
+        with mock.patch.object(ray, "init") as tried, pytest.raises(InputError, match=f"^no Ray cluster at '{address}' "):
+            RayCluster(address)
+        assert not tried.called
+
+
+@pytest.mark.parametrize("address", ["auto", "local"])
+def test_an_address_without_a_port_is_left_to_ray(address: str) -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    with mock.patch.object(ray, "init") as tried:
+        RayCluster(address)
+    assert tried.call_args.kwargs["address"] == address
+
+
+def test_no_cluster_at_the_address_is_one_sentence(heard: str) -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     failing = mock.patch.object(ray, "init", side_effect=ConnectionError("nobody there\nand more"))
-    with failing, pytest.raises(InputError, match=r"^no Ray cluster at '10.0.0.1:6379' \(nobody there\); name the address"):
-        RayCluster("10.0.0.1:6379")
+    with failing, pytest.raises(InputError, match=rf"^no Ray cluster at '{heard}' \(nobody there\); name the address"):
+        RayCluster(heard)
 
 
-def test_a_failure_without_a_message_is_told_by_its_name() -> None:
+def test_a_failure_without_a_message_is_told_by_its_name(heard: str) -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     failing = mock.patch.object(ray, "init", side_effect=TimeoutError())
-    with failing, pytest.raises(InputError, match=r"^no Ray cluster at '10.0.0.1:6379' \(TimeoutError\); name the address"):
-        RayCluster("10.0.0.1:6379")
+    with failing, pytest.raises(InputError, match=rf"^no Ray cluster at '{heard}' \(TimeoutError\); name the address"):
+        RayCluster(heard)
 
 
-def test_a_cluster_of_other_versions_is_one_sentence() -> None:
+def test_a_cluster_of_other_versions_is_one_sentence(heard: str) -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     from ray._private.utils import check_version_info
 
@@ -144,9 +181,9 @@ def test_a_cluster_of_other_versions_is_one_sentence() -> None:
         check_version_info({"ray_version": "1.13.0", "python_version": "3.7.9"}, "this node", raise_on_mismatch=True)
 
     mine = rf"Ray {re.escape(ray.__version__)} with Python {platform.python_version()}"
-    said = rf"^the Ray cluster at 'a:1' has Ray 1\.13\.0 with Python 3\.7\.9, this program {mine}; both must agree$"
+    said = rf"^the Ray cluster at '{heard}' has Ray 1\.13\.0 with Python 3\.7\.9, this program {mine}; both must agree$"
     with mock.patch.object(ray, "init", join), pytest.raises(InputError, match=said):
-        RayCluster("a:1")
+        RayCluster(heard)
 
 
 def test_ray_that_cannot_be_started_is_one_sentence_and_leaves_nothing() -> None:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlhfless.engine import torch_profile
+from rlhfless.engine import kv_cache, torch_profile
+from rlhfless.engine.kv_cache import KVCache
 from rlhfless.engine.torch_engine import TorchEngine
 from rlhfless.engine.torch_profile import EngineTimer, engine_timers
 from rlhfless.errors import MissingExtra
@@ -139,6 +140,51 @@ def test_the_times_are_those_of_the_callables(tmp_path: Path) -> None:
     assert load_profile(save_profile(tmp_path / "here.json", profile)).join_s == pytest.approx(5e-3)
 
 
+def test_no_two_kv_caches_are_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is as long as the longest context, whatever is timed."""
+    timer, reserve, made = EngineTimer(measure.CausalLM(measure.TINY).model, 64), KVCache.reserve_rows, []
+    assert timer._rows.stable_rows >= 0, "looked up with a cache of its own"
+
+    def noted(cache: KVCache, *rows: int) -> None:
+        reserve(cache, *rows)
+        made.append(cache.data.untyped_storage())
+        assert [storage.nbytes() > 0 for storage in made] == [False] * (len(made) - 1) + [True]
+
+    monkeypatch.setattr(KVCache, "reserve_rows", noted)
+    for context in (64, 16, 32):
+        timer.decode_iteration(4, context)
+    timer.run_course(Course(2, 16))
+    timer.decode_iteration(4, 64)
+    assert len(made) == 5
+
+
+def test_an_engine_that_the_device_has_no_room_for_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = EngineTimer(measure.CausalLM(measure.TINY).model, 64)
+    timer.decode_iteration(2, 16)
+    with monkeypatch.context() as full:
+        full.setattr(kv_cache, "free_bytes", lambda _: 0)
+        for _ in range(2):
+            with pytest.raises(MemoryError, match="the KV cache cannot grow to "):
+                timer.decode_iteration(4, 16)
+    timer.decode_iteration(4, 16)
+
+
+def test_batches_that_the_device_does_not_hold_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_cache, "free_bytes", lambda _: 5 << 20)  # 32 rows of 160 tokens of 1 KiB
+    size = {"batches": (1, 8, 64, 128), "contexts": (16, 64), "joins": ((1, 16), (64, 16)), "rounds": 1}
+    profile = measure.measure_profile(engine_timers, **size)
+    assert profile["origin"].endswith("included; no room for batches of 64, 128, which are left out")
+    assert (profile["table"]["batch"], profile["max_batch"], profile["fit"]["points"]) == ([1, 8], 8, 4)
+    assert max(profile["prefill"]["samples"]["prompts"]) == 8
+    assert "left out" not in measure.measure_profile(engine_timers, **SMALL)["origin"]
+    said = (
+        r"^tiny-qwen2 on cpu: a measurement needs 2 or more batches, and of 1, 64, 128 the device holds 1 with 64 tokens of "
+        r"context; measure smaller batches or shorter contexts \(the KV cache cannot grow to 64 slots"
+    )
+    with pytest.raises(ProfileError, match=said):
+        measure.measure_profile(engine_timers, **(size | {"batches": (1, 64, 128)}))
+
+
 def test_no_more_responses_join_than_there_are_slots() -> None:
     profile = measure.measure_profile(engine_timers, **(SMALL | {"joins": ((2, 8), (16, 8), (32, 8)), "max_batch": 3}))
     assert sorted(set(profile["prefill"]["samples"]["prompts"])) == [0, 1, 2, 3]
@@ -168,6 +214,20 @@ def test_a_local_folder_is_a_model_and_the_command_is_recorded(tmp_path: Path) -
 def test_wrong_requests_are_refused(arguments: dict, message: str) -> None:
     with pytest.raises(ProfileError, match=message):
         measure.measure_profile(engine_timers, **(SMALL | arguments))
+
+
+@pytest.mark.parametrize("copying", ["replica", "build", "sync"])
+def test_a_copy_of_the_model_for_which_a_device_has_no_room_is_told(copying: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = measure.CausalLM(measure.TINY)
+
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(lm._transformers.AutoModelForCausalLM, "from_config", full)
+    monkeypatch.setattr(lm.model, "state_dict", full)
+    what = "a second set of the weights" if copying == "sync" else "a replica"
+    with pytest.raises(MemoryError, match=rf"^cpu has no room for {what} of tiny-qwen2; .* GiB are free: measure a smaller"):
+        getattr(lm, copying)()
 
 
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

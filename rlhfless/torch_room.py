@@ -7,30 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 
-MEMINFO = Path("/proc/meminfo")
+from rlhfless.free_memory import free_memory_bytes
+
 SPARE = "use fewer slots, a shorter response limit or fewer actors on this device"
 CPU_ALLOCATOR = "DefaultCPUAllocator"  # begins what torch says where the CPU has no room; on GPUs the error has a type
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Bytes that could be allocated now; None where nobody says: on a CPU, Linux does."""
+    """Bytes that could be allocated now; None where nobody says: on a CPU, Linux does, of this process' container."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch holds these for itself
         return int(torch.cuda.mem_get_info(device)[0] + unused)
-    try:
-        rows = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
-        return int(rows["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return None
+    return free_memory_bytes()
 
 
 @contextmanager
-def room(device: torch.device, doing: str) -> Iterator[None]:
-    """Where torch finds no room inside, say what was being done, and what is free.
+def room(device: torch.device, doing: str, instead: str = SPARE) -> Iterator[None]:
+    """Where torch finds no room inside, say what was being done, what is free, and what to do instead.
 
     Raises:
         MemoryError: in place of torch's own error.
@@ -42,4 +38,4 @@ def room(device: torch.device, doing: str) -> Iterator[None]:
             raise
         free = free_bytes(device)
         told = "" if free is None else f"; {free / 2**30:.2f} GiB are free"
-        raise MemoryError(f"{device} has no room for {doing}{told}: {SPARE}") from error
+        raise MemoryError(f"{device} has no room for {doing}{told}: {instead}") from error

@@ -1,0 +1,49 @@
+"""Memory of this machine that a process can still get: what is free there, and what its container leaves it.
+
+Knows Linux's files; nothing of devices or models. A container's memory is that of a cgroup (version 2), and every cgroup
+in which that one lies limits it too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+MEMINFO = Path("/proc/meminfo")
+OWN_CGROUP = Path("/proc/self/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def free_memory_bytes() -> int | None:
+    """Bytes that could be allocated now: the least that the machine and the cgroups of this process have left; None where
+    nobody says."""
+    told = [_of_machine(), *map(_of_cgroup, _own_cgroups())]
+    return min((free for free in told if free is not None), default=None)
+
+
+def _of_machine() -> int | None:
+    try:
+        rows = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
+        return int(rows["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def _own_cgroups() -> list[Path]:
+    """Folders of the cgroup of this process and of those in which it lies; a container may see only its own, as the root."""
+    try:
+        lines = OWN_CGROUP.read_text().splitlines()
+    except OSError:
+        lines = []
+    own = next((Path(line.removeprefix("0::/")) for line in lines if line.startswith("0::/")), Path())
+    return [CGROUPS / own, *(CGROUPS / parent for parent in own.parents)]
+
+
+def _of_cgroup(folder: Path) -> int | None:
+    """What a cgroup may use and does not; None where it may use all, or is none."""
+    try:
+        most, used = ((folder / f"memory.{name}").read_text() for name in ("max", "current"))
+        pages = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        # Files that were read count as used; the kernel drops those that nobody reads any more when memory is asked for.
+        return max(0, int(most) - int(used) + int(pages["inactive_file"]))
+    except (OSError, KeyError, ValueError):  # no limit is the word max
+        return None
