@@ -55,7 +55,7 @@ def save(figure: go.Figure, path: str | Path, *, dpi: float = DPI, background: s
 
     Raises:
         MissingExtra: a picture needs kaleido.
-        InputError: another suffix, no browser, or the file cannot be written.
+        InputError: another suffix, or the file cannot be written. NoPicture: there is no browser, or it cannot draw this.
     """
     return save_all([(figure, path)], dpi=dpi, background=background)[0]
 

@@ -44,7 +44,13 @@ def figures(names: tuple[str, ...], out: Path, fast: bool, logs: Path | None, pn
     def say(figure: PaperFigure[Any]) -> None:
         click.echo(f"{figure.title}")
 
-    index = write_figures(out, names, fast=fast, sources=Sources.of(logs), on_figure=say, pictures=pictures)
+    def say_why_not(reason: str) -> None:
+        click.echo(f"no pictures: {reason}")
+
+    index = write_figures(
+        out, names, fast=fast, sources=Sources.of(logs), on_figure=say, pictures=pictures,
+        on_no_pictures=None if png or pdf else say_why_not,
+    )  # fmt: skip
     if why_not:
-        click.echo(f"no pictures: {why_not}")
+        say_why_not(why_not)
     click.echo(f"wrote {index.resolve()}")

@@ -58,6 +58,37 @@ def test_pages_tables_and_an_index_with_captions_are_written(tmp_path: Path) -> 
     assert "Paper says, we find" not in index, "the table needs all figures"
 
 
+@pytest.fixture
+def broken_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A browser that is there and does not start."""
+    pytest.importorskip("kaleido")
+    program = tmp_path / "browser"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("BROWSER_PATH", str(program))
+    return program
+
+
+def test_a_browser_that_does_not_start_costs_the_pictures_alone(tmp_path: Path, broken_browser: Path) -> None:
+    result = rlhfless("figures", "4b", "--fast", "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    *_, why_not, wrote = result.output.splitlines()
+    assert why_not.startswith(f"no pictures: a picture of a figure cannot be drawn with {broken_browser} (")
+    assert not set("'\"") & set(why_not), "a sentence, no Python"
+    assert wrote == f"wrote {(tmp_path / 'out' / 'index.html').resolve()}"
+    assert ".png" not in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("asked", ["--png", "--pdf"])
+def test_pictures_that_were_asked_for_are_missed_when_all_else_is_there(
+    tmp_path: Path, broken_browser: Path, asked: str
+) -> None:
+    result = rlhfless("figures", "4b", "--fast", asked, "-o", tmp_path / "out")
+    assert result.exit_code == 2
+    assert f"rlhfless: a picture of a figure cannot be drawn with {broken_browser} (" in result.output
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"index.html", "figure_04b.html", "figure_04b.csv"}
+
+
 def same_tables(first: Path, second: Path) -> list[str]:
     """Names of the tables of both folders that are to be the same bytes, which they are."""
     names = sorted(path.name for path in first.glob("*.csv") if not path.stem.endswith("_measured"))
