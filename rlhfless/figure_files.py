@@ -56,7 +56,8 @@ def save(figure: go.Figure, path: str | Path, *, dpi: float = DPI, background: s
 
     Raises:
         MissingExtra: a picture needs kaleido.
-        InputError: no figure, another suffix, no browser, or the file cannot be written.
+        InputError: no figure, another suffix, or the file cannot be written. NoPicture: there is no browser, or it cannot draw
+            this.
     """
     return save_all([(figure, path)], dpi=dpi, background=background)[0]
 

@@ -31,6 +31,10 @@ NO_MARGIN = "<style>@page { margin: 0; } img { display: block; }</style>\n"  # k
 NO_BROWSER = "a Chromium or Chrome is needed: install one, or name it in BROWSER_PATH"
 
 
+class NoPicture(InputError):
+    """A picture cannot be drawn: of the browser, or of the figure."""
+
+
 class Drawing(NamedTuple):
     """A picture to draw: a figure as plotly's dictionary, ``png``, ``svg`` or ``pdf``, and its size in CSS pixels.
 
@@ -57,7 +61,7 @@ def draw(drawings: Sequence[Drawing]) -> list[bytes]:
 
     Raises:
         MissingExtra: kaleido is not installed.
-        InputError: there is no browser, or a figure cannot be drawn.
+        NoPicture: there is no browser, it does not start, or a figure cannot be drawn.
     """
     try:
         import kaleido
@@ -65,7 +69,7 @@ def draw(drawings: Sequence[Drawing]) -> list[bytes]:
         raise missing_extra("a picture of a figure", "kaleido", "export") from None
     browser = _browser()
     if browser is None:
-        raise InputError(f"a picture of a figure cannot be drawn: {NO_BROWSER}")
+        raise NoPicture(f"a picture of a figure cannot be drawn: {NO_BROWSER}")
     page = kaleido.PageGenerator(mathjax=False)
     page.header += SAME_CHANCE + NO_MARGIN
     with tempfile.TemporaryDirectory(prefix="rlhfless-pictures-") as folder:
@@ -83,11 +87,11 @@ def draw(drawings: Sequence[Drawing]) -> list[bytes]:
                 orders, kopts={"path": browser, "page_generator": page, "timeout": DRAW_S}
             )
         except (RuntimeError, OSError, TimeoutError) as error:  # of the browser; those of figures are returned
-            raise InputError(f"a picture of a figure cannot be drawn with {browser} ({_reason(error)}); {NO_BROWSER}") from None
+            raise NoPicture(f"a picture of a figure cannot be drawn with {browser} ({_reason(error)}); {NO_BROWSER}") from None
         finally:
             log.setLevel(level)
         if failed:
-            raise InputError(f"a figure cannot be drawn ({_reason(failed[0])}); one that plotly shows in a notebook is needed")
+            raise NoPicture(f"a figure cannot be drawn ({_reason(failed[0])}); one that plotly shows in a notebook is needed")
         return [_finished(file.read_bytes(), one) for one, file in zip(drawings, files, strict=True)]
 
 
@@ -102,14 +106,16 @@ def _browser() -> str | None:
 
 
 def _reason(error: BaseException) -> str:
-    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    """All that an error says, in one line; that of a browser that does not start has several sentences as its arguments."""
+    said = error.args if all(isinstance(part, str) for part in error.args) else (str(error),)
+    return " ".join(" ".join(said).split()).rstrip(".") or type(error).__name__
 
 
 def _finished(data: bytes, drawing: Drawing) -> bytes:
     begins, finish = KINDS[drawing.kind]
     if not data.startswith(begins):  # the browser gives an empty picture where its memory does not suffice
         size = f"{drawing.width:,.0f} x {drawing.height:,.0f} pixels at {drawing.dpi:g} dpi"
-        raise InputError(f"a figure of {size} cannot be drawn; a smaller one is needed")
+        raise NoPicture(f"a figure of {size} cannot be drawn; a smaller one is needed")
     return finish(data, drawing)
 
 

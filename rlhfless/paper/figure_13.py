@@ -12,7 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.paper.comparison import WEIGHT, Outcome, compare, label_of, totals
+from rlhfless.paper.comparison import SCOPES, WEIGHT, Outcome, compare, label_of, totals
 from rlhfless.paper.draw import WIDE_LEGEND, bar_of, marker_of, spread, style_of
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
@@ -30,8 +30,7 @@ PAPER_PREFILL_SAVED, PAPER_SAMPLES = 0.66, 3
 SHOWN = ("static", "static-generation", "random", "rlhfuse", "rlhfless", "solver+replan", "oracle+replan")
 NAMES = {"bound": "bound: least time at any cost, least cost at any time"}
 COLUMNS = [
-    "panel", "policy", "step", "samples", "mean_tokens", "actors", "step_s", "step_gpu_s", "prefill_tokens", "generation_gpu_s",
-    "share",
+    "panel", "scope", "policy", "step", "samples", "mean_tokens", "actors", "prefill_tokens", "time_s", "gpu_s", "share",
 ]  # fmt: skip
 
 
@@ -60,37 +59,37 @@ def history_of(setting: Setting) -> History:
 
 
 def numbers(setting: Setting, sources: Sources) -> Numbers:
-    """``COLUMNS``; ``share`` is of the possible, in a whole step (``scaling``) or in generation alone (``prefill``)."""
+    """``COLUMNS``; ``panel`` is ``scaling`` (whole steps, and generation alone) or ``prefill`` (generation alone); ``share`` is
+    of the possible, of each step or of all."""
     history = history_of(setting)
     outcome = compare(history, setting.machine, "PPO", setting.policies, seed=setting.seed)
     mean = history.rollouts.groupby("step")["response_tokens"].mean()
-    steps = pd.concat([outcome.steps.assign(share=_shares(outcome)), _bound(outcome)], ignore_index=True)
-    drift = steps.assign(panel="scaling", mean_tokens=steps["step"].map(mean))
+    drift = pd.concat([_drift(outcome, scope) for scope in SCOPES], ignore_index=True)
+    drift = drift.assign(panel="scaling", mean_tokens=drift["step"].map(mean))
     return Numbers(pd.concat([drift, _prefill(setting)], ignore_index=True).reindex(columns=COLUMNS), outcome.planning)
 
 
-def _bound(outcome: Outcome) -> pd.DataFrame:
-    """Of every step the least time, at any cost, and the least GPU-seconds, at any time."""
-    rest, curves = outcome.rest, [curve_of(bound, points=2) for bound in outcome.simulation.bounds]
-    return pd.DataFrame(
+def _drift(outcome: Outcome, scope: str) -> pd.DataFrame:
+    """Every policy's steps with the share of what is possible in each, and of every step the bound: the least time, at any
+    cost, and the least GPU-seconds, at any time."""
+    rest_s, rest_gpu_s = (outcome.rest.seconds, outcome.learner_gpu_s) if scope == "step" else (0.0, 0.0)
+    curves = {
+        one.step: curve_of(bound) for one, bound in zip(outcome.simulation.logged, outcome.simulation.bounds, strict=True)
+    }
+    bound = pd.DataFrame(
         {
-            "policy": "bound", "step": [one.step for one in outcome.simulation.logged],
-            "step_s": [curve.shortest_s + rest.seconds for curve in curves],
-            "step_gpu_s": [curve.never_gpu_s + outcome.learner_gpu_s for curve in curves],
+            "policy": "bound", "step": list(curves), "time_s": [curve.shortest_s + rest_s for curve in curves.values()],
+            "gpu_s": [curve.never_gpu_s + rest_gpu_s for curve in curves.values()],
         }
     )  # fmt: skip
-
-
-def _shares(outcome: Outcome) -> list[float]:
-    """Of every row of the outcome's steps the share of what is possible in that step."""
-    rest, steps = outcome.rest, outcome.steps
-    value = steps["step_s"] ** WEIGHT * steps["step_gpu_s"] ** (1 - WEIGHT)
+    steps = outcome.steps[["policy", "step", "actors"]].assign(
+        time_s=outcome.steps[f"{scope}_s"], gpu_s=outcome.steps[f"{scope}_gpu_s"]
+    )
+    value = steps["time_s"] ** WEIGHT * steps["gpu_s"] ** (1 - WEIGHT)
     naive = value[steps["policy"] == "static"].set_axis(steps["step"][steps["policy"] == "static"])
-    least = {
-        one.step: possible([curve_of(bound)], WEIGHT, rest.seconds, outcome.learner_gpu_s).value
-        for one, bound in zip(outcome.simulation.logged, outcome.simulation.bounds, strict=True)
-    }
-    return [share_of_possible(own, naive[step], least[step]) for own, step in zip(value, steps["step"], strict=True)]
+    least = {step: possible([curve], WEIGHT, rest_s, rest_gpu_s).value for step, curve in curves.items()}
+    steps["share"] = [share_of_possible(own, naive[step], least[step]) for own, step in zip(value, steps["step"], strict=True)]
+    return pd.concat([steps, bound], ignore_index=True).assign(scope=scope)
 
 
 def _prefill(setting: Setting) -> pd.DataFrame:
@@ -108,17 +107,25 @@ def _prefill(setting: Setting) -> pd.DataFrame:
             own = outcome.steps[outcome.steps["policy"] == policy]
             rows.append(
                 {
-                    "panel": "prefill", "policy": policy, "samples": samples, "prefill_tokens": computed,
-                    "generation_gpu_s": float(own["generation_gpu_s"].sum()), "share": share[policy],
+                    "panel": "prefill", "scope": "generation", "policy": policy, "samples": samples,
+                    "prefill_tokens": computed, "time_s": float(own["generation_s"].sum()),
+                    "gpu_s": float(own["generation_gpu_s"].sum()), "share": share[policy],
                 }
             )  # fmt: skip
     return pd.DataFrame(rows)
 
 
-def scaling(found: Numbers, policy: str) -> pd.DataFrame:
+def scaling(found: Numbers, policy: str, scope: str = "step") -> pd.DataFrame:
     """The steps of a policy while lengths drift, shortest lengths first."""
-    part = found.table[(found.table["panel"] == "scaling") & (found.table["policy"] == policy)]
+    part = found.table[(found.table["panel"] == "scaling") & (found.table["scope"] == scope)]
+    part = part[part["policy"] == policy]
     return part.sort_values("mean_tokens", ignore_index=True)
+
+
+def shares(found: Numbers) -> str:
+    """In words: what of the possible each policy takes while lengths drift, in whole steps and in generation alone."""
+    said = (" and ".join(spread(scaling(found, p, scope)["share"], ".0%") for scope in SCOPES) for p in SHOWN[1:])
+    return ", ".join(f"{label_of(policy)} {both}" for policy, both in zip(SHOWN[1:], said, strict=True))
 
 
 def prefill_saved(found: Numbers) -> dict[int, float]:
@@ -131,7 +138,7 @@ def prefill_saved(found: Numbers) -> dict[int, float]:
 def prefill_cost_saved(found: Numbers) -> dict[int, float]:
     """The same of GPU-seconds of generation."""
     part = found.table[found.table["panel"] == "prefill"]
-    cost = part.pivot(index="samples", columns="policy", values="generation_gpu_s")
+    cost = part.pivot(index="samples", columns="policy", values="gpu_s")
     return {int(g): float(1 - row["dedup"] / row["static"]) for g, row in cost.iterrows()}
 
 
@@ -142,39 +149,48 @@ def prefill_share(found: Numbers) -> dict[int, float]:
 
 
 def plot(setting: Setting, found: Numbers) -> go.Figure:
-    """(a) in three rows on the left, (b) on the right."""
-    table = found.table
-    heads = ["(a) actors", "(b) prefill tokens, in thousands", "(a) time of a step (s)", "(b) GPU-seconds of generation",
-             "(a) GPU-seconds of a step"]  # fmt: skip
-    fig = make_subplots(
-        rows=3, cols=2, specs=[[{}, {}], [{}, {"rowspan": 2}], [{}, None]], subplot_titles=heads, vertical_spacing=0.1,
-        horizontal_spacing=0.09,
-    )  # fmt: skip
+    """(a) whole steps on the left, generation alone in the middle, the actors of both on the right; below them (b)."""
+    rows = {"time_s": "time (s)", "gpu_s": "GPU-seconds", "share": "share of the possible"}
+    heads = ["(a) whole steps", "(a) generation alone", "(a) actors", "", "", "(b) prefill tokens, in thousands", "", "",
+             "(b) GPU-seconds of generation"]  # fmt: skip
+    fig = make_subplots(rows=3, cols=3, subplot_titles=heads, vertical_spacing=0.09, horizontal_spacing=0.07)
     for policy in (*SHOWN, "bound"):
-        own, style = scaling(found, policy), style_of(policy)
-        for row, what in enumerate(("actors", "step_s", "step_gpu_s"), start=1):
-            if policy == "bound" and row == 1:
+        style = style_of(policy)
+        panels = [(scope, what, row, col) for col, scope in enumerate(SCOPES, 1) for row, what in enumerate(rows, 1)]
+        for scope, what, row, col in [*panels, ("step", "actors", 1, 3)]:
+            if (policy == "bound" and what in ("actors", "share")) or (policy == "static" and what == "share"):
                 continue
+            own = scaling(found, policy, scope)
             fig.add_scatter(
                 x=own["mean_tokens"], y=own[what].astype(float), mode="lines+markers", name=NAMES.get(policy, label_of(policy)),
-                legendgroup=policy, showlegend=row == 2, marker=marker_of(policy, 8),
-                line={"color": style.colour, "dash": "dash" if policy == "bound" else "solid", "width": 1.5}, row=row, col=1,
+                legendgroup=policy, showlegend=(row, col) == (1, 1), marker=marker_of(policy, 8),
+                line={"color": style.colour, "dash": "dash" if policy == "bound" else "solid", "width": 1.5}, row=row, col=col,
             )  # fmt: skip
-    fig.update_xaxes(title="mean response length of the step (tokens)", row=3, col=1)
-    fig.update_yaxes(dtick=1, rangemode="tozero", row=1, col=1)
-    prefill = table[table["panel"] == "prefill"]
+    for row, title in enumerate(rows.values(), start=1):
+        fig.update_yaxes(title=title, row=row, col=1)
+    for col in (1, 2):
+        fig.update_xaxes(title="mean response length (tokens)", row=3, col=col)
+        fig.update_yaxes(tickformat=".0%", row=3, col=col)
+    fig.update_yaxes(dtick=1, rangemode="tozero", row=1, col=3)
+    _add_prefill(fig, found)
+    note = f"GSM8K (length model); (a) PPO, all lengths grow {np.exp(setting.drift):.2f} times per epoch; (b) GRPO"
+    note += "<br>share: of each step, 0 % is naive static held through the step, 100 % the bound"
+    return styled(fig, TITLE, note, barmode="group", legend={**WIDE_LEGEND, "y": -0.1}, height=900, margin={"t": 120})
+
+
+def _add_prefill(fig: go.Figure, found: Numbers) -> None:
+    """Panel (b): prefill tokens and cost, with and without."""
+    prefill = found.table[found.table["panel"] == "prefill"]
     drawn = (("static", "every response prefills", bar_of(0, GREY)), ("dedup", "each prompt once", bar_of(1, ORANGE)))
     for policy, name, marker in drawn:
         own = prefill[prefill["policy"] == policy]
         x = [f"{int(g)}" for g in own["samples"]]
-        fig.add_bar(x=x, y=own["prefill_tokens"] / 1e3, name=name, legendgroup=policy + "b", marker=marker, row=1, col=2)
-        fig.add_bar(
-            x=x, y=own["generation_gpu_s"], name=name, legendgroup=policy + "b", showlegend=False, marker=marker, row=2, col=2
-        )
-    fig.update_xaxes(title="responses per prompt", type="category", row=2, col=2)
-    fig.update_xaxes(type="category", row=1, col=2)
-    note = f"GSM8K (length model); left: PPO, all lengths grow {np.exp(setting.drift):.2f} times per epoch; right: GRPO"
-    return styled(fig, TITLE, note, barmode="group", legend={**WIDE_LEGEND, "y": -0.12}, height=760, margin={"t": 100})
+        for row, y in ((2, own["prefill_tokens"] / 1e3), (3, own["gpu_s"])):
+            fig.add_bar(
+                x=x, y=y, name=f"(b) {name}", legendgroup=policy + "b", showlegend=row == 2, marker=marker, row=row, col=3
+            )
+    fig.update_xaxes(type="category", row=2, col=3)
+    fig.update_xaxes(title="responses per prompt", type="category", row=3, col=3)
 
 
 def caption(setting: Setting, found: Numbers) -> Caption:
@@ -189,8 +205,8 @@ def caption(setting: Setting, found: Numbers) -> Caption:
         f"While mean length goes from {first['mean_tokens']:.0f} to {last['mean_tokens']:.0f} tokens, the paper's rule goes "
         f"from {int(first['actors'])} to {int(last['actors'])} actors: its min-max scaling compares every count with the "
         "largest and the smallest of the same step, so it follows the shape of the lengths more than their size; ours takes "
-        f"{mine.min()} to {mine.max()}. Of what is possible in a step's time and cost the rule takes "
-        f"{spread(part['share'], '.0%')}, ours {spread(scaling(found, 'solver+replan')['share'], '.0%')}. Of the GPU-seconds "
+        f"{mine.min()} to {mine.max()}. Of what is possible in each step's time and cost the policies take, in whole steps and "
+        f"in generation alone: {shares(found)}. Of the GPU-seconds "
         f"of generation prefilling each prompt once saves {cost[max(cost)]:.1%} with {max(cost)} responses per "
         f"prompt, {prefill_share(found)[max(cost)]:.0%} of what is possible there: prompts of GSM8K are short.",
     )

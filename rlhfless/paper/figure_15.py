@@ -1,7 +1,7 @@
 """Figure 15: the paper's three parameters: the predictor's window, tau of the local cut, lambda of the scaling.
 
-Knows the published policy with other parameters, and as references the naive system, right-sizing and the bound; times and
-costs are of generation alone, which the parameters act on.
+Knows the published policy with other parameters, and as references the comparators of the other figures. The parameters act on
+generation, so what is said of them is of generation alone; whole steps stand beside it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.paper.comparison import Outcome, compare, label_of, totals
+from rlhfless.paper.comparison import SCOPES, Outcome, compare, label_of, totals
 from rlhfless.paper.draw import COLOURS, DASHES, SYMBOLS, WIDE_LEGEND, spread
 from rlhfless.paper.lengths import GPQA, GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
@@ -29,7 +29,14 @@ TITLE = "Figure 15: window, tau and lambda of RLHFless"
 PANELS = {"window": "EWMA window (epochs)", "tau": "tau, on 3 actors", "lambda": "lambda"}
 NAMES = {"window": "the window", "tau": "tau (3 actors)", "lambda": "lambda"}
 SAME = 0.01  # costs that differ by less count as the same
-REFERENCES = ("static", "random", "bound")
+COMPARED = ("static", "static-generation", "random", "rlhfuse", "solver+replan", "oracle")
+REFERENCES = (*COMPARED, "bound")
+SHORT = {
+    "static-generation": "naive, released", "random": "random", "rlhfuse": "RLHFuse", "rlhfless": "RLHFless",
+    "solver+replan": "ours", "oracle": "oracle",
+}  # fmt: skip
+SAID = {"step": "whole steps", "generation": "generation alone"}
+FIRST_COLOUR = {"window": 3, "tau": 0, "lambda": 0}
 PAPER_CHOICE = {"window": 1, "tau": 0.7, "lambda": 0.7}
 
 
@@ -57,93 +64,124 @@ def histories(setting: Setting, sources: Sources) -> list[tuple[History, str]]:
 
 
 def numbers(setting: Setting, sources: Sources) -> Numbers:
-    """``panel, data_set, basis, algorithm, policy, parameter, time_s, gpu_s, bound_gpu_s, share, moves``: sums over steps of
-    generation alone. ``policy`` is the paper's rule with this parameter, or one of ``REFERENCES``, which have none;
-    ``bound_gpu_s`` the least that any policy takes in that time, ``share`` of the possible, from the naive system on."""
+    """``panel, scope, data_set, basis, algorithm, policy, parameter, time_s, gpu_s, bound_gpu_s, share, moves``: sums over
+    whole steps and over generation alone. ``policy`` is the paper's rule with this parameter, or one of ``REFERENCES``, which
+    have none; ``bound_gpu_s`` the least that any policy takes in that time, ``share`` of the possible, from the naive system
+    on."""
     rows: list[dict[str, object]] = []
 
     def add(panel: str, outcome: Outcome, values: Mapping[str, float]) -> None:
         """Rows of the policies that ``values`` names; a reference's value is NaN."""
         moves, sums = outcome.steps.groupby("policy")["moves"].sum(), totals(outcome)
-        for name, own in sums[sums["scope"] == "generation"].set_index("policy").iterrows():
-            if name in values:
-                rows.append(
-                    {
-                        "panel": panel, "data_set": outcome.history.name, "basis": outcome.history.basis,
-                        "algorithm": outcome.algorithm, "policy": name if name in REFERENCES else "rlhfless",
-                        "parameter": values[str(name)], "time_s": own["time_s"], "gpu_s": own["gpu_s"],
-                        "bound_gpu_s": own["bound_gpu_s"], "share": own["share"], "moves": int(moves.get(name, 0)),
-                    }
-                )  # fmt: skip
+        for own in sums[sums["policy"].isin(list(values))].to_dict("records"):
+            name = own["policy"]
+            rows.append(
+                {
+                    "panel": panel, "scope": own["scope"], "data_set": outcome.history.name, "basis": outcome.history.basis,
+                    "algorithm": outcome.algorithm, "policy": name if name in REFERENCES else "rlhfless",
+                    "parameter": values[name], "time_s": own["time_s"], "gpu_s": own["gpu_s"],
+                    "bound_gpu_s": own["bound_gpu_s"], "share": own["share"], "moves": int(moves.get(name, 0)),
+                }
+            )  # fmt: skip
 
     shipped, references = sources.shipped(), dict.fromkeys(REFERENCES, float("nan"))
     for window in setting.windows:
+        chosen = window == PAPER_CHOICE["window"]
         outcome = compare(
-            shipped, setting.machine, "GRPO", ["static", "random", "rlhfless"], predictor=EwmaPredictor(window),
-            most_steps=setting.most_steps, seed=setting.seed,
+            shipped, setting.machine, "GRPO", [*(COMPARED if chosen else ("static",)), "rlhfless"],
+            predictor=EwmaPredictor(window), most_steps=setting.most_steps, seed=setting.seed,
         )  # fmt: skip
-        add("window", outcome, {"rlhfless": window, **(references if window == PAPER_CHOICE["window"] else {})})
+        add("window", outcome, {"rlhfless": window, **(references if chosen else {})})
     for history, algorithm in histories(setting, sources):
         taus = {f"tau {tau:g}": tau for tau in setting.taus}
         cuts = [FixedActors(setting.actors, tau, name) for name, tau in taus.items()]
         weights = {f"lambda {weight:g}": weight for weight in setting.lambdas}
         scales = [RLHFless(scale_weight=weight, name=name) for name, weight in weights.items()]
-        policies: list[str | SchedulingPolicy] = ["static", "random", *cuts, *scales]
+        policies: list[str | SchedulingPolicy] = [*COMPARED, *cuts, *scales]
         outcome = compare(history, setting.machine, algorithm, policies, seed=setting.seed)
         add("tau", outcome, taus | references)
         add("lambda", outcome, weights | references)
     return Numbers(pd.DataFrame(rows))
 
 
-def curves(found: Numbers, panel: str) -> dict[str, pd.DataFrame]:
+def curves(found: Numbers, panel: str, scope: str = "generation") -> dict[str, pd.DataFrame]:
     """Label of a history to its rows of a panel, by parameter."""
-    return _by_history(found.table[(found.table["panel"] == panel) & (found.table["policy"] == "rlhfless")])
+    return _by_history(found, panel, "rlhfless", scope)
 
 
-def reference(found: Numbers, panel: str, policy: str) -> dict[str, pd.Series]:
-    """Label of a history to the row of one of ``REFERENCES``."""
-    part = found.table[(found.table["panel"] == panel) & (found.table["policy"] == policy)]
-    return {label: own.iloc[0] for label, own in _by_history(part).items()}
+def reference(found: Numbers, panel: str, policy: str, scope: str = "generation") -> dict[str, pd.Series]:
+    """Label of a history to the row of one of ``REFERENCES``, or of the paper's rule with the paper's choice."""
+    rows = _by_history(found, panel, policy, scope)
+    if policy == "rlhfless":
+        rows = {label: own[own["parameter"] == PAPER_CHOICE[panel]] for label, own in rows.items()}
+    return {label: own.iloc[0] for label, own in rows.items()}
 
 
-def _by_history(part: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def _by_history(found: Numbers, panel: str, policy: str, scope: str) -> dict[str, pd.DataFrame]:
+    table = found.table
+    part = table[(table["panel"] == panel) & (table["policy"] == policy) & (table["scope"] == scope)]
     grouped = part.groupby(["algorithm", "data_set", "basis"], sort=False)
     return {f"{a}, {d} ({b})": own.sort_values("parameter", ignore_index=True) for (a, d, b), own in grouped}
 
 
 def plot(setting: Setting, found: Numbers) -> go.Figure:
-    """Time and cost, relative to the paper's choice of each parameter; below, the share of the possible and right-sizing's."""
+    """By parameter: time and cost relative to the paper's choice, and the share of the possible; below, that of all
+    comparators."""
+    below = [f"{SAID[scope]}: share of the possible" for scope in reversed(SCOPES)]
     fig = make_subplots(
-        rows=3, cols=3, shared_xaxes=True, column_titles=list(PANELS.values()), vertical_spacing=0.05, horizontal_spacing=0.06
-    )
-    colour = {"window": 3, "tau": 0, "lambda": 0}
-    for col, panel in enumerate(PANELS, start=1):
-        for i, (label, own) in enumerate(curves(found, panel).items(), start=colour[panel]):
+        rows=5, cols=6, specs=[[{"colspan": 2}, None] * 3] * 4 + [[{"colspan": 3}, None, None] * 2], vertical_spacing=0.06,
+        horizontal_spacing=0.06, subplot_titles=[*PANELS.values(), *[""] * 9, *below],
+    )  # fmt: skip
+    for place, panel in enumerate(PANELS):
+        col, alone = 2 * place + 1, curves(found, panel)
+        for i, label in enumerate(alone, start=FIRST_COLOUR[panel]):
+            own = alone[label]
             at = own[own["parameter"] == PAPER_CHOICE[panel]].iloc[0]
-            for row, y in enumerate((own["time_s"] / at["time_s"], own["gpu_s"] / at["gpu_s"], own["share"]), start=1):
+            shown = (own["time_s"] / at["time_s"], own["gpu_s"] / at["gpu_s"], own["share"])
+            for row, y in enumerate((*shown, curves(found, panel, "step")[label]["share"]), start=1):
                 fig.add_scatter(
                     x=own["parameter"], y=y, mode="lines+markers", name=label, legendgroup=label,
-                    showlegend=row == 1 and col in (1, 2), line={"color": COLOURS[i], "dash": DASHES[i]},
+                    showlegend=row == 1 and place < 2, line={"color": COLOURS[i], "dash": DASHES[i]},
                     marker={"symbol": SYMBOLS[i], "size": 8}, row=row, col=col,
                 )  # fmt: skip
-            share = float(reference(found, panel, "random")[label]["share"])
-            fig.add_scatter(
-                x=own["parameter"].iloc[[0, -1]], y=[share, share], mode="lines", name=f"{label}: {label_of('random')}",
-                legendgroup=label, showlegend=False, line={"color": COLOURS[i], "dash": "dot", "width": 1.5}, row=3, col=col,
-            )  # fmt: skip
-        fig.add_vline(x=PAPER_CHOICE[panel], line={"color": "#999999", "dash": "dot", "width": 1.5}, col=col)
-    fig.update_yaxes(title="time", row=1, col=1)
-    fig.update_yaxes(title="GPU-seconds", row=2, col=1)
-    fig.update_yaxes(title="share of the possible", tickformat=".0%", rangemode="tozero", row=3)
-    fig.update_yaxes(title="", row=3, col=2)
-    fig.update_yaxes(title="", row=3, col=3)
+            for row, scope in ((3, "generation"), (4, "step")):
+                share = float(reference(found, panel, "random", scope)[label]["share"])
+                fig.add_scatter(
+                    x=own["parameter"].iloc[[0, -1]], y=[share, share], mode="lines", name=f"{label}: {label_of('random')}",
+                    legendgroup=label, showlegend=False, line={"color": COLOURS[i], "dash": "dot", "width": 1.5},
+                    row=row, col=col,
+                )  # fmt: skip
+        for row in range(1, 5):
+            line = {"color": "#999999", "dash": "dot", "width": 1.5}
+            fig.add_vline(x=PAPER_CHOICE[panel], line=line, row=row, col=col)
+            fig.update_xaxes(showticklabels=row == 4, row=row, col=col)
+    for row, title in enumerate(("time", "GPU-seconds", "share, generation", "share, whole steps"), start=1):
+        fig.update_yaxes(title=title, row=row, col=1)
+    for row in (3, 4):
+        fig.update_yaxes(tickformat=".0%", rangemode="tozero", row=row)
     for row in (1, 2):
         fig.update_yaxes(range=[0.9, 1.1], row=row, col=1)  # windows hardly differ, and should look like it
-    note = (
-        "generation alone; rows 1 and 2 relative to the paper's choice (vertical line); row 3: 0 % is naive static, 100 % the "
+    _add_comparators(fig, found)
+    note = "time and GPU-seconds: generation alone, relative to the paper's choice (vertical line); share of the possible: "
+    note += (
+        "0 % is naive<br>static held through the step, 100 % the bound; thin dots: right-sized random; last row: the paper's "
     )
-    note += "bound,<br>thin dots: right-sized random"
-    return styled(fig, TITLE, note, legend={**WIDE_LEGEND, "y": -0.08}, height=800, margin={"t": 120})
+    note += "choices beside others"
+    return styled(fig, TITLE, note, legend={**WIDE_LEGEND, "y": -0.05}, height=1180, margin={"t": 130})
+
+
+def _add_comparators(fig: go.Figure, found: Numbers) -> None:
+    """The last row: policies side by side, one kind of marker per history."""
+    for col, scope in ((1, "generation"), (4, "step")):
+        for panel in ("window", "lambda"):
+            share = {policy: reference(found, panel, policy, scope) for policy in SHORT}
+            for i, label in enumerate(curves(found, panel), start=FIRST_COLOUR[panel]):
+                fig.add_scatter(
+                    x=list(SHORT.values()), y=[float(share[policy][label]["share"]) for policy in SHORT], mode="markers",
+                    name=label, legendgroup=label, showlegend=False,
+                    marker={"symbol": SYMBOLS[i], "size": 10, "color": COLOURS[i]}, row=5, col=col,
+                )  # fmt: skip
+        fig.update_yaxes(tickformat=".0%", row=5, col=col)
 
 
 def saved(own: pd.DataFrame, less: float, more: float) -> float:
@@ -184,6 +222,16 @@ def shares(found: Numbers, panel: str) -> str:
     return f"{spread(own, '.0%')} (right-sized random {spread(random, '.0%')})"
 
 
+def comparators(found: Numbers) -> str:
+    """In words: what of the possible each comparator takes, in generation alone and in whole steps, over all histories."""
+
+    def over(policy: str, scope: str) -> str:
+        rows = [one for panel in ("window", "lambda") for one in reference(found, panel, policy, scope).values()]
+        return spread(pd.Series([one["share"] for one in rows]), ".0%")
+
+    return ", ".join(f"{label_of(p)} {over(p, 'generation')} and {over(p, 'step')}" for p in SHORT)
+
+
 def window_spread(found: Numbers) -> float:
     """By how much the dearest window is dearer than the cheapest."""
     (own,) = curves(found, "window").values()
@@ -210,7 +258,7 @@ def caption(setting: Setting, found: Numbers) -> Caption:
         f"{said_of(more)}. {sides(more)} The number of actors is whole, so lambda moves in "
         "jumps, and neighbours share a plan. Of what is possible in generation alone, from 3 static actors on, the rule takes "
         + "; ".join(f"{shares(found, panel)} over all values of {name}" for panel, name in NAMES.items())
-        + ".",
+        + f". Beside it, with the paper's choices, in generation alone and in whole steps: {comparators(found)}.",
     )
 
 

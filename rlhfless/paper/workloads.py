@@ -6,7 +6,7 @@ never part of the project; where they are not there, the stated model takes thei
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from rlhfless.errors import InputError
 from rlhfless.latency.profile import data_folders
 from rlhfless.paper.lengths import GSM8K, LengthModel
 from rlhfless.trace import read_trace, validate
+from rlhfless.trace.storage import read_frame
 
 GSM8K_LOG = Path("grpo-gsm8k-lengths", "areal_s0_lengths.csv")
 MATH_LOG = Path("reasoning-eval-lengths", "response_lengths.csv")
@@ -25,6 +26,8 @@ STEP_LOGS = {  # data set: file, column of the mean length
     "instructions": (Path("rl-step-metrics", "rdan-grpo", "metrics_subset.csv"), "length/mean"),
 }
 """GRPO on MATH (Qwen3-0.6B-base, a prompt x 8 samples a step) and a variant of it on instructions (Qwen3-4B, 64 x 8)."""
+LOGS = {"GSM8K": GSM8K_LOG, "MATH-500": MATH_LOG, **{name: file for name, (file, _) in STEP_LOGS.items()}}
+"""All public logs, by data set."""
 SHIPPED = Path("traces", "arithmetic-grpo")
 
 
@@ -78,6 +81,39 @@ def about_logs(bases: Iterable[str]) -> str:
     return said if "log" in set(bases) else ""
 
 
+def read_log(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> pd.DataFrame:
+    """The columns of a log that are named, all of them finite numbers but the texts.
+
+    Raises:
+        TraceError: the file cannot be read.
+        InputError: a column is not there, or holds something else; or there is no row.
+    """
+    log = read_frame(path, texts)
+    missing = [column for column in (*numbers, *texts) if column not in log.columns]
+    if missing:
+        raise InputError(
+            f"{path}: has no column {', '.join(missing)} (it has {', '.join(log.columns)}); "
+            f"a log with {', '.join((*numbers, *texts))} is needed"
+        )
+    if log.empty:
+        raise InputError(f"{path}: has no rows; a log with some is needed")
+    read = log[list(numbers)].apply(pd.to_numeric, errors="coerce")
+    for column, values in read.items():
+        wrong = np.flatnonzero(~np.isfinite(values.to_numpy(dtype=float)))
+        if wrong.size:
+            given = log[column].iloc[wrong[0]]
+            raise InputError(f"{path}: row {wrong[0] + 1}, column {column!r} is {given}; a finite number is needed")
+    return read.join(log[list(texts)])
+
+
+def _visited(name: str, path: Path, rows: pd.DataFrame, response_limit: int) -> History:
+    """The history of a log that visits its prompts more than once."""
+    history = History(name, "log", validate("rollouts", rows, path), response_limit)
+    if not history.evaluated:
+        raise InputError(f"{path}: visits no prompts a second time, so nothing can be predicted; a log of two visits is needed")
+    return history
+
+
 @dataclass(frozen=True)
 class Sources:
     """The folder of public logs, or None where there is none."""
@@ -95,13 +131,29 @@ class Sources:
         """``folder``, or the one beside the checkout when None.
 
         Raises:
-            InputError: there is no such folder.
+            InputError: there is no such folder, or none of ``LOGS`` is in it.
         """
         if folder is None:
             return cls.beside()
-        if not Path(folder).is_dir():
-            raise InputError(f"{folder}: is no folder; give the folder that holds {GSM8K_LOG.parts[0]}")
-        return cls(Path(folder))
+        if not str(folder) or not Path(folder).is_dir():
+            raise InputError(f"{str(folder)!r} is no folder; give the folder that holds {GSM8K_LOG.parts[0]}")
+        own = cls(Path(folder))
+        if not own.found:
+            files = ", ".join(map(str, LOGS.values()))
+            raise InputError(f"{folder}: holds none of the public logs; give the folder that holds one of {files}")
+        return own
+
+    @property
+    def found(self) -> list[str]:
+        """The data sets of ``LOGS`` whose log is at hand."""
+        return [name for name, file in LOGS.items() if self._file(file)]
+
+    @property
+    def about(self) -> str:
+        """Where lengths come from, in a few words."""
+        if not self.found:
+            return "no public log is at hand, stated models take their place"
+        return f"public logs of {', '.join(self.found)} in {self.logs}, stated models for all others"
 
     def _file(self, name: Path) -> Path | None:
         path = None if self.logs is None else self.logs / name
@@ -113,11 +165,14 @@ class Sources:
 
         Args:
             samples: responses of each prompt, of the 8 that were logged.
+
+        Raises:
+            InputError, TraceError: the log is there and is no such log.
         """
         path = self._file(GSM8K_LOG)
         if path is None:
             return modelled(GSM8K, samples, responses=128 * samples)
-        log = pd.read_csv(path)
+        log = read_log(path, ["visit", "prompt_index", "rollout", "response_tokens", "hit_cap"])
         log = log[log["rollout"] < samples]
         rows = pd.DataFrame(
             {
@@ -125,29 +180,37 @@ class Sources:
                 "response_tokens": log["response_tokens"], "finish_reason": np.where(log["hit_cap"] == 1, "length", "stop"),
             }
         )  # fmt: skip
-        return History("GSM8K", "log", validate("rollouts", rows), 512)
+        return _visited("GSM8K", path, rows, 512)
 
     def mean_lengths(self) -> dict[str, pd.DataFrame]:
-        """Data set to ``step, mean_tokens`` of the public logs: GSM8K's 40 optimizer steps, and ``STEP_LOGS``."""
+        """Data set to ``step, mean_tokens`` of the public logs: GSM8K's 40 optimizer steps, and ``STEP_LOGS``.
+
+        Raises:
+            InputError, TraceError: a log is there and is no such log.
+        """
         found = {}
         path = self._file(GSM8K_LOG)
         if path is not None:
-            mean = pd.read_csv(path).groupby("step")["response_tokens"].mean()
+            mean = read_log(path, ["step", "response_tokens"]).groupby("step")["response_tokens"].mean()
             found["GSM8K"] = pd.DataFrame({"step": mean.index.astype(int), "mean_tokens": mean.to_numpy()})
         for name, (file, column) in STEP_LOGS.items():
             path = self._file(file)
             if path is not None:
-                tokens = pd.read_csv(path)[column].to_numpy(dtype=float)
+                tokens = read_log(path, [column])[column].to_numpy(dtype=float)
                 found[name] = pd.DataFrame({"step": np.arange(len(tokens)), "mean_tokens": tokens})
         return found
 
     def math500(self) -> History | None:
         """MATH-500 before and after 50 GRPO steps of a 1.5B reasoning model, one response a prompt, cap of 4,096 tokens: no
-        data set of the paper, but real lengths with a long tail; None without the log."""
+        data set of the paper, but real lengths with a long tail; None without the log.
+
+        Raises:
+            InputError, TraceError: the log is there and is no such log.
+        """
         path = self._file(MATH_LOG)
         if path is None:
             return None
-        log = pd.read_csv(path)
+        log = read_log(path, ["prompt_index", "response_tokens", "max_tokens", "hit_cap"], ["run", "benchmark"])
         log = log[(log["benchmark"] == "math500") & (log["max_tokens"] == 4096)]
         rows = pd.DataFrame(
             {
@@ -156,7 +219,7 @@ class Sources:
                 "finish_reason": np.where(log["hit_cap"] == 1, "length", "stop"),
             }
         )  # fmt: skip
-        return History("MATH-500", "log", validate("rollouts", rows), 4096)
+        return _visited("MATH-500", path, rows, 4096)
 
     @staticmethod
     def shipped() -> History:

@@ -18,6 +18,7 @@ from rlhfless.paper.findings import FINDINGS, findings
 from rlhfless.paper.index import FOOTER, LEAD, markdown, page
 from rlhfless.paper.parts import Numbers, PaperFigure
 from rlhfless.paper.workloads import Sources
+from rlhfless.pictures import NoPicture
 from rlhfless.plots import paper_style
 from rlhfless.report_page import Page, write_page
 from rlhfless.trace.storage import write_text
@@ -35,6 +36,7 @@ def write_figures(
     sources: Sources | None = None,
     on_figure: Callable[[PaperFigure[Any]], object] | None = None,
     pictures: Sequence[str] = (),
+    on_no_pictures: Callable[[str], object] | None = None,
 ) -> Path:
     """Make figures and write them; returns the index.
 
@@ -45,11 +47,12 @@ def write_figures(
         fast: smaller settings, for a first look. sources: where lengths come from; the folder beside the checkout when None.
         on_figure: called before each figure.
         pictures: ``png`` as on the page, ``pdf`` in the style of a paper (170 mm wide, no title, no background), or both; all
-            are drawn at the end, in one browser.
+            are drawn at the end, in one browser, when all else is written.
+        on_no_pictures: called with the reason where pictures cannot be drawn; without it that is an error.
 
     Raises:
-        InputError: a name is unknown, or the folder or a picture cannot be written.
-        MissingExtra: pictures need kaleido.
+        InputError: a name is unknown, or a file cannot be written.
+        NoPicture: pictures cannot be drawn. MissingExtra: they need kaleido. Pages, tables and the index are there.
     """
     figures, folder = chosen(names), Path(out)
     if folder.exists() and not folder.is_dir():
@@ -75,8 +78,15 @@ def write_figures(
     if table is not None:
         command = "rlhfless figures" + (" --fast" if fast else "") + " -o out/figures"
         write_text(folder / "README.md", markdown(table, stated, command))
-    save_all(drawn)
-    return write_page(folder / "index.html", page(figures, lines, table, stated, fast, pictures), InputError)
+    index = write_page(folder / "index.html", page(figures, lines, table, stated, fast), InputError)
+    try:
+        save_all(drawn)
+    except NoPicture as error:
+        if on_no_pictures is None:
+            raise
+        on_no_pictures(str(error))
+        return index
+    return write_page(index, page(figures, lines, table, stated, fast, pictures), InputError)
 
 
 def described(figure: PaperFigure[S], setting: S, numbers: Numbers) -> list[tuple[str, str]]:

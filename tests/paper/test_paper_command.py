@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from rlhfless.cli import main
 from rlhfless.paper import FIGURES, Sources, write_figures
 from rlhfless.paper.claims import CLAIMS
+from rlhfless.paper.workloads import GSM8K_LOG, MATH_LOG, STEP_LOGS
 
 QUICK = ("4a", "4b", "9")
 
@@ -31,6 +32,53 @@ def test_a_folder_of_logs_that_is_not_there_is_refused(tmp_path: Path) -> None:
     result = rlhfless("figures", "4a", "--logs", tmp_path / "none", "-o", tmp_path / "out")
     assert result.exit_code == 2
     assert "is no folder; give the folder that holds grpo-gsm8k-lengths" in result.output
+    assert "'' is no folder" in rlhfless("figures", "4a", "--logs", "", "-o", tmp_path / "out").output
+
+
+def test_a_folder_without_any_of_the_logs_is_refused(tmp_path: Path) -> None:
+    result = rlhfless("figures", "4a", "--logs", tmp_path, "-o", tmp_path / "out")
+    assert result.exit_code == 2
+    assert f"{tmp_path}: holds none of the public logs; give the folder that holds one of grpo-gsm8k-lengths" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_to_write_into_needs_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = rlhfless("figures", "4b", "--fast", "--no-png", "-o", "")
+    assert result.exit_code == 2
+    assert result.output == "rlhfless: -o is empty; name the folder to write figures into\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+GSM8K_HEAD = "step,visit,prompt_index,rollout,response_tokens,hit_cap"
+MATH_HEAD = "run,benchmark,prompt_index,response_tokens,max_tokens,hit_cap"
+
+
+@pytest.mark.parametrize(
+    ("log", "text", "said"),
+    [
+        (GSM8K_LOG, "a,b\n1,2\n", "has no column visit, prompt_index, rollout, response_tokens, hit_cap (it has a, b)"),
+        (GSM8K_LOG, f"{GSM8K_HEAD}\n", "has no rows"),
+        (GSM8K_LOG, f"{GSM8K_HEAD}\n0,0,0,0,5,0\n0,0,1,0,long,0\n", "row 2, column 'response_tokens' is long; a finite number"),
+        (GSM8K_LOG, f"{GSM8K_HEAD}\n0,0,0,0,inf,0\n", "row 1, column 'response_tokens' is inf; a finite number"),
+        (GSM8K_LOG, f"{GSM8K_HEAD}\n0,0,0,0,5,0\n0,0,1,0,-5,0\n", "row 2, column 'response_tokens' is -5"),
+        (GSM8K_LOG, f"{GSM8K_HEAD}\n0,0,0,0,5,0\n", "visits no prompts a second time"),
+        (GSM8K_LOG, f"{GSM8K_HEAD}\n0,0,0,9,5,0\n", "the log has no rows"),
+        (MATH_LOG, "", "cannot be read as csv"),
+        (MATH_LOG, f"{MATH_HEAD}\nbase,mgsm,0,5,4096,0\n", "the log has no rows"),
+        (STEP_LOGS["MATH"][0], "step,length\n1,2\n", "has no column avg_response_len (it has step, length)"),
+    ],
+)  # fmt: skip
+def test_a_log_that_is_none_is_one_sentence_with_its_name(tmp_path: Path, log: Path, text: str, said: str) -> None:
+    file = tmp_path / "logs" / log
+    file.parent.mkdir(parents=True)
+    file.write_text(text, encoding="utf-8")
+    figure = "4b" if log == STEP_LOGS["MATH"][0] else "4a"
+    result = rlhfless("figures", figure, "--fast", "--no-png", "--logs", tmp_path / "logs", "-o", tmp_path / "out")
+    assert result.exit_code == 2, result.output
+    refused = result.output.splitlines()[-1]
+    assert refused.startswith(f"rlhfless: {file}: ")
+    assert said in refused
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
@@ -42,10 +90,14 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
 
 def test_pages_tables_and_an_index_with_captions_are_written(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
-    logs.mkdir()
+    (logs / GSM8K_LOG).parent.mkdir(parents=True)
+    rows = [f"{visit},{visit},{prompt},{sample},{5 + prompt},0" for visit in (0, 1) for prompt in (0, 1) for sample in (0, 1)]
+    (logs / GSM8K_LOG).write_text("\n".join([GSM8K_HEAD, *rows]), encoding="utf-8")
     result = rlhfless("figures", *reversed(QUICK), "--fast", "--logs", logs, "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    assert result.output.splitlines()[:3] == [FIGURES[name].title for name in QUICK]
+    where, *titles = result.output.splitlines()[:4]
+    assert where == f"lengths: public logs of GSM8K in {logs}, stated models for all others"
+    assert titles == [FIGURES[name].title for name in QUICK]
     index = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     for name in QUICK:
         figure = FIGURES[name]
@@ -56,6 +108,37 @@ def test_pages_tables_and_an_index_with_captions_are_written(tmp_path: Path) -> 
     assert index.count("The paper prints") == len(QUICK)
     assert "http" not in index
     assert "Paper says, we find" not in index, "the table needs all figures"
+
+
+@pytest.fixture
+def broken_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A browser that is there and does not start."""
+    pytest.importorskip("kaleido")
+    program = tmp_path / "browser"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("BROWSER_PATH", str(program))
+    return program
+
+
+def test_a_browser_that_does_not_start_costs_the_pictures_alone(tmp_path: Path, broken_browser: Path) -> None:
+    result = rlhfless("figures", "4b", "--fast", "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    *_, why_not, wrote = result.output.splitlines()
+    assert why_not.startswith(f"no pictures: a picture of a figure cannot be drawn with {broken_browser} (")
+    assert not set("'\"") & set(why_not), "a sentence, no Python"
+    assert wrote == f"wrote {(tmp_path / 'out' / 'index.html').resolve()}"
+    assert ".png" not in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("asked", ["--png", "--pdf"])
+def test_pictures_that_were_asked_for_are_missed_when_all_else_is_there(
+    tmp_path: Path, broken_browser: Path, asked: str
+) -> None:
+    result = rlhfless("figures", "4b", "--fast", asked, "-o", tmp_path / "out")
+    assert result.exit_code == 2
+    assert f"rlhfless: a picture of a figure cannot be drawn with {broken_browser} (" in result.output
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"index.html", "figure_04b.html", "figure_04b.csv"}
 
 
 def same_tables(first: Path, second: Path) -> list[str]:

@@ -78,7 +78,7 @@ def test_what_is_out_of_reach_of_any_policy_is_decided_by_the_numbers() -> None:
 
 
 def test_tau_lambda_and_window_have_a_bound_and_a_share() -> None:
-    table = found("15").table
+    table = found("15").table.query("scope == 'generation'")
     for row, panel, choice in zip(FINDINGS["15"](found("15")), ("tau", "lambda", "window"), (0.5, 0.7, 1), strict=True):
         own = table[(table["panel"] == panel) & (table["policy"] == "rlhfless")]
         at = own[own["parameter"] == choice]
