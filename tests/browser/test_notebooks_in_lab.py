@@ -17,7 +17,7 @@ import pytest
 from figures import move_slider_to_its_other_end
 from lab import ROOT, Lab, card, pane, run_all, shown_request, wait_drawn, wait_text
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 PLOTLY = "application/vnd.plotly.v1+json"
 LIVE = ("01_one_step", "07_what_if")
 EXECUTED = sorted(

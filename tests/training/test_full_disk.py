@@ -29,7 +29,7 @@ def in_a_process_of_its_own(program: str) -> subprocess.CompletedProcess[str]:
     begin = "import resource\ndef fill_up():\n    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
     path = os.pathsep.join([str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
-        [sys.executable, "-c", begin + textwrap.dedent(program)], capture_output=True, text=True, check=False, timeout=240,
+        [sys.executable, "-c", begin + textwrap.dedent(program)], capture_output=True, text=True, check=False, timeout=900,
         env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
 

@@ -105,7 +105,7 @@ def test_a_killed_run_goes_on(tmp_path: Path, model: Path, charging: str) -> Non
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path}
     process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL, env=environment)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline and process.poll() is None:
         meta = out / "meta.json"
         if meta.is_file() and len(json.loads(meta.read_text())["steps"]) >= 2:
