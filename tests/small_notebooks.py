@@ -22,7 +22,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
         "GPUS": 8, "PROMPTS": 8, "POLICIES": ["random", "static", "rlhfless", "solver+replan"], "EXAMPLES": 3,
     },
     "04_cluster": {"PROMPTS": 4, "REST_S": 1.0, "STEPS": 2},
-    "05_training": {"STEPS": 2, "WATCHED_STEPS": 1, "PREPARE_ACTORS": 2},
+    "05_training": {"STEPS": 1, "WATCHED_STEPS": 1, "PREPARE_ACTORS": 2},
     "06_your_logs": {"STEPS": 2},
     "07_what_if": {"PROFILE": "h100-qwen2.5-3b-tp1", "STEP": 30, "GPUS": [2, 5], "TIME_WEIGHT": 0.25, "COMPARED_STEPS": 1},
     "08_paper/01_figures": {},

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_samples import config, variety
+from training_samples import config, started, variety
 
 from rlhfless.trace import read_trace
 from rlhfless.training.arithmetic import ArithmeticTask
@@ -48,11 +48,8 @@ class Life:
     """A process that runs, and what it says."""
 
     def __init__(self, out: Path, model: Path, algorithm: str, steps: int) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["rlhfless.training.loop"])
-        self.heard, theirs = context.Pipe(duplex=False)
-        self.process = context.Process(target=run, args=(str(out), str(model), algorithm, steps, theirs))
-        self.process.start()
+        self.heard, theirs = multiprocessing.Pipe(duplex=False)
+        self.process = started(run, str(out), str(model), algorithm, steps, theirs)
         theirs.close()
 
     def hears(self, count: int) -> list[float]:
