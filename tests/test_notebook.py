@@ -59,6 +59,7 @@ def test_a_missing_notebook_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "page.html").exists()
 
 
+@pytest.mark.full
 def test_cells_that_print_into_an_output_widget_do_not_stop_the_run(tmp_path: Path) -> None:
     """What the client answers to the widget must not use up the notice of the kernel's reply: without care for that it waits
     for ever after a few dozen such cells."""
