@@ -41,20 +41,26 @@ def execute(name: str, folder: Path, parameters: Mapping[str, Any]) -> Path:
     Returns:
         The executed copy.
     """
-    for needed in ("papermill", *filter(None, [NEEDS.get(name)])):
-        pytest.importorskip(needed, reason=f"{needed} is not installed")
-    import nbformat
-    from papermill.iorw import load_notebook_node
-    from papermill.parameterize import parameterize_notebook
-
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name], reason=f"{NEEDS[name]} is not installed")
     from rlhfless.notebook import run_notebook
 
     root = folder / "root"  # notebooks read ../data
     copy = root / "notebooks" / f"{name}.ipynb"
     copy.parent.mkdir(parents=True)
     (root / "data").symlink_to(ROOT / "data")
-    cells = load_notebook_node(str(ROOT / "notebooks" / f"{name}.ipynb"))
-    nbformat.write(parameterize_notebook(cells, dict(parameters)) if parameters else cells, copy)
+    write_copy(name, copy, parameters)
     executed = run_notebook(copy, folder / "page.html")
     shutil.rmtree(root)
     return executed
+
+
+def write_copy(name: str, copy: Path, parameters: Mapping[str, Any]) -> None:
+    """Write a copy of a shipped notebook that is not executed yet and has other values of its parameters."""
+    pytest.importorskip("papermill", reason="papermill is not installed (pip install 'rlhfless[dev]')")
+    import nbformat
+    from papermill.iorw import load_notebook_node
+    from papermill.parameterize import parameterize_notebook
+
+    cells = load_notebook_node(str(ROOT / "notebooks" / f"{name}.ipynb"))
+    nbformat.write(parameterize_notebook(cells, dict(parameters)) if parameters else cells, copy)
