@@ -99,7 +99,7 @@ def test_the_what_ifs_run_and_their_slider_plans(lab: Lab, page: Any, picture: C
     wait_text(page, "plane", "time weight 0,")
     wait_drawn(page, "timeline", shown_request(page, "plane"))
     assert card(page, "GPU-seconds") != before
-    assert page.locator(f"{pane('numbers')} td.better").count()  # compare, below
+    page.locator(f"{pane('numbers')} td.better").first.wait_for(state="attached")  # compare, below
     assert len(page.evaluate(DATA)) >= 6
     assert all(page.evaluate(DATA))
     assert page.errors == []
