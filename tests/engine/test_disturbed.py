@@ -83,7 +83,7 @@ def test_what_is_there_while_nothing_runs_is_no_matter():
 
 
 @given(st.data(), latencies(), admissions(), st.lists(st.integers(1, 60), max_size=5), st.integers(0, 50))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_it_does_what_a_plain_engine_does_that_loses_everything(data, latency, admission, ups, down):
     ups, down_s = [up * ODD_S for up in ups], down * ODD_S
     new = [replace(r, there_tokens=0, shares_prompt=False) for r in data.draw(requests(0, 6))]
@@ -108,7 +108,7 @@ def test_it_does_what_a_plain_engine_does_that_loses_everything(data, latency, a
 
 
 @given(st.data(), latencies(), admissions(), st.lists(st.integers(1, 60), max_size=5), st.integers(0, 50), st.integers(0, 50))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_longer_outages_never_end_sooner_and_any_is_worse_than_none(data, latency, admission, ups, less, more):
     less, more = sorted((less, more))
     admission = replace(admission, rule="reserve")
@@ -241,7 +241,7 @@ def test_half_a_prompt_is_no_kv_cache():
 
 
 @given(st.data(), latencies(), admissions())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_with_a_budget_that_nothing_reaches_it_is_the_plain_engine(data, latency, admission):
     """Arrivals, hops, cuts and all: the very script of the engine that it stands in for."""
     engine, plain = chunked(10**6, latency, admission), PlainEngine(latency, admission)
@@ -279,7 +279,7 @@ def test_with_a_budget_that_nothing_reaches_it_is_the_plain_engine(data, latency
 
 
 @given(st.data(), latencies(), admissions(), st.integers(1, 30))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_budgets_hold_and_every_token_is_computed_once(data, latency, admission, budget):
     engine = chunked(budget, latency, replace(admission, rule="reserve"))
     new = [replace(r, there_tokens=0, shares_prompt=False) for r in data.draw(requests(0, 6))]
@@ -294,7 +294,7 @@ def test_budgets_hold_and_every_token_is_computed_once(data, latency, admission,
 
 
 @given(latencies(), st.integers(1, 30), st.integers(1, 30))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_smaller_chunks_never_end_a_single_wave_sooner(latency, small, large):
     small, large = sorted((small, large))
     ends = []
