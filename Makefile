@@ -7,12 +7,11 @@ CLUSTER   := $(VENV)/.installed-cluster
 EXTRAS    := notebook,torch,dev
 WORKERS   ?= 2
 BESIDE    := -n $(WORKERS) --dist worksteal
-OF_PLOTLY := tests/plots tests/widgets tests/browser tests/test_magic.py tests/test_figure_files.py tests/test_report.py
 
 AS_ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root)
 JUPYTER   := $(abspath $(VENV))/share/jupyter$${JUPYTER_PATH:+:$$JUPYTER_PATH}
 
-.PHONY: help run lab dashboard cluster test test-full test-search test-plotly6 lint record picture prove-constraints clean
+.PHONY: help run lab dashboard cluster test test-full nightly test-search lint record picture prove-constraints clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -57,22 +56,25 @@ lint: $(INSTALLED)  ## ruff, mypy, import contracts
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports --no-cache
 
-test: lint $(CLUSTER)  ## set up, lint, types, tests, those of Ray and vLLM among them (minutes)
-	$(PY) -m pytest -m "not full and not alone" $(BESIDE) --durations=10
-	$(PY) -m pytest -m "not full and alone" --durations=10
+# Two calls of pytest: what runs side by side, then what nothing may run beside. They share a folder, for what is made once and
+# for what was skipped, which the second call sums up in its last lines.
+define PHASES
+	@run=$$(mktemp -d); trap 'rm -rf "$$run"' EXIT; export RLHFLESS_TEST_RUN="$$run"; set -ex; \
+	$(PY) -m pytest -m "$(1) and not alone" $(BESIDE) --durations=10 $(2); \
+	$(PY) -m pytest -m "$(1) and alone" --durations=10 $(2)
+endef
 
-test-full: $(CLUSTER)  ## the long tests
-	$(PY) -m pytest -m "full and not alone" $(BESIDE) --durations=10 --timeout=1800
-	$(PY) -m pytest -m "full and alone" --durations=10 --timeout=1800
+test: lint $(CLUSTER)  ## set up, lint, types, the tests of every change (within 8 minutes on two quiet cores)
+	$(call PHASES,not full and not nightly)
 
-test-plotly6: $(INSTALLED)  ## figures, their files, dashboards and reports with the older plotly, 6, from a folder of its own
-	@if ! $(PY) -m pip install --quiet --upgrade --no-deps --target out/plotly6 'plotly>=6,<7'; then \
-		echo "SKIPPED test-plotly6: plotly 6 cannot be fetched"; else \
-		PYTHONPATH=$(CURDIR)/out/plotly6 $(PY) -c 'import plotly; assert plotly.__version__.startswith("6."), plotly.__version__' && \
-		PYTHONPATH=$(CURDIR)/out/plotly6 $(PY) -m pytest $(OF_PLOTLY) -m "not full"; fi
+test-full: $(CLUSTER)  ## the long tests: Ray, vLLM, kills, a real browser, notebooks; CI runs these and `make test`
+	$(call PHASES,full,--timeout=1800)
+
+nightly: $(CLUSTER)  ## what CI leaves out: hundreds of kills, guided fuzzing, large searches (hours)
+	$(PY) -m pytest -m nightly --durations=10 --timeout=7200
 
 test-search: $(INSTALLED)  ## the property tests of `make test`, with examples that nobody has seen
-	$(PY) -m pytest -m "not full" --hypothesis-profile=search $$(grep -rl hypothesis tests --include='test_*.py')
+	$(PY) -m pytest -m "not full and not nightly" --hypothesis-profile=search $$(grep -rl hypothesis tests --include='test_*.py')
 
 record: $(INSTALLED)  ## train the shipped run anew and replace data/traces and data/models (minutes)
 	rm -rf out/arithmetic-grpo

@@ -1,11 +1,12 @@
 """Settings of all tests, and the notebooks' one run.
 
-Knows hypothesis, signals and which notebooks need what. Every run tries the same examples, so that a change is judged by what
-it changes; ``make test-search`` tries examples that nobody has seen, and an example that fails there goes into its test with
-``@example``.
+Knows hypothesis, signals and which tests may not run beside others. Every run tries the same examples, so that a change is
+judged by what it changes; ``make test-search`` tries examples that nobody has seen, and an example that fails there goes into
+its test with ``@example``.
 
-Two processes run the tests, but for those that are marked ``alone``, by the names of their files: real processes, a real clock
-(searches that stop at a time limit, too), a real browser, or what is left behind on the machine. Nothing may run beside these.
+Two processes run the tests. Nothing may run beside those that are marked ``alone``, by the names of their files: they compare
+times of a real clock, search until a time limit, start several actors that need both cores, or look for what is left behind on
+the machine. A test is of one of three tiers, each with a target in the Makefile: without a mark, ``full``, ``nightly``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from shared_run import made_once, shared_folder
+from skip_summary import pytest_sessionfinish  # noqa: F401 (a hook)
+from tiers import check_tier
 
 TESTS = Path(__file__).parent
 SEARCHES = (
@@ -27,8 +31,9 @@ SEARCHES = (
     "together_or_split", "variants",
 )  # fmt: skip
 ALONE = (
-    "browser/test_*.py",
-    "engine/test_vllm_*.py",
+    "engine/test_vllm_left_behind.py",
+    "engine/test_vllm_ray.py",
+    "engine/test_vllm_wall.py",
     "executor/test_folders.py",
     "executor/test_full_memory.py",
     "executor/test_interrupted_steps.py",
@@ -37,30 +42,14 @@ ALONE = (
     "executor/test_ray_*.py",
     "executor/test_wall*.py",
     *(f"solver/test_{name}.py" for name in SEARCHES),
-    "test_notebook.py",
-    "trace/importers/test_import_memory.py",
-    "trace/test_recorder.py",
-    "trace/test_trace_writer.py",
-    "training/test_full_disk.py",
-    "training/test_kills.py",
-    "training/test_learner_processes.py",
-    "training/test_left_behind.py",
-    "training/test_loop.py",
-    "training/test_odd_rewards.py",
-    "training/test_prewarmed.py",
     "training/test_ray_training.py",
-    "training/test_reward_processes.py",
-    "training/test_rewards.py",
-    "training/test_step_time.py",
     "training/test_vllm_training.py",
 )
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: two processes share two cores
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
-NEEDS = {"04_cluster": "ray", "06_your_logs": "tokenizers"}
 
-settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("same", derandomize=True, deadline=None, max_examples=40)
 settings.register_profile("search", deadline=None, print_blob=True)
 settings.load_profile("same")
 
@@ -71,28 +60,25 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(scope="session")
 def executed_notebook(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Executes a shipped notebook, once for all tests that look at it.
+    """Executes a shipped notebook with small parameters, once in a test run, whichever processes ask for it.
 
     Returns:
         Name (``08_paper/01_figures``) to the executed copy; the page that it wrote lies beside it as ``page.html``.
     """
-    made: dict[str, Path] = {}
+    from small_notebooks import SMALL, execute
 
-    def execute(name: str) -> Path:
-        if name in NEEDS:
-            pytest.importorskip(NEEDS[name], reason=f"{NEEDS[name]} is not installed")
-        if name not in made:
-            from rlhfless.notebook import run_notebook
+    folder = shared_folder(tmp_path_factory) / "executed"
 
-            made[name] = run_notebook(NOTEBOOKS / f"{name}.ipynb", tmp_path_factory.mktemp("executed") / "page.html")
-        return made[name]
+    def executed(name: str) -> Path:
+        return made_once(folder / name.replace("/", "_"), lambda place: execute(name, place, SMALL[name])) / "page.ipynb"
 
-    return execute
+    return executed
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what nothing may run beside."""
+    """Mark what nothing may run beside, and refuse a test of two tiers."""
     for item in items:
         name = item.path.relative_to(TESTS).as_posix()
         if any(fnmatch(name, pattern) for pattern in ALONE):
             item.add_marker(pytest.mark.alone)
+        check_tier(item)

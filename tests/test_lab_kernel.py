@@ -34,7 +34,7 @@ def recipe(target: str, *options: str) -> str:
         target,
         *options,
     ]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=600).stdout.strip()
 
 
 def decoy(folder: Path) -> Path:
@@ -60,11 +60,11 @@ def test_a_python3_of_somebody_else_does_not_get_in_between(target: str, tmp_pat
         "JUPYTER_PREFER_ENV_PATH": "0",
     }
     ask = [sys.executable, "-c", ASK]
-    without = subprocess.run(ask, env=env, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+    without = subprocess.run(ask, env=env, capture_output=True, text=True, check=True, timeout=600).stdout.split()
     assert without == [str(tmp_path / "named" / "kernels" / "python3"), "/bin/false"], "the decoy is one"
     script = f'{variable} "$0" -c "$1"'
     found = subprocess.run(
-        ["sh", "-c", script, sys.executable, ASK], env=env, capture_output=True, text=True, check=True, timeout=60
+        ["sh", "-c", script, sys.executable, ASK], env=env, capture_output=True, text=True, check=True, timeout=600
     )
     assert found.stdout.split() == [str(own), sys.executable]
 
@@ -85,6 +85,6 @@ def test_servers_listen_on_loopback_and_lab_serves_what_notebooks_link_to() -> N
 
 def test_a_dashboard_of_a_log_that_is_not_there_is_refused(tmp_path: Path) -> None:
     command = ["make", "--no-print-directory", "-o", f"{sys.prefix}/.installed", f"VENV={sys.prefix}", "dashboard"]
-    result = subprocess.run([*command, f"LOG={tmp_path / 'none'}"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    result = subprocess.run([*command, f"LOG={tmp_path / 'none'}"], cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert result.returncode == 2
     assert result.stdout == f"LOG is {tmp_path / 'none'}, but there is no such file or folder; give a trace folder or a table\n"

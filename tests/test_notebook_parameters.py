@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 papermill = pytest.importorskip("papermill", reason="papermill is not installed (pip install 'rlhfless[dev]')")
 from notebook_rules import NOTEBOOKS, cells_of, parameters_cell  # noqa: E402
+from small_notebooks import SMALL  # noqa: E402
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS.values(), ids=list(NOTEBOOKS))
@@ -22,18 +24,19 @@ def test_papermill_finds_the_parameters_with_their_values(path: Path) -> None:
         assert eval(parameter["default"]) == values[name]
 
 
+def test_tests_execute_notebooks_with_parameters_that_these_have() -> None:
+    assert set(SMALL) == set(NOTEBOOKS)
+    unknown = {name: set(small) - set(papermill.inspect_notebook(str(NOTEBOOKS[name]))) for name, small in SMALL.items()}
+    assert not any(unknown.values()), unknown
+
+
 @pytest.mark.full
-def test_other_parameters_make_another_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, page = NOTEBOOKS["07_what_if"], tmp_path / "page.html"
-    monkeypatch.setenv("RLHFLESS_PAGE", str(page))
-    parameters = {"PROFILE": "h100-qwen2.5-3b-tp1", "STEP": 30, "GPUS": [2, 5], "TIME_WEIGHT": 0.25, "COMPARED_STEPS": 1}
-    executed = tmp_path / "executed.ipynb"
-    papermill.execute_notebook(
-        str(path), str(executed), parameters=parameters, cwd=str(path.parent), kernel_name="python3", progress_bar=False
-    )
-    text = page.read_text("utf-8")
-    assert "Step 30 of arithmetic with profile h100-qwen2.5-3b-tp1, time weight 0.25." in text
-    assert "Step 30 with 5 GPUs" in text
-    assert "Over 1 steps" in text
+def test_other_parameters_make_another_page(executed_notebook: Callable[[str], Path]) -> None:
+    executed = executed_notebook("07_what_if")
+    small = SMALL["07_what_if"]
+    text = executed.with_suffix(".html").read_text("utf-8")
+    assert f"Step {small['STEP']} of arithmetic with profile {small['PROFILE']}, time weight {small['TIME_WEIGHT']}." in text
+    assert f"Step {small['STEP']} with {small['GPUS'][-1]} GPUs" in text
+    assert f"Over {small['COMPARED_STEPS']} steps" in text
     tags = [cell.metadata.get("tags", []) for cell in cells_of(executed)]
     assert tags.index(["injected-parameters"]) == tags.index(["parameters"]) + 1

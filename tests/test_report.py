@@ -12,6 +12,7 @@ import pytest
 
 from rlhfless.predict import EwmaPredictor
 from rlhfless.report import default_setting, report_html, write_report
+from rlhfless.report_executed import executed_section
 from rlhfless.report_page import Page
 from rlhfless.report_schedules import SHOWN, evenly, simulate_schedules
 from rlhfless.simulate import logged_steps
@@ -65,8 +66,15 @@ def test_numbers_are_those_of_the_trace(page):
     }  # fmt: skip
 
 
+def executed_part(second_ends_s: float = 4.0, **changed: Any) -> str:
+    """The part of the page that says what was executed."""
+    page = Page("", "")
+    executed_section(page, executed(second_ends_s, **changed))
+    return page.render("")
+
+
 def test_a_trace_that_is_edited_by_one_second_changes_the_report(page):
-    edited = report_html(executed(5.0))
+    edited = executed_part(5.0)
     assert cards(edited) == {
         "time, all steps": "5.0000 s", "GPU-seconds billed": "18.000", "of them idle": "6.0000 (33.3%)", "cost": "0.180 USD",
     }  # fmt: skip
@@ -77,9 +85,9 @@ def test_a_trace_that_is_edited_by_one_second_changes_the_report(page):
 def test_the_page_says_what_was_measured_and_what_is_modelled(page):
     assert "<b>Measured:</b> all times, on a device." in page
     assert "by latency profile l40s-qwen2.5-3b-tp2 (modelled from operator times measured on l40s" in page
-    modelled = report_html(executed(meta={"clock": "virtual", "charging": "profile", "profile": "mine", "engine": "simulated"}))
+    modelled = executed_part(meta={"clock": "virtual", "charging": "profile", "profile": "mine", "engine": "simulated"})
     assert "<b>Modelled:</b> all times, by latency profile mine on a virtual clock; no model was run." in modelled
-    assert "does not say which clock" in report_html(executed(meta={}))
+    assert "does not say which clock" in executed_part(meta={})
 
 
 def test_what_an_executed_run_could_have_saved_is_said_with_what_no_schedule_changes(page):

@@ -1,4 +1,4 @@
-"""What browser tests share: without a browser they are skipped in one line; pictures for people go to ``out/screenshots``."""
+"""What browser tests share: without a browser they are skipped; pictures for people go to ``out/screenshots``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ from log_samples import rollouts
 
 PICTURES = ROOT / "out" / "screenshots"
 WHY_NOT = missing()
-collect_ignore_glob = ["test_*.py"] if WHY_NOT else []
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say once that there are no browser tests, where there are none."""
-    if WHY_NOT:
-        terminalreporter.write_line(f"SKIPPED tests/browser: {WHY_NOT}")
+class Skipped(pytest.Module):
+    """A file of browser tests where there is no browser; it is not imported, as it may need what is missing, too."""
+
+    def collect(self) -> Any:
+        pytest.skip(WHY_NOT, allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module | None:
+    """Skip every file of this folder where there is no browser."""
+    return Skipped.from_parent(parent, path=module_path) if WHY_NOT else None
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 from figures import hover_text, illegible, markup_of_texts, plotly_data, point_at
 from lab import ROOT, Lab, notebook, pane, run_all, shown_request, wait_drawn, wait_text
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 EVIL = "<b>static</b><a href='javascript:window.hacked=1'>"
 COMPARE = f"""
 from rlhfless.simulate import simulate

@@ -12,7 +12,7 @@ import pytest
 from figures import hover_text, illegible, markup_of_texts, plotly_data, point_at
 from lab import LAPTOP, Lab, card, notebook, pane, run_all, shown_request, wait_drawn, wait_text
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 EXPLORE = """
 from rlhfless.widgets import explore
 shown = explore('hostile.jsonl', profile='cpu-tiny-qwen2', gpus=8, time_weight=1.0)

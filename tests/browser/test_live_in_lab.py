@@ -13,7 +13,7 @@ from lab import PATIENCE_S, Lab, notebook, pane, run_all, run_cell, wait_drawn, 
 
 from rlhfless.trace import read_trace
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 EXECUTOR = """
 from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.executor import Executor

@@ -2,6 +2,7 @@
 
 The first notebook and the what-ifs are run in JupyterLab itself, slider moves included. The others take minutes: they are
 opened with the outputs of the one run that ``tests/test_notebook.py`` looks at, too, and the page is compared with them.
+All of them have small parameters.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import nbformat
 import pytest
 from figures import move_slider_to_its_other_end
 from lab import ROOT, Lab, card, pane, run_all, shown_request, wait_drawn, wait_text
+from small_notebooks import SMALL, write_copy
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 PLOTLY = "application/vnd.plotly.v1+json"
 LIVE = ("01_one_step", "07_what_if")
 EXECUTED = sorted(
@@ -66,8 +68,9 @@ def test_what_a_notebook_said_and_drew_is_on_its_page(
 
 
 def test_the_first_notebook_runs_and_its_slider_plans(lab: Lab, page: Any, picture: Callable) -> None:
+    write_copy("01_one_step", lab.folder / "notebooks" / "01_one_step.ipynb", SMALL["01_one_step"])
     lab.open(page, "notebooks/01_one_step.ipynb")
-    run_all(page, 700)
+    run_all(page, 1500)
     page.wait_for_function(DRAWN, arg=7)
     assert all(page.evaluate(DATA))
     slider = page.locator(".widget-interact").get_by_role("slider")
@@ -84,8 +87,10 @@ def test_the_first_notebook_runs_and_its_slider_plans(lab: Lab, page: Any, pictu
 
 
 def test_the_what_ifs_run_and_their_slider_plans(lab: Lab, page: Any, picture: Callable) -> None:
+    small = {"GPUS": [4, 8], "COMPARED_STEPS": 2}
+    write_copy("07_what_if", lab.folder / "notebooks" / "07_what_if.ipynb", small)
     lab.open(page, "notebooks/07_what_if.ipynb")
-    run_all(page, 700)
+    run_all(page, 1500)
     for name in ("timeline", "plane", "responses"):
         wait_drawn(page, name, 1)
     before = card(page, "GPU-seconds")
@@ -94,7 +99,7 @@ def test_the_what_ifs_run_and_their_slider_plans(lab: Lab, page: Any, picture: C
     wait_text(page, "plane", "time weight 0,")
     wait_drawn(page, "timeline", shown_request(page, "plane"))
     assert card(page, "GPU-seconds") != before
-    assert page.locator(f"{pane('numbers')} td.better").count()  # compare, below
+    page.locator(f"{pane('numbers')} td.better").first.wait_for(state="attached")  # compare, below
     assert len(page.evaluate(DATA)) >= 6
     assert all(page.evaluate(DATA))
     assert page.errors == []

@@ -14,7 +14,7 @@ from log_samples import HOSTILE, rollouts
 
 from rlhfless.cli import main
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 QUICK = "trl"  # opened with every change, and with the older plotly
 GSM8K = ROOT.parent / "shared" / "data" / "grpo-gsm8k-lengths" / "areal_s0_lengths.csv"
 TRL = ROOT / "tests" / "trace" / "importers" / "golden" / "trl"

@@ -319,7 +319,7 @@ def test_output_that_is_there_already(log, tmp_path):
 
 def test_a_real_process_ends_the_same_way(log, tmp_path):
     command = [sys.executable, "-m", "rlhfless", "simulate", str(log), *ON, "--policies", "greedy", "-o", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
     assert "policy 'greedy' is unknown" in done.stderr

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_simulated import LIMIT, ODD_S, PlainEngine, admissions, assert_same_completions, latencies, requests
 
+from rlhfless.engine import disturbed
 from rlhfless.engine.disturbed import DisturbedEngines, InterruptedEngine
 from rlhfless.engine.protocol import Engine, Progress, Request
 from rlhfless.engine.simulated import SimulatedEngine
@@ -82,7 +83,7 @@ def test_what_is_there_while_nothing_runs_is_no_matter():
 
 
 @given(st.data(), latencies(), admissions(), st.lists(st.integers(1, 60), max_size=5), st.integers(0, 50))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_it_does_what_a_plain_engine_does_that_loses_everything(data, latency, admission, ups, down):
     ups, down_s = [up * ODD_S for up in ups], down * ODD_S
     new = [replace(r, there_tokens=0, shares_prompt=False) for r in data.draw(requests(0, 6))]
@@ -107,7 +108,7 @@ def test_it_does_what_a_plain_engine_does_that_loses_everything(data, latency, a
 
 
 @given(st.data(), latencies(), admissions(), st.lists(st.integers(1, 60), max_size=5), st.integers(0, 50), st.integers(0, 50))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_longer_outages_never_end_sooner_and_any_is_worse_than_none(data, latency, admission, ups, less, more):
     less, more = sorted((less, more))
     admission = replace(admission, rule="reserve")
@@ -123,10 +124,11 @@ def test_longer_outages_never_end_sooner_and_any_is_worse_than_none(data, latenc
         assert ends[1][response] <= ends[2][response] + 1e-9
 
 
-def test_outages_that_let_no_iteration_end_are_refused():
+def test_outages_that_let_no_iteration_end_are_refused(monkeypatch):
+    monkeypatch.setattr(disturbed, "MOST_IN_VAIN", 100)
     engine = DisturbedEngines(Effects(outages=Outages(1e12, 0.1)))(SECOND, ROOM, 0.0)
     engine.add([Request(0, 0, 20, target_tokens=5)])
-    with pytest.raises(PlanningError, match="went down 10001 times without finishing an iteration in between"):
+    with pytest.raises(PlanningError, match="went down 101 times without finishing an iteration in between"):
         engine.advance(math.inf)
 
 
@@ -239,7 +241,7 @@ def test_half_a_prompt_is_no_kv_cache():
 
 
 @given(st.data(), latencies(), admissions())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_with_a_budget_that_nothing_reaches_it_is_the_plain_engine(data, latency, admission):
     """Arrivals, hops, cuts and all: the very script of the engine that it stands in for."""
     engine, plain = chunked(10**6, latency, admission), PlainEngine(latency, admission)
@@ -277,7 +279,7 @@ def test_with_a_budget_that_nothing_reaches_it_is_the_plain_engine(data, latency
 
 
 @given(st.data(), latencies(), admissions(), st.integers(1, 30))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_budgets_hold_and_every_token_is_computed_once(data, latency, admission, budget):
     engine = chunked(budget, latency, replace(admission, rule="reserve"))
     new = [replace(r, there_tokens=0, shares_prompt=False) for r in data.draw(requests(0, 6))]
@@ -292,7 +294,7 @@ def test_budgets_hold_and_every_token_is_computed_once(data, latency, admission,
 
 
 @given(latencies(), st.integers(1, 30), st.integers(1, 30))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_smaller_chunks_never_end_a_single_wave_sooner(latency, small, large):
     small, large = sorted((small, large))
     ends = []

@@ -163,6 +163,7 @@ def test_every_part_runs_and_is_written(tmp_path):
     assert again["replay"] == parts["replay"], "the other parts are kept"
 
 
+@pytest.mark.full
 def test_training_steps_run_with_these_packages_alone(tmp_path):
     out = tmp_path / "training.json"
     done = started("-c", ALONE.replace("gpu_engine.py", "gpu_training.py"), "--device", "cpu", "--tiny", "-o", str(out))

@@ -242,7 +242,7 @@ def assert_tiled(spans: Sequence[EngineSpan], idle_until: Sequence[float] = ()) 
 
 
 @given(st.data(), latencies(), admissions())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_random_scripts_of_arrivals_hops_and_cuts(data, latency, admission):
     """Whatever is added, cut, moved elsewhere and back: state and record are those of the plain engine at every stop."""
     engine, plain = SimulatedEngine(latency, admission), PlainEngine(latency, admission)
@@ -307,7 +307,7 @@ def test_random_scripts_of_arrivals_hops_and_cuts(data, latency, admission):
 
 
 @given(st.data(), latencies(), admissions())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_undisturbed_it_is_the_timeline_of_evaluate(data, latency, admission):
     """With prefixes that were received and prompts that are shared, as ``evaluate`` counts them."""
     received, shares = data.draw(st.tuples(st.integers(0, 12), st.integers(0, 5))), data.draw(st.booleans())
@@ -333,7 +333,7 @@ def test_undisturbed_it_is_the_timeline_of_evaluate(data, latency, admission):
 
 
 @given(st.data(), latencies(), admissions())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_many_hops_are_one_long_way(data, latency, admission):
     new = data.draw(requests(0, 8, 0.0))
     hop_s = data.draw(st.sampled_from([1.0, 7.3, 31.0])) * 1e-3
@@ -360,7 +360,7 @@ def facts(engine: SimulatedEngine) -> tuple[object, ...]:
 
 
 @given(st.data(), latencies(), admissions(), st.integers(1, 4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_peek_commits_nothing_and_no_completion_comes_before_it(data, latency, admission, completions):
     engine = SimulatedEngine(latency, admission)
     new = data.draw(requests(0, 8, 0.0))
@@ -384,7 +384,7 @@ def test_peek_commits_nothing_and_no_completion_comes_before_it(data, latency, a
 
 
 @given(st.data(), latencies(), admissions())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_peek_knows_the_completions_that_arrivals_have_a_part_in(data, latency, admission):
     """Unless they share prompts: what they compute then depends on who has joined."""
     new = [replace(r, shares_prompt=False) for r in data.draw(requests(0, 8, 0.0))]
@@ -401,7 +401,7 @@ def test_peek_knows_the_completions_that_arrivals_have_a_part_in(data, latency, 
 
 
 @given(st.data(), latencies(), admissions())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_looking_ahead_changes_nothing(data, latency, admission):
     """An engine that was asked what comes next at every stop goes the same way, to the bit, as one that was not."""
     asked, other = SimulatedEngine(latency, admission), SimulatedEngine(latency, admission)

@@ -80,10 +80,10 @@ def test_logits_of_a_row_are_the_same_bits_in_every_batch(model):
 
     with one_thread(model.device):
         expected = logits(range(64))
-        for size in [*range(1, 18), 23, 31, 32, 33, 48, 63]:
+        for size in [*range(1, 18), 31, 33, 63]:
             chosen = rng.permutation(64)[:size]
             assert torch.equal(logits(chosen), expected[chosen]), size
-        for width in range(BLOCK, 513, BLOCK):
+        for width in (BLOCK, 4 * BLOCK, 512):
             assert torch.equal(logits([3, 4, 5], width), expected[3:6]), width
 
 
@@ -137,7 +137,7 @@ def run(engines, queues):
     return {c.response: (c.token_ids.tolist(), c.logprobs.tolist()) for c in done}
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_tokens_depend_on_weights_prompt_and_seed_only(model, requests, expected, data):
     """Any assignment and order, any admission, any cut, KV moved or recomputed: the same ids and log-probabilities."""

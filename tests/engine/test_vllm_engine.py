@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from vllm_samples import (
     GREEDY,
     LATENCY,
     LIMIT,
+    LONGEST,
     ROOMY,
     VOCABULARY,
     by_response,
@@ -24,7 +25,6 @@ from vllm_samples import (
     needs_vllm,
     requests,
     torch_engine,
-    vllm_process,
 )
 
 from rlhfless.engine.protocol import Completion, EngineSpan, Request
@@ -34,19 +34,9 @@ from rlhfless.engine.vllm_weights import write_weights
 from rlhfless.errors import InputError
 from solver.admission import Admission
 
-pytestmark = [needs_vllm, pytest.mark.full]
+pytestmark = needs_vllm
 Call = Callable[..., Any]
 Outcome = tuple[dict[int, Completion], list[EngineSpan]]
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("weights")
-
-
-@pytest.fixture(scope="module")
-def call(root: Path) -> Iterator[Call]:
-    yield from vllm_process(root)
 
 
 def by_torch(wanted: Sequence[Request], seed: int = 3) -> dict[int, Completion]:
@@ -176,9 +166,9 @@ def other_settings(folder: Path) -> None:
 # --- what it decodes --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def first(root: Path) -> Path:
-    return root / "weights-0"
+@pytest.fixture
+def first(vllm_weights: Path) -> Path:
+    return vllm_weights / "weights-0"
 
 
 def test_greedy_tokens_are_those_of_the_torch_engine(call: Call, first: Path) -> None:
@@ -190,6 +180,7 @@ def test_greedy_tokens_are_those_of_the_torch_engine(call: Call, first: Path) ->
     assert all(s.batch_mean <= s.slots == ROOMY.max_batch for s in spans)
 
 
+@pytest.mark.full
 def test_a_response_ends_at_the_tokenizers_end_of_text_only(call: Call, first: Path) -> None:
     """Though the model has other ids that end a text, such as those of a chat's turns."""
     wanted = [replace(r, limit_tokens=12) for r in requests(6)]
@@ -199,6 +190,7 @@ def test_a_response_ends_at_the_tokenizers_end_of_text_only(call: Call, first: P
     assert_same(call(decode_with_other_ends, first, wanted, ends), expected)
 
 
+@pytest.mark.full
 def test_prompts_have_ids_that_the_model_knows(call: Call, first: Path) -> None:
     one = replace(requests(1)[0], prompt_tokens=2, prompt_ids=np.array([2, VOCABULARY - 1]), limit_tokens=3)
     assert_same(call(decode, first, 0, [one], GREEDY)[0], by_torch([one]))
@@ -208,6 +200,7 @@ def test_prompts_have_ids_that_the_model_knows(call: Call, first: Path) -> None:
         call(decode, first, 0, [replace(one, prompt_ids=np.array([2, VOCABULARY]))], GREEDY)
 
 
+@pytest.mark.full
 def test_cut_responses_go_on_where_they_were(call: Call, first: Path) -> None:
     wanted = requests(5)
     (found, spans), cuts = call(decode_in_pieces, first, wanted, 9)
@@ -216,6 +209,7 @@ def test_cut_responses_go_on_where_they_were(call: Call, first: Path) -> None:
     assert sum(s.tokens for s in spans if s.phase == "decode") == sum(c.response_tokens for c in found.values())
 
 
+@pytest.mark.full
 def test_a_kv_state_that_is_handed_over_is_not_computed_again(call: Call, first: Path) -> None:
     """Whole blocks of 32 tokens go from engine to engine, what is left of a context is computed, tokens are what they were."""
     wanted = requests(8)
@@ -232,6 +226,7 @@ def test_a_kv_state_that_is_handed_over_is_not_computed_again(call: Call, first:
     assert np.abs(other[0].logprobs - found[0].logprobs).max() > 1e-2, "states of others change nothing"
 
 
+@pytest.mark.full
 def test_what_the_prefix_cache_holds_is_not_computed_again(call: Call, first: Path) -> None:
     """Blocks of 32 tokens; whoever comes back finds the full ones of its context."""
     long = replace(requests(1)[0], prompt_ids=np.arange(70, dtype=np.int64) % 28 + 2, prompt_tokens=70, target_tokens=30)
@@ -240,6 +235,7 @@ def test_what_the_prefix_cache_holds_is_not_computed_again(call: Call, first: Pa
     assert found[0].prefill_tokens_computed == 70 + (80 - 64) + (90 - 64)
 
 
+@pytest.mark.full
 def test_forced_lengths_are_kept_and_the_end_is_never_drawn(call: Call, first: Path) -> None:
     rng = np.random.default_rng(2)
     wanted = [replace(r, target_tokens=int(rng.integers(1, LIMIT + 1)), target_finish="stop") for r in requests(12)]
@@ -250,8 +246,12 @@ def test_forced_lengths_are_kept_and_the_end_is_never_drawn(call: Call, first: P
     assert {i: c.response_tokens for i, c in again.items()} == {r.response: r.target_tokens for r in wanted}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sampling", [Sampling(temperature=1.5), Sampling(temperature=0.7, top_k=5)])
 def test_logprobs_are_those_that_tokens_were_drawn_with(call: Call, first: Path, sampling: Sampling) -> None:
+    """Though an iteration takes fewer prompt tokens than the batch has: a prompt waits whole, as a random stream could not be
+    wound back after a part of it."""
+    assert sum(r.prompt_tokens for r in requests(ROOMY.max_batch)) > LONGEST
     found, _ = call(decode, first, 0, requests(8), sampling)
     model = model_of(3)
     for request in requests(8):
@@ -265,6 +265,7 @@ def test_logprobs_are_those_that_tokens_were_drawn_with(call: Call, first: Path,
         np.testing.assert_allclose(one.logprobs, logprobs.gather(1, ids[0, request.prompt_tokens :, None])[:, 0], atol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("generated", [0, 3])
 def test_tokens_are_drawn_from_the_models_distribution(call: Call, first: Path, generated: int) -> None:
     """First tokens of many responses, from their beginning or from where each was cut: Pearson's statistic, which exceeds this
@@ -292,12 +293,14 @@ def test_tokens_are_drawn_from_the_models_distribution(call: Call, first: Path, 
     assert statistic < freedom + 4.27 * math.sqrt(2 * freedom) + 12
 
 
+@pytest.mark.full
 def test_the_same_seed_draws_the_same_tokens(call: Call, first: Path) -> None:
     (once, _), (again, _) = (call(decode, first, 0, requests(8), Sampling(temperature=1.0)) for _ in range(2))
     assert {i: c.token_ids.tolist() for i, c in once.items()} == {i: c.token_ids.tolist() for i, c in again.items()}
     assert once[0].token_ids.tolist() != once[1].token_ids.tolist()  # which have the same prompt
 
 
+@pytest.mark.full
 def test_whoever_is_evicted_goes_on_later(call: Call, first: Path) -> None:
     wanted = requests(8)
     found, spans = call(decode, first, 0, wanted, GREEDY, Admission(6, 300, "preempt"))
@@ -309,6 +312,7 @@ def test_whoever_is_evicted_goes_on_later(call: Call, first: Path) -> None:
 # --- its weights ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_new_weights_are_taken_over_without_a_new_start(call: Call, first: Path, tmp_path: Path) -> None:
     wanted = requests(6)
     newer = write_weights(model_of(4), tmp_path, 7)
@@ -320,6 +324,7 @@ def test_new_weights_are_taken_over_without_a_new_start(call: Call, first: Path,
     assert_same(back, before)
 
 
+@pytest.mark.full
 def test_other_weights_than_the_steps_are_refused(call: Call, first: Path, tmp_path: Path) -> None:
     newer = write_weights(model_of(4), tmp_path, 7)
     with pytest.raises(InputError, match="holds weights 7, but the step is decoded with weights 8"):
@@ -331,6 +336,7 @@ def test_other_weights_than_the_steps_are_refused(call: Call, first: Path, tmp_p
     assert_same(call(decode, first, 0, requests(2), GREEDY)[0], by_torch(requests(2)))
 
 
+@pytest.mark.full
 def test_one_process_holds_one_replica(call: Call, first: Path) -> None:
     with pytest.raises(VllmError, match="another process is needed for"):
         call(other_settings, first)

@@ -19,7 +19,6 @@ from torch_wall_samples import until
 from vllm_samples import (
     AHEAD,
     LATENCY,
-    LONGEST,
     Shuffle,
     assert_handed_over,
     factory_of,
@@ -31,7 +30,6 @@ from vllm_samples import (
 )
 
 from rlhfless.engine import vllm_adapter
-from rlhfless.engine.sampling import Sampling
 from rlhfless.engine.vllm_weights import write_weights
 from rlhfless.errors import InputError
 from rlhfless.executor import ActorError, Executor, Faults, Lifecycle, ProcessPool, StepRecord, run_step
@@ -41,7 +39,7 @@ from solver import Cluster, Plan, PlanningError
 from solver.plan import ActorPlan
 from solver.rules import ActorView, Decision, RuntimeRule, StepState, Trigger
 
-pytestmark = [needs_vllm, pytest.mark.full]
+pytestmark = needs_vllm
 COUNT = 16
 TWO = Cluster(1, 2, 1)
 
@@ -78,6 +76,7 @@ def assert_sound(record: StepRecord, phases: Sequence[str]) -> None:
         assert all(s["end_s"] <= t["start_s"] + 1e-9 for s, t in itertools.pairwise(own))
 
 
+@pytest.mark.full
 def test_a_run_of_steps(tmp_path: Path) -> None:
     """One start; moves change no greedy token; the next step has the next weights; at the end nothing is left."""
     wanted = requests(COUNT)
@@ -105,6 +104,7 @@ def test_a_run_of_steps(tmp_path: Path) -> None:
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.nightly
 def test_vllm_runs_before_the_step_of_an_actor_that_is_started_ahead(tmp_path: Path) -> None:
     """It starts with the last step's weights and decodes with the step's. Its start is charged once: before the step, and in it
     as far as it is not over then."""
@@ -130,6 +130,7 @@ def test_vllm_runs_before_the_step_of_an_actor_that_is_started_ahead(tmp_path: P
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.nightly
 def test_an_actor_that_cannot_be_started_ahead_is_started_in_its_step(tmp_path: Path) -> None:
     """The weights that it would start with are gone, which says nothing of the step's."""
     wanted, plan = requests(4), plan_of([range(4)])
@@ -141,21 +142,14 @@ def test_an_actor_that_cannot_be_started_ahead_is_started_in_its_step(tmp_path: 
     assert [e["name"] == "lost" or "lost" in str(e["detail"]) for e in learned.events].count(True) == 1, (
         "in the step, or before it"
     )
-    gone = factory_of(folder.with_name("gone"), 0)
+
+
+@pytest.mark.full
+def test_a_start_ahead_of_a_step_without_weights_is_no_reason_to_give_up(tmp_path: Path) -> None:
+    gone = factory_of(tmp_path / "gone", 0)
     with pytest.raises(RuntimeError, match=r"could not be started ahead of its step: InputError: .*holds no weights") as error:
         Worker(multiprocessing.Pipe()[0], queue.SimpleQueue(), "cpu", gone.side).start_ahead(gone, LATENCY)
     assert not failed(error.value).hopeless, "another process may start"
-
-
-def test_more_prompt_tokens_than_an_iteration_takes_are_computed_prompt_by_prompt(tmp_path: Path) -> None:
-    """With random streams, which a prompt in parts would have to wind back."""
-    engines = factory_of(write_weights(model_of(3), tmp_path, 0), 0, Sampling())
-    few = replace(engines, options={"max_num_batched_tokens": LONGEST})
-    wanted = requests(6)
-    assert sum(r.prompt_tokens for r in wanted) > LONGEST
-    with ProcessPool(["cpu"], faults=Faults(restarts=0)) as pool:
-        record = pool.run_step(plan_of([range(6)]), wanted, few, LATENCY, TWO)
-    assert len(record.completions) == 6
 
 
 @dataclass
@@ -175,6 +169,7 @@ class Kill:
         return []
 
 
+@pytest.mark.full
 def test_actors_that_die_or_cannot_start(tmp_path: Path) -> None:
     """Another process goes on where one died; what never works is said."""
     folder = write_weights(model_of(3), tmp_path, 0)
@@ -192,6 +187,7 @@ def test_actors_that_die_or_cannot_start(tmp_path: Path) -> None:
         assert not multiprocessing.active_children()
 
 
+@pytest.mark.full
 def test_what_cannot_run_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engines = factory_of(write_weights(model_of(3), tmp_path, 0), 0)
     plan = plan_of([range(4)])
@@ -205,6 +201,7 @@ def test_what_cannot_run_starts_no_process(tmp_path: Path, monkeypatch: pytest.M
         assert repr(pool) == "ProcessPool: 0 idle of 0 processes on cpu"
 
 
+@pytest.mark.full
 def test_vllm_never_runs_in_the_process_that_asks(tmp_path: Path) -> None:
     """A notebook's, say: without a pool it is refused before anything starts."""
     engines, plan = factory_of(write_weights(model_of(3), tmp_path, 0), 0), plan_of([range(4)])
@@ -219,6 +216,7 @@ def test_vllm_never_runs_in_the_process_that_asks(tmp_path: Path) -> None:
     assert dict(os.environ) == environment
 
 
+@pytest.mark.full
 def test_an_actor_of_two_gpus_is_two_ranks_of_vllm(tmp_path: Path) -> None:
     """On the CPU a rank is a process; all of them end with their actor."""
     wanted, engines = requests(6), factory_of(write_weights(model_of(3), tmp_path, 0), 0)
@@ -234,14 +232,4 @@ def test_an_actor_of_two_gpus_is_two_ranks_of_vllm(tmp_path: Path) -> None:
         ranks = [int(p) for p in Path(f"/proc/{actor}/task/{actor}/children").read_text().split()]
         assert len(ranks) >= 2
     for pid in ranks:
-        until_gone(pid)
-
-
-def until_gone(pid: int) -> None:
-    import time
-
-    for _ in range(600):
-        if not Path(f"/proc/{pid}").exists():
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"process {pid} is still there")
+        until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "the ranks have ended with their actor")

@@ -55,7 +55,9 @@ def model_of(seed: int) -> Any:
 
 
 def factory_of(folder: Path, version: int, sampling: Sampling = GREEDY) -> VllmEngineFactory:
-    return VllmEngineFactory(str(folder), version, EOS, LONGEST, sampling, dtype="float32", eager=True)
+    """An iteration computes no more prompt tokens than the longest context has, so most prompts of a batch have to wait."""
+    few = {"max_num_batched_tokens": LONGEST}
+    return VllmEngineFactory(str(folder), version, EOS, LONGEST, sampling, dtype="float32", eager=True, options=few)
 
 
 def requests(count: int = 10, limit: int = LIMIT, longest: int = 80) -> list[Request]:

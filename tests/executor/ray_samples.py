@@ -76,7 +76,7 @@ def free_gpus() -> float:
     return float(ray.available_resources().get("GPU", 0))
 
 
-def until(true: Any, what: str, patience_s: float = 40.0) -> None:
+def until(true: Any, what: str, patience_s: float = 300.0) -> None:
     ends = time.monotonic() + patience_s
     while not true():
         assert time.monotonic() < ends, f"{what}: not after {patience_s:g} s"

@@ -79,7 +79,7 @@ def shared_memory(pid: int) -> list[Path]:
     return list(Path("/dev/shm").glob(f"rlhfless-{pid}-*"))
 
 
-def until(true: Callable[[], object], what: str, patience_s: float = 20.0) -> None:
+def until(true: Callable[[], object], what: str, patience_s: float = 300.0) -> None:
     ends = time.monotonic() + patience_s
     while not true():
         assert time.monotonic() < ends, f"{what}: not after {patience_s:g} s"

@@ -143,7 +143,7 @@ RULES = ["tau", "rlhfuse", "fold", "draining", "replan"]
 
 @example(0, "tau", 400)
 @given(st.integers(0, 10_000), st.sampled_from(RULES), st.sampled_from([150, 250, 400, 900]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_actor_is_given_more_than_it_can_hold(seed, policy, capacity):
     """Under ``reserve``, after every decision: who got something has memory for all that is with it or on its way to it."""
     work, latency = random_work(seed), replace(LATENCY, kv_capacity_tokens=capacity)

@@ -106,14 +106,21 @@ def test_options_of_other_exports_are_refused(option, tmp_path):
     assert not (tmp_path / "t.json").exists()
 
 
+def test_a_name_that_ends_in_gz_is_of_a_packed_file(trace, tmp_path):
+    trace.save(tmp_path / "trace")
+    for name in ("t.json", "t.json.gz"):
+        done = CliRunner().invoke(main, ["export", str(tmp_path / "trace"), "--perfetto", str(tmp_path / name)])
+        assert done.exit_code == 0, done.output
+    plain = (tmp_path / "t.json").read_bytes()
+    check(json.loads(plain))
+    assert gzip.decompress((tmp_path / "t.json.gz").read_bytes()) == plain
+
+
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
-@pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
-def test_every_shipped_trace_is_exported(path, name, tmp_path):
-    done = CliRunner().invoke(main, ["export", str(path), "--perfetto", str(tmp_path / name)])
+def test_every_shipped_trace_is_exported(path, tmp_path):
+    done = CliRunner().invoke(main, ["export", str(path), "--perfetto", str(tmp_path / "t.json")])
     assert done.exit_code == 0, done.output
-    data = (tmp_path / name).read_bytes()
-    assert (data[:2] == b"\x1f\x8b") == name.endswith(".gz")
-    content = json.loads(gzip.decompress(data) if name.endswith(".gz") else data)
+    content = json.loads((tmp_path / "t.json").read_bytes())
     check(content)
     slices, trace = [e for e in content["traceEvents"] if e["ph"] == "X"], read_trace(path)
     of = {name: [e for e in slices if e["name"] == name] for name in {e["name"] for e in slices}}
@@ -234,7 +241,7 @@ def made_traces(draw: st.DrawFn) -> Trace:
     return Trace([*rows, alone], held, spans, events)
 
 
-@settings(max_examples=80)
+@settings(max_examples=30)
 @given(trace=made_traces())
 def test_any_trace_with_times_is_exported_whole(trace):
     timed = [t for t in (trace.allocations, trace.spans, trace.rollouts) if t["end_s"].notna().any()]

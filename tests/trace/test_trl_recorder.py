@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -51,11 +52,21 @@ def constant(completions: list[str], **_: Any) -> list[float | None]:
     return [0.5 if len(c) % 2 else None for c in completions]
 
 
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
     """Threads that wait for each other take long where others use the machine; nothing is looked up elsewhere."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        torch.set_num_threads(1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def learned(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """The weights after a training that nobody watches."""
+    trainer = trainer_of(tmp_path_factory.mktemp("plain"))
+    trainer.train()
+    return weights(trainer)
 
 
 def weights(trainer: GRPOTrainer) -> list[Any]:
@@ -105,9 +116,7 @@ def test_spans_of_a_step_follow_each_other(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("broken", ["folder", "watching", "methods"])
-def test_a_broken_recorder_changes_nothing_of_the_training(tmp_path, broken, caplog):
-    plain = trainer_of(tmp_path / "plain")
-    plain.train()
+def test_a_broken_recorder_changes_nothing_of_the_training(tmp_path, broken, learned, caplog):
     watched = trainer_of(tmp_path / "watched")
     (tmp_path / "file").write_text("")
     recorder = TrlRecorder(tmp_path / ("file" if broken == "folder" else "recorded"))
@@ -119,7 +128,7 @@ def test_a_broken_recorder_changes_nothing_of_the_training(tmp_path, broken, cap
     if broken == "watching":
         recorder._record = mock.Mock(side_effect=RuntimeError("unforeseen"))
     watched.train()
-    assert all(torch.equal(a, b) for a, b in zip(weights(plain), weights(watched), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(learned, weights(watched), strict=True))
     said = [r.getMessage() for r in caplog.records if r.name == "rlhfless.trace.recorder"]
     sentence = {"folder": "nothing is recorded", "watching": "TRL was not understood", "methods": "cannot be watched"}[broken]
     assert sum(sentence in text for text in said) == 1

@@ -5,33 +5,61 @@ The disk is full for files above 20 kB, which weights are: a limit that the syst
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import textwrap
+import resource
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from training_samples import config, same_weights
+from training_samples import config, same_weights, started, variety
 
 from rlhfless.trace import read_trace
+from rlhfless.training import loop, run
+from rlhfless.training.arithmetic import ArithmeticTask
 from rlhfless.training.checkpoint import folder_of
+from rlhfless.training.config import TrainError
 from rlhfless.training.loop import train
+from rlhfless.training.model import save_model
 
 
-def in_a_process_of_its_own(program: str) -> subprocess.CompletedProcess[str]:
-    """What a program prints that may write no file above 20 kB from ``fill_up()`` on."""
-    here = Path(__file__).parent
-    begin = "import resource\ndef fill_up():\n    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
-    path = os.pathsep.join([str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [sys.executable, "-c", begin + textwrap.dedent(program)], capture_output=True, text=True, check=False, timeout=240,
-        env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
+def fill_up() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+
+def resume_without_room(out: Path, told: Path) -> None:
+    ArithmeticTask.reward = variety  # type: ignore[method-assign]
+    fill_up()
+    try:
+        train(config(steps=3), out, resume=True)
+    except TrainError as error:
+        told.write_text(str(error))
+
+
+def save_without_room(module: str, out: Path, model: Path, told: Path) -> None:
+    """Room ends when the module's model is written."""
+    ArithmeticTask.reward = variety  # type: ignore[method-assign]
+
+    def without_room(*given: Any) -> None:
+        fill_up()
+        save_model(*given)
+
+    {"run": run, "loop": loop}[module].save_model = without_room  # type: ignore[attr-defined]
+    try:
+        train(config(steps=2), out, model=model)
+    except TrainError as error:
+        told.write_text(str(error))
+
+
+def said(function: Callable[..., None], *given: object, told: Path) -> str:
+    """The error of a function that has a full disk, in a process of its own."""
+    process = started(function, *given, told)
+    process.join()
+    assert process.exitcode == 0
+    return told.read_text()
 
 
 def test_the_step_does_not_count_and_the_run_goes_on_when_there_is_room(model: Path, tmp_path: Path) -> None:
@@ -39,21 +67,9 @@ def test_the_step_does_not_count_and_the_run_goes_on_when_there_is_room(model: P
     train(config(steps=2), tmp_path / "run", model=model)
     saved = folder_of(tmp_path / "run" / "checkpoints", 2)
     files = {path: path.read_bytes() for path in saved.iterdir()}
-    done = in_a_process_of_its_own(f"""
-        from training_samples import config, variety
-        from rlhfless.training.arithmetic import ArithmeticTask
-        from rlhfless.training.config import TrainError
-        from rlhfless.training.loop import train
-        ArithmeticTask.reward = variety
-        fill_up()
-        try:
-            train(config(steps=3), {str(tmp_path / "run")!r}, resume=True)
-        except TrainError as error:
-            print(error)
-    """)
-    assert done.returncode == 0, done.stderr
-    assert "after-000003: could not be written (" in done.stdout
-    assert "what was saved before it is there: make room, and resume the run" in done.stdout
+    error = said(resume_without_room, tmp_path / "run", told=tmp_path / "told")
+    assert "after-000003: could not be written (" in error
+    assert "what was saved before it is there: make room, and resume the run" in error
     assert [path.name for path in saved.parent.iterdir()] == ["after-000002"], "half a checkpoint takes no room"
     assert {path: path.read_bytes() for path in saved.iterdir()} == files
     assert read_trace(tmp_path / "run").steps == [0, 1]
@@ -67,26 +83,8 @@ def test_a_model_that_finds_no_room_is_one_sentence_and_is_written_when_the_run_
 ) -> None:
     """The one that training begins with, and the one that it ends with."""
     out = tmp_path / "run"
-    done = in_a_process_of_its_own(f"""
-        from training_samples import config, variety
-        from rlhfless.training import loop, run
-        from rlhfless.training.arithmetic import ArithmeticTask
-        from rlhfless.training.config import TrainError
-        from rlhfless.training.model import save_model
-        ArithmeticTask.reward = variety
-
-        def without_room(*given):
-            fill_up()
-            save_model(*given)
-
-        {module}.save_model = without_room
-        try:
-            loop.train(config(steps=2), {str(out)!r}, model={str(model)!r})
-        except TrainError as error:
-            print(error)
-    """)
-    assert done.returncode == 0, done.stderr
-    assert f"{out / folder}: the model could not be written (" in done.stdout
+    error = said(save_without_room, module, out, model, told=tmp_path / "told")
+    assert f"{out / folder}: the model could not be written (" in error
     assert not list(out.glob(f"{folder}*")), "half of a model takes no room, and is not taken for one"
     if steps:
         assert read_trace(out).steps == steps

@@ -14,15 +14,14 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_samples import config, variety
+from training_samples import config, started, variety
 
 from rlhfless.trace import read_trace
 from rlhfless.training.arithmetic import ArithmeticTask
 from rlhfless.training.callbacks import Callback
 from rlhfless.training.loop import Trainer
 
-KILLS, STEPS = 20, 40
-OPTIONS: dict[str, Any] = {"steps": STEPS, "keep": 2, "policy": "solver+replan", "preparation": "overlap", "schedule": "linear"}
+OPTIONS: dict[str, Any] = {"keep": 2, "policy": "solver+replan", "preparation": "overlap", "schedule": "linear"}
 
 
 class Says(Callback):
@@ -35,11 +34,11 @@ class Says(Callback):
         self.connection.send(step.step)
 
 
-def run(out: str, model: str, algorithm: str, connection: Any) -> None:
+def run(out: str, model: str, algorithm: str, steps: int, connection: Any) -> None:
     """What is killed: the run from its beginning, or from where it stands."""
     ArithmeticTask.reward = variety  # type: ignore[method-assign]
     resume = (Path(out) / "meta.json").is_file()
-    given = config(algorithm=algorithm, **OPTIONS)
+    given = config(algorithm=algorithm, steps=steps, **OPTIONS)
     with Trainer(given, out, model=model, resume=resume, callbacks=[Says(connection)], progress=False) as trainer:
         connection.send("begins")
         trainer.run()
@@ -48,12 +47,9 @@ def run(out: str, model: str, algorithm: str, connection: Any) -> None:
 class Life:
     """A process that runs, and what it says."""
 
-    def __init__(self, out: Path, model: Path, algorithm: str) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["rlhfless.training.loop"])
-        self.heard, theirs = context.Pipe(duplex=False)
-        self.process = context.Process(target=run, args=(str(out), str(model), algorithm, theirs))
-        self.process.start()
+    def __init__(self, out: Path, model: Path, algorithm: str, steps: int) -> None:
+        self.heard, theirs = multiprocessing.Pipe(duplex=False)
+        self.process = started(run, str(out), str(model), algorithm, steps, theirs)
         theirs.close()
 
     def hears(self, count: int) -> list[float]:
@@ -75,17 +71,24 @@ def without_timings(plan: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in plan.items() if name not in ("solve_s", "history")}
 
 
-@pytest.mark.full
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
-def test_twenty_kills_change_nothing(tmp_path: Path, untrained: Path, algorithm: str) -> None:
-    whole = Life(tmp_path / "whole", untrained, algorithm)
-    begins_s, *steps_s = whole.hears(1 + STEPS)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("algorithm", "kills", "steps"),
+    [
+        pytest.param("ppo", 5, 10, marks=pytest.mark.full),
+        pytest.param("grpo", 20, 40, marks=pytest.mark.nightly),
+        pytest.param("ppo", 20, 40, marks=pytest.mark.nightly),
+    ],
+)
+def test_kills_change_nothing(tmp_path: Path, untrained: Path, algorithm: str, kills: int, steps: int) -> None:
+    """Each life is killed within its first two steps, so that they do not reach the last one."""
+    whole = Life(tmp_path / "whole", untrained, algorithm, steps)
+    begins_s, *steps_s = whole.hears(1 + steps)
     assert whole.ends() == 0
 
     rng, reached = np.random.default_rng(7), [0]
-    for _ in range(KILLS):
-        life = Life(tmp_path / "killed", untrained, algorithm)
+    for _ in range(kills):
+        life = Life(tmp_path / "killed", untrained, algorithm, steps)
         heard = int(rng.integers(3))  # it dies while it begins, in its first step, or in its second
         life.hears(heard)
         time.sleep(rng.uniform(0.0, begins_s if heard == 0 else 1.2 * np.median(steps_s)))
@@ -93,9 +96,9 @@ def test_twenty_kills_change_nothing(tmp_path: Path, untrained: Path, algorithm:
         assert life.ends() == -signal.SIGKILL, "it was over before it was killed"
         meta = tmp_path / "killed" / "meta.json"
         reached.append(len(json.loads(meta.read_text())["steps"]) if meta.is_file() else 0)
-    assert Life(tmp_path / "killed", untrained, algorithm).ends() == 0
+    assert Life(tmp_path / "killed", untrained, algorithm, steps).ends() == 0
     assert reached == sorted(reached), "a completed step was lost"
-    assert len(set(reached)) > KILLS / 3, "the kills fell beside the run"
+    assert len(set(reached)) > kills / 3, "the kills fell beside the run"
 
     ours, theirs = (read_trace(tmp_path / name) for name in ("killed", "whole"))
     pd.testing.assert_frame_equal(ours.rollouts, theirs.rollouts)
@@ -103,11 +106,11 @@ def test_twenty_kills_change_nothing(tmp_path: Path, untrained: Path, algorithm:
     pd.testing.assert_frame_equal(ours.spans.drop(columns="detail"), theirs.spans.drop(columns="detail"))
     assert [without_timings(plan) for plan in ours.plans] == [without_timings(plan) for plan in theirs.plans]
     for file in ("model.safetensors", "optimizer.safetensors"):
-        last = Path("checkpoints") / f"after-{STEPS:06d}" / file
+        last = Path("checkpoints") / f"after-{steps:06d}" / file
         mine, other = (load_file(tmp_path / name / last) for name in ("killed", "whole"))
         assert mine.keys() == other.keys()
         assert all(torch.equal(mine[name], other[name]) for name in other)
     mine, other = (json.loads((tmp_path / name / last.with_name("state.json")).read_text()) for name in ("killed", "whole"))
     assert mine == other, "the schedule of the rates, and all else that the learner knows"
     left = sorted(path.name for path in (tmp_path / "killed" / "checkpoints").iterdir())
-    assert left == [f"after-{STEPS - 1:06d}", f"after-{STEPS:06d}"]
+    assert left == [f"after-{steps - 1:06d}", f"after-{steps:06d}"]

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
-import subprocess
-import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -16,9 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from training_samples import config, same_weights
+from training_samples import config, same_weights, started, variety
 
 from rlhfless.trace import Trace, read_trace, step_metrics
+from rlhfless.training.arithmetic import ArithmeticTask
 from rlhfless.training.config import TrainError
 from rlhfless.training.loop import TrainedStep, Trainer, train
 
@@ -91,28 +88,26 @@ def test_a_model_with_dropout_resumes_exactly_too(tmp_path: Path, model: Path, d
     assert not same_weights(tmp_path / "dry", tmp_path / "whole"), "dropout drew nothing"
 
 
+def train_long(charging: str, out: str, model: str) -> None:
+    """A run that is killed long before its end."""
+    ArithmeticTask.reward = variety  # type: ignore[method-assign]
+    train(config(steps=1000, charging=charging), out, model=model)
+
+
 @pytest.mark.parametrize("charging", ["profile", "measured"])
 def test_a_killed_run_goes_on(tmp_path: Path, model: Path, charging: str) -> None:
     """SIGKILL somewhere in the run: the trace holds whole steps, and resuming gives the rollouts of an undisturbed run."""
     out = tmp_path / "killed"
-    program = textwrap.dedent(f"""
-        from rlhfless.training.arithmetic import ArithmeticTask
-        from rlhfless.training.loop import train
-        from training_samples import config, variety
-        ArithmeticTask.reward = variety
-        train(config(steps=40, charging={charging!r}), {str(out)!r}, model={str(model)!r})
-    """)
-    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": path}
-    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL, env=environment)
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
+    process = started(train_long, charging, str(out), str(model))
+    deadline = time.monotonic() + 600
+    while time.monotonic() < deadline and process.is_alive():
         meta = out / "meta.json"
         if meta.is_file() and len(json.loads(meta.read_text())["steps"]) >= 2:
             break
         time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     kept = read_trace(out).steps
     assert kept == list(range(len(kept)))
     assert len(kept) >= 2

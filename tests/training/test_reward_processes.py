@@ -106,7 +106,7 @@ def pid_of(reward: FunctionReward) -> int:
     return reward.function.pid
 
 
-def until_gone(*pids: int, within_s: float = 30.0) -> None:
+def until_gone(*pids: int, within_s: float = 300.0) -> None:
     end = time.monotonic() + within_s
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
         assert time.monotonic() < end, f"one of {pids} is still there"
@@ -117,12 +117,12 @@ def until_gone(*pids: int, within_s: float = 30.0) -> None:
 
 
 def test_a_format_that_backtracks_is_ended_and_the_next_response_judged() -> None:
-    reward = make_rewards([f"format:{BACKTRACKS}"], ArithmeticTask(0, 1), timeout_s=2.0).parts[0][0]
+    reward = make_rewards([f"format:{BACKTRACKS}"], ArithmeticTask(0, 1), timeout_s=4.0).parts[0][0]
     assert isinstance(reward, FunctionReward)
     first = pid_of(reward)
     values, failures = reward.score([response("aa"), response(STUCK), response("ab"), response("aaa")])
     np.testing.assert_equal(values, [1.0, np.nan, 0.0, 1.0])
-    assert [(f.response, f.reward, f.reason) for f in failures] == [(1, "format", "TimedOut: took longer than 2 s")]
+    assert [(f.response, f.reward, f.reason) for f in failures] == [(1, "format", "TimedOut: took longer than 4 s")]
     until_gone(first)
     reward.close()
 
@@ -137,7 +137,7 @@ def test_a_process_is_kept_from_batch_to_batch(named: Callable[..., FunctionRewa
 @pytest.mark.parametrize(
     ("text", "timeout_s", "reason", "ends"),
     [
-        ("stuck", 2.0, "TimedOut: took longer than 2 s", True),
+        ("stuck", 4.0, "TimedOut: took longer than 4 s", True),
         ("exit", 60.0, "SystemExit: 0", False),
         ("end", 60.0, "Ended: ended its process (exit code 3)", True),
         ("crash", 60.0, "Ended: ended its process (SIGSEGV)", True),
@@ -188,7 +188,7 @@ def test_a_function_may_start_processes_of_its_own(named: Callable[..., Function
 
 
 def test_what_a_function_started_ends_with_its_time(named: Callable[..., FunctionReward], tmp_path: Path) -> None:
-    reward = named("leaves", timeout_s=5.0)
+    reward = named("leaves", timeout_s=8.0)
     assert np.isnan(reward.score([response(str(tmp_path / "pids"))])[0]).all()
     until_gone(*map(int, (tmp_path / "pids").read_text().split()))
 
@@ -252,7 +252,7 @@ def test_a_process_ends_when_its_pipe_does(named: Callable[..., FunctionReward])
     assert isinstance(reward.function, FunctionProcess)
     (child, connection) = reward.function._crew[0]
     connection.close()
-    assert child.wait(30) == 0
+    assert child.wait(300) == 0
 
 
 def test_a_closed_trainer_has_no_process(named: Callable[..., FunctionReward], tmp_path: Path, untrained: Path) -> None:
@@ -308,7 +308,7 @@ def test_no_process_outlives_the_program(tmp_path: Path, way: str, how: signal.S
             time.sleep(0.5)
             assert Path(f"/proc/{pid}").exists()
             os.killpg(program.pid, how)
-        assert program.wait(60) == (0 if how is None else -how)
+        assert program.wait(300) == (0 if how is None else -how)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(program.pid, signal.SIGKILL)

@@ -49,8 +49,7 @@ def test_the_shipped_plans_come_true():
     assert ((actual - planned).abs() / actual).loc[later].median() < 0.25
 
 
-@pytest.mark.full
-@pytest.mark.timeout(1200)
+@pytest.mark.nightly
 def test_the_warm_up_leaves_something_to_learn():
     from rlhfless.training.run import make_model
 

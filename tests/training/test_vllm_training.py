@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None, reason="vLLM is not installed; `make test` installs its CPU build"
 )
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed; `make test` installs it")
-COMMAND = "train --task arithmetic --engine vllm --pool ray --gpus 2 --gpus-per-actor 1"
+COMMAND = "train --task arithmetic --engine vllm --pool ray --gpus 1 --gpus-per-actor 1"
 
 
 def trained(out: Path, *options: object) -> Trace:
@@ -37,7 +37,7 @@ def trained(out: Path, *options: object) -> Trace:
     command = [sys.executable, "-m", "rlhfless", *COMMAND.split(), *map(str, options), "-o", str(out)]
     done = subprocess.run(command, env={**os.environ, name: value}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    until(lambda: not processes_with(mark), "every process has ended", 60.0)
+    until(lambda: not processes_with(mark), "every process has ended")
     assert left_in_memory() <= before
     return read_trace(out)
 
@@ -64,29 +64,23 @@ def check_trace(trace: Trace, steps: int) -> None:
     ready = trace.events[trace.events["name"] == "ready"]
     assert [json.loads(detail)["weights_version"] for detail in ready["detail"]] == ready["step"].tolist()
     pids = {json.loads(detail)["pid"] for detail in ready["detail"]}
-    assert len(trace.spans[trace.spans["phase"] == "start"]) == len(pids) <= 2
+    assert len(trace.spans[trace.spans["phase"] == "start"]) == len(pids) == 1
     held = held_gpu_seconds(trace)
     assert held["total"].sum() == pytest.approx(held[["start", "sync", "work", "hold"]].to_numpy().sum())
 
 
 @needs_ray
-@pytest.mark.timeout(900)
-def test_the_command_in_short(tmp_path: Path) -> None:
-    save_model(tiny_qwen2(CharTokenizer()), CharTokenizer(), tmp_path / "model")
-    options = ["--steps", 2, "--prompts-per-step", 4, "--samples", 2, "--policy", "static", "--model", tmp_path / "model"]
-    trace = trained(tmp_path / "run", *options)
-    check_trace(trace, 2)
-    started = trace.spans.loc[trace.spans["phase"] == "start", "holder"]  # once, in whatever order they came up
-    assert sorted(started) == ["actor-0", "actor-1"]
-
-
-@needs_ray
 @pytest.mark.full
+@pytest.mark.timeout(1800)
 def test_the_command_and_its_resumption(tmp_path: Path) -> None:
-    check_trace(trained(tmp_path / "run", "--steps", 3), 3)
-    resumed = trained(tmp_path / "run", "--steps", 4, "--resume")
-    assert resumed.steps == [0, 1, 2, 3]
-    assert set(resumed.spans.loc[resumed.spans["phase"] == "start", "step"]) >= {0, 3}
+    save_model(tiny_qwen2(CharTokenizer()), CharTokenizer(), tmp_path / "model")
+    options = ["--prompts-per-step", 4, "--samples", 2, "--policy", "static"]
+    trace = trained(tmp_path / "run", "--steps", 2, "--model", tmp_path / "model", *options)
+    check_trace(trace, 2)
+    assert trace.spans.loc[trace.spans["phase"] == "start", "holder"].tolist() == ["actor-0"], "once"
+    resumed = trained(tmp_path / "run", "--steps", 3, "--resume", *options)
+    assert resumed.steps == [0, 1, 2]
+    assert set(resumed.spans.loc[resumed.spans["phase"] == "start", "step"]) >= {0, 2}
 
 
 @pytest.mark.full

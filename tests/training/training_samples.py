@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,15 @@ SMALL = {
 def config(**changes: object) -> TrainConfig:
     values: dict[str, Any] = {**SMALL, **changes}
     return TrainConfig(**values)
+
+
+def started(function: Callable[..., None], *given: object) -> BaseProcess:
+    """A process that runs a function of a test file, without a new import of torch: it is forked from a process that has it."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["rlhfless.training.loop"])
+    process = context.Process(target=function, args=given)
+    process.start()
+    return process
 
 
 def variety(task: ArithmeticTask, problem: ArithmeticProblem, response_text: str) -> float:

@@ -12,6 +12,7 @@ from importer_samples import TOKENIZER
 
 pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
 
+ROWS = 600
 CHILD = """
 import resource, sys
 from rlhfless.trace import ImportOptions, import_log
@@ -40,11 +41,11 @@ def write(path: Path, rows: int, characters: int) -> int:
 
 def test_memory_does_not_grow_with_the_texts(tmp_path: Path) -> None:
     write(tmp_path / "small" / "1.jsonl", 120, 200_000)
-    size = write(tmp_path / "large" / "1.jsonl", 1500, 200_000)
+    size = write(tmp_path / "large" / "1.jsonl", ROWS, 200_000)
     done = subprocess.run(
         [sys.executable, "-c", CHILD, str(tmp_path / "small"), str(tmp_path / "large"), str(TOKENIZER)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     rows, grown = map(int, done.stdout.split())
-    assert rows == 1500
+    assert rows == ROWS
     assert grown < size / 2.5, f"{grown / 1e6:.0f} MB more for a log of {size / 1e6:.0f} MB"

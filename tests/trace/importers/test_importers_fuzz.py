@@ -2,7 +2,7 @@
 nothing behind.
 
 The golden logs are mutated: cut, bytes changed, pieces doubled, removed or replaced by others' or by nonsense, values of
-JSON objects replaced by what should not be there. ``make test`` tries a few hundred, the full test 10,000 and more.
+JSON objects replaced by what should not be there. ``make test`` tries a few hundred, ``make nightly`` 10,000 and more.
 """
 
 from __future__ import annotations
@@ -128,8 +128,7 @@ def test_a_malformed_log_is_one_sentence(name: str, seed: int) -> None:
     try_one(name, seed)
 
 
-@pytest.mark.full
-@pytest.mark.timeout(1500)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_thousands_of_malformed_logs_are_one_sentence(name: str) -> None:
     """1,100 each, 10,000 and more of all formats; a good part of them is refused, or the mutations would be too mild."""

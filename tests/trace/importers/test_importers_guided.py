@@ -18,7 +18,7 @@ SEEDS = {
 }  # fmt: skip
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", SEEDS)
 def test_no_guided_input_ends_in_anything_but_rollouts_or_one_sentence(name: str, tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="atheris is not installed; it has wheels for Linux only")

@@ -1,0 +1,60 @@
+"""Every plot with the older plotly, 6, from a folder of its own: built, as JSON, and drawn on one page in a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from every_plot import every_plot
+
+from rlhfless.browser import find_browser
+
+pytestmark = pytest.mark.full
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+FETCHED = ROOT / "out" / "plotly6"
+
+
+@pytest.fixture(scope="module")
+def plotly6() -> Path:
+    """The folder with plotly 6, fetched once for a checkout."""
+    if not list(FETCHED.glob("plotly-6.*.dist-info")):
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", "--no-deps"]
+        done = subprocess.run(
+            [*pip, "--upgrade", "--target", str(FETCHED), "plotly>=6,<7"], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            pytest.skip(f"plotly 6 cannot be fetched with pip (exit code {done.returncode})")
+    return FETCHED
+
+
+@pytest.fixture(scope="module")
+def built(plotly6: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the figures are with plotly 6."""
+    folder = tmp_path_factory.mktemp("built")
+    path = os.pathsep.join(map(str, (plotly6, ROOT, HERE, HERE.parent, HERE.parent / "trace")))
+    command = [sys.executable, str(HERE / "plotly6_figures.py"), str(folder)]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+def test_every_figure_has_the_traces_that_it_has_with_the_newer_plotly(built: Path) -> None:
+    found = json.loads((built / "figures.json").read_text("utf-8"))
+    assert found["plotly"].startswith("6.")
+    here = {name: [trace.type for trace in make().data] for name, make in every_plot("l40s").items()}
+    assert found["types"] == here
+
+
+@pytest.mark.skipif(find_browser() is None, reason="no Chromium here (apt-get install chromium)")
+def test_a_page_draws_every_figure(built: Path, tmp_path: Path) -> None:
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+    command = [str(find_browser()), *flags, f"--user-data-dir={tmp_path}", "--virtual-time-budget=20000", "--dump-dom"]
+    shown = subprocess.run([*command, (built / "page.html").as_uri()], capture_output=True, text=True, timeout=600, check=True)
+    ours = shown.stdout.split('class="figure"')[1:]
+    assert len(ours) == len(every_plot("l40s"))
+    assert all('class="main-svg"' in figure for figure in ours)
