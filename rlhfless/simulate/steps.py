@@ -41,7 +41,7 @@ class Setting:
         tau, static_actors, hold: parameters of the policies that have them.
         migration: ``move``, ``recompute`` or ``cheaper``.
         effects: what happens to actors beside decoding; of its outages and delays every step has its own. Nobody plans for it.
-        patience: far above 1, plans do not depend on how busy the machine is (see ``solver.plan_generation``).
+        deterministic: plans do not depend on how busy the machine is (see ``solver.plan_generation``).
 
     Raises:
         InputError: ``effects`` is something else.
@@ -62,7 +62,7 @@ class Setting:
     seed: int = 0
     planned_latency: LatencyModel | None = None
     effects: Effects | None = None
-    patience: float = 1.0
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.effects, Effects | None):
@@ -95,7 +95,7 @@ class LoggedStep:
             setting.admission,
             setting.seed + self.step,
             None if clairvoyant else self.remaining,
-            setting.patience,
+            setting.deterministic,
         )
 
     def requests(self) -> Requests:
