@@ -5,7 +5,7 @@ it changes; ``make test-search`` tries examples that nobody has seen, and an exa
 ``@example``.
 
 Two processes run the tests, but for those that are marked ``alone``, by the names of their files: real processes, a real clock
-(searches that stop at a time limit, too), a real browser, or what is left behind on the machine. Nothing may run beside these.
+(searches that the clock stops, too), a real browser, or what is left behind on the machine. Nothing may run beside these.
 """
 
 from __future__ import annotations
@@ -20,12 +20,6 @@ import pytest
 from hypothesis import settings
 
 TESTS = Path(__file__).parent
-SEARCHES = (
-    "brute_force", "canonical", "ctrl_c", "dedup", "degenerate", "evaluate", "front_over_scenarios", "invariants",
-    "limits_over_scenarios", "mixed", "mixed_bound", "mixed_history", "mixed_options", "mixed_scenarios", "mixed_together",
-    "monotone", "planner", "real_lengths", "refusals", "replan_mixed", "room_to_blame", "scenarios", "solver_imports",
-    "together_or_split", "variants",
-)  # fmt: skip
 ALONE = (
     "browser/test_*.py",
     "engine/test_vllm_*.py",
@@ -36,7 +30,7 @@ ALONE = (
     "executor/test_nothing_left_behind.py",
     "executor/test_ray_*.py",
     "executor/test_wall*.py",
-    *(f"solver/test_{name}.py" for name in SEARCHES),
+    "solver/test_clock.py",
     "test_notebook.py",
     "trace/importers/test_import_memory.py",
     "trace/test_recorder.py",

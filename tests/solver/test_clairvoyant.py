@@ -217,6 +217,15 @@ def test_minorants_lie_below_the_table(table, most_context, slots):
         assert np.all(a + b * size + c * size * context <= latency.step_s(size, size * context) * (1 + 1e-9))
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_table_that_begins_at_an_empty_batch_has_minorants_without_a_warning():
+    table = solver.StepTable([0, 1, 8], [0, 100], np.array([[1.0, 1.0], [1.0, 1.5], [2.0, 4.0]]) / 100)
+    latency = solver.LatencyModel("t", 1, 1e-3, 0.0, table=table, max_batch=8)
+    minorants = affine_minorants(latency, 100)
+    assert all(a + b + c * 100 <= 0.015 for a, b, c in minorants)
+    assert any(b > 0 for _, b, _ in minorants), "a programme was solved, not only the table's least time taken"
+
+
 @pytest.mark.parametrize("profile", list_profiles())
 def test_minorants_lie_below_shipped_tables_and_touch_them(profile):
     latency = load_profile(profile)

@@ -10,7 +10,7 @@ import pytest
 from every_schedule import Hand, schedules
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from solver_strategies import first_gpu, latencies, lognormal_workload, workloads
+from solver_strategies import first_gpu, latencies, lognormal_workload, plan_generation, workloads
 
 import solver
 from rlhfless.engine.protocol import Request
@@ -155,7 +155,7 @@ def test_no_executed_plan_of_the_planner_beats_it_whatever_rule_it_runs_under(co
     models = {(m.kind, m.gpus_per_actor): replace(m, max_batch=slots) for m in PROFILES.values()}
     cluster = MixedCluster([Pool("l40s", 1, 8, 1.9), Pool("h100", 1, 4, 3.0)])
     workload = lognormal_workload(40, 4, limit=900, mean_log=5.0)
-    plan = solver.plan_generation(workload, cluster, models, solver.Objective(0.8, cost=cost), time_limit_s=0.4)
+    plan = plan_generation(workload, cluster, models, solver.Objective(0.8, cost=cost), time_limit_s=0.4)
     wide, bounds = plan_with_both(workload, cluster, models), bounds_of(workload, cluster, models)
     moved = set()
     for one in (plan, wide):

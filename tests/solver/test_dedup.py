@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from solver_strategies import l40s, lognormal_workload
+from solver_strategies import l40s, lognormal_workload, plan_generation
 
 import solver
 from rlhfless.latency import load_profile
@@ -211,7 +211,7 @@ def test_a_real_size_is_quick_and_counts_agree():
     rng = np.random.default_rng(1)
     ids = [np.concatenate([np.zeros(40, int), rng.integers(1, 999, n - 40)]) for n in workload.prompt_tokens]
     cluster = solver.Cluster(2, 8, 2, node_bytes_per_s=32e9, network_bytes_per_s=12.5e9)
-    plan = solver.plan_generation(workload, cluster, L40S, time_limit_s=0.1)
+    plan = plan_generation(workload, cluster, L40S, time_limit_s=0.1)
     counts = computations(plan, workload)
     assert counts.sum() == len(workload)
     found = deduplicate(plan, workload, cluster, L40S, ids, learner_node=0)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mixed_brute_force import EveryMixedPlan, MixedInstance, mixed_instances
-from solver_strategies import lognormal_workload
+from solver_strategies import lognormal_workload, mixed_problem, plan_generation
 
 import solver
 from solver.mixed.classes import Classes
@@ -33,7 +33,7 @@ QUICK_S = 0.06
 
 def problem_of(instance: MixedInstance, option: tuple[bool, bool] = (False, False), **others) -> MixedProblem:
     together, shared = option
-    return MixedProblem(
+    return mixed_problem(
         instance.workload, instance.offers, instance.cluster, admission=instance.admission, keep_together=together,
         share_prefill=shared, **others,
     )  # fmt: skip
@@ -193,7 +193,7 @@ def two_pools(slots: int) -> tuple[solver.MixedCluster, dict[tuple[str, int], so
 def test_larger_plans_beat_the_random_split_and_are_close_to_the_bound(slots, option):
     cluster, models = two_pools(slots)
     workload, (together, shared) = lognormal_workload(32, 8, limit=1024), option
-    plan = solver.plan_generation(workload, cluster, models, time_limit_s=0.6, keep_together=together, share_prefill=shared)
+    plan = plan_generation(workload, cluster, models, time_limit_s=0.6, keep_together=together, share_prefill=shared)
     assert plan.value < 1.0  # the random split's
     assert plan.gap < (0.06 if slots > 256 else 0.6)
 
@@ -203,7 +203,7 @@ def test_sharing_long_prompts_is_worth_keeping_them_together():
     short = lognormal_workload(24, 8, limit=1024)
     work = solver.Workload(20 * short.prompt_tokens, short.prompt_of, short.response_tokens, response_limit=1024)
     values = [
-        solver.plan_generation(work, cluster, models, time_limit_s=0.6, share_prefill=True, keep_together=together).value
+        plan_generation(work, cluster, models, time_limit_s=0.6, share_prefill=True, keep_together=together).value
         for together in (False, True)
     ]
     assert values[0] <= values[1] * 1.01
@@ -214,16 +214,14 @@ def test_a_prompt_whose_responses_cannot_stay_together_in_time_is_named():
     work = solver.Workload([100, 50], [0] * 6 + [1], [900] * 6 + [30], response_limit=1024)
     says = r"needs at least .* s \(the 6 responses of prompt 0 stay together and take .* s on an actor\), and the best"
     with pytest.raises(solver.PlanningError, match=says):
-        solver.plan_generation(work, cluster, models, solver.Objective(deadline_s=5.0), time_limit_s=0.2, keep_together=True)
+        plan_generation(work, cluster, models, solver.Objective(deadline_s=5.0), time_limit_s=0.2, keep_together=True)
     with pytest.raises(solver.PlanningError, match="only 2 prompts whose responses stay together"):
-        solver.plan_generation(work, cluster, models, least_actors=3, keep_together=True)
+        plan_generation(work, cluster, models, least_actors=3, keep_together=True)
 
 
 def test_prompts_without_anything_to_generate_need_no_actor():
     cluster, models = two_pools(slots=8)
     work = solver.Workload([10, 20, 30], [0, 0, 1, 1, 2], [40, 0, 0, 0, 0], response_limit=64)
-    plan = solver.plan_generation(
-        work, cluster, models, time_limit_s=0.2, keep_together=True, share_prefill=True, least_actors=2
-    )
+    plan = plan_generation(work, cluster, models, time_limit_s=0.2, keep_together=True, share_prefill=True, least_actors=2)
     assert sorted(i for a in plan.actors for i in a.responses) == list(range(5))
     assert plan.lower_bound <= plan.value * (1 + 1e-12)

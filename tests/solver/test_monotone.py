@@ -14,7 +14,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from mixed_brute_force import MixedInstance, mixed_instances
-from solver_strategies import instances, l40s, lognormal_workload
+from solver_strategies import instances, l40s, lognormal_workload, plan_generation
 
 import solver
 from rlhfless.latency import load_profile
@@ -44,9 +44,7 @@ def optimum(plan_of, kind, limit):
 
 
 def one_kind_plan(instance, time_limit_s=0.5):
-    return lambda objective: solver.plan_generation(
-        *instance[:3], objective, time_limit_s=time_limit_s, admission=instance.admission
-    )
+    return lambda objective: plan_generation(*instance[:3], objective, time_limit_s=time_limit_s, admission=instance.admission)
 
 
 def larger(instance, what):
@@ -99,7 +97,7 @@ def test_optima_are_proved_often_enough_for_that_to_say_something(kind):
     found = []
     for nodes in (1, 2):
         cluster = solver.Cluster(nodes, 4, 2)
-        found.append(optimum(lambda o, c=cluster: solver.plan_generation(instance[0], c, instance[2], o), kind, limit))
+        found.append(optimum(lambda o, c=cluster: plan_generation(instance[0], c, instance[2], o), kind, limit))
     assert None not in found
     assert found[1] <= found[0] * (1 + PROVED)
     assert kind != "time" or found[1] < found[0]
@@ -107,7 +105,7 @@ def test_optima_are_proved_often_enough_for_that_to_say_something(kind):
 
 def mixed_plan(instance, time_limit_s=0.2):
     models = {(offer.kind, offer.gpus): offer.latency for offer in instance.offers}
-    return lambda objective: solver.plan_generation(
+    return lambda objective: plan_generation(
         instance.workload, instance.cluster, models, objective, time_limit_s=time_limit_s, admission=instance.admission
     )
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from solver_reference import partitions
-from solver_strategies import latencies
+from solver_strategies import latencies, plan_generation
 
 import solver
 from solver.assemble import assemble
@@ -82,9 +82,9 @@ def check(problem, objective, rest, options):
     items = len(np.unique(workload.prompt_of)) if options.get("keep_together") else len(workload)
     if items < options.get("least_actors", 1):
         with pytest.raises(solver.PlanningError, match="least_actors is 2, but there are only 1"):
-            solver.plan_generation(workload, cluster, latency, objective, rest, **options)
+            plan_generation(workload, cluster, latency, objective, rest, **options)
         return
-    plan = solver.plan_generation(workload, cluster, latency, objective, rest, 0.5, **options)
+    plan = plan_generation(workload, cluster, latency, objective, rest, 0.5, **options)
     norms = plan.reference.norms(objective.cost)
     pricing = Pricing.of(cluster, latency, objective, rest, options.get("release", "done"))
     values = [
@@ -137,7 +137,7 @@ def test_a_limit_over_scenarios(data, problem, tail, limit):
     objective = solver.Objective(tail=tail, **{limit: slack * (time_s if limit == "deadline_s" else cost) + 1e-9})
     optimum = min(objective.value(t, c, (1.0, 1.0)) for t, c in pairs)
     try:
-        plan = solver.plan_generation(workload, cluster, latency, objective, rest, 0.5)
+        plan = plan_generation(workload, cluster, latency, objective, rest, 0.5)
     except solver.PlanningError as refusal:  # possible where a limit is tight, and then not said to be proved
         refused = str(refusal)
         plan = None
@@ -162,7 +162,7 @@ def test_a_prewarmed_actor_starts_without_its_cold_start():
         solver.Workload([0, 0], [0, 1], [10, 10]),
         solver.LatencyModel("x", 1, 1.0, 1.0, start_s=100.0, sync_s=2.0),
     )
-    plan = solver.plan_generation(workload, solver.Cluster(2, 1, 1, prewarmed=1), latency, least_actors=2)
+    plan = plan_generation(workload, solver.Cluster(2, 1, 1, prewarmed=1), latency, least_actors=2)
     assert sorted(a.predicted_s for a in plan.actors) == [22.0, 122.0]
     assert [a.prewarmed for a in plan.actors] == [True, False]
 
@@ -171,6 +171,6 @@ def test_sharing_a_prompt_pays_its_prefill_once_per_actor():
     workload = solver.Workload.grid([1000], [[10, 10]])
     latency = solver.LatencyModel("x", 1, 1e-3, 0.0, prefill_per_token_s=1e-3)
     cluster = solver.Cluster(1, 1, 1)
-    once = solver.plan_generation(workload, cluster, latency, share_prefill=True)
-    twice = solver.plan_generation(workload, cluster, latency)
+    once = plan_generation(workload, cluster, latency, share_prefill=True)
+    twice = plan_generation(workload, cluster, latency)
     assert twice.makespan_s - once.makespan_s == pytest.approx(1.0)
