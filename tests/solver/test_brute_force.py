@@ -36,7 +36,7 @@ def check_gap(plan, optimum):
 
 
 @given(either, st.sampled_from([0.0, 0.3, 0.7, 1.0]), rests)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_optimum_lies_within_the_reported_gap(instance, time_weight, rest):
     objective = solver.Objective(time_weight)
     plan, reference = solve(instance, objective, rest)
@@ -44,7 +44,7 @@ def test_the_optimum_lies_within_the_reported_gap(instance, time_weight, rest):
 
 
 @given(st.data(), either, rests, st.sampled_from(["deadline_s", "budget_gpu_s"]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_under_a_limit_that_some_plan_keeps(data, instance, rest, limit):
     """Without refill a plan is found whenever one exists; with refill the refusal at least claims nothing false."""
     plans = every_plan(instance)
@@ -66,7 +66,7 @@ def test_under_a_limit_that_some_plan_keeps(data, instance, rest, limit):
 
 
 @given(instances(refill=False), st.sampled_from([0.0, 0.3, 0.7, 1.0]), rests)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_contiguous_plan_is_better_where_no_slots_bind(instance, time_weight, rest):
     """Contiguous groups of the sorted lengths are optimal for the cost; CP-SAT closes what next-fit leaves open."""
     objective = solver.Objective(time_weight)

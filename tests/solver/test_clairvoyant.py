@@ -64,7 +64,7 @@ def executed(
 
 
 @given(instances(), st.sampled_from(POLICIES), st.sampled_from([0.2, 0.9]), st.sampled_from(["reserve", "preempt"]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_policy_beats_it(instance, name, weight, admission):
     work, cluster, latency = instance
     given_ = PlanningInput(work, cluster, latency, solver.Objective(weight), time_limit_s=0.05, admission=admission)
@@ -158,7 +158,7 @@ def test_grouping_responses_for_the_bound_only_lowers_it(monkeypatch, groups):
     st.integers(1, 4),
     st.sampled_from([1, 6, 8, 11, 1 << 40]),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_schedule_of_a_tiny_workload_beats_it(latency, lengths, one_prompt, actors, slots, memory):
     assume(max(lengths) > 0)
     latency = replace(latency, max_batch=slots, kv_capacity_tokens=memory)
@@ -174,7 +174,7 @@ def test_no_schedule_of_a_tiny_workload_beats_it(latency, lengths, one_prompt, a
 
 
 @given(instances())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_it_falls_with_time_and_is_infinite_where_the_longest_response_does_not_fit(instance):
     work, cluster, latency = instance
     bound = clairvoyant_bound(work, cluster, latency)
@@ -206,7 +206,7 @@ def test_a_batch_that_costs_nothing_is_bounded_by_its_longest_response():
 
 
 @given(tables(), st.integers(2, 80), st.sampled_from([1, 2, 8, 48, 64]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_minorants_lie_below_the_table(table, most_context, slots):
     latency = solver.LatencyModel("t", 1, 1e-3, 0.0, table=table, max_batch=slots)
     size, context = (x.ravel() for x in np.meshgrid(np.arange(1, slots + 1), np.linspace(0, most_context, 97)))
@@ -240,7 +240,7 @@ def test_minorants_lie_below_shipped_tables_and_touch_them(profile):
 
 
 @given(instances(), st.floats(1.0, 4.0))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_time_at_a_given_cost_is_the_inverse_of_cost_at_a_given_time(instance, slack):
     workload, cluster, latency = instance
     bound = clairvoyant_bound(workload, cluster, latency)

@@ -67,7 +67,7 @@ def steps(draw):
 
 
 @given(steps(), st.sampled_from([None, 0, 1]), st.booleans(), st.booleans(), st.sampled_from([None, 0, 5]))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_numbers_are_those_of_evaluate_and_of_the_engines(step, learner_node, share, late_start, capacity):
     prompts, workload, cluster, latency, groups = step
     plan = assemble("random", groups, workload, cluster, latency)

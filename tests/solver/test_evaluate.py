@@ -74,7 +74,7 @@ def test_what_is_there_of_each_context_by_hand():
 
 
 @given(st.integers(0, 2**32 - 1), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_groups_that_share_prompts_take_what_evaluate_says(seed, refill):
     """Responses that go on from earlier tokens compute these themselves, whoever computes the prompt."""
     rng = np.random.default_rng(seed)

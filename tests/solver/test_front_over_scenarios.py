@@ -44,7 +44,7 @@ def check(front: solver.Front, plans: list[tuple[float, float]]) -> None:
 
 @pytest.mark.parametrize("refill", [False, True])
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_no_plan_lies_below_the_curve_or_beyond_epsilon(refill, data):
     instance = data.draw(instances(refill=refill))
     work = data.draw(sampled(instance.workload))

@@ -32,7 +32,7 @@ def bound(instance, objective, **options):
 
 
 @given(either, st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from(["actors", "slots", "memory", "prewarmed", "speed"]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_more_of_anything_never_raises_the_bound(instance, time_weight, what):
     objective = solver.Objective(time_weight)
     latency, cluster = instance.latency, instance.cluster
@@ -47,7 +47,7 @@ def test_more_of_anything_never_raises_the_bound(instance, time_weight, what):
 
 
 @given(either, st.sampled_from(["deadline_s", "budget_gpu_s"]), st.floats(1.05, 3.0))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_looser_limit_never_raises_the_bound(instance, limit, slack):
     split = solver.random_split(*instance[:3], admission=instance.admission)
     tight = split.makespan_s if limit == "deadline_s" else split.gpu_seconds
@@ -57,7 +57,7 @@ def test_a_looser_limit_never_raises_the_bound(instance, limit, slack):
 
 
 @given(either, st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_keeping_prompts_together_or_fewer_actors_never_lowers_the_bound(instance, together):
     """Every plan of the narrower problem is one of the wider."""
     objective = solver.Objective(0.5)
@@ -69,7 +69,7 @@ def test_keeping_prompts_together_or_fewer_actors_never_lowers_the_bound(instanc
 
 
 @given(either, st.sampled_from(["done", "generation", "step"]), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_plan_keeps_every_limit(instance, release, together):
     workload, cluster, latency, admission = instance
     plan = plan_generation(

@@ -57,7 +57,7 @@ def test_a_limit_that_some_small_plan_keeps_is_kept(seed):
 
 
 @given(latencies(max_batch=2), st.integers(0, 1000), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([1.0, 0.3]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_coarse_bound_is_a_bound_and_never_above_the_fine_one(latency, seed, time_weight, tail):
     """With no time at all only the first scenario gets a fine bound. Two slots, so that actors refill."""
     rng = np.random.default_rng(seed)

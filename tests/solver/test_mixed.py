@@ -49,7 +49,7 @@ def two_kinds(slots: int = 64, memory: int = 1 << 40) -> tuple[MixedCluster, dic
 
 
 @given(either, objectives, rests)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_bound_optimum_and_value_come_in_this_order(instance, objective, rest):
     plan = solve(instance, objective, rest)
     optimum = EveryMixedPlan(instance).optimum(objective, rest, plan.reference.norms(objective.cost))
@@ -59,7 +59,7 @@ def test_bound_optimum_and_value_come_in_this_order(instance, objective, rest):
 
 
 @given(either, st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_both_relaxations_cost_no_more_than_any_plan_within_the_makespan(instance, data):
     work = MixedWork.of(problem_of(instance))
     plans = EveryMixedPlan(instance).plans
@@ -76,7 +76,7 @@ def test_both_relaxations_cost_no_more_than_any_plan_within_the_makespan(instanc
 
 
 @given(either, objectives, rests, st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_sequences_that_are_not_followed_leave_a_bound(instance, objective, rest, data):
     """However little work may be done, and however few sequences are followed."""
     work = MixedWork.of(problem_of(instance, objective=objective))
@@ -99,7 +99,7 @@ def test_sequences_that_are_not_followed_leave_a_bound(instance, objective, rest
 
 
 @given(st.data(), either, rests, st.sampled_from(["deadline_s", "budget_gpu_s", "budget_usd"]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_under_a_limit_the_bound_holds_and_a_refusal_claims_nothing_false(data, instance, rest, limit):
     every = EveryMixedPlan(instance)
     t, gpu_s, usd = data.draw(st.sampled_from(every.plans))
@@ -124,7 +124,7 @@ def test_under_a_limit_the_bound_holds_and_a_refusal_claims_nothing_false(data, 
 
 
 @given(either, objectives, st.integers(1, 3), st.sampled_from(["done", "generation", "step"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_plans_keep_every_limit_and_reproduce_their_numbers(instance, objective, least, release):
     work, _, offers, admission = instance
     rest = solver.StepRest(learn_s=0.1, learner_gpus=1)

@@ -23,7 +23,7 @@ releases = st.sampled_from(["done", "generation", "step"])
 
 
 @given(either, objectives, releases, st.integers(1, 3), st.integers(0, 2), st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_bound_optimum_and_value_come_in_this_order_whatever_is_asked(instance, objective, release, least, more, together):
     options = {"least_actors": least, "most_actors": least + more, "release": release, "keep_together": together}
     every = EveryMixedPlan(instance, rest_s=REST.seconds, **options)
@@ -72,7 +72,7 @@ def tables(cases, rest, usd):
 
 
 @given(uncertain(), objectives, st.sampled_from([1.0, 0.5, 0.3]), st.sampled_from([solver.StepRest(), REST]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_over_scenarios_bound_optimum_and_value_come_in_this_order(problem, objective, tail, rest):
     instance, cases = problem
     objective = dataclasses.replace(objective, tail=tail)
@@ -93,7 +93,7 @@ def test_over_scenarios_bound_optimum_and_value_come_in_this_order(problem, obje
     st.sampled_from([1.0, 0.5, 0.3]),
     st.sampled_from([solver.StepRest(), REST]),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_limit_over_scenarios_is_kept_with_a_bound_that_holds_or_refused_with_numbers_that_are_true(
     data, problem, limit, tail, rest
 ):

@@ -25,7 +25,7 @@ SCHEDULER_NOISE_S = 0.02  # on top of 20 %: other processes share the cores
 
 
 @given(either, objectives)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_never_worse_than_the_random_split_and_the_history_only_improves(instance, objective):
     plan = plan_generation(*instance[:3], objective, admission=instance.admission)
     assert plan.history[0].solver == "random split"
@@ -39,7 +39,7 @@ def test_never_worse_than_the_random_split_and_the_history_only_improves(instanc
 
 
 @given(either, objectives)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_every_response_once_and_every_gpu_once_within_its_node(instance, objective):
     workload, cluster, latency, admission = instance
     plan = plan_generation(workload, cluster, latency, objective, admission=admission)
@@ -110,7 +110,7 @@ def test_more_gpus_never_raise_the_bound(objective, slots):
 
 
 @given(either, st.floats(1.0, 3.0))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_deadline_and_a_budget_are_kept_by_evaluate(instance, slack):
     workload, cluster, latency, admission = instance
     rest = solver.StepRest(prepare_s=0.01, learn_s=0.02, learner_gpus=2)

@@ -43,7 +43,7 @@ def test_a_budget_that_is_too_small_names_what_is_needed(budget_gpu_s):
 
 
 @given(instances(refill=False), st.floats(0.3, 1.0), st.sampled_from(["deadline_s", "budget_gpu_s"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_limit_raised_as_the_sentence_says_is_kept(instance, share, limit):
     workload, cluster, latency, _ = instance
     best = plan_generation(

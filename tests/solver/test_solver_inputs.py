@@ -101,7 +101,7 @@ def test_a_table_is_exact_on_its_grid(table):
 
 
 @given(tables(), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_table_rises_between_its_points_when_they_rise(table, u, v, du, dv):
     def at(x: float, y: float) -> float:
         batch = table.batch[0] + x * (table.batch[-1] - table.batch[0])

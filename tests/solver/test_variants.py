@@ -109,19 +109,19 @@ def check(problem, objective, rest, options):
     st.sampled_from([solver.StepRest(), solver.StepRest(0.02, 0.1, 3)]),
     st.sampled_from(["gpu_s", "usd"]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_the_optimum_lies_within_the_reported_gap(name, problem, time_weight, rest, cost):
     check(problem, solver.Objective(time_weight, cost=cost), rest, OPTIONS[name])
 
 
 @given(problems(scenarios=3), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([1.0, 0.5, 0.2]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_over_scenarios_too(problem, time_weight, tail):
     check(problem, solver.Objective(time_weight, tail=tail), solver.StepRest(), {})
 
 
 @given(st.data(), problems(scenarios=3), st.sampled_from([1.0, 0.5]), st.sampled_from(["deadline_s", "budget_gpu_s"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_limit_over_scenarios(data, problem, tail, limit):
     """A limit that some plan keeps over the scenarios: the bound is below every such plan, and what is returned keeps it."""
     workload, cluster, latency = problem
