@@ -81,7 +81,7 @@ def test_a_mixed_plan_has_the_same_numbers_whatever_the_prompts_are_called(uncer
     }
 
     def plan(asked: solver.Workload) -> solver.Plan:
-        return plan_generation(asked, cluster, models, time_limit_s=0.8, keep_together=together)
+        return plan_generation(asked, cluster, models, time_limit_s=0.3, keep_together=together)
 
     first = plan(work)
     for seed in range(2):

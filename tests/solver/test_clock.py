@@ -1,6 +1,7 @@
 """What the clock does to planning: time limits are kept, and a search that the clock stops says so.
 
-All other tests plan by counted work. These need the machine for themselves.
+All other tests plan by counted work. The clock here is the CPU time of this process, so that other work on the machine does not
+count, but for caches and cores that are shared.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from solver_strategies import l40s, lognormal_workload
 
 import solver
 
-SCHEDULER_NOISE_S = 0.02
+NOISE_S = 0.02
 TOGETHER, SHARED = {"keep_together": True}, {"share_prefill": True}
 
 
@@ -35,8 +36,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_time_limit_is_kept_within_a_fifth(name):
+def test_the_time_limit_is_kept_within_a_fifth(name, monkeypatch):
     """Of problems that nothing finishes in time. The best of three, since the machine may have other things to do."""
+    monkeypatch.setattr("time.perf_counter", time.process_time)
     import ortools.sat.python.cp_model  # noqa: F401 (loaded once per process, not in this measurement)
 
     workload, (cluster, latency), options, limit_s = CASES[name]
@@ -50,7 +52,7 @@ def test_the_time_limit_is_kept_within_a_fifth(name):
         assert plan.solve_s <= took[-1]
         if took[-1] <= 1.2 * limit_s:
             break
-    assert min(took) <= 1.2 * limit_s + SCHEDULER_NOISE_S
+    assert min(took) <= 1.2 * limit_s + NOISE_S
 
 
 def test_a_search_that_the_clock_stops_says_so_and_returns_the_best_plan_so_far():
