@@ -20,6 +20,7 @@ from rlhfless.scheduling import PlanningInput
 from rlhfless.trace import TraceError
 from rlhfless.trace.checks import refuse_several_runs
 from solver.cluster import Cluster
+from solver.errors import check_flags
 from solver.latency import LatencyModel
 from solver.objective import Objective, StepRest
 from solver.remaining import RemainingLengths
@@ -45,6 +46,7 @@ class Setting:
 
     Raises:
         InputError: ``effects`` is something else.
+        PlanningError: ``deterministic`` is neither True nor False.
     """
 
     cluster: Cluster
@@ -67,6 +69,7 @@ class Setting:
     def __post_init__(self) -> None:
         if not isinstance(self.effects, Effects | None):
             raise InputError(f"effects is {self.effects!r}; Effects(...) or None is needed")
+        check_flags(deterministic=self.deterministic)
 
 
 @dataclass(frozen=True, eq=False)
