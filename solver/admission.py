@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from solver.errors import PlanningError, is_whole
+from solver.errors import PlanningError, as_given, is_whole
 
 RULES = ("reserve", "preempt")
 
@@ -38,7 +38,7 @@ class Admission:
         check_rule(self.rule)
         for name in ("max_batch", "kv_capacity_tokens"):
             if not is_whole(getattr(self, name), 1):
-                raise PlanningError(f"{name} is {getattr(self, name)}; a whole number of at least 1 is needed")
+                raise PlanningError(f"{name} is {as_given(getattr(self, name))}; a whole number of at least 1 is needed")
 
     def held_tokens(self, context_tokens: int, most_tokens: int) -> int:
         """KV tokens a response counts for: its context now, or the most it can reach (prompt and limit)."""

@@ -52,7 +52,7 @@ import numpy as np
 
 from solver.admission import check_rule
 from solver.cluster import Cluster
-from solver.errors import PlanningError
+from solver.errors import PlanningError, check_real
 from solver.evaluate import ready_s
 from solver.latency import LatencyModel
 from solver.minorants import affine_minorants
@@ -164,7 +164,12 @@ class ClairvoyantBound:
     shares: tuple[Share, ...]
 
     def gpu_seconds(self, time_s: float) -> float:
-        """No policy that completes the workload within ``time_s`` takes fewer GPU-seconds; infinite when none can."""
+        """No policy that completes the workload within ``time_s`` takes fewer GPU-seconds; infinite when none can.
+
+        Raises:
+            PlanningError: ``time_s`` is no number.
+        """
+        check_real("time_s", time_s)
         if not self.length.any():
             return 0.0
         left = time_s - self.ready_s
@@ -196,7 +201,11 @@ class ClairvoyantBound:
         """No policy that takes at most ``gpu_seconds`` completes the workload earlier; infinite when none takes so few.
 
         What the best policy takes never rises with time: where the bound exceeds ``gpu_seconds``, no earlier time is in reach.
+
+        Raises:
+            PlanningError: ``gpu_seconds`` is no number.
         """
+        check_real("gpu_seconds", gpu_seconds)
 
         def too_early(time_s: float) -> bool:
             least = self.gpu_seconds(time_s)

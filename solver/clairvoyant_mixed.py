@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from solver.clairvoyant import bound_facts
 from solver.cluster import Cluster, MixedCluster
-from solver.errors import PlanningError
+from solver.errors import PlanningError, check_real
 from solver.evaluate import ready_s
 from solver.minorants import affine_minorants
 from solver.objective import COSTS
@@ -74,7 +74,12 @@ class MixedClairvoyantBound:
     unit: str = "gpu_s"
 
     def cost(self, time_s: float) -> float:
-        """No policy that completes the workload within ``time_s`` costs less; infinite when none can."""
+        """No policy that completes the workload within ``time_s`` costs less; infinite when none can.
+
+        Raises:
+            PlanningError: ``time_s`` is no number.
+        """
+        check_real("time_s", time_s)
         if not self.length.any():
             return 0.0
         left = time_s - self.ready_s
@@ -122,7 +127,12 @@ class MixedClairvoyantBound:
         return np.asarray(self.length * (charge(self.first) + charge(self.last)) / 2)
 
     def least_time_s(self, cost: float) -> float:
-        """No policy that costs at most ``cost`` completes the workload earlier; infinite when none costs so little."""
+        """No policy that costs at most ``cost`` completes the workload earlier; infinite when none costs so little.
+
+        Raises:
+            PlanningError: ``cost`` is no number.
+        """
+        check_real("cost", cost)
         low = high = max(float(self.ready_s.min()), 1e-9)
         for _ in range(200):
             if self.cost(high) <= cost and math.isfinite(self.cost(high)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from solver.errors import PlanningError, is_number, is_whole
+from solver.errors import PlanningError, as_given, is_number, is_whole
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,17 @@ class Pool:
         for name in ("nodes", "gpus_per_node"):
             value = getattr(self, name)
             if not is_whole(value, 1):
-                raise PlanningError(f"the cluster's {name} is {value}; a whole number of at least 1 is needed")
+                raise PlanningError(f"the cluster's {name} is {as_given(value)}; a whole number of at least 1 is needed")
             object.__setattr__(self, name, int(value))
         if not is_number(self.usd_per_gpu_hour, 0):
-            raise PlanningError(f"usd_per_gpu_hour is {self.usd_per_gpu_hour}; a finite price of 0 or more is needed")
+            raise PlanningError(f"usd_per_gpu_hour is {as_given(self.usd_per_gpu_hour)}; a finite price of 0 or more is needed")
         if not is_whole(self.prewarmed, 0):
-            raise PlanningError(f"prewarmed is {self.prewarmed}; a whole number of actors of 0 or more is needed")
+            raise PlanningError(f"prewarmed is {as_given(self.prewarmed)}; a whole number of actors of 0 or more is needed")
         object.__setattr__(self, "prewarmed", int(self.prewarmed))
         for name in ("node_bytes_per_s", "network_bytes_per_s"):
             value = getattr(self, name)
             if value is not None and not (is_number(value, 0) and value > 0):
-                raise PlanningError(f"{name} is {value}; a finite bandwidth above 0 bytes per second is needed")
+                raise PlanningError(f"{name} is {as_given(value)}; a finite bandwidth above 0 bytes per second is needed")
 
     @property
     def gpus(self) -> int:
@@ -90,7 +90,7 @@ class Cluster:
     def __post_init__(self) -> None:
         if not is_whole(self.gpus_per_actor, 1):
             raise PlanningError(
-                f"the cluster's gpus_per_actor is {self.gpus_per_actor}; a whole number of at least 1 is needed"
+                f"the cluster's gpus_per_actor is {as_given(self.gpus_per_actor)}; a whole number of at least 1 is needed"
             )
         pool = self.pools[0]  # checks the rest
         for name, value in (

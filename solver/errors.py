@@ -10,6 +10,8 @@ import sys
 from numbers import Real
 from typing import Any
 
+import numpy as np
+
 
 class PlanningError(ValueError):
     """The problem as stated cannot be planned; the message names the value to blame and what would be right."""
@@ -25,6 +27,26 @@ def is_number(value: Any, least: float = -math.inf) -> bool:
 def is_whole(value: Any, least: float = -math.inf) -> bool:
     """The same for a whole number, which a float may be, of 64 bits."""
     return is_number(value, least) and bool(value == int(value) and abs(value) < 1 << 63)
+
+
+def as_given(value: Any) -> str:
+    """A value as a message shows what was given: plain Python on one line, text in quotes (``'1'`` is no number), and short."""
+    text = repr(value.tolist() if isinstance(value, np.generic | np.ndarray) else value)
+    text = " ".join(text.split()) if "\n" in text else text
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def check_flags(**flags: Any) -> None:
+    """Refuse what is neither True nor False (a PlanningError); text, say, which would count as True."""
+    for name, value in flags.items():
+        if not isinstance(value, bool | np.bool_):
+            raise PlanningError(f"{name} is {as_given(value)}; True or False is needed")
+
+
+def check_real(name: str, value: Any) -> None:
+    """Refuse what is no number, NaN included (a PlanningError); infinity is one."""
+    if not isinstance(value, Real) or isinstance(value, bool) or value != value:
+        raise PlanningError(f"{name} is {as_given(value)}; a number is needed")
 
 
 def shown(value: float) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from solver.assemble import assemble, check_fits
 from solver.canonical import Canonical
 from solver.cluster import Cluster, MixedCluster
-from solver.errors import PlanningError
+from solver.errors import PlanningError, check_flags
 from solver.evaluate import admission_of
 from solver.mean_curve import mean_curve
 from solver.mixed.front import mixed_front
@@ -115,12 +115,14 @@ def pareto_front(
     most_actors: int | None = None,
     release: str = "done",
     time_limit_s: float = 3.0,
+    deterministic: bool = False,
 ) -> Front:
     """The front on ``points`` makespans between the fastest plan and one actor for everything.
 
     Args are those of ``plan_generation``; ``cost`` is the unit, ``gpu_s`` or ``usd``. ``rest`` only matters for plans that
     hold their GPUs through the step; front and curve speak of generation alone. For several kinds or sizes the plans are
-    those of several weights, found within ``time_limit_s``; for one kind they take milliseconds.
+    those of several weights, found within ``time_limit_s``; for one kind they take milliseconds. ``deterministic`` makes that
+    limit counted work, so that the front never depends on how busy the machine is.
 
     Raises:
         PlanningError: nothing can be planned, or ``cost`` is unknown.
@@ -128,6 +130,7 @@ def pareto_front(
     if cost not in COSTS:
         raise PlanningError(f"cost {cost!r} is unknown; choose one of {', '.join(COSTS)}")
     check_release(release)
+    check_flags(keep_together=keep_together, share_prefill=share_prefill, deterministic=deterministic)
     check_priced(cost, cluster)
     check_fits(workload, cluster, latency)
     offers = offers_of(cluster, latency)
@@ -138,7 +141,7 @@ def pareto_front(
         objective = Objective(cost=cost)
         problem = MixedProblem(
             workload, offers, cluster, objective, rest, admission, least_actors=least_actors, most_actors=most_actors,
-            release=release, keep_together=keep_together, share_prefill=share_prefill,
+            release=release, keep_together=keep_together, share_prefill=share_prefill, deterministic=deterministic,
         )  # fmt: skip
         plans, makespans_s, least = mixed_front(problem, points, time_limit_s)
         return Front(_undominated([asked.given(plan) for plan in plans], cost), makespans_s, least, cost)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solver.errors import PlanningError, is_number, is_whole
+from solver.errors import PlanningError, as_given, is_number, is_whole
 from solver.tables import facts_table
 from solver.workload import FloatArray, number_array
 
@@ -140,7 +140,9 @@ class LatencyModel:
         for name in ("gpus_per_actor", "max_batch", "kv_capacity_tokens"):
             value = getattr(self, name)
             if not is_whole(value, 1):
-                raise PlanningError(f"latency model {self.name!r}: {name} is {value}; a whole number of at least 1 is needed")
+                raise PlanningError(
+                    f"latency model {self.name!r}: {name} is {as_given(value)}; a whole number of at least 1 is needed"
+                )
             object.__setattr__(self, name, int(value))
         if self.table is not None and not isinstance(self.table, StepTable):
             raise PlanningError(f"latency model {self.name!r}: table is {self.table!r}; a StepTable or None is needed")
@@ -148,7 +150,7 @@ class LatencyModel:
             for name in names:
                 if not is_number(getattr(self, name), 0):
                     value = getattr(self, name)
-                    raise PlanningError(f"latency model {self.name!r}: {name} is {value}; a {what} or more is needed")
+                    raise PlanningError(f"latency model {self.name!r}: {name} is {as_given(value)}; a {what} or more is needed")
         if self.base_s + self.per_response_s <= 0:
             raise PlanningError(f"latency model {self.name!r}: a decode iteration takes no time; base_s must be above 0")
 

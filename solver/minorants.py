@@ -10,6 +10,8 @@ import numpy as np
 
 from solver.latency import LatencyModel
 
+LEAST_BATCH = 1e-30  # so far from every other that it has no weight
+
 
 def affine_minorants(latency: LatencyModel, most_context: int) -> list[tuple[float, float, float]]:
     """(a, b, c) with ``a + b B + c K <= step_s(B, K)`` for all batches up to the slots and contexts up to ``most_context``.
@@ -31,7 +33,8 @@ def affine_minorants(latency: LatencyModel, most_context: int) -> list[tuple[flo
     unit = float(table.step_s.mean())  # scaled to numbers around 1
     minorants = [(float(table.step_s.min()) * shrink, 0.0, 0.0)]
     for centre in (1, 4, 16, 64, latency.max_batch):
-        weight = np.exp(-(np.log2(size / centre) ** 2) / 2) / np.maximum(limit, 1e-9)
+        away = np.log2(np.maximum(size, LEAST_BATCH) / centre)  # in doublings; a grid may begin at an empty batch
+        weight = np.exp(-(away**2) / 2) / np.maximum(limit, 1e-9)
         lp = pywraplp.Solver.CreateSolver("GLOP")
         a, b, c = (lp.NumVar(0.0, lp.infinity(), name) for name in "abc")
         for n, x, t in zip(size, context, limit, strict=True):

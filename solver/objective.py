@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solver.errors import PlanningError, is_number, is_whole
+from solver.errors import PlanningError, as_given, is_number, is_whole
 from solver.workload import FloatArray
 
 COSTS = ("gpu_s", "usd")
@@ -43,9 +43,13 @@ class Objective:
 
     def __post_init__(self) -> None:
         if not (is_number(self.time_weight, 0) and self.time_weight <= 1.0):
-            raise PlanningError(f"time_weight is {self.time_weight}; a number from 0 (cost only) to 1 (time only) is needed")
+            raise PlanningError(
+                f"time_weight is {as_given(self.time_weight)}; a number from 0 (cost only) to 1 (time only) is needed"
+            )
         if not (is_number(self.tail) and 0.0 < self.tail <= 1.0):
-            raise PlanningError(f"tail is {self.tail}; a share of the scenarios above 0 and up to 1 (their mean) is needed")
+            raise PlanningError(
+                f"tail is {as_given(self.tail)}; a share of the scenarios above 0 and up to 1 (their mean) is needed"
+            )
         if self.cost not in COSTS:
             raise PlanningError(f"cost {self.cost!r} is unknown; choose one of {', '.join(COSTS)}")
         given = [name for name in ("deadline_s", "budget_gpu_s", "budget_usd") if getattr(self, name) is not None]
@@ -54,7 +58,7 @@ class Objective:
         for name in given:
             value = getattr(self, name)
             if not (is_number(value) and value > 0):
-                raise PlanningError(f"{name} is {value}; a finite number above 0 is needed")
+                raise PlanningError(f"{name} is {as_given(value)}; a finite number above 0 is needed")
         if self.budget_gpu_s is not None and self.cost == "usd":
             raise PlanningError("budget_gpu_s limits GPU-seconds, but cost is 'usd'; give budget_usd instead")
         if self.budget_usd is not None:
@@ -124,12 +128,18 @@ class StepRest:
     def __post_init__(self) -> None:
         for name in ("prepare_s", "learn_s"):
             if not is_number(getattr(self, name), 0):
-                raise PlanningError(f"StepRest.{name} is {getattr(self, name)}; a finite number of 0 or more is needed")
+                raise PlanningError(
+                    f"StepRest.{name} is {as_given(getattr(self, name))}; a finite number of 0 or more is needed"
+                )
         if not is_whole(self.learner_gpus, 0):
-            raise PlanningError(f"StepRest.learner_gpus is {self.learner_gpus}; a whole number of GPUs of 0 or more is needed")
+            raise PlanningError(
+                f"StepRest.learner_gpus is {as_given(self.learner_gpus)}; a whole number of GPUs of 0 or more is needed"
+            )
         object.__setattr__(self, "learner_gpus", int(self.learner_gpus))
         if self.usd_per_gpu_hour is not None and not is_number(self.usd_per_gpu_hour, 0):
-            raise PlanningError(f"StepRest.usd_per_gpu_hour is {self.usd_per_gpu_hour}; a finite price of 0 or more is needed")
+            raise PlanningError(
+                f"StepRest.usd_per_gpu_hour is {as_given(self.usd_per_gpu_hour)}; a finite price of 0 or more is needed"
+            )
 
     @property
     def seconds(self) -> float:

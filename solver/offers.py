@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.cluster import Cluster, MixedCluster
-from solver.errors import PlanningError, is_whole
+from solver.errors import PlanningError, as_given, is_whole
 from solver.latency import LatencyModel
 from solver.workload import Workload
 
@@ -120,9 +120,9 @@ def check_counts(least_actors: int, **most: int | None) -> None:
     """Refuse numbers of actors that are not whole numbers of at least 1 (a PlanningError); ``most`` may be None."""
     for name, value in (("least_actors", least_actors), *most.items()):
         if (value is not None or name not in most) and not is_whole(value):
-            raise PlanningError(f"{name} is {value}; a whole number of actors is needed")
+            raise PlanningError(f"{name} is {as_given(value)}; a whole number of actors is needed")
         if value is not None and value < 1:
-            raise PlanningError(f"{name} is {value}; at least 1 is needed")
+            raise PlanningError(f"{name} is {as_given(value)}; at least 1 is needed")
 
 
 def check_options(

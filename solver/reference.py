@@ -17,7 +17,7 @@ from solver.assemble import assemble
 from solver.canonical import Canonical
 from solver.cluster import Cluster
 from solver.counts import best_count
-from solver.errors import PlanningError
+from solver.errors import PlanningError, as_given, check_flags
 from solver.evaluate import admission_of
 from solver.group_times import GroupTimes, Split
 from solver.latency import LatencyModel
@@ -51,7 +51,7 @@ def candidate_counts(most: int) -> list[int]:
 def check_seed(seed: int) -> None:
     """Refuse a seed that is no whole number of 0 or more (a PlanningError)."""
     if not isinstance(seed, int | np.integer) or seed < 0:
-        raise PlanningError(f"seed is {seed}; a whole number of 0 or more is needed")
+        raise PlanningError(f"seed is {as_given(seed)}; a whole number of 0 or more is needed")
 
 
 def random_split(
@@ -80,11 +80,16 @@ def random_split(
             there may be as many actors as responses.
 
     Raises:
-        PlanningError: an option makes no sense.
+        PlanningError: an option makes no sense, or ``actors`` are more than there are prompts (responses, with ``spread``).
     """
     check_release(release)
     check_seed(seed)
+    check_flags(share_prefill=share_prefill, spread=spread)
     check_counts(least_actors=least_actors, most_actors=most_actors, actors=actors)
+    items = len(workload) if spread else len(np.unique(workload.prompt_of))
+    if actors is not None and actors > items:
+        what = "responses" if spread else "prompts"
+        raise PlanningError(f"actors is {actors}, but there are only {items} {what} to deal; give at most {items}")
     asked = Canonical.of(workload)
     split, _ = sized_split(
         asked.workload, cluster, latency, objective, rest, seed=seed, actors=actors, least_actors=least_actors,

@@ -16,7 +16,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solver.errors import PlanningError
+from solver.errors import PlanningError, as_given
 from solver.workload import IntArray
 
 _phi = np.vectorize(lambda z: 0.5 * (1.0 + math.erf(z / math.sqrt(2.0))), otypes=[float])
@@ -55,7 +55,7 @@ def scenarios_from_quantiles(
         row = int(np.flatnonzero(np.any(~np.isfinite(tokens), axis=1) | np.any(np.diff(tokens, axis=1) < 0, axis=1))[0])
         raise PlanningError(f"quantile_tokens[{row}] are {tokens[row].tolist()}; finite numbers that never fall are needed")
     if scenarios < 1:
-        raise PlanningError(f"scenarios is {scenarios}; at least 1 is needed")
+        raise PlanningError(f"scenarios is {as_given(scenarios)}; at least 1 is needed")
     if not (step_share >= 0 and prompt_share >= 0 and step_share + prompt_share <= 1):
         raise PlanningError(
             f"step_share {step_share} and prompt_share {prompt_share} are shares of variance; 0 or more and at most 1 together"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solver.errors import PlanningError, is_whole
+from solver.errors import PlanningError, as_given, is_whole
 from solver.tables import facts_table
 
 IntArray = NDArray[np.int64]
@@ -111,7 +111,7 @@ class Workload:
             index = int(np.argmax(owner))
             raise PlanningError(f"prompt_of[{index}] is {owner[index]}, but there are only {len(prompts)} prompts")
         if not is_whole(response_limit, 1):
-            raise PlanningError(f"response_limit is {response_limit}; a whole number of at least 1 token is needed")
+            raise PlanningError(f"response_limit is {as_given(response_limit)}; a whole number of at least 1 token is needed")
         sampled = None
         if scenarios is not None:
             table = number_array("scenarios", scenarios)

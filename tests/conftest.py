@@ -5,7 +5,7 @@ judged by what it changes; ``make test-search`` tries examples that nobody has s
 its test with ``@example``.
 
 Two processes run the tests. Nothing may run beside those that are marked ``alone``, by the names of their files: they compare
-times of a real clock, search until a time limit, start several actors that need both cores, or look for what is left behind on
+times of a real clock, search until the clock stops them, start several actors that need both cores, or look for what is left behind on
 the machine. A test is of one of three tiers, each with a target in the Makefile: without a mark, ``full``, ``nightly``.
 """
 
@@ -24,12 +24,6 @@ from skip_summary import pytest_sessionfinish  # noqa: F401 (a hook)
 from tiers import check_tier
 
 TESTS = Path(__file__).parent
-SEARCHES = (
-    "brute_force", "canonical", "ctrl_c", "dedup", "degenerate", "evaluate", "front_over_scenarios", "invariants",
-    "limits_over_scenarios", "mixed", "mixed_bound", "mixed_history", "mixed_options", "mixed_scenarios", "mixed_together",
-    "monotone", "planner", "real_lengths", "refusals", "replan_mixed", "room_to_blame", "scenarios", "solver_imports",
-    "together_or_split", "variants",
-)  # fmt: skip
 ALONE = (
     "engine/test_vllm_left_behind.py",
     "engine/test_vllm_ray.py",
@@ -41,7 +35,7 @@ ALONE = (
     "executor/test_nothing_left_behind.py",
     "executor/test_ray_*.py",
     "executor/test_wall*.py",
-    *(f"solver/test_{name}.py" for name in SEARCHES),
+    "solver/test_clock.py",
     "training/test_ray_training.py",
     "training/test_vllm_training.py",
 )

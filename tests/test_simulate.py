@@ -197,6 +197,8 @@ def test_what_is_no_log_no_setting_and_no_policy_is_refused_in_a_sentence():
         simulate(log().iloc[:0], SETTING, ["static"])
     with pytest.raises(TraceError, match="rollouts is a str; a frame is needed, as read_rollouts reads it"):
         simulate("out/run", SETTING, ["static"])
+    with pytest.raises(PlanningError, match="deterministic is 'no'"):
+        Setting(Cluster(1, 1, 1), LATENCY, deterministic="no")
     with pytest.raises(InputError, match=r"effects is 'x'; Effects\(...\) or None is needed"):
         replace(SETTING, effects="x")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"setting is a Cluster; a Setting is needed, which Settings\(...\) has as \.setting"):

@@ -39,6 +39,12 @@ def time_limit_option(default_s: float, what: str) -> Decorator:
     )  # fmt: skip
 
 
+deterministic_option = click.option(
+    "--deterministic", is_flag=True,
+    help="Let counted work, not the clock, end each search: the same plans however busy the machine is.",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Hardware:
     """The GPUs that a command is about, as its options say it; None where an option was not given."""

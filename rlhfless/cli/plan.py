@@ -13,6 +13,7 @@ from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.cli.options import (
     Hardware,
     admission_option,
+    deterministic_option,
     format_option,
     hardware_options,
     response_limit_option,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 @click.option("--prewarmed", type=click.IntRange(0), default=0, show_default=True, help="Actors without a cold start.")
 @click.option("--release", type=click.Choice(["done", "generation", "step"]), default="done", show_default=True)
 @time_limit_option(1.0, "")
+@deterministic_option
 @seed_option
 @format_option
 def plan(

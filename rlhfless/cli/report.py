@@ -104,7 +104,7 @@ def _refuse_wrong_meta(path: Path, meta: Mapping[str, Any]) -> None:
     Raises:
         InputError: naming the key, its value and what would be right.
     """
-    from rlhfless.trace.casts import shown
+    from solver.errors import as_given
 
     def is_count(value: Any) -> bool:
         return isinstance(value, int) and value > 0
@@ -121,7 +121,7 @@ def _refuse_wrong_meta(path: Path, meta: Mapping[str, Any]) -> None:
         wrong, needed = "config", "an object with a whole number above 0 as response_limit, or without it,"
     else:
         return
-    raise InputError(f"{path / 'meta.json'}: {wrong} is {shown(meta[wrong])}; {needed} is needed")
+    raise InputError(f"{path / 'meta.json'}: {wrong} is {as_given(meta[wrong])}; {needed} is needed")
 
 
 def _assumptions(

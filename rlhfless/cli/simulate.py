@@ -13,6 +13,7 @@ from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.cli.options import (
     Hardware,
     admission_option,
+    deterministic_option,
     format_option,
     hardware_options,
     response_limit_option,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 @rest_options
 @click.option("--migration", type=click.Choice(["cheaper", "move", "recompute"]), default="cheaper", show_default=True)
 @time_limit_option(0.3, " a step")
+@deterministic_option
 @seed_option
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Write the trace of every policy to OUT/POLICY.")
 @format_option
@@ -62,6 +64,7 @@ def simulate(
     rest: StepRest,
     migration: str,
     time_limit_s: float,
+    deterministic: bool,
     seed: int,
     out: Path | None,
     form: str,
@@ -90,6 +93,7 @@ def simulate(
         admission=admission,
         migration=migration,
         seed=seed,
+        deterministic=deterministic,
     )
     if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         raise InputError(f"{out}: exists and is not empty; choose a new folder for -o")

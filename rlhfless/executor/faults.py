@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlhfless.executor.remote import Report
-from solver.errors import PlanningError, is_number, is_whole
+from solver.errors import PlanningError, as_given, is_number, is_whole
 from solver.latency import LatencyModel
 from solver.objective import Objective
 
@@ -47,12 +47,14 @@ class Faults:
     def __post_init__(self) -> None:
         for name in ("retries", "restarts"):
             if not is_whole(getattr(self, name), 0):
-                raise PlanningError(f"{name} is {getattr(self, name)}; a whole number of 0 or more is needed")
+                raise PlanningError(f"{name} is {as_given(getattr(self, name))}; a whole number of 0 or more is needed")
         for name, least in (("silence_factor", 1), ("silence_floor_s", 0), ("start_floor_s", 0)):
             if not is_number(getattr(self, name), least):
-                raise PlanningError(f"{name} is {getattr(self, name)}; a finite number of {least} or more is needed")
+                raise PlanningError(f"{name} is {as_given(getattr(self, name))}; a finite number of {least} or more is needed")
         if not self.slow_factor > 1:
-            raise PlanningError(f"slow_factor is {self.slow_factor}; a number above 1, or infinity for never, is needed")
+            raise PlanningError(
+                f"slow_factor is {as_given(self.slow_factor)}; a number above 1, or infinity for never, is needed"
+            )
 
     def silence_s(self, latency: LatencyModel, slots: int, responses: int, joining: int, longest_tokens: int) -> float:
         """Seconds for which a working actor may report nothing: an iteration of all its responses, and before it the prefill

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rlhfless.errors import InputError
+from solver.errors import as_given
 from solver.objective import StepRest
 from solver.plan import Plan
 
@@ -165,4 +166,4 @@ class Lifecycle:
 def _refuse(name: str, value: float, most: float = math.nextafter(math.inf, 0.0)) -> None:
     if not 0.0 <= value <= most:
         wanted = "of 0 or more" if most == math.inf else "of 0 or more, and finite"
-        raise InputError(f"{name} is {value}; a number of seconds {wanted}, is needed")
+        raise InputError(f"{name} is {as_given(value)}; a number of seconds {wanted}, is needed")

@@ -14,7 +14,7 @@ from numbers import Integral
 
 import numpy as np
 
-from solver.errors import PlanningError, is_number, is_whole
+from solver.errors import PlanningError, as_given, is_number, is_whole
 from solver.latency import LatencyModel, StepTable
 from solver.workload import FloatArray
 
@@ -24,7 +24,7 @@ UNLIMITED = 1 << 62
 
 def _check(value: object, name: str, least: float, what: str) -> None:
     if not is_number(value, least):
-        raise PlanningError(f"{name} is {value}; {what} of {least:g} or more is needed")
+        raise PlanningError(f"{name} is {as_given(value)}; {what} of {least:g} or more is needed")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,9 @@ class PrefillInterference:
         _check(self.slowdown, "slowdown", 0, "a share")
         _check(self.attention, "attention", 0, "a share")
         if self.chunk_tokens is not None and not is_whole(self.chunk_tokens, 1):
-            raise PlanningError(f"chunk_tokens is {self.chunk_tokens}; a whole number of at least 1, or None, is needed")
+            raise PlanningError(
+                f"chunk_tokens is {as_given(self.chunk_tokens)}; a whole number of at least 1, or None, is needed"
+            )
 
     @property
     def by_iteration(self) -> bool:
@@ -81,7 +83,7 @@ class Stragglers:
         _check(self.share, "share", 0, "a probability")
         _check(self.slowdown, "slowdown", 0, "a share")
         if self.share > 1:
-            raise PlanningError(f"share is {self.share}; a probability of at most 1 is needed")
+            raise PlanningError(f"share is {as_given(self.share)}; a probability of at most 1 is needed")
 
     def applied(self, latency: LatencyModel, draw: np.random.Generator) -> LatencyModel:
         """The latency model of the actor that ``draw`` belongs to."""
@@ -153,9 +155,9 @@ class Network:
 
     def __post_init__(self) -> None:
         if not is_whole(self.nodes, 1):
-            raise PlanningError(f"nodes is {self.nodes}; a whole number of at least 1 is needed")
+            raise PlanningError(f"nodes is {as_given(self.nodes)}; a whole number of at least 1 is needed")
         if self.fan_out is not None and not is_whole(self.fan_out, 1):
-            raise PlanningError(f"fan_out is {self.fan_out}; a whole number of at least 1, or None, is needed")
+            raise PlanningError(f"fan_out is {as_given(self.fan_out)}; a whole number of at least 1, or None, is needed")
         _check(self.between, "between", 1, "a multiple")
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from solver.errors import PlanningError, is_number
+from solver.errors import PlanningError, as_given, is_number
 from solver.latency import TIMES, LatencyModel, StepTable
 
 
@@ -18,7 +18,7 @@ def scaled(latency: LatencyModel, factor: float) -> LatencyModel:
         PlanningError: the factor is not a number above 0.
     """
     if not (is_number(factor, 0) and factor > 0):
-        raise PlanningError(f"the factor of a latency model is {factor}; a finite number above 0 is needed")
+        raise PlanningError(f"the factor of a latency model is {as_given(factor)}; a finite number above 0 is needed")
     if factor == 1.0:
         return latency
     table = latency.table

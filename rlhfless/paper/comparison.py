@@ -28,7 +28,6 @@ SCOPES = ("step", "generation")
 POLICIES = (
     "static", "static-generation", "random", "rlhfuse", "rlhfless", "solver", "solver+replan", "oracle", "oracle+replan",
 )  # fmt: skip
-PATIENCE = 1000.0  # searches end by counting their work, however busy the machine is, so that numbers are the same
 HELD = frozenset({"static", "static-all"})
 """Policies whose actors keep their GPUs until learning is over, but for those that the learner needs."""
 LABELS = {
@@ -135,7 +134,7 @@ def compare(
         time_limit_s=time_limit_s,
         admission=admission,
         seed=seed,
-        patience=PATIENCE,
+        deterministic=True,  # numbers are the same however busy the machine is
     )
     chosen = [policy_named(p, machine.static_actors) if isinstance(p, str) else p for p in policies]
     result = simulate(history.rollouts, setting, chosen, predictor, steps)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from rlhfless.predict.censoring import FloatArray
 from rlhfless.predict.errors import PredictionError
-from solver.errors import is_number
+from solver.errors import as_given, is_number
 
 NEEDED = ("prompt_id", "epoch", "response_tokens")
 
@@ -34,7 +34,8 @@ def check_rollouts(rollouts: pd.DataFrame) -> None:
     if len(wrong := np.flatnonzero(~((tokens >= 0) & (tokens < np.inf)))):
         row, value = rollouts.index[wrong[0]], given.iloc[wrong[0]]
         raise PredictionError(
-            f"row {row} of the history, column 'response_tokens' is {value}; a number of tokens of 0 or more is needed"
+            f"row {row} of the history, column 'response_tokens' is {as_given(value)}; "
+            "a number of tokens of 0 or more is needed"
         )
 
 

@@ -27,7 +27,7 @@ class PlanningInput:
     Attributes:
         workload: predictions, or true lengths for clairvoyant policies.
         remaining: the forecast of remaining lengths of a predictor that has one of its own; None where scenarios stand for it.
-        patience: that of ``solver.plan_generation``.
+        deterministic: that of ``solver.plan_generation``.
     """
 
     workload: Workload
@@ -39,7 +39,7 @@ class PlanningInput:
     admission: str = "reserve"
     seed: int = 0
     remaining: RemainingLengths | None = None
-    patience: float = 1.0
+    deterministic: bool = False
 
 
 class SchedulingPolicy(Protocol):

@@ -73,7 +73,7 @@ def planned(given: PlanningInput, workload: Workload, time_limit_s: float) -> Pl
     """``plan_generation`` for this workload."""
     return plan_generation(
         workload, given.cluster, given.latency, given.objective, given.rest, time_limit_s,
-        admission=given.admission, seed=given.seed, patience=given.patience,
+        admission=given.admission, seed=given.seed, deterministic=given.deterministic,
     )  # fmt: skip
 
 

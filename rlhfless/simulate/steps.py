@@ -20,6 +20,7 @@ from rlhfless.scheduling import PlanningInput
 from rlhfless.trace import TraceError
 from rlhfless.trace.checks import refuse_several_runs
 from solver.cluster import Cluster
+from solver.errors import check_flags
 from solver.latency import LatencyModel
 from solver.objective import Objective, StepRest
 from solver.remaining import RemainingLengths
@@ -41,10 +42,11 @@ class Setting:
         tau, static_actors, hold: parameters of the policies that have them.
         migration: ``move``, ``recompute`` or ``cheaper``.
         effects: what happens to actors beside decoding; of its outages and delays every step has its own. Nobody plans for it.
-        patience: far above 1, plans do not depend on how busy the machine is (see ``solver.plan_generation``).
+        deterministic: plans do not depend on how busy the machine is (see ``solver.plan_generation``).
 
     Raises:
         InputError: ``effects`` is something else.
+        PlanningError: ``deterministic`` is neither True nor False.
     """
 
     cluster: Cluster
@@ -62,11 +64,12 @@ class Setting:
     seed: int = 0
     planned_latency: LatencyModel | None = None
     effects: Effects | None = None
-    patience: float = 1.0
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.effects, Effects | None):
             raise InputError(f"effects is {self.effects!r}; Effects(...) or None is needed")
+        check_flags(deterministic=self.deterministic)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +98,7 @@ class LoggedStep:
             setting.admission,
             setting.seed + self.step,
             None if clairvoyant else self.remaining,
-            setting.patience,
+            setting.deterministic,
         )
 
     def requests(self) -> Requests:

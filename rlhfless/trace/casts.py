@@ -17,14 +17,9 @@ import pandas as pd
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.schema import Column
+from solver.errors import as_given
 
 LARGEST_WHOLE_NUMBER = 2**53
-
-
-def shown(value: Any) -> str:
-    """A value as an error message shows it: plain Python and short."""
-    text = repr(value.item() if isinstance(value, np.generic) else value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def listed(names: Iterable[object]) -> str:
@@ -47,7 +42,7 @@ def row_number(index: pd.Index, position: int) -> int:
 def refuse(source: str, values: pd.Series, position: int, needed: str) -> NoReturn:
     """Raise the one sentence about a cell."""
     value = values.iloc[position]
-    found = "empty" if is_null(value) else shown(value)
+    found = "empty" if is_null(value) else as_given(value)
     row = row_number(values.index, position)
     raise TraceError(f"{source}: row {row}, column '{values.name}' is {found}; {needed} is needed")
 

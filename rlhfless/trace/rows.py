@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlhfless.trace.casts import cast_cell, clean, jsonable, shown
+from rlhfless.trace.casts import cast_cell, clean, jsonable
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.schema import TABLES
+from solver.errors import as_given
 
 _COLUMNS = {table: {column.name: column for column in columns} for table, columns in TABLES.items()}
 _ORDERED = (("start_s", "first_token_s"), ("first_token_s", "end_s"), ("start_s", "end_s"))
@@ -32,7 +33,7 @@ def checked_row(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
             try:
                 cell = cast_cell(column, values[name])
             except ValueError as error:
-                raise TraceError(f"{table}: column '{name}' is {shown(values[name])}; {error} is needed") from None
+                raise TraceError(f"{table}: column '{name}' is {as_given(values[name])}; {error} is needed") from None
             row[name] = clean(cell) if isinstance(cell, str) else cell
         elif column.required:
             raise TraceError(f"{table}: column '{name}' ({column.doc}) is missing among {', '.join(values) or 'no columns'}")

@@ -45,7 +45,7 @@ def mixed_front(problem: MixedProblem, points: int, time_limit_s: float) -> tupl
     if len(cases) == 1:
         grid, _, cost = _curve(problem, problem.needed_actors, slowest_s, points, Effort())
         return found, grid, cost
-    effort = Effort(time_limit_s, time.perf_counter() + time_limit_s)
+    effort = Effort(time_limit_s, problem.stop_after(time.perf_counter(), time_limit_s))
     curves = []
     for s, case in enumerate(cases):
         part = Effort(effort.left_s / (len(cases) - s), effort.stop_at)

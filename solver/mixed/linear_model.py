@@ -137,7 +137,7 @@ class LinearModel:
         self._known = [low, high, cost, row_low, row_high]
         self.effort.spend(ENTRY_S * len(coefficient))
         most = int(max(1, min(MOST_ITERATIONS, self.effort.left_s / ITERATION_S)))
-        seconds = min(1e3, max(1e-3, self.effort.stop_at - time.perf_counter()))
+        seconds = max(1e-3, self.effort.stop_at - time.perf_counter())
         self._solver.SetSolverSpecificParametersAsString(f"max_number_of_iterations: {most} max_time_in_seconds: {seconds}")
         status = self._solver.Solve()
         self.effort.spend(ITERATION_S * int(self._solver.iterations()))

@@ -98,7 +98,7 @@ def room_to_try(problem: MixedProblem, time_limit_s: float, began: float, plan: 
             return False
         return True
 
-    return room_of(problem, keeps, began + LATEST_ROOM * time_limit_s)
+    return room_of(problem, keeps, problem.stop_after(began, LATEST_ROOM * time_limit_s))
 
 
 class _MixedPlanner:
@@ -109,10 +109,11 @@ class _MixedPlanner:
         self.problem, self.explains = problem, explains
         self.time_limit_s, self.most_candidates = time_limit_s, most_candidates
         self.hurry = time_limit_s < HURRY_S
-        self.last_at = self.began + LAST_S * time_limit_s
+        self.last_at = problem.stop_after(self.began, LAST_S * time_limit_s)
         responses = len(problem.workload)
         timing_s = min(most_candidates * TIMING_S * responses, CANDIDATES * time_limit_s)
         self.effort = Effort(COUNTED * time_limit_s - timing_s, self.last_at - timing_s)
+        self.last_counted_s = LAST_S * time_limit_s - timing_s if problem.deterministic else math.inf
         self.effort.spend(BUILD_S * responses)
         self.work = MixedWork.of(problem)
         self.plans = Plans(problem, self.work, self.effort)
@@ -185,9 +186,10 @@ class _MixedPlanner:
         return self.outcome(stopped)
 
     def over(self) -> bool:
-        """Whether to stop; without any plan yet that keeps a deadline or a budget there is always some more work to do."""
+        """Whether to stop; without any plan yet that keeps a deadline or a budget there is always some more work to do, up to
+        the clock's limit or as many counted seconds."""
         if math.isinf(self.plans.value) and self.effort.left_s <= 0:
-            self.effort.most_s = self.effort.spent_s + MORE * self.time_limit_s
+            self.effort.most_s = min(self.effort.spent_s + MORE * self.time_limit_s, self.last_counted_s)
         return self.effort.over
 
     def first_plans(self) -> None:
@@ -249,5 +251,6 @@ class _MixedPlanner:
         fastest_s, cheapest = worth.rest.step_time_s(self.plans.fastest_s), worth.step(*self.plans.cheapest)[1]
         best = cheapest if worth.objective.deadline_s is None else fastest_s
         room = room_to_try(self.problem, self.time_limit_s, self.began, search_mixed) if self.explains else ""
-        effort = Effort(BLAME * self.time_limit_s, time.perf_counter() + BLAME * self.time_limit_s)
+        blame_s = BLAME * self.time_limit_s
+        effort = Effort(blame_s, problem.stop_after(time.perf_counter(), blame_s))
         raise PlanningError(blame(self.problem, [self.work], worth, best, effort, room))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from solver.clock import stop_after
 from solver.cluster import Cluster, MixedCluster
 from solver.objective import Objective, StepRest
 from solver.offers import Latencies, Offer
@@ -30,6 +31,7 @@ class MixedProblem:
         release: when actors give their GPUs back.
         keep_together: all responses of a prompt on one actor.
         share_prefill: an actor computes a prompt once for all its responses there.
+        deterministic: the clock stops nothing, so that the plan depends on the problem and the time limit alone.
         prompt_numbers: (P,) of the prompts as they were asked for, which sentences name; None when they are as in ``workload``.
     """
 
@@ -45,7 +47,12 @@ class MixedProblem:
     release: str = "done"
     keep_together: bool = False
     share_prefill: bool = False
+    deterministic: bool = False
     prompt_numbers: IntArray | None = None
+
+    def stop_after(self, began: float, seconds: float) -> float:
+        """When the clock (``perf_counter``) ends a search for this problem (see ``solver.clock``)."""
+        return stop_after(began, seconds, self.deterministic)
 
     @property
     def points(self) -> Workload:

@@ -57,7 +57,7 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
     began = time.perf_counter()
     workload, objective, rest, admission = problem.workload, problem.objective, problem.rest, problem.admission
     models, learner_rate, usd_rate = problem.latencies, problem.learner_rate(objective.cost), problem.learner_rate("usd")
-    effort = Effort(COUNTED_HERE * time_limit_s, began + LAST_S * time_limit_s)
+    effort = Effort(COUNTED_HERE * time_limit_s, problem.stop_after(began, LAST_S * time_limit_s))
     cases = workload.cases()
     once_s = RESPONSE_S * len(workload) * len(cases)
 
@@ -146,7 +146,8 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
         room = room_to_try(problem, time_limit_s, began, plan_mixed_over_scenarios) if explains else ""
         works += [MixedWork.of(replace(problem, workload=case)) for case in cases[len(works) :]]
         worth = replace(worth, objective=objective)
-        least_effort = Effort(BLAME * time_limit_s, time.perf_counter() + BLAME * time_limit_s)
+        blame_s = BLAME * time_limit_s
+        least_effort = Effort(blame_s, problem.stop_after(time.perf_counter(), blame_s))
         raise PlanningError(blame(problem, works, worth, best_found, least_effort, room))
     chosen, times, costs = found[best]
     for s, work in enumerate(works):

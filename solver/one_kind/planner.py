@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from solver.assemble import assemble
+from solver.clock import stop_after
 from solver.cluster import Cluster
 from solver.counts import EXACT_RESPONSES
 from solver.errors import PlanningError
@@ -63,11 +64,11 @@ class OneKind:
     began: float
     explains: bool = True  # whether a refusal looks for what would be enough
     history: list[Improvement] = field(default_factory=list)
-    patience: float = 1.0
+    deterministic: bool = False
 
     def plan(self) -> Plan:
         """See ``plan_generation``."""
-        stop_at = self.began + self.patience * self.time_limit_s
+        stop_at = stop_after(self.began, self.time_limit_s, self.deterministic)
         with_model = self.time_limit_s >= SMALLEST_MODEL_S
         uncertain, points = self.workload.scenarios is not None, self.workload.points
         pricing = Pricing.of(self.cluster, self.latency, self.objective, self.rest, self.release)
@@ -285,5 +286,6 @@ class OneKind:
                 return False
             return True
 
-        stop_at = max(self.began + LATEST_BLAME * self.time_limit_s, time.perf_counter() + ROOM_S)
+        left_s = max(self.began + LATEST_BLAME * self.time_limit_s - time.perf_counter(), ROOM_S)
+        stop_at = stop_after(time.perf_counter(), left_s, self.deterministic)
         return room_of(self.latency, self.workload, self.objective, keeps, stop_at)

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from solver.assemble import timed
 from solver.cluster import Cluster, MixedCluster
-from solver.errors import PlanningError
+from solver.errors import PlanningError, check_flags
 from solver.evaluate import there_tokens
 from solver.latency import LatencyModel
 from solver.objective import Objective, StepRest
@@ -110,10 +110,11 @@ def deduplicate(
             is above 0; its own seconds count on GPUs of its own only.
 
     Raises:
-        PlanningError: the token ids do not fit the workload, a response has tokens generated already, cost is in dollars and
-            nothing has a price, or see ``place``.
+        PlanningError: an option makes no sense, the token ids do not fit the workload, a response has tokens generated already,
+            cost is in dollars and nothing has a price, or see ``place``.
     """
     check_options(cluster, learner_node, overlap)
+    check_flags(share_in_actors=share_in_actors, prefill_actor=prefill_actor, streamed=streamed, late_start=late_start)
     check_priced(objective.cost, cluster)
     if plan.prefill or any(a.prefixes or not a.responses for a in plan.actors):
         raise PlanningError("the plan has a prefill actor already; deduplicate the plan that it was made from")

@@ -24,7 +24,7 @@ import numpy as np
 
 from solver.assemble import timed
 from solver.cluster import Cluster, MixedCluster
-from solver.errors import PlanningError
+from solver.errors import PlanningError, as_given
 from solver.evaluate import admission_of, evaluate, ready_s
 from solver.latency import LatencyModel
 from solver.objective import StepRest
@@ -51,7 +51,7 @@ def check_options(cluster: Cluster | MixedCluster, learner_node: int | None, ove
         raise PlanningError(f"overlap is {overlap!r}; one of {', '.join(OVERLAP)} is needed")
     nodes = sum(pool.nodes for pool in cluster.pools)
     if learner_node is not None and not 0 <= learner_node < nodes:
-        raise PlanningError(f"learner_node is {learner_node}; the cluster has nodes 0 to {nodes - 1}")
+        raise PlanningError(f"learner_node is {as_given(learner_node)}; the cluster has nodes 0 to {nodes - 1}")
 
 
 def retimed(plan: Plan, workload: Workload, latency: Latencies, rest: StepRest, admission: str) -> Plan:

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solver.errors import PlanningError
+from solver.errors import PlanningError, as_given
 from solver.prefill.choice import PrefixChoice, PrefixCosts
 from solver.prefill.knapsack import HALVINGS, best_chains, best_closed, best_under_capacity
 from solver.prefill.tree import PrefixTree
@@ -51,7 +51,7 @@ class PrefixProblem:
         for name in ("capacity_tokens", "max_batch"):
             value = getattr(self, name)
             if value is not None and value < 0:
-                raise PlanningError(f"{name} is {value}; a number of 0 or more, or None for no limit, is needed")
+                raise PlanningError(f"{name} is {as_given(value)}; a number of 0 or more, or None for no limit, is needed")
         actors = len(self.computations)
         for name in ("prefill_per_token_s", "transfer_base_s", "transfer_per_token_s"):
             value = getattr(self.costs, name)

@@ -16,7 +16,7 @@ nodes with 6.4 responses per actor, as the batch of 512 has on 20 nodes, and up 
 and with actors that nobody planned for, one at a time but for the last.
 
 Numbers are sums over the steps with history. Every row is a process of its own (``--jobs`` at a time), so its peak memory and
-its seconds of CPU, planning by the policy included, are its own; plans do not depend on how busy the machine is (``patience``).
+its seconds of CPU, planning by the policy included, are its own; plans do not depend on how busy the machine is.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from solver import Cluster
 PROFILE, GPUS_PER_NODE, GPUS_PER_ACTOR = "h100-llama2-70b-tp2", 8, 2
 NODES, LIMITS, BATCH = (2, 5, 10, 20), (2048, 4096, 8192), 512
 STRESS = ((20, 512), (20, 8192), (100, 2560), (300, 7680), (1000, 25600))
-SAMPLES, EPOCHS, PATIENCE = 4, 3, 20.0
+SAMPLES, EPOCHS = 4, 3
 SCALED = ("static", "random", "rlhfless", "fold", "solver+replan", "oracle+replan")
 STRESSED = ("least-loaded", "random", "solver")
 PLANNED = ("random", "rlhfless", "fold", "solver", "solver+replan")
@@ -113,7 +113,7 @@ def setting(
     cluster = Cluster(nodes, GPUS_PER_NODE, GPUS_PER_ACTOR, latency.kind, usd_per_gpu_hour(latency.kind))
     latency = latency if network is None else network.applied(latency)
     latency = replace(latency, kv_capacity_tokens=int(memory * latency.kv_capacity_tokens))
-    return Setting(cluster, latency, response_limit=limit, admission=admission, effects=effects, patience=PATIENCE)
+    return Setting(cluster, latency, response_limit=limit, admission=admission, effects=effects, deterministic=True)
 
 
 def memory(limits: Sequence[int]) -> list[Row]:

@@ -38,7 +38,7 @@ def long_and_short(seed: int) -> Workload:
 
 
 def planned(work: Workload, policy: str, admission: str) -> Plan:
-    asked = PlanningInput(work, CLUSTER, LITTLE, time_limit_s=0.1, admission=admission, patience=100.0)
+    asked = PlanningInput(work, CLUSTER, LITTLE, time_limit_s=0.1, admission=admission, deterministic=True)
     return make_policy(policy).plan(asked)
 
 

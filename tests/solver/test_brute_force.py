@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from solver_reference import EveryPlan, partitions
-from solver_strategies import instances
+from solver_strategies import instances, plan_generation
 
 import solver
 from solver.evaluate import admission_of
@@ -24,7 +24,7 @@ def every_plan(instance) -> EveryPlan:
 
 
 def solve(instance, objective, rest):
-    plan = solver.plan_generation(*instance[:3], objective, rest, admission=instance.admission)
+    plan = plan_generation(*instance[:3], objective, rest, admission=instance.admission)
     return plan, (plan.reference.time_s, plan.reference.gpu_s)
 
 
@@ -36,7 +36,7 @@ def check_gap(plan, optimum):
 
 
 @given(either, st.sampled_from([0.0, 0.3, 0.7, 1.0]), rests)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_optimum_lies_within_the_reported_gap(instance, time_weight, rest):
     objective = solver.Objective(time_weight)
     plan, reference = solve(instance, objective, rest)
@@ -44,7 +44,7 @@ def test_the_optimum_lies_within_the_reported_gap(instance, time_weight, rest):
 
 
 @given(st.data(), either, rests, st.sampled_from(["deadline_s", "budget_gpu_s"]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_under_a_limit_that_some_plan_keeps(data, instance, rest, limit):
     """Without refill a plan is found whenever one exists; with refill the refusal at least claims nothing false."""
     plans = every_plan(instance)
@@ -66,7 +66,7 @@ def test_under_a_limit_that_some_plan_keeps(data, instance, rest, limit):
 
 
 @given(instances(refill=False), st.sampled_from([0.0, 0.3, 0.7, 1.0]), rests)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_contiguous_plan_is_better_where_no_slots_bind(instance, time_weight, rest):
     """Contiguous groups of the sorted lengths are optimal for the cost; CP-SAT closes what next-fit leaves open."""
     objective = solver.Objective(time_weight)
@@ -88,7 +88,7 @@ def test_no_contiguous_plan_is_better_where_no_slots_bind(instance, time_weight,
 def test_the_bound_holds_for_plans_with_more_actors_than_the_model_has(lengths, base_s, start_s, time_weight):
     workload = solver.Workload([0], [0] * len(lengths), lengths)
     latency = solver.LatencyModel("small", 1, base_s, 1e-3, start_s=start_s)
-    plan = solver.plan_generation(workload, solver.Cluster(6, 1, 1), latency, solver.Objective(time_weight))
+    plan = plan_generation(workload, solver.Cluster(6, 1, 1), latency, solver.Objective(time_weight))
     optimum = math.inf
     for groups in partitions(len(lengths), 6):
         busy = [start_s + sum(1e-3 * lengths[i] for i in g) + base_s * max(lengths[i] for i in g) for g in groups]
@@ -104,7 +104,7 @@ def test_a_deadline_that_only_a_perfect_packing_keeps_is_met():
     latency = solver.LatencyModel("packing", 1, 0.0, 1e-3)
     problem = (workload, solver.Cluster(3, 1, 1), latency, solver.Objective(deadline_s=0.06 + 1e-6))
     with pytest.raises(solver.PlanningError, match=r"at least 0\.060 s on 3 actors, and the best plan found takes 0\.06[1-9]"):
-        solver.plan_generation(*problem, time_limit_s=0.1)  # no time for CP-SAT
-    plan = solver.plan_generation(*problem, time_limit_s=2.0)
+        plan_generation(*problem, time_limit_s=0.1)  # no time for CP-SAT
+    plan = plan_generation(*problem, time_limit_s=2.0)
     assert plan.makespan_s == pytest.approx(0.06)
     assert plan.history[-1].solver == "CP-SAT"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from solver_strategies import instances, l40s, lognormal_workload
+from solver_strategies import instances, l40s, lognormal_workload, plan_generation
 
 import solver
 from solver.assemble import assemble
@@ -27,7 +27,7 @@ DONE_S = [3 + 1.4 + 1.21, 3 + 3.3 + 0.63]
 @settings(max_examples=40, deadline=None)
 def test_a_plan_says_what_evaluate_says(instance):
     workload, cluster, latency, admission = instance
-    plan = solver.plan_generation(workload, cluster, latency, admission=admission, time_limit_s=0.1)
+    plan = plan_generation(workload, cluster, latency, admission=admission, time_limit_s=0.1)
     taken = solver.evaluate(plan, workload, latency, admission=admission)
     assert (plan.makespan_s, plan.gpu_seconds) == (taken.makespan_s, taken.gpu_seconds)
     assert [a.predicted_s for a in plan.actors] == taken.done_s.tolist()
@@ -74,7 +74,7 @@ def test_what_is_there_of_each_context_by_hand():
 
 
 @given(st.integers(0, 2**32 - 1), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_groups_that_share_prompts_take_what_evaluate_says(seed, refill):
     """Responses that go on from earlier tokens compute these themselves, whoever computes the prompt."""
     rng = np.random.default_rng(seed)
@@ -134,7 +134,7 @@ def test_the_table_is_used_when_asked_for_and_only_then():
     plan = assemble("hand", [[0, 1], [2]], WORKLOAD, CLUSTER, LATENCY)
     assert solver.evaluate(plan, WORKLOAD, measured).done_s == pytest.approx(DONE_S)
     assert solver.evaluate(plan, WORKLOAD, measured, table=True).done_s == pytest.approx([3 + 2 * 7, 3 + 3 * 7])
-    planned = solver.plan_generation(WORKLOAD, CLUSTER, measured, time_limit_s=0.1)
+    planned = plan_generation(WORKLOAD, CLUSTER, measured, time_limit_s=0.1)
     assert planned.makespan_s == solver.evaluate(planned, WORKLOAD, LATENCY).makespan_s
 
 
@@ -182,14 +182,14 @@ def test_a_plan_under_scenarios_is_the_best_mean_of_its_candidates():
     latency = solver.LatencyModel("x", 1, 2e-3, 3e-5, 1e-7, start_s=0.05)
     certain = solver.Workload(prompts, owner, predicted, response_limit=400)
     uncertain = solver.Workload(prompts, owner, predicted, response_limit=400, scenarios=sampled)
-    plan = solver.plan_generation(uncertain, cluster, latency, time_limit_s=60)
+    plan = plan_generation(uncertain, cluster, latency, time_limit_s=60)
     cases = [solver.evaluate(plan, certain.with_response_tokens(lengths), latency) for lengths in sampled]
     assert plan.makespan_s == pytest.approx(np.mean([c.makespan_s for c in cases]))
     assert plan.gpu_seconds == pytest.approx(np.mean([c.gpu_seconds for c in cases]))
     again = solver.evaluate(plan, uncertain, latency)
     assert (again.makespan_s, again.gpu_seconds) == (plan.makespan_s, plan.gpu_seconds)
     split = solver.random_split(certain, cluster, latency)
-    for other in (split, solver.plan_generation(certain, cluster, latency, time_limit_s=60)):
+    for other in (split, plan_generation(certain, cluster, latency, time_limit_s=60)):
         taken = solver.evaluate(other, uncertain, latency)
         norms = (plan.reference.time_s, plan.reference.gpu_s)
         mean = solver.Objective().value(taken.makespan_s, taken.gpu_seconds, norms)
@@ -204,8 +204,8 @@ def test_lengths_that_say_nothing_are_not_grouped_by():
     sampled = rng.choice([20, 400], size=(6, 64))
     uncertain = solver.Workload(np.zeros(64, int), np.arange(64), predicted, response_limit=400, scenarios=sampled)
     latency, cluster = solver.LatencyModel("x", 1, 2e-3, 3e-5), solver.Cluster(1, 8, 1)
-    plan = solver.plan_generation(uncertain, cluster, latency, time_limit_s=60)
-    blind = solver.plan_generation(uncertain.points, cluster, latency, time_limit_s=60)
+    plan = plan_generation(uncertain, cluster, latency, time_limit_s=60)
+    blind = plan_generation(uncertain.points, cluster, latency, time_limit_s=60)
     taken = solver.evaluate(blind, uncertain, latency)
     norms = (plan.reference.time_s, plan.reference.gpu_s)
     value = solver.Objective().value
@@ -231,28 +231,24 @@ def test_a_limit_that_only_the_predicted_lengths_keep_is_refused():
     sampled = np.clip(predicted * rng.lognormal(0, 0.6, size=(5, 12)), 1, 400).astype(int)
     workload = solver.Workload(np.zeros(12, int), np.arange(12), predicted, response_limit=400, scenarios=sampled)
     latency, cluster = solver.LatencyModel("x", 1, 2e-3, 3e-5), solver.Cluster(1, 4, 1)
-    point = solver.plan_generation(workload.points, cluster, latency, solver.Objective(1.0), time_limit_s=10.0)
+    point = plan_generation(workload.points, cluster, latency, solver.Objective(1.0), time_limit_s=10.0)
     tight = solver.Objective(deadline_s=1.05 * point.makespan_s)
-    assert solver.plan_generation(workload.points, cluster, latency, tight, time_limit_s=10.0).makespan_s <= tight.deadline_s
+    assert plan_generation(workload.points, cluster, latency, tight, time_limit_s=10.0).makespan_s <= tight.deadline_s
     with pytest.raises(solver.PlanningError, match=r"the deadline of .* in the mean over the scenarios") as refusal:
-        solver.plan_generation(workload, cluster, latency, tight, time_limit_s=10.0)
+        plan_generation(workload, cluster, latency, tight, time_limit_s=10.0)
     enough = tight.deadline_s + float(str(refusal.value).split("raise the deadline by ")[1].split(" s")[0])
-    kept = solver.plan_generation(workload, cluster, latency, solver.Objective(deadline_s=enough), time_limit_s=10.0)
+    kept = plan_generation(workload, cluster, latency, solver.Objective(deadline_s=enough), time_limit_s=10.0)
     assert kept.makespan_s <= enough
 
 
 def test_the_model_runs_at_the_limits_that_are_used():
-    """With scenarios or without, CP-SAT is part of the history unless the search has proved its plan. The best of three, since
-    the machine may have other things to do."""
+    """With scenarios or without, CP-SAT is part of the history unless the search has proved its plan."""
     rng = np.random.default_rng(0)
     predicted = rng.integers(20, 400, size=256)
     sampled = np.clip(predicted * rng.lognormal(0, 0.3, size=(8, 256)), 1, 400).astype(int)
     workload = solver.Workload(np.full(32, 10), np.repeat(np.arange(32), 8), predicted, response_limit=400, scenarios=sampled)
     latency = solver.LatencyModel("x", 1, 6e-4, 2.75e-5, 1e-7, start_s=0.01)
     for asked in (workload, workload.points):
-        plans = (solver.plan_generation(asked, solver.Cluster(2, 8, 1), latency, time_limit_s=1.0) for _ in range(3))
-        assert any(
-            ("CP-SAT" in [line.solver for line in plan.history] or plan.gap < 1e-6)
-            and (plan.status == "feasible" or asked.scenarios is None)
-            for plan in plans
-        )
+        plan = plan_generation(asked, solver.Cluster(2, 8, 1), latency, time_limit_s=1.0)
+        assert "CP-SAT" in [line.solver for line in plan.history] or plan.gap < 1e-6
+        assert plan.status == "feasible" or asked.scenarios is None

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mixed_brute_force import EveryMixedPlan, mixed_instances
 from solver_reference import EveryPlan
-from solver_strategies import LIMIT, instances, l40s, lognormal_workload
+from solver_strategies import LIMIT, instances, l40s, lognormal_workload, pareto_front
 
 import solver
 from solver.evaluate import admission_of
@@ -44,7 +44,7 @@ def check(front: solver.Front, plans: list[tuple[float, float]]) -> None:
 
 @pytest.mark.parametrize("refill", [False, True])
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_no_plan_lies_below_the_curve_or_beyond_epsilon(refill, data):
     instance = data.draw(instances(refill=refill))
     work = data.draw(sampled(instance.workload))
@@ -53,7 +53,7 @@ def test_no_plan_lies_below_the_curve_or_beyond_epsilon(refill, data):
     plans = [
         (float(np.mean([p[1] for p in same])), float(np.mean([p[2] for p in same]))) for same in zip(*per_case, strict=True)
     ]
-    front = solver.pareto_front(work, instance.cluster, instance.latency, points=10, admission=instance.admission)
+    front = pareto_front(work, instance.cluster, instance.latency, points=10, admission=instance.admission)
     check(front, plans)
 
 
@@ -62,7 +62,7 @@ def test_the_curve_over_scenarios_is_tight_where_they_agree():
     work = lognormal_workload(64, 4)
     same = solver.Workload(work.prompt_tokens, work.prompt_of, np.stack([work.response_tokens] * 3))
     cluster, latency = solver.Cluster(2, 8, 2), l40s()
-    one, three = (solver.pareto_front(w, cluster, latency, points=60) for w in (work, same))
+    one, three = (pareto_front(w, cluster, latency, points=60) for w in (work, same))
     np.testing.assert_allclose(one.bound_makespan_s, three.bound_makespan_s)
     assert np.all(three.bound_cost <= one.bound_cost * (1 + 1e-9))
     at = one.bound_makespan_s > 1.2 * one.bound_makespan_s[0]
@@ -74,7 +74,7 @@ def test_different_scenarios_have_a_front_above_its_curve_that_is_not_far_away()
     rng = np.random.default_rng(0)
     work = lognormal_workload(64, 4)
     lengths = np.clip(work.response_tokens * rng.lognormal(0, 0.3, (8, len(work))), 1, 2048)
-    front = solver.pareto_front(
+    front = pareto_front(
         solver.Workload(work.prompt_tokens, work.prompt_of, lengths), solver.Cluster(2, 8, 2), l40s(), points=30
     )
     check(front, [(p.makespan_s, p.gpu_seconds) for p in front.plans])
@@ -91,7 +91,7 @@ def test_on_several_kinds_no_plan_lies_below_the_curve_or_beyond_epsilon(data):
     plans = [
         (float(np.mean([p[0] for p in same])), float(np.mean([p[1] for p in same]))) for same in zip(*per_case, strict=True)
     ]
-    front = solver.pareto_front(work, instance.cluster, models, points=8, admission=instance.admission, time_limit_s=0.3)
+    front = pareto_front(work, instance.cluster, models, points=8, admission=instance.admission, time_limit_s=0.3)
     check(front, plans)
 
 

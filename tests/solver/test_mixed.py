@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mixed_brute_force import EveryMixedPlan, MixedInstance, mixed_instances
-from solver_strategies import first_gpu, l40s, lognormal_workload
+from solver_strategies import first_gpu, l40s, lognormal_workload, mixed_problem, plan_generation
 
 import solver
 from solver.cluster import MixedCluster, Pool
@@ -32,7 +31,7 @@ QUICK_S = 0.06
 
 
 def problem_of(instance: MixedInstance, **options) -> MixedProblem:
-    return MixedProblem(instance.workload, instance.offers, instance.cluster, admission=instance.admission, **options)
+    return mixed_problem(instance.workload, instance.offers, instance.cluster, admission=instance.admission, **options)
 
 
 def solve(instance: MixedInstance, objective: solver.Objective, rest: solver.StepRest, time_limit_s: float = QUICK_S):
@@ -50,7 +49,7 @@ def two_kinds(slots: int = 64, memory: int = 1 << 40) -> tuple[MixedCluster, dic
 
 
 @given(either, objectives, rests)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_bound_optimum_and_value_come_in_this_order(instance, objective, rest):
     plan = solve(instance, objective, rest)
     optimum = EveryMixedPlan(instance).optimum(objective, rest, plan.reference.norms(objective.cost))
@@ -60,7 +59,7 @@ def test_bound_optimum_and_value_come_in_this_order(instance, objective, rest):
 
 
 @given(either, st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_both_relaxations_cost_no_more_than_any_plan_within_the_makespan(instance, data):
     work = MixedWork.of(problem_of(instance))
     plans = EveryMixedPlan(instance).plans
@@ -77,7 +76,7 @@ def test_both_relaxations_cost_no_more_than_any_plan_within_the_makespan(instanc
 
 
 @given(either, objectives, rests, st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_sequences_that_are_not_followed_leave_a_bound(instance, objective, rest, data):
     """However little work may be done, and however few sequences are followed."""
     work = MixedWork.of(problem_of(instance, objective=objective))
@@ -100,7 +99,7 @@ def test_sequences_that_are_not_followed_leave_a_bound(instance, objective, rest
 
 
 @given(st.data(), either, rests, st.sampled_from(["deadline_s", "budget_gpu_s", "budget_usd"]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_under_a_limit_the_bound_holds_and_a_refusal_claims_nothing_false(data, instance, rest, limit):
     every = EveryMixedPlan(instance)
     t, gpu_s, usd = data.draw(st.sampled_from(every.plans))
@@ -125,7 +124,7 @@ def test_under_a_limit_the_bound_holds_and_a_refusal_claims_nothing_false(data, 
 
 
 @given(either, objectives, st.integers(1, 3), st.sampled_from(["done", "generation", "step"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_plans_keep_every_limit_and_reproduce_their_numbers(instance, objective, least, release):
     work, _, offers, admission = instance
     rest = solver.StepRest(learn_s=0.1, learner_gpus=1)
@@ -201,8 +200,8 @@ def test_more_gpus_never_raise_the_bound(instance, factor):
     pools = [dataclasses.replace(pool, nodes=pool.nodes + 1) for pool in instance.cluster.pools]
     models = {(offer.kind, offer.gpus): offer.latency for offer in instance.offers}
     larger = MixedCluster(pools)
-    before = MixedWork.of(MixedProblem(work, instance.offers, instance.cluster))
-    after = MixedWork.of(MixedProblem(work, offers_of(larger, models), larger))
+    before = MixedWork.of(mixed_problem(work, instance.offers, instance.cluster))
+    after = MixedWork.of(mixed_problem(work, offers_of(larger, models), larger))
     makespan_s = factor * before.shortest_makespan_s + 1e-4
     assert Sequences(after).at(makespan_s).cost <= Sequences(before).at(makespan_s).cost * (1 + 1e-9)
 
@@ -211,9 +210,9 @@ def test_one_offer_agrees_with_the_planner_for_one_kind():
     work = lognormal_workload(32, 4, limit=1024)
     model = dataclasses.replace(l40s(), kind="gpu")
     pool = Pool("gpu", 3, 8)
-    one = solver.plan_generation(work, solver.Cluster(3, 8, 2), model, time_limit_s=0.19)
+    one = plan_generation(work, solver.Cluster(3, 8, 2), model, time_limit_s=0.19)
     cluster = MixedCluster([pool])
-    mixed = plan_mixed(MixedProblem(work, offers_of(cluster, {("gpu", 2): model}), cluster), 0.5)
+    mixed = plan_mixed(mixed_problem(work, offers_of(cluster, {("gpu", 2): model}), cluster), 0.5)
     norms = (one.reference.time_s, one.reference.gpu_s)
     value = solver.Objective().value(mixed.makespan_s, mixed.gpu_seconds, norms)
     assert one.lower_bound <= value * (1 + 1e-9)
@@ -225,12 +224,12 @@ def test_several_kinds_beat_each_alone_and_the_gap_is_small():
     work = lognormal_workload(64, 4)
     cluster, models = two_kinds(slots=256)
     objective = solver.Objective(0.5, cost="usd")
-    plan = plan_mixed(MixedProblem(work, offers_of(cluster, models), cluster, objective), 1.0)
+    plan = plan_mixed(mixed_problem(work, offers_of(cluster, models), cluster, objective), 1.0)
     assert plan.gap < 0.06
     norms = plan.reference.norms("usd")
     for key in models:
         alone = {key: models[key]}
-        single = plan_mixed(MixedProblem(work, offers_of(cluster, alone), cluster, objective), 0.3)
+        single = plan_mixed(mixed_problem(work, offers_of(cluster, alone), cluster, objective), 0.3)
         assert plan.value <= objective.value(single.makespan_s, single.cost_usd, norms) * 1.01
 
 
@@ -239,7 +238,7 @@ def test_several_kinds_beat_each_alone_and_the_gap_is_small():
 def test_degenerate_workloads_are_planned(lengths, objective):
     cluster, models = two_kinds(slots=4)
     work = solver.Workload([10], [0] * len(lengths), lengths, response_limit=64)
-    plan = plan_mixed(MixedProblem(work, offers_of(cluster, models), cluster, objective), 0.3)
+    plan = plan_mixed(mixed_problem(work, offers_of(cluster, models), cluster, objective), 0.3)
     assert 0 <= plan.lower_bound <= plan.value * (1 + 1e-12)
     assert sorted(i for a in plan.actors for i in a.responses) == list(range(len(lengths)))
 
@@ -248,11 +247,11 @@ def test_one_gpu_and_more_actors_than_prompts():
     cluster = MixedCluster([Pool("slow", 1, 1)])
     _, models = two_kinds()
     work = solver.Workload([5], [0, 0], [30, 20], response_limit=64)
-    plan = plan_mixed(MixedProblem(work, offers_of(cluster, models), cluster), 0.2)
+    plan = plan_mixed(mixed_problem(work, offers_of(cluster, models), cluster), 0.2)
     assert [a.gpu_ids for a in plan.actors] == [(0,)]
     assert plan.status == "optimal"
     cluster, models = two_kinds()
-    fast = plan_mixed(MixedProblem(work, offers_of(cluster, models), cluster, solver.Objective(1.0)), 0.2)
+    fast = plan_mixed(mixed_problem(work, offers_of(cluster, models), cluster, solver.Objective(1.0)), 0.2)
     assert len(fast.actors) <= 2
 
 
@@ -260,7 +259,7 @@ def test_responses_too_long_for_one_offer_use_another():
     cluster, models = two_kinds()
     models["fast", 1] = dataclasses.replace(models["fast", 1], kv_capacity_tokens=700)
     work = solver.Workload([100, 400], [0, 0, 1, 1], [300, 200, 500, 400], response_limit=512)
-    plan = plan_mixed(MixedProblem(work, offers_of(cluster, models), cluster, solver.Objective(1.0)), 0.3)
+    plan = plan_mixed(mixed_problem(work, offers_of(cluster, models), cluster, solver.Objective(1.0)), 0.3)
     for actor in plan.actors:
         assert actor.kind == "slow" or set(actor.responses) <= {0, 1}
 
@@ -269,28 +268,28 @@ def test_refusals_name_the_limit_and_by_how_much_it_is_missed():
     cluster, models = two_kinds(memory=500)
     work = solver.Workload([100], [0, 0], [300, 200], response_limit=512)
     with pytest.raises(solver.PlanningError, match=r"response 0 can reach 612 KV tokens .* holds 500; .* by 112 tokens"):
-        solver.plan_generation(work, cluster, models)
+        plan_generation(work, cluster, models)
     cluster, models = two_kinds()
     offers = offers_of(cluster, models)
     with pytest.raises(
         solver.PlanningError, match=r"deadline of 0\.100 s: .* at least 0\.9.* s, .* takes .*; raise the deadline by"
     ):
-        plan_mixed(MixedProblem(work, offers, cluster, solver.Objective(deadline_s=0.1)), 0.2)
+        plan_mixed(mixed_problem(work, offers, cluster, solver.Objective(deadline_s=0.1)), 0.2)
     with pytest.raises(solver.PlanningError, match=r"budget of 0\.010 GPU-seconds: .* raise the budget by .* GPU-seconds"):
-        plan_mixed(MixedProblem(work, offers, cluster, solver.Objective(budget_gpu_s=0.01)), 0.2)
+        plan_mixed(mixed_problem(work, offers, cluster, solver.Objective(budget_gpu_s=0.01)), 0.2)
     with pytest.raises(solver.PlanningError, match=r"budget of 1e-06 USD: .* raise the budget by .* USD"):
-        plan_mixed(MixedProblem(work, offers, cluster, solver.Objective(budget_usd=1e-6)), 0.2)
+        plan_mixed(mixed_problem(work, offers, cluster, solver.Objective(budget_usd=1e-6)), 0.2)
 
 
 def test_deadlines_and_budgets_are_kept():
     work = lognormal_workload(32, 4, limit=1024)
     cluster, models = two_kinds(slots=64)
     offers = offers_of(cluster, models)
-    free = plan_mixed(MixedProblem(work, offers, cluster, solver.Objective(0.5)), 0.4)
-    within = plan_mixed(MixedProblem(work, offers, cluster, solver.Objective(deadline_s=free.makespan_s)), 0.4)
+    free = plan_mixed(mixed_problem(work, offers, cluster, solver.Objective(0.5)), 0.4)
+    within = plan_mixed(mixed_problem(work, offers, cluster, solver.Objective(deadline_s=free.makespan_s)), 0.4)
     assert within.makespan_s <= free.makespan_s * (1 + 1e-9)
     assert within.gpu_seconds <= free.gpu_seconds * 1.02
-    paid = plan_mixed(MixedProblem(work, offers, cluster, solver.Objective(budget_gpu_s=free.gpu_seconds)), 0.4)
+    paid = plan_mixed(mixed_problem(work, offers, cluster, solver.Objective(budget_gpu_s=free.gpu_seconds)), 0.4)
     assert paid.gpu_seconds <= free.gpu_seconds * (1 + 1e-9)
     assert paid.makespan_s <= free.makespan_s * 1.02
 
@@ -300,14 +299,3 @@ def test_actors_are_placed_within_nodes_whatever_their_sizes():
     assert place([Pool("x", 2, 6)], [(0, 4), (0, 4), (0, 4)]) is None
     places = place([Pool("x", 1, 2), Pool("y", 2, 4)], [(1, 4), (0, 1), (1, 2)])
     assert places == [(1, (2, 3, 4, 5)), (0, (0,)), (2, (6, 7))]
-
-
-def test_the_time_limit_is_kept():
-    """The best of three, since the machine may have other things to do."""
-    work = lognormal_workload(256, 4)
-    cluster, models = two_kinds(slots=128)
-    offers = offers_of(cluster, models)
-    for limit_s in (0.3, 0.8):
-        plans = [plan_mixed(MixedProblem(work, offers, cluster), limit_s) for _ in range(3)]
-        assert min(plan.solve_s for plan in plans) <= limit_s * 1.2
-        assert all(np.isfinite(plan.gap) for plan in plans)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from solver_strategies import plan_generation
 
 import solver
 from solver.mixed.classes import Classes
@@ -27,7 +28,7 @@ def plan_on(groups, kinds, pools, models):
 
 
 @given(st.integers(0, 10**6), st.sampled_from(["gpu_s", "usd"]), st.sampled_from([1000, 8]))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_plan_on_any_offers_costs_less(seed, cost, slots):
     rng = np.random.default_rng(seed)
     count = int(rng.integers(3, 60))
@@ -64,6 +65,6 @@ def test_a_further_actor_that_the_cover_does_not_need_may_be_cheaper():
     }
     cluster = solver.MixedCluster([solver.Pool("fast", 1, 1, 36000.0), solver.Pool("slow", 1, 1, 360.0)])
     workload = solver.Workload([10] * 101, np.arange(101), [1000] + [100] * 100, response_limit=2000)
-    plan = solver.plan_generation(workload, cluster, models, solver.Objective(deadline_s=13.0, cost="usd"), time_limit_s=2.0)
+    plan = plan_generation(workload, cluster, models, solver.Objective(deadline_s=13.0, cost="usd"), time_limit_s=2.0)
     assert plan.value == pytest.approx(21.2)
     assert plan.lower_bound <= 21.2 + 1e-9

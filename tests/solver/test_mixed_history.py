@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from solver_strategies import lognormal_workload
+from solver_strategies import lognormal_workload, plan_generation
 
 import solver
 from solver.mixed.history import History
@@ -31,7 +31,7 @@ def plan_of(uncertain: bool, objective: solver.Objective = solver.Objective(0.7)
     if uncertain:
         lengths = work.response_tokens * np.random.default_rng(0).lognormal(0, 0.3, (4, len(work)))
         work = solver.Workload(work.prompt_tokens, work.prompt_of, lengths)
-    return solver.plan_generation(work, solver.MixedCluster(POOLS), MODELS, objective, time_limit_s=1.5)
+    return plan_generation(work, solver.MixedCluster(POOLS), MODELS, objective, time_limit_s=1.5)
 
 
 @pytest.mark.parametrize("uncertain", [False, True])

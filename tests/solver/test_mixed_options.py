@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mixed_brute_force import EveryMixedPlan, MixedInstance, mixed_instances
-from solver_strategies import LIMIT
+from solver_strategies import LIMIT, mixed_problem, plan_generation
 
 import solver
 from solver.mixed.planner import plan_mixed
-from solver.mixed.problem import MixedProblem
 from solver.mixed.scenarios import plan_mixed_over_scenarios
 
 QUICK_S = 0.06
@@ -24,11 +23,11 @@ releases = st.sampled_from(["done", "generation", "step"])
 
 
 @given(either, objectives, releases, st.integers(1, 3), st.integers(0, 2), st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_bound_optimum_and_value_come_in_this_order_whatever_is_asked(instance, objective, release, least, more, together):
     options = {"least_actors": least, "most_actors": least + more, "release": release, "keep_together": together}
     every = EveryMixedPlan(instance, rest_s=REST.seconds, **options)
-    problem = MixedProblem(
+    problem = mixed_problem(
         instance.workload, instance.offers, instance.cluster, objective, REST, admission=instance.admission, **options
     )
     try:
@@ -73,12 +72,12 @@ def tables(cases, rest, usd):
 
 
 @given(uncertain(), objectives, st.sampled_from([1.0, 0.5, 0.3]), st.sampled_from([solver.StepRest(), REST]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_over_scenarios_bound_optimum_and_value_come_in_this_order(problem, objective, tail, rest):
     instance, cases = problem
     objective = dataclasses.replace(objective, tail=tail)
     plan = plan_mixed_over_scenarios(
-        MixedProblem(instance.workload, instance.offers, instance.cluster, objective, rest, admission=instance.admission), 0.1
+        mixed_problem(instance.workload, instance.offers, instance.cluster, objective, rest, admission=instance.admission), 0.1
     )
     norms = plan.reference.norms(objective.cost)
     time_s, cost = tables(cases, rest, objective.cost == "usd")
@@ -94,7 +93,7 @@ def test_over_scenarios_bound_optimum_and_value_come_in_this_order(problem, obje
     st.sampled_from([1.0, 0.5, 0.3]),
     st.sampled_from([solver.StepRest(), REST]),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_limit_over_scenarios_is_kept_with_a_bound_that_holds_or_refused_with_numbers_that_are_true(
     data, problem, limit, tail, rest
 ):
@@ -105,7 +104,7 @@ def test_a_limit_over_scenarios_is_kept_with_a_bound_that_holds_or_refused_with_
     limited, other = (times, costs) if limit == "deadline_s" else (costs, times)
     most = float(data.draw(st.sampled_from(sorted(limited.tolist())))) * (1 + 1e-3) + 1e-9
     objective = solver.Objective(tail=tail, **{limit: most})
-    asked = MixedProblem(instance.workload, instance.offers, instance.cluster, objective, rest, admission=instance.admission)
+    asked = mixed_problem(instance.workload, instance.offers, instance.cluster, objective, rest, admission=instance.admission)
     try:
         plan = plan_mixed_over_scenarios(asked, 0.1)
     except solver.PlanningError as refusal:
@@ -136,8 +135,8 @@ def test_a_wide_deadline_over_scenarios_is_kept():
     models = {("x", 1): model, ("y", 1): dataclasses.replace(model, kind="y", base_s=2e-3)}
     workload = solver.Workload([5], [0] * 4, [[9, 3, 20, 7], [20, 20, 1, 1], [2, 3, 4, 24]], response_limit=LIMIT)
     for tail in (1.0, 0.4):
-        free = solver.plan_generation(workload, cluster, models, solver.Objective(1.0, tail=tail), time_limit_s=0.3)
+        free = plan_generation(workload, cluster, models, solver.Objective(1.0, tail=tail), time_limit_s=0.3)
         worst = solver.Objective(tail=tail).risk(solver.evaluate(free, workload, models).makespans_s)
         objective = solver.Objective(tail=tail, deadline_s=1.001 * worst)
-        plan = solver.plan_generation(workload, cluster, models, objective, time_limit_s=0.3)
+        plan = plan_generation(workload, cluster, models, objective, time_limit_s=0.3)
         assert plan.value == pytest.approx(objective.risk(solver.evaluate(plan, workload, models).gpu_seconds_of))

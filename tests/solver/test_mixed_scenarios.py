@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from solver_reference import partitions
-from solver_strategies import lognormal_workload
+from solver_strategies import lognormal_workload, pareto_front, plan_generation
 
 import solver
 from rlhfless.latency import load_profile, mixed_pools
@@ -33,8 +33,8 @@ def scenarios(workload: solver.Workload, count: int = 4, sd: float = 0.3) -> sol
 
 def test_one_offer_is_planned_as_one_kind():
     workload = lognormal_workload(32, 4)
-    mixed = solver.plan_generation(workload, solver.MixedCluster(POOLS[:1]), {("l40s", 2): L40S}, time_limit_s=0.1)
-    plain = solver.plan_generation(workload, solver.Cluster(2, 8, 2, "l40s", 1.9), L40S, time_limit_s=0.1)
+    mixed = plan_generation(workload, solver.MixedCluster(POOLS[:1]), {("l40s", 2): L40S}, time_limit_s=0.1)
+    plain = plan_generation(workload, solver.Cluster(2, 8, 2, "l40s", 1.9), L40S, time_limit_s=0.1)
     assert [a.responses for a in mixed.actors] == [a.responses for a in plain.actors]
     assert (mixed.value, mixed.lower_bound, mixed.cost_usd) == (plain.value, plain.lower_bound, plain.cost_usd)
 
@@ -44,7 +44,7 @@ def test_one_offer_is_planned_as_one_kind():
 def test_over_scenarios_value_and_bound_are_over_scenarios(cost, tail):
     workload = scenarios(lognormal_workload(32, 4))
     objective = solver.Objective(0.5, cost=cost, tail=tail)
-    plan = solver.plan_generation(workload, solver.MixedCluster(POOLS), MODELS, objective, time_limit_s=1.0)
+    plan = plan_generation(workload, solver.MixedCluster(POOLS), MODELS, objective, time_limit_s=1.0)
     taken = solver.evaluate(plan, workload, MODELS)
     paid = taken.gpu_seconds_of if cost == "gpu_s" else taken.cost_usd_of
     assert plan.value == pytest.approx(objective.value_over(taken.makespans_s, paid, plan.reference.norms(cost)))
@@ -54,14 +54,14 @@ def test_over_scenarios_value_and_bound_are_over_scenarios(cost, tail):
 
 def test_a_deadline_over_scenarios_is_kept_or_refused_in_one_sentence():
     workload, cluster = scenarios(lognormal_workload(32, 4)), solver.MixedCluster(POOLS)
-    free = solver.plan_generation(workload, cluster, MODELS, solver.Objective(1.0), time_limit_s=0.6)
+    free = plan_generation(workload, cluster, MODELS, solver.Objective(1.0), time_limit_s=0.6)
     enough = solver.Objective(deadline_s=1.5 * free.makespan_s)
-    kept = solver.plan_generation(workload, cluster, MODELS, enough, time_limit_s=0.6)
+    kept = plan_generation(workload, cluster, MODELS, enough, time_limit_s=0.6)
     assert kept.makespan_s <= 1.5 * free.makespan_s * (1 + 1e-9)
     assert 0 < kept.lower_bound <= kept.value
     assert kept.value == pytest.approx(kept.gpu_seconds)
     with pytest.raises(solver.PlanningError, match=r"no plan found for the deadline of 0\.001 s"):
-        solver.plan_generation(workload, cluster, MODELS, solver.Objective(deadline_s=0.001), time_limit_s=0.3)
+        plan_generation(workload, cluster, MODELS, solver.Objective(deadline_s=0.001), time_limit_s=0.3)
 
 
 @pytest.mark.parametrize("options", [{}, {"keep_together": True}, {"share_prefill": True}, BOTH])
@@ -86,7 +86,7 @@ def test_small_scenarios_against_brute_force(options):
             ]
             every.append(solver.evaluate(Plan(tuple(actors), "any", 0.0, 0.0, 0.0), workload, models))
     for objective in (solver.Objective(0.5), solver.Objective(0.3, cost="usd"), solver.Objective(0.5, tail=0.4)):
-        plan = solver.plan_generation(workload, solver.MixedCluster(pools), models, objective, time_limit_s=0.6, **options)
+        plan = plan_generation(workload, solver.MixedCluster(pools), models, objective, time_limit_s=0.6, **options)
         norms = plan.reference.norms(objective.cost)
         usd = objective.cost == "usd"
         optimum = min(objective.value_over(t.makespans_s, t.cost_usd_of if usd else t.gpu_seconds_of, norms) for t in every)
@@ -98,7 +98,7 @@ def test_small_scenarios_against_brute_force(options):
 def test_dollars_without_prices_are_refused():
     free = solver.MixedCluster([replace(pool, usd_per_gpu_hour=0.0) for pool in POOLS])
     with pytest.raises(solver.PlanningError, match="usd_per_gpu_hour is 0"):
-        solver.plan_generation(lognormal_workload(4, 2), free, MODELS, solver.Objective(cost="usd"))
+        plan_generation(lognormal_workload(4, 2), free, MODELS, solver.Objective(cost="usd"))
 
 
 def test_pools_in_words():
@@ -124,7 +124,7 @@ def test_pools_in_words():
 @pytest.mark.parametrize(("cost", "options"), [("gpu_s", {}), ("usd", {}), ("gpu_s", BOTH)])
 def test_the_front_lies_above_its_curve(cost, options):
     workload, cluster = lognormal_workload(48, 4), solver.MixedCluster(POOLS)
-    front = solver.pareto_front(workload, cluster, MODELS, points=12, cost=cost, time_limit_s=1.5, **options)
+    front = pareto_front(workload, cluster, MODELS, points=12, cost=cost, time_limit_s=1.5, **options)
     times, costs = [p.makespan_s for p in front.plans], [front.cost_of(p) for p in front.plans]
     assert len(front.plans) >= 3
     assert times == sorted(times)

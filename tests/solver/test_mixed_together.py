@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mixed_brute_force import EveryMixedPlan, MixedInstance, mixed_instances
-from solver_strategies import lognormal_workload
+from solver_strategies import lognormal_workload, mixed_problem, plan_generation
 
 import solver
 from solver.mixed.classes import Classes
@@ -33,14 +33,14 @@ QUICK_S = 0.06
 
 def problem_of(instance: MixedInstance, option: tuple[bool, bool] = (False, False), **others) -> MixedProblem:
     together, shared = option
-    return MixedProblem(
+    return mixed_problem(
         instance.workload, instance.offers, instance.cluster, admission=instance.admission, keep_together=together,
         share_prefill=shared, **others,
     )  # fmt: skip
 
 
 @given(either, objectives, options)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_bound_optimum_and_value_come_in_this_order(instance, objective, option):
     rest = solver.StepRest(prepare_s=0.02, learn_s=0.1, learner_gpus=3)
     plan = plan_mixed(problem_of(instance, option, objective=objective, rest=rest), QUICK_S)
@@ -51,7 +51,7 @@ def test_bound_optimum_and_value_come_in_this_order(instance, objective, option)
 
 
 @given(either, st.data(), options)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_both_relaxations_cost_no_more_than_any_plan_within_the_makespan(instance, data, option):
     work = MixedWork.of(problem_of(instance, option))
     plans = EveryMixedPlan(instance, *option).plans
@@ -64,7 +64,7 @@ def test_both_relaxations_cost_no_more_than_any_plan_within_the_makespan(instanc
 
 
 @given(either, objectives, options, st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_what_is_known_of_a_scenario_with_little_work_is_below_every_plan(instance, objective, option, data):
     rest = solver.StepRest(prepare_s=0.02, learn_s=0.1, learner_gpus=3)
     problem = problem_of(instance, option, objective=objective, rest=rest)
@@ -81,7 +81,7 @@ def test_what_is_known_of_a_scenario_with_little_work_is_below_every_plan(instan
 
 
 @given(either, st.tuples(st.booleans(), st.booleans()), st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_fills_are_timed_as_they_are_executed(instance, option, random):
     """Where memory does not bind, and whatever the actors are."""
     roomy = [dataclasses.replace(o.latency, kv_capacity_tokens=1 << 40) for o in instance.offers]
@@ -109,7 +109,7 @@ def test_fills_are_timed_as_they_are_executed(instance, option, random):
 
 
 @given(either, objectives, options, st.integers(1, 3), st.sampled_from(["done", "generation", "step"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_plans_split_no_prompt_and_reproduce_their_numbers(instance, objective, option, least, release):
     work, _, offers, admission = instance
     rest = solver.StepRest(learn_s=0.1, learner_gpus=1)
@@ -131,7 +131,7 @@ def test_plans_split_no_prompt_and_reproduce_their_numbers(instance, objective, 
 
 
 @given(st.data(), either, options, st.sampled_from(["deadline_s", "budget_gpu_s", "budget_usd"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_under_a_limit_the_bound_holds_and_a_refusal_claims_nothing_false(data, instance, option, limit):
     every = EveryMixedPlan(instance, *option)
     kept = dict(zip(["deadline_s", "budget_gpu_s", "budget_usd"], data.draw(st.sampled_from(every.plans)), strict=True))[limit]
@@ -148,7 +148,7 @@ def test_under_a_limit_the_bound_holds_and_a_refusal_claims_nothing_false(data, 
 
 
 @given(either, st.booleans(), objectives)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_sharing_a_prompt_never_costs_more_with_the_same_groups(instance, together, objective):
     work, _, offers, _ = instance
     plan = plan_mixed(problem_of(instance, (together, False), objective=objective), QUICK_S)
@@ -160,7 +160,7 @@ def test_sharing_a_prompt_never_costs_more_with_the_same_groups(instance, togeth
 
 
 @given(either, options, st.randoms(use_true_random=False))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_order_of_prompts_and_responses_does_not_matter_to_the_bound(instance, option, random):
     work = instance.workload
     order, names = list(range(len(work))), list(range(len(work.prompt_tokens)))
@@ -193,7 +193,7 @@ def two_pools(slots: int) -> tuple[solver.MixedCluster, dict[tuple[str, int], so
 def test_larger_plans_beat_the_random_split_and_are_close_to_the_bound(slots, option):
     cluster, models = two_pools(slots)
     workload, (together, shared) = lognormal_workload(32, 8, limit=1024), option
-    plan = solver.plan_generation(workload, cluster, models, time_limit_s=0.6, keep_together=together, share_prefill=shared)
+    plan = plan_generation(workload, cluster, models, time_limit_s=0.6, keep_together=together, share_prefill=shared)
     assert plan.value < 1.0  # the random split's
     assert plan.gap < (0.06 if slots > 256 else 0.6)
 
@@ -203,7 +203,7 @@ def test_sharing_long_prompts_is_worth_keeping_them_together():
     short = lognormal_workload(24, 8, limit=1024)
     work = solver.Workload(20 * short.prompt_tokens, short.prompt_of, short.response_tokens, response_limit=1024)
     values = [
-        solver.plan_generation(work, cluster, models, time_limit_s=0.6, share_prefill=True, keep_together=together).value
+        plan_generation(work, cluster, models, time_limit_s=0.6, share_prefill=True, keep_together=together).value
         for together in (False, True)
     ]
     assert values[0] <= values[1] * 1.01
@@ -214,16 +214,14 @@ def test_a_prompt_whose_responses_cannot_stay_together_in_time_is_named():
     work = solver.Workload([100, 50], [0] * 6 + [1], [900] * 6 + [30], response_limit=1024)
     says = r"needs at least .* s \(the 6 responses of prompt 0 stay together and take .* s on an actor\), and the best"
     with pytest.raises(solver.PlanningError, match=says):
-        solver.plan_generation(work, cluster, models, solver.Objective(deadline_s=5.0), time_limit_s=0.2, keep_together=True)
+        plan_generation(work, cluster, models, solver.Objective(deadline_s=5.0), time_limit_s=0.2, keep_together=True)
     with pytest.raises(solver.PlanningError, match="only 2 prompts whose responses stay together"):
-        solver.plan_generation(work, cluster, models, least_actors=3, keep_together=True)
+        plan_generation(work, cluster, models, least_actors=3, keep_together=True)
 
 
 def test_prompts_without_anything_to_generate_need_no_actor():
     cluster, models = two_pools(slots=8)
     work = solver.Workload([10, 20, 30], [0, 0, 1, 1, 2], [40, 0, 0, 0, 0], response_limit=64)
-    plan = solver.plan_generation(
-        work, cluster, models, time_limit_s=0.2, keep_together=True, share_prefill=True, least_actors=2
-    )
+    plan = plan_generation(work, cluster, models, time_limit_s=0.2, keep_together=True, share_prefill=True, least_actors=2)
     assert sorted(i for a in plan.actors for i in a.responses) == list(range(5))
     assert plan.lower_bound <= plan.value * (1 + 1e-12)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from mixed_brute_force import MixedInstance, mixed_instances
-from solver_strategies import instances, l40s, lognormal_workload
+from solver_strategies import instances, l40s, lognormal_workload, plan_generation
 
 import solver
 from rlhfless.latency import load_profile
@@ -44,9 +44,7 @@ def optimum(plan_of, kind, limit):
 
 
 def one_kind_plan(instance, time_limit_s=0.5):
-    return lambda objective: solver.plan_generation(
-        *instance[:3], objective, time_limit_s=time_limit_s, admission=instance.admission
-    )
+    return lambda objective: plan_generation(*instance[:3], objective, time_limit_s=time_limit_s, admission=instance.admission)
 
 
 def larger(instance, what):
@@ -82,7 +80,7 @@ def assert_never_raised(plan, plan_with_more, kind, limit, wider):
 
 
 @given(st.data(), either, st.sampled_from(OBJECTIVES), st.sampled_from(["GPUs", "slots", "memory", "limit"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_more_of_anything_never_raises_a_proven_optimum(data, instance, kind, what):
     limit, wider = limits(
         data, kind, what, lambda: solver.random_split(*instance[:3], admission=instance.admission), [0.7, 0.85, 1.0]
@@ -99,7 +97,7 @@ def test_optima_are_proved_often_enough_for_that_to_say_something(kind):
     found = []
     for nodes in (1, 2):
         cluster = solver.Cluster(nodes, 4, 2)
-        found.append(optimum(lambda o, c=cluster: solver.plan_generation(instance[0], c, instance[2], o), kind, limit))
+        found.append(optimum(lambda o, c=cluster: plan_generation(instance[0], c, instance[2], o), kind, limit))
     assert None not in found
     assert found[1] <= found[0] * (1 + PROVED)
     assert kind != "time" or found[1] < found[0]
@@ -107,7 +105,7 @@ def test_optima_are_proved_often_enough_for_that_to_say_something(kind):
 
 def mixed_plan(instance, time_limit_s=0.2):
     models = {(offer.kind, offer.gpus): offer.latency for offer in instance.offers}
-    return lambda objective: solver.plan_generation(
+    return lambda objective: plan_generation(
         instance.workload, instance.cluster, models, objective, time_limit_s=time_limit_s, admission=instance.admission
     )
 
@@ -129,14 +127,14 @@ def larger_mixed(instance: MixedInstance, what: str) -> MixedInstance:
 
 
 @given(st.data(), either_mixed, st.sampled_from(OBJECTIVES), st.sampled_from(["GPUs", "slots", "memory", "prewarmed", "limit"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_more_of_anything_never_raises_a_proven_optimum_on_mixed_clusters(data, instance, kind, what):
     limit, wider = limits(data, kind, what, lambda: mixed_plan(instance)(solver.Objective(0.5)), [0.9, 1.0, 1.2])
     assert_never_raised(mixed_plan(instance), mixed_plan(larger_mixed(instance, what)), kind, limit, wider)
 
 
 @given(either_mixed, st.sampled_from([1.02, 1.3, 2.0, 4.0]), st.sampled_from(["GPUs", "slots", "memory", "prewarmed"]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_more_of_anything_never_raises_either_bound_of_mixed_planning(instance, factor, what):
     """Sequences and the linear programme, at one makespan."""
     before, after = (
@@ -150,7 +148,7 @@ def test_more_of_anything_never_raises_either_bound_of_mixed_planning(instance, 
 
 
 @given(either, st.floats(1.001, 6.0), st.sampled_from(["GPUs", "slots"]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_more_gpus_or_slots_never_raise_the_clairvoyant_bound(instance, factor, what):
     workload, _, _, _ = instance
     one, two = (solver.clairvoyant_bound(workload, i.cluster, i.latency) for i in (instance, larger(instance, what)))
@@ -170,7 +168,7 @@ def test_more_slots_never_raise_the_clairvoyant_bound_of_a_whole_step(slots):
 
 
 @given(either_mixed, st.floats(1.001, 6.0), st.sampled_from(["GPUs", "slots", "prewarmed"]), st.sampled_from(["gpu_s", "usd"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_more_of_anything_never_raises_the_mixed_clairvoyant_bound(instance, factor, what, cost):
     def bound(of):
         models = {(offer.kind, offer.gpus): offer.latency for offer in of.offers}

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from solver_strategies import plan_generation
 
 import solver
+from solver.clairvoyant import clairvoyant_bound
+from solver.clairvoyant_mixed import mixed_clairvoyant_bound
 
 numbers = st.sampled_from(
     [math.nan, math.inf, -math.inf, -1, 0, 1, 2, 0.5, 1.5, 1e300, -1e300, True, None, 10**400, "3", [], [1], np.float64(2.5)]
@@ -74,14 +77,16 @@ CONSTRUCTORS = {
         lambda **options: solver.plan_generation(
             solver.Workload([1], [0, 0], [5, 9]), solver.Cluster(1, 4, 1), solver.LatencyModel(**MODEL), **options
         ),
-        {"time_limit_s": 0.01, "admission": "reserve", "least_actors": 1, "most_actors": None, "release": "done", "seed": 0},
+        {"time_limit_s": 0.01, "admission": "reserve", "least_actors": 1, "most_actors": None, "release": "done", "seed": 0,
+         "share_prefill": False, "deterministic": True},
         numbers,
     ),
     "random_split": (
         lambda **options: solver.random_split(
             solver.Workload([1], [0, 0], [5, 9]), solver.Cluster(1, 4, 1), solver.LatencyModel(**MODEL), **options
         ),
-        {"admission": "reserve", "least_actors": 1, "most_actors": None, "actors": None, "release": "done", "seed": 0},
+        {"admission": "reserve", "least_actors": 1, "most_actors": None, "actors": None, "release": "done", "seed": 0,
+         "share_prefill": False, "spread": False},
         numbers,
     ),
 }  # fmt: skip
@@ -98,7 +103,7 @@ def used(made):
     }  # fmt: skip
     if type(made) in roles:
         options = {"workload": WORK, "cluster": HERE, "latency": SPEED, roles[type(made)]: made}
-        solver.plan_generation(**options, time_limit_s=0.01)
+        plan_generation(**options, time_limit_s=0.01)
 
 
 @pytest.mark.parametrize("name", CONSTRUCTORS)
@@ -132,6 +137,22 @@ def test_nonsense_is_refused_or_makes_sense(name, data):
         (lambda: solver.random_split(WORK, HERE, SPEED, actors=0), "actors is 0; at least 1"),
         (lambda: solver.random_split(WORK, HERE, SPEED, release="x"), "release 'x' is unknown"),
         (lambda: solver.random_split(WORK, HERE, SPEED, seed=-1), "seed is -1; a whole number"),
+        (lambda: solver.random_split(WORK, HERE, SPEED, actors=2), "actors is 2, .* 1 prompts .* at most 1"),
+        (lambda: solver.random_split(WORK, HERE, SPEED, actors=3, spread=True), "actors is 3, .* 2 responses .* at most 2"),
+        (lambda: solver.random_split(WORK, HERE, SPEED, share_prefill="yes"), "share_prefill is 'yes'; True or False"),
+        (lambda: solver.plan_generation(WORK, HERE, SPEED, share_prefill="yes"), "share_prefill is 'yes'; True or False"),
+        (lambda: solver.pareto_front(WORK, HERE, SPEED, keep_together="cheaper"), "keep_together is 'cheaper'; True or False"),
+        (lambda: clairvoyant_bound(WORK, HERE, SPEED).gpu_seconds(math.nan), "time_s is nan"),
+        (lambda: clairvoyant_bound(WORK, HERE, SPEED).least_time_s("9"), "gpu_seconds is '9'"),
+        (lambda: mixed_clairvoyant_bound(WORK, HERE, SPEED).cost(math.nan), "time_s is nan"),
+        (lambda: mixed_clairvoyant_bound(WORK, HERE, SPEED).least_time_s(math.nan), "cost is nan"),
+        (lambda: solver.Cluster("1", 2, 1), "nodes is '1'; a whole number"),
+        (lambda: solver.LatencyModel("x", 1, "1", 0.0), "base_s is '1'; a time"),
+        (lambda: solver.Objective("0.5"), "time_weight is '0.5'; a number"),
+        (lambda: solver.plan_generation(WORK, HERE, SPEED, time_limit_s="1"), "time_limit_s is '1'; a finite number"),
+        (lambda: solver.plan_generation(WORK, HERE, SPEED, least_actors="2"), "least_actors is '2'; a whole number"),
+        (lambda: solver.random_split(WORK, HERE, SPEED, seed="7"), "seed is '7'; a whole number"),
+        (lambda: solver.Workload([1], [0], [1], response_limit=np.str_("9")), "response_limit is '9'; a whole number"),
     ],
 )
 def test_it_says_what_would_be_right(make, sentence):

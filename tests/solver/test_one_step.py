@@ -17,7 +17,7 @@ iterations = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 400_000)), m
 
 
 @given(iterations, st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_one_iteration_takes_what_it_takes_among_others(some, measured):
     """On the grid's points, between them, outside of it, and with nobody in the batch."""
     model = LatencyModel("x", 1, 2e-3, 7e-5, 1.3e-8, table=TABLE if measured else None)

@@ -152,7 +152,7 @@ def test_mixed_pools_keep_their_actors():
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.booleans(), st.booleans(), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_other_nodes_are_better(seed, actors, streamed, own, shared):
     """Brute force over every assignment of actors to two nodes."""
     rng = np.random.default_rng(seed)
@@ -185,7 +185,7 @@ def test_no_other_nodes_are_better(seed, actors, streamed, own, shared):
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_serving_the_longest_tail_first_is_best_when_all_can_begin(seed, count):
     rng = np.random.default_rng(seed)
     length, tail = rng.integers(1, 9, count), rng.integers(0, 20, count)

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from solver_strategies import l40s, lognormal_workload
+from solver_strategies import l40s, lognormal_workload, plan_generation
 
 import solver
 
@@ -51,7 +51,7 @@ def test_json_is_strict_and_holds_the_fields_of_a_plan(objective):
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
-    plan = solver.plan_generation(WORKLOAD, solver.Cluster(1, 8, 2), l40s(), objective, time_limit_s=0.1)
+    plan = plan_generation(WORKLOAD, solver.Cluster(1, 8, 2), l40s(), objective, time_limit_s=0.1)
     read = json.loads(plan.to_json(), parse_constant=refuse)
     assert {
         "actors", "prefill", "rule", "reference", "makespan_s", "gpu_seconds", "cost_usd", "lower_bound", "gap", "status",
@@ -69,7 +69,7 @@ def test_json_is_strict_and_holds_the_fields_of_a_plan(objective):
 def test_a_missed_deadline_of_the_warm_start_is_null_in_json():
     split = solver.random_split(WORKLOAD, solver.Cluster(1, 8, 2), l40s(), solver.Objective(1.0))
     objective = solver.Objective(deadline_s=0.97 * split.makespan_s)
-    plan = solver.plan_generation(WORKLOAD, solver.Cluster(1, 8, 2), l40s(), objective, time_limit_s=0.1)
+    plan = plan_generation(WORKLOAD, solver.Cluster(1, 8, 2), l40s(), objective, time_limit_s=0.1)
     assert json.loads(plan.to_json())["history"][0]["value"] is None
 
 

@@ -86,7 +86,7 @@ def worth_whole(prompts, row, costs, received, union):
 
 
 @given(PROMPTS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_tree_holds_every_prefix_once(prompts):
     tree = PrefixTree.of_token_ids(prompts)
     assert tree.prompt_tokens.tolist() == [len(p) for p in prompts]
@@ -104,7 +104,7 @@ def test_the_tree_holds_every_prefix_once(prompts):
 
 
 @given(PROMPTS, st.randoms())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_covered_tokens_are_the_distinct_prefixes(prompts, random):
     tree = PrefixTree.of_token_ids(prompts)
     some = random.sample(range(len(prompts)), random.randint(0, len(prompts)))
@@ -155,7 +155,7 @@ def test_what_is_no_prompt_is_refused(ids, sentence):
 
 
 @given(problems())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_prefix_is_chosen_as_well_as_by_trying_all(problem):
     prompts, counts, costs, capacity = problem
     if len({tuple(p[: n + 1]) for p in prompts for n in range(len(p))}) > 11:
@@ -170,7 +170,7 @@ def test_any_prefix_is_chosen_as_well_as_by_trying_all(problem):
 
 
 @given(problems())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_whole_prompts_are_chosen_as_well_as_by_trying_all(problem):
     prompts, counts, costs, capacity = problem
     tree = PrefixTree.of_token_ids(prompts)
@@ -182,7 +182,7 @@ def test_whole_prompts_are_chosen_as_well_as_by_trying_all(problem):
 
 
 @given(problems(), st.booleans(), st.sampled_from([None, 1, 2]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_choice_keeps_its_promises(problem, whole, max_batch):
     prompts, counts, costs, capacity = problem
     tree = PrefixTree.of_token_ids(prompts)
@@ -227,7 +227,7 @@ def test_a_choice_keeps_its_promises(problem, whole, max_batch):
 
 
 @given(problems(), st.booleans(), st.randoms())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_order_of_the_prompts_does_not_matter(problem, whole, random):
     prompts, counts, costs, capacity = problem
     order = random.sample(range(len(prompts)), len(prompts))
@@ -244,7 +244,7 @@ def test_the_order_of_the_prompts_does_not_matter(problem, whole, random):
 
 
 @given(problems(), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_more_capacity_never_saves_less(problem, whole):
     prompts, counts, costs, _ = problem
     costs = PrefixCosts(costs.prefill_per_token_s, 0.0, 0.0, costs.own_base_s, costs.own_per_token_s)
@@ -319,7 +319,7 @@ def test_nonsense_is_refused(counts, costs, options, sentence):
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(0, 20))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_price_bounds_the_programme_which_bounds_every_closed_set(seed, nodes, capacity):
     rng = np.random.default_rng(seed)
     tree = PrefixTree.of_token_ids([rng.integers(0, 3, rng.integers(1, 5)) for _ in range(nodes // 2 + 1)])

@@ -7,7 +7,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from solver_strategies import instances, l40s, lognormal_workload
+from solver_strategies import instances, l40s, lognormal_workload, plan_generation
 
 import solver
 from solver.assemble import assemble
@@ -27,34 +27,34 @@ def raise_by(refusal: Exception) -> float:
 @pytest.mark.parametrize("deadline_s", [0.5, 3.5, 5.0])
 def test_a_deadline_that_is_too_early_names_what_is_needed(deadline_s):
     with pytest.raises(solver.PlanningError, match=r"deadline of .* s: the step needs at least .* on 4 actors") as refusal:
-        solver.plan_generation(WORKLOAD, CLUSTER, l40s(), solver.Objective(deadline_s=deadline_s), REST, 0.1)
+        plan_generation(WORKLOAD, CLUSTER, l40s(), solver.Objective(deadline_s=deadline_s), REST, 0.1)
     later = solver.Objective(deadline_s=deadline_s + raise_by(refusal.value))
-    plan = solver.plan_generation(WORKLOAD, CLUSTER, l40s(), later, REST, 0.1)
+    plan = plan_generation(WORKLOAD, CLUSTER, l40s(), later, REST, 0.1)
     assert REST.step_time_s(plan.makespan_s) <= later.deadline_s
 
 
 @pytest.mark.parametrize("budget_gpu_s", [1.0, 40.0])
 def test_a_budget_that_is_too_small_names_what_is_needed(budget_gpu_s):
     with pytest.raises(solver.PlanningError, match=r"budget of .* GPU-seconds: the step needs at least") as refusal:
-        solver.plan_generation(WORKLOAD, CLUSTER, l40s(), solver.Objective(budget_gpu_s=budget_gpu_s), REST, 0.1)
+        plan_generation(WORKLOAD, CLUSTER, l40s(), solver.Objective(budget_gpu_s=budget_gpu_s), REST, 0.1)
     larger = solver.Objective(budget_gpu_s=budget_gpu_s + raise_by(refusal.value))
-    plan = solver.plan_generation(WORKLOAD, CLUSTER, l40s(), larger, REST, 0.1)
+    plan = plan_generation(WORKLOAD, CLUSTER, l40s(), larger, REST, 0.1)
     assert REST.step_gpu_s(plan.makespan_s, plan.gpu_seconds) <= larger.budget_gpu_s
 
 
 @given(instances(refill=False), st.floats(0.3, 1.0), st.sampled_from(["deadline_s", "budget_gpu_s"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_limit_raised_as_the_sentence_says_is_kept(instance, share, limit):
     workload, cluster, latency, _ = instance
-    best = solver.plan_generation(
+    best = plan_generation(
         workload, cluster, latency, solver.Objective(1.0 if limit == "deadline_s" else 0.0), time_limit_s=0.1
     )
     value = share * (best.makespan_s if limit == "deadline_s" else best.gpu_seconds) + 1e-6
     try:
-        solver.plan_generation(workload, cluster, latency, solver.Objective(**{limit: value}), time_limit_s=0.1)
+        plan_generation(workload, cluster, latency, solver.Objective(**{limit: value}), time_limit_s=0.1)
     except solver.PlanningError as refusal:
         raised = solver.Objective(**{limit: value + raise_by(refusal) + 1e-6})
-        solver.plan_generation(workload, cluster, latency, raised, time_limit_s=0.1)
+        plan_generation(workload, cluster, latency, raised, time_limit_s=0.1)
 
 
 def test_a_response_too_large_for_the_memory_names_response_limit_and_excess():
@@ -62,9 +62,9 @@ def test_a_response_too_large_for_the_memory_names_response_limit_and_excess():
     with pytest.raises(
         solver.PlanningError, match=r"response 1 can reach 140 .*\(prompt 90 \+ limit 50\).*holds 100;.* 40 tok"
     ):
-        solver.plan_generation(workload, CLUSTER, l40s(kv_capacity_tokens=100))
+        plan_generation(workload, CLUSTER, l40s(kv_capacity_tokens=100))
     fits = solver.Workload([10, 90], [0, 1, 1], [5, 5, 5], response_limit=10)
-    solver.plan_generation(fits, CLUSTER, l40s(kv_capacity_tokens=100), time_limit_s=0.1)
+    plan_generation(fits, CLUSTER, l40s(kv_capacity_tokens=100), time_limit_s=0.1)
 
 
 @pytest.mark.parametrize("ask", [solver.plan_generation, solver.pareto_front])
@@ -87,7 +87,7 @@ def test_an_actor_larger_than_a_node_is_refused():
 
 def test_a_profile_of_another_actor_size_is_refused():
     with pytest.raises(solver.PlanningError, match=r"gives 4 GPUs to an actor, but latency profile 'l40s' is for 2; use"):
-        solver.plan_generation(WORKLOAD, solver.Cluster(1, 8, 4), l40s())
+        plan_generation(WORKLOAD, solver.Cluster(1, 8, 4), l40s())
 
 
 def test_more_groups_than_actors_are_refused():

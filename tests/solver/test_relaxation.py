@@ -35,7 +35,7 @@ def every_plan(instance: Instance) -> EveryPlan:
 
 
 @given(either)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_plan_is_cheaper_or_has_fewer_actors_than_the_relaxation_at_its_makespan(instance):
     work = sorted_work(instance)
     for groups, makespan_s, gpu_s in every_plan(instance).plans:
@@ -46,7 +46,7 @@ def test_no_plan_is_cheaper_or_has_fewer_actors_than_the_relaxation_at_its_makes
 
 
 @given(either)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_with_a_least_number_of_actors_it_lies_below_every_plan_that_has_as_many(instance):
     """Plans with an actor of zero lengths only are left out: the same plan without that actor is no worse."""
     work = sorted_work(instance)
@@ -60,7 +60,7 @@ def test_with_a_least_number_of_actors_it_lies_below_every_plan_that_has_as_many
 
 
 @given(either)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_more_time_or_more_actors_never_cost_more(instance):
     one = sorted_work(instance)
     two = sorted_work(instance, instance.cluster.max_actors + 1)
@@ -75,7 +75,7 @@ def test_more_time_or_more_actors_never_cost_more(instance):
 
 
 @given(either)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_nothing_is_faster_than_the_shortest_makespan_nor_is_one_actor_slower_than_the_longest(instance):
     work = sorted_work(instance)
     plans = every_plan(instance)
@@ -85,7 +85,7 @@ def test_nothing_is_faster_than_the_shortest_makespan_nor_is_one_actor_slower_th
 
 
 @given(instances(refill=True), st.floats(0, 1))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_next_fit_and_filling_keep_the_makespan_they_are_given(instance, share):
     """Also where slots are refilled, in the order of falling length; under ``preempt`` evictions may break it."""
     reserve = instance._replace(admission="reserve")
@@ -101,7 +101,7 @@ def test_next_fit_and_filling_keep_the_makespan_they_are_given(instance, share):
 
 
 @given(instances(refill=True), st.floats(0, 1.2))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_waves_hold_every_item_once_and_take_no_longer_than_one_after_the_other(instance, share):
     """With a prefill call for every response in place of the calls that are guessed; ``preempt`` may evict."""
     reserve = instance._replace(admission="reserve")
@@ -133,7 +133,7 @@ def test_waves_come_close_to_the_relaxation_at_their_makespan(slots, actors):
 
 
 @given(st.data(), st.integers(2, 24), st.sampled_from([0.0, 4e-3, 5e-2]), st.sampled_from(["reserve", "preempt"]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_it_lies_below_random_plans_that_refill_in_any_order(data, slots, call_s, rule):
     rng = np.random.default_rng(data.draw(st.integers(0, 1 << 20)))
     count, actors = int(rng.integers(slots, 160)), int(rng.integers(1, 9))

@@ -49,7 +49,7 @@ def known(lengths) -> object:
 
 
 @given(st.floats(1.0, 50.0), st.integers(1, 300), st.floats(1e-5, 1e-4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_worth_of_a_token_makes_the_wanted_load_the_best_choice(left_s, tokens, load):
     """W* = (X - a L) / L for a known length; no other load has a smaller cost less worth of progress per second."""
     base_s = 2e-3
@@ -65,7 +65,7 @@ def test_the_worth_of_a_token_makes_the_wanted_load_the_best_choice(left_s, toke
 
 
 @given(st.floats(0.1, 100.0), st.lists(st.tuples(st.integers(1, 400), st.floats(0.01, 3.0)), min_size=1, max_size=20))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_last_second_of_the_time_left_costs_the_price(price, responses):
     most, root = (np.array(x, dtype=float) for x in zip(*responses, strict=True))
     left = time_left_s(price, 5e-3, most, root)
@@ -83,7 +83,7 @@ def test_time_that_costs_nothing_takes_forever_and_late_responses_are_worth_an_a
 
 
 @given(st.lists(st.tuples(st.floats(1e-5, 3e-5), st.floats(1e-4, 5e-3)), min_size=1, max_size=7), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_groups_are_the_best_contiguous_ones(responses, most):
     load, worth = (np.array(x) for x in zip(*responses, strict=True))
     base_s, n = 2e-3, len(load)
@@ -211,7 +211,7 @@ groups_strategy = st.lists(st.integers(0, 12), min_size=1, max_size=6)
 
 
 @given(groups_strategy, st.integers(0, 2**31), st.floats(0.05, 40.0), st.integers(0, 6), st.integers(0, 12), st.booleans())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_decisions_keep_slots_memory_and_every_response(sizes, seed, price, free, capacity, certain):
     rng = np.random.default_rng(seed)
     count = sum(sizes)

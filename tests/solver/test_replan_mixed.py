@@ -67,7 +67,7 @@ def test_classes_that_are_alike_are_one_class(seed):
 
 
 @given(st.lists(st.integers(1, 25), min_size=2, max_size=5), seeds, st.floats(0.2, 8.0), st.floats(0.3, 5.0))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_decisions_keep_every_actors_own_memory_and_slots(sizes, seed, price, dear):
     rng = np.random.default_rng(seed)
     few = replace(FAST, kv_capacity_tokens=6 * (LIMIT + 20))
@@ -85,7 +85,7 @@ def test_decisions_keep_every_actors_own_memory_and_slots(sizes, seed, price, de
 
 
 @given(seeds, st.floats(0.5, 8.0), st.floats(0.5, 4.0))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_gains_are_the_rise_of_what_all_actors_earn(seed, price, dear):
     """With each response's load on the actor where it is."""
     rng = np.random.default_rng(seed)

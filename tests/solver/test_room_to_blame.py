@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from solver_strategies import l40s, lognormal_workload
+from solver_strategies import l40s, lognormal_workload, plan_generation
 
 import solver
 
@@ -18,7 +18,7 @@ LIMIT_S = 0.5
 
 
 def best(latency: solver.LatencyModel, weight: float, work: solver.Workload = WORK) -> solver.Plan:
-    return solver.plan_generation(work, CLUSTER, latency, solver.Objective(weight), time_limit_s=0.15)
+    return plan_generation(work, CLUSTER, latency, solver.Objective(weight), time_limit_s=0.15)
 
 
 def limit_between(few: solver.LatencyModel, kind: str, work: solver.Workload = WORK) -> solver.Objective:
@@ -33,7 +33,7 @@ def limit_between(few: solver.LatencyModel, kind: str, work: solver.Workload = W
 
 def refusal(latency: solver.LatencyModel, objective: solver.Objective, work: solver.Workload = WORK) -> str:
     with pytest.raises(solver.PlanningError) as refused:
-        solver.plan_generation(work, CLUSTER, latency, objective, time_limit_s=LIMIT_S)
+        plan_generation(work, CLUSTER, latency, objective, time_limit_s=LIMIT_S)
     return str(refused.value)
 
 
@@ -49,7 +49,7 @@ def test_slots_are_named_with_a_number_that_is_enough(kind):
     objective = limit_between(few, kind)
     have, enough = numbers(r"; the (\d+) slots of an actor are to blame: with (\d+) a plan keeps the", refusal(few, objective))
     assert have == 3 < enough < 64
-    solver.plan_generation(WORK, CLUSTER, replace(few, max_batch=enough), objective, time_limit_s=LIMIT_S)
+    plan_generation(WORK, CLUSTER, replace(few, max_batch=enough), objective, time_limit_s=LIMIT_S)
 
 
 @pytest.mark.parametrize("kind", ["deadline_s", "budget_gpu_s"])
@@ -59,7 +59,7 @@ def test_memory_is_named_with_a_number_that_is_enough(kind):
     text = refusal(few, objective)
     have, enough = numbers(r"; the ([\d,]+) KV tokens of an actor are to blame: with ([\d,]+) a plan keeps the", text)
     assert have == few.kv_capacity_tokens < enough
-    solver.plan_generation(WORK, CLUSTER, replace(few, kv_capacity_tokens=enough), objective, time_limit_s=LIMIT_S)
+    plan_generation(WORK, CLUSTER, replace(few, kv_capacity_tokens=enough), objective, time_limit_s=LIMIT_S)
 
 
 def test_both_are_named_where_neither_alone_is_enough():
@@ -69,7 +69,7 @@ def test_both_are_named_where_neither_alone_is_enough():
     pattern = r"; the (\d+) slots and ([\d,]+) KV tokens of an actor are to blame: with (\d+) and ([\d,]+) a plan keeps"
     *_, slots, tokens = numbers(pattern, text)
     roomier = replace(few, max_batch=slots, kv_capacity_tokens=tokens)
-    solver.plan_generation(WORK, CLUSTER, roomier, objective, time_limit_s=LIMIT_S)
+    plan_generation(WORK, CLUSTER, roomier, objective, time_limit_s=LIMIT_S)
 
 
 def test_over_scenarios_slots_are_named_too():
@@ -100,7 +100,7 @@ def two_kinds(slots: int, kv_tokens: int = 1 << 40) -> dict[tuple[str, int], sol
 
 
 def mixed(work, models, objective, time_limit_s=0.5):
-    return solver.plan_generation(work, POOLS, models, objective, time_limit_s=time_limit_s)
+    return plan_generation(work, POOLS, models, objective, time_limit_s=time_limit_s)
 
 
 def sampled(work: solver.Workload) -> solver.Workload:

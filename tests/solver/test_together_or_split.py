@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from solver_strategies import l40s
+from solver_strategies import l40s, plan_generation
 
 import solver
 
@@ -24,14 +24,14 @@ def work(prompt_tokens: int, ragged: bool) -> solver.Workload:
 
 
 def chosen(asked: solver.Workload, latency: solver.LatencyModel, objective: solver.Objective, **options) -> solver.Plan:
-    return solver.plan_generation(
+    return plan_generation(
         asked, CLUSTER, latency, objective, time_limit_s=2 * QUICK_S, keep_together="cheaper", **options
     )  # fmt: skip
 
 
 def by_hand(asked, latency, objective, together, **prefill) -> float:
     """The value of one way, with the reference of the split plan."""
-    plan = solver.plan_generation(
+    plan = plan_generation(
         asked, CLUSTER, latency, objective, time_limit_s=QUICK_S, keep_together=together, share_prefill=True
     )  # fmt: skip
     shared = solver.deduplicate(plan, asked, CLUSTER, latency, objective=objective, **prefill).plan
@@ -76,10 +76,10 @@ def test_links_decide_whether_split_samples_share_a_prefill():
 def test_a_limit_that_one_way_cannot_keep_leaves_the_other():
     slots = replace(DEAR, max_batch=2)
     asked = work(0, ragged=True)
-    split = solver.plan_generation(asked, CLUSTER, slots, solver.Objective(1.0), time_limit_s=QUICK_S)
+    split = plan_generation(asked, CLUSTER, slots, solver.Objective(1.0), time_limit_s=QUICK_S)
     deadline = solver.Objective(deadline_s=1.05 * split.makespan_s)
     with pytest.raises(solver.PlanningError):
-        solver.plan_generation(asked, CLUSTER, slots, deadline, time_limit_s=QUICK_S, keep_together=True)
+        plan_generation(asked, CLUSTER, slots, deadline, time_limit_s=QUICK_S, keep_together=True)
     plan = chosen(asked, slots, deadline)
     assert plan.notes["samples"]["kept"] == "split"
     assert plan.makespan_s <= deadline.deadline_s
@@ -89,8 +89,8 @@ def test_a_limit_that_one_way_cannot_keep_leaves_the_other():
 
 def test_what_makes_no_sense_is_refused():
     with pytest.raises(solver.PlanningError, match="keep_together is 'dearer'; True, False or 'cheaper' is needed"):
-        solver.plan_generation(work(10, False), CLUSTER, DEAR, keep_together="dearer")
+        plan_generation(work(10, False), CLUSTER, DEAR, keep_together="dearer")
     with pytest.raises(solver.PlanningError, match="prefill is for keep_together='cheaper'"):
-        solver.plan_generation(work(10, False), CLUSTER, DEAR, prefill={})
+        plan_generation(work(10, False), CLUSTER, DEAR, prefill={})
     with pytest.raises(solver.PlanningError, match="learner_node is 9"):
         chosen(work(10, False), DEAR, solver.Objective(), prefill={"learner_node": 9})

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from solver_reference import partitions
-from solver_strategies import latencies
+from solver_strategies import latencies, plan_generation
 
 import solver
 from solver.assemble import assemble
@@ -82,9 +82,9 @@ def check(problem, objective, rest, options):
     items = len(np.unique(workload.prompt_of)) if options.get("keep_together") else len(workload)
     if items < options.get("least_actors", 1):
         with pytest.raises(solver.PlanningError, match="least_actors is 2, but there are only 1"):
-            solver.plan_generation(workload, cluster, latency, objective, rest, **options)
+            plan_generation(workload, cluster, latency, objective, rest, **options)
         return
-    plan = solver.plan_generation(workload, cluster, latency, objective, rest, 0.5, **options)
+    plan = plan_generation(workload, cluster, latency, objective, rest, 0.5, **options)
     norms = plan.reference.norms(objective.cost)
     pricing = Pricing.of(cluster, latency, objective, rest, options.get("release", "done"))
     values = [
@@ -109,19 +109,19 @@ def check(problem, objective, rest, options):
     st.sampled_from([solver.StepRest(), solver.StepRest(0.02, 0.1, 3)]),
     st.sampled_from(["gpu_s", "usd"]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_the_optimum_lies_within_the_reported_gap(name, problem, time_weight, rest, cost):
     check(problem, solver.Objective(time_weight, cost=cost), rest, OPTIONS[name])
 
 
 @given(problems(scenarios=3), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([1.0, 0.5, 0.2]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_over_scenarios_too(problem, time_weight, tail):
     check(problem, solver.Objective(time_weight, tail=tail), solver.StepRest(), {})
 
 
 @given(st.data(), problems(scenarios=3), st.sampled_from([1.0, 0.5]), st.sampled_from(["deadline_s", "budget_gpu_s"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_limit_over_scenarios(data, problem, tail, limit):
     """A limit that some plan keeps over the scenarios: the bound is below every such plan, and what is returned keeps it."""
     workload, cluster, latency = problem
@@ -137,7 +137,7 @@ def test_a_limit_over_scenarios(data, problem, tail, limit):
     objective = solver.Objective(tail=tail, **{limit: slack * (time_s if limit == "deadline_s" else cost) + 1e-9})
     optimum = min(objective.value(t, c, (1.0, 1.0)) for t, c in pairs)
     try:
-        plan = solver.plan_generation(workload, cluster, latency, objective, rest, 0.5)
+        plan = plan_generation(workload, cluster, latency, objective, rest, 0.5)
     except solver.PlanningError as refusal:  # possible where a limit is tight, and then not said to be proved
         refused = str(refusal)
         plan = None
@@ -162,7 +162,7 @@ def test_a_prewarmed_actor_starts_without_its_cold_start():
         solver.Workload([0, 0], [0, 1], [10, 10]),
         solver.LatencyModel("x", 1, 1.0, 1.0, start_s=100.0, sync_s=2.0),
     )
-    plan = solver.plan_generation(workload, solver.Cluster(2, 1, 1, prewarmed=1), latency, least_actors=2)
+    plan = plan_generation(workload, solver.Cluster(2, 1, 1, prewarmed=1), latency, least_actors=2)
     assert sorted(a.predicted_s for a in plan.actors) == [22.0, 122.0]
     assert [a.prewarmed for a in plan.actors] == [True, False]
 
@@ -171,6 +171,6 @@ def test_sharing_a_prompt_pays_its_prefill_once_per_actor():
     workload = solver.Workload.grid([1000], [[10, 10]])
     latency = solver.LatencyModel("x", 1, 1e-3, 0.0, prefill_per_token_s=1e-3)
     cluster = solver.Cluster(1, 1, 1)
-    once = solver.plan_generation(workload, cluster, latency, share_prefill=True)
-    twice = solver.plan_generation(workload, cluster, latency)
+    once = plan_generation(workload, cluster, latency, share_prefill=True)
+    twice = plan_generation(workload, cluster, latency)
     assert twice.makespan_s - once.makespan_s == pytest.approx(1.0)

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rlhfless.trace.casts import LARGEST_WHOLE_NUMBER, listed, shown
+from rlhfless.trace.casts import LARGEST_WHOLE_NUMBER, listed
 from rlhfless.trace.errors import TraceError
+from solver.errors import as_given
 
 
 class Record:
@@ -81,7 +82,7 @@ class Record:
 
     def refuse(self, name: str, value: Any, needed: str) -> NoReturn:
         """Raise the one sentence about a field."""
-        raise TraceError(f"{self.path}: line {self.line}, field '{name}' is {shown(value)}; {needed} is needed")
+        raise TraceError(f"{self.path}: line {self.line}, field '{name}' is {as_given(value)}; {needed} is needed")
 
     def _needed(self, name: str) -> Any:
         if self.values.get(name) is None:
