@@ -5,8 +5,8 @@ judged by what it changes; ``make test-search`` tries examples that nobody has s
 its test with ``@example``.
 
 Two processes run the tests. Nothing may run beside those that are marked ``alone``, by the names of their files: they compare
-times of a real clock, search until the clock stops them, start several actors that need both cores, or look for what is left behind on
-the machine. A test is of one of three tiers, each with a target in the Makefile: without a mark, ``full``, ``nightly``.
+times of a real clock, search until the clock stops them, start several actors that need both cores, or look for what is left
+behind on the machine. A test is of one of three tiers, each with a target in the Makefile: without a mark, ``full``, ``nightly``.
 """
 
 from __future__ import annotations
