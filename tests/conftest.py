@@ -6,7 +6,7 @@ its test with ``@example``.
 
 Two processes run the tests. Nothing may run beside those that are marked ``alone``, by the names of their files: they compare
 times of a real clock, search until the clock stops them, start several actors that need both cores, or look for what is left
-behind on the machine. A test is of one of three tiers, each with a target in the Makefile: without a mark, ``full``, ``nightly``.
+behind on the machine. A test is of one of three tiers, each with a target in the Makefile: no mark, ``full``, ``nightly``.
 """
 
 from __future__ import annotations
