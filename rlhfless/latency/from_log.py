@@ -40,7 +40,7 @@ SPREAD = 0.6  # assumed standard deviation of lengths over their mean, where onl
 
 
 class Times(NamedTuple):
-    """(N,) measured seconds, what the base profile says of them (iterations without KV cache, the KV cache), and their steps."""
+    """(N,) measured seconds, what the base profile says of them (iterations without KV cache, the KV cache), their steps."""
 
     what: str
     seconds: FloatArray
@@ -131,7 +131,8 @@ def _three(times: Times, used: np.ndarray) -> Numbers:
     """The three numbers from the (N,) used times. One QR decomposition stands for all of them: it keeps sums of squares."""
     seconds = times.seconds[used]
     terms = np.stack([times.decode_s[used], times.kv_s[used], np.ones(len(seconds)), seconds], axis=1)
-    decode_s, kv_s, once, took = np.linalg.qr(terms / seconds[:, None], mode="r").T
+    upper: FloatArray = np.asarray(np.linalg.qr(terms / seconds[:, None], mode="r"))
+    decode_s, kv_s, once, took = upper.T
     found = []
     for ratio in RATIOS:
         columns = np.stack([decode_s + ratio * kv_s, once], axis=1)

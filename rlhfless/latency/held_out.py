@@ -23,10 +23,11 @@ class HeldOut:
     """(N,) times, and what was predicted of each without it.
 
     Attributes:
-        seconds: measured. predicted: by the model. constant: the median of the times that were not left out.
-        how: what was left out, in words.
+        steps: the step of each. seconds: measured. predicted: by the model. constant: the median of the times that were not left
+            out. how: what was left out, in words.
     """
 
+    steps: np.ndarray
     seconds: FloatArray
     predicted: FloatArray
     constant: FloatArray
@@ -58,14 +59,15 @@ def held_out(seconds: ArrayLike, steps: ArrayLike, model: Callable[[np.ndarray],
     Returns:
         Predictions that are NaN where there is a single time, of which nothing can be said.
     """
-    took, of = np.asarray(seconds, dtype=float), np.unique(np.asarray(steps), return_inverse=True)[1].ravel()
+    took, named = np.asarray(seconds, dtype=float), np.asarray(steps)
+    of = np.unique(named, return_inverse=True)[1].ravel()
     noun = "steps"
     if len(took) and of.max() == 0:
         of, noun = np.arange(len(took)), "times of one step"
     groups = int(of.max()) + 1 if len(took) else 0
     if groups < 2:
         unknown = np.full(len(took), np.nan)
-        return HeldOut(took, unknown, unknown, "nothing: there is one time")
+        return HeldOut(named, took, unknown, unknown, "nothing: there is one time")
     if groups > MOST_LEFT_OUT:
         of, how = of % FOLDS, f"{FOLDS} folds over {groups:,} {noun}"
     else:
@@ -74,7 +76,7 @@ def held_out(seconds: ArrayLike, steps: ArrayLike, model: Callable[[np.ndarray],
     for fold in range(int(of.max()) + 1):
         left = of == fold
         predicted[left], constant[left] = model(~left)[left], np.median(took[~left])
-    return HeldOut(took, predicted, constant, how)
+    return HeldOut(named, took, predicted, constant, how)
 
 
 def closest(candidates: Sequence[HeldOut]) -> int:
