@@ -22,7 +22,7 @@ def contradicted(checks: Sequence[CrossCheck], calibrated: Calibration) -> str:
     wrong = [check for check in checks if check.contradicts]
     if not wrong:
         return ""
-    text = f"The log contradicts what is reckoned here. {'. '.join(_sentence(check) for check in wrong[:MOST])}."
+    text = f"The log contradicts what is counted or simulated here. {'. '.join(_sentence(check) for check in wrong[:MOST])}."
     if len(wrong) > MOST:
         text += f" {counted(len(wrong) - MOST, 'further contradiction')} in the table of what the log measured."
     if any(check.column == "generate_s" for check in wrong):

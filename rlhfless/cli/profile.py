@@ -122,7 +122,7 @@ def _scaled(log: Path, options: LogOptions, base: str, actors: int | None, out: 
         for errors in (stated, stated["constant"])
     )
     lines = [
-        f"{len(found.checked.errors):,} times of {found.what} of {found.steps} steps",
+        f"{len(found.checked.errors):,} times of {found.what} of {found.steps} {'step' if found.steps == 1 else 'steps'}",
         f"fitted: {found.what_was_fitted}",
         f"decode x {found.decode:.3g}, KV cache x {found.kv:.3g}, {found.once_s * 1e3:.3g} ms for each of the {found.what}",
         f"relative error out of sample ({found.checked.how}): {ours}; of a constant: {constant}",

@@ -120,9 +120,11 @@ def calibrate(times: Times) -> Calibration:
 
 def _best(fits: Sequence[Fit], times: Times) -> tuple[Fit, HeldOut]:
     """The fit that predicts left-out times best, and how well."""
-    checked = [
-        held_out(times.seconds, times.step_of, lambda used, fit=fit: fit(times, used).predicted_s(times)) for fit in fits
-    ]
+
+    def predicting(fit: Fit) -> Callable[[np.ndarray], FloatArray]:
+        return lambda used: fit(times, used).predicted_s(times)
+
+    checked = [held_out(times.seconds, times.step_of, predicting(fit)) for fit in fits]
     at = closest(checked)
     return fits[at], checked[at]
 

@@ -23,8 +23,8 @@ class HeldOut:
     """(N,) times, and what was predicted of each without it.
 
     Attributes:
-        steps: the step of each. seconds: measured. predicted: by the model. constant: the median of the times that were not left
-            out. how: what was left out, in words.
+        steps: the step of each. seconds: measured. predicted: by the model.
+        constant: the median of the times that were not left out. how: what was left out, in words.
     """
 
     steps: np.ndarray

@@ -40,9 +40,8 @@ class Quantity:
         """The allowed difference in words."""
         parts = [f"{self.relative:.0%}"] if self.relative else []
         if self.absolute or not parts:
-            parts.append(
-                f"{self.absolute * 100:g} points" if self.unit == "share" else f"{self.absolute:g} {self.unit}".strip()
-            )
+            unit = self.unit.removesuffix("s") if self.absolute == 1 else self.unit
+            parts.append(f"{100 * self.absolute:g} points" if unit == "share" else f"{self.absolute:g} {unit}".strip())
         return " + ".join(parts)
 
 
@@ -116,7 +115,7 @@ class CrossCheck:
         return f"{self.relative:+.1%}" if np.isfinite(self.relative) else "unknown"
 
     def __str__(self) -> str:
-        text = f"{self.quantity.name}: the log says {self.value(self.logged)}, {self.how} {self.value(self.ours)}"
+        text = f"{self.quantity.name}: the log says {self.value(self.logged)}, {self.how} it is {self.value(self.ours)}"
         text += f" ({self.difference}"
         if self.steps > 1:
             text += f"; step {self.worst_step}: {self.value(self.worst_logged)} and {self.value(self.worst_ours)}"
