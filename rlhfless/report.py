@@ -12,11 +12,14 @@ from pathlib import Path
 import pandas as pd
 
 from rlhfless import __version__, plots
+from rlhfless.accounting import Calibration
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.plots.style import counted
+from rlhfless.report_checks import contradicted
 from rlhfless.report_executed import executed_savings_section, executed_section
 from rlhfless.report_page import Page, page_path, write_page
 from rlhfless.report_run import in_short, run_sections
+from rlhfless.report_schedules import Schedules
 from rlhfless.report_simulated import predicted_front, schedules_section, weights_section
 from rlhfless.report_study import Assumptions, study_executed, study_log
 from rlhfless.simulate import Setting
@@ -75,36 +78,55 @@ def report_html(
     what = "What was executed, and " if executed else "What a logged run wasted, and "
     page = Page(f"RLHFless report: {_name(trace)}", f"{what}what other schedules would have made of the same responses.")
     if executed:
-        page.facts(_facts(log))
-        executed_section(page, trace)
-    try:
-        if executed:
-            own = study_executed(trace, setting, max_steps)
-            setting, calibrated, schedules = own.setting, own.calibrated, own.schedules
-            if len(own.took):
-                executed_savings_section(page, trace, own)
-        else:
-            stated = assumptions or Assumptions()
-            setting, calibrated, schedules, found = study_log(log, setting, stated, max_steps)
-            page.section("In short")
-            for sentence in in_short(found):
-                page.text(sentence)
-            page.facts(_facts(log))
-            run_sections(page, found, stated.prices)
-        front = predicted_front(schedules, setting)
-        with_lengths = not executed or bool(plots.lengths_info(trace).missing)
-        schedules_section(page, schedules, setting, front, with_lengths, calibrated)
-        weights_section(page, schedules, setting, front)
-    except PlanningError as error:
-        if not executed:
-            raise
-        page.section("What better schedules would have done")
-        page.text(f"This cannot be planned on {setting.cluster.gpus} GPUs with profile {setting.latency.name}: {error}")
+        _executed(page, log, setting, max_steps)
+    else:
+        _logged(page, log, setting, assumptions or Assumptions(), max_steps)
     if log.summary is not None:
         page.section("How the log was read")
         for line in str(log.summary).splitlines():
             page.text(line)
     return page.render(f"Written by rlhfless {__version__}. plotly.js is part of this file; nothing is loaded from elsewhere.")
+
+
+def _executed(page: Page, log: OpenedLog, setting: Setting, max_steps: int) -> None:
+    """What was executed, and what other schedules would have saved of it, where they can be planned."""
+    trace = log.trace
+    own, refusal = None, ""
+    try:
+        own = study_executed(trace, setting, max_steps)
+    except PlanningError as error:
+        refusal = str(error)
+    if own is not None and (contradiction := contradicted(own.checks, own.calibrated)):
+        page.text(contradiction)
+    page.facts(_facts(log))
+    executed_section(page, trace)
+    try:
+        if own is not None:
+            if len(own.took):
+                executed_savings_section(page, trace, own)
+            _schedules(page, own.schedules, own.setting, own.calibrated, bool(plots.lengths_info(trace).missing))
+    except PlanningError as error:
+        refusal = str(error)
+    if refusal:
+        page.section("What better schedules would have done")
+        page.text(f"This cannot be planned on {setting.cluster.gpus} GPUs with profile {setting.latency.name}: {refusal}")
+
+
+def _logged(page: Page, log: OpenedLog, setting: Setting, stated: Assumptions, max_steps: int) -> None:
+    """What a logged run wasted, and what to change."""
+    setting, calibrated, schedules, found = study_log(log, setting, stated, max_steps)
+    page.section("In short")
+    for sentence in in_short(found):
+        page.text(sentence)
+    page.facts(_facts(log))
+    run_sections(page, found, stated.prices)
+    _schedules(page, schedules, setting, calibrated, True)
+
+
+def _schedules(page: Page, schedules: Schedules, setting: Setting, calibrated: Calibration, lengths: bool) -> None:
+    front = predicted_front(schedules, setting)
+    schedules_section(page, schedules, setting, front, lengths, calibrated)
+    weights_section(page, schedules, setting, front)
 
 
 def _opened(source: Trace | OpenedLog | str | Path) -> OpenedLog:
@@ -128,8 +150,9 @@ def _facts(log: OpenedLog) -> Iterator[tuple[str, str]]:
     yield "responses", f"{len(rollouts):,} to {rollouts['prompt_id'].nunique():,} prompts"
     yield "response lengths", f"{lengths.sum():,} tokens; median {lengths.median():,.0f}, longest {lengths.max():,}"
     reasons = rollouts["finish_reason"]
-    cut = f"{(reasons == 'length').mean():.1%} of the responses" if reasons.notna().all() else "unknown"
-    yield "cut off by limit", cut
+    known, cut = reasons.notna().mean(), (reasons == "length").mean()
+    share = f"{cut:.1%}" if known == 1 else f"{cut:.1%} to {cut + 1 - known:.1%}"
+    yield "cut off by limit", f"{share} of the responses" if known > 0 else "unknown"
     tables = ", ".join(f"{len(getattr(trace, name)):,} {name}" for name in ("allocations", "spans", "events"))
     yield "recorded", f"{tables}, {counted(len(trace.plans), 'plan')}"
     if len(log.scalars):

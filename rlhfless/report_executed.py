@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from rlhfless import plots
 from rlhfless.plots.style import counted, number
+from rlhfless.report_checks import calibrated_by, checks_table
 from rlhfless.report_page import Page
 from rlhfless.report_savings import savings_in_short, savings_tables
 from rlhfless.report_schedules import evenly
@@ -65,6 +66,8 @@ def executed_savings_section(page: Page, trace: Trace, found: FoundExecuted) -> 
         "the ranges: how far the profile is off, and that the best of several schedules is named."
     )
     savings_tables(page, found)
+    if found.checks:
+        checks_table(page, found.checks)
 
 
 def _basis_of_savings(trace: Trace, found: FoundExecuted) -> Iterator[tuple[str, str]]:
@@ -83,14 +86,16 @@ def _basis_of_savings(trace: Trace, found: FoundExecuted) -> Iterator[tuple[str,
     if found.calibrated.steps:
         yield (
             "Calibrated",
-            f"by {number(found.calibrated.factor)}, the median over {counted(found.calibrated.steps, 'step')} of what prefill "
-            f"and decoding took and what the profile says of the same responses on the same actors (10th to 90th percentile "
-            f"{number(found.calibrated.low)} to {number(found.calibrated.high)}); starts and syncs as in the trace.",
+            calibrated_by(
+                found.calibrated,
+                "what prefill and decoding took and what the profile says of the same responses on the same actors",
+            )
+            + " Starts and syncs are as in the trace.",
         )
     else:
         yield (
             "Not calibrated",
-            "fewer than two steps tell which actor decoded what from beginning to end, so the profile is taken at its word.",
+            "no step tells which actor decoded what from beginning to end, so the profile is taken at its word.",
         )
 
 

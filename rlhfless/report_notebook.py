@@ -23,14 +23,17 @@ CELLS = (
      "from rlhfless.report_run import at_prices, configured, in_short\n"
      "from rlhfless.report_simulated import ladder_figure, predicted_front, weights_figure\n"
      "from rlhfless.report_study import Assumptions, study_log\n"
-     "from rlhfless.simulate import Setting\nfrom rlhfless.trace import ImportOptions, open_log\nfrom solver import Cluster, "
-     "Objective\n\nlog = open_log(LOG, ImportOptions(TOKENIZER, COLUMNS, RESPONSE_LIMIT), FORMAT).of_run(RUN)\n"
+     "from rlhfless.simulate import Setting\nfrom rlhfless.trace import ImportOptions, open_log\n"
+     "from rlhfless.trace.cross_check import checks_frame\nfrom solver import Cluster, Objective\n\n"
+     "log = open_log(LOG, ImportOptions(TOKENIZER, COLUMNS, RESPONSE_LIMIT), FORMAT).of_run(RUN)\n"
      "print(log.summary or log.trace.source)"),
     ("code", "latency = load_profile(PROFILE)\ncluster = Cluster(NODES, GPUS_PER_NODE, GPUS_PER_ACTOR, latency.kind, "
      "USD_PER_GPU_HOUR)\nsetting = Setting(cluster, latency, Objective(TIME_WEIGHT), response_limit=RESPONSE_LIMIT)\n"
      "stated = Assumptions(DISPATCH, LEARNER_GPUS, PREPARE_S, LEARN_S, CALIBRATE, PRICES, NOT_STATED)\n"
      "study = study_log(log, setting, stated, STEPS)\nfound = study.findings\n"
      "print(*in_short(found), sep='\\n\\n')"),
+    ("markdown", "What the log measured, beside what is counted or simulated:"),
+    ("code", "checks_frame(found.checks)"),
     ("markdown", "What nobody stated, and is assumed:"),
     ("code", "print(*found.setup.assumed, sep='\\n')"),
     ("markdown", "## Where the GPU-seconds went"),

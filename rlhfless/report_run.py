@@ -14,13 +14,16 @@ import pandas as pd
 from rlhfless import plots
 from rlhfless.accounting import HABITS, configuration_lines, prices_of
 from rlhfless.plots.style import counted, number
+from rlhfless.report_checks import checks_table, contradicted
 from rlhfless.report_page import Page
 from rlhfless.report_savings import savings_in_short, savings_tables
 from rlhfless.report_study import Findings
 
 
 def in_short(found: Findings) -> Iterator[str]:
-    """The answer in sentences for somebody who reads nothing else."""
+    """The answer in sentences for somebody who reads nothing else; first what the log contradicts."""
+    if contradiction := contradicted(found.checks, found.calibrated):
+        yield contradiction
     setup, cluster, lines = found.setup, found.setting.cluster, found.account.lines
     idle = lines[lines["idle"]].sort_values("gpu_s", ascending=False)
     causes = "; ".join(f"{row.use} {row.share:.0%}" for row in idle.head(3).itertuples() if row.share >= 0.005)
@@ -56,6 +59,8 @@ def run_sections(page: Page, found: Findings, prices: Mapping[str, float]) -> No
     """Where the GPU-seconds went, what could be saved, what if, and what to change."""
     page.section("Your run")
     page.basis(_basis(found))
+    if found.checks:
+        checks_table(page, found.checks)
     page.figure(plots.plot_account(found.account.lines))
     rows = [
         (

@@ -15,6 +15,7 @@ from rlhfless import plots
 from rlhfless.accounting import Calibration
 from rlhfless.latency import list_profiles, read_profile
 from rlhfless.plots.style import counted, number, signed_share
+from rlhfless.report_checks import calibrated_by
 from rlhfless.report_executed import MAX_SPANS
 from rlhfless.report_page import Page
 from rlhfless.report_schedules import Schedules
@@ -113,9 +114,7 @@ def _basis_of_simulation(schedules: Schedules, setting: Setting, calibrated: Cal
     if calibrated.steps:
         yield (
             "Calibrated",
-            f"by {number(calibrated.factor)}, the median over {counted(calibrated.steps, 'step')} of what the log says "
-            f"generation took and what the profile says (10th to 90th percentile {number(calibrated.low)} to "
-            f"{number(calibrated.high)}).",
+            calibrated_by(calibrated, "what the log says generation took and what the profile says"),
         )
     yield (
         "Predicted",

@@ -23,7 +23,9 @@ from rlhfless.accounting import (
     calibrated_by_spans,
     calibration,
     executed_steps,
+    generation_checks,
     generation_s,
+    log_checks,
     logged_rest,
     plan_every_step,
     run_setup,
@@ -38,6 +40,7 @@ from rlhfless.plots.style import counted
 from rlhfless.report_schedules import Schedules, evenly, simulate_schedules
 from rlhfless.simulate import LoggedStep, Setting, simulate, simulate_steps
 from rlhfless.trace import OpenedLog, StepTimes, Trace, with_step_times
+from rlhfless.trace.cross_check import CrossCheck
 from solver.objective import Objective, StepRest
 
 GIVEN_BACK = ("release", "spreading", "folding", "re-planning", "solver", "rlhfuse", "rlhfless")
@@ -120,6 +123,7 @@ class Findings(Saved):
         account: where its GPU-seconds went.
         planned: a plan of every step (``accounting.plan_every_step``).
         advice: actor sizes. what_if: one changed thing per row.
+        calibrated: how the profile was scaled. checks: what the log measured, beside what is counted or simulated.
     """
 
     setup: RunSetup
@@ -128,6 +132,8 @@ class Findings(Saved):
     planned: pd.DataFrame
     advice: Advice
     what_if: pd.DataFrame
+    calibrated: Calibration
+    checks: tuple[CrossCheck, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,11 +144,13 @@ class FoundExecuted(Saved):
         took: the steps that are compared (``accounting.executed_steps``); none where no step generated, and then there are no
             savings either. calibrated: how the profile was, by its spans.
         schedules: simulated in ``setting``, its ``rest`` included.
+        checks: what the trace measured, beside what the profile says of the same schedule.
     """
 
     took: pd.DataFrame
     calibrated: Calibration
     schedules: Schedules
+    checks: tuple[CrossCheck, ...]
 
 
 class Study(NamedTuple):
@@ -174,7 +182,14 @@ def study_log(log: OpenedLog, setting: Setting, stated: Assumptions, max_steps: 
     setup = replace(setup, assumed=(*stated.not_stated, *setup.assumed, *not_used))
     rest = stated_rest(stated.prepare_s, stated.learn_s, logged_rest(log.scalars))
     setting = replace(setting, rest=StepRest())
-    calibrated = _calibration(log, setting, setup) if stated.calibrate else Calibration()
+    simulated_s = _simulated_s(log, setting, setup)
+    calibrated = calibration(log.scalars, simulated_s) if stated.calibrate else Calibration()
+    profile = setting.latency.name
+    checks = tuple(
+        log_checks(
+            log.scalars, log.trace.rollouts, simulated_s, calibrated, rest, profile=profile, synchronous=setup.synchronous
+        )
+    )
     setting = replace(setting, latency=scaled(setting.latency, calibrated.factor))
     schedules = simulate_schedules(log.trace, setting, max_steps, dispatch=setup.dispatch)
     some = _last(schedules.logged)
@@ -193,6 +208,8 @@ def study_log(log: OpenedLog, setting: Setting, stated: Assumptions, max_steps: 
         plan_every_step(rollouts, setting, evenly(log.trace.steps, max(1, PLANNED_RESPONSES // each))),
         advise(some, setting, setup, factor=calibrated.factor),
         what_if(some, list(variants(setting, setup.dispatch, factor=calibrated.factor))),
+        calibrated,
+        checks,
     )
     return Study(setting, calibrated, schedules, findings)
 
@@ -210,7 +227,10 @@ def study_executed(trace: Trace, setting: Setting, max_steps: int) -> FoundExecu
     """
     took = executed_steps(trace)
     took = took[(took["generation_s"] > 0) & (took["gpu_s"] > 0)]
-    latency, calibrated = calibrated_by_spans(trace, setting, took, evenly(took["step"].tolist(), CALIBRATION_STEPS))
+    some = evenly(took["step"].tolist(), CALIBRATION_STEPS)
+    latency, calibrated, simulated_s = calibrated_by_spans(trace, setting, took, some)
+    measured = took[["step", "working_s"]].rename(columns={"working_s": "generate_s"})
+    checks = tuple(generation_checks(measured, simulated_s, calibrated, setting.latency.name))
     setting = replace(setting, latency=latency)
     schedules = simulate_schedules(trace, setting, max_steps)
     alone = replace(setting, rest=StepRest())
@@ -223,7 +243,7 @@ def study_executed(trace: Trace, setting: Setting, max_steps: int) -> FoundExecu
         fastest = simulate_steps(shown, replace(alone, objective=Objective(1.0)), RESERVED)
         reserved = savings_of_executed(fastest, took, RESERVED, steps)
         given_back = savings_of_executed(of_generation.simulation, took, GIVEN_BACK, steps)
-    return FoundExecuted(reserved, given_back, setting, took[took["step"].isin(steps)], calibrated, schedules)
+    return FoundExecuted(reserved, given_back, setting, took[took["step"].isin(steps)], calibrated, schedules, checks)
 
 
 def _not_used(trace: Trace, times: StepTimes, setting: Setting) -> Iterator[str]:
@@ -239,19 +259,17 @@ def _not_used(trace: Trace, times: StepTimes, setting: Setting) -> Iterator[str]
         yield f"how long generation of {steps} took is left out, because other steps generated meanwhile"
 
 
-def _calibration(log: OpenedLog, setting: Setting, setup: RunSetup) -> Calibration:
-    """The log's generation times against simulated ones of the run's own schedule, on some steps that have both."""
-    if "generate_s" not in log.scalars.columns:
-        return Calibration()
+def _simulated_s(log: OpenedLog, setting: Setting, setup: RunSetup) -> pd.Series:
+    """Seconds of generation by step under the run's own schedule, of some steps whose time the log says."""
+    timed = log.scalars[[name for name in ("generate_s", "step_s") if name in log.scalars.columns]].notna().any(axis=1)
+    named = set(log.scalars.loc[timed, "step"])
     rollouts = log.trace.rollouts
-    timed = set(log.scalars.loc[log.scalars["generate_s"].notna(), "step"])
-    steps = sorted(int(step) for step in rollouts["step"].unique() if step in timed)
+    steps = sorted(int(step) for step in rollouts["step"].unique() if step in named)
     if not steps:
-        return Calibration()
+        return pd.Series(dtype=float)
     each = max(1, len(rollouts) // rollouts["step"].nunique())
     chosen = evenly(steps, min(CALIBRATION_STEPS, max(2, CALIBRATION_RESPONSES // each)))
-    results = simulate(rollouts, setting, [setup.dispatch], steps=chosen).steps
-    return calibration(log.scalars, results.set_index("step")["time_s"])
+    return simulate(rollouts, setting, [setup.dispatch], steps=chosen).steps.set_index("step")["time_s"]
 
 
 def _last(logged: Sequence[LoggedStep]) -> list[LoggedStep]:

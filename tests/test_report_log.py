@@ -122,6 +122,47 @@ def test_times_of_the_log_correct_the_profile(log: OpenedLog) -> None:
     assert study_log(timed, SETTING, Assumptions(dispatch="static", calibrate=False), 1).calibrated.factor == 1.0
 
 
+def test_the_time_of_a_single_step_is_met_and_a_contradiction_is_the_first_paragraph(log: OpenedLog) -> None:
+    own = simulate(log.trace.rollouts, SETTING, ["static"], steps=[1]).steps
+    scalars = pd.DataFrame({"step": [1], "generate_s": 0.25 * own["time_s"].to_numpy()})
+    timed = OpenedLog(log.trace, scalars, log.framework, log.summary)
+    study = study_log(timed, SETTING, Assumptions(dispatch="static"), 1)
+    assert (study.calibrated.factor, study.calibrated.steps) == (pytest.approx(0.25), 1)
+    (check,) = study.findings.checks
+    assert (check.column, check.logged, check.contradicts) == ("generate_s", pytest.approx(scalars["generate_s"][0]), True)
+    first = next(in_short(study.findings))
+    assert "The log contradicts what is counted or simulated here. Generation of a step: the log says" in first
+    assert "(+300.0%)" in first
+    assert "Simulated times are multiplied by 0.250 to meet the log's." in first
+    apart = study_log(timed, SETTING, Assumptions(dispatch="static", calibrate=False), 1)
+    assert "Simulated times are not corrected by the log's." in next(in_short(apart.findings))
+
+
+def test_whatever_the_log_measured_stands_beside_what_is_reckoned(log: OpenedLog) -> None:
+    own = simulate(log.trace.rollouts, SETTING, ["static"]).steps
+    lengths = log.trace.rollouts.groupby("step")["response_tokens"]
+    scalars = pd.DataFrame(
+        {"step": own["step"], "step_s": 0.5 * own["time_s"], "responses": 64, "response_tokens_mean": lengths.mean().to_numpy(),
+         "response_tokens_max": lengths.max().to_numpy() + 9, "truncation_rate": 0.04, "learn_s": 2.0}
+    )  # fmt: skip
+    timed = OpenedLog(log.trace, scalars, log.framework, log.summary)
+    findings = study_log(timed, SETTING, Assumptions(dispatch="static", learn_s=9.0), 1).findings
+    checks = {check.column: check for check in findings.checks}
+    assert {name for name, check in checks.items() if check.contradicts} == {
+        "step_s", "response_tokens_max", "truncation_rate", "learn_s"
+    }  # fmt: skip
+    assert not checks["responses"].contradicts
+    assert not checks["response_tokens_mean"].contradicts
+    first = next(in_short(findings))
+    assert "Responses cut off by the limit: the log says 4.0%, counted from the responses it is 0.0% (-4.0 points" in first
+    assert "1 further contradiction in the table" in first
+    page = Page("", "")
+    run_sections(page, findings, {})
+    words = " ".join(text_of(page.render("")).split())
+    assert re.search(r"mean response length counted from the responses 3 .* 1 token agrees", words)
+    assert "responses cut off by the limit counted from the responses 3 4.0% 0.0% -4.0 points" in words
+
+
 def recording(folder: Path) -> Path:
     """Two steps of which decoding takes 20 s, preparation 3 s and learning 7 s."""
     with Recorder(folder) as recorder:
@@ -157,7 +198,8 @@ def with_times(folder: Path, apart_s: float) -> Path:
 def test_times_of_responses_correct_the_profile_and_actors_that_are_not_used_are_named(tmp_path: Path) -> None:
     study = study_log(open_log(with_times(tmp_path, 20.0)), SETTING, Assumptions(), 3)
     assert study.calibrated.steps == 3
-    assert study.findings.account.steps["generation_s"].median() == pytest.approx(16.0, rel=0.01)
+    assert study.calibrated.by_constant, "every step takes 16 s, whatever its lengths"
+    assert study.findings.account.steps["generation_s"].mean() == pytest.approx(16.0)
     assumed = study.findings.setup.assumed
     assert "the log names 2 actors and who had which response, which is not used: responses are dealt to 4 actors" in assumed
     assert not any("left out" in sentence for sentence in assumed)
@@ -198,6 +240,22 @@ def test_the_page_says_that_its_times_were_corrected(log: OpenedLog) -> None:
     timed = OpenedLog(log.trace, pd.DataFrame({"step": own["step"], "generate_s": 2.5 * own["time_s"]}), "table", log.summary)
     words = " ".join(text_of(report_html(timed, SETTING, max_steps=1)).split())
     assert "Calibrated: by 2.50, the median over 3 steps" in words
+    assert "Relative error out of sample (leave-one-out over 3 steps): median 0.0%" in words
+    assert "; of a constant: median" in words
+    assert "In short The log contradicts what is counted or simulated here. Generation of a step: the log says" in words
+
+
+def test_a_profile_of_any_name_is_text_beside_what_the_log_measured(log: OpenedLog) -> None:
+    evil = replace(SETTING, latency=replace(SETTING.latency, name=EVIL))
+    scalars = pd.DataFrame({"step": [0], "generate_s": [3.0]})
+    study = study_log(OpenedLog(log.trace, scalars, log.framework, log.summary), evil, Assumptions(), 1)
+    page = Page("", "")
+    for sentence in in_short(study.findings):
+        page.text(sentence)
+    run_sections(page, study.findings, {})
+    text = page.render("")
+    assert "<script>alert" not in text
+    assert html.escape(EVIL) in text
 
 
 def test_names_in_a_log_never_become_markup(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from rlhfless.accounting.account import Account, Rest, account
 from rlhfless.accounting.advice import Advice, Size, advise, configuration_lines
 from rlhfless.accounting.executed import calibrated_by_spans, executed_steps, savings_of_executed
+from rlhfless.accounting.log_checks import generation_checks, log_checks
 from rlhfless.accounting.measured import Calibration, calibration, logged_rest, stated_rest
 from rlhfless.accounting.per_step import last_visits, plan_every_step
 from rlhfless.accounting.run_setup import DISPATCHES, HABITS, RunSetup, run_setup
@@ -25,8 +26,10 @@ __all__ = [
     "calibration",
     "configuration_lines",
     "executed_steps",
+    "generation_checks",
     "generation_s",
     "last_visits",
+    "log_checks",
     "logged_rest",
     "plan_every_step",
     "prices_of",

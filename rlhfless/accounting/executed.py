@@ -123,7 +123,7 @@ class AsExecuted:
 
 def calibrated_by_spans(
     trace: Trace, setting: Setting, took: pd.DataFrame, steps: Sequence[int]
-) -> tuple[LatencyModel, Calibration]:
+) -> tuple[LatencyModel, Calibration, pd.Series]:
     """The latency model with the trace's own starts and syncs (medians of its spans), and scaled so that its actors, with the
     responses that they had, work as long as they did.
 
@@ -132,7 +132,7 @@ def calibrated_by_spans(
             as the trace does not say what each actor decoded of a response, and no more do those with more actors than fit.
 
     Returns:
-        The model, and how the measured times stand to its own; of fewer than two steps nothing is learned, and its times stay.
+        The model, how the measured times stand to its own, and its own by step; without a step its times stay.
     """
     changed = set(trace.events.loc[trace.events["name"].isin(CHANGES), "step"])
     actors = trace.rollouts.get("actor")
@@ -145,13 +145,15 @@ def calibrated_by_spans(
         if len(set(names)) <= setting.cluster.max_actors:
             simulated[one.step] = float(simulate_steps([one], work_only, [AsExecuted(names)]).steps["time_s"].iloc[0])
     measured = pd.DataFrame({"step": took["step"], "generate_s": took["working_s"]})
-    found = calibration(measured, pd.Series({step: time_s for step, time_s in simulated.items() if time_s > 0}, dtype=float))
+    simulated_s = pd.Series({step: time_s for step, time_s in simulated.items() if time_s > 0}, dtype=float)
+    found = calibration(measured, simulated_s)
     latency = scaled(setting.latency, found.factor)
-    return replace(
+    latency = replace(
         latency,
         start_s=_median_s(trace, "start", latency.start_s),
         sync_s=_median_s(trace, "sync", latency.sync_s),
-    ), found
+    )
+    return latency, found, simulated_s
 
 
 def _median_s(trace: Trace, phase: str, otherwise: float) -> float:

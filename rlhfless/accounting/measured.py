@@ -1,7 +1,8 @@
 """What a log's own step times say: seconds outside generation, and how long generation took against a simulation of it.
 
 Knows scalars of steps (those of an import, which ``trace/step_times.py`` completes) and simulated times; nothing of profiles. A
-profile that is off by the same factor everywhere is mended by that factor; what differs from step to step is told as a range.
+profile that is off by the same factor everywhere is corrected by that factor. What differs from step to step is stated as a
+range, and as the error of steps that were left out.
 """
 
 from __future__ import annotations
@@ -12,22 +13,30 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.accounting.account import REST, Rest
+from rlhfless.latency.held_out import HeldOut, held_out
 
-FEWEST = 2  # steps with a time that a factor is taken from
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Calibration:
-    """Logged over simulated seconds of generation: the median over steps and percentiles 10 and 90.
+    """Logged over simulated seconds of generation.
 
     Attributes:
-        steps: with both times; with fewer than two the factor is 1 and nothing is known.
+        factor: by which simulated times are multiplied: the median over steps. Where a constant predicts left-out steps better
+            than the profile does, the factor by which the mean step takes as long as was logged.
+        low, high: percentiles 10 and 90 over steps. steps: with both times; without any the factor is 1 and nothing is known.
+        checked: steps predicted from the others, in the order of the steps, beside a constant; None without any step.
     """
 
     factor: float = 1.0
     low: float = 1.0
     high: float = 1.0
     steps: int = 0
+    checked: HeldOut | None = None
+
+    @property
+    def by_constant(self) -> bool:
+        """Whether a constant is closer to left-out steps than the profile."""
+        return self.checked is not None and self.checked.constant_is_better
 
 
 def logged_rest(scalars: pd.DataFrame) -> Rest | None:
@@ -58,8 +67,12 @@ def calibration(scalars: pd.DataFrame, simulated_s: pd.Series) -> Calibration:
     logged = scalars.set_index("step")["generate_s"].dropna()
     logged = logged[np.isfinite(logged) & (logged > 0)]  # a step of no time was not generated
     both = logged.index.intersection(simulated_s.index)
-    if len(both) < FEWEST:
+    if not len(both):
         return Calibration()
-    ratio = logged[both].to_numpy(dtype=float) / simulated_s[both].to_numpy(dtype=float)
+    took, simulated = logged[both].to_numpy(dtype=float), simulated_s[both].to_numpy(dtype=float)
+    ratio = took / simulated
     low, middle, high = np.percentile(ratio, [10, 50, 90])
-    return Calibration(float(middle), float(low), float(high), len(both))
+    checked = held_out(took, both, lambda used: np.median(ratio[used]) * simulated)
+    if checked.constant_is_better:
+        middle = took.sum() / simulated.sum()
+    return Calibration(float(middle), float(low), float(high), len(both), checked)

@@ -116,16 +116,23 @@ def _scaled(log: Path, options: LogOptions, base: str, actors: int | None, out: 
         read_profile(base), found, name=out.stem, origin=f"{base}, scaled to the times of {log.name}",
         command=f"rlhfless profile --from-log {log} --base {base}{told} -o {out}", date=datetime.date.today().isoformat(),
     )  # fmt: skip
-    calibration = scaled["calibration"]
-    shares = [f"{calibration[f'{name}_relative_error']:.1%}" for name in ("median", "p90")]
-    return "\n".join(
-        [
-            f"{len(found.errors):,} times of {found.what} of {found.steps} steps",
-            f"decode x {found.decode:.3g}, KV cache x {found.kv:.3g}, {found.once_s * 1e3:.3g} ms for each of the {found.what}",
-            f"relative error median {shares[0]}, 90th percentile {shares[1]}",
-            f"wrote {save_profile(out, scaled)}",
-        ]
+    stated = scaled["calibration"]
+    ours, constant = (
+        f"median {errors['median_relative_error']:.1%}, 90th percentile {errors['p90_relative_error']:.1%}"
+        for errors in (stated, stated["constant"])
     )
+    lines = [
+        f"{len(found.checked.errors):,} times of {found.what} of {found.steps} {'step' if found.steps == 1 else 'steps'}",
+        f"fitted: {found.what_was_fitted}",
+        f"decode x {found.decode:.3g}, KV cache x {found.kv:.3g}, {found.once_s * 1e3:.3g} ms for each of the {found.what}",
+        f"relative error out of sample ({found.checked.how}): {ours}; of a constant: {constant}",
+    ]
+    if found.by_constant:
+        lines.append(
+            "a constant is closer than any fit, so the log does not show what its times depend on: the profile keeps the shape "
+            "of --base, scaled to the constant"
+        )
+    return "\n".join([*lines, f"wrote {save_profile(out, scaled)}"])
 
 
 def _logged(log: Path, options: LogOptions) -> tuple[pd.DataFrame | None, pd.DataFrame]:

@@ -10,11 +10,15 @@ the KV cache is within ``MOST_APART`` times the other, and where the log hardly 
   iterations, each charged for the batch and the KV tokens of its actor at that time, which the other responses' times tell.
 - **Steps with seconds of generation**: the longest response's iterations, with the load of all divided by the number of actors
   (exact for an actor that starts with all its responses; where there are more than slots, iterations that are full).
+
+One factor for the whole base profile is taken instead of the three numbers where it predicts left-out times better. All errors
+are of left-out times (``held_out.py``), beside those of a constant. Where the constant is closer than any fit, the log does not
+show what its times depend on: then the base profile keeps its shape and is scaled so that its median time is the constant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -22,6 +26,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.latency.fit import fit_nonnegative, fit_table, residuals
+from rlhfless.latency.held_out import HeldOut, closest, held_out
 from rlhfless.latency.profile import ProfileError
 from solver.latency import LatencyModel, StepTable
 from solver.workload import FloatArray
@@ -35,24 +40,48 @@ SPREAD = 0.6  # assumed standard deviation of lengths over their mean, where onl
 
 
 class Times(NamedTuple):
-    """(N,) measured seconds, and what the base profile says of them: iterations without KV cache, and the KV cache."""
+    """(N,) measured seconds, what the base profile says of them (iterations without KV cache, the KV cache), their steps."""
 
     what: str
     seconds: FloatArray
     decode_s: FloatArray
     kv_s: FloatArray
-    steps: int
+    step_of: np.ndarray
+
+
+class Numbers(NamedTuple):
+    """What is fitted: factors for the base profile, and what a step or response takes once."""
+
+    decode: float
+    kv: float
+    once_s: float
+
+    def predicted_s(self, times: Times) -> FloatArray:
+        """(N,) seconds of all times."""
+        return self.decode * times.decode_s + self.kv * times.kv_s + self.once_s
+
+
+Fit = Callable[[Times, np.ndarray], Numbers]
+"""Numbers from the times and (N,) bool, which of them are used."""
 
 
 class Calibration(NamedTuple):
-    """Factors for the base profile, what a step or response takes once, and (N,) relative errors."""
+    """Factors for the base profile, what a step or response takes once, and how well times are predicted that were left out."""
 
     what: str
     decode: float
     kv: float
     once_s: float
-    errors: FloatArray
+    checked: HeldOut
     steps: int
+    by_constant: bool = False
+
+    @property
+    def what_was_fitted(self) -> str:
+        """The fit in words."""
+        if self.by_constant:
+            return "one factor, by which the median time is the log's"
+        return "one factor" if self.decode == self.kv and not self.once_s else "three numbers"
 
 
 def times_of(rollouts: pd.DataFrame | None, scalars: pd.DataFrame, base: LatencyModel, actors: int, source: str) -> Times:
@@ -80,15 +109,47 @@ def times_of(rollouts: pd.DataFrame | None, scalars: pd.DataFrame, base: Latency
 
 
 def calibrate(times: Times) -> Calibration:
-    """Fit the three numbers; see above."""
+    """Fit the three numbers, or one factor for all where that predicts left-out times better; see above."""
+    fit, checked = _best((_three, _one), times)
+    constant = checked.constant_is_better
+    if constant:
+        fit, checked = _best((_to_constant,), times)
+    found = fit(times, np.ones(len(times.seconds), dtype=bool))
+    return Calibration(times.what, *found, checked, len(np.unique(times.step_of)), constant)
+
+
+def _best(fits: Sequence[Fit], times: Times) -> tuple[Fit, HeldOut]:
+    """The fit that predicts left-out times best, and how well."""
+
+    def predicting(fit: Fit) -> Callable[[np.ndarray], FloatArray]:
+        return lambda used: fit(times, used).predicted_s(times)
+
+    checked = [held_out(times.seconds, times.step_of, predicting(fit)) for fit in fits]
+    at = closest(checked)
+    return fits[at], checked[at]
+
+
+def _three(times: Times, used: np.ndarray) -> Numbers:
+    """The three numbers from the (N,) used times. One QR decomposition stands for all of them: it keeps sums of squares."""
+    seconds = times.seconds[used]
+    terms = np.stack([times.decode_s[used], times.kv_s[used], np.ones(len(seconds)), seconds], axis=1)
+    upper: FloatArray = np.asarray(np.linalg.qr(terms / seconds[:, None], mode="r"))
+    decode_s, kv_s, once, took = upper.T
     found = []
     for ratio in RATIOS:
-        columns = np.stack([times.decode_s + ratio * times.kv_s, np.ones(len(times.seconds))], axis=1)
-        (factor, once_s), errors = fit_nonnegative(columns, times.seconds)
-        found.append((float(errors @ errors), abs(float(np.log(ratio))), factor, factor * ratio, once_s, errors))
-    least = min(squares for squares, *_ in found)
-    _, _, decode, kv, once_s, errors = min((f for f in found if f[0] <= AS_GOOD * least + 1e-15), key=lambda f: f[1])
-    return Calibration(times.what, float(decode), float(kv), float(once_s), errors, times.steps)
+        columns = np.stack([decode_s + ratio * kv_s, once], axis=1)
+        (factor, once_s), errors = fit_nonnegative(columns, took, np.ones(len(took)))
+        numbers = Numbers(float(factor), float(factor * ratio), float(once_s))
+        found.append((float(errors @ errors), abs(float(np.log(ratio))), numbers))
+    least = min(squares for squares, _, _ in found)
+    return min((f for f in found if f[0] <= AS_GOOD * least + 1e-15), key=lambda f: f[1])[2]
+
+
+def _one(times: Times, used: np.ndarray) -> Numbers:
+    """One factor for the whole base profile from the (N,) used times."""
+    columns = (times.decode_s + times.kv_s)[used, None]
+    factor = float(fit_nonnegative(columns, times.seconds[used])[0][0])
+    return Numbers(factor, factor, 0.0)
 
 
 def calibrated_profile(
@@ -122,10 +183,17 @@ def calibrated_profile(
         "fit": {**asdict(fit), "over": base["fit"]["over"]},
         "table": {**base["table"], "step_s": scaled.step_s.tolist()},
         "calibration": {
-            "what": found.what, "steps": found.steps, "times": len(found.errors), "decode": found.decode, "kv": found.kv,
-            "once_s": found.once_s, **residuals(found.errors),
+            "what": found.what, "steps": found.steps, "times": len(found.checked.errors), "decode": found.decode,
+            "kv": found.kv, "once_s": found.once_s, "by_constant": found.by_constant, "errors_are_of": found.checked.how,
+            **residuals(found.checked.errors), "constant": residuals(found.checked.constant_errors),
         },
     }  # fmt: skip
+
+
+def _to_constant(times: Times, used: np.ndarray) -> Numbers:
+    """One factor by which the median time is that of the (N,) used times."""
+    factor = float(np.median(times.seconds[used]) / np.median((times.decode_s + times.kv_s)[used]))
+    return Numbers(factor, factor, 0.0)
 
 
 def _of_steps(rollouts: pd.DataFrame | None, scalars: pd.DataFrame, base: LatencyModel, actors: int, source: str) -> Times:
@@ -146,15 +214,15 @@ def _of_steps(rollouts: pd.DataFrame | None, scalars: pd.DataFrame, base: Latenc
             continue
         iterations = max(longest, total / (actors * base.max_batch))
         decode_s = base.base_s * iterations + base.per_response_s * total / actors
-        rows.append((one["generate_s"], decode_s, base.per_kv_token_s * squares / actors))
+        rows.append((one["generate_s"], decode_s, base.per_kv_token_s * squares / actors, one["step"]))
     if len(rows) < FEWEST_STEPS:
         raise ProfileError(
             f"{source}: has seconds of generation and lengths of {len(rows)} steps; at least {FEWEST_STEPS} are needed "
             "(lengths from responses, or number, mean and longest from scalars)"
         )
-    seconds, decode, kv = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    seconds, decode, kv, steps = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
     _check(seconds, source)
-    return Times("steps", seconds, decode, kv, len(rows))
+    return Times("steps", seconds, decode, kv, steps)
 
 
 def _of_responses(timed: pd.DataFrame, base: LatencyModel, actors: int, source: str) -> Times:
@@ -176,7 +244,7 @@ def _of_responses(timed: pd.DataFrame, base: LatencyModel, actors: int, source: 
     n = iterations[used]
     decode_s = n * (base.base_s + base.per_response_s * np.maximum(batch[used], 1.0))
     _check((end - begin)[used], source)
-    return Times("responses", (end - begin)[used], decode_s, n * base.per_kv_token_s * kv[used], int(timed["step"].nunique()))
+    return Times("responses", (end - begin)[used], decode_s, n * base.per_kv_token_s * kv[used], timed["step"].to_numpy()[used])
 
 
 def _means(begin: FloatArray, end: FloatArray, prompt: FloatArray, iterations: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -99,7 +99,8 @@ def test_work_that_no_schedule_changes_dilutes_savings(simulation: Simulation) -
 def test_a_run_that_was_slower_than_its_profile_corrects_it() -> None:
     slow = replace(SETTING, latency=replace(scaled(SETTING.latency, 1.7), start_s=5.0))
     trace = simulate(rollouts(), slow, ["static"]).traces["static"]
-    latency, found = calibrated_by_spans(trace, SETTING, executed_steps(trace), [0, 1, 2, 3])
+    latency, found, simulated_s = calibrated_by_spans(trace, SETTING, executed_steps(trace), [0, 1, 2, 3])
+    assert (1.7 * simulated_s[[0, 1, 2, 3]]).to_numpy() == pytest.approx(executed_steps(trace)["working_s"].to_numpy())
     assert (found.factor, found.steps) == (pytest.approx(1.7, rel=1e-6), 4)
     assert (latency.start_s, latency.sync_s) == (pytest.approx(5.0), pytest.approx(slow.latency.sync_s))
     assert latency.base_s == pytest.approx(slow.latency.base_s)
@@ -107,10 +108,10 @@ def test_a_run_that_was_slower_than_its_profile_corrects_it() -> None:
 
 def test_steps_whose_responses_moved_correct_nothing(simulation: Simulation) -> None:
     trace = simulation.traces["static"]
-    moved = [{"run": "r", "step": s, "time_s": 0.1, "name": "move"} for s in (0, 1, 2)]
+    moved = [{"run": "r", "step": s, "time_s": 0.1, "name": "move"} for s in (0, 1, 2, 3)]
     trace = Trace(trace.rollouts, trace.allocations, trace.spans, moved)
     found = calibrated_by_spans(trace, SETTING, executed_steps(trace), [0, 1, 2, 3])[1]
-    assert (found.factor, found.steps) == (1.0, 0)  # one step is left, which proves nothing
+    assert (found.factor, found.steps) == (1.0, 0)
 
 
 def test_what_is_found_of_an_executed_run_counts_its_rest(simulation: Simulation) -> None:

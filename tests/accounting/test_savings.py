@@ -104,7 +104,10 @@ def test_a_log_that_is_slower_than_its_profile_scales_it(setting: Setting) -> No
     assert (longer / once).to_numpy() == pytest.approx(1.5)
     found = calibration(pd.DataFrame({"step": longer.index, "generate_s": longer.to_numpy()}), once)
     assert (found.factor, found.low, found.high, found.steps) == (pytest.approx(1.5), pytest.approx(1.5), pytest.approx(1.5), 3)
-    assert calibration(pd.DataFrame({"step": [0], "generate_s": [3.0]}), once).factor == 1.0  # one step proves nothing
+    single = calibration(pd.DataFrame({"step": [0], "generate_s": [3.0]}), once)
+    assert (single.factor, single.steps) == (pytest.approx(3.0 / once[0]), 1)
+    assert single.checked is not None
+    assert np.isnan(single.checked.errors).all(), "how far another step is off is not known"
     assert calibration(pd.DataFrame({"step": [0, 1], "step_s": [3.0, 3.0]}), once).steps == 0
     with pytest.raises(PlanningError, match="the factor of a latency model is 0; a finite number above 0 is needed"):
         scaled(setting.latency, 0)
@@ -197,6 +200,18 @@ def test_other_kinds_are_priced_as_the_runs_own() -> None:
     every = list(variants(Setting(cheap, load_profile("l40s-qwen2.5-3b-tp2")), "static"))
     prices = {one.setting.cluster.kind: one.setting.cluster.usd_per_gpu_hour for one in every}
     assert prices["h100"] == pytest.approx(6.88 / 2)
+
+
+def test_a_constant_that_is_closer_to_left_out_steps_than_the_profile_is_used() -> None:
+    simulated = pd.Series({step: 10.0 + 3 * (step % 4) for step in range(8)})
+    took = pd.Series({step: 30.0 + 0.1 * step for step in range(8)})
+    found = calibration(pd.DataFrame({"step": took.index, "generate_s": took.to_numpy()}), simulated)
+    assert found.by_constant
+    assert (found.factor * simulated).mean() == pytest.approx(took.mean())
+    follows = calibration(pd.DataFrame({"step": simulated.index, "generate_s": 2.1 * simulated.to_numpy()}), simulated)
+    assert (follows.by_constant, follows.factor) == (False, pytest.approx(2.1))
+    assert follows.checked is not None
+    assert follows.checked.constant[0] == np.median(2.1 * simulated[1:]), "of the steps that were not left out"
 
 
 def test_a_step_that_took_no_time_calibrates_nothing_and_spoils_nothing() -> None:

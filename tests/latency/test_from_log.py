@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from rlhfless.cli import main
 from rlhfless.latency import ProfileError, load_profile, read_profile, save_profile
 from rlhfless.latency.from_log import Calibration, Times, calibrate, calibrated_profile, times_of
+from rlhfless.latency.held_out import held_out
 from rlhfless.simulate import Setting, simulate
 from rlhfless.trace import Recorder, read_trace
 from solver.cluster import Cluster
@@ -25,7 +26,7 @@ NONE = pd.DataFrame({"step": []})
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A profile whose iterations take 1.5 and whose KV cache takes 3 times what the base profile says."""
-    found = Calibration("steps", 1.5, 3.0, 0.0, np.zeros(3), 1)
+    found = Calibration("steps", 1.5, 3.0, 0.0, held_out([1.0, 1.0], [0, 1], lambda _: np.ones(2)), 1)
     made = calibrated_profile(read_profile(BASE), found, name="true", origin="o", command="c", date="2026-01-01")
     made["start_s"] = 0.0
     return save_profile(tmp_path_factory.mktemp("profiles") / "true.json", made)
@@ -58,7 +59,7 @@ def test_times_of_responses_find_the_profile_again(log: pd.DataFrame, truth: Pat
     size = np.array([8, 32, 80])
     for context in (250, 600):
         np.testing.assert_allclose(latency.step_s(size, size * context), true.step_s(size, size * context), rtol=0.08)
-    assert np.median(found.errors) < 0.05
+    assert np.median(found.checked.errors) < 0.05
 
 
 def test_seconds_of_steps_find_the_profile_again(log: pd.DataFrame) -> None:
@@ -68,7 +69,7 @@ def test_seconds_of_steps_find_the_profile_again(log: pd.DataFrame) -> None:
     assert (found.what, found.steps) == ("steps", 12)
     assert found.decode == pytest.approx(1.5, rel=0.15)
     assert found.once_s == pytest.approx(0.8, abs=0.4)
-    assert np.median(found.errors) < 0.05
+    assert np.median(found.checked.errors) < 0.05
     made = calibrated_profile(read_profile(BASE), found, name="found", origin="o", command="c", date="2026-01-01")
     assert made["sync_s"] == found.once_s
 
@@ -91,8 +92,49 @@ def test_scalars_alone_will_do_where_they_tell_number_mean_and_longest(log: pd.D
 def test_parts_that_a_log_does_not_tell_apart_are_scaled_alike() -> None:
     rng = np.random.default_rng(0)
     decode = rng.uniform(1, 2, 40)
-    found = calibrate(Times("steps", 2 * decode * 1.1 * np.exp(rng.normal(0, 0.02, 40)), decode, 0.1 * decode, 40))
+    found = calibrate(Times("steps", 2 * decode * 1.1 * np.exp(rng.normal(0, 0.02, 40)), decode, 0.1 * decode, np.arange(40)))
     assert found.kv == pytest.approx(found.decode)
+
+
+def test_stated_errors_are_of_steps_that_were_left_out_beside_a_constants() -> None:
+    rng = np.random.default_rng(1)
+    decode, kv = rng.uniform(1, 3, 12), rng.uniform(0.5, 2, 12)
+    seconds = (2 * decode + 3 * kv + 0.5) * np.exp(rng.normal(0, 0.05, 12))
+    found = calibrate(Times("steps", seconds, decode, kv, np.arange(12)))
+    assert found.checked.how == "leave-one-out over 12 steps"
+    for left in (0, 7):
+        others = np.arange(12) != left
+        assert found.checked.constant[left] == np.median(seconds[others])
+        alone = calibrate(Times("steps", seconds[others], decode[others], kv[others], np.arange(11)))
+        if alone.what_was_fitted == found.what_was_fitted:
+            expected = alone.decode * decode[left] + alone.kv * kv[left] + alone.once_s
+            assert found.checked.predicted[left] == pytest.approx(expected)
+    assert np.median(found.checked.errors) < np.median(found.checked.constant_errors)
+    assert not found.by_constant
+
+
+def test_a_constant_that_is_closer_than_any_fit_is_used_and_said() -> None:
+    """Times that do not depend on what is decoded: a fit has smaller errors in its own sample only."""
+    rng = np.random.default_rng(0)
+    seconds = 40 * np.exp(rng.normal(0, 0.05, 10))
+    decode, kv = rng.uniform(20, 40, 10), rng.uniform(5, 10, 10)
+    found = calibrate(Times("steps", seconds, decode, kv, np.arange(10)))
+    assert found.by_constant
+    assert (found.decode, found.once_s) == (found.kv, 0.0)
+    assert found.decode * np.median(decode + kv) == pytest.approx(np.median(seconds))
+    made = calibrated_profile(read_profile(BASE), found, name="n", origin="o", command="c", date="d")["calibration"]
+    assert made["by_constant"]
+    assert made["constant"]["median_relative_error"] < made["median_relative_error"]
+    assert made["errors_are_of"] == "leave-one-out over 10 steps"
+
+
+def test_times_of_one_step_are_left_out_in_folds() -> None:
+    found = held_out(np.arange(1.0, 101.0), np.zeros(100), lambda used: np.full(100, float(used.sum())))
+    assert found.how == "5 folds over 100 times of one step"
+    assert found.predicted.tolist() == [80.0] * 100
+    alone = held_out([3.0], [0], lambda _: np.ones(1))
+    assert np.isnan(alone.errors).all()
+    assert not alone.constant_is_better
 
 
 @pytest.mark.parametrize(
@@ -136,7 +178,8 @@ def test_the_command_reads_verls_scalars_and_writes_a_profile_that_plans_take(lo
     done = profile("--from-log", folder, "--base", BASE, "--actors", 4, "-o", out)
     assert done.exit_code == 0, done.output
     assert "12 times of steps of 12 steps" in done.output
-    assert "relative error median" in done.output
+    assert "relative error out of sample (leave-one-out over 12 steps): median" in done.output
+    assert "; of a constant: median" in done.output
     written = read_profile(out)
     assert written["calibration"]["steps"] == 12
     assert load_profile(out).base_s > 1.2 * load_profile(BASE).base_s
@@ -225,7 +268,7 @@ def test_the_shipped_traces_own_times_find_its_profile_again() -> None:
     trace = read_trace(Path(__file__).parents[2] / "data" / "traces" / "arithmetic-grpo")
     found = calibrate(times_of(trace.rollouts, NONE, load_profile("cpu-tiny-qwen2"), 1, "trace"))
     assert found.decode == pytest.approx(1.0, abs=0.1)
-    assert np.median(found.errors) < 0.1
+    assert np.median(found.checked.errors) < 0.1
 
 
 def test_public_step_times_without_lengths_are_refused() -> None:

@@ -95,10 +95,12 @@ def test_lengths_and_rewards_are_those_of_trls_own_log(tmp_path):
     assert ours.groupby("step")["response_tokens"].mean().to_dict() == pytest.approx(mean)
     assert ours.groupby(["step", "prompt_id"])["sample"].apply(list).tolist() == [[0, 1, 2, 3]] * 6
     trainer.processing_class.backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
-    options = ImportOptions(tmp_path / "tokenizer.json", response_limit=LIMIT)
-    imported = import_log(tmp_path / "trl", options).rollouts
-    for column in ("step", "prompt_id", "sample", "prompt_tokens", "response_tokens", "finish_reason"):
-        assert imported[column].tolist() == ours[column].tolist(), column
+    trainer.save_state()
+    for limit in (None, LIMIT):
+        options = ImportOptions(tmp_path / "tokenizer.json", response_limit=limit)
+        imported = import_log(tmp_path / "trl", options).rollouts
+        for column in ("step", "prompt_id", "sample", "prompt_tokens", "response_tokens", "finish_reason"):
+            assert imported[column].tolist() == ours[column].tolist(), column
 
 
 @pytest.mark.full

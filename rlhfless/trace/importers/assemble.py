@@ -144,12 +144,12 @@ def _ended(rollouts: pd.DataFrame, file_rows: pd.Index, reading: Reading) -> pd.
     """With the finish reasons that follow from the response limit."""
     limit, tokens = reading.options.response_limit, rollouts["response_tokens"].to_numpy()
     if limit is None:
-        if reading.from_text:
+        if reading.from_text and not reading.ended:
             reading.note(
                 "response_tokens: without the end token; name the run's limit with --response-limit to have it counted"
             )
         return rollouts
-    if reading.from_text:
+    if reading.from_text and not reading.ended:
         return _ended_by_text(rollouts, tokens, limit, reading)
     if tokens.max() > limit:
         at = int(np.argmax(tokens > limit))
@@ -157,6 +157,8 @@ def _ended(rollouts: pd.DataFrame, file_rows: pd.Index, reading: Reading) -> pd.
             f"{reading.path}: row {row_number(file_rows, at)}, column 'response_tokens' is {tokens[at]}, above the response "
             f"limit of {limit}; a limit of at least {tokens.max()} is needed"
         )
+    if reading.ended:
+        return rollouts
     reading.note(f"finish_reason: length at {limit} tokens and stop below, where the log does not say it")
     reasons = rollouts["finish_reason"]
     return rollouts.assign(finish_reason=reasons.where(reasons.notna(), _reasons(tokens >= limit, rollouts)))

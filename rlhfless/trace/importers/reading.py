@@ -64,6 +64,7 @@ class Reading:
         fields: names of all fields that were seen.
         scalars: one dict per logged step, with ``step``; see ``scalars.py``.
         from_text: lengths were counted from texts, which do not hold the end token.
+        ended: the importer itself says how responses ended, and where that is unknown.
         machine_clock: times are of a machine's clock, not since the run's start.
         duplicates: rows dropped because they were there before.
     """
@@ -73,7 +74,7 @@ class Reading:
         self.notes: list[str] = []
         self.fields: set[str] = set()
         self.scalars: list[dict[str, Any]] = []
-        self.from_text = self.machine_clock = False
+        self.from_text = self.ended = self.machine_clock = False
         self.duplicates = 0
         self._counter: TokenCounter | None = None
         self._bar: Any = None

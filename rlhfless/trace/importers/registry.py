@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from rlhfless.trace.cross_check import COUNTED, CrossCheck, counted_steps, cross_check
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers import areal, nemo_rl, openrlhf, prime_rl, slime, table, trl, trl_scalars, verl, verl_scalars
 from rlhfless.trace.importers.assemble import assemble
@@ -125,6 +126,8 @@ def import_log(path: str | Path, options: ImportOptions | None = None, framework
     scalars, again = scalars_frame(reading.scalars)
     if again:
         reading.note(f"restarts: the scalars of {again:,} steps were logged twice; the later ones count")
+    for check in contradictions(rollouts, scalars):
+        reading.note(f"contradiction: {check}")
     summary = summarize(
         rollouts,
         reading.duplicates,
@@ -134,6 +137,13 @@ def import_log(path: str | Path, options: ImportOptions | None = None, framework
         len(scalars),
     )
     return ImportedLog(rollouts, scalars, summary, one, path)
+
+
+def contradictions(rollouts: pd.DataFrame | None, scalars: pd.DataFrame) -> list[CrossCheck]:
+    """What the log's scalars say of its responses and the responses do not; nothing where these are of several runs."""
+    if rollouts is None or scalars.empty or rollouts["run"].nunique() > 1:
+        return []
+    return [c for c in cross_check(scalars, counted_steps(rollouts), COUNTED, every_step=True) if c.contradicts]
 
 
 @dataclass(frozen=True, eq=False)

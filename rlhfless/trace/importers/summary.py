@@ -31,8 +31,8 @@ class ImportSummary:
     Attributes:
         rows, prompts, steps, epochs: how many of each; 0 for a log that holds no single responses.
         duplicates_dropped: rows that were there before.
-        truncation_rate: share of responses that ended by ``length``, of those whose finish reason is known; None where
-            none is known.
+        truncation_rate: share of responses that ended by ``length``; of those whose finish reason is known, None where none is.
+        end_unknown: responses whose finish reason is unknown.
         missing: column that the log lacks, in all or some rows → what that disables.
         notes: what the import decided.
         unknown_fields, absent_fields: fields of the log that the importer does not know, and those that it knows and the log
@@ -53,14 +53,26 @@ class ImportSummary:
     absent_fields: tuple[str, ...] = ()
     scalar_steps: int = 0
     preview: str = ""
+    end_unknown: int = 0
+
+    @property
+    def truncation(self) -> str:
+        """The share of truncated responses in words; a range where some may or may not be."""
+        if self.truncation_rate is None:
+            return "truncation unknown"
+        known = self.rows - self.end_unknown
+        least = self.truncation_rate * known / self.rows
+        if not self.end_unknown:
+            return f"{least:.1%} truncated"
+        most = least + self.end_unknown / self.rows
+        return f"{least:.1%} to {most:.1%} truncated (unknown of {self.end_unknown:,} responses)"
 
     def __str__(self) -> str:
         lines = []
         if self.rows:
-            rate = "truncation unknown" if self.truncation_rate is None else f"{self.truncation_rate:.1%} truncated"
             lines += [
                 f"{self.rows:,} responses to {self.prompts:,} prompts in {self.steps:,} steps and {self.epochs:,} epochs, "
-                f"{rate}",
+                f"{self.truncation}",
                 f"duplicate rows dropped: {self.duplicates_dropped:,}",
                 *(f"{column}: {text}" for column, text in self.missing.items()),
             ]
@@ -110,6 +122,7 @@ def summarize(
         truncation_rate=float((reasons == "length").mean()) if len(reasons) else None,
         missing=missing,
         preview=_preview(rollouts),
+        end_unknown=len(rollouts) - len(reasons),
     )
 
 

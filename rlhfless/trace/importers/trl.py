@@ -1,9 +1,10 @@
 """TRL's GRPO completions: ``log_completions=True`` → ``completions/completions_{step}.parquet``.
 
 Knows that TRL writes its buffer at every logging step and never clears it: the rows of the last generations come again under a
-later step. So what a file begins with is dropped as far as it is what the file before ended with. Lengths are not logged. With
-several reward functions the weights of their sum are not logged either, so the reward is unknown unless ``--map reward=COLUMN``
-names one.
+later step. So what a file begins with is dropped as far as it is what the file before ended with. Lengths are not logged: they
+are counted from texts, and corrected by the run's own scalars where its state lies beside them (``trl_ends.py``). With several
+reward functions the weights of their sum are not logged either, so the reward is unknown unless ``--map reward=COLUMN`` names
+one.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from rlhfless.trace.importers import trl_scalars
 from rlhfless.trace.importers.formats import Format, file_of, numbered
 from rlhfless.trace.importers.reading import Reading, parquet_columns
 from rlhfless.trace.importers.record import Record, finite, text_id
+from rlhfless.trace.importers.trl_ends import NEAR, ends_of_limit, ends_of_scalars
 
 PATTERN = r"completions_(\d+)\.parquet(?:\.gz)?"
 MARKS = {"step", "prompt", "completion"}
 KNOWN = frozenset({*MARKS, "advantage"})
 LONGEST_OVERLAP = 1_000_000
+MOST_GENERATIONS = 1.5  # of a step's scalars; more are means over several, of which the completions hold the last
 
 
 def files(path: Path) -> list[tuple[int, Path]]:
@@ -46,6 +49,8 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
     found = files(reading.path) or [(0, reading.path)]
     states = trl_scalars.files(reading.path)
     reading.expect([*(path for _, path in found), *states])
+    reading.ended = True
+    scalars = StepScalars(reading, states)
     before: list[str] = []
     for _, path in found:
         here: list[str] = []
@@ -59,9 +64,89 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
         reading.duplicates += again
         before = here
         if len(rows) > again:
-            yield rows.iloc[again:]
-    for state in states:
-        trl_scalars.read_state(reading, state)
+            yield scalars.ended(rows.iloc[again:], whole=not again)
+    scalars.tell()
+
+
+class StepScalars:
+    """The run's own scalars, by which its responses get their ends.
+
+    Args:
+        reading: gets the scalars, and notes of what was decided. states: files of the trainer's state; none may be there.
+    """
+
+    def __init__(self, reading: Reading, states: list[Path]) -> None:
+        self._reading = reading
+        self._logging_steps = max([trl_scalars.read_state(reading, state) for state in states], default=1)
+        self._by_step = {own["step"]: own for own in reading.scalars}
+        self._since: dict[int, float] = {}
+        counted = 0.0
+        for step in sorted(step for step, own in self._by_step.items() if "num_tokens" in own):
+            self._since[step] = self._by_step[step]["num_tokens"] - counted
+            counted = self._by_step[step]["num_tokens"]
+        self._met: list[int] = []
+        self._not_met: list[int] = []
+        self._averaged: list[float] = []  # their shares of clipped responses
+
+    def ended(self, rows: pd.DataFrame, whole: bool) -> pd.DataFrame:
+        """The rows with lengths that count end tokens, and with finish reasons, as far as these are known.
+
+        Args:
+            rows: of one file. whole: they are all rows of it.
+        """
+        texts = rows["response_tokens"].to_numpy()
+        steps = rows["step"].unique()
+        own = self._by_step.get(int(steps[0]), {}) if len(steps) == 1 else {}
+        ends = None
+        if "truncation_rate" in own:
+            if not whole or self._generations(rows, own) > MOST_GENERATIONS:
+                self._averaged.append(own["truncation_rate"])
+                for name in trl_scalars.OF_RESPONSES:
+                    own.pop(name, None)
+            elif (ends := ends_of_scalars(texts, own)) is not None:
+                self._met.append(own["step"])
+            else:
+                self._not_met.append(own["step"])
+        limit = self._reading.options.response_limit
+        if ends is None and limit is not None and "truncation_rate" not in own:
+            ends = ends_of_limit(texts, limit)
+            self._reading.note(
+                f"finish_reason: cut at {limit} text tokens, stopped below {NEAR:.0%} of that, unknown between, as texts lack "
+                "special tokens; the end token is counted"
+            )
+        if ends is None:
+            self._reading.note(
+                "response_tokens: where no scalars say how responses ended, texts are counted without end tokens"
+            )
+            return rows.assign(finish_reason=None)
+        return rows.assign(response_tokens=ends.tokens, finish_reason=pd.Series(ends.reasons, index=rows.index, dtype=object))
+
+    def _generations(self, rows: pd.DataFrame, own: dict[str, float]) -> float:
+        """How many generations as large as these rows the step's scalars are a mean of."""
+        since = self._since.get(int(own["step"]))
+        mean = max(own.get("response_tokens_mean", 0.0), float(rows["response_tokens"].mean()))
+        one = len(rows) * (float(rows["prompt_tokens"].mean()) + mean)
+        return float(self._logging_steps) if since is None or one <= 0 else since / one
+
+    def tell(self) -> None:
+        """Note what the scalars were good for."""
+        note = self._reading.note
+        if self._met:
+            note(
+                f"response_tokens: in {len(self._met):,} steps corrected by TRL's own clipped_ratio and mean_length: the "
+                "longest texts are the cut ones, the others get their end token"
+            )
+        if self._not_met:
+            note(
+                f"response_tokens: in {len(self._not_met):,} steps (the first is {self._not_met[0]}) no lengths of the texts "
+                "meet TRL's own clipped_ratio and mean_length; the tokenizer of the run's model is needed"
+            )
+        if self._averaged:
+            least, most = (f"{share:.1%}" for share in (min(self._averaged), max(self._averaged)))
+            note(
+                f"scalars: in {len(self._averaged):,} steps TRL's are means over more responses than were logged, so they are "
+                f"not compared; of those {least if least == most else f'{least} to {most}'} were cut"
+            )
 
 
 def overlap(before: list[str], after: list[str]) -> int:

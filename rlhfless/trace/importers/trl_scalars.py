@@ -29,6 +29,9 @@ SOURCES = {
     "reward_mean": ("reward",),
 }
 
+OF_RESPONSES = tuple(name for name in SOURCES if name != "step_s")
+"""Standard columns that are about the step's responses."""
+
 
 def files(path: Path) -> list[Path]:
     """The state of a run's folder: its own, or that of its last checkpoint; or the file itself."""
@@ -54,8 +57,8 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
     yield from ()
 
 
-def read_state(reading: Reading, path: Path) -> None:
-    """Add the scalars of one state to the reading.
+def read_state(reading: Reading, path: Path) -> int:
+    """Add the scalars of one state to the reading; returns how many steps one entry is of, 1 where the state does not say.
 
     Raises:
         TraceError: it is not what the trainer writes.
@@ -78,6 +81,8 @@ def read_state(reading: Reading, path: Path) -> None:
         steps.setdefault(Record(entry, path, number).whole("step"), {}).update(numbers(entry))
     for step, own in steps.items():  # a step has several entries: losses, an evaluation, the end of training
         reading.scalars.append({**own, **standard(own, SOURCES), "step": step})
+    every = state.get("logging_steps")
+    return every if isinstance(every, int) and every > 0 else 1
 
 
 FORMAT = Format(

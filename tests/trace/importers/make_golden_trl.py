@@ -1,10 +1,14 @@
-"""Makes ``golden/trl``: what TRL's own GRPOTrainer writes while it trains the shipped tiny model.
+"""Makes ``golden/trl`` and its variants: what TRL's own GRPOTrainer writes while it trains the shipped tiny model.
 
-    python tests/trace/importers/make_golden_trl.py          # TRL: pip install 'trl==1.12.0'
+    python tests/trace/importers/make_golden_trl.py [VARIANT ...]          # TRL: pip install 'trl==1.12.0'
 
-Three steps of two prompts with four samples each, every generation used for two updates, so that TRL's buffer is logged twice:
-``completions/completions_0000{1..3}.parquet``, ``trainer_state.json``, the tokenizer, and ``lengths.json``: the tokens that the
-trainer really generated, in the order of its log, which no log of TRL holds.
+- ``trl``: three steps of two prompts with four samples each, every generation used for two updates, so that TRL's buffer is
+  logged twice.
+- ``trl-special``: so hot that the model samples special tokens within its responses, which TRL's texts lack.
+- ``trl-averaged``: two generations between two entries of the log, whose scalars are means over both.
+
+Each has ``completions/completions_*.parquet``, ``trainer_state.json``, the tokenizer, and ``lengths.json``: the tokens that the
+trainer really generated, in the order of its log, which no log of TRL holds; the last of them are in the last file.
 """
 
 from __future__ import annotations
@@ -26,7 +30,12 @@ from tokenizers import decoders
 
 ROOT = Path(__file__).parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "benchmarks")]
-GOLDEN = Path(__file__).parent / "golden" / "trl"
+GOLDEN = Path(__file__).parent / "golden"
+VARIANTS: dict[str, dict[str, Any]] = {
+    "trl": {"steps_per_generation": 2, "temperature": 1.0, "logging_steps": 1, "max_steps": 3},
+    "trl-special": {"steps_per_generation": 1, "temperature": 4.0, "logging_steps": 1, "max_steps": 3},
+    "trl-averaged": {"steps_per_generation": 1, "temperature": 1.0, "logging_steps": 2, "max_steps": 4},
+}
 LIMIT = 24
 PROMPTS = ["3+4=?", "17*8=?"]
 
@@ -47,8 +56,9 @@ def length_reward(completions: list[str], **_: Any) -> list[float]:
     return [sum(c.isdigit() for c in text) / max(len(text), 1) for text in completions]
 
 
-def main() -> None:
-    """Train and keep the files."""
+def make(name: str, options: dict[str, Any]) -> None:
+    """Train and keep the files of one variant."""
+    golden = GOLDEN / name
     from trl_trainer import tokenizer_of
 
     from rlhfless.training.model import load_model
@@ -59,10 +69,9 @@ def main() -> None:
     tokenizer.backend_tokenizer.decoder = decoders.Fuse()  # a text's symbols stand side by side
     with tempfile.TemporaryDirectory() as folder:
         arguments = GRPOConfig(
-            folder, per_device_train_batch_size=8, num_generations=4, steps_per_generation=2, max_completion_length=LIMIT,
-            max_steps=3, learning_rate=1e-6, temperature=1.0, log_completions=True, logging_steps=1, save_strategy="no",
-            use_cpu=True, bf16=False, gradient_checkpointing=False, report_to=[], disable_tqdm=True, shuffle_dataset=False,
-            num_iterations=1, seed=0,
+            folder, per_device_train_batch_size=8, num_generations=4, max_completion_length=LIMIT, learning_rate=1e-6,
+            log_completions=True, save_strategy="no", use_cpu=True, bf16=False, gradient_checkpointing=False, report_to=[],
+            disable_tqdm=True, shuffle_dataset=False, num_iterations=1, seed=0, **options,
         )  # fmt: skip
         trainer = Watched(
             model,
@@ -75,13 +84,14 @@ def main() -> None:
         with mock.patch("trl.trainer.grpo_trainer.is_rich_available", return_value=False):
             trainer.train()
         trainer.save_state()
-        shutil.rmtree(GOLDEN, ignore_errors=True)
-        shutil.copytree(Path(folder) / "completions", GOLDEN / "completions")
+        shutil.rmtree(golden, ignore_errors=True)
+        shutil.copytree(Path(folder) / "completions", golden / "completions")
         state = json.loads((Path(folder) / "trainer_state.json").read_text())
-        (GOLDEN / "trainer_state.json").write_text(json.dumps(state, indent=1) + "\n")
-        tokenizer.backend_tokenizer.save(str(GOLDEN / "tokenizer.json"))
-        (GOLDEN / "lengths.json").write_text(json.dumps(trainer.lengths) + "\n")
+        (golden / "trainer_state.json").write_text(json.dumps(state, indent=1) + "\n")
+        tokenizer.backend_tokenizer.save(str(golden / "tokenizer.json"))
+        (golden / "lengths.json").write_text(json.dumps(trainer.lengths) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    for variant in sys.argv[1:] or VARIANTS:
+        make(variant, VARIANTS[variant])

@@ -1,0 +1,66 @@
+"""Everything that a log measured of a run, beside what is counted from its responses, simulated or stated.
+
+Knows scalars of steps, responses, simulated times and the seconds outside generation; nothing of pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.accounting.account import Rest
+from rlhfless.accounting.measured import Calibration
+from rlhfless.trace.cross_check import COUNTED, CrossCheck, counted_steps, cross_check
+
+
+def log_checks(
+    scalars: pd.DataFrame,
+    rollouts: pd.DataFrame,
+    simulated_s: pd.Series,
+    calibrated: Calibration,
+    rest: Rest,
+    *,
+    profile: str,
+    synchronous: bool,
+) -> Iterator[CrossCheck]:
+    """Compare what a logged run's scalars say with everything that a report says of the same steps.
+
+    Args:
+        scalars: one row per ``step``. rollouts: of the same run.
+        simulated_s: seconds of generation by step, under the run's own schedule by the profile as it is. profile: its name.
+        calibrated: how the profile was scaled. rest: the step outside generation, as it is reckoned with.
+        synchronous: a step is generation and ``rest``, one after the other.
+    """
+    yield from cross_check(scalars, counted_steps(rollouts), COUNTED, every_step=True)
+    yield from generation_checks(scalars, simulated_s, calibrated, profile)
+    stated = {name: getattr(rest, name) for name in ("prepare_s", "learn_s")} if "stated" in rest.basis else {}
+    if stated:
+        yield from cross_check(scalars, pd.DataFrame(stated, index=scalars["step"].to_numpy()), "as stated")
+    if synchronous:
+        whole = rest.prepare_s > 0 and rest.learn_s > 0
+        ours = pd.DataFrame({"step_s": calibrated.factor * simulated_s + rest.seconds})
+        how = (
+            "simulated generation and all else" if whole else "simulated generation" + " and what is known" * bool(rest.seconds)
+        )
+        yield from cross_check(scalars, ours, how, at_least=not whole)
+
+
+def generation_checks(
+    measured: pd.DataFrame, simulated_s: pd.Series, calibrated: Calibration, profile: str
+) -> Iterator[CrossCheck]:
+    """Compare measured seconds of generation with the profile's own, and with those of steps that calibration left out.
+
+    Args:
+        measured: ``step`` and ``generate_s``. simulated_s: by step.
+    """
+    if "generate_s" not in measured.columns:
+        return
+    took = measured[["step", "generate_s"]]
+    took = took[took["generate_s"] > 0]
+    yield from cross_check(took, pd.DataFrame({"generate_s": simulated_s}), f"simulated by profile {profile}")
+    checked = calibrated.checked
+    if checked is not None and np.isfinite(checked.predicted).all():
+        ours = pd.DataFrame({"generate_s": checked.predicted}, index=checked.steps)
+        yield from cross_check(took, ours, f"calibrated, {checked.how}")

@@ -1,0 +1,187 @@
+"""What a log measured of its steps beside what is counted or simulated of the same steps, and where the two contradict.
+
+Knows tables by step; nothing of frameworks, schedules or pages. Lengths and counts come from the same responses, so they have
+to agree in every step. Simulated times are judged by their mean over the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+COUNTED = "counted from the responses"
+"""Where what ``counted_steps`` finds comes from, in words."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A quantity of a step that a log may measure.
+
+    Attributes:
+        name: in words. unit: ``s``, ``tokens``, ``share`` or the empty text.
+        relative, absolute: ours may differ by ``relative`` times the logged value plus ``absolute`` units.
+    """
+
+    name: str
+    unit: str
+    relative: float = 0.0
+    absolute: float = 0.0
+
+    def allowed(self, logged: float) -> float:
+        """How far ours may be from the logged value, in units."""
+        return self.relative * abs(logged) + self.absolute
+
+    @property
+    def tolerance(self) -> str:
+        """The allowed difference in words."""
+        parts = [f"{self.relative:.0%}"] if self.relative else []
+        if self.absolute or not parts:
+            unit = self.unit.removesuffix("s") if self.absolute == 1 else self.unit
+            parts.append(f"{100 * self.absolute:g} points" if unit == "share" else f"{self.absolute:g} {unit}".strip())
+        return " + ".join(parts)
+
+
+QUANTITIES = {
+    "generate_s": Quantity("generation of a step", "s", 0.1),
+    "step_s": Quantity("a whole step", "s", 0.1),
+    "prepare_s": Quantity("preparation of a step", "s", 0.1),
+    "learn_s": Quantity("learning of a step", "s", 0.1),
+    "sync_s": Quantity("sending weights in a step", "s", 0.1),
+    "responses": Quantity("responses of a step", ""),
+    "response_tokens_mean": Quantity("mean response length", "tokens", 0.0, 1.0),
+    "response_tokens_min": Quantity("shortest response of a step", "tokens", 0.0, 1.0),
+    "response_tokens_max": Quantity("longest response of a step", "tokens", 0.0, 1.0),
+    "prompt_tokens_mean": Quantity("mean prompt length", "tokens", 0.1, 1.0),
+    "truncation_rate": Quantity("responses cut off by the limit", "share", 0.0, 0.005),
+    "reward_mean": Quantity("mean reward", "", 0.01, 0.01),
+}
+"""By the standard column of the scalars (``importers/scalars.py``)."""
+
+
+@dataclass(frozen=True)
+class CrossCheck:
+    """One quantity as the log measured it, beside ours.
+
+    Attributes:
+        column: of the scalars. how: where ours comes from: ``counted``, ``simulated by profile ...``, ``stated``.
+        steps: that have both. logged, ours: means over these steps, in the quantity's unit.
+        worst_step: where the two differ most; worst_logged, worst_ours: its values.
+        contradicts: they differ by more than the quantity's tolerance.
+        at_least: ours is only a part of what was logged, so less is no contradiction.
+    """
+
+    column: str
+    how: str
+    steps: int
+    logged: float
+    ours: float
+    worst_step: int
+    worst_logged: float
+    worst_ours: float
+    contradicts: bool
+    at_least: bool = False
+
+    @property
+    def allowed(self) -> str:
+        """How far ours may be from the log, in words."""
+        return f"at most {self.quantity.tolerance} more" if self.at_least else self.quantity.tolerance
+
+    @property
+    def quantity(self) -> Quantity:
+        """What is compared."""
+        return QUANTITIES[self.column]
+
+    @property
+    def relative(self) -> float:
+        """Ours over the logged mean, minus 1; NaN where the log says 0."""
+        return self.ours / self.logged - 1.0 if self.logged else float("nan")
+
+    def value(self, value: float) -> str:
+        """A value of this quantity with its unit."""
+        if self.quantity.unit == "share":
+            return f"{value:.1%}"
+        text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        return f"{text} {self.quantity.unit}".strip()
+
+    @property
+    def difference(self) -> str:
+        """Ours minus the logged mean: as a share of it, in points for shares."""
+        if self.quantity.unit == "share":
+            return f"{100 * (self.ours - self.logged):+.1f} points"
+        return f"{self.relative:+.1%}" if np.isfinite(self.relative) else "unknown"
+
+    def __str__(self) -> str:
+        text = f"{self.quantity.name}: the log says {self.value(self.logged)}, {self.how} it is {self.value(self.ours)}"
+        text += f" ({self.difference}"
+        if self.steps > 1:
+            text += f"; step {self.worst_step}: {self.value(self.worst_logged)} and {self.value(self.worst_ours)}"
+        return f"{text})"
+
+
+def counted_steps(rollouts: pd.DataFrame) -> pd.DataFrame:
+    """What the responses say of every step, under the standard columns; NaN where a part of a step's responses does not say it.
+
+    Args:
+        rollouts: of one run.
+    """
+    steps = rollouts.groupby("step", sort=True)
+    tokens = steps["response_tokens"]
+    found = {
+        "responses": steps.size(), "response_tokens_mean": tokens.mean(), "response_tokens_min": tokens.min(),
+        "response_tokens_max": tokens.max(),
+    }  # fmt: skip
+    values = {"truncation_rate": (rollouts["finish_reason"] == "length").where(rollouts["finish_reason"].notna())}
+    values |= {"prompt_tokens_mean": rollouts["prompt_tokens"], "reward_mean": rollouts["reward"]}
+    for name, own in values.items():
+        own = own.astype(float)
+        found[name] = own.groupby(rollouts["step"]).mean().where(own.notna().groupby(rollouts["step"]).all())
+    return pd.DataFrame(found).astype(float)
+
+
+def cross_check(
+    logged: pd.DataFrame, ours: pd.DataFrame, how: str, *, every_step: bool = False, at_least: bool = False
+) -> Iterator[CrossCheck]:
+    """Compare every quantity that both tables have.
+
+    Args:
+        logged: one row per ``step``, under the standard columns. ours: the same columns, indexed by step.
+        how: where ours comes from, in words.
+        every_step: they contradict where one step is off; else where the means over steps are.
+        at_least: ours is only a part of what was logged, so less is no contradiction.
+    """
+    measured = logged.drop_duplicates("step", keep="last").set_index("step")
+    for column, quantity in QUANTITIES.items():
+        if column not in measured.columns or column not in ours.columns:
+            continue
+        both = pd.DataFrame({"logged": measured[column], "ours": ours[column]}).astype(float)
+        both = both[np.isfinite(both).all(axis=1)]
+        if both.empty:
+            continue
+        apart = both["ours"] - both["logged"]
+        beyond = (apart if at_least else apart.abs()) - both["logged"].map(quantity.allowed)
+        worst = beyond.idxmax()
+        mean = both.mean()
+        gap = mean["ours"] - mean["logged"]
+        off = (gap if at_least else abs(gap)) - quantity.allowed(mean["logged"])
+        yield CrossCheck(
+            column, how, len(both), float(mean["logged"]), float(mean["ours"]), int(worst), float(both.loc[worst, "logged"]),
+            float(both.loc[worst, "ours"]), bool((beyond.max() if every_step else off) > 1e-6), at_least,
+        )  # fmt: skip
+
+
+def checks_frame(checks: Sequence[CrossCheck]) -> pd.DataFrame:
+    """One row per comparison: ``quantity, unit, how, steps, logged, ours, relative, worst_step, worst_logged, worst_ours,
+    tolerance, contradicts``."""
+    rows: list[dict[str, Any]] = [
+        {
+            "quantity": c.quantity.name, "unit": c.quantity.unit, "how": c.how, "steps": c.steps, "logged": c.logged,
+            "ours": c.ours, "relative": c.relative, "worst_step": c.worst_step, "worst_logged": c.worst_logged,
+            "worst_ours": c.worst_ours, "tolerance": c.allowed, "contradicts": c.contradicts,
+        }
+        for c in checks
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["quantity"])

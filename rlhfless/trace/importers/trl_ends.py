@@ -1,0 +1,76 @@
+"""Lengths and ends of a step's responses, from the tokens of their texts and TRL's own scalars of the step.
+
+Knows numbers only; nothing of files. TRL's texts lack special tokens, so every terminated response has at least its end token
+more than its text, and tokenising a sampled text again gives now and then fewer tokens than were sampled. The scalars say how
+many responses were clipped, how long these are (all as long as the longest) and the mean length of all. So the longest texts
+are the clipped ones, the others get their end token, and where that does not meet the mean they are stretched by one factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+MOST_STRETCHED = 0.1  # texts that need more are those of another tokenizer, or have more in them than was generated
+EXACT = 0.5  # tokens of the mean within which end tokens alone explain it
+LONGEST = 2**31  # tokens; more is no length
+NEAR = 0.9  # a text this close to the limit may be a cut response whose special tokens are missing
+
+
+class Ends(NamedTuple):
+    """(R,) lengths in tokens, and finish reasons: ``stop``, ``length`` or None where it is unknown."""
+
+    tokens: np.ndarray
+    reasons: list[str | None]
+
+
+def ends_of_scalars(texts: np.ndarray, scalars: Mapping[str, float]) -> Ends | None:
+    """Lengths and ends that meet a step's scalars; None where none do: they are of other responses or another tokenizer.
+
+    Args:
+        texts: (R,) tokens of the responses' texts, all of one generation.
+        scalars: ``response_tokens_mean, response_tokens_max, truncation_rate``.
+    """
+    if not {"response_tokens_mean", "response_tokens_max", "truncation_rate"} <= scalars.keys():
+        return None
+    mean, longest, share = (scalars[name] for name in ("response_tokens_mean", "response_tokens_max", "truncation_rate"))
+    if not (0 <= share <= 1 and 0 <= mean <= longest and 1 <= longest <= LONGEST):
+        return None
+    clipped = round(share * len(texts))
+    if abs(share * len(texts) - clipped) > 0.01:
+        return None
+    order = np.argsort(-texts, kind="stable")
+    is_cut = np.zeros(len(texts), dtype=bool)
+    is_cut[order[:clipped]] = True
+    stopped = texts[~is_cut]
+    factor = 1.0
+    needed = mean * len(texts) - clipped * longest - len(stopped)  # tokens of the terminated without their end tokens
+    if len(stopped) and abs(needed - stopped.sum()) > EXACT * len(texts):
+        factor = needed / max(float(stopped.sum()), 1.0)
+    if abs(factor - 1.0) > MOST_STRETCHED:
+        return None
+    ended = np.minimum(np.rint(texts * factor) + 1, longest)
+    tokens = np.where(is_cut, longest, ended).astype(np.int64)
+    if abs(tokens.mean() - mean) > 1.0:
+        return None
+    return Ends(tokens, _reasons(texts, is_cut, longest))
+
+
+def _reasons(texts: np.ndarray, is_cut: np.ndarray, longest: float) -> list[str | None]:
+    """Unknown are the texts about the border, where it is narrower than cut texts are shorter than the limit."""
+    unknown = np.zeros(len(texts), dtype=bool)
+    if is_cut.any() and not is_cut.all():
+        shortest_cut, longest_ended = texts[is_cut].min(), texts[~is_cut].max()
+        lacking = max(0.0, longest - shortest_cut)
+        if shortest_cut - longest_ended <= lacking:
+            unknown = (texts >= shortest_cut - lacking) & (texts <= longest_ended + lacking)
+    names = np.where(is_cut, "length", "stop")
+    return [None if hidden else str(name) for name, hidden in zip(names, unknown, strict=True)]
+
+
+def ends_of_limit(texts: np.ndarray, limit: int) -> Ends:
+    """Lengths and ends where only the response limit is known: a text near the limit may be that of a cut response."""
+    reasons = ["length" if n >= limit else None if n + 1 >= NEAR * limit else "stop" for n in texts.tolist()]
+    return Ends(np.minimum(np.where(texts >= limit, limit, texts + 1), limit), reasons)
