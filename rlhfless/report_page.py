@@ -60,7 +60,10 @@ footer { margin-top: 50px; color: var(--soft); font-size: 13px; border-top: 1px 
 """
 
 SCRIPT = """
-const CONFIG = {responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"]};
+const CONFIG = {
+  responsive: true, displaylogo: false, showSendToCloud: false,
+  modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
+};
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 function draw(id, name) {
   const div = document.getElementById(id), spec = FIGURES[id][name];

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from figures import hover_text, illegible, markup_of_texts, move_slider, plotly_data, point_at
+from figures import hover_text, illegible, markup_of_texts, move_slider, plotly_data, point_at, share_buttons
 from lab import LAPTOP, PATIENCE_S, ROOT, WIDE
 from log_samples import HOSTILE, rollouts
 
@@ -113,6 +113,7 @@ def test_a_report_draws_everything_and_loads_nothing(name: str, opened: Any, pag
         page.set_viewport_size(size)
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing sticks out to the side"
     assert illegible(page, "main") == []
+    assert share_buttons(page) == 0
     assert page.errors == []
     pages(page, f"report_{name}")
 
