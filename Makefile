@@ -41,12 +41,15 @@ run: $(INSTALLED)  ## set up, execute the first notebook, write an interactive p
 lab: $(INSTALLED)  ## JupyterLab on the same notebook
 	JUPYTER_PATH="$(JUPYTER)" $(VENV)/bin/jupyter lab --ip 127.0.0.1 --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks/01_one_step.ipynb $(AS_ROOT)
 
+# Voila waits 4 s for a cell's output and 60 s for a kernel, too short for a busy machine: the page then stays empty.
+PATIENT := --VoilaExecutor.iopub_timeout=120 --VoilaExecutor.startup_timeout=300
+
 # The token travels in the environment, as others on the machine can read a command line; Voila itself prints dots for it.
 dashboard: export JUPYTER_TOKEN := $(shell od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
 dashboard: $(INSTALLED)  ## sliders over a step as a page without code; of a log of yours: make dashboard LOG=PATH
 	@test -z "$(LOG)" || test -e "$(LOG)" || { echo "LOG is $(LOG), but there is no such file or folder; give a trace folder or a table"; exit 2; }
 	@echo "the token of the address below: $$JUPYTER_TOKEN"
-	JUPYTER_PATH="$(JUPYTER)" $(if $(LOG),RLHFLESS_LOG="$(abspath $(LOG))") $(VENV)/bin/voila --Voila.ip=127.0.0.1 --Voila.auto_token=True notebooks/dashboard.ipynb
+	JUPYTER_PATH="$(JUPYTER)" $(if $(LOG),RLHFLESS_LOG="$(abspath $(LOG))") $(VENV)/bin/voila --Voila.ip=127.0.0.1 --Voila.auto_token=True $(PATIENT) notebooks/dashboard.ipynb
 
 cluster: $(CLUSTER)  ## set up with Ray and vLLM's CPU build: what docs/cluster.md needs on a machine without GPUs
 

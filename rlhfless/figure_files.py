@@ -33,7 +33,7 @@ PAGES = (".html", ".htm")
 WIDTH_PX, HEIGHT_PX = 1100, 450
 """Of figures that fit themselves to a page, as a picture."""
 DPI = 2 * PX_PER_INCH
-STILL = {"responsive": True, "displaylogo": False}
+STILL = {"responsive": True, "displaylogo": False, "showSendToCloud": False}
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 

@@ -19,6 +19,8 @@ INK, GRID = "#333333", "rgba(127,127,127,0.22)"
 LONGEST_TEXT = 60
 MOST_TICKS = 12
 MINUS = "\u2212"
+SHARE_BUTTON = "sendChartToCloud"
+"""Plotly 7's button that uploads a figure to Plotly's servers: logs are private, so no figure has it."""
 TURNS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 ISOLATE, END = "\u2068", "\u2069"
 TEMPLATE = go.layout.Template(
@@ -103,7 +105,9 @@ def styled(fig: go.Figure, title: str, subtitle: str = "", height: int = 420, **
         "height": height,
         "margin": {"l": 70, "r": 24, "t": (70 if subtitle else 54) + 15 * subtitle.count("<br>"), "b": 56},
         "legend": {"x": 1.01, "xanchor": "left", "y": 1.0, "yanchor": "top", "traceorder": "normal"},
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "rgba(127,127,127,0.55)", "activecolor": "#7F7F7F"},
+        "modebar": {
+            "bgcolor": "rgba(0,0,0,0)", "color": "rgba(127,127,127,0.55)", "activecolor": "#7F7F7F", "remove": [SHARE_BUTTON],
+        },
         "hoverlabel": {"align": "left", "font": {"family": FONT, "size": 12}},
     }  # fmt: skip
     so_far = fig.layout.to_plotly_json()

@@ -16,6 +16,7 @@ from rlhfless.plots.style import number, signed_share
 from rlhfless.trace import Trace
 from rlhfless.widgets import pieces
 from rlhfless.widgets.beside import Compared, compared, traces_given
+from rlhfless.widgets.fallback import SaysWhy
 from rlhfless.widgets.panes import Panes
 
 ROWS = ((("numbers", 1),), (("plane", 1),), (("timelines", 1),))  # names are long: a legend needs the whole width
@@ -26,7 +27,7 @@ HEADS = {
 SHARES = ("idle_share", "truncated_share")
 
 
-class Comparison(widgets.VBox):  # type: ignore[misc]
+class Comparison(SaysWhy, widgets.VBox):  # type: ignore[misc]
     """The dashboard that ``compare`` makes.
 
     Attributes:

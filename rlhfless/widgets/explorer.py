@@ -21,6 +21,7 @@ from rlhfless.plots.style import number
 from rlhfless.trace import Trace
 from rlhfless.widgets import pieces
 from rlhfless.widgets.explorer_parts import actors_table, plane, response_html
+from rlhfless.widgets.fallback import SaysWhy
 from rlhfless.widgets.latest import Latest, Newest
 from rlhfless.widgets.panes import Panes
 from rlhfless.widgets.settings import PREDICTORS, Settings, changed, latency_of, models
@@ -39,7 +40,7 @@ HTML = ("facts", "actors", "response", "copy")
 WIDE = "290px"  # four controls in a row on a laptop's screen
 
 
-class Explorer(widgets.VBox):  # type: ignore[misc]
+class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
     """The dashboard that ``explore`` makes.
 
     Attributes:

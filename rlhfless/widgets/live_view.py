@@ -16,6 +16,7 @@ from rlhfless.plots import plot_curves, plot_timeline
 from rlhfless.plots.style import message_figure, number, signed_share
 from rlhfless.trace import Trace, step_metrics
 from rlhfless.widgets import pieces
+from rlhfless.widgets.fallback import SaysWhy
 from rlhfless.widgets.live_run import GENERATES, UNDER_WAY, LiveRun
 from rlhfless.widgets.live_steps import steps_of
 from rlhfless.widgets.panes import Panes
@@ -24,7 +25,7 @@ from solver.plan import Plan
 ROWS = ((("facts", 1),), (("timeline", 3), ("curves", 2)))
 
 
-class LiveView(widgets.VBox):  # type: ignore[misc]
+class LiveView(SaysWhy, widgets.VBox):  # type: ignore[misc]
     """The view that ``live`` makes.
 
     Attributes:

@@ -1,15 +1,15 @@
 """A grid of plotly figures and of HTML, as one widget: what every dashboard draws on.
 
-Knows plotly's JSON and the browser's side in ``panes.js``; nothing of what is shown. It is one widget for all figures of a
-dashboard, so plotly.js (4.6 MB, from the installed package; nothing is loaded from a network) is sent once. A figure is drawn
-with ``Plotly.react`` from one message, whatever changed in it.
+Knows plotly's JSON and the browser's side in ``panes.js``; nothing of what is shown. A page needs three models: the box of this
+file, an ordinary ipywidgets model with everything that is shown; a small anywidget in the box, which draws; and the kernel's
+``plotly_js.shared``. The box holds what is shown because anywidget gives a page 2 s to start a widget and drops all messages
+to a widget that was slower. A figure is drawn with ``Plotly.react`` from one message, whatever changed in it.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +18,33 @@ from rlhfless.widgets.latest import Newest
 
 try:
     import anywidget
+    import ipywidgets as widgets
     import plotly.graph_objects as go
     import traitlets
-    from plotly.offline import get_plotlyjs
 except ImportError as error:
     raise missing_extra("a dashboard", error.name, "notebook") from None
+
+from rlhfless.widgets import plotly_js
+from rlhfless.widgets.fallback import SaysWhy
 
 HERE = Path(__file__).parent
 Rows = Sequence[Sequence[tuple[str, float]]]
 
 
-@lru_cache(maxsize=1)
 def script() -> str:
-    """plotly.js and ``panes.js`` as one ES module."""
-    head = "const module = {exports: {}}, exports = module.exports;\n"
-    return f"{head}{get_plotlyjs()}\nconst Plotly = module.exports;\n{(HERE / 'panes.js').read_text('utf-8')}"
+    """What draws, as one ES module; plotly.js is no part of it."""
+    return "".join((HERE / name).read_text("utf-8") for name in ("library.js", "panes.js"))
 
 
-class Panes(anywidget.AnyWidget):  # type: ignore[misc]
+class Drawing(anywidget.AnyWidget):  # type: ignore[misc]
+    """The page's side of panes; ``box`` is the model that holds what it draws."""
+
+    _esm = script()
+    _css = (HERE / "panes.css").read_text("utf-8")
+    box = traitlets.Unicode().tag(sync=True)
+
+
+class Panes(SaysWhy, widgets.VBox):  # type: ignore[misc]
     """Figures and pieces of HTML in rows.
 
     Args:
@@ -46,11 +55,10 @@ class Panes(anywidget.AnyWidget):  # type: ignore[misc]
         on_choice: told the pane's name and the number of a ``pieces.Choice`` that was pressed.
     """
 
-    _esm = traitlets.Unicode().tag(sync=True)
-    _css = traitlets.Unicode().tag(sync=True)
     rows = traitlets.List().tag(sync=True)
     html_panes = traitlets.List().tag(sync=True)
     stale = traitlets.List().tag(sync=True)
+    library = traitlets.Unicode().tag(sync=True)
 
     def __init__(
         self,
@@ -64,15 +72,17 @@ class Panes(anywidget.AnyWidget):  # type: ignore[misc]
         names = [name for row in rows for name, _ in row]
         assert set(html) <= set(names)
         self.add_traits(**{f"pane_{name}": traitlets.Unicode("").tag(sync=True) for name in names})
-        layout = [[[name, grow] for name, grow in row] for row in rows]
-        style = (HERE / "panes.css").read_text("utf-8")
-        super().__init__(_esm=script(), _css=style, rows=layout, html_panes=sorted(html))
+        shown = {"rows": [[[name, grow] for name, grow in row] for row in rows], "html_panes": sorted(html)}
+        look = widgets.Layout(width="100%", overflow="visible")
+        super().__init__(**shown, library=plotly_js.shared().model_id, layout=look, _dom_classes=["rlhfless-box"])
+        self.children = [Drawing(box=self.model_id)]  # after the box: the page must know it by then
         self._greying = threading.Lock()
         self._on_click, self._on_zoom, self._on_choice = on_click, on_zoom, on_choice
         self.on_msg(self._told)
 
     def draw(self, name: str, figure: go.Figure, request: int = 0) -> None:
         """Show a figure in a pane; ``request`` is found again in the page, as what the pane shows."""
+        assert {trace.type for trace in figure.data} <= plotly_js.TYPES, "what the page's plotly.js cannot draw"
         figure.update_layout(meta={"request": request})
         setattr(self, f"pane_{name}", figure.to_json())
 
@@ -104,3 +114,6 @@ class Panes(anywidget.AnyWidget):  # type: ignore[misc]
         elif "zoom" in content and self._on_zoom is not None:
             zoom = content["zoom"]
             self._on_zoom(content["pane"], None if zoom is None else (float(zoom[0]), float(zoom[1])))
+        elif "again" in content:
+            self.library = plotly_js.shared().model_id
+            plotly_js.shared().send_again()

@@ -27,6 +27,12 @@ def plotly_data(page: Any, figure: str, keys: Sequence[str] = ("name", "type")) 
     return found
 
 
+def share_buttons(page: Any) -> int:
+    """How many buttons on the page offer to upload a figure."""
+    titles = page.locator(".modebar-btn").evaluate_all("(all) => all.map((one) => one.outerHTML.split('<svg')[0])")
+    return sum("share" in title.lower() or "cloud" in title.lower() for title in titles)
+
+
 def point_at(page: Any, shape: str, number: int = 0, click: bool = False) -> None:
     """Move the mouse to the middle of something that a figure has drawn until the figure knows it, and click if wanted.
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from figures import move_slider_to_its_other_end
+from figures import move_slider_to_its_other_end, share_buttons
 from lab import ROOT, Lab, card, pane, run_all, shown_request, wait_drawn, wait_text
 from small_notebooks import SMALL, write_copy
 
@@ -58,6 +58,7 @@ def test_what_a_notebook_said_and_drew_is_on_its_page(
     lab.open(page, f"notebooks/{name}.ipynb")
     page.wait_for_function(DRAWN, arg=len(figures))
     assert page.evaluate(DATA) == figures
+    assert share_buttons(page) == 0
     shown = " ".join(str(page.locator(".jp-Notebook").inner_text()).split())
     assert [line for line in lines if " ".join(line.split()) not in shown] == []
     if page.locator(".js-plotly-plot .slider-container").count():

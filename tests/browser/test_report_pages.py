@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from figures import hover_text, illegible, markup_of_texts, move_slider, plotly_data, point_at
+from figures import hover_text, illegible, markup_of_texts, move_slider, plotly_data, point_at, share_buttons
 from lab import LAPTOP, PATIENCE_S, ROOT, WIDE
 from log_samples import HOSTILE, rollouts
 
@@ -16,6 +17,7 @@ from rlhfless.cli import main
 
 pytestmark = pytest.mark.timeout(1800)
 QUICK = "trl"  # opened with every change, and with the older plotly
+TELEPHONE = {"width": 390, "height": 844}
 GSM8K = ROOT.parent / "shared" / "data" / "grpo-gsm8k-lengths" / "areal_s0_lengths.csv"
 TRL = ROOT / "tests" / "trace" / "importers" / "golden" / "trl"
 MAPS = [word for one in ("prompt_id=prompt_index", "sample=rollout", "step=visit") for word in ("--map", one)]
@@ -113,8 +115,38 @@ def test_a_report_draws_everything_and_loads_nothing(name: str, opened: Any, pag
         page.set_viewport_size(size)
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing sticks out to the side"
     assert illegible(page, "main") == []
+    assert share_buttons(page) == 0
     assert page.errors == []
     pages(page, f"report_{name}")
+
+
+COVERED = """() => [...document.querySelectorAll('.figure > div[id]')].filter((div) => {
+  const legend = div.querySelector('.legend'), box = legend && legend.getBoundingClientRect();
+  const beside = (one) => box.left >= one.right - 1 || box.right <= one.left + 1;
+  const apart = (one) => beside(one) || box.top >= one.bottom - 1 || box.bottom <= one.top + 1;
+  return box && ![...div.querySelectorAll('.nsewdrag')].every((plot) => apart(plot.getBoundingClientRect()));
+}).map((div) => div.id)"""
+"""The figures whose legend covers a plot."""
+PLACES = (
+    "[...document.querySelectorAll('.figure > div[id]')].map((div) =>"
+    " { const {legend, height} = div._fullLayout; return [height, legend ? [legend.x, legend.y, legend.orientation] : null]; })"
+)
+WIDTH = "document.scrollingElement.scrollWidth"
+
+
+@pytest.mark.parametrize("name", [QUICK, pytest.param("arithmetic-grpo", marks=pytest.mark.full)])
+def test_a_report_fits_a_telephone(name: str, opened: Any, pages: Callable) -> None:
+    page = opened(name)
+    wide = page.evaluate(PLACES)
+    page.set_viewport_size(TELEPHONE)
+    page.wait_for_function(f"() => ({COVERED})().length === 0")
+    assert page.evaluate(WIDTH) <= TELEPHONE["width"]
+    kept = page.evaluate("[...document.querySelectorAll('.figure > div[id]')].map((div) => div._fullLayout._size.h)")
+    assert min(kept) > 60, "plots keep their height"
+    pages(page, f"report_telephone_{name}")
+    page.set_viewport_size(WIDE)
+    page.wait_for_function(f"(places) => JSON.stringify({PLACES}) === places", arg=json.dumps(wide, separators=(",", ":")))
+    assert page.errors == []
 
 
 @pytest.mark.full

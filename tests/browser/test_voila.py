@@ -30,6 +30,7 @@ def served(home: Path, log: Path | None = None) -> Iterator[tuple[str, str]]:
         port = found.getsockname()[1]
     token, address = secrets.token_hex(16), f"http://127.0.0.1:{port}/"
     options = ["--Voila.ip=127.0.0.1", "--Voila.auto_token=True", "--no-browser", f"--port={port}"]
+    options += ["--VoilaExecutor.iopub_timeout=120", "--VoilaExecutor.startup_timeout=300"]
     command = [sys.executable, "-m", "voila", *options, "notebooks/dashboard.ipynb"]
     own = {"JUPYTER_PATH": f"{sys.prefix}/share/jupyter", "JUPYTER_RUNTIME_DIR": str(home), "JUPYTER_TOKEN": token}
     env = {**os.environ, **own, "PYTHONPATH": str(ROOT)}

@@ -1,0 +1,81 @@
+"""plotly.js for the panes: a file of this package, checked, and the model that carries it to a page once per kernel.
+
+Knows the file and its hash; nothing of figures. The file is the cartesian bundle of plotly.js, a third of the whole library:
+``vendor/README.md`` says where it comes from. It travels as binary data of an ordinary ipywidgets model, so it needs no network
+and no port, and a kernel that is busy with a cell has sent it before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from pathlib import Path
+
+from rlhfless.errors import missing_extra
+
+try:
+    import ipywidgets as widgets
+    import traitlets
+except ImportError as error:
+    raise missing_extra("a dashboard", error.name, "notebook") from None
+
+VERSION = "4.1.1"
+SHA256 = "79542150855a52c567260e3137095dbe2b744e6d702a5cabe67da246942fba7a"
+FILE = Path(__file__).parent / "vendor" / f"plotly-cartesian-{VERSION}.min.js"
+TYPES = frozenset(
+    ("bar", "box", "contour", "heatmap", "histogram", "histogram2d", "histogram2dcontour", "image", "pie", "scatter",
+     "scatterternary", "violin")
+)  # fmt: skip
+"""Kinds of traces that the bundle draws."""
+
+
+def checked(file: Path = FILE, sha256: str = SHA256) -> tuple[bytes, str]:
+    """Read the bundle.
+
+    Returns:
+        Its bytes and the empty text; or no bytes and a sentence that says what is wrong with the file.
+    """
+    try:
+        code = file.read_bytes()
+    except OSError as error:
+        return b"", f"{file} cannot be read ({error.strerror}); install rlhfless again."
+    if hashlib.sha256(code).hexdigest() != sha256:
+        return b"", f"{file} has another SHA-256 than the plotly.js of rlhfless; install rlhfless again."
+    return code, ""
+
+
+class PlotlyJs(widgets.Widget):  # type: ignore[misc]
+    """The bundle as a model of the page.
+
+    Attributes:
+        code: the bundle, empty where the file is missing or damaged. sha256: what the page compares it with.
+        problem: a sentence about the file, empty where it is well. sent: how often it was sent; changes with every try.
+    """
+
+    code = traitlets.Bytes().tag(sync=True)
+    sha256 = traitlets.Unicode(SHA256).tag(sync=True)
+    problem = traitlets.Unicode().tag(sync=True)
+    sent = traitlets.Int(1).tag(sync=True)
+
+    def __init__(self) -> None:
+        code, problem = checked()
+        super().__init__(code=code, problem=problem)
+
+    def send_again(self) -> None:
+        """Read the file again and send everything to the page, whether it changed or not."""
+        self.code, self.problem = checked()
+        self.send_state(["code", "sha256", "problem"])
+        self.sent += 1  # last: the page tries again when it sees this
+
+
+_LOCK = threading.Lock()
+_shared: PlotlyJs | None = None
+
+
+def shared() -> PlotlyJs:
+    """The one model of this kernel, made when it is first asked for and anew after it was closed."""
+    global _shared
+    with _LOCK:
+        if _shared is None or _shared.comm is None:
+            _shared = PlotlyJs()
+        return _shared

@@ -1,0 +1,89 @@
+"""Dashboards on a slow page: with a sixth of the processor every pane is drawn or says a sentence, and later messages arrive.
+
+Chromium slows the page down itself, and anywidget gives its widgets up at once instead of after 2 s, which is the worst that a
+slow page does to them. The seconds are printed and not judged, as other work on the machine changes them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab import PATIENCE_S, Lab, notebook, pane, wait_text
+from test_voila import served
+
+from rlhfless.widgets.fallback import SENTENCE
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
+SLOWER = 6
+EXPLORE = "from rlhfless.widgets import explore\nshown = explore('data/traces/arithmetic-grpo')\nshown"
+PANES = ("facts", "timeline", "plane", "actors", "responses", "response", "copy")
+DRAWN = ("timeline", "plane", "responses")
+SAY = "(which) => [...document.querySelectorAll(which)].every((one) => one.innerText.trim())"
+GIVES_UP = """
+const later = AbortSignal.timeout;
+AbortSignal.timeout = (ms) => later.call(AbortSignal, ms === 2000 ? 0 : ms);
+"""
+GIVEN_UP = "[anywidget] Failed to initialize model"
+ALL_DRAWN = "(all) => all.every((which) => (document.querySelector(which) || {dataset: {}}).dataset.drawn)"
+
+
+def slow(page: Any) -> None:
+    """Give the page a sixth of the processor, and anywidget no time."""
+    page.add_init_script(GIVES_UP)
+    page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
+
+
+def wait_for_all_panes(page: Any, since: float, where: str) -> None:
+    """Wait until every pane says something and the figures are drawn, and print when that was."""
+    page.wait_for_selector(pane("facts"), timeout=1e3 * PATIENCE_S)
+    panes = time.monotonic() - since
+    page.wait_for_function(SAY, arg=".rlhfless-panes [data-pane]", timeout=1e3 * PATIENCE_S)
+    said = time.monotonic() - since
+    page.wait_for_function(ALL_DRAWN, arg=[pane(name) for name in DRAWN], timeout=1e3 * PATIENCE_S)
+    drawn = time.monotonic() - since
+    print(
+        f"{where}, {SLOWER} times slower: panes after {panes:.1f} s, a sentence in each {said:.1f} s, all drawn {drawn:.1f} s"
+    )
+    assert {one.get_attribute("data-pane") for one in page.locator(".rlhfless-panes [data-pane]").all()} == set(PANES)
+
+
+def move(page: Any) -> None:
+    """Move the time weight: what the kernel then sends is shown."""
+    page.get_by_role("slider").first.focus()
+    page.keyboard.press("Home")
+    wait_text(page, "plane", "time weight 0,")
+
+
+def test_a_dashboard_in_jupyterlab(lab: Lab, folder: Path, page: Any, picture: Callable) -> None:
+    notebook(folder / "slow.ipynb", EXPLORE)
+    slow(page)
+    lab.open(page, "slow.ipynb")
+    since = time.monotonic()
+    page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
+    wait_for_all_panes(page, since, "JupyterLab")
+    move(page)
+    picture(page.locator(".jp-OutputArea-output").last, "slow_jupyterlab")
+    assert [error for error in page.errors if GIVEN_UP not in error] == []
+
+
+def test_a_dashboard_in_voila(page: Any, picture: Callable, tmp_path: Path) -> None:
+    with served(tmp_path) as (address, token):
+        page.route(lambda url: not url.startswith(address), lambda route: route.abort())
+        slow(page)
+        since = time.monotonic()
+        page.goto(f"{address}?token={token}")
+        wait_for_all_panes(page, since, "Voila")
+        move(page)
+        picture(page.locator("body"), "slow_voila")
+
+        page.route("**/widgets-manager8/**", lambda route: route.abort())  # a request that a busy machine lost
+        page.goto(f"{address}?token={token}")
+        page.get_by_text(SENTENCE).wait_for()
+        assert page.get_by_role("link", name="Reload the page").count() == 1
+        assert "children=" not in page.locator("body").inner_text()
+        picture(page.locator("body"), "voila_without_widgets")
+        assert [error for error in page.errors if GIVEN_UP not in error] == []
