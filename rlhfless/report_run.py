@@ -23,12 +23,19 @@ def in_short(found: Findings) -> Iterator[str]:
     """The answer in sentences for somebody who reads nothing else."""
     setup, cluster, lines = found.setup, found.setting.cluster, found.account.lines
     idle = lines[lines["idle"]].sort_values("gpu_s", ascending=False)
+    low, high = (f"{share:.0%}" for share in found.idle_shares)
     causes = "; ".join(f"{row.use} {row.share:.0%}" for row in idle.head(3).itertuples() if row.share >= 0.005)
     yield (
         f"With {cluster.gpus} {_kind(cluster.kind)} in {counted(cluster.max_actors, 'actor')} of "
-        f"{cluster.gpus_per_actor}, in {found.account.idle_share:.0%} of the GPU-seconds nobody works"
+        f"{cluster.gpus_per_actor}, in {low if low == high else f'{low} to {high}'} of the GPU-seconds nobody works"
         + (f": {causes}." if causes else ".")
     )
+    if not setup.order_known:
+        yield (
+            f"The log does not say in which order prompts were dealt. In its own order {found.account.idle_share:.1%} of the "
+            f"GPU-seconds are idle, in random orders "
+            f"{sum(one.idle_share for one in found.shuffled) / len(found.shuffled):.1%} in the mean."
+        )
     yield from savings_in_short(found)
     if found.rest.basis == "unknown":
         yield (

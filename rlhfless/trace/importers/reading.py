@@ -66,6 +66,7 @@ class Reading:
         from_text: lengths were counted from texts, which do not hold the end token.
         machine_clock: times are of a machine's clock, not since the run's start.
         duplicates: rows dropped because they were there before.
+        dispatch_order_known: rows come in the order in which prompts were dealt, or in one that does not depend on lengths.
     """
 
     def __init__(self, path: Path, options: ImportOptions) -> None:
@@ -75,6 +76,7 @@ class Reading:
         self.scalars: list[dict[str, Any]] = []
         self.from_text = self.machine_clock = False
         self.duplicates = 0
+        self.dispatch_order_known = True
         self._counter: TokenCounter | None = None
         self._bar: Any = None
 

@@ -26,6 +26,7 @@ FORMATS: tuple[Format, ...] = (
 )  # fmt: skip
 """In the order in which they are asked: any file of lines is a table too, so that is asked last."""
 
+ORDER = "dispatch_order"  # of meta.json: "unknown", or left out
 MAPPED = (table.FORMAT.name, trl.FORMAT.name)
 
 
@@ -38,6 +39,7 @@ class ImportedLog:
         scalars: one row per logged step (``scalars.py`` says which columns), without rows where the log has none.
         summary: what was found and what is missing.
         format: whose log it is. source: where it lies.
+        dispatch_order_known: see ``Reading``.
     """
 
     rollouts: pd.DataFrame | None
@@ -45,6 +47,7 @@ class ImportedLog:
     summary: ImportSummary
     format: Format
     source: Path
+    dispatch_order_known: bool = True
 
     def trace(self) -> Trace:
         """The responses as a trace in memory.
@@ -56,7 +59,13 @@ class ImportedLog:
             raise TraceError(
                 f"{self.source}: holds scalars of steps but no single responses; the log of rollouts of the same run is needed"
             )
-        meta = {"imported_from": self.source.name, "framework": self.format.name, "import_notes": list(self.summary.notes)}
+        meta: dict[str, object] = {
+            "imported_from": self.source.name,
+            "framework": self.format.name,
+            "import_notes": list(self.summary.notes),
+        }
+        if not self.dispatch_order_known:
+            meta[ORDER] = "unknown"
         return Trace(self.rollouts, meta=meta, source=str(self.source))
 
     def save(self, folder: str | Path) -> Path:
@@ -133,7 +142,7 @@ def import_log(path: str | Path, options: ImportOptions | None = None, framework
         tuple(sorted(one.expected - reading.fields)),
         len(scalars),
     )
-    return ImportedLog(rollouts, scalars, summary, one, path)
+    return ImportedLog(rollouts, scalars, summary, one, path, reading.dispatch_order_known)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +160,11 @@ class OpenedLog:
     scalars: pd.DataFrame
     framework: str
     summary: ImportSummary | None = None
+
+    @property
+    def dispatch_order_known(self) -> bool:
+        """Whether responses are in the order in which prompts were dealt, or in one that does not depend on lengths."""
+        return self.trace.meta.get(ORDER) != "unknown"
 
     def of_run(self, run: str | None) -> OpenedLog:
         """The same of one run alone; all of it for None.
