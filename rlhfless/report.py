@@ -99,7 +99,9 @@ def report_html(
         if not executed:
             raise
         page.section("What better schedules would have done")
-        page.text(f"This cannot be planned on {setting.cluster.gpus} GPUs with profile {setting.latency.name}: {error}")
+        page.text(
+            f"This cannot be planned on {counted(setting.cluster.gpus, 'GPU')} with profile {setting.latency.name}: {error}"
+        )
     if log.summary is not None:
         page.section("How the log was read")
         for line in str(log.summary).splitlines():

@@ -26,7 +26,7 @@ def in_short(found: Findings) -> Iterator[str]:
     low, high = (f"{share:.0%}" for share in found.idle_shares)
     causes = "; ".join(f"{row.use} {row.share:.0%}" for row in idle.head(3).itertuples() if row.share >= 0.005)
     yield (
-        f"With {cluster.gpus} {_kind(cluster.kind)} in {counted(cluster.max_actors, 'actor')} of "
+        f"With {counted(cluster.gpus, _kind(cluster.kind))} in {counted(cluster.max_actors, 'actor')} of "
         f"{cluster.gpus_per_actor}, in {low if low == high else f'{low} to {high}'} of the GPU-seconds nobody works"
         + (f": {causes}." if causes else ".")
     )
@@ -56,7 +56,11 @@ def in_short(found: Findings) -> Iterator[str]:
 
 
 def _kind(kind: str) -> str:
-    return "emulated GPUs" if kind == "cpu" else f"{kind.upper()} GPUs"
+    return "emulated GPU" if kind == "cpu" else f"{kind.upper()} GPU"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def run_sections(page: Page, found: Findings, prices: Mapping[str, float]) -> None:
@@ -151,12 +155,12 @@ def _what_if(page: Page, found: Findings, prices: Mapping[str, float]) -> None:
     ]
     if money:
         page.table(
-            f"The same steps as they were, at other prices of {_kind(kind)}",
+            f"The same steps as they were, at other prices of {_kind(kind)}s",
             ("price", "per GPU-hour", "cost", "from"),
             money,
         )
         if not any("spot" in name for name, *_ in money):
-            page.text(f"The shipped table has no spot price of {_kind(kind)}: state yours with --price spot=USD.")
+            page.text(f"The shipped table has no spot price of {_kind(kind)}s: state yours with --price spot=USD.")
         page.text("GPUs at spot prices can be taken away while they work; what is lost then is not in these costs.")
 
 
@@ -205,11 +209,12 @@ def _advice(page: Page, found: Findings) -> None:
     compared = ", ".join(str(size.gpus_per_actor) for size in advice.sizes)
     one = len(advice.sizes) == 1
     page.text(
-        (f"Only actors of {compared} {'GPU' if compared == '1' else 'GPUs'} have a profile. " if one else
+        (f"Only actors of {counted(advice.sizes[0].gpus_per_actor, 'GPU')} have a profile. " if one else
          f"Actors of {compared} GPUs were compared, each by its profile. ")
-        + f"On reserved GPUs, {counted(advice.reserved.replicas, 'replica')} of {advice.reserved.gpus_per_actor} are the "
-        + f"fastest. Where GPUs can be given back, {counted(advice.elastic.right_sized, 'replica')} of "
-        + f"{advice.elastic.gpus_per_actor} are best at time weight {advice.time_weight:g}."
+        + f"On reserved GPUs, {counted(advice.reserved.replicas, 'replica')} of {advice.reserved.gpus_per_actor} "
+        + f"{_are(advice.reserved.replicas)} the fastest. Where GPUs can be given back, "
+        + f"{counted(advice.elastic.right_sized, 'replica')} of "
+        + f"{advice.elastic.gpus_per_actor} {_are(advice.elastic.right_sized)} best at time weight {advice.time_weight:g}."
     )  # fmt: skip
     for what, replicas, size, lines in configured(found):
         if lines:

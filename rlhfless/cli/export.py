@@ -37,7 +37,7 @@ def export(
     if (perfetto is None) == (verl_router is None):
         raise InputError("say what to write: either --perfetto FILE or --verl-router FOLDER")
     if perfetto is not None:
-        if log != LogOptions() or any(value is not None for value in (*vars(hardware).values(), response_limit)):
+        if log.without_limits != LogOptions() or any(value is not None for value in (*vars(hardware).values(), response_limit)):
             raise InputError(
                 "--perfetto writes what the trace holds; how to read a log, --response-limit and options of GPUs are for "
                 "--verl-router"
@@ -45,7 +45,7 @@ def export(
         from rlhfless.trace import read_trace
         from rlhfless.trace.perfetto import write_perfetto
 
-        click.echo(f"wrote {write_perfetto(read_trace(path), perfetto)}")
+        click.echo(f"wrote {write_perfetto(read_trace(path, log.limits), perfetto)}")
         return
     assert verl_router is not None
     missing = [name for name, value in (("--gpus", hardware.gpus), ("--profile", hardware.profile)) if value is None]

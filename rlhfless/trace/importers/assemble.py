@@ -21,7 +21,7 @@ from rlhfless.trace.checks import validate
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.reading import Reading
 from rlhfless.trace.importers.record import finite
-from rlhfless.trace.importers.restarts import last_attempts, numbered
+from rlhfless.trace.importers.restarts import again_with_other_values, codes_of, last_attempts, numbered
 
 NAMES = ("run", "prompt_id", "prompt_text_id", "finish_reason", "actor")
 TIMES = ("start_s", "first_token_s", "end_s")
@@ -40,7 +40,11 @@ def assemble(reading: Reading, batches: Iterable[pd.DataFrame]) -> pd.DataFrame 
         TraceError: one sentence: file, row, column, value, and what would be right.
     """
     pool: dict[str, str] = {}
-    frames = [_light(batch, pool) for batch in batches if len(batch)]
+    frames = []
+    for batch in batches:
+        reading.guard.add_rows(reading.path, len(batch))
+        if len(batch):
+            frames.append(_light(batch, pool))
     if not frames:
         return None
     frame = frames[0] if len(frames) == 1 else pd.concat(frames)
@@ -75,8 +79,13 @@ def _without_repeats(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
         repeated = frame["response_id"].notna() & frame.duplicated(["step", "response_id"], keep="last")
         frame = frame.drop(columns="response_id")
     elif "sample" in frame.columns:
-        texts = {name: frame[name].astype(str) for name in frame.columns if frame[name].dtype == object}
-        repeated = pd.util.hash_pandas_object(frame.assign(**texts), index=False).duplicated()
+        numbers = {
+            name: codes_of(frame[name]) for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name].dtype)
+        }
+        hashes = pd.util.hash_pandas_object(frame.assign(**numbers), index=False)
+        repeated = hashes.duplicated()
+        if repeated.any():  # a step that was done again stays whole: there the later of equal rows counts
+            repeated = repeated.where(~again_with_other_values(frame, ~repeated), hashes.duplicated(keep="last"))
     else:
         return frame
     reading.duplicates += int(repeated.sum())

@@ -14,7 +14,7 @@ import pandas as pd
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers import areal, nemo_rl, openrlhf, prime_rl, slime, table, trl, trl_scalars, verl, verl_scalars
 from rlhfless.trace.importers.assemble import assemble
-from rlhfless.trace.importers.formats import Format
+from rlhfless.trace.importers.formats import Format, refuse_unknown
 from rlhfless.trace.importers.reading import ImportOptions, Reading
 from rlhfless.trace.importers.scalars import read_scalars, scalars_frame, write_scalars
 from rlhfless.trace.importers.summary import ImportSummary, summarize
@@ -102,8 +102,7 @@ def recognise(path: str | Path) -> Format:
     for one in FORMATS:
         if one.detect(path):
             return one
-    kinds = "; ".join(one.title for one in FORMATS)
-    raise TraceError(f"{path}: is no log that is known; known are {kinds}")
+    refuse_unknown(path)
 
 
 def import_log(path: str | Path, options: ImportOptions | None = None, framework: str = "auto") -> ImportedLog:
@@ -191,8 +190,9 @@ def open_log(path: str | Path, options: ImportOptions | None = None, framework: 
     """
     path = Path(path)
     if framework == "auto" and any((path / name).is_file() for name in ("meta.json", "rollouts.parquet")):
-        trace = read_trace(path)
-        return OpenedLog(trace, read_scalars(path), str(trace.meta.get("framework") or ""))
+        limits = (options or ImportOptions()).limits
+        trace = read_trace(path, limits)
+        return OpenedLog(trace, read_scalars(path, limits), str(trace.meta.get("framework") or ""))
     log = import_log(path, options, framework)
     return OpenedLog(log.trace(), log.scalars, log.format.name, log.summary)
 

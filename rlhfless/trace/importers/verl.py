@@ -4,8 +4,8 @@ Knows both generations: V1 (verl 0.9 and later) names every response by a ``uid`
 so the same ``input`` is the same prompt. Reward extras are columns of their own in V0 and are left out. Lengths are not logged.
 
 Knows two things that verl does to a batch before it dumps it (``_balance_batch``, checked in verl 0.9.1). V0 reorders the
-rows by their lengths, unless ``trainer.balance_batch`` is off, so the order of dispatch is lost; V1 sorts by ``uid``, which does
-not depend on lengths. V1 adds padding rows until ranks and mini-batches divide the batch; their uid begins with ``pad`` and 32
+rows by their lengths, unless ``trainer.balance_batch`` is off, so the order of dispatch is lost; V1 sorts by ``uid``, which is
+drawn at random. V1 adds padding rows until ranks and mini-batches divide the batch; their uid begins with ``pad`` and 32
 hexadecimal digits.
 """
 
