@@ -235,8 +235,8 @@ def _advice(page: Page, found: Findings) -> None:
         "Splits of responses beforehand (random, spread, solver) need a dispatcher only; fold, solver+replan, rlhfuse and "
         "rlhfless move running responses, which an engine has to be able to do."
     )
-    if found.setup.framework == "verl":
-        page.text(
-            "A router for verl that deals prompts by a plan: rlhfless export LOG --verl-router FOLDER --tokenizer MODEL "
-            f"--gpus {cluster.gpus} --profile {found.setting.latency.name}"
-        )
+    if found.router is not None:
+        page.text(f"A router can make verl plan every batch by the lengths that this log lets expect. {found.router}")
+        if found.router.is_recommended:
+            options = f"--gpus {cluster.gpus} --profile {found.setting.latency.name}"
+            page.code("a router for verl", (f"rlhfless export LOG --verl-router FOLDER --tokenizer MODEL {options}",))

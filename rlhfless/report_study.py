@@ -34,6 +34,7 @@ from rlhfless.accounting import (
     variants,
     what_if,
 )  # fmt: skip
+from rlhfless.accounting.verl_router import RouterEffect, router_effect
 from rlhfless.latency import scaled
 from rlhfless.plots.style import counted
 from rlhfless.report_schedules import Schedules, evenly, simulate_schedules
@@ -120,6 +121,7 @@ class Findings(Saved):
         setup: how it dealt responses and held GPUs. rest: its steps outside generation.
         account: where its GPU-seconds went. shuffled: the same with prompts dealt in random orders, for a log whose order of
             dispatch is not known; empty else.
+        router: what a router that plans every batch would have saved; None where the framework is not verl.
         planned: a plan of every step (``accounting.plan_every_step``).
         advice: actor sizes. what_if: one changed thing per row.
     """
@@ -131,6 +133,7 @@ class Findings(Saved):
     advice: Advice
     what_if: pd.DataFrame
     shuffled: tuple[Account, ...] = ()
+    router: RouterEffect | None = None
 
     @property
     def idle_shares(self) -> tuple[float, float]:
@@ -210,6 +213,7 @@ def study_log(log: OpenedLog, setting: Setting, stated: Assumptions, max_steps: 
             for policy in SHUFFLED[setup.dispatch]
             if not setup.order_known
         ),
+        router_effect(rollouts, setting) if setup.framework == "verl" else None,
     )
     return Study(setting, calibrated, schedules, findings)
 

@@ -6,7 +6,7 @@ Knows the interface; nothing of any format. Every format is one file beside this
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -55,8 +55,11 @@ def file_of(path: Path, pattern: str) -> list[tuple[int, Path]]:
     return [(int(match[1]), path)] if match and len(match[1]) < 16 and path.is_file() else []
 
 
-def refuse_unknown(path: Path) -> NoReturn:
+def refuse_unknown(path: Path, known: Sequence[str]) -> NoReturn:
     """Raise the one sentence about a log that no importer knows: what is wrong with its first file of JSON lines, if any.
+
+    Args:
+        known: names of the formats.
 
     Raises:
         TraceError: always.
@@ -67,9 +70,9 @@ def refuse_unknown(path: Path) -> NoReturn:
         if first is None:
             raise TraceError(f"{lines[0]}: holds no record; one JSON object a line is needed")
         raise TraceError(
-            f"{path}: is no log that is known, its first record has the fields {listed(first.values)}; name the framework with "
-            "--from, or a table of responses as a file"
+            f"{path}: is no log that is known, its first record has the fields {listed(first.values)}; name its framework with "
+            f"--from ({', '.join(known)})"
         )
     if path.suffix.lower() == ".json":
         raise TraceError(f"{path}: {JSON_HINT}")
-    raise TraceError(f"{path}: is no log that is known; name the framework with --from, or a .csv, .jsonl or .parquet file")
+    raise TraceError(f"{path}: is no log that is known; known are {', '.join(known)} (csv, jsonl or parquet)")

@@ -102,7 +102,7 @@ def recognise(path: str | Path) -> Format:
     for one in FORMATS:
         if one.detect(path):
             return one
-    refuse_unknown(path)
+    refuse_unknown(path, [one.name for one in FORMATS])
 
 
 def import_log(path: str | Path, options: ImportOptions | None = None, framework: str = "auto") -> ImportedLog:
