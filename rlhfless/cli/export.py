@@ -20,7 +20,7 @@ from rlhfless.errors import InputError
 )  # fmt: skip
 @click.option(
     "--verl-router", type=click.Path(path_type=Path), metavar="FOLDER",
-    help="Write a router for verl that plans batches by the log PATH, and say what it saves; needs --tokenizer, --gpus, --profile.",
+    help="Write a router for verl that plans batches by the log PATH, and its effect; needs --tokenizer, --gpus, --profile.",
 )  # fmt: skip
 @log_options
 @hardware_options(required=False)
