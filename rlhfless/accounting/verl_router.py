@@ -104,7 +104,9 @@ class PlannedRouter(GlobalRequestLoadBalancer):
 '''
 
 
-def deal(requests, busy, times):  # type: ignore[no-untyped-def]  # its text is part of the router
+def deal(
+    requests: list[tuple[int, float]], busy: list[list[tuple[int, float]]], times: tuple[float, float, float]
+) -> list[int]:
     """The replica of every request: the longest first, each to the replica that would be done earliest with it.
 
     Args:
@@ -114,7 +116,7 @@ def deal(requests, busy, times):  # type: ignore[no-untyped-def]  # its text is 
     """
     pass_s, token_s, context_s = times
 
-    def work_s(prompt, tokens):  # type: ignore[no-untyped-def]
+    def work_s(prompt: int, tokens: float) -> float:
         return tokens * (token_s + context_s * (prompt + tokens / 2))
 
     longest = [max([tokens for _, tokens in own], default=0) for own in busy]
@@ -185,7 +187,8 @@ def router_effect(rollouts: pd.DataFrame, setting: Setting) -> RouterEffect:
     Raises:
         PlanningError: a response fits on no actor.
     """
-    times, simulated, epochs = [], 0, 0
+    times: list[tuple[float, float]] = []
+    simulated = epochs = 0
     for epoch in sorted(rollouts["epoch"].unique())[1:][-HELD_OUT_EPOCHS:]:
         own, expected = rollouts[rollouts["epoch"] == epoch], expected_tokens(rollouts[rollouts["epoch"] < epoch])
         epochs += 1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlhfless.cli.options import Command, together
+from rlhfless.cli.options import Command, Decorator, together
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def column_mapping(pairs: tuple[str, ...]) -> dict[str, str]:
     return mapping
 
 
-def limit_options() -> list[Callable[[Command], Command]]:
+def limit_options() -> list[Decorator]:
     """--max-line-mib, --max-rows and --max-unpacked-gib."""
     return [
         click.option("--max-line-mib", type=float, help="Longest line or csv row that is read, in MiB.  [default: 64]"),
@@ -116,7 +116,7 @@ def log_options(command: Command) -> Command:
     def made() -> Callable[..., Any]:
         return LogOptions
 
-    options = [
+    options: list[Decorator] = [
         click.option("--from", "framework", default="auto", show_default=True, metavar="FORMAT", help="Whose log it is."),
         click.option("--tokenizer", help="Of the run's model, where only texts are logged: a local folder or a hub name."),
         click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Their column for one of ours; repeat."),

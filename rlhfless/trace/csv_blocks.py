@@ -41,13 +41,18 @@ def csv_frames(guard: Guard, path: Path, stream: IO[bytes], text_columns: Iterab
                 warnings.simplefilter("error", pd.errors.ParserWarning)  # pandas only warns where it drops cells
                 frame = pd.read_csv(io.BytesIO(block), dtype=dtype, index_col=False, low_memory=False, encoding="utf-8")
         except Exception as error:  # whatever the reader raises is about the file
-            why = re.sub(r"(?<=\bline )\d+", lambda match, more=lines: str(int(match[0]) + more), reason(error))
+            why = _with_later_lines(reason(error), lines)
             if isinstance(error, pd.errors.ParserWarning):
                 why = "its rows have more cells than its header has names"
             raise TraceError(f"{path}: cannot be read as csv ({why}); an intact file is needed") from error
         frame.index = pd.RangeIndex(at, at + len(frame))
         at, lines = at + len(frame), lines + before
         yield frame
+
+
+def _with_later_lines(text: str, lines: int) -> str:
+    """What pandas says of a block, with the lines of the file that come before it."""
+    return re.sub(r"(?<=\bline )\d+", lambda match: str(int(match[0]) + lines), text)
 
 
 def csv_blocks(guard: Guard, path: Path, stream: IO[bytes]) -> Iterator[tuple[bytes, int]]:
