@@ -109,7 +109,9 @@ def _executed(page: Page, log: OpenedLog, setting: Setting, max_steps: int) -> N
         refusal = str(error)
     if refusal:
         page.section("What better schedules would have done")
-        page.text(f"This cannot be planned on {setting.cluster.gpus} GPUs with profile {setting.latency.name}: {refusal}")
+        page.text(
+            f"This cannot be planned on {counted(setting.cluster.gpus, 'GPU')} with profile {setting.latency.name}: {refusal}"
+        )
 
 
 def _logged(page: Page, log: OpenedLog, setting: Setting, stated: Assumptions, max_steps: int) -> None:

@@ -76,12 +76,12 @@ def _basis_of_savings(trace: Trace, found: FoundExecuted) -> Iterator[tuple[str,
     yield (
         "Modelled",
         f"generation under other schedules, on simulated engines by latency profile {found.setting.latency.name} on "
-        f"{cluster.gpus} {cluster.kind} GPUs in actors of {cluster.gpus_per_actor}.",
+        f"{counted(cluster.gpus, f'{cluster.kind} GPU')} in actors of {cluster.gpus_per_actor}.",
     )
     own = trace.meta.get("cluster") or {}
     kinds, gpus = sorted(trace.allocations["kind"].unique()), own.get("nodes", 0) * own.get("gpus_per_node", 0)
     if kinds != [cluster.kind] or gpus not in (0, cluster.gpus):
-        had = f"{gpus or 'an unknown number of'} GPUs of kind {' and '.join(kinds)}"
+        had = f"{counted(gpus, 'GPU') if gpus else 'an unknown number of GPUs'} of kind {' and '.join(kinds)}"
         yield "Not the run's own", f"the GPUs on which other schedules are modelled: the run had {had}."
     if found.calibrated.steps:
         yield (

@@ -12,7 +12,7 @@ from rlhfless.errors import MissingExtra
 from rlhfless.report_page import page_path
 from rlhfless.report_study import Assumptions
 from rlhfless.simulate import Setting
-from rlhfless.trace import TraceError
+from rlhfless.trace import Limits, TraceError
 from rlhfless.trace.storage import absolute, write_text
 
 CELLS = (
@@ -23,9 +23,10 @@ CELLS = (
      "from rlhfless.report_run import at_prices, configured, in_short\n"
      "from rlhfless.report_simulated import ladder_figure, predicted_front, weights_figure\n"
      "from rlhfless.report_study import Assumptions, study_log\n"
-     "from rlhfless.simulate import Setting\nfrom rlhfless.trace import ImportOptions, open_log\n"
+     "from rlhfless.simulate import Setting\nfrom rlhfless.trace import ImportOptions, Limits, open_log\n"
      "from rlhfless.trace.cross_check import checks_frame\nfrom solver import Cluster, Objective\n\n"
-     "log = open_log(LOG, ImportOptions(TOKENIZER, COLUMNS, RESPONSE_LIMIT), FORMAT).of_run(RUN)\n"
+     "options = ImportOptions(TOKENIZER, COLUMNS, RESPONSE_LIMIT, limits=Limits(**LIMITS))\n"
+     "log = open_log(LOG, options, FORMAT).of_run(RUN)\n"
      "print(log.summary or log.trace.source)"),
     ("code", "latency = load_profile(PROFILE)\ncluster = Cluster(NODES, GPUS_PER_NODE, GPUS_PER_ACTOR, latency.kind, "
      "USD_PER_GPU_HOUR)\nsetting = Setting(cluster, latency, Objective(TIME_WEIGHT), response_limit=RESPONSE_LIMIT)\n"
@@ -69,6 +70,7 @@ def write_report_notebook(
     tokenizer: str | None = None,
     columns: dict[str, str] | None = None,
     run: str | None = None,
+    limits: Limits | None = None,
     max_steps: int = 8,
 ) -> Path:
     """Write a notebook that makes the report of a logged run; it is not executed.
@@ -76,7 +78,7 @@ def write_report_notebook(
     Args:
         source: path of the log. out: the .ipynb file; replaced in one go. profile: name or file of the latency profile.
         setting, assumptions, framework, tokenizer, columns, max_steps: as for the page.
-        run: the one to look at, where the log holds several.
+        run: the one to look at, where the log holds several. limits: the most that is read; the usual when None.
 
     Raises:
         MissingExtra: nbformat is not installed.
@@ -95,7 +97,7 @@ def write_report_notebook(
         "TIME_WEIGHT": setting.objective.time_weight, "STEPS": max_steps, "DISPATCH": assumptions.dispatch,
         "LEARNER_GPUS": assumptions.learner_gpus, "PREPARE_S": assumptions.prepare_s,
         "LEARN_S": assumptions.learn_s, "CALIBRATE": assumptions.calibrate, "PRICES": dict(assumptions.prices),
-        "NOT_STATED": assumptions.not_stated,
+        "NOT_STATED": assumptions.not_stated, "LIMITS": vars(limits or Limits()),
     }  # fmt: skip
     cells = []
     for i, (kind, text) in enumerate(CELLS):

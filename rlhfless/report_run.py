@@ -26,12 +26,19 @@ def in_short(found: Findings) -> Iterator[str]:
         yield contradiction
     setup, cluster, lines = found.setup, found.setting.cluster, found.account.lines
     idle = lines[lines["idle"]].sort_values("gpu_s", ascending=False)
+    low, high = (f"{share:.0%}" for share in found.idle_shares)
     causes = "; ".join(f"{row.use} {row.share:.0%}" for row in idle.head(3).itertuples() if row.share >= 0.005)
     yield (
-        f"With {cluster.gpus} {_kind(cluster.kind)} in {counted(cluster.max_actors, 'actor')} of "
-        f"{cluster.gpus_per_actor}, in {found.account.idle_share:.0%} of the GPU-seconds nobody works"
+        f"With {counted(cluster.gpus, _kind(cluster.kind))} in {counted(cluster.max_actors, 'actor')} of "
+        f"{cluster.gpus_per_actor}, in {low if low == high else f'{low} to {high}'} of the GPU-seconds nobody works"
         + (f": {causes}." if causes else ".")
     )
+    if not setup.order_known:
+        yield (
+            f"The log does not say in which order prompts were dealt. In its own order {found.account.idle_share:.1%} of the "
+            f"GPU-seconds are idle, in random orders "
+            f"{sum(one.idle_share for one in found.shuffled) / len(found.shuffled):.1%} in the mean."
+        )
     yield from savings_in_short(found)
     if found.rest.basis == "unknown":
         yield (
@@ -52,7 +59,11 @@ def in_short(found: Findings) -> Iterator[str]:
 
 
 def _kind(kind: str) -> str:
-    return "emulated GPUs" if kind == "cpu" else f"{kind.upper()} GPUs"
+    return "emulated GPU" if kind == "cpu" else f"{kind.upper()} GPU"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def run_sections(page: Page, found: Findings, prices: Mapping[str, float]) -> None:
@@ -149,12 +160,12 @@ def _what_if(page: Page, found: Findings, prices: Mapping[str, float]) -> None:
     ]
     if money:
         page.table(
-            f"The same steps as they were, at other prices of {_kind(kind)}",
+            f"The same steps as they were, at other prices of {_kind(kind)}s",
             ("price", "per GPU-hour", "cost", "from"),
             money,
         )
         if not any("spot" in name for name, *_ in money):
-            page.text(f"The shipped table has no spot price of {_kind(kind)}: state yours with --price spot=USD.")
+            page.text(f"The shipped table has no spot price of {_kind(kind)}s: state yours with --price spot=USD.")
         page.text("GPUs at spot prices can be taken away while they work; what is lost then is not in these costs.")
 
 
@@ -203,11 +214,12 @@ def _advice(page: Page, found: Findings) -> None:
     compared = ", ".join(str(size.gpus_per_actor) for size in advice.sizes)
     one = len(advice.sizes) == 1
     page.text(
-        (f"Only actors of {compared} {'GPU' if compared == '1' else 'GPUs'} have a profile. " if one else
+        (f"Only actors of {counted(advice.sizes[0].gpus_per_actor, 'GPU')} have a profile. " if one else
          f"Actors of {compared} GPUs were compared, each by its profile. ")
-        + f"On reserved GPUs, {counted(advice.reserved.replicas, 'replica')} of {advice.reserved.gpus_per_actor} are the "
-        + f"fastest. Where GPUs can be given back, {counted(advice.elastic.right_sized, 'replica')} of "
-        + f"{advice.elastic.gpus_per_actor} are best at time weight {advice.time_weight:g}."
+        + f"On reserved GPUs, {counted(advice.reserved.replicas, 'replica')} of {advice.reserved.gpus_per_actor} "
+        + f"{_are(advice.reserved.replicas)} the fastest. Where GPUs can be given back, "
+        + f"{counted(advice.elastic.right_sized, 'replica')} of "
+        + f"{advice.elastic.gpus_per_actor} {_are(advice.elastic.right_sized)} best at time weight {advice.time_weight:g}."
     )  # fmt: skip
     for what, replicas, size, lines in configured(found):
         if lines:
@@ -228,8 +240,8 @@ def _advice(page: Page, found: Findings) -> None:
         "Splits of responses beforehand (random, spread, solver) need a dispatcher only; fold, solver+replan, rlhfuse and "
         "rlhfless move running responses, which an engine has to be able to do."
     )
-    if found.setup.framework == "verl":
-        page.text(
-            "A router for verl that deals prompts by a plan: rlhfless export LOG --verl-router FOLDER --tokenizer MODEL "
-            f"--gpus {cluster.gpus} --profile {found.setting.latency.name}"
-        )
+    if found.router is not None:
+        page.text(f"A router can make verl plan every batch by the lengths that this log lets expect. {found.router}")
+        if found.router.is_recommended:
+            options = f"--gpus {cluster.gpus} --profile {found.setting.latency.name}"
+            page.code("a router for verl", (f"rlhfless export LOG --verl-router FOLDER --tokenizer MODEL {options}",))

@@ -100,7 +100,13 @@ class Schedules:
 
 
 def simulate_schedules(
-    trace: Trace, setting: Setting, max_steps: int, max_responses: int = MAX_RESPONSES, *, dispatch: str = "static"
+    trace: Trace,
+    setting: Setting,
+    max_steps: int,
+    max_responses: int = MAX_RESPONSES,
+    *,
+    dispatch: str = "static",
+    further: Sequence[SchedulingPolicy] = (),
 ) -> Schedules:
     """Simulate the ladder and the published policies on some steps, evenly chosen.
 
@@ -108,6 +114,7 @@ def simulate_schedules(
         trace: of one run. setting: where and how fast.
         max_steps, max_responses: at most so many steps, with about so many responses in all; the last step always.
         dispatch: how the run dealt its responses; see ``ladder``.
+        further: policies that are simulated too.
     """
     rollouts = trace.rollouts
     all_steps = sorted(int(step) for step in rollouts["step"].unique())
@@ -115,6 +122,6 @@ def simulate_schedules(
     rungs = ladder(dispatch)
     others = ("static", "least-loaded", "rlhfuse", "rlhfless", "solver", "oracle")
     names = tuple(rung.name for rung in rungs)
-    policies: list[str | SchedulingPolicy] = [*rungs, *(name for name in others if name not in names)]
+    policies: list[str | SchedulingPolicy] = [*rungs, *(name for name in others if name not in names), *further]
     result = simulate(rollouts, setting, policies, steps=steps)
     return Schedules(result, len(all_steps), setting.rest, names)

@@ -107,7 +107,8 @@ def _basis_of_simulation(schedules: Schedules, setting: Setting, calibrated: Cal
     yield "From the log", "response lengths."
     yield (
         "Modelled",
-        f"all times, on simulated engines by latency profile {latency.name} ({origin}), on {cluster.gpus} {cluster.kind} GPUs "
+        f"all times, on simulated engines by latency profile {latency.name} ({origin}), on "
+        f"{counted(cluster.gpus, f'{cluster.kind} GPU')} "
         f"in {counted(cluster.nodes, 'node')}, {cluster.gpus_per_actor} per actor, at "
         f"{number(cluster.usd_per_gpu_hour, 'USD')} per GPU-hour; time weight {setting.objective.time_weight:g}.",
     )

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.accounting import (
+    SHUFFLED,
     Account,
     Advice,
     Calibration,
@@ -35,6 +36,7 @@ from rlhfless.accounting import (
     variants,
     what_if,
 )  # fmt: skip
+from rlhfless.accounting.verl_router import RouterEffect, router_effect
 from rlhfless.latency import scaled
 from rlhfless.plots.style import counted
 from rlhfless.report_schedules import Schedules, evenly, simulate_schedules
@@ -120,7 +122,9 @@ class Findings(Saved):
 
     Attributes:
         setup: how it dealt responses and held GPUs. rest: its steps outside generation.
-        account: where its GPU-seconds went.
+        account: where its GPU-seconds went. shuffled: the same with prompts dealt in random orders, for a log whose order of
+            dispatch is not known; empty else.
+        router: what a router that plans every batch would have saved; None where the framework is not verl.
         planned: a plan of every step (``accounting.plan_every_step``).
         advice: actor sizes. what_if: one changed thing per row.
         calibrated: how the profile was scaled. checks: what the log measured, beside what is counted or simulated.
@@ -134,6 +138,14 @@ class Findings(Saved):
     what_if: pd.DataFrame
     calibrated: Calibration
     checks: tuple[CrossCheck, ...]
+    shuffled: tuple[Account, ...] = ()
+    router: RouterEffect | None = None
+
+    @property
+    def idle_shares(self) -> tuple[float, float]:
+        """The low and the high share of the GPU-seconds in which nobody works; equal where the order of dispatch is known."""
+        shares = [one.idle_share for one in (self.account, *self.shuffled)]
+        return min(shares), max(shares)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +187,9 @@ def study_log(log: OpenedLog, setting: Setting, stated: Assumptions, max_steps: 
         PlanningError: the responses fit on no actor.
         InputError: an assumption makes no sense.
     """
-    setup = run_setup(log.framework, dispatch=stated.dispatch, learner_gpus=stated.learner_gpus)
+    setup = run_setup(
+        log.framework, dispatch=stated.dispatch, learner_gpus=stated.learner_gpus, order_known=log.dispatch_order_known
+    )
     times = with_step_times(log.scalars, log.trace)
     log = replace(log, scalars=times.scalars)
     not_used = _not_used(log.trace, times, setting)
@@ -191,25 +205,32 @@ def study_log(log: OpenedLog, setting: Setting, stated: Assumptions, max_steps: 
         )
     )
     setting = replace(setting, latency=scaled(setting.latency, calibrated.factor))
-    schedules = simulate_schedules(log.trace, setting, max_steps, dispatch=setup.dispatch)
+    schedules = simulate_schedules(log.trace, setting, max_steps, dispatch=setup.dispatch, further=setup.shuffled)
     some = _last(schedules.logged)
     steps = [one.step for one in schedules.shown]
     rollouts = log.trace.rollouts
     each = max(1, len(rollouts) // len(log.trace.steps))
     theirs = generation_s(schedules.simulation, setup.candidates)
     fastest = simulate_steps(schedules.shown, replace(setting, objective=Objective(1.0)), RESERVED)
+    traces = schedules.simulation.traces
     findings = Findings(
         savings(fastest, theirs, setup, setting.cluster, RESERVED, rest),
         savings(schedules.simulation, theirs, setup, setting.cluster, GIVEN_BACK, rest, steps=steps),
         setting,
         setup,
         rest,
-        account(schedules.simulation.traces[setup.dispatch], setup, setting.cluster, rest),
+        account(traces[setup.dispatch], setup, setting.cluster, rest),
         plan_every_step(rollouts, setting, evenly(log.trace.steps, max(1, PLANNED_RESPONSES // each))),
         advise(some, setting, setup, factor=calibrated.factor),
         what_if(some, list(variants(setting, setup.dispatch, factor=calibrated.factor))),
         calibrated,
         checks,
+        tuple(
+            account(traces[policy.name], setup, setting.cluster, rest)
+            for policy in SHUFFLED[setup.dispatch]
+            if not setup.order_known
+        ),
+        router_effect(rollouts, setting) if setup.framework == "verl" else None,
     )
     return Study(setting, calibrated, schedules, findings)
 

@@ -19,6 +19,7 @@ from solver.latency import LatencyModel
 from solver.objective import StepRest
 from solver.offers import Latencies, offers_of
 from solver.plan import ActorPlan, Plan
+from solver.words import counted
 from solver.workload import Workload
 
 
@@ -33,10 +34,11 @@ def check_fits(workload: Workload, cluster: Cluster | MixedCluster, latency: Lat
     roomiest = max((offer.latency for offer in offers_of(cluster, latency)), key=lambda model: model.kv_capacity_tokens)
     if most[worst] > roomiest.kv_capacity_tokens:
         prompt = int(workload.prompt_tokens[workload.prompt_of[worst]])
+        room = roomiest.kv_capacity_tokens - prompt
+        shorter = f"responses of at most {room:,} tokens" if room > 0 else "shorter prompts"
         raise PlanningError(
             f"response {worst} can reach {most[worst]} KV tokens (prompt {prompt} + limit {workload.response_limit}), but an "
-            f"actor of {roomiest.name!r} holds {roomiest.kv_capacity_tokens}; lower the response limit by "
-            f"{most[worst] - roomiest.kv_capacity_tokens} tokens or use larger actors"
+            f"actor of {roomiest.name!r} holds {roomiest.kv_capacity_tokens}; {shorter}, or larger actors, are needed"
         )
 
 
@@ -59,8 +61,8 @@ def assemble(
     """
     if len(groups) > cluster.max_actors:
         raise PlanningError(
-            f"{len(groups)} actors of {cluster.gpus_per_actor} GPUs are wanted, but {cluster.nodes} nodes of "
-            f"{cluster.gpus_per_node} GPUs hold {cluster.max_actors}"
+            f"{counted(len(groups), 'actor')} of {counted(cluster.gpus_per_actor, 'GPU')} are wanted, but "
+            f"{counted(cluster.nodes, 'node')} of {counted(cluster.gpus_per_node, 'GPU')} can hold {cluster.max_actors}"
         )
     slots = admission_of(latency, max_batch).max_batch
     actors = []

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from solver.errors import PlanningError, as_given, is_number, is_whole
+from solver.words import counted
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,8 @@ class Cluster:
             object.__setattr__(self, name, value)
         if self.gpus_per_actor > pool.gpus_per_node:
             raise PlanningError(
-                f"an actor wants {self.gpus_per_actor} GPUs but a node has only {self.gpus_per_node}: its GPUs must lie in "
-                f"one node, so gpus_per_actor may be at most {self.gpus_per_node}"
+                f"an actor wants {counted(self.gpus_per_actor, 'GPU')} but a node has only {self.gpus_per_node}: its GPUs must "
+                f"lie in one node, so gpus_per_actor may be at most {self.gpus_per_node}"
             )
 
     @property

@@ -29,6 +29,7 @@ from solver.one_kind.rounding import at_least, next_fit
 from solver.one_kind.sorted_work import SortedWork
 from solver.plan import Plan, check_release
 from solver.tables import rows_table
+from solver.words import counted
 from solver.workload import FloatArray, IntArray, Workload
 
 if TYPE_CHECKING:
@@ -89,7 +90,9 @@ class Front:
         ends = [self.plans[0], self.plans[-1]]
         return (
             f"Front({len(self.plans)} plans, "
-            + " to ".join(f"{p.makespan_s:.2f} s / {self.cost_of(p):.4g} {unit} with {len(p.actors)} actors" for p in ends)
+            + " to ".join(
+                f"{p.makespan_s:.2f} s / {self.cost_of(p):.4g} {unit} with {counted(len(p.actors), 'actor')}" for p in ends
+            )
             + f", within {self.epsilon:.1%} of every possible plan)"
         )
 

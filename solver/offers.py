@@ -13,6 +13,7 @@ import numpy as np
 from solver.cluster import Cluster, MixedCluster
 from solver.errors import PlanningError, as_given, is_whole
 from solver.latency import LatencyModel
+from solver.words import counted
 from solver.workload import Workload
 
 Latencies = LatencyModel | Mapping[tuple[str, int], LatencyModel]
@@ -67,8 +68,8 @@ def offers_of(cluster: Cluster | MixedCluster, latency: Latencies) -> tuple[Offe
         model = latency_of(latency, cluster.kind, cluster.gpus_per_actor)
         if cluster.gpus_per_actor != model.gpus_per_actor:
             raise PlanningError(
-                f"the cluster gives {cluster.gpus_per_actor} GPUs to an actor, but latency profile {model.name!r} is for "
-                f"{model.gpus_per_actor}; use gpus_per_actor={model.gpus_per_actor} or a profile of that size"
+                f"the cluster gives {counted(cluster.gpus_per_actor, 'GPU')} to an actor, but latency profile {model.name!r} "
+                f"is for {model.gpus_per_actor}; use gpus_per_actor={model.gpus_per_actor} or a profile of that size"
             )
         offered = [(cluster.kind, model)]
     elif isinstance(latency, LatencyModel):
@@ -77,7 +78,8 @@ def offers_of(cluster: Cluster | MixedCluster, latency: Latencies) -> tuple[Offe
         for (kind, gpus), model in latency.items():
             if gpus != model.gpus_per_actor:
                 raise PlanningError(
-                    f"latency model {model.name!r} is for {model.gpus_per_actor} GPUs, but is given for {gpus} x {kind}"
+                    f"latency model {model.name!r} is for {counted(model.gpus_per_actor, 'GPU')}, but is given for "
+                    f"{gpus} x {kind}"
                 )
         offered = [(kind, model) for (kind, _), model in sorted(latency.items(), key=lambda item: item[0])]
     offers = [

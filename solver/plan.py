@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from solver.errors import PlanningError
 from solver.rules import RuntimeRule
 from solver.tables import rows_table
+from solver.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -203,13 +204,15 @@ class Plan:
         """What the plan is and promises, without its actors."""
         gpus = sum(len(a.gpu_ids) for a in self.actors)
         lines = [
-            f"Plan by {self.policy!r}: {len(self.actors)} actors on {gpus} GPUs, "
-            f"{sum(len(a.responses) for a in self.actors)} responses",
+            f"Plan by {self.policy!r}: {counted(len(self.actors), 'actor')} on {counted(gpus, 'GPU')}, "
+            f"{counted(sum(len(a.responses) for a in self.actors), 'response')}",
             f"  makespan {self.makespan_s:.2f} s, {self.gpu_seconds:.1f} GPU-seconds, {self.cost_usd:.4f} USD (predicted)",
         ]
         if self.reference is not None:
             ref = self.reference
-            lines.append(f"  right-sized random split: {ref.actors} actors, {ref.time_s:.2f} s, {ref.gpu_s:.1f} GPU-seconds")
+            lines.append(
+                f"  right-sized random split: {counted(ref.actors, 'actor')}, {ref.time_s:.2f} s, {ref.gpu_s:.1f} GPU-seconds"
+            )
         if self.gap is not None:
             solvers = ", ".join(dict.fromkeys(line.solver for line in self.history))
             proof = f"value {self.value:.5f}, bound {self.lower_bound:.5f}, gap {self.gap:.2%} of the planning model"

@@ -6,13 +6,14 @@ from rlhfless.accounting.executed import calibrated_by_spans, executed_steps, sa
 from rlhfless.accounting.log_checks import generation_checks, log_checks
 from rlhfless.accounting.measured import Calibration, calibration, logged_rest, stated_rest
 from rlhfless.accounting.per_step import last_visits, plan_every_step
-from rlhfless.accounting.run_setup import DISPATCHES, HABITS, RunSetup, run_setup
+from rlhfless.accounting.run_setup import DISPATCHES, HABITS, SHUFFLED, RunSetup, run_setup
 from rlhfless.accounting.savings import generation_s, savings
 from rlhfless.accounting.what_if import Variant, prices_of, variants, what_if
 
 __all__ = [
     "DISPATCHES",
     "HABITS",
+    "SHUFFLED",
     "Account",
     "Advice",
     "Calibration",

@@ -17,6 +17,7 @@ from rlhfless.accounting.what_if import profiles_of_the_same_model
 from rlhfless.latency import load_profile, scaled
 from rlhfless.simulate import LoggedStep, Setting, simulate_steps
 from solver.errors import PlanningError
+from solver.words import counted
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ def _verl(replicas: int, size: int, per_node: int) -> tuple[str, ...]:
     nodes, each = _nodes(replicas * size, size, per_node)
     return (
         f"actor_rollout_ref.rollout.tensor_model_parallel_size={size}",
-        f"trainer.n_gpus_per_node={each} trainer.nnodes={nodes}  # verl starts one replica per {size} GPUs: {replicas}",
+        f"trainer.n_gpus_per_node={each} trainer.nnodes={nodes}"
+        f"  # verl starts one replica per {counted(size, 'GPU')}: {replicas}",
     )
 
 

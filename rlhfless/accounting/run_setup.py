@@ -10,9 +10,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rlhfless.errors import InputError
+from rlhfless.scheduling import SchedulingPolicy
+from rlhfless.scheduling.fixed import LeastLoaded, Static
 
 DISPATCHES = ("static", "least-loaded")
 """Scheduling policies that no framework needs predictions for: equal chunks of the given order, and fewest in flight."""
+
+ORDERS = 6  # random orders of prompts that stand in for one that is not known
+SHUFFLED: dict[str, tuple[SchedulingPolicy, ...]] = {
+    "static": tuple(Static(name=f"static, order {i}", shuffled=i) for i in range(ORDERS)),
+    "least-loaded": tuple(LeastLoaded(name=f"least-loaded, order {i}", shuffled=i) for i in range(ORDERS)),
+}
+"""The same of prompts in random orders, by dispatch: for a log whose rows are not in the order of dispatch."""
+
+ORDER_UNKNOWN = (
+    "verl wrote this log after it had balanced lengths between its ranks, so the order in which prompts were dealt is not "
+    "known; figures range over the log's order and random ones"
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +70,8 @@ class RunSetup:
         colocated: actors and learner take turns on the same GPUs. learner_gpus: of the learner alone, as far as is known.
         synchronous: whether learning waited for a step's last response.
         assumed: what nobody stated, one sentence each.
+        order_known: whether the log's rows are in the order of dispatch, or in one that does not depend on lengths. Where they
+            are not, ``candidates`` has every dispatch in random orders too, under their names in ``SHUFFLED``.
     """
 
     framework: str
@@ -65,6 +81,12 @@ class RunSetup:
     learner_gpus: int
     synchronous: bool
     assumed: tuple[str, ...]
+    order_known: bool = True
+
+    @property
+    def shuffled(self) -> tuple[SchedulingPolicy, ...]:
+        """The candidates that deal in random orders; none where the order is known."""
+        return tuple(policy for own in SHUFFLED.values() for policy in own if policy.name in self.candidates)
 
     @property
     def counted_learner_gpus(self) -> int:
@@ -72,12 +94,15 @@ class RunSetup:
         return self.learner_gpus if self.synchronous else 0
 
 
-def run_setup(framework: str, *, dispatch: str | None = None, learner_gpus: int | None = None) -> RunSetup:
+def run_setup(
+    framework: str, *, dispatch: str | None = None, learner_gpus: int | None = None, order_known: bool = True
+) -> RunSetup:
     """The set-up of a run as the user states it, the rest assumed by the framework's habits.
 
     Args:
         framework: name of the import format, or any other text where it is unknown.
         dispatch: one of ``DISPATCHES``. learner_gpus: of the learner alone; 0: it shares the actors'.
+        order_known: see ``RunSetup``.
 
     Raises:
         InputError: the dispatch is unknown, or the number of GPUs is negative.
@@ -89,9 +114,12 @@ def run_setup(framework: str, *, dispatch: str | None = None, learner_gpus: int 
     habit = HABITS.get(framework, UNKNOWN)
     own = habit.dispatch if dispatch is None else dispatch
     others = () if dispatch is not None else tuple(other for other in DISPATCHES if other != own)
+    candidates = (own, *others)
+    if not order_known:
+        candidates += tuple(policy.name for one in candidates for policy in SHUFFLED[one])
     colocated = habit.colocated if learner_gpus is None else learner_gpus == 0
-    assumed = tuple(_assumed(habit, dispatch, learner_gpus))
-    return RunSetup(framework, own, (own, *others), colocated, learner_gpus or 0, habit.synchronous, assumed)
+    assumed = (*_assumed(habit, dispatch, learner_gpus), *(() if order_known else (ORDER_UNKNOWN,)))
+    return RunSetup(framework, own, candidates, colocated, learner_gpus or 0, habit.synchronous, assumed, order_known)
 
 
 def _assumed(habit: Habit, dispatch: str | None, learner_gpus: int | None) -> Iterator[str]:

@@ -95,7 +95,7 @@ def compared(
     shortest_s = np.array([bounds[step].shortest_s() for step in steps])
 
     def against(ours: np.ndarray, theirs: Sequence[np.ndarray]) -> tuple[float, float, float]:
-        ranges = [_range(ours, own) for own in theirs]
+        ranges = [saved_range(ours, own) for own in theirs]
         return min(low for low, _, _ in ranges), ranges[0][1], max(high for _, _, high in ranges)
 
     rows = []
@@ -124,7 +124,7 @@ def generation_s(simulation: Simulation, policies: Sequence[str]) -> dict[str, d
     }
 
 
-def _range(ours: np.ndarray, base: np.ndarray) -> tuple[float, float, float]:
+def saved_range(ours: np.ndarray, base: np.ndarray) -> tuple[float, float, float]:
     """Low, mean and high of the share of ``base`` that ``ours`` saves, both (steps,): sums, resampled over steps."""
     mean = 1.0 - float(ours.sum() / base.sum())
     if len(base) < 2:

@@ -1,98 +1,266 @@
-"""A router for verl that deals prompts as a plan says: three files beside a run's configuration.
+"""A router for verl that plans every batch which it is given, and what that would have saved: simulated before it is offered.
 
-Knows verl's interface for routers of one's own (``actor_rollout_ref.rollout.router_config_path``; tried with the router of
-verl 0.9.1) and plans; nothing of how plans are found. verl's log has a prompt's text, not its tokens, so prompts are recognised
-by the hash of their decoded text, in the log as in the running system.
+Knows verl's interface for routers of one's own (``actor_rollout_ref.rollout.router_config_path``; checked with the router of
+verl 0.9.1) and the planning model's times; nothing of pages. verl's log has a prompt's text, not its tokens, so prompts are
+recognised by the hash of their decoded text, in the log as in the running system.
+
+verl shuffles its data every epoch, so no batch of the log comes again. The router waits a moment until the requests of the
+batch are there and deals them by the lengths that the log lets expect (``deal``). A prompt that the log does not hold goes
+where verl itself would send it: to the replica with the fewest requests in flight.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from rlhfless.scheduling import make_policy
-from rlhfless.simulate import Setting, logged_steps
+from rlhfless.accounting.savings import saved_range
+from rlhfless.simulate import Setting
 from rlhfless.trace import TraceError
 from rlhfless.trace.storage import absolute, write_text
-from solver.objective import Objective
+from solver.assemble import assemble
+from solver.words import counted
+from solver.workload import Workload
 
-MODULE, PLACEMENT, ROUTER = "planned_router.py", "placement.json", "router.yaml"
+MODULE, EXPECTED, ROUTER = "planned_router.py", "expected_tokens.json", "router.yaml"
+HELD_OUT_EPOCHS = 2  # the last ones, each expected from the epochs before it
+SHUFFLES = 3  # of every held-out epoch into batches
+MOST_RESPONSES = 30_000  # that are simulated
+QUIET_S = 0.05  # a batch is complete when no request came for so long; it is part of the simulated time
 
-ROUTER_CODE = '''"""verl router: a prompt's responses go to the replicas that a plan names, others to the least loaded.
+ROUTER_CODE = '''"""verl router: plans every batch by the response lengths that a log lets expect.
 
 Written by rlhfless. Use: PYTHONPATH=<this folder> ... actor_rollout_ref.rollout.router_config_path=<this folder>/router.yaml
 """
-import hashlib, itertools, json
+import asyncio, hashlib, json
 from transformers import AutoTokenizer
 from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
+QUIET_S = {quiet_s}  # a batch is complete when no request came for so long ...
+LONGEST_S = 1.0  # ... or its first request has waited for so long
+
+
+{deal}
 
 class PlannedRouter(GlobalRequestLoadBalancer):
     def __init__(self, servers, router_kwargs):
         super().__init__(servers)
         self._tokenizer = AutoTokenizer.from_pretrained(router_kwargs["tokenizer"])
-        with open(router_kwargs["placement"]) as file:
-            self._replicas = {name: itertools.cycle(own) for name, own in json.load(file)["replicas"].items()}
+        with open(router_kwargs["expected_tokens"]) as file:
+            self._expected = json.load(file)
+        self._times = [router_kwargs[name] for name in ("pass_s", "token_s", "context_token_s")]
+        self._usual = sum(self._expected.values()) / max(1, len(self._expected))
+        self._at_work = {{}}  # request: replica, tokens of its prompt, tokens that are expected
+        self._waiting, self._dealing, self._last = [], None, 0.0
 
     def require_acquire_fields(self):
         return ["prompt_ids"]
 
-    def acquire_server(self, request_id, prompt_ids=()):
-        text = self._tokenizer.decode(list(prompt_ids), skip_special_tokens=True)
+    def require_release_fields(self):
+        return ["request_id"]
+
+    async def acquire_server(self, request_id, prompt_ids=()):
+        prompt_ids = list(prompt_ids or ())
+        text = self._tokenizer.decode(prompt_ids, skip_special_tokens=True)
         name = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
-        if request_id not in self._request_id_to_server and name in self._replicas and self._servers:
-            names = list(self._servers)
-            self._request_id_to_server[request_id] = names[next(self._replicas[name]) % len(names)]
-        return super().acquire_server(request_id)
+        tokens = self._expected.get(name)
+        if tokens is not None and request_id not in self._request_id_to_server:
+            dealt = asyncio.get_running_loop().create_future()
+            self._waiting.append((request_id, len(prompt_ids), tokens, dealt))
+            self._last = asyncio.get_running_loop().time()
+            if self._dealing is None:
+                self._dealing = asyncio.ensure_future(self._deal_when_quiet())
+            await dealt
+        server, handle = super().acquire_server(request_id)
+        self._at_work[request_id] = server, len(prompt_ids), self._usual if tokens is None else tokens
+        return server, handle
+
+    def release_server(self, server_id, request_id=None):
+        self._at_work.pop(request_id, None)
+        super().release_server(server_id)
+
+    async def _deal_when_quiet(self):
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        while (left := min(self._last + QUIET_S, began + LONGEST_S) - clock()) > 0:
+            await asyncio.sleep(left)
+        batch, self._waiting, self._dealing = self._waiting, [], None
+        servers = list(self._servers)
+        if servers:
+            busy = [[one[1:] for one in self._at_work.values() if one[0] == server] for server in servers]
+            chosen = deal([one[1:3] for one in batch], busy, self._times)
+            for (request_id, _, _, _), replica in zip(batch, chosen):
+                self._request_id_to_server[request_id] = servers[replica]
+                self._at_work[request_id] = (servers[replica], *next(one[1:3] for one in batch if one[0] == request_id))
+        for *_, dealt in batch:
+            if not dealt.done():
+                dealt.set_result(None)
 '''
 
 
-def placement(rollouts: pd.DataFrame, setting: Setting, steps: Iterable[int] | None = None) -> dict[str, list[int]]:
-    """Replica of every response to every prompt, by the hash of the prompt's text.
-
-    Every step of the last epoch is planned once more from all that the log knows by then, for the least time, as verl holds all
-    replicas in any case: by a random split or the solver's groups, whichever the policy ``solver`` takes. A prompt that comes
-    in several steps has the last one's.
+def deal(
+    requests: list[tuple[int, float]], busy: list[list[tuple[int, float]]], times: tuple[float, float, float]
+) -> list[int]:
+    """The replica of every request: the longest first, each to the replica that would be done earliest with it.
 
     Args:
-        rollouts: of one run; prompts are named by the hash of their text, in ``prompt_text_id`` or else ``prompt_id``.
-        steps: planned; None: those of the last epoch.
+        requests: pairs of prompt tokens and expected response tokens.
+        busy: of every replica the same pairs of what it decodes already.
+        times: seconds of a pass, of each response in a pass, and of each token of its context.
+    """
+    pass_s, token_s, context_s = times
+
+    def work_s(prompt: int, tokens: float) -> float:
+        return tokens * (token_s + context_s * (prompt + tokens / 2))
+
+    longest = [max([tokens for _, tokens in own], default=0) for own in busy]
+    work = [sum(work_s(*one) for one in own) for own in busy]
+    chosen = [0] * len(requests)
+    for at in sorted(range(len(requests)), key=lambda at: -requests[at][1]):
+        prompt, tokens = requests[at]
+        done = [pass_s * max(most, tokens) + own for most, own in zip(longest, work)]  # noqa: B905 (the same length)
+        best = min(range(len(busy)), key=done.__getitem__)
+        longest[best], work[best] = max(longest[best], tokens), work[best] + work_s(prompt, tokens)
+        chosen[at] = best
+    return chosen
+
+
+@dataclass(frozen=True)
+class RouterEffect:
+    """What the router would have saved of the time of generation, against verl's own router.
+
+    Attributes:
+        low, mean, high: shares; negative where the router loses. The range is that of resampled batches.
+        batches, epochs: that were simulated, each epoch expected from those before it. 0: the log has one epoch only.
+    """
+
+    low: float = 0.0
+    mean: float = 0.0
+    high: float = 0.0
+    batches: int = 0
+    epochs: int = 0
+
+    @property
+    def is_recommended(self) -> bool:
+        """Whether all of the range is a gain."""
+        return self.batches > 0 and self.low > 0
+
+    def __str__(self) -> str:
+        if not self.batches:
+            return "The router cannot be tested on this log, because no prompt comes in a second epoch; it is not recommended."
+        verdict = "" if self.is_recommended else " That is no sure gain, so it is not recommended."
+        return (
+            f"Simulated on {counted(self.batches, 'shuffled batch').replace('batchs', 'batches')} of "
+            f"{counted(self.epochs, 'held-out epoch')}, generation takes {_change(self.mean)} than with verl's own router "
+            f"({_change(self.low)} to {_change(self.high)})." + verdict
+        )
+
+
+def _change(saved: float) -> str:
+    return f"{abs(saved):.1%} {'less' if saved >= 0 else 'more'} time"
+
+
+def text_names(rollouts: pd.DataFrame) -> pd.Series:
+    """(R,) the prompt of each response by its text, where the log has that name beside the prompt's own."""
+    column = "prompt_text_id" if "prompt_text_id" in rollouts.columns else "prompt_id"
+    return rollouts[column].astype(str)
+
+
+def expected_tokens(rollouts: pd.DataFrame) -> dict[str, float]:
+    """The length that a response to each prompt is expected to have: the mean of its last visit, by the prompt's name."""
+    visits = rollouts.groupby([text_names(rollouts).rename("name"), "step"], sort=True)["response_tokens"].mean()
+    return {str(name): float(tokens) for name, tokens in visits.groupby(level="name", sort=True).last().items()}
+
+
+def router_effect(rollouts: pd.DataFrame, setting: Setting) -> RouterEffect:
+    """What the router would have saved on epochs that it has not seen, whose prompts come in other batches than before.
+
+    Args:
+        rollouts: of one run. setting: the cluster, whose actors are verl's replicas, and their latencies.
 
     Raises:
-        TraceError: prompts are not named by their text.
+        PlanningError: a response fits on no actor.
     """
-    names = rollouts["prompt_text_id"] if "prompt_text_id" in rollouts.columns else rollouts["prompt_id"]
-    if not names.astype(str).str.fullmatch("[0-9a-f]{16}").all():
+    times: list[tuple[float, float]] = []
+    simulated = epochs = 0
+    for epoch in sorted(rollouts["epoch"].unique())[1:][-HELD_OUT_EPOCHS:]:
+        own, expected = rollouts[rollouts["epoch"] == epoch], expected_tokens(rollouts[rollouts["epoch"] < epoch])
+        epochs += 1
+        for rows in _batches(own, int(epoch)):
+            if times and simulated + len(rows) > MOST_RESPONSES * epochs / HELD_OUT_EPOCHS:
+                break
+            simulated += len(rows)
+            times.append(_both_s(rows, expected, setting, len(times)))
+    if not times:
+        return RouterEffect()
+    theirs_s, ours_s = np.array(times).T
+    return RouterEffect(*saved_range(ours_s, theirs_s), len(times), epochs)
+
+
+def _batches(rows: pd.DataFrame, seed: int) -> Iterator[pd.DataFrame]:
+    """The responses of an epoch in new batches: its prompts shuffled and cut into as many as it had steps."""
+    names = text_names(rows)
+    prompts, count = names.unique(), rows["step"].nunique()
+    for shuffle in range(SHUFFLES):
+        order = np.random.default_rng((seed, shuffle)).permutation(len(prompts))
+        for part in np.array_split(order, count):
+            yield rows[names.isin(set(prompts[part]))]
+
+
+def _both_s(rows: pd.DataFrame, expected: Mapping[str, float], setting: Setting, seed: int) -> tuple[float, float]:
+    """Seconds of generation of a batch by verl's own router and by the planned one, with the lengths that it had."""
+    names, replicas = text_names(rows), setting.cluster.max_actors
+    owner, _ = pd.factorize(names)
+    first = np.unique(owner, return_index=True)[1]
+    prompt_tokens = rows["prompt_tokens"].fillna(0).to_numpy(dtype=np.int64)
+    limit = setting.response_limit or max(1, int(rows["response_tokens"].max()))
+    work = Workload(prompt_tokens[first], owner, rows["response_tokens"].to_numpy(dtype=np.int64), response_limit=limit)
+    arrival = np.random.default_rng(seed).permutation(len(rows))
+    theirs = np.empty(len(rows), dtype=np.int64)
+    theirs[arrival] = np.arange(len(rows)) % replicas  # fewest in flight, before anything has ended
+    is_known = names.isin(expected.keys()).to_numpy()
+    ours = np.empty(len(rows), dtype=np.int64)
+    new = arrival[~is_known[arrival]]
+    ours[new] = np.arange(len(new)) % replicas
+    usual = float(np.mean(list(expected.values())))
+    busy = [[(int(prompt_tokens[i]), usual) for i in new[ours[new] == replica]] for replica in range(replicas)]
+    known = np.flatnonzero(is_known)
+    pairs = [(int(prompt_tokens[i]), expected[names.iloc[i]]) for i in known]
+    ours[known] = deal(pairs, busy, _times(setting))
+
+    def seconds(chosen: np.ndarray) -> float:
+        groups = [group for replica in range(replicas) if len(group := np.flatnonzero(chosen == replica))]
+        return assemble("router", groups, work, setting.cluster, setting.latency, admission=setting.admission).makespan_s
+
+    return seconds(theirs), seconds(ours) + (QUIET_S if len(known) else 0.0)
+
+
+def _times(setting: Setting) -> tuple[float, float, float]:
+    fit = setting.latency.affine
+    return fit.base_s, fit.per_response_s, fit.per_kv_token_s
+
+
+def write_router(folder: str | Path, rollouts: pd.DataFrame, setting: Setting, tokenizer: str) -> list[Path]:
+    """Write the router's code, the lengths that it expects and its configuration.
+
+    Args:
+        folder: new, or empty. rollouts: of one run; prompts are named by the hash of their text. setting: see
+            ``router_effect``. tokenizer: of the run's model, a local folder (its absolute path is written) or a hub name.
+
+    Raises:
+        TraceError: prompts are not named by their text, or the folder is not empty or cannot be written.
+    """
+    if not text_names(rollouts).str.fullmatch("[0-9a-f]{16}").all():
         raise TraceError(
             "the log's prompts are not named by the hash of their text, by which a running verl would know them; "
             "verl's own dumps (trainer.rollout_data_dir) are needed"
         )
-    chosen = _last_epoch(rollouts) if steps is None else list(steps)
-    policy, hasty = make_policy("solver"), replace(setting, objective=Objective(1.0))
-    found: dict[str, list[int]] = {}
-    for logged in logged_steps(rollouts, response_limit=setting.response_limit, steps=chosen):
-        actor = np.zeros(len(logged.rows), dtype=np.int64)
-        for i, one in enumerate(policy.plan(logged.given(hasty)).actors):
-            actor[np.asarray(one.responses, dtype=np.int64)] = i
-        of_rows = pd.DataFrame({"name": names.loc[logged.rows.index].astype(str).to_numpy(), "actor": actor})
-        found.update({str(name): own.tolist() for name, own in of_rows.groupby("name", sort=True)["actor"]})
-    return found
-
-
-def write_router(folder: str | Path, placed: dict[str, list[int]], tokenizer: str) -> list[Path]:
-    """Write the router's code, its placement and its configuration.
-
-    Args:
-        folder: new, or empty. tokenizer: of the run's model, a local folder (its absolute path is written) or a hub name.
-
-    Raises:
-        TraceError: the folder is not empty or cannot be written.
-    """
     folder = Path(folder).resolve()
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -100,22 +268,16 @@ def write_router(folder: str | Path, placed: dict[str, list[int]], tokenizer: st
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TraceError(f"{folder}: cannot be made ({error.strerror}); a writable folder is needed") from error
-    texts = {
-        MODULE: ROUTER_CODE,
-        PLACEMENT: json.dumps({"replicas": placed}, indent=0),
-        ROUTER: "".join(
-            f"{key}: {json.dumps(value)}\n"
-            for key, value in (
-                ("router_class", f"{Path(MODULE).stem}.PlannedRouter"), ("placement", str(folder / PLACEMENT)),
-                ("tokenizer", absolute(tokenizer)),
-            )
-        ),
+    pass_s, token_s, context_token_s = _times(setting)
+    configuration = {
+        "router_class": f"{Path(MODULE).stem}.PlannedRouter", "expected_tokens": str(folder / EXPECTED),
+        "tokenizer": absolute(tokenizer), "pass_s": pass_s, "token_s": token_s, "context_token_s": context_token_s,
     }  # fmt: skip
+    texts = {
+        MODULE: ROUTER_CODE.format(deal=inspect.getsource(deal), quiet_s=QUIET_S),
+        EXPECTED: json.dumps({name: round(tokens, 1) for name, tokens in expected_tokens(rollouts).items()}, indent=0),
+        ROUTER: "".join(f"{key}: {json.dumps(value)}\n" for key, value in configuration.items()),
+    }
     for name, text in texts.items():
         write_text(folder / name, text)
     return [folder / name for name in texts]
-
-
-def _last_epoch(rollouts: pd.DataFrame) -> list[int]:
-    steps = rollouts.groupby("step")["epoch"].max()
-    return sorted(int(step) for step in steps.index[steps == steps.max()])

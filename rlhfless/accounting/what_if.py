@@ -16,6 +16,7 @@ from rlhfless.scheduling import SchedulingPolicy, make_policy
 from rlhfless.simulate import LoggedStep, Setting, simulate_steps
 from solver.cluster import Cluster
 from solver.errors import PlanningError
+from solver.words import counted
 
 TAUS = (0.5, 0.7, 0.9)
 
@@ -52,7 +53,7 @@ def variants(
     for share in (2, 4):
         if (actors := cluster.max_actors // share) >= 1:
             fewer = make_policy("static", static_actors=actors)
-            yield Variant(f"{actors} of {cluster.max_actors} actors, equal chunks", setting, (fewer,), False)
+            yield Variant(f"{actors} of {counted(cluster.max_actors, 'actor')}, equal chunks", setting, (fewer,), False)
     yield Variant("lengths known beforehand, which nobody has", setting, ("oracle",), False)
     for times, words in ((0.5, "half the GPUs"), (2.0, "twice the GPUs")):
         nodes = cluster.nodes * times

@@ -20,7 +20,7 @@ from rlhfless.errors import InputError
 )  # fmt: skip
 @click.option(
     "--verl-router", type=click.Path(path_type=Path), metavar="FOLDER",
-    help="Write a router that makes verl deal prompts by a plan made from its log PATH; needs --tokenizer, --gpus, --profile.",
+    help="Write a router for verl that plans batches by the log PATH, and its effect; needs --tokenizer, --gpus, --profile.",
 )  # fmt: skip
 @log_options
 @hardware_options(required=False)
@@ -37,7 +37,7 @@ def export(
     if (perfetto is None) == (verl_router is None):
         raise InputError("say what to write: either --perfetto FILE or --verl-router FOLDER")
     if perfetto is not None:
-        if log != LogOptions() or any(value is not None for value in (*vars(hardware).values(), response_limit)):
+        if log.without_limits != LogOptions() or any(value is not None for value in (*vars(hardware).values(), response_limit)):
             raise InputError(
                 "--perfetto writes what the trace holds; how to read a log, --response-limit and options of GPUs are for "
                 "--verl-router"
@@ -45,7 +45,7 @@ def export(
         from rlhfless.trace import read_trace
         from rlhfless.trace.perfetto import write_perfetto
 
-        click.echo(f"wrote {write_perfetto(read_trace(path), perfetto)}")
+        click.echo(f"wrote {write_perfetto(read_trace(path, log.limits), perfetto)}")
         return
     assert verl_router is not None
     missing = [name for name, value in (("--gpus", hardware.gpus), ("--profile", hardware.profile)) if value is None]
@@ -54,15 +54,16 @@ def export(
     if missing:
         raise InputError(f"--verl-router needs {', '.join(missing)}: the cluster and its profile, and the run's tokenizer")
     assert log.tokenizer is not None
-    from rlhfless.accounting.verl_router import placement, write_router
+    from rlhfless.accounting.verl_router import router_effect, write_router
     from rlhfless.simulate import Setting
 
     cluster, latency = hardware.cluster()
     rollouts = log.open(path, response_limit).trace.rollouts
     setting = Setting(cluster, latency, response_limit=response_limit)
-    placed = placement(rollouts, setting)
-    written = write_router(verl_router, placed, log.tokenizer)
-    click.echo(f"wrote {', '.join(map(str, written))}: {len(placed):,} prompts")
+    effect = router_effect(rollouts, setting)
+    written = write_router(verl_router, rollouts, setting, log.tokenizer)
+    click.echo(f"wrote {', '.join(map(str, written))}")
+    click.echo(str(effect))
     click.echo(
         f"use: PYTHONPATH={written[0].parent} ... actor_rollout_ref.rollout.router_config_path={written[-1]}; "
         f"prompts that the log does not hold go to the least loaded replica"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from rlhfless.cli.group import main
-from rlhfless.cli.log_options import column_mapping
+from rlhfless.cli.log_options import column_mapping, limits_of_import
 from rlhfless.errors import InputError
+
+if TYPE_CHECKING:
+    from rlhfless.trace import Limits
 
 
 @main.command(name="import")
@@ -21,6 +25,7 @@ from rlhfless.errors import InputError
 @click.option(
     "--unsafe-pickle", is_flag=True, help="Load slime's dumps even if that runs code in them; for your own files only."
 )
+@limits_of_import
 @click.option("--preview", is_flag=True, help="Say what was understood and write nothing.")
 def import_(
     path: Path,
@@ -30,6 +35,7 @@ def import_(
     maps: tuple[str, ...],
     response_limit: int | None,
     unsafe_pickle: bool,
+    limits: Limits,
     preview: bool,
 ) -> None:
     """Turn the log PATH into a trace. FORMAT is recognised, or one of verl, verl-scalars, trl, trl-scalars, openrlhf, nemo-rl,
@@ -42,7 +48,9 @@ def import_(
         click.echo("rlhfless: --unsafe-pickle runs whatever code the files hold", err=True)
     log = import_log(
         path,
-        ImportOptions(tokenizer, column_mapping(maps), response_limit, unsafe_pickle=unsafe_pickle, progress=True),
+        ImportOptions(
+            tokenizer, column_mapping(maps), response_limit, unsafe_pickle=unsafe_pickle, progress=True, limits=limits
+        ),
         framework,
     )
     written = "" if out is None or preview else f"wrote {log.save(out)}"

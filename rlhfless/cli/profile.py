@@ -146,9 +146,9 @@ def _logged(log: Path, options: LogOptions) -> tuple[pd.DataFrame | None, pd.Dat
 
     trace: Trace | None = None
     if (log / "meta.json").is_file():
-        trace, scalars = read_trace(log), read_scalars(log)
+        trace, scalars = read_trace(log, options.limits), read_scalars(log, options.limits)
     elif (log / "scalars.parquet").is_file():
-        scalars = read_scalars(log)
+        scalars = read_scalars(log, options.limits)
     else:
         read = import_log(log, options.imported(), options.framework)
         trace, scalars = None if read.rollouts is None else read.trace(), read.scalars

@@ -18,10 +18,11 @@ from rlhfless.errors import InputError
 if TYPE_CHECKING:
     from rlhfless.report_study import Assumptions
 
+LIMITS = ("max_line_mib", "max_rows", "max_unpacked_gib")
 HEADINGS = {
     "The GPUs": ("gpus", "gpus_per_node", "gpus_per_actor", "profile", "usd_per_gpu_hour", "prices"),
     "The run that was logged": ("dispatch", "learner_gpus", "prepare_s", "learn_s", "calibrate"),
-    "How to read the log": ("framework", "tokenizer", "maps", "run", "response_limit"),
+    "How to read the log": ("framework", "tokenizer", "maps", "run", "response_limit", *LIMITS),
     "The page": ("out", "time_weight", "max_steps"),
 }
 
@@ -91,7 +92,7 @@ def report(
             raise InputError(f"{path}: was executed, not only logged; its report is a page, so let -o end with .html")
         write_report_notebook(
             path, out, profile, setting, assumptions, framework=log.framework, tokenizer=log.tokenizer,
-            columns=column_mapping(log.maps), run=log.run, max_steps=max_steps,
+            columns=column_mapping(log.maps), run=log.run, limits=log.limits, max_steps=max_steps,
         )  # fmt: skip
     else:
         write_report(opened, out, setting, assumptions, max_steps=max_steps)

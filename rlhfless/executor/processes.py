@@ -26,6 +26,7 @@ from rlhfless.executor.sides import RemoteEngines
 from rlhfless.executor.spawn import Process
 from solver.cluster import Cluster, MixedCluster
 from solver.plan import Plan
+from solver.words import counted
 
 CPU = "cpu"
 
@@ -120,8 +121,9 @@ class ProcessPool(Pool[Process]):
         for i, actor in enumerate(plan.actors):
             if self.devices and max(actor.gpu_ids) >= len(self.devices):
                 return (
-                    f"actor {i} of the plan uses GPU {max(actor.gpu_ids)}, but there are {len(self.devices)} devices "
-                    f"({', '.join(self.devices)}); plan for a cluster of {len(self.devices)} GPUs"
+                    f"actor {i} of the plan uses GPU {max(actor.gpu_ids)}, but the pool has "
+                    f"{counted(len(self.devices), 'device')} ({', '.join(self.devices)}); plan for a cluster of "
+                    f"{counted(len(self.devices), 'GPU')}"
                 )
             if len(actor.gpu_ids) > 1 and self.device_of(actor.gpu_ids) != CPU and not engines.several_gpus:
                 return (

@@ -14,6 +14,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from solver.words import counted as counted
+
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 INK, GRID = "#333333", "rgba(127,127,127,0.22)"
 LONGEST_TEXT = 60
@@ -77,11 +79,6 @@ def number(value: Any, unit: str = "", digits: int = 3) -> str:
 def signed_share(value: float) -> str:
     """``+3.1%``; an empty text for what is not known."""
     return f"{round(value, 3) + 0.0:+.1%}".replace("-", MINUS).replace("+0.0%", "0.0%") if math.isfinite(value) else ""
-
-
-def counted(count: int, noun: str) -> str:
-    """``1 step``, ``2 steps``."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def hover(lines: Iterable[tuple[str, str]], head: str = "") -> str:

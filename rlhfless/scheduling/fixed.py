@@ -1,6 +1,7 @@
 """Policies that decide without lengths: static, random, least-loaded.
 
-Knows nothing of predictions beyond what right-sizing the random split needs.
+Knows nothing of predictions beyond what right-sizing the random split needs. ``static`` and ``least-loaded`` deal prompts in
+the given order; ``shuffled`` stands in for a dispatch order that a log does not hold.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from rlhfless.scheduling.policy import PlanningInput
 from solver.assemble import assemble, check_fits
 from solver.plan import Plan
 from solver.reference import deal_prompts, random_split
+from solver.workload import IntArray
 
 
 @dataclass(frozen=True)
@@ -22,17 +24,19 @@ class Static:
     Args:
         actors: how many (all that fit when None; 3 in the RLHFless paper's figures).
         hold: GPUs are held until the end of ``generation`` or of the ``step``.
+        shuffled: number of the random order in which prompts come; None: in the given one.
     """
 
     actors: int | None = None
     hold: str = "generation"
     name: str = "static"
+    shuffled: int | None = None
     clairvoyant: bool = False
 
     def plan(self, given: PlanningInput) -> Plan:
         """See ``SchedulingPolicy``."""
         check_fits(given.workload, given.cluster, given.latency)
-        prompts = np.unique(given.workload.prompt_of)
+        prompts = _order(given, self.shuffled)
         count = given.cluster.max_actors if self.actors is None else self.actors
         groups = deal_prompts(given.workload, prompts, count)
         return assemble(
@@ -68,11 +72,12 @@ class LeastLoaded:
     """verl's dispatch: the next prompt goes to the actor with the fewest responses in flight; all actors are started.
 
     Args:
-        release: as of ``Random``.
+        release: as of ``Random``. shuffled: as of ``Static``.
     """
 
     release: str = "done"
     name: str = "least-loaded"
+    shuffled: int | None = None
     clairvoyant: bool = False
 
     def plan(self, given: PlanningInput) -> Plan:
@@ -83,13 +88,19 @@ class LeastLoaded:
         groups: list[list[int]] = [[] for _ in in_flight]
         by_prompt = np.argsort(owner, kind="stable")
         ends = np.cumsum(np.bincount(owner, minlength=len(given.workload.prompt_tokens)))
-        for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
-            if end > start:
-                actor = min(range(len(groups)), key=in_flight.__getitem__)
-                groups[actor].extend(by_prompt[start:end].tolist())
-                in_flight[actor] += end - start
+        for prompt in _order(given, self.shuffled).tolist():
+            start, end = int(ends[prompt - 1]) if prompt else 0, int(ends[prompt])
+            actor = min(range(len(groups)), key=in_flight.__getitem__)
+            groups[actor].extend(by_prompt[start:end].tolist())
+            in_flight[actor] += end - start
         used = [g for g in groups if g]
         return assemble(
             self.name, used, given.workload, given.cluster, given.latency, given.rest,
             release=self.release, admission=given.admission,
         )  # fmt: skip
+
+
+def _order(given: PlanningInput, shuffled: int | None) -> IntArray:
+    """The prompts that have responses, in the given order or, by the step's seed and a number, in a random one."""
+    prompts = np.unique(given.workload.prompt_of)
+    return prompts if shuffled is None else np.random.default_rng((given.seed, shuffled)).permutation(prompts)

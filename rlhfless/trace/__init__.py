@@ -5,6 +5,7 @@ from rlhfless.trace.errors import TraceError
 from rlhfless.trace.held import held_gpu_seconds
 from rlhfless.trace.importers import ImportedLog, ImportOptions, ImportSummary, OpenedLog, import_log, open_log, read_scalars
 from rlhfless.trace.io import Trace, read_rollouts, read_trace
+from rlhfless.trace.limits import Limits
 from rlhfless.trace.metrics import allocation_metrics, interval_union_s, step_metrics
 from rlhfless.trace.phases import STEP_PHASES, step_costs
 from rlhfless.trace.recorder import Recorder
@@ -22,6 +23,7 @@ __all__ = [
     "ImportOptions",
     "ImportSummary",
     "ImportedLog",
+    "Limits",
     "OpenedLog",
     "Recorder",
     "StepTimes",

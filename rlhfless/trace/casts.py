@@ -20,6 +20,7 @@ from rlhfless.trace.schema import Column
 from solver.errors import as_given
 
 LARGEST_WHOLE_NUMBER = 2**53
+BOOLEANS = (bool, np.bool_)  # which Python and numpy count as 0 and 1
 
 
 def listed(names: Iterable[object]) -> str:
@@ -103,6 +104,8 @@ def cast_cell(column: Column, value: Any) -> Any:
 
 def _number(column: Column, value: Any) -> tuple[float | int | None, bool]:
     """The number, None for NaN, and whether the column holds it; the same as ``_numbers``, without arrays."""
+    if isinstance(value, BOOLEANS):
+        return None, False
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -131,11 +134,15 @@ def _wanted(column: Column) -> str:
 
 def _numbers(column: Column, values: pd.Series, source: str) -> Any:
     wanted = _wanted(column)
+    if pd.api.types.is_bool_dtype(values.dtype) and len(values):
+        refuse(source, values, int(values.notna().to_numpy().argmax()), wanted)
     if pd.api.types.is_numeric_dtype(values.dtype):
         numbers = values.to_numpy(dtype=float, na_value=np.nan)
     else:
         numbers = np.empty(len(values))
         for position, value in enumerate(values):
+            if isinstance(value, BOOLEANS):
+                refuse(source, values, position, wanted)
             try:
                 numbers[position] = np.nan if is_null(value) else float(value)
             except (TypeError, ValueError, OverflowError):

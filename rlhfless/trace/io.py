@@ -21,6 +21,7 @@ from rlhfless.trace.casts import jsonable
 from rlhfless.trace.checks import refuse_several_runs, validate
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.journal import joined
+from rlhfless.trace.limits import Guard, Limits
 from rlhfless.trace.schema import META_KEYS, SCHEMA_VERSION, TABLES, text_columns
 
 
@@ -104,35 +105,42 @@ class Trace:
         return "<table><caption>Trace</caption>" + "".join(cells) + "</table>"
 
 
-def read_trace(folder: str | Path) -> Trace:
+def read_trace(folder: str | Path, limits: Limits | None = None) -> Trace:
     """The completed steps of a trace folder.
 
+    Args:
+        limits: the most that is read of each file; the usual when None.
+
     Raises:
-        TraceError: it is no trace folder, has another schema version or no completed step, or a table is wrong.
+        TraceError: it is no trace folder, has another schema version or no completed step, or a table is wrong or larger than
+            the limits.
     """
     folder = Path(folder)
-    meta, frames, plans = load(folder)
+    meta, frames, plans = load(folder, limits)
     if not meta["steps"]:
         raise TraceError(f"{folder / 'meta.json'}: names no completed step yet; at least one is needed")
     return Trace(**frames, plans=plans, meta=meta, source=str(folder))
 
 
-def read_rollouts(path: str | Path) -> pd.DataFrame:
+def read_rollouts(path: str | Path, limits: Limits | None = None) -> pd.DataFrame:
     """The rollouts of a trace folder, or of a parquet, csv or jsonl file (``.gz`` too) with the rollout columns.
 
     A plain file may lack ``run`` (then ``log``), ``epoch`` (then derived: how many smaller steps of the run had the
     prompt) and what may be unknown (then null). ``step``, ``prompt_id``, ``sample`` and ``response_tokens`` are required.
+
+    Args:
+        limits: as of ``read_trace``.
 
     Raises:
         TraceError: one sentence: file, row, column, value, and what would be right.
     """
     path = Path(path)
     if path.is_dir():
-        return read_trace(path).rollouts
-    return validate("rollouts", storage.read_frame(path, text_columns("rollouts")), path)
+        return read_trace(path, limits).rollouts
+    return validate("rollouts", storage.read_frame(path, text_columns("rollouts"), Guard(limits)), path)
 
 
-def load(folder: Path) -> tuple[dict[str, Any], dict[str, pd.DataFrame], list[dict[str, Any]]]:
+def load(folder: Path, limits: Limits | None = None) -> tuple[dict[str, Any], dict[str, pd.DataFrame], list[dict[str, Any]]]:
     """meta.json, the tables and the plans of a trace folder, completed steps only, not yet validated."""
     meta_path = folder / "meta.json"
     if not folder.exists():
@@ -140,7 +148,7 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[str, pd.DataFrame], list[di
     if not meta_path.is_file():
         hint = f"to read its {'rollouts.parquet'!r} alone, name that file" if (folder / "rollouts.parquet").exists() else ""
         raise TraceError(f"{folder}: is no complete trace, it has no meta.json; {hint or 'a trace folder is needed'}")
-    meta = storage.read_json(meta_path)  # first: a writer at work writes it last
+    meta = storage.read_json(meta_path, Guard(limits))  # first: a writer at work writes it last
     version, steps = meta.get("schema_version"), meta.get("steps")
     if version != SCHEMA_VERSION:
         raise TraceError(
@@ -153,33 +161,39 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[str, pd.DataFrame], list[di
     for table in TABLES:
         if executed and not (folder / f"{table}.parquet").exists():
             raise TraceError(f"{folder}: has no {table}.parquet, though meta.json tells of an executed run; restore that file")
-    frames = {table: _completed(folder / f"{table}.parquet", steps) for table in TABLES}
-    plans = _plans(folder / "plans.jsonl", steps)
-    frames, meta["steps"] = joined(folder, frames, steps)
+    frames = {table: _completed(folder / f"{table}.parquet", steps, limits) for table in TABLES}
+    plans = _plans(folder / "plans.jsonl", steps, limits)
+    frames, meta["steps"] = joined(folder, frames, steps, limits)
     return meta, frames, plans
 
 
-def _completed(path: Path, steps: list[int]) -> pd.DataFrame:
+def _completed(path: Path, steps: list[int], limits: Limits | None) -> pd.DataFrame:
     """Rows of completed steps; the index keeps their place in the file. Only rollouts must be there."""
     if not steps or (not path.exists() and path.name != "rollouts.parquet"):
         return pd.DataFrame()
-    frame = storage.read_frame(path)
+    frame = storage.read_frame(path, guard=Guard(limits))
     return frame[frame["step"].isin(steps)] if "step" in frame.columns else frame
 
 
-def _plans(path: Path, steps: list[int]) -> list[dict[str, Any]]:
-    plans = []
+def _plans(path: Path, steps: list[int], limits: Limits | None) -> list[dict[str, Any]]:
+    plans: list[dict[str, Any]] = []
+    if not path.exists():
+        return plans
+    guard = Guard(limits)
     try:
-        lines = path.read_text("utf-8").splitlines() if path.exists() else []
-    except (OSError, ValueError) as error:
-        raise TraceError(f"{path}: cannot be read as UTF-8 text ({error}); an intact file is needed") from error
-    for number, line in enumerate(lines, start=1):
-        try:
-            plan = json.loads(line)
-            if plan["step"] in steps:
-                plans.append(plan)
-        except (ValueError, TypeError, KeyError) as error:
-            raise TraceError(f"{path}: line {number} is no plan; a JSON object with the key 'step' is needed") from error
+        with open(path, "rb") as stream:
+            for number, line in guard.lines(path, stream):
+                try:
+                    plan = json.loads(line)
+                    if plan["step"] in steps:
+                        plans.append(plan)
+                except (ValueError, TypeError, KeyError, RecursionError) as error:
+                    raise TraceError(
+                        f"{path}: line {number} is no plan; a JSON object with the key 'step' is needed"
+                    ) from error
+                guard.add_rows(path, 1)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read ({error.strerror or error}); a readable file is needed") from error
     return plans
 
 

@@ -22,6 +22,7 @@ import pandas as pd
 
 from rlhfless.trace.checks import KEY
 from rlhfless.trace.errors import TraceError
+from rlhfless.trace.limits import Guard, Limits
 
 FILE = "recording.jsonl"
 LINES_AT_ONCE = 50_000  # that are Python objects at the same time
@@ -93,16 +94,18 @@ def line_of(table: str, row: Mapping[str, Any]) -> bytes:
     return json.dumps({table: row}, allow_nan=False).encode() + b"\n"
 
 
-def joined(folder: Path, frames: Mapping[str, pd.DataFrame], steps: Sequence[int]) -> tuple[dict[str, pd.DataFrame], list[int]]:
+def joined(
+    folder: Path, frames: Mapping[str, pd.DataFrame], steps: Sequence[int], limits: Limits | None = None
+) -> tuple[dict[str, pd.DataFrame], list[int]]:
     """The tables of a folder with the rows of its journal, and the steps of both.
 
     Args:
-        frames: rows by table, of ``steps``.
+        frames: rows by table, of ``steps``. limits: of the journal; the usual when None.
 
     Raises:
-        TraceError: a whole line is no row.
+        TraceError: a whole line is no row, or the journal is larger than the limits.
     """
-    recorded = _read(folder / FILE)
+    recorded = _read(folder / FILE, Guard(limits))
     if not recorded:
         return dict(frames), list(steps)
     again = _keys(recorded.get("rollouts", pd.DataFrame()), STEP_OF_RUN)
@@ -132,13 +135,14 @@ def _last_of_each(rollouts: pd.DataFrame) -> pd.DataFrame:
     return rollouts.drop_duplicates(KEY, keep="last", ignore_index=True)
 
 
-def _read(path: Path) -> dict[str, pd.DataFrame]:
+def _read(path: Path, guard: Guard) -> dict[str, pd.DataFrame]:
     """Rows by table; none where there is no journal."""
     parts: dict[str, list[pd.DataFrame]] = {}
     try:
         with path.open("rb") as stream:
-            numbered = enumerate((line for line in stream if line.endswith(b"\n")), start=1)
+            numbered = ((number, line) for number, line in guard.lines(path, stream) if line.endswith(b"\n"))
             while batch := list(islice(numbered, LINES_AT_ONCE)):
+                guard.add_rows(path, len(batch))
                 for table, rows in _rows(batch, path).items():
                     parts.setdefault(table, []).append(pd.DataFrame(rows))
     except FileNotFoundError:

@@ -111,9 +111,11 @@ def write_perfetto(trace: Trace, path: str | Path) -> Path:
     """Write the trace as a JSON file of trace events, packed where the name ends in ``.gz``.
 
     Raises:
-        TraceError: see ``trace_events``; or the file cannot be written.
+        TraceError: see ``trace_events``; or the name ends in neither .json nor .json.gz, or the file cannot be written.
     """
     path = Path(path)
+    if not path.name.lower().endswith((".json", ".json.gz")):
+        raise TraceError(f"{path}: is no name of a time line; a name that ends in .json or .json.gz is needed")
     content = {"traceEvents": trace_events(trace), "displayTimeUnit": "ms", "otherData": {"runs": ", ".join(trace.runs)}}
     data = json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
     if path.name.lower().endswith(".gz"):

@@ -6,11 +6,12 @@ gets out of here: whatever a file does wrong is one sentence.
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import warnings
-from collections.abc import Callable, Iterable
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +21,10 @@ import pyarrow.parquet as pq
 
 from rlhfless.errors import reason
 from rlhfless.trace.casts import is_null, jsonable
+from rlhfless.trace.csv_blocks import csv_frames
 from rlhfless.trace.errors import TraceError
+from rlhfless.trace.limits import PIECE_BYTES, Guard
+from rlhfless.trace.parquet_batches import parquet_frames
 from rlhfless.trace.schema import TABLES
 
 ARROW_TYPES = {
@@ -32,69 +36,87 @@ ARROW_TYPES = {
     "ints": pa.list_(pa.int64()),
 }
 FORMATS = ".parquet, .csv or .jsonl, each also with .gz"
+JSON_HINT = "holds a JSON array, or another single value; one JSON object a line is needed, as `jq -c '.[]'` writes an array"
 
 
-def read_frame(path: str | Path, text_columns: Iterable[str] = ()) -> pd.DataFrame:
+def read_frame(path: str | Path, text_columns: Iterable[str] = (), guard: Guard | None = None) -> pd.DataFrame:
     """The rows of a parquet, csv or jsonl file (``.gz`` too), one frame row per file row, numbered from 0.
 
     Args:
         path: the file; its name says the format.
         text_columns: csv columns to read as text, so that ``007`` stays ``007``.
+        guard: counts what is read; None: the usual limits, for this file alone.
 
     Raises:
-        TraceError: there is no such file, or it is not what its name says.
+        TraceError: there is no such file, it is not what its name says, or it is larger than the limits.
     """
-    path = Path(path)
+    path, guard = Path(path), guard or Guard()
     packed = path.name.lower().endswith(".gz")
     suffix = Path(path.stem if packed else path.name).suffix.lower()
-    readers: dict[str, Callable[[IO[bytes]], pd.DataFrame]] = {
-        ".parquet": _read_parquet,
-        ".csv": lambda stream: _read_csv(stream, text_columns),
-        ".jsonl": _read_jsonl,
+    readers: dict[str, Callable[[IO[bytes]], Iterator[pd.DataFrame]]] = {
+        ".parquet": lambda stream: parquet_frames(guard, path, stream),
+        ".csv": lambda stream: csv_frames(guard, path, stream, text_columns),
+        ".jsonl": lambda stream: _jsonl_frames(guard, path, stream),
     }
     if not path.exists():
         raise TraceError(f"{path}: there is no such file; a file {FORMATS} is needed")
     if path.is_dir() or suffix not in readers:
         raise TraceError(f"{path}: cannot tell the format from the name; a file {FORMATS} is needed")
+    frames = []
     try:
-        with gzip.open(path, "rb") if packed else open(path, "rb") as stream:
-            frame = readers[suffix](stream)  # type: ignore[arg-type]
+        with open(path, "rb") as raw, guard.unpacked(path, raw) as unpacked, seekable(path, unpacked) as stream:
+            for frame in readers[suffix](stream):
+                guard.add_rows(path, len(frame))
+                frames.append(frame)
+    except TraceError:
+        raise
     except Exception as error:  # whatever the readers raise is about the file
         raise TraceError(f"{path}: cannot be read as {suffix[1:]} ({reason(error)}); an intact file is needed") from error
+    frame = frames[0] if len(frames) == 1 else pd.concat([one for one in frames if len(one)] or frames[:1])
     frame.columns = [str(column) for column in frame.columns]
     return frame
 
 
-def _read_parquet(stream: IO[bytes]) -> pd.DataFrame:
-    table = pq.ParquetFile(stream).read()
-    table.validate(full=True)  # a text that is not UTF-8 would show only where it is read
-    frame = table.to_pandas(ignore_metadata=True)
-    return frame[[column for column in frame.columns if not str(column).startswith("__index_level_")]]
+@contextmanager
+def seekable(path: Path, stream: IO[bytes]) -> Iterator[IO[bytes]]:
+    """The same bytes for a format that is read from its end, which a packed file cannot be: it is unpacked beforehand.
+
+    Only parquet files and slime's dumps are; other formats get the stream as it is.
+    """
+    if not path.name.lower().endswith((".parquet.gz", ".pt.gz")):
+        yield stream
+        return
+    with tempfile.TemporaryFile() as unpacked:
+        shutil.copyfileobj(stream, unpacked, PIECE_BYTES)
+        unpacked.seek(0)
+        yield unpacked
 
 
-def _read_csv(stream: IO[bytes], text_columns: Iterable[str]) -> pd.DataFrame:
-    dtype = dict.fromkeys(text_columns, str)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)  # pandas only warns where it drops cells
-        try:
-            return pd.read_csv(stream, dtype=dtype, index_col=False, low_memory=False, encoding="utf-8-sig")
-        except pd.errors.ParserWarning as error:
-            raise ValueError("its rows have more cells than its header has names") from error
-
-
-def _read_jsonl(stream: IO[bytes]) -> pd.DataFrame:
+def _jsonl_frames(guard: Guard, path: Path, stream: IO[bytes]) -> Iterator[pd.DataFrame]:
+    """The rows of a file of JSON lines; the index is the number of the line, from 0."""
     rows: dict[int, dict[str, Any]] = {}
-    for number, line in enumerate(stream):
+    for number, line in guard.lines(path, stream):
         if not line.strip():
             continue
+        refuse_json_array(path, number, line)
         try:
             row = json.loads(line)
-        except ValueError as error:
-            raise ValueError(f"line {number + 1} is not JSON: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"line {number} is not JSON: {error}") from error
         if not isinstance(row, dict):
-            raise ValueError(f"line {number + 1} is not a JSON object")
-        rows[number] = row
-    return pd.DataFrame(list(rows.values()), index=pd.Index(list(rows), dtype="int64"))
+            raise ValueError(f"line {number} is not a JSON object")
+        rows[number - 1] = row
+    yield pd.DataFrame(list(rows.values()), index=pd.Index(list(rows), dtype="int64"))
+
+
+def refuse_json_array(path: Path, number: int, line: bytes) -> None:
+    """Refuse a file whose first line begins a list.
+
+    Raises:
+        TraceError: it does.
+    """
+    if number == 1 and line.lstrip(b"\xef\xbb\xbf \t")[:1] == b"[":
+        raise TraceError(f"{path}: {JSON_HINT}")
 
 
 def to_arrow(table: str, frame: pd.DataFrame) -> pa.Table:
@@ -184,15 +206,18 @@ def remove_leftovers(folder: Path) -> None:
         leftover.unlink(missing_ok=True)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, guard: Guard | None = None) -> dict[str, Any]:
     """The JSON object in a file.
 
     Raises:
-        TraceError: it is not one.
+        TraceError: it is not one, or longer than a line may be.
     """
     try:
-        value = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        with open(path, "rb") as stream:
+            value = json.loads((guard or Guard()).document(path, stream).decode("utf-8"))
+    except TraceError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
         raise TraceError(f"{path}: cannot be read as JSON ({error}); an intact file is needed") from error
     if not isinstance(value, dict):
         raise TraceError(f"{path}: holds a JSON {type(value).__name__}; a JSON object is needed")

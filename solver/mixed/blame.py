@@ -19,6 +19,7 @@ from solver.mixed.sequences import Sequences
 from solver.mixed.work import MixedWork
 from solver.mixed.worth import Worth
 from solver.offers import Offer
+from solver.words import counted
 
 HALVINGS = 40
 
@@ -102,6 +103,6 @@ def no_room(work: MixedWork, least: int, most: int) -> str:
     """Why not even the random split has a place."""
     room = sum(pool.gpus for pool in work.pools)
     return (
-        f"no plan of {least} to {most} actors was found: the pools have {room} GPUs, and the smallest actor takes "
-        f"{int(work.gpus.min())}; lower least_actors or add GPUs"
+        f"no plan of {least} to {counted(most, 'actor')} was found: the pools have {counted(room, 'GPU')}, and the "
+        f"smallest actor takes {int(work.gpus.min())}; lower least_actors or add GPUs"
     )

@@ -17,6 +17,7 @@ from solver.one_kind.relaxation import least_makespan_s, relaxed
 from solver.one_kind.rounding import next_fit
 from solver.one_kind.sorted_work import SortedWork
 from solver.pricing import Pricing
+from solver.words import counted
 from solver.workload import Workload
 
 
@@ -34,7 +35,7 @@ def limit_missed(works: list[SortedWork], pricing: Pricing, found: list[tuple[fl
         best = min(time_s for time_s, _ in found)
         if len(works) == 1:
             best = min(best, rest.step_time_s(_shortest_next_fit_s(works[0])))
-        where = f" on {works[0].most_actors} actors"
+        where = f" on {counted(works[0].most_actors, 'actor')}"
     else:
         least = objective.risk(np.array([_least_cost(work, pricing) for work in works]))
         best, where = min(cost for _, cost in found), ""

@@ -1,15 +1,18 @@
-"""The router for verl: prompts go where the plan says, others to the least loaded replica, and multi-turn requests stay.
+"""The router for verl: it plans the batch that it is given, leaves what it does not know to verl, and says what it saves.
 
-verl is not installed for tests. The base class below has the interface that verl 0.9.1 documents for routers of one's own
-(`verl/workers/rollout/router.py`): constructor, sticky sessions by request, least requests in flight.
+verl is not installed for tests. The base class below has the interface of verl 0.9.1's own router
+(`verl/workers/rollout/router.py`): constructor, sticky sessions by request, least requests in flight, release by server.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import inspect
 import json
 import sys
 import types
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from rlhfless.accounting.verl_router import placement, write_router
+from rlhfless.accounting.verl_router import RouterEffect, deal, expected_tokens, router_effect, write_router
 from rlhfless.cli import main
 from rlhfless.latency import load_profile
 from rlhfless.simulate import Setting
@@ -26,10 +29,11 @@ from rlhfless.trace import TraceError
 from solver.cluster import Cluster
 
 SETTING = Setting(Cluster(1, 8, 2, kind="l40s"), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05)
+PROFILE = "l40s-qwen2.5-3b-tp2"
 
 
 class LeastInFlight:
-    """What verl's own router does, by its documentation."""
+    """What verl's own router does, by its source."""
 
     def __init__(self, servers: dict[str, Any]) -> None:
         self._servers = dict(servers)
@@ -37,23 +41,31 @@ class LeastInFlight:
         self._request_id_to_server: dict[str, str] = {}
 
     def acquire_server(self, request_id: str) -> tuple[str, Any]:
+        if not self._inflight_requests:
+            raise RuntimeError("No available servers in load balancer")
         if request_id not in self._request_id_to_server:
             self._request_id_to_server[request_id] = min(self._inflight_requests, key=self._inflight_requests.__getitem__)
         server = self._request_id_to_server[request_id]
         self._inflight_requests[server] += 1
         return server, self._servers[server]
 
+    def release_server(self, server_id: str, request_id: str | None = None) -> None:
+        self._inflight_requests[server_id] -= 1
+
 
 def text_hash(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def rollouts(prompts: int = 12, epochs: int = 2) -> pd.DataFrame:
+def rollouts(prompts: int = 48, epochs: int = 3, steps: int = 2, noise: float = 0.1, spread: float = 1.0) -> pd.DataFrame:
+    """Lengths that differ by prompt as ``spread`` says, and from visit to visit as ``noise`` says; shuffled every epoch."""
     rng = np.random.default_rng(0)
+    means = 200 * rng.lognormal(0, spread, prompts)
     rows = [
-        {"run": "r", "step": e, "epoch": e, "prompt_id": text_hash(f"prompt {p}"), "sample": s, "prompt_tokens": 9,
-         "response_tokens": int(rng.integers(5, 40) * (p + 1)), "finish_reason": "stop"}
-        for e in range(epochs) for p in range(prompts) for s in range(4)
+        {"run": "r", "step": e * steps + i % steps, "epoch": e, "prompt_id": text_hash(f"prompt {p}"), "sample": s,
+         "prompt_tokens": 9, "response_tokens": int(np.clip(means[p] * rng.lognormal(0, noise), 1, 4000)),
+         "finish_reason": "stop"}
+        for e in range(epochs) for i, p in enumerate(rng.permutation(prompts)) for s in range(4)
     ]  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -74,22 +86,96 @@ def router_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     own.GlobalRequestLoadBalancer = LeastInFlight  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, own.__name__, own)
     monkeypatch.setitem(sys.modules, "transformers", types.SimpleNamespace(AutoTokenizer=Tokenizer))  # type: ignore[arg-type]
-    placed = {text_hash("prompt 1"): [2, 0, 2, 2], text_hash("prompt 7"): [5]}
-    module, _, _ = write_router(tmp_path / "router", placed, "some/tokenizer")
+    module, _, _ = write_router(tmp_path / "router", rollouts(), SETTING, "some/tokenizer")
     space: dict[str, Any] = {}
     exec(compile(module.read_text(), str(module), "exec"), space)
     return space["PlannedRouter"]
 
 
-def test_prompts_go_where_the_plan_says(router_class: Any, tmp_path: Path) -> None:
-    config = {"placement": str(tmp_path / "router" / "placement.json"), "tokenizer": "some/tokenizer"}
-    router = router_class({"a": "A", "b": "B", "c": "C"}, config)
+def made(router_class: Any, folder: Path, replicas: str = "abcd") -> Any:
+    """A router of some replicas, by its own configuration file."""
+    lines = (folder / "router" / "router.yaml").read_text().splitlines()
+    config = {key: json.loads(value) for key, value in (line.split(": ", 1) for line in lines)}
+    assert config["router_class"] == "planned_router.PlannedRouter"
+    return router_class({name: name.upper() for name in replicas}, config)
+
+
+def tokens_of(prompt: int) -> list[int]:
+    return [int(digit) for digit in str(prompt)]
+
+
+def test_a_batch_is_planned_as_it_comes_in_whatever_its_order(router_class: Any, tmp_path: Path) -> None:
+    router = made(router_class, tmp_path)
     assert router.require_acquire_fields() == ["prompt_ids"]
-    assert [router.acquire_server(f"r{i}", prompt_ids=[1])[0] for i in range(5)] == ["c", "a", "c", "c", "c"]
-    assert router.acquire_server("r1", prompt_ids=[1, 4, 4]) == ("a", "A")  # its next turn stays, though its prompt has grown
-    assert router.acquire_server("r9", prompt_ids=[7])[0] == "c"  # replica 5 of a larger plan
-    assert router.acquire_server("new", prompt_ids=[3])[0] == "b"  # not in the plan: the least loaded
-    assert router.acquire_server("bare")[0] == "b"
+    assert router.require_release_fields() == ["request_id"]
+    assert inspect.iscoroutinefunction(router.acquire_server), "Ray runs many of them at a time"
+    expected = expected_tokens(rollouts())
+    longest = max(range(48), key=lambda p: expected[text_hash(f"prompt {p}")])
+
+    async def batch() -> list[str]:
+        calls = [router.acquire_server(f"r{p}-{s}", prompt_ids=tokens_of(p)) for p in range(48) for s in range(4)]
+        return [server for server, _ in await asyncio.gather(*calls)]
+
+    chosen = asyncio.run(batch())
+    tokens = np.array([expected[text_hash(f"prompt {p}")] for p in range(48) for _ in range(4)])
+    work = {name: tokens[np.array(chosen) == name].sum() for name in "abcd"}
+    beside = [np.array(chosen)[4 * longest + s] for s in range(4)]
+    assert len(set(beside)) == 4, "the four longest go to four replicas"
+    assert max(work.values()) < 1.15 * min(work.values())
+    assert sum(router._inflight_requests.values()) == 48 * 4
+    assert asyncio.run(router.acquire_server("r7-0", prompt_ids=[7, 7, 7]))[0] == chosen[28], "its next turn stays"
+
+
+def test_what_the_log_does_not_hold_goes_to_the_fewest_in_flight_at_once(router_class: Any, tmp_path: Path) -> None:
+    router = made(router_class, tmp_path, "ab")
+    assert [asyncio.run(router.acquire_server(f"n{i}", prompt_ids=[9, 9, i]))[0] for i in range(4)] == ["a", "b", "a", "b"]
+    assert asyncio.run(router.acquire_server("bare"))[0] == "a"
+    router.release_server("b", request_id="n1")
+    assert asyncio.run(router.acquire_server("n9", prompt_ids=[9, 9, 9]))[0] == "b"
+    assert set(router._at_work) == {"n0", "n2", "n3", "bare", "n9"}
+
+
+def test_a_second_batch_counts_what_is_still_decoded(router_class: Any, tmp_path: Path) -> None:
+    router = made(router_class, tmp_path, "ab")
+
+    async def both() -> tuple[str, str]:
+        first = (await router.acquire_server("first", prompt_ids=tokens_of(1)))[0]
+        return first, (await router.acquire_server("second", prompt_ids=tokens_of(1)))[0]
+
+    first, second = asyncio.run(both())
+    assert first != second
+    router._inflight_requests.clear()
+    router._servers.clear()
+    with pytest.raises(RuntimeError, match="No available servers"):
+        asyncio.run(router.acquire_server("late", prompt_ids=tokens_of(2)))
+
+
+def test_dealing_keeps_short_responses_away_from_the_longest() -> None:
+    chosen = deal([(9, 4000), *[(9, 100)] * 60], [[], []], (0.02, 0.0002, 0.0))
+    assert Counter(chosen[1:])[chosen[0]] < 30
+    even = Counter(deal([(9, 100)] * 32, [[], []], (0.02, 0.0002, 0.0)))
+    assert set(even.values()) == {16}, "32 equal responses are 16 on each of two replicas"
+    busy = deal([(9, 100)] * 4, [[(9, 100)] * 4, []], (0.02, 0.0002, 0.0))
+    assert busy == [1, 1, 1, 1]
+
+
+def test_the_router_gains_where_lengths_belong_to_prompts_and_is_recommended_only_then() -> None:
+    gains = router_effect(rollouts(prompts=256), SETTING)
+    assert gains.high > gains.low > 0.005
+    assert gains.is_recommended
+    assert "12 shuffled batches of 2 held-out epochs" in str(gains)
+    noise = router_effect(rollouts(noise=1.0, spread=0.0), SETTING)
+    assert not noise.is_recommended
+    assert "not recommended" in str(noise)
+    unseen = router_effect(rollouts(epochs=1), SETTING)
+    assert unseen == RouterEffect()
+    assert "no prompt comes in a second epoch" in str(unseen)
+
+
+def test_expected_lengths_are_those_of_the_last_visit() -> None:
+    table = rollouts()
+    last = table[table["epoch"] == 2].groupby("prompt_id")["response_tokens"].mean()
+    assert expected_tokens(table) == pytest.approx(last.to_dict())
 
 
 def test_a_local_tokenizer_is_found_from_any_folder_and_a_hub_name_stays(
@@ -101,36 +187,31 @@ def test_a_local_tokenizer_is_found_from_any_folder_and_a_hub_name_stays(
         ("local", "tokenizer", str(tmp_path / "tokenizer")),
         ("hub", "some/tokenizer", "some/tokenizer"),
     ):
-        *_, configuration = write_router(folder, {}, given)
+        *_, configuration = write_router(folder, rollouts(), SETTING, given)
         assert f"tokenizer: {json.dumps(written)}" in configuration.read_text().splitlines()
 
 
-def test_the_placement_is_that_of_the_last_epochs_plans() -> None:
-    placed = placement(rollouts(), SETTING)
-    assert set(placed) == {text_hash(f"prompt {p}") for p in range(12)}
-    assert {len(own) for own in placed.values()} == {4}
-    assert {replica for own in placed.values() for replica in own} == set(range(4)), "verl holds all four, so all have work"
-    assert placement(rollouts(), SETTING) == placed
-
-
-def test_prompts_without_their_text_are_refused() -> None:
+def test_prompts_without_their_text_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="prompts are not named by the hash of their text"):
-        placement(rollouts().assign(prompt_id="p1"), SETTING)
+        write_router(tmp_path / "router", rollouts().assign(prompt_id="p1"), SETTING, "some/tokenizer")
+    assert not (tmp_path / "router").exists()
 
 
 def test_a_verl_log_becomes_a_router_by_one_command(tmp_path: Path) -> None:
     tokenizer = Path(__file__).parents[1] / "trace" / "importers" / "golden" / "verl-v1"
     log = next(path for path in tokenizer.iterdir() if path.suffix == ".jsonl").parent
-    command = ["export", str(log), "--verl-router", str(tmp_path / "router"), "--gpus", "8", "--profile", "l40s-qwen2.5-3b-tp2"]
+    command = ["export", str(log), "--verl-router", str(tmp_path / "router"), "--gpus", "8", "--profile", PROFILE]
     refused = CliRunner().invoke(main, command)
     assert refused.exit_code == 2
     assert "--verl-router needs --tokenizer" in refused.output
     shipped = str(Path(__file__).parents[1] / "trace" / "importers" / "golden" / "trl")
     done = CliRunner().invoke(main, [*command, "--tokenizer", shipped])
     assert done.exit_code == 0, done.output
-    written = json.loads((tmp_path / "router" / "placement.json").read_text())
+    assert "held-out epoch, generation takes" in done.output
+    assert "recommended" in done.output
+    written = json.loads((tmp_path / "router" / "expected_tokens.json").read_text())
     texts = {json.loads(line)["input"] for file in log.glob("*.jsonl") for line in file.read_text().splitlines()}
-    assert set(written["replicas"]) == {text_hash(text) for text in texts}
+    assert set(written) == {text_hash(text) for text in texts}
     unused = CliRunner().invoke(main, ["export", str(log), "--perfetto", str(tmp_path / "t.json"), "--gpus", "8"])
     assert unused.exit_code == 2
     assert "are for --verl-router" in unused.output

@@ -231,7 +231,7 @@ def test_what_cannot_run_is_refused_before_anything_starts(factory: TorchEngineF
     def changed(**changes: object) -> Plan:
         return replace(plan, actors=(plan.actors[0], replace(plan.actors[1], **changes)))  # type: ignore[arg-type]
 
-    refused("actor 1 of the plan uses GPU 3, but there are 2 devices", changed(gpu_ids=(3,)))
+    refused("actor 1 of the plan uses GPU 3, but the pool has 2 devices", changed(gpu_ids=(3,)))
     refused("response 12 does not say its prompt", changed(shares_prompts=True))
     refused("a TorchEngineFactory or a VllmEngineFactory, not with SimulatedEngine", plan, SimulatedEngine, TypeError)
     two = replace(plan, actors=(replace(plan.actors[0], gpu_ids=(0, 1)),))

@@ -91,7 +91,7 @@ def test_a_profile_of_another_actor_size_is_refused():
 
 
 def test_more_groups_than_actors_are_refused():
-    with pytest.raises(solver.PlanningError, match=r"3 actors of 2 GPUs are wanted, but 1 nodes of 4 GPUs hold 2"):
+    with pytest.raises(solver.PlanningError, match=r"3 actors of 2 GPUs are wanted, but 1 node of 4 GPUs can hold 2"):
         assemble("x", [[0], [1], [2]], solver.Workload([1], [0] * 3, [1] * 3), solver.Cluster(1, 4, 2), l40s())
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from rlhfless.trace.importers.formats import Format, numbered
 from rlhfless.trace.importers.reading import Reading, batches, first_record
-from rlhfless.trace.importers.record import Record, finite, text_id
+from rlhfless.trace.importers.record import Record, finite, is_number, text_id
 
 MARKS = {"task_id", "seqlen", "prompt_len"}
 TASK = r"(\d+)\.jsonl(?:\.gz)?"
@@ -110,7 +110,7 @@ def _times(reading: Reading, paths: list[Path]) -> Times:
 
 
 def _second(value: Any) -> float | None:
-    return finite(value) if isinstance(value, int | float) and value >= 0 else None
+    return finite(value) if is_number(value) and value >= 0 else None
 
 
 def _is_number(name: str) -> bool:

@@ -21,7 +21,7 @@ from rlhfless.trace.checks import validate
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.reading import Reading
 from rlhfless.trace.importers.record import finite
-from rlhfless.trace.importers.restarts import last_attempts, numbered
+from rlhfless.trace.importers.restarts import again_with_other_values, codes_of, last_attempts, numbered
 
 NAMES = ("run", "prompt_id", "prompt_text_id", "finish_reason", "actor")
 TIMES = ("start_s", "first_token_s", "end_s")
@@ -40,7 +40,11 @@ def assemble(reading: Reading, batches: Iterable[pd.DataFrame]) -> pd.DataFrame 
         TraceError: one sentence: file, row, column, value, and what would be right.
     """
     pool: dict[str, str] = {}
-    frames = [_light(batch, pool) for batch in batches if len(batch)]
+    frames = []
+    for batch in batches:
+        reading.guard.add_rows(reading.path, len(batch))
+        if len(batch):
+            frames.append(_light(batch, pool))
     if not frames:
         return None
     frame = frames[0] if len(frames) == 1 else pd.concat(frames)
@@ -50,6 +54,7 @@ def assemble(reading: Reading, batches: Iterable[pd.DataFrame]) -> pd.DataFrame 
     frame = _without_repeats(frame, reading)
     frame = _with_lasting_prompts(frame, reading)
     frame = last_attempts(numbered(frame, reading), reading)
+    frame = _without_repeats(frame, reading, in_all_steps=True) if "sample" in frame.columns else frame
     file_rows = frame.index
     if "epoch" not in frame.columns:
         reading.note("epoch: derived; it counts the earlier steps of the run that had the same prompt")
@@ -69,14 +74,21 @@ def _light(batch: pd.DataFrame, pool: dict[str, str]) -> pd.DataFrame:
     return batch.assign(**light)
 
 
-def _without_repeats(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
-    """Without responses of the same name, or where only that shows it, without rows that are equal in every column."""
+def _without_repeats(frame: pd.DataFrame, reading: Reading, in_all_steps: bool = False) -> pd.DataFrame:
+    """Without responses of the same name, or where only that shows it, without rows that are equal in every column.
+
+    Args:
+        in_all_steps: also in steps of which a response is there again with other values; else these stay whole, so that it
+            can be told which rows were logged together.
+    """
     if "response_id" in frame.columns:
         repeated = frame["response_id"].notna() & frame.duplicated(["step", "response_id"], keep="last")
         frame = frame.drop(columns="response_id")
     elif "sample" in frame.columns:
-        texts = {name: frame[name].astype(str) for name in frame.columns if frame[name].dtype == object}
-        repeated = pd.util.hash_pandas_object(frame.assign(**texts), index=False).duplicated()
+        codes = {name: codes_of(frame[name]) for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name].dtype)}
+        repeated = pd.util.hash_pandas_object(frame.assign(**codes), index=False).duplicated()
+        if repeated.any() and not in_all_steps:
+            repeated &= ~again_with_other_values(frame, ~repeated)
     else:
         return frame
     reading.duplicates += int(repeated.sum())

@@ -6,13 +6,17 @@ Knows the interface; nothing of any format. Every format is one file beside this
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import pandas as pd
 
-from rlhfless.trace.importers.reading import Reading
+from rlhfless.trace.casts import listed
+from rlhfless.trace.errors import TraceError
+from rlhfless.trace.importers.reading import ImportOptions, Reading
+from rlhfless.trace.storage import JSON_HINT
 
 
 @dataclass(frozen=True)
@@ -49,3 +53,26 @@ def file_of(path: Path, pattern: str) -> list[tuple[int, Path]]:
     """The same for a single file: itself, where its name matches."""
     match = re.fullmatch(pattern, path.name)
     return [(int(match[1]), path)] if match and len(match[1]) < 16 and path.is_file() else []
+
+
+def refuse_unknown(path: Path, known: Sequence[str]) -> NoReturn:
+    """Raise the one sentence about a log that no importer knows: what is wrong with its first file of JSON lines, if any.
+
+    Args:
+        known: names of the formats.
+
+    Raises:
+        TraceError: always.
+    """
+    lines = [path] if path.is_file() else sorted(path.glob("*.jsonl")) + sorted(path.glob("*.jsonl.gz"))
+    if lines and ".jsonl" in lines[0].name.lower():
+        first = next(Reading(lines[0], ImportOptions()).records(lines[0]), None)
+        if first is None:
+            raise TraceError(f"{lines[0]}: holds no record; one JSON object a line is needed")
+        raise TraceError(
+            f"{path}: is no log that is known, its first record has the fields {listed(first.values)}; name its framework with "
+            f"--from ({', '.join(known)})"
+        )
+    if path.suffix.lower() == ".json":
+        raise TraceError(f"{path}: {JSON_HINT}")
+    raise TraceError(f"{path}: is no log that is known; known are {', '.join(known)} (csv, jsonl or parquet)")

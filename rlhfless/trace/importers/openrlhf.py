@@ -18,6 +18,7 @@ import pandas as pd
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.reading import PEEK_BYTES, ImportOptions, Reading
+from rlhfless.trace.importers.record import Record
 from rlhfless.trace.importers.scalars import numbers, standard
 
 MARK = re.compile(r"Global step (\d{1,15})(?: \[[^\]]{0,40}\])?: (\{.*)")
@@ -61,7 +62,8 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
             broken, first_broken = broken + 1, first_broken or number
             continue
         reading.fields.update(map(str, values))
-        own = numbers({str(name): value for name, value in values.items()})
+        own = numbers(Record({str(name): value for name, value in values.items()}, reading.path, number), SOURCES)
+        reading.guard.check_rows(reading.path, len(reading.scalars) + 1)
         reading.scalars.append({**own, **standard(own, SOURCES), "step": int(match[1])})
     if broken:
         reading.note(f"{broken:,} lines of steps are cut or mixed with others and left out, line {first_broken} first")

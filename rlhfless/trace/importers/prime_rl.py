@@ -15,7 +15,7 @@ import pandas as pd
 
 from rlhfless.trace.importers.formats import Format, numbered
 from rlhfless.trace.importers.reading import Reading, batches, first_record
-from rlhfless.trace.importers.record import Record, finite, text_id
+from rlhfless.trace.importers.record import Record, finite, is_number, text_id
 
 STEP = r"step_(\d+)"
 INSIDE = Path("train") / "all"
@@ -131,11 +131,11 @@ def _reward(rewards: Any, at: int, reading: Reading) -> float | None:
     if isinstance(rewards, list):
         rewards = rewards[at] if at < len(rewards) else None
     if isinstance(rewards, dict):
-        numbers = [value for value in rewards.values() if isinstance(value, int | float)]
+        numbers = [value for value in rewards.values() if is_number(value)]
         rewards = rewards.get("reward", numbers[0] if len(numbers) == 1 else None)
         if rewards is None and numbers:
             reading.note("reward: unknown where the log has several and none is named reward")
-    return finite(rewards) if isinstance(rewards, int | float) else None
+    return finite(rewards) if is_number(rewards) else None
 
 
 def _times(timing: Any) -> tuple[float | None, float | None]:
@@ -144,7 +144,7 @@ def _times(timing: Any) -> tuple[float | None, float | None]:
     for phase in ("agent", "generation"):
         span = timing.get(phase)
         if isinstance(span, dict):
-            start, end = (finite(x) if isinstance(x := span.get(name), int | float) else None for name in ("start", "end"))
+            start, end = (finite(x) if is_number(x := span.get(name)) else None for name in ("start", "end"))
             if start is not None and end is not None and 0 < start <= end:  # a phase that failed ends at 0
                 return start, end
     return None, None

@@ -1,7 +1,8 @@
 """One import under way: its options, the files it reads, what it found and decided so far.
 
-Knows files, gzip, JSON lines, parquet batches and the progress bar; nothing of any framework. Everything is read piece by
-piece: no more than one batch of one file is in memory. What a file does wrong is one sentence.
+Knows files, gzip, JSON lines and the progress bar; nothing of any framework. Everything is read piece by piece: no more than
+one batch of one file is in memory, and no more than the limits (``rlhfless.trace.limits``) in all. What a file does wrong is
+one sentence.
 """
 
 from __future__ import annotations
@@ -10,10 +11,8 @@ import gzip
 import io
 import json
 import os
-import shutil
-import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,13 +21,14 @@ from typing import IO, Any
 import pandas as pd
 
 from rlhfless.errors import reason
+from rlhfless.trace.csv_blocks import csv_frames
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.record import Record
 from rlhfless.trace.importers.tokens import TokenCounter
+from rlhfless.trace.limits import PIECE_BYTES, Guard, Limits
+from rlhfless.trace.parquet_batches import BATCH_BYTES, BATCH_ROWS, parquet_frames
+from rlhfless.trace.storage import refuse_json_array, seekable
 
-BATCH_ROWS = 16_384
-BATCH_BYTES = 16 * 2**20  # of the texts of a batch, so that long responses make small batches
-LONGEST_LINE = 64 * 2**20
 PEEK_BYTES = 16 * 2**20  # how far into a file its format is looked for
 
 
@@ -43,6 +43,7 @@ class ImportOptions:
         keep: further columns of a table that are needed, long texts and lists among them, which are left out else.
         unsafe_pickle: load slime files that need code to be loaded.
         progress: show a progress bar on standard error.
+        limits: the most that is read.
     """
 
     tokenizer: str | Path | None = None
@@ -51,6 +52,7 @@ class ImportOptions:
     keep: frozenset[str] = frozenset()
     unsafe_pickle: bool = False
     progress: bool = False
+    limits: Limits = field(default_factory=Limits)
 
 
 class Reading:
@@ -60,6 +62,7 @@ class Reading:
         path: the log as the user named it. options: what the user said about it.
 
     Attributes:
+        guard: counts what is read against the limits.
         notes: what was decided, one sentence each, in order.
         fields: names of all fields that were seen.
         scalars: one dict per logged step, with ``step``; see ``scalars.py``.
@@ -67,15 +70,17 @@ class Reading:
         ended: the importer itself says how responses ended, and where that is unknown.
         machine_clock: times are of a machine's clock, not since the run's start.
         duplicates: rows dropped because they were there before.
+        dispatch_order_known: rows come in the order in which prompts were dealt, or in one that does not depend on lengths.
     """
 
     def __init__(self, path: Path, options: ImportOptions) -> None:
-        self.path, self.options = path, options
+        self.path, self.options, self.guard = path, options, Guard(options.limits)
         self.notes: list[str] = []
         self.fields: set[str] = set()
         self.scalars: list[dict[str, Any]] = []
         self.from_text = self.ended = self.machine_clock = False
         self.duplicates = 0
+        self.dispatch_order_known = True
         self._counter: TokenCounter | None = None
         self._bar: Any = None
 
@@ -123,12 +128,9 @@ class Reading:
         try:
             with open(path, "rb") as raw:
                 counted = _Counted(raw, self._bar)
-                buffered = io.BufferedReader(counted, 2**20)
-                if path.name.lower().endswith(".gz"):
-                    with gzip.GzipFile(fileobj=buffered) as stream:
-                        yield stream  # type: ignore[misc]
-                else:
-                    yield buffered
+                buffered: IO[bytes] = io.BufferedReader(counted, PIECE_BYTES)
+                with self.guard.unpacked(path, buffered) as stream:
+                    yield stream
                 counted.advance(counted.left)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise TraceError(f"{path}: cannot be unpacked ({reason(error)}); an intact gzip file is needed") from error
@@ -137,29 +139,23 @@ class Reading:
 
     @contextmanager
     def seekable(self, path: Path) -> Iterator[IO[bytes]]:
-        """The same for a format that is read from its end, which gzip cannot do: a packed file is unpacked beforehand."""
-        with self.open(path) as stream:
-            if not path.name.lower().endswith(".gz"):
-                yield stream
-                return
-            with tempfile.TemporaryFile() as unpacked:
-                shutil.copyfileobj(stream, unpacked, 2**20)
-                unpacked.seek(0)
-                yield unpacked
+        """The same for a format that is read from its end."""
+        with self.open(path) as stream, seekable(path, stream) as unpacked:
+            yield unpacked
 
     def lines(self, path: Path) -> Iterator[tuple[int, bytes]]:
         """Number, from 1, and bytes of every line.
 
         Raises:
-            TraceError: a line is longer than 64 MiB.
+            TraceError: a line is longer than the limit.
         """
         with self.open(path) as stream:
-            number = 0
-            while line := stream.readline(LONGEST_LINE + 1):
-                number += 1
-                if len(line) > LONGEST_LINE:
-                    raise TraceError(f"{path}: line {number} is longer than {LONGEST_LINE >> 20} MiB; a log of lines is needed")
-                yield number, line
+            yield from self.guard.lines(path, stream)
+
+    def csv(self, path: Path, text_columns: Iterable[str]) -> Iterator[pd.DataFrame]:
+        """The rows of a csv file, block by block; the index counts them from 0."""
+        with self.open(path) as stream:
+            yield from csv_frames(self.guard, path, stream, text_columns)
 
     def records(self, path: Path) -> Iterator[Record]:
         """The JSON objects of a file of JSON lines. A last line that was cut off while being written is left out, and noted.
@@ -171,6 +167,7 @@ class Reading:
         for number, line in self.lines(path):
             if not line.strip():
                 continue
+            refuse_json_array(path, number, line)
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 values = decode(text)
@@ -187,34 +184,14 @@ class Reading:
                 raise TraceError(f"{path}: line {number} is not a JSON object; one JSON object a line is needed")
             whole += 1
             self.fields.update(values)
-            yield Record(values, path, number)
+            yield Record(values, path, number, len(line))
 
-    def parquet(self, path: Path) -> Iterator[pd.DataFrame]:
-        """The rows of a parquet file, batch by batch; the index counts them from 0."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        at = 0
+    def parquet(self, path: Path, wanted: Callable[[str, bool], bool] = lambda name, nested: True) -> Iterator[pd.DataFrame]:
+        """The rows of a parquet file, batch by batch; the index counts them from 0. ``wanted``: see ``parquet_frames``."""
         with self.seekable(path) as stream:
-            try:
-                file = pq.ParquetFile(stream)
-                names = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]
-                for batch in file.iter_batches(batch_rows(file.metadata), columns=names):
-                    batch.validate(full=True)  # a text that is not UTF-8 would show only where it is read
-                    frame = batch.to_pandas(ignore_metadata=True)
-                    frame.index = pd.RangeIndex(at, at + len(frame))
-                    at += len(frame)
-                    self.fields.update(map(str, frame.columns))
-                    yield frame
-            except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
-                raise TraceError(f"{path}: cannot be read as parquet ({reason(error)}); an intact file is needed") from error
-
-
-def batch_rows(metadata: Any) -> int:
-    """Rows of a parquet file that make a batch: fewer where rows are long."""
-    rows = max(metadata.num_rows, 1)
-    size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)) / rows
-    return int(max(1, min(BATCH_ROWS, BATCH_BYTES // max(size, 1))))
+            for frame in parquet_frames(self.guard, path, stream, wanted):
+                self.fields.update(map(str, frame.columns))
+                yield frame
 
 
 def batches(rows: Iterable[tuple[dict[str, Any], int]]) -> Iterator[list[dict[str, Any]]]:
@@ -234,14 +211,22 @@ def batches(rows: Iterable[tuple[dict[str, Any], int]]) -> Iterator[list[dict[st
 def first_record(path: Path) -> dict[str, Any]:
     """The first JSON object of a file of JSON lines, to recognise a format by; empty where there is none."""
     try:
-        with gzip.open(path, "rb") if path.name.lower().endswith(".gz") else open(path, "rb") as stream:
-            while line := stream.readline(LONGEST_LINE):
-                if line.strip():
-                    values = json.loads(line)
-                    return values if isinstance(values, dict) else {}
+        for line in _first_lines(path):
+            if line.strip():
+                values = json.loads(line)
+                return values if isinstance(values, dict) else {}
     except (OSError, EOFError, zlib.error, ValueError, RecursionError):
         return {}  # not this format; whoever reads the file says what is wrong with it
     return {}
+
+
+def _first_lines(path: Path) -> Iterator[bytes]:
+    """Lines of a file, packed or not, up to as many bytes as a line may have."""
+    left = Limits().line_bytes
+    with gzip.open(path, "rb") if path.name.lower().endswith(".gz") else open(path, "rb") as stream:
+        while left > 0 and (line := stream.readline(left)):
+            left -= len(line)
+            yield line
 
 
 def parquet_columns(path: Path) -> set[str]:

@@ -9,7 +9,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from rlhfless.trace.casts import LARGEST_WHOLE_NUMBER, listed
 from rlhfless.trace.errors import TraceError
@@ -20,13 +20,13 @@ class Record:
     """A record of a log.
 
     Attributes:
-        values: field → value. path, line: where it stands; the line is counted from 1.
+        values: field → value. path, line: where it stands; the line is counted from 1. size_bytes: of the line.
     """
 
-    __slots__ = ("line", "path", "values")
+    __slots__ = ("line", "path", "size_bytes", "values")
 
-    def __init__(self, values: Mapping[str, Any], path: Path, line: int) -> None:
-        self.values, self.path, self.line = values, path, line
+    def __init__(self, values: Mapping[str, Any], path: Path, line: int, size_bytes: int = 0) -> None:
+        self.values, self.path, self.line, self.size_bytes = values, path, line, size_bytes
 
     def whole(self, name: str) -> int:
         """A whole number of 0 or more, as which 3.0 counts too.
@@ -54,7 +54,7 @@ class Record:
         value = self.values.get(name)
         if value is None:
             return None
-        if not isinstance(value, int | float):
+        if not is_number(value):
             self.refuse(name, value, "a number")
         return finite(value)
 
@@ -89,6 +89,11 @@ class Record:
             present = listed(self.values) or "nothing"
             raise TraceError(f"{self.path}: line {self.line} has no field '{name}', only {present}; that field is needed")
         return self.values[name]
+
+
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """Whether a value is a number; true and false are none, though Python counts them as 1 and 0."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def finite(value: float) -> float | None:

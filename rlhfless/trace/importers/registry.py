@@ -15,7 +15,7 @@ from rlhfless.trace.cross_check import COUNTED, CrossCheck, counted_steps, cross
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers import areal, nemo_rl, openrlhf, prime_rl, slime, table, trl, trl_scalars, verl, verl_scalars
 from rlhfless.trace.importers.assemble import assemble
-from rlhfless.trace.importers.formats import Format
+from rlhfless.trace.importers.formats import Format, refuse_unknown
 from rlhfless.trace.importers.reading import ImportOptions, Reading
 from rlhfless.trace.importers.scalars import read_scalars, scalars_frame, write_scalars
 from rlhfless.trace.importers.summary import ImportSummary, summarize
@@ -27,6 +27,7 @@ FORMATS: tuple[Format, ...] = (
 )  # fmt: skip
 """In the order in which they are asked: any file of lines is a table too, so that is asked last."""
 
+ORDER = "dispatch_order"  # of meta.json: "unknown", or left out
 MAPPED = (table.FORMAT.name, trl.FORMAT.name)
 
 
@@ -39,6 +40,7 @@ class ImportedLog:
         scalars: one row per logged step (``scalars.py`` says which columns), without rows where the log has none.
         summary: what was found and what is missing.
         format: whose log it is. source: where it lies.
+        dispatch_order_known: see ``Reading``.
     """
 
     rollouts: pd.DataFrame | None
@@ -46,6 +48,7 @@ class ImportedLog:
     summary: ImportSummary
     format: Format
     source: Path
+    dispatch_order_known: bool = True
 
     def trace(self) -> Trace:
         """The responses as a trace in memory.
@@ -57,7 +60,13 @@ class ImportedLog:
             raise TraceError(
                 f"{self.source}: holds scalars of steps but no single responses; the log of rollouts of the same run is needed"
             )
-        meta = {"imported_from": self.source.name, "framework": self.format.name, "import_notes": list(self.summary.notes)}
+        meta: dict[str, object] = {
+            "imported_from": self.source.name,
+            "framework": self.format.name,
+            "import_notes": list(self.summary.notes),
+        }
+        if not self.dispatch_order_known:
+            meta[ORDER] = "unknown"
         return Trace(self.rollouts, meta=meta, source=str(self.source))
 
     def save(self, folder: str | Path) -> Path:
@@ -94,8 +103,7 @@ def recognise(path: str | Path) -> Format:
     for one in FORMATS:
         if one.detect(path):
             return one
-    kinds = "; ".join(one.title for one in FORMATS)
-    raise TraceError(f"{path}: is no log that is known; known are {kinds}")
+    refuse_unknown(path, [one.name for one in FORMATS])
 
 
 def import_log(path: str | Path, options: ImportOptions | None = None, framework: str = "auto") -> ImportedLog:
@@ -136,7 +144,7 @@ def import_log(path: str | Path, options: ImportOptions | None = None, framework
         tuple(sorted(one.expected - reading.fields)),
         len(scalars),
     )
-    return ImportedLog(rollouts, scalars, summary, one, path)
+    return ImportedLog(rollouts, scalars, summary, one, path, reading.dispatch_order_known)
 
 
 def contradictions(rollouts: pd.DataFrame | None, scalars: pd.DataFrame) -> list[CrossCheck]:
@@ -161,6 +169,11 @@ class OpenedLog:
     scalars: pd.DataFrame
     framework: str
     summary: ImportSummary | None = None
+
+    @property
+    def dispatch_order_known(self) -> bool:
+        """Whether responses are in the order in which prompts were dealt, or in one that does not depend on lengths."""
+        return self.trace.meta.get(ORDER) != "unknown"
 
     def of_run(self, run: str | None) -> OpenedLog:
         """The same of one run alone; all of it for None.
@@ -187,8 +200,9 @@ def open_log(path: str | Path, options: ImportOptions | None = None, framework: 
     """
     path = Path(path)
     if framework == "auto" and any((path / name).is_file() for name in ("meta.json", "rollouts.parquet")):
-        trace = read_trace(path)
-        return OpenedLog(trace, read_scalars(path), str(trace.meta.get("framework") or ""))
+        limits = (options or ImportOptions()).limits
+        trace = read_trace(path, limits)
+        return OpenedLog(trace, read_scalars(path, limits), str(trace.meta.get("framework") or ""))
     log = import_log(path, options, framework)
     return OpenedLog(log.trace(), log.scalars, log.format.name, log.summary)
 

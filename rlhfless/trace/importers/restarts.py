@@ -18,14 +18,14 @@ def numbered(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
         return frame
     frame = frame[_of_last_attempts(frame, reading)]
     reading.note("sample: responses to a prompt are numbered within their step in the order of the log")
-    keys = [_codes(frame[name]) for name in ("run", "step", "prompt_id") if name in frame.columns]
+    keys = [codes_of(frame[name]) for name in ("run", "step", "prompt_id") if name in frame.columns]
     return frame.assign(sample=frame.groupby(keys, sort=False).cumcount())
 
 
 def _of_last_attempts(frame: pd.DataFrame, reading: Reading) -> np.ndarray:
     """(R,) whether a row without a sample is of the last attempt at its step; of the only one where no restart is sure."""
-    runs = _codes(frame["run"]) if "run" in frame.columns else np.zeros(len(frame), dtype=np.int64)
-    rows = pd.DataFrame({"run": runs, "step": _numbers(frame["step"]), "prompt": _codes(frame["prompt_id"])})
+    runs = codes_of(frame["run"]) if "run" in frame.columns else np.zeros(len(frame), dtype=np.int64)
+    rows = pd.DataFrame({"run": runs, "step": _numbers(frame["step"]), "prompt": codes_of(frame["prompt_id"])})
     back = rows.groupby("run", sort=False)["step"].diff() < 0
     rows["ascent"] = back.groupby(rows["run"], sort=False).cumsum()
     keep = np.ones(len(rows), dtype=bool)
@@ -68,33 +68,76 @@ def _numbers(values: pd.Series) -> np.ndarray:
         return np.full(len(values), np.nan)
 
 
+def again_with_other_values(frame: pd.DataFrame, distinct: pd.Series) -> pd.Series:
+    """(R,) whether a row is of a step in which a response is there again with other values.
+
+    Args:
+        distinct: (R,) without the rows that are equal in every column to one before them.
+    """
+    keys = [name for name in ("run", "step", "prompt_id", "sample") if name in frame.columns]
+    if not {"step", "prompt_id", "sample"} <= set(keys):
+        return pd.Series(False, index=frame.index)
+    codes = pd.DataFrame({name: codes_of(frame[name]) for name in keys}, index=frame.index)
+    where = keys[: keys.index("prompt_id")]
+    other = codes[where][distinct & codes[distinct].duplicated(keys).reindex(codes.index, fill_value=False)]
+    steps = pd.MultiIndex.from_frame(codes[where])
+    return pd.Series(steps.isin(pd.MultiIndex.from_frame(other)), index=frame.index)
+
+
 def last_attempts(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
-    """Without the rows of steps that the log holds again, in a later stretch: there a run was restarted."""
+    """Without the rows of steps that the log holds again, in a later stretch: there a run was restarted.
+
+    A later stretch that is not a whole step takes the place of the responses that it holds, and of no others.
+    """
     keys = [name for name in ("run", "step", "prompt_id", "sample") if name in frame.columns]
     if not {"step", "prompt_id", "sample"} <= set(keys):
         return frame
-    codes = pd.DataFrame({name: _codes(frame[name]) for name in keys}, index=frame.index)
+    codes = pd.DataFrame({name: codes_of(frame[name]) for name in keys}, index=frame.index)
     if not codes.duplicated(keys).any():
         return frame
     where = keys[: keys.index("prompt_id")]
     stretch = _stretches(codes, keys, where)
-    restarted, keep = 0, np.ones(len(frame), dtype=bool)
+    restarted, single, keep = 0, 0, np.ones(len(frame), dtype=bool)
     while (twice := codes[keep].duplicated(keys, keep=False).to_numpy()).any():
         at = codes[keep][twice].assign(stretch=stretch[keep][twice])
         spread = at.groupby(keys, sort=False)["stretch"].agg(["min", "max"])
         if (spread["min"] == spread["max"]).any():
             break  # twice in one stretch is no restart; validate says which row repeats which
         begin = at.groupby(where, sort=False)["stretch"].max().rename("begin").reset_index()
-        keep &= ~(stretch < codes[where].merge(begin, on=where, how="left")["begin"].to_numpy(dtype=float))
-        restarted = max(restarted, len(begin))
+        starts = codes[where].merge(begin, on=where, how="left")["begin"].to_numpy(dtype=float)
+        whole = _come_whole(codes, where, starts, stretch, keep)
+        latest = codes[keys].merge(spread["max"].reset_index(), on=keys, how="left")["max"].to_numpy(dtype=float)
+        replaced = keep & ~whole & (stretch < latest)
+        single += int(replaced.sum())
+        keep &= ~(whole & (stretch < starts)) & ~replaced
+        restarted = max(restarted, len(codes.loc[whole, where].drop_duplicates()))
     if restarted:
-        _note(reading, restarted, keep)
+        _note(reading, restarted, keep, single)
+    if single:
+        reading.note(f"repeats: {single:,} responses are there again with other values; the later ones count")
     return frame[keep]
 
 
-def _note(reading: Reading, steps: int, keep: np.ndarray) -> None:
+def _come_whole(codes: pd.DataFrame, where: list[str], starts: np.ndarray, stretch: np.ndarray, keep: np.ndarray) -> np.ndarray:
+    """(R,) whether a row's step came again whole: with as many rows as it had before, or as steps have that came once.
+
+    Args:
+        starts: (R,) stretch with which the step begins again, NaN where it came once.
+    """
+    steps = codes[where].assign(
+        later=keep & (stretch >= starts), earlier=keep & (stretch < starts), once=keep & np.isnan(starts)
+    )
+    sizes = steps.groupby(where, sort=False)[["later", "earlier", "once"]].transform("sum")
+    once = sizes["once"].to_numpy()
+    usual = float(np.median(once[once > 0])) if (once > 0).any() else np.inf
+    later = sizes["later"].to_numpy()
+    return np.asarray(~np.isnan(starts) & ((later >= sizes["earlier"].to_numpy()) | (later >= usual)))
+
+
+def _note(reading: Reading, steps: int, keep: np.ndarray, single: int = 0) -> None:
     reading.note(
-        f"restarts: {steps:,} steps were logged twice; the later attempt counts, {int((~keep).sum()):,} rows are left out"
+        f"restarts: {steps:,} steps were logged twice; the later attempt counts, {int((~keep).sum()) - single:,} rows are left "
+        "out"
     )
 
 
@@ -114,7 +157,8 @@ def _stretches(codes: pd.DataFrame, keys: list[str], where: list[str]) -> np.nda
     return np.asarray(np.cumsum(change))
 
 
-def _codes(values: pd.Series) -> np.ndarray:
+def codes_of(values: pd.Series) -> np.ndarray:
+    """(R,) a number for each value, equal where values are."""
     try:
         return np.asarray(pd.factorize(values)[0])
     except TypeError:  # lists and the like, which validate refuses

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rlhfless.trace import storage
 from rlhfless.trace.casts import clean
-from rlhfless.trace.errors import TraceError
-from rlhfless.trace.importers.record import finite
+from rlhfless.trace.importers.record import Record, finite, is_number
+from rlhfless.trace.limits import Guard, Limits
 
 FILE = "scalars.parquet"
 
@@ -40,13 +39,22 @@ STANDARD = {
 """Columns with one meaning for every framework; a log's own names stand behind them as they were logged."""
 
 
-def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """The fields that are finite numbers; texts, lists and NaN are left out."""
-    found = {}
-    for name, value in values.items():
-        if isinstance(value, int | float) and not isinstance(value, bool) and (number := finite(value)) is not None:
-            found[clean(str(name))] = number
-    return found
+def numbers(record: Record, sources: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
+    """The fields that are finite numbers; texts, lists and NaN of names that are in no source are left out.
+
+    Args:
+        sources: see ``standard``.
+
+    Raises:
+        TraceError: a field that is in a source is neither a number nor null.
+    """
+    for name in (name for names in sources.values() for name in names):
+        record.number(name)
+    return {
+        clean(str(name)): number
+        for name, value in record.values.items()
+        if is_number(value) and (number := finite(value)) is not None
+    }
 
 
 def standard(own: Mapping[str, float], sources: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
@@ -94,21 +102,16 @@ def write_scalars(folder: Path, frame: pd.DataFrame) -> Path:
     return path
 
 
-def read_scalars(folder: str | Path) -> pd.DataFrame:
+def read_scalars(folder: str | Path, limits: Limits | None = None) -> pd.DataFrame:
     """The table of a folder that an import wrote; without rows where the log had no scalars.
 
     Raises:
-        TraceError: the file is not intact.
+        TraceError: the file is not intact, or larger than the limits.
     """
     path = Path(folder) / FILE
     if not path.exists():
         return pd.DataFrame({"step": np.zeros(0, dtype=np.int64)})
-    try:
-        table = pq.read_table(path)
-        table.validate(full=True)  # a text that is not UTF-8 would show only where it is read
-        return table.to_pandas()
-    except (pa.ArrowException, OSError) as error:
-        raise TraceError(f"{path}: cannot be read as parquet; an intact file is needed") from error
+    return storage.read_frame(path, guard=Guard(limits))
 
 
 def _doc(name: str) -> dict[str, str] | None:

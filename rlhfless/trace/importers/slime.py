@@ -7,9 +7,10 @@ a file that needs more is refused unless the user imports it with ``--unsafe-pic
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pandas as pd
 
@@ -17,7 +18,7 @@ from rlhfless.errors import missing_extra, reason
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format, file_of, numbered
 from rlhfless.trace.importers.reading import Reading
-from rlhfless.trace.importers.record import Record, finite, text_id
+from rlhfless.trace.importers.record import Record, finite, is_number, text_id
 
 PATTERN = r"(\d+)\.pt(?:\.gz)?"
 REASONS = {"completed": "stop", "truncated": "length", "aborted": "aborted", "failed": "aborted"}
@@ -61,6 +62,7 @@ def load(reading: Reading, path: Path) -> list[dict[str, Any]]:
         raise missing_extra("Reading slime's dumps", "torch", "torch") from error
     unsafe = reading.options.unsafe_pickle
     with reading.seekable(path) as stream:
+        _refuse_bomb(reading, path, stream)
         try:
             content = torch.load(stream, map_location="cpu", weights_only=not unsafe)
         except Exception as error:  # an unsafe pickle may raise whatever it likes, a safe one does in several ways
@@ -78,6 +80,17 @@ def load(reading: Reading, path: Path) -> list[dict[str, Any]]:
     return samples
 
 
+def _refuse_bomb(reading: Reading, path: Path, stream: IO[bytes]) -> None:
+    """Refuse an archive whose parts unpack to more than the limit; torch itself packs nothing."""
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            packed = [part.file_size for part in archive.infolist() if part.compress_type != zipfile.ZIP_STORED]
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        packed = []  # no archive; torch says what is wrong with it
+    stream.seek(0)
+    reading.guard.add_unpacked(path, sum(packed))
+
+
 def _row(record: Record, rollout: int, reading: Reading) -> dict[str, Any]:
     response = record.whole("response_length")
     tokens = record.values.get("tokens")
@@ -91,7 +104,7 @@ def _row(record: Record, rollout: int, reading: Reading) -> dict[str, Any]:
     status = record.values.get("status")
     return {
         "step": rollout,
-        "prompt_id": text_id(_text(prompt)) if prompt else f"group-{group}",
+        "prompt_id": text_id(_text(prompt, reading, record.path)) if prompt else f"group-{group}",
         "prompt_tokens": prompt_tokens,
         "response_tokens": response,
         "finish_reason": REASONS.get(status) if isinstance(status, str) else None,
@@ -104,8 +117,17 @@ def _row(record: Record, rollout: int, reading: Reading) -> dict[str, Any]:
     }
 
 
-def _text(prompt: Any) -> str:
-    return prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, default=str, skipkeys=True)
+def _text(prompt: Any, reading: Reading, path: Path) -> str:
+    """A prompt's text; of messages their JSON, which can be far longer than a dump whose lists hold each other many times."""
+    if isinstance(prompt, str):
+        return prompt
+    pieces, size = [], 0
+    for piece in json.JSONEncoder(sort_keys=True, default=str, skipkeys=True).iterencode(prompt):
+        pieces.append(piece)
+        size += len(piece)
+        if size > reading.guard.limits.line_bytes:
+            reading.guard.refuse_line(path, "a prompt")
+    return "".join(pieces)
 
 
 def _reward(record: Record, reading: Reading) -> float | None:
@@ -113,7 +135,7 @@ def _reward(record: Record, reading: Reading) -> float | None:
     reward = record.values.get("reward")
     if not isinstance(reward, dict):
         return record.number("reward")
-    numbers = [value for value in reward.values() if isinstance(value, int | float)]
+    numbers = [value for value in reward.values() if is_number(value)]
     if len(numbers) != 1:
         reading.note("reward: unknown where the log has a dict with several numbers")
         return None
@@ -125,7 +147,7 @@ def _times(trace: Any) -> tuple[float | None, float | None]:
     events = trace.get("events") if isinstance(trace, dict) else None
     found: dict[str, list[float]] = {"span_start": [], "span_end": []}
     for event in events if isinstance(events, list) else []:
-        if isinstance(event, dict) and event.get("name") == GENERATE and isinstance(event.get("ts"), int | float):
+        if isinstance(event, dict) and event.get("name") == GENERATE and is_number(event.get("ts")):
             second, kind = finite(event["ts"]), event.get("type")
             if second is not None and second >= 0 and isinstance(kind, str) and kind in found:
                 found[kind].append(second)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from rlhfless.trace.casts import clean, listed
+from solver.words import counted
 
 DISABLES = {
     "prompt_tokens": "planning counts 0 prompt tokens, so prefill and prompt KV are left out",
@@ -71,15 +72,15 @@ class ImportSummary:
         lines = []
         if self.rows:
             lines += [
-                f"{self.rows:,} responses to {self.prompts:,} prompts in {self.steps:,} steps and {self.epochs:,} epochs, "
-                f"{self.truncation}",
+                f"{counted(self.rows, 'response')} to {counted(self.prompts, 'prompt')} in {counted(self.steps, 'step')} and "
+                f"{counted(self.epochs, 'epoch')}, {self.truncation}",
                 f"duplicate rows dropped: {self.duplicates_dropped:,}",
                 *(f"{column}: {text}" for column, text in self.missing.items()),
             ]
         else:
             lines.append("no single responses in the log, so nothing can be planned from it alone")
         if self.scalar_steps:
-            lines.append(f"scalars of {self.scalar_steps:,} steps")
+            lines.append(f"scalars of {counted(self.scalar_steps, 'step')}")
         lines += self.notes
         if self.unknown_fields:
             lines.append(f"fields that this importer does not know and left out: {listed(map(clean, self.unknown_fields))}")

@@ -5,18 +5,16 @@ Knows names, not frameworks: the user says which column of the file is which of 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from rlhfless.errors import reason
 from rlhfless.trace.casts import listed
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format
-from rlhfless.trace.importers.reading import BATCH_ROWS, Reading, batches
+from rlhfless.trace.importers.reading import Reading, batches
 from rlhfless.trace.schema import ROLLOUTS, text_columns
 from rlhfless.trace.storage import FORMATS
 
@@ -63,20 +61,7 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
 
 def _csv(reading: Reading) -> Iterator[pd.DataFrame]:
     mapping = reading.options.mapping
-    dtype = dict.fromkeys([mapping.get(column, column) for column in text_columns("rollouts")], str)
-    with reading.open(reading.path) as stream, warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)  # pandas only warns where it drops cells
-        try:
-            yield from pd.read_csv(
-                stream, dtype=dtype, index_col=False, low_memory=False, encoding="utf-8-sig", chunksize=4 * BATCH_ROWS
-            )
-        except TraceError:
-            raise
-        except Exception as error:  # whatever the reader raises is about the file
-            why = reason(error)
-            if isinstance(error, pd.errors.ParserWarning):
-                why = "its rows have more cells than its header has names"
-            raise TraceError(f"{reading.path}: cannot be read as csv ({why}); an intact file is needed") from error
+    yield from reading.csv(reading.path, [mapping.get(column, column) for column in text_columns("rollouts")])
 
 
 def _jsonl(reading: Reading) -> Iterator[pd.DataFrame]:
@@ -85,8 +70,7 @@ def _jsonl(reading: Reading) -> Iterator[pd.DataFrame]:
     def rows() -> Iterator[tuple[dict[str, Any], int]]:
         for record in reading.records(reading.path):
             numbers.append(record.line - 1)
-            texts = sum(len(value) for value in record.values.values() if isinstance(value, str))
-            yield dict(record.values), 512 + texts
+            yield dict(record.values), 512 + record.size_bytes
 
     for batch in batches(rows()):
         yield pd.DataFrame(batch, index=pd.Index(numbers[: len(batch)], dtype="int64"))
@@ -94,7 +78,17 @@ def _jsonl(reading: Reading) -> Iterator[pd.DataFrame]:
 
 
 def _parquet(reading: Reading) -> Iterator[pd.DataFrame]:
-    yield from reading.parquet(reading.path)
+    needed = reading.options.keep.union(OURS, reading.options.mapping.values())
+    nested: set[str] = set()
+
+    def wanted(name: str, is_nested: bool) -> bool:
+        if is_nested and name not in needed:
+            nested.add(name)
+        return name not in nested
+
+    yield from reading.parquet(reading.path, wanted)
+    if nested:
+        reading.note(f"left out, because they hold nested values: {listed(sorted(nested))}")
 
 
 def _refuse_absent(mapping: Mapping[str, str], columns: list[str], path: Path) -> None:

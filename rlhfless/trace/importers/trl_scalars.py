@@ -19,7 +19,6 @@ from rlhfless.trace.importers.record import Record
 from rlhfless.trace.importers.scalars import numbers, standard
 
 NAMES = ("trainer_state.json", "trainer_state.json.gz")
-LARGEST_STATE = 256 * 2**20  # bytes
 SOURCES = {
     "step_s": ("step_time",),
     "response_tokens_mean": ("completions/mean_length",),
@@ -64,9 +63,7 @@ def read_state(reading: Reading, path: Path) -> int:
         TraceError: it is not what the trainer writes.
     """
     with reading.open(path) as stream:
-        raw = stream.read(LARGEST_STATE + 1)
-    if len(raw) > LARGEST_STATE:
-        raise TraceError(f"{path}: is larger than {LARGEST_STATE >> 20} MiB; the state of a trainer is needed")
+        raw = reading.guard.document(path, stream)
     try:
         state = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -78,7 +75,8 @@ def read_state(reading: Reading, path: Path) -> int:
     for number, entry in enumerate(history, start=1):
         if not isinstance(entry, dict):
             raise TraceError(f"{path}: entry {number} of 'log_history' is no object; the state of a trainer is needed")
-        steps.setdefault(Record(entry, path, number).whole("step"), {}).update(numbers(entry))
+        record = Record(entry, path, number)
+        steps.setdefault(record.whole("step"), {}).update(numbers(record, SOURCES))
     for step, own in steps.items():  # a step has several entries: losses, an evaluation, the end of training
         reading.scalars.append({**own, **standard(own, SOURCES), "step": step})
     every = state.get("logging_steps")

@@ -2,11 +2,18 @@
 
 Knows both generations: V1 (verl 0.9 and later) names every response by a ``uid`` of prompt, rollout and output; V0 has no name,
 so the same ``input`` is the same prompt. Reward extras are columns of their own in V0 and are left out. Lengths are not logged.
+
+Knows two things that verl does to a batch before it dumps it (``_balance_batch``, checked in verl 0.9.1). V0 reorders the
+rows by their lengths, unless ``trainer.balance_batch`` is off, so the order of dispatch is lost; V1 sorts by ``uid``, which is
+drawn at random. V1 adds padding rows until ranks and mini-batches divide the batch; their uid begins with ``pad`` and 32
+hexadecimal digits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +25,7 @@ from rlhfless.trace.importers.record import Record, text_id
 
 PATTERN = r"(\d+)\.jsonl(?:\.gz)?"
 MARKS = {"input", "output", "score"}
+PADDING = re.compile(r"pad[0-9a-f]{32}_\d+_0")
 
 
 def files(path: Path) -> list[tuple[int, Path]]:
@@ -35,18 +43,63 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
     """Batches of responses; the file's name is the step where a record has none."""
     found = files(reading.path)
     reading.expect(path for _, path in found)
+    padding = 0
+
+    def responses(path: Path) -> Iterator[Record]:
+        nonlocal padding
+        for record in reading.records(path):
+            uid = record.values.get("uid")
+            if isinstance(uid, str) and PADDING.fullmatch(uid):
+                padding += 1
+            else:
+                yield record
+
     for step, path in found:
-        for batch in batches(_rows(reading, step, path)):
+        order = _Order()
+        for batch in batches(_rows(responses(path), step, order)):
             frame = pd.DataFrame(batch)
             frame["prompt_tokens"] = reading.count_tokens(frame.pop("input").tolist())
             frame["response_tokens"] = reading.count_tokens(frame.pop("output").tolist())
             yield frame
+        if not order.is_known:
+            reading.dispatch_order_known = False
+    if padding:
+        reading.note(f"padding: {padding:,} rows that verl added to fill its batches are no responses and are left out")
+    if not reading.dispatch_order_known:
+        reading.note(
+            "order: verl balances lengths between its ranks before it writes, so the log's order is not the order of dispatch"
+        )
 
 
-def _rows(reading: Reading, step: int, path: Path) -> Iterator[tuple[dict[str, Any], int]]:
-    for record in reading.records(path):
+class _Order:
+    """Whether a file without uids is in the order of dispatch: only then do the responses to a prompt follow each other.
+
+    Attributes:
+        is_known: as far as the file was read; with one response to every prompt it cannot be told, and is not known.
+    """
+
+    def __init__(self) -> None:
+        self._rows: Counter[str] = Counter()
+        self._last = ""
+        self._named = self._scattered = False
+
+    def see(self, prompt: str, named: bool) -> None:
+        """The next row's prompt, and whether the row has a uid."""
+        self._named |= named
+        self._scattered |= prompt != self._last and prompt in self._rows
+        self._last = prompt
+        self._rows[prompt] += 1
+
+    @property
+    def is_known(self) -> bool:
+        return self._named or len(self._rows) < 2 or (not self._scattered and min(self._rows.values()) > 1)
+
+
+def _rows(responses: Iterable[Record], step: int, order: _Order) -> Iterator[tuple[dict[str, Any], int]]:
+    for record in responses:
         prompt, response = record.text("input"), record.text("output")
         named = record.maybe_whole("step")
+        order.see(text_id(prompt), record.values.get("uid") is not None)
         row = {
             "step": step if named is None else named,
             **_names(record, prompt),

@@ -12,6 +12,7 @@ import pandas as pd
 
 from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.reading import Reading, first_record
+from rlhfless.trace.importers.record import Record
 from rlhfless.trace.importers.scalars import numbers, standard
 
 PREPARE = ("timing_s/reward", "timing_s/old_log_prob", "timing_s/ref", "timing_s/values", "timing_s/adv")
@@ -48,7 +49,7 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
         data = record.values.get("data")
         if not isinstance(data, dict):
             record.refuse("data", data, "an object of the step's scalars")
-        own = numbers(data)
+        own = numbers(Record(data, record.path, record.line), SOURCES)
         reading.fields.update(EXPECTED & own.keys())
         reading.scalars.append({**own, **standard(own, SOURCES), "step": record.whole("step")})
     yield from ()

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -49,6 +50,21 @@ def sample_rollouts() -> pd.DataFrame:
                         "end_s": 10.0 * step + tokens,
                     }
                 )
+    return pd.DataFrame(rows)
+
+
+def many_rollouts(prompts: int = 12, samples: int = 4) -> pd.DataFrame:
+    """Two steps whose lengths differ much by prompt, in the order of dispatch."""
+    rng = np.random.default_rng(5)
+    rows = []
+    for step in (1, 2):
+        for prompt, mean in enumerate(rng.permutation(np.geomspace(4, 60, prompts))):
+            tokens = np.clip(mean * rng.lognormal(0, 0.3, samples), 1, 99).astype(int).tolist()
+            rows += [
+                {"step": step, "prompt": prompt, "sample": sample, "prompt_tokens": 4, "response_tokens": own,
+                 "finish_reason": "stop", "reward": 1.0}
+                for sample, own in enumerate(tokens)
+            ]  # fmt: skip
     return pd.DataFrame(rows)
 
 

@@ -50,7 +50,7 @@ def test_the_summary_says_what_is_missing_and_what_that_disables(log: Path) -> N
     assert "prompt_tokens: not in the log; planning counts 0 prompt tokens, so prefill and prompt KV are left out" in text
     assert "finish_reason: not in the log; truncation is unknown" in text
     assert "end_s: not in the log; when responses ended is unknown; unless scalars say how long generation took, times" in text
-    assert "6 responses to 3 prompts in 1 steps and 1 epochs, truncation unknown" in text
+    assert "6 responses to 3 prompts in 1 step and 1 epoch, truncation unknown" in text
     assert "duplicate rows dropped: 1" in text
 
 

@@ -1,0 +1,146 @@
+"""A csv file in blocks of whole rows, so that no more than one block, or one row, is in memory.
+
+Knows where a row ends: at a line break outside of quotes. A quote opens a cell only where the cell begins, and two quotes
+inside stand for one, as pandas reads them. Nothing of what columns mean.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+import pandas as pd
+
+from rlhfless.errors import reason
+from rlhfless.trace.errors import TraceError
+from rlhfless.trace.limits import PIECE_BYTES, Guard
+
+BLOCK_BYTES = 16 * 2**20
+MOST_COLUMNS = 10_000
+BOM = b"\xef\xbb\xbf"
+
+
+def csv_frames(guard: Guard, path: Path, stream: IO[bytes], text_columns: Iterable[str]) -> Iterator[pd.DataFrame]:
+    """The rows of a csv file, block by block, at least one frame; the index counts rows from 0.
+
+    Args:
+        stream: the file's bytes, unpacked. text_columns: read as text, so that ``007`` stays ``007``.
+
+    Raises:
+        TraceError: it is no csv file with commas, or a row or the header is longer than the limits.
+    """
+    dtype = dict.fromkeys(text_columns, str)
+    at = lines = 0
+    for block, before in csv_blocks(guard, path, stream):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", pd.errors.ParserWarning)  # pandas only warns where it drops cells
+                frame = pd.read_csv(io.BytesIO(block), dtype=dtype, index_col=False, low_memory=False, encoding="utf-8")
+        except Exception as error:  # whatever the reader raises is about the file
+            why = _with_later_lines(reason(error), lines)
+            if isinstance(error, pd.errors.ParserWarning):
+                why = "its rows have more cells than its header has names"
+            raise TraceError(f"{path}: cannot be read as csv ({why}); an intact file is needed") from error
+        frame.index = pd.RangeIndex(at, at + len(frame))
+        at, lines = at + len(frame), lines + before
+        yield frame
+
+
+def _with_later_lines(text: str, lines: int) -> str:
+    """What pandas says of a block, with the lines of the file that come before it."""
+    return re.sub(r"(?<=\bline )\d+", lambda match: str(int(match[0]) + lines), text)
+
+
+def csv_blocks(guard: Guard, path: Path, stream: IO[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Blocks that begin with the header, and how many lines of the file come before the next block's rows.
+
+    Raises:
+        TraceError: a row is longer than a line may be, or the header is that of no csv file with commas.
+    """
+    quotes, header, blank_lines, begin = Quotes(), b"", 0, True
+    whole: list[bytes] = []  # rows of the next block
+    begun: list[bytes] = []  # of a row whose end is not read yet
+    whole_bytes = begun_bytes = 0
+
+    def block() -> tuple[bytes, int]:
+        nonlocal header
+        rows = b"".join(whole)
+        if header:
+            return header + rows, rows.count(b"\n")
+        header = _header(rows)
+        _check_header(header, path)
+        return rows, blank_lines + rows.count(b"\n") - header.count(b"\n")
+
+    while piece := stream.read(max(len(BOM), min(PIECE_BYTES, guard.limits.line_bytes))):
+        piece, begin = piece.removeprefix(BOM) if begin else piece, False
+        end = quotes.last_end(piece)
+        if end:
+            whole += [*begun, piece[:end]]
+            whole_bytes += begun_bytes + end
+            begun, begun_bytes = [], 0
+        begun.append(piece[end:])
+        begun_bytes += len(piece) - end
+        if begun_bytes > guard.limits.line_bytes:
+            guard.refuse_line(path, "a row")
+        if end and not header and not any(part.strip() for part in whole):
+            blank_lines += sum(part.count(b"\n") for part in whole)
+            whole, whole_bytes = [], 0
+        if whole_bytes >= BLOCK_BYTES:
+            yield block()
+            whole, whole_bytes = [], 0
+    whole += begun
+    if any(whole) or not header:
+        yield block()
+
+
+class Quotes:
+    """Where rows end, in the pieces of a file one after the other."""
+
+    def __init__(self) -> None:
+        self._inside = False
+        self._just_closed = False  # the byte before was a quote that closed a cell
+        self._before = b"\n"
+
+    def last_end(self, piece: bytes) -> int:
+        """Position after the last line break of a piece that ends a row; 0 if there is none."""
+        at = last = 0
+        while True:
+            quote = piece.find(b'"', at)
+            if self._inside:
+                if quote < 0:
+                    break
+                self._inside, self._just_closed, at = False, True, quote + 1
+                continue
+            last = piece.rfind(b"\n", at, len(piece) if quote < 0 else quote) + 1 or last
+            if quote < 0:
+                self._just_closed = self._just_closed and at == len(piece)
+                break
+            before = piece[quote - 1 : quote] if quote else self._before
+            self._inside = before in (b",", b"\n", b"\r") or (self._just_closed and quote == at)
+            self._just_closed, at = False, quote + 1
+        self._before = piece[-1:]
+        return last
+
+
+def _header(rows: bytes) -> bytes:
+    """The first row that is not empty, and what comes before it."""
+    quotes, end, filled = Quotes(), 0, False
+    for line in io.BytesIO(rows):
+        end += len(line)
+        filled = filled or bool(line.strip())
+        if quotes.last_end(line) == len(line) and filled:
+            break
+    return rows[:end] if filled else b""
+
+
+def _check_header(header: bytes, path: Path) -> None:
+    columns = header.count(b",") + 1
+    if columns > MOST_COLUMNS:
+        raise TraceError(f"{path}: has {columns:,} columns; a table of at most {MOST_COLUMNS:,} is needed")
+    for separator, name in ((b";", "semicolons"), (b"\t", "tabs"), (b"|", "bars")):
+        if columns == 1 and separator in header:
+            raise TraceError(f"{path}: its columns are separated by {name}; a csv file with commas is needed")

@@ -1,0 +1,172 @@
+"""How much of a log is read: the length of a line, the number of rows, the bytes that a packed file unpacks to.
+
+Knows bytes and files; nothing of formats. A file of a few megabytes can hold a line of gigabytes or millions of equal rows, by
+accident or by intent. Whoever reads a log counts with a ``Guard``, which refuses with one sentence before memory is full.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from rlhfless.errors import InputError
+from rlhfless.trace.errors import TraceError
+
+PIECE_BYTES = 2**20  # read at once
+LINE, ROWS, UNPACKED = "--max-line-mib", "--max-rows", "--max-unpacked-gib"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that is read of one log.
+
+    Attributes:
+        line_bytes: of a line, of a row of a csv file, or of a JSON document.
+        rows: responses, records, or rows of a table.
+        unpacked_bytes: of all packed files together, after unpacking.
+
+    Raises:
+        InputError: a limit is no number above 0.
+    """
+
+    line_bytes: int = 64 * 2**20
+    rows: int = 10_000_000
+    unpacked_bytes: int = 16 * 2**30
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} is {value!r}; a whole number above 0 is needed")
+
+    @classmethod
+    def of_options(cls, line_mib: float | None, rows: int | None, unpacked_gib: float | None) -> Limits:
+        """The limits that options state, in MiB and GiB; those that are None stay as they are.
+
+        Raises:
+            InputError: a limit is no number above 0.
+        """
+        usual = cls()
+        for name, value in ((LINE, line_mib), (ROWS, rows), (UNPACKED, unpacked_gib)):
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"{name} {value:g}: is no limit; a number above 0 is needed")
+        return cls(
+            usual.line_bytes if line_mib is None else math.ceil(line_mib * 2**20),
+            usual.rows if rows is None else rows,
+            usual.unpacked_bytes if unpacked_gib is None else math.ceil(unpacked_gib * 2**30),
+        )
+
+
+class Guard:
+    """What was read of one log so far, against its limits."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = Limits() if limits is None else limits
+        self._rows = self._unpacked = 0
+
+    @contextmanager
+    def unpacked(self, path: Path, stream: IO[bytes]) -> Iterator[IO[bytes]]:
+        """The bytes of a file, unpacked where its name ends in ``.gz``.
+
+        Args:
+            stream: the file's own bytes.
+
+        Raises:
+            TraceError: while it is read, if it unpacks to more than the limit.
+        """
+        if not path.name.lower().endswith(".gz"):
+            yield stream
+            return
+        with gzip.GzipFile(fileobj=stream) as packed:
+            yield io.BufferedReader(_Unpacked(packed, path, self), PIECE_BYTES)
+
+    def lines(self, path: Path, stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+        """Number, from 1, and bytes of every line.
+
+        Raises:
+            TraceError: a line is longer than the limit, or there are more than may be rows.
+        """
+        number = 0
+        while line := stream.readline(self.limits.line_bytes + 1):
+            number += 1
+            if len(line) > self.limits.line_bytes:
+                self.refuse_line(path, f"line {number}")
+            self.check_rows(path, number)
+            yield number, line
+
+    def document(self, path: Path, stream: IO[bytes]) -> bytes:
+        """All bytes of a JSON document.
+
+        Raises:
+            TraceError: it is longer than a line may be.
+        """
+        content = stream.read(self.limits.line_bytes + 1)
+        if len(content) > self.limits.line_bytes:
+            self.refuse_line(path, "its content")
+        return content
+
+    def add_rows(self, path: Path, count: int) -> None:
+        """Count rows that were read.
+
+        Raises:
+            TraceError: there are more than the limit.
+        """
+        self._rows += count
+        self.check_rows(path, self._rows)
+
+    def check_rows(self, path: Path, count: int) -> None:
+        """Refuse a number of rows that a file says it has.
+
+        Raises:
+            TraceError: there are more than the limit.
+        """
+        if count > self.limits.rows:
+            raise TraceError(f"{path}: has more than {self.limits.rows:,} rows; {_raise(ROWS, 'rows')}")
+
+    def add_unpacked(self, path: Path, count: int) -> None:
+        """Count bytes that were unpacked, or that a file says it unpacks to.
+
+        Raises:
+            TraceError: there are more than the limit.
+        """
+        self._unpacked += count
+        if self._unpacked > self.limits.unpacked_bytes:
+            size = _size(self.limits.unpacked_bytes)
+            raise TraceError(f"{path}: unpacks to more than {size}; {_raise(UNPACKED, 'unpacked_bytes')}")
+
+    def refuse_line(self, path: Path, what: str) -> NoReturn:
+        """Refuse what is longer than a line may be."""
+        size = _size(self.limits.line_bytes)
+        raise TraceError(f"{path}: {what} is longer than {size}; {_raise(LINE, 'line_bytes')}")
+
+
+def _raise(option: str, name: str) -> str:
+    return f"if that is right, raise the limit with {option}, or in Python with Limits({name}=...)"
+
+
+def _size(count: int) -> str:
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.4g} {name}"
+    return f"{count} bytes"
+
+
+class _Unpacked(io.RawIOBase):
+    """A packed stream that counts what it unpacks."""
+
+    def __init__(self, packed: gzip.GzipFile, path: Path, guard: Guard) -> None:
+        self._packed, self._path, self._guard = packed, path, guard
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._packed.read(len(buffer))
+        self._guard.add_unpacked(self._path, len(piece))
+        buffer[: len(piece)] = piece
+        return len(piece)
