@@ -35,7 +35,7 @@ from verl.workers.rollout.router import GlobalRequestLoadBalancer
 class PlannedRouter(GlobalRequestLoadBalancer):
     def __init__(self, servers, router_kwargs):
         super().__init__(servers)
-        self._tokenizer = AutoTokenizer.from_pretrained(router_kwargs["tokenizer"])
+        self._tokenizer = AutoTokenizer.from_pretrained(router_kwargs["tokenizer"], trust_remote_code=False)
         with open(router_kwargs["placement"]) as file:
             self._replicas = {name: itertools.cycle(own) for name, own in json.load(file)["replicas"].items()}
 
