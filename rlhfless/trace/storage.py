@@ -65,10 +65,27 @@ def read_frame(path: str | Path, text_columns: Iterable[str] = ()) -> pd.DataFra
     return frame
 
 
-def _read_parquet(stream: IO[bytes]) -> pd.DataFrame:
+def read_table(path: Path) -> pa.Table:
+    """The rows of a parquet file.
+
+    Raises:
+        TraceError: there is no such file, or it is damaged.
+    """
+    try:
+        with open(path, "rb") as stream:
+            return _parquet_table(stream)
+    except Exception as error:  # whatever the reader raises is about the file
+        raise TraceError(f"{path}: cannot be read as parquet ({reason(error)}); an intact file is needed") from error
+
+
+def _parquet_table(stream: IO[bytes]) -> pa.Table:
     table = pq.ParquetFile(stream).read()
     table.validate(full=True)  # a text that is not UTF-8 would show only where it is read
-    frame = table.to_pandas(ignore_metadata=True)
+    return table
+
+
+def _read_parquet(stream: IO[bytes]) -> pd.DataFrame:
+    frame = _parquet_table(stream).to_pandas(ignore_metadata=True)
     return frame[[column for column in frame.columns if not str(column).startswith("__index_level_")]]
 
 
