@@ -15,6 +15,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,10 @@ from rlhfless.executor import ray_sweeper
 
 OBJECT_STORE_BYTES = 512 * 2**20
 START_TRIES = 3
+START_WITHIN_S = 120.0  # of each of Ray's processes; Ray itself gives them 30 s, which a busy machine may not keep
+SILENT_S = 10.0  # so long a start takes without a word
+LOOK_S = 0.1
+PORT_WAIT = "RAY_gcs_server_port_wait_time_s"
 AUTH_MODE = "RAY_AUTH_MODE"
 ANSWERS_WITHIN_S = 5.0  # of a head node; Ray itself goes on trying for a quarter of an hour
 
@@ -109,7 +115,8 @@ class RayCluster:
         script = [sys.executable, "-I", ray_sweeper.__file__, str(self._folder), *me]
         self._sweeper = subprocess.Popen(script, stdin=subprocess.PIPE, start_new_session=True)
         try:
-            with _environment({"PYTHONPATH": _with_own_code()}), _loopback():
+            patience = os.environ.get(PORT_WAIT, f"{START_WITHIN_S:.0f}")
+            with _environment({"PYTHONPATH": _with_own_code(), PORT_WAIT: patience}), _loopback(), _patient(), _told():
                 self._start_ray(gpus)
         except BaseException:
             self.close()
@@ -129,18 +136,27 @@ class RayCluster:
         raylet.AuthenticationTokenLoader.instance().reset_cache()
 
     def _start_ray(self, gpus: int | None, tries: int = START_TRIES) -> None:
-        """Ray gives itself 30 s, which a busy machine may not keep, and says so with a plain ``Exception``."""
+        """Ray says with a plain ``Exception`` that it did not start. What a try has left is ended before the next one. One that
+        has taken all the time that there is is the last."""
+        began_s = time.monotonic()
         try:
             self.ray.init(
                 address="local", num_gpus=gpus, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES,
                 log_to_driver=False, logging_level="ERROR", _temp_dir=str(self._folder),
             )  # fmt: skip
         except Exception as error:
-            self.ray.shutdown()
-            if tries == 1:
+            self._end_remains()
+            if tries == 1 or time.monotonic() - began_s >= START_WITHIN_S:
                 advice = "start one with `ray start --head` and give its address"
                 raise InputError(f"Ray could not be started here ({reason(error)}); {advice}") from error
             self._start_ray(gpus, tries - 1)
+
+    def _end_remains(self) -> None:
+        """Ray forgets the processes of a start that failed: end whoever uses the folder, which is empty then."""
+        assert self._folder is not None
+        self.ray.shutdown()
+        ray_sweeper.sweep(str(self._folder), os.getpid(), os.getsid(0))
+        self._folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _reach(address: str) -> None:
@@ -179,6 +195,43 @@ def _loopback() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextlib.contextmanager
+def _patient(within_s: float = START_WITHIN_S) -> Iterator[None]:
+    """A node that is started in here may register late: whoever looks for it waits, where Ray looks again for 30 s."""
+    from ray._private import services
+
+    look = services.get_node
+
+    def waiting_look(*which: Any, **more: Any) -> Any:
+        ends_s = time.monotonic() + within_s
+        while True:
+            try:
+                return look(*which, **more)
+            except RuntimeError:  # it is not there yet
+                if time.monotonic() >= ends_s:
+                    raise
+            time.sleep(LOOK_S)
+
+    services.get_node = waiting_look
+    try:
+        yield
+    finally:
+        services.get_node = look
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """What takes long in here is said once."""
+    line = f"Ray is still starting after {SILENT_S:g} s; on a busy machine it may take up to {START_WITHIN_S:g} s"
+    timer = threading.Timer(SILENT_S, lambda: print(line, file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextlib.contextmanager
