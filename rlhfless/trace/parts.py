@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +114,7 @@ def fold(folder: Path, meta: Mapping[str, Any], steps: Sequence[int]) -> None:
     """
     before = sorted(set(meta["steps"]) - set(steps))
     for table in TABLES:
-        storage.replace_file(
-            folder / f"{table}.parquet", lambda stream, table=table: _copy(folder, table, before, steps, stream)
-        )
+        storage.replace_file(folder / f"{table}.parquet", partial(_copy, folder, table, before, steps))
     plans = _lines(folder / "plans.jsonl", before)
     plans += [json.dumps(plan, sort_keys=True) + "\n" for plan in read_plans(folder, steps)]
     storage.write_text(folder / "plans.jsonl", "".join(plans))
