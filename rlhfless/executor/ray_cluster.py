@@ -29,7 +29,9 @@ START_TRIES = 3
 START_WITHIN_S = 120.0  # of each of Ray's processes; Ray itself gives them 30 s, which a busy machine may not keep
 SILENT_S = 10.0  # so long a start takes without a word
 LOOK_S = 0.1
-PORT_WAIT = "RAY_gcs_server_port_wait_time_s"
+PATIENCE = {"RAY_gcs_server_port_wait_time_s": START_WITHIN_S, "RAY_agent_register_timeout_ms": START_WITHIN_S * 1000}
+UNTOLD = "dashboard_agent_listen_port"  # Ray does not tell its node
+AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", UNTOLD, "runtime_env_agent_port")
 AUTH_MODE = "RAY_AUTH_MODE"
 ANSWERS_WITHIN_S = 5.0  # of a head node; Ray itself goes on trying for a quarter of an hour
 
@@ -115,8 +117,8 @@ class RayCluster:
         script = [sys.executable, "-I", ray_sweeper.__file__, str(self._folder), *me]
         self._sweeper = subprocess.Popen(script, stdin=subprocess.PIPE, start_new_session=True)
         try:
-            patience = os.environ.get(PORT_WAIT, f"{START_WITHIN_S:.0f}")
-            with _environment({"PYTHONPATH": _with_own_code(), PORT_WAIT: patience}), _loopback(), _patient(), _told():
+            patience = {name: os.environ.get(name, f"{within:.0f}") for name, within in PATIENCE.items()}
+            with _environment({"PYTHONPATH": _with_own_code(), **patience}), _loopback(), _ports(), _patient(), _told():
                 self._start_ray(gpus)
         except BaseException:
             self.close()
@@ -195,6 +197,34 @@ def _loopback() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextlib.contextmanager
+def _ports() -> Iterator[None]:
+    """Ray's agents are given free ports in here: where they choose them, a node waits 15 s for each to say so and then dies."""
+    from ray._private import ray_constants, services
+    from ray._private.parameter import RayParams
+
+    make, start, ports = RayParams.__init__, services.start_ray_process, dict[str, int]()
+
+    def make_with_ports(params: Any, *given: Any, **named: Any) -> None:
+        make(params, *given, **named)
+        with contextlib.ExitStack() as open_at_once:  # so that they differ
+            for name in AGENT_PORTS:
+                free = open_at_once.enter_context(socket.create_server(("127.0.0.1", 0)))
+                ports[name] = free.getsockname()[1]
+                setattr(params, name, ports[name])
+
+    def start_with_port(command: list[str], process_type: str, *given: Any, **named: Any) -> Any:
+        if process_type == ray_constants.PROCESS_TYPE_RAYLET:
+            command = [*command, f"--{UNTOLD}={ports[UNTOLD]}"]
+        return start(command, process_type, *given, **named)
+
+    RayParams.__init__, services.start_ray_process = make_with_ports, start_with_port
+    try:
+        yield
+    finally:
+        RayParams.__init__, services.start_ray_process = make, start
 
 
 @contextlib.contextmanager

@@ -270,25 +270,45 @@ def test_a_node_that_registers_late_is_waited_for(monkeypatch: pytest.MonkeyPatc
     assert services.get_node is get_node
 
 
+def test_a_node_need_not_wait_for_its_agents_ports() -> None:
+    """Its agents get free ports, each another one, and the node is told all of them."""
+    pytest.importorskip("ray", reason="Ray is not installed")
+    from ray._private import services
+    from ray._private.parameter import RayParams
+
+    make, started = RayParams.__init__, list[list[str]]()
+    with mock.patch.object(services, "start_ray_process", lambda command, *_: started.append(command)):
+        with ray_cluster._ports():
+            params = RayParams()
+            services.start_ray_process(["raylet"], "raylet")
+            services.start_ray_process(["gcs"], "gcs_server")
+        ports = [getattr(params, name) for name in ray_cluster.AGENT_PORTS]
+        services.start_ray_process(["raylet"], "raylet")
+    assert len({port for port in ports if port > 1023}) == len(ports) == 4
+    assert started == [["raylet", f"--dashboard_agent_listen_port={ports[2]}"], ["gcs"], ["raylet"]]
+    assert RayParams.__init__ is make
+
+
 def test_a_start_that_takes_long_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     said, lines = threading.Event(), list[str]()
 
     def init(**_: Any) -> None:
         assert said.wait(60)
-        assert os.environ[ray_cluster.PORT_WAIT] == "120"
+        assert [os.environ[name] for name in ray_cluster.PATIENCE] == ["120", "120000"]
 
     def write(text: str) -> None:
         lines.append(text)
         said.set()
 
     monkeypatch.setattr(ray_cluster, "SILENT_S", 0.01)
-    monkeypatch.delenv(ray_cluster.PORT_WAIT, raising=False)
+    for name in ray_cluster.PATIENCE:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "stderr", types.SimpleNamespace(write=write, flush=lambda: None))
     with mock.patch.object(ray, "init", init), mock.patch.object(ray, "shutdown"):
         RayCluster(gpus=1).close()
     assert "".join(lines).count("Ray is still starting after") == 1
-    assert ray_cluster.PORT_WAIT not in os.environ
+    assert not os.environ.keys() & ray_cluster.PATIENCE.keys()
 
 
 @dataclass
