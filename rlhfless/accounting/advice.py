@@ -95,7 +95,7 @@ def advise(logged: Sequence[LoggedStep], setting: Setting, setup: RunSetup, *, f
 def configuration_lines(framework: str, replicas: int, gpus_per_actor: int, gpus_per_node: int) -> tuple[str, ...]:
     """The framework's own options for that many replicas of that size; none where they are not known for certain.
 
-    Option names as of verl 0.9, TRL 1.12, NeMo-RL 0.4 and slime 0.2; AReaL's as in its reference "Allocation Mode" (per-engine
+    Option names as of verl 0.9, TRL 1.16, NeMo-RL 0.4 and slime 0.2; AReaL's as in its reference "Allocation Mode" (per-engine
     backends), prime-rl's as in its ``docs/scaling.md``, which shows replicas of a chosen size on one node only.
     """
     return LINES[framework](replicas, gpus_per_actor, gpus_per_node) if framework in LINES else ()

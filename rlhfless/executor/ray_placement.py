@@ -17,6 +17,17 @@ from solver.errors import PlanningError
 TYPE = "accelerator_type:"
 
 
+class FewerGpus(PlanningError):
+    """A plan's cluster is larger than Ray's.
+
+    Attributes:
+        largest: GPUs, and GPUs per node, of the largest cluster with actors of that size for which Ray's nodes do; None where
+            they do for none, or the plan's has several pools.
+    """
+
+    largest: tuple[int, int] | None = None
+
+
 class RayNode(NamedTuple):
     """A node that is alive. ``kinds`` are the GPU kinds that Ray knows of; empty where it does not say."""
 
@@ -51,7 +62,7 @@ def place_nodes(
         before: the last answer: a node that is still there keeps its number, so that actors on it can be used again.
 
     Raises:
-        PlanningError: the Ray cluster is smaller than the plan's.
+        FewerGpus: the Ray cluster is smaller than the plan's.
     """
     free = list(nodes)
     wanted = [(pool.kind, pool.gpus_per_node) for pool in cluster.pools for _ in range(pool.nodes)]
@@ -66,13 +77,31 @@ def place_nodes(
         fits = [node for node in free if node.gpus >= gpus and node.is_kind(kind)]
         if not fits:
             there = ", ".join(f"{node.address} with {node.gpus:g}{_kinds(node)}" for node in nodes) or "none"
-            raise PlanningError(
+            largest = largest_cluster(cluster, nodes) if isinstance(cluster, Cluster) else None
+            shows = "the GPUs that `ray status` shows" if largest is None else f"{largest[0]} GPUs in nodes of {largest[1]}"
+            error = FewerGpus(
                 f"the plan's cluster has {len(wanted)} nodes with {_counts(wanted)}, for which Ray's GPU nodes ({there}) do "
-                "not do; plan for the GPUs that `ray status` shows"
+                f"not do; plan for {shows}"
             )
+            error.largest = largest
+            raise error
         found[number] = min(fits, key=lambda node: (not node.kinds, node.gpus, nodes.index(node)))
         free.remove(found[number])
     return dict(sorted(found.items()))
+
+
+def largest_cluster(cluster: Cluster, nodes: Sequence[RayNode]) -> tuple[int, int] | None:
+    """GPUs, and GPUs per node, of the largest cluster up to this one's size for which the nodes do; None where no actor fits.
+
+    Of several ways to as many GPUs it is the one with this cluster's nodes, else with the largest nodes.
+    """
+    has = [int(node.gpus) for node in nodes if node.is_kind(cluster.kind)]
+    sizes = {
+        min(gpus, cluster.gpus) // cluster.gpus_per_actor * cluster.gpus_per_actor for gpus in [*has, cluster.gpus_per_node]
+    }
+    found = [(size * min(sum(gpus >= size for gpus in has), cluster.gpus // size), size) for size in sizes if size]
+    best = max(found, key=lambda one: (one[0], one[1] == cluster.gpus_per_node, one[1]), default=(0, 0))
+    return best if best[0] else None
 
 
 def _plain(kind: str) -> str:

@@ -32,10 +32,12 @@ class ActorError(RuntimeError):
     Attributes:
         record: the step up to then: what was completed, spans, events, and what was held until then.
         kept_in: the folder in which a run that keeps a trace has that as a trace of its own.
+        resume_with: options that the run has to be resumed with, as its cluster has become smaller.
     """
 
     record: StepRecord | None = None
     kept_in: Path | None = None
+    resume_with: str = ""
 
 
 class NoRoom(ActorError):

@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from rlhfless.errors import missing_extra
+from rlhfless.errors import InputError, missing_extra
 from rlhfless.latency.changes import Course, RunCourse, measure_changes
 from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity
 from rlhfless.latency.stopwatch import stopwatch
+from rlhfless.model_folders import NO_CODE, code_refused, from_folder
 from solver.latency import StepTable
 
 TINY = "tiny-qwen2"
@@ -63,6 +64,7 @@ class CausalLM:
 
     Raises:
         MissingExtra, ProfileError: torch or transformers is not installed, or model or device cannot be used.
+        InputError: the model needs code of its own.
         MemoryError: the device has no room for the model, as from all that makes another copy of it.
     """
 
@@ -81,8 +83,11 @@ class CausalLM:
         self.precision = str(self._dtype).removeprefix("torch.")
         try:
             config = transformers.Qwen2Config(**TINY_CONFIG) if model == TINY else None
-            self._config = config or transformers.AutoConfig.from_pretrained(model, local_files_only=True)
-            self.model = self.replica()
+            self._config = config or from_folder(transformers.AutoConfig, model)
+            with code_refused(model):
+                self.model = self.replica()
+        except InputError:
+            raise
         except (OSError, ValueError, KeyError) as error:
             why = (str(error).strip() or "it is not complete").splitlines()[0].rstrip(".")
             raise ProfileError(f"{model}: holds no causal language model of transformers: {why}") from None
@@ -104,7 +109,7 @@ class CausalLM:
     def replica(self) -> Any:
         """A model of its configuration, made on the device in the precision of all."""
         with self._room("a replica"), self.device:
-            return self._transformers.AutoModelForCausalLM.from_config(self._config, dtype=self._dtype).eval()
+            return self._transformers.AutoModelForCausalLM.from_config(self._config, dtype=self._dtype, **NO_CODE).eval()
 
     def build(self) -> None:
         """A second replica: what a start adds to taking over the weights."""

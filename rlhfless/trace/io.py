@@ -1,8 +1,8 @@
 """A trace in memory, and reading it from a folder or a rollout log.
 
 Knows the files of a trace folder and how to read them; appending while a run goes on is the business of writer.py.
-A reader sees the steps that ``meta.json`` calls complete and nothing of a step that was being written; of a recording
-(recorder.py) it sees every row that was flushed.
+A reader sees the steps that ``meta.json`` names and those that have a folder of their own (parts.py), and nothing of a step
+that was being written; of a recording (recorder.py) it sees every row that was flushed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from rlhfless import __version__
-from rlhfless.trace import storage
+from rlhfless.trace import parts, storage
 from rlhfless.trace.casts import jsonable
 from rlhfless.trace.checks import refuse_several_runs, validate
 from rlhfless.trace.errors import TraceError
@@ -142,13 +142,30 @@ def read_rollouts(path: str | Path, limits: Limits | None = None) -> pd.DataFram
 
 def load(folder: Path, limits: Limits | None = None) -> tuple[dict[str, Any], dict[str, pd.DataFrame], list[dict[str, Any]]]:
     """meta.json, the tables and the plans of a trace folder, completed steps only, not yet validated."""
+    while True:
+        meta = _meta(folder, limits)
+        named = list(meta["steps"])
+        try:
+            found = _frames_and_plans(folder, meta, limits)
+        except TraceError:
+            if _meta(folder, limits)["steps"] == named:
+                raise
+        else:
+            if _meta(folder, limits)["steps"] == named:
+                frames, meta["steps"] = joined(folder, found[0], meta["steps"], limits)
+                return meta, frames, found[1]
+        # a writer has put steps into the tables meanwhile
+
+
+def _meta(folder: Path, limits: Limits | None) -> dict[str, Any]:
+    """meta.json of a trace folder, which a writer at work writes last."""
     meta_path = folder / "meta.json"
     if not folder.exists():
         raise TraceError(f"{folder}: there is no such folder; a trace folder is needed")
     if not meta_path.is_file():
         hint = f"to read its {'rollouts.parquet'!r} alone, name that file" if (folder / "rollouts.parquet").exists() else ""
         raise TraceError(f"{folder}: is no complete trace, it has no meta.json; {hint or 'a trace folder is needed'}")
-    meta = storage.read_json(meta_path, Guard(limits))  # first: a writer at work writes it last
+    meta = storage.read_json(meta_path, Guard(limits))
     version, steps = meta.get("schema_version"), meta.get("steps")
     if version != SCHEMA_VERSION:
         raise TraceError(
@@ -157,14 +174,25 @@ def load(folder: Path, limits: Limits | None = None) -> tuple[dict[str, Any], di
         )
     if not isinstance(steps, list) or not all(isinstance(step, int) for step in steps):
         raise TraceError(f"{meta_path}: steps is {steps!r}; the list of completed steps is needed")
+    return meta
+
+
+def _frames_and_plans(
+    folder: Path, meta: dict[str, Any], limits: Limits | None
+) -> tuple[dict[str, pd.DataFrame], list[dict[str, Any]]]:
+    """Rows and plans of the steps of ``meta``, to which those with folders of their own are added."""
+    steps = meta["steps"]
     executed = meta.get("clock") is not None and bool(steps)
     for table in TABLES:
         if executed and not (folder / f"{table}.parquet").exists():
             raise TraceError(f"{folder}: has no {table}.parquet, though meta.json tells of an executed run; restore that file")
-    frames = {table: _completed(folder / f"{table}.parquet", steps, limits) for table in TABLES}
     plans = _plans(folder / "plans.jsonl", steps, limits)
-    frames, meta["steps"] = joined(folder, frames, steps, limits)
-    return meta, frames, plans
+    if beside := parts.steps_beside(folder, steps):
+        meta["steps"] = sorted([*steps, *beside])
+        rows = {table: parts.read_rows(folder, table, steps, beside, limits) for table in TABLES}
+        frames = {table: own.to_pandas(ignore_metadata=True) for table, own in rows.items()}
+        return frames, plans + parts.read_plans(folder, beside)
+    return {table: _completed(folder / f"{table}.parquet", steps, limits) for table in TABLES}, plans
 
 
 def _completed(path: Path, steps: list[int], limits: Limits | None) -> pd.DataFrame:
@@ -210,6 +238,7 @@ def new_folder(path: str | Path, overwrite: bool = False) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         meta_path.unlink(missing_ok=True)
+        parts.remove(folder)
         storage.remove_leftovers(folder)
     except OSError as error:
         raise TraceError(f"{folder}: cannot be made ({error.strerror}); a writable folder is needed") from error

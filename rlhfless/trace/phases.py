@@ -8,6 +8,7 @@ else to sync, else (starts, waits) to generation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,8 +33,8 @@ def step_costs(trace: Trace, gpus: int | None = None) -> pd.DataFrame:
     """GPU-seconds and dollars of every step by phase.
 
     Args:
-        gpus: that the serverful system holds; None: those of the cluster in ``meta.json``, and those beside it that somebody
-            held in the trace.
+        gpus: that the serverful system holds; None: those of the cluster in ``meta.json`` on which the step ran, and those
+            beside it that somebody held in the trace.
 
     Returns:
         A frame with ``run, step, phase`` (one of ``STEP_PHASES``); ``time_s`` of the step's time line, ``elastic_gpu_s``,
@@ -50,7 +51,7 @@ def step_costs(trace: Trace, gpus: int | None = None) -> pd.DataFrame:
     prices = sorted(allocations["usd_per_gpu_s"].unique())
     if len(prices) > 1:
         raise TraceError(f"{where}: GPUs have {len(prices)} prices; holding all of them has a cost only where there is one")
-    held = _gpus(trace, where) if gpus is None else gpus
+    held = _gpus(trace, where) if gpus is None else dict.fromkeys(trace.steps, gpus)
     rows: list[dict[str, Any]] = []
     at = spans.groupby(["run", "step", "holder"], sort=False).indices if len(spans) else {}
     steps_at = spans.groupby(["run", "step"], sort=False).indices if len(spans) else {}
@@ -68,8 +69,8 @@ def step_costs(trace: Trace, gpus: int | None = None) -> pd.DataFrame:
             rows.append(
                 {
                     "run": run, "step": step, "phase": name, "time_s": times[name], "elastic_gpu_s": elastic[name],
-                    "elastic_usd": elastic[name] * prices[0], "serverful_gpu_s": times[name] * held,
-                    "serverful_usd": times[name] * held * prices[0],
+                    "elastic_usd": elastic[name] * prices[0], "serverful_gpu_s": times[name] * held[step],
+                    "serverful_usd": times[name] * held[step] * prices[0],
                 }
             )  # fmt: skip
     return pd.DataFrame(rows)
@@ -90,10 +91,20 @@ def _partition(
     return parts
 
 
-def _gpus(trace: Trace, where: str) -> int:
-    """GPUs of the cluster, and those beside it that somebody held."""
-    cluster = trace.meta.get("cluster") or {}
-    if not {"nodes", "gpus_per_node"} <= set(cluster):
+def _gpus(trace: Trace, where: str) -> dict[int, int]:
+    """By step: GPUs of the cluster that it ran on, and those beside it that somebody held while the run was there.
+
+    A run that was resumed on another cluster has ``earlier_clusters``, each with the step ``before_step`` which it was left.
+    """
+    earlier, now = trace.meta.get("earlier_clusters") or [], trace.meta.get("cluster") or {}
+    clusters = [*earlier, {**now, "before_step": None}]
+    if not all({"nodes", "gpus_per_node", "before_step"} <= set(cluster) for cluster in clusters):
         raise TraceError(f"{where}: meta.json names no cluster of one kind; say how many gpus the serverful system holds")
-    last = max(int(max(ids, default=-1)) for ids in trace.allocations["gpu_ids"])
-    return max(int(cluster["nodes"]) * int(cluster["gpus_per_node"]), last + 1)
+    gpus: dict[int, int] = {}
+    for cluster in clusters:
+        before = math.inf if cluster["before_step"] is None else cluster["before_step"]
+        own = [step for step in trace.steps if step < before and step not in gpus]
+        held = trace.allocations.loc[trace.allocations["step"].isin(own), "gpu_ids"]
+        last = max((int(max(ids, default=-1)) for ids in held), default=-1)
+        gpus |= dict.fromkeys(own, max(int(cluster["nodes"]) * int(cluster["gpus_per_node"]), last + 1))
+    return gpus

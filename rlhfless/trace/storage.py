@@ -24,7 +24,7 @@ from rlhfless.trace.casts import is_null, jsonable
 from rlhfless.trace.csv_blocks import csv_frames
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.limits import PIECE_BYTES, Guard
-from rlhfless.trace.parquet_batches import parquet_frames
+from rlhfless.trace.parquet_batches import decoded_bytes, parquet_frames
 from rlhfless.trace.schema import TABLES
 
 ARROW_TYPES = {
@@ -90,6 +90,25 @@ def seekable(path: Path, stream: IO[bytes]) -> Iterator[IO[bytes]]:
         shutil.copyfileobj(stream, unpacked, PIECE_BYTES)
         unpacked.seek(0)
         yield unpacked
+
+
+def read_table(path: Path, guard: Guard) -> pa.Table:
+    """The rows of a parquet file.
+
+    Raises:
+        TraceError: there is no such file, it is damaged, or it is larger than the limits.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            guard.add_rows(path, file.metadata.num_rows)
+            guard.add_unpacked(path, decoded_bytes(file.metadata))
+            table = file.read()
+        table.validate(full=True)  # a text that is not UTF-8 would show only where it is read
+    except TraceError:
+        raise
+    except Exception as error:  # whatever the reader raises is about the file
+        raise TraceError(f"{path}: cannot be read as parquet ({reason(error)}); an intact file is needed") from error
+    return table
 
 
 def _jsonl_frames(guard: Guard, path: Path, stream: IO[bytes]) -> Iterator[pd.DataFrame]:

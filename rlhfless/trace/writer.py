@@ -1,11 +1,14 @@
 """Records a run step by step, so that a process killed at any moment leaves a valid trace of its completed steps.
 
-Knows when a step counts: after all its rows are on the disk, ``meta.json`` names it. Nothing of executors or clocks.
-Every append replaces every file, which keeps the writer simple and costs a fraction of a second per 100,000 rows.
+Knows when a step counts: as soon as the folder with its rows is there (parts.py). Nothing of executors or clocks. What a step
+costs to write does not grow with the run. In memory are the allocations of earlier steps, which new ones must not overlap, and
+how often each prompt was visited; no responses.
 """
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,17 +18,19 @@ import pandas as pd
 import pyarrow as pa
 
 from rlhfless.errors import reason
-from rlhfless.trace import storage
+from rlhfless.trace import parts, storage
 from rlhfless.trace.checks import as_frame, derive_epoch, refuse_overlaps, validate
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.io import Trace, complete_meta, load, new_folder, write_folder
+from rlhfless.trace.io import Trace, complete_meta, load, new_folder, read_trace, write_folder
 from rlhfless.trace.schema import TABLES
 
 Rows: TypeAlias = pd.DataFrame | Sequence[Mapping[str, Any]] | None
+HELD = ["run", "holder", "gpu_ids", "start_s", "end_s"]  # what overlaps are found by
+VISIT = ["run", "prompt_id"]
 
 
 class TraceWriter:
-    """Appends whole steps to a trace folder.
+    """Appends whole steps to a trace folder. ``close`` puts them into its tables; without it they are read all the same.
 
     Args:
         folder: where the trace goes; it must not hold a trace yet (``resume`` continues one).
@@ -39,8 +44,7 @@ class TraceWriter:
     def __init__(self, folder: str | Path, meta: Mapping[str, Any] | None = None, overwrite: bool = False) -> None:
         self.folder = new_folder(folder, overwrite)
         self.meta = complete_meta(dict(meta or {}), [])
-        self._tables: dict[str, pa.Table] = {}
-        self._plans: list[dict[str, Any]] = []
+        self._begin()
         write_folder(self.folder, {}, [], self.meta)
 
     @classmethod
@@ -54,14 +58,22 @@ class TraceWriter:
         """
         writer = cls.__new__(cls)
         writer.folder = Path(folder)
-        writer.meta, frames, writer._plans = load(writer.folder)
+        writer.meta, frames, plans = load(writer.folder)
         storage.remove_leftovers(writer.folder)
-        writer._tables = {}
+        parts.remove_leftovers(writer.folder)
+        writer._begin()
         if writer.meta["steps"]:
-            for table, frame in frames.items():
-                rows = validate(table, frame, writer.folder / f"{table}.parquet")
-                writer._tables[table] = storage.to_arrow(table, rows)
+            writer._trace = Trace(**frames, plans=plans, meta=dict(writer.meta), source=str(writer.folder))
+            for table in TABLES:
+                frame = getattr(writer._trace, table)
+                writer._note(table, frame, storage.to_arrow(table, frame).schema)
         return writer
+
+    def _begin(self) -> None:
+        self._schemas: dict[str, pa.Schema] = {}
+        self._held = pd.DataFrame(columns=HELD)
+        self._visits: Counter[tuple[str, str]] = Counter()
+        self._trace: Trace | None = None  # of all steps, until another one is appended
 
     @property
     def steps(self) -> list[int]:
@@ -76,20 +88,32 @@ class TraceWriter:
     @property
     def end_s(self) -> float:
         """When the last allocation ended: where the times of a resumed run continue."""
-        ends = self._tables["allocations"]["end_s"].to_numpy() if self._tables else np.zeros(0)
-        return float(ends.max(initial=0.0))
+        return float(self._held["end_s"].max()) if len(self._held) else 0.0
 
     @property
     def trace(self) -> Trace:
-        """The completed steps so far.
+        """The completed steps so far, as they are on the disk.
 
         Raises:
-            TraceError: there is none yet.
+            TraceError: there is none yet, or the folder cannot be read any more.
         """
-        frames = {table: rows.to_pandas(ignore_metadata=True) for table, rows in self._tables.items()}
-        if not frames:
+        if not self.steps:
             raise TraceError(f"{self.folder}: has no completed step yet; append one first")
-        return Trace(**frames, plans=list(self._plans), meta=dict(self.meta), source=str(self.folder))
+        if self._trace is None:
+            self._trace = read_trace(self.folder)
+        return self._trace
+
+    def remember(self, **told: Any) -> None:
+        """Change what ``meta.json`` says of the run besides its steps.
+
+        Raises:
+            TraceError: the folder cannot be read or written.
+        """
+        path = self.folder / "meta.json"
+        meta = {**self.meta, **told}
+        text = json.dumps(complete_meta(meta, storage.read_json(path)["steps"]), indent=2)
+        storage.write_text(path, text + "\n")
+        self.meta, self._trace = complete_meta(meta, self.steps), None
 
     def append_step(
         self,
@@ -110,8 +134,8 @@ class TraceWriter:
             The step.
 
         Raises:
-            TraceError: a table is wrong, its rows are of several steps, or the step is complete already. The trace and
-                the writer are as before.
+            TraceError: a table is wrong, its rows are of several steps, the step is complete already, or the folder is gone.
+                The trace and the writer are as before.
         """
         given = {"rollouts": rollouts, "allocations": allocations, "spans": spans, "events": events}
         names = {table: f"{self.folder}: new {table}" for table in TABLES}
@@ -120,14 +144,30 @@ class TraceWriter:
         if plan is not None and plan.get("step", step) != step:
             raise TraceError(f"{self.folder}: the plan is of step {plan['step']}, the rows are of step {step}; one is needed")
         if rollouts is not None and "epoch" not in as_frame(rollouts).columns:
-            frames["rollouts"]["epoch"] = self._epochs(frames["rollouts"])
-        tables = {table: self._extended(table, frame, names[table]) for table, frame in frames.items()}
-        refuse_overlaps(tables["allocations"].to_pandas(), str(self.folder / "allocations.parquet"))
-        plans = self._plans if plan is None else [*self._plans, {**plan, "step": step}]
-        meta = complete_meta(self.meta, sorted([*self.steps, step]))
-        write_folder(self.folder, tables, plans, meta)
-        self._tables, self._plans, self.meta = tables, plans, meta
+            frames["rollouts"]["epoch"] = self._epochs(frames["rollouts"], step)
+        tables = {table: storage.to_arrow(table, frame) for table, frame in frames.items()}
+        schemas = {table: self._fitting(table, rows.schema, names[table]) for table, rows in tables.items()}
+        self._refuse_overlaps(frames["allocations"])
+        if not (self.folder / "meta.json").is_file():
+            raise TraceError(f"{self.folder}: was removed since the trace was begun; begin a new one")
+        parts.write_step(self.folder, step, tables, None if plan is None else {**plan, "step": step})
+        for table, frame in frames.items():
+            self._note(table, frame, schemas[table])
+        self.meta = complete_meta(self.meta, sorted([*self.steps, step]))
+        self._trace = None
         return step
+
+    def close(self) -> None:
+        """Put the steps that have folders of their own into the trace's tables. Idempotent; steps may be appended after it.
+
+        Raises:
+            TraceError: a file cannot be read or written. The trace is as it was, and can be read.
+        """
+        storage.remove_leftovers(self.folder)
+        parts.remove_leftovers(self.folder)
+        named = storage.read_json(self.folder / "meta.json")["steps"]
+        if beside := parts.steps_beside(self.folder, named):
+            parts.fold(self.folder, complete_meta(self.meta, self.steps), beside)
 
     def _one_step(self, frames: dict[str, pd.DataFrame]) -> int:
         steps = sorted({int(step) for frame in frames.values() for step in frame["step"].unique()})
@@ -137,19 +177,34 @@ class TraceWriter:
             raise TraceError(f"{self.folder}: step {steps[0]} is complete already; the next step is {self.next_step}")
         return steps[0]
 
-    def _epochs(self, rollouts: pd.DataFrame) -> np.ndarray:
-        keys = ["run", "prompt_id", "step"]
-        earlier = self._tables["rollouts"].select(keys).to_pandas() if self._tables else pd.DataFrame(columns=keys)
-        both = pd.concat([earlier.astype({"step": np.int64}), rollouts[keys]], ignore_index=True)
-        return np.asarray(derive_epoch(both))[len(earlier) :]
+    def _epochs(self, rollouts: pd.DataFrame, step: int) -> np.ndarray:
+        if step >= self.next_step:
+            return np.array([self._visits[visit] for visit in zip(rollouts["run"], rollouts["prompt_id"], strict=True)])
+        keys = [*VISIT, "step"]  # between earlier steps
+        earlier = self.trace.rollouts[keys]
+        return np.asarray(derive_epoch(pd.concat([earlier, rollouts[keys]], ignore_index=True)))[len(earlier) :]
 
-    def _extended(self, table: str, frame: pd.DataFrame, name: str) -> pa.Table:
-        rows = storage.to_arrow(table, frame)
-        if not self._tables:
-            return rows
+    def _fitting(self, table: str, schema: pa.Schema, name: str) -> pa.Schema:
+        """The columns of all steps."""
         try:
-            return pa.concat_tables([self._tables[table], rows], promote_options="permissive")
+            earlier = self._schemas.get(table)
+            return schema if earlier is None else pa.unify_schemas([earlier, schema], promote_options="permissive")
         except pa.ArrowException as error:
             raise TraceError(
                 f"{name}: a column has another type than in earlier steps ({reason(error)}); the same is needed"
             ) from error
+
+    def _refuse_overlaps(self, allocations: pd.DataFrame) -> None:
+        earlier, new = self._held, allocations[HELD]
+        rows = pd.concat([earlier, new], ignore_index=True) if len(earlier) else new
+        since_s = new["start_s"].min() if len(new) else np.inf
+        refuse_overlaps(rows[rows["end_s"] > since_s], str(self.folder / "allocations.parquet"))
+
+    def _note(self, table: str, frame: pd.DataFrame, schema: pa.Schema) -> None:
+        """Keep what later steps are checked by."""
+        self._schemas[table] = schema
+        if table == "allocations" and len(frame):
+            rows = [one for one in (self._held, frame[HELD]) if len(one)]
+            self._held = pd.concat(rows, ignore_index=True)
+        if table == "rollouts":
+            self._visits.update(frame[[*VISIT, "step"]].drop_duplicates()[VISIT].itertuples(index=False, name=None))

@@ -29,7 +29,8 @@ def save_checkpoint(root: Path, steps: int, learner: Learner) -> None:
     draft = target.with_suffix(".tmp")
     try:
         shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
+        root.mkdir(parents=steps == 0, exist_ok=True)  # later on a run's folder that is gone is not made again
+        draft.mkdir()
         learner.write(draft)
         for written in (*draft.iterdir(), draft):
             sync(written)

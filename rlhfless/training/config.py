@@ -24,7 +24,8 @@ ENGINES = ("torch", "vllm")
 PREPARATION = ("after", "overlap")
 PREWARM = ("none", "shortest", "forecast")
 MAY_CHANGE = (  # when a run is resumed
-    "steps", "keep", "learner_processes", "device", "ray_address", "keep_s", "prewarm",
+    "steps", "keep", "learner_processes", "device", "ray_address", "keep_s", "prewarm", "gpus", "gpus_per_node", "memory_gib",
+    "preparation_actors",
 )  # fmt: skip
 
 
@@ -62,7 +63,10 @@ class TrainConfig:
             ``cpu``, ``cuda``, or ``auto``: ``cuda`` where torch finds one and no actors of a pool hold it. A run may be resumed
             on another, not bit for bit. A model that is given as an object stays where it is.
         temperature: of sampling.
-        gpus, gpus_per_node, profile: the cluster; ``profile`` also says how many GPUs an actor takes.
+        gpus, gpus_per_node, profile: the cluster; ``profile`` also says how many GPUs an actor takes. A run may be resumed on
+            another number of GPUs and nodes: completed steps are kept, and later ones are planned for what is there. With the
+            torch engine on CPUs weights and texts are those of the run that stayed where it was, bit for bit; on GPUs and with
+            vLLM the distribution of texts is.
         memory_gib: of every (emulated) GPU, which decides slots and KV tokens of plans and torch engines; None: the profile's.
         executor: where actors run: on the ``virtual`` clock, all emulated here, or ``local``, each in a process of its own on
             this machine's GPUs (without any, on its CPU) on the wall clock, every second measured, or ``ray``: the same as

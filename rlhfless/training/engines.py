@@ -16,6 +16,7 @@ from rlhfless.engine.torch_memory import admission_within
 from rlhfless.engine.torch_process import cuda_devices
 from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep
 from rlhfless.executor.ray_cluster import import_ray
+from rlhfless.executor.ray_placement import FewerGpus
 from rlhfless.folders import OwnFolder, in_memory
 from rlhfless.training.config import TrainConfig, TrainError
 from solver.cluster import Cluster
@@ -118,7 +119,7 @@ def make_pool(config: TrainConfig, cluster: Cluster) -> ProcessPool | RayPool | 
 
     Raises:
         MissingExtra, InputError: Ray is not installed, or there is no cluster at the address.
-        PlanningError: the Ray cluster has not the GPUs of ``cluster``.
+        FewerGpus: the Ray cluster has not the GPUs of ``cluster``.
     """
     if config.executor == "virtual":
         return None
@@ -135,6 +136,22 @@ def make_pool(config: TrainConfig, cluster: Cluster) -> ProcessPool | RayPool | 
         pool.close()
         raise
     return pool
+
+
+def options_for(error: FewerGpus) -> str:
+    """The options of ``rlhfless train`` with which a run does on what Ray still has; none where nothing does."""
+    return "" if error.largest is None else "--gpus {} --gpus-per-node {}".format(*error.largest)
+
+
+def same_bits(config: TrainConfig, device: str, *, own_pool: bool) -> bool:
+    """Whether tokens do not depend on the cluster: surely so where the torch engine computes on the CPU.
+
+    Args:
+        device: type of the policy's, where actors are emulated. own_pool: actors are in a pool that was given.
+    """
+    if config.engine != "torch" or own_pool or config.ray_address is not None:
+        return False
+    return device == "cpu" if config.executor == "virtual" else not cuda_devices()
 
 
 def make_engines(engine: str, model: Any, eos_id: int, max_tokens: int, sampling: Sampling, prewarms: bool) -> Engines:

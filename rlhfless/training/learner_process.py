@@ -23,6 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from transformers import AutoModelForCausalLM
 
 from rlhfless.executor.worker import die_with_parent
+from rlhfless.model_folders import NO_CODE
 from rlhfless.training.learner import LocalLearner
 from rlhfless.training.ranks import Ranks, whole
 from rlhfless.training.streams import streams_of
@@ -89,7 +90,7 @@ def _learner(rank: int, beginning: Beginning) -> tuple[LocalLearner, Any]:
     backend, meeting = "nccl" if on_gpu else "gloo", Path(beginning.meeting).as_uri()
     dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=beginning.count)
     ranks = Ranks(rank, beginning.count, init_device_mesh(beginning.device, (beginning.count,)))
-    model = AutoModelForCausalLM.from_config(beginning.config, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_config(beginning.config, dtype=torch.float32, **NO_CODE).eval()
     for parameter, values in zip(model.parameters(), laid_out(model.parameters(), beginning.first), strict=True):
         parameter.detach().copy_(values)
     model = model.to(beginning.device)

@@ -1,4 +1,5 @@
-"""Models that others wrote, read from a folder: safetensors alone, which are data, and nothing from a network.
+"""Models that others wrote, read from a folder: safetensors alone, which are data, no code, and nothing from a
+network.
 
 Knows transformers' folders; nothing of what a model is for, or of tokenizers.
 """
@@ -16,6 +17,8 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.errors import InputError
+from rlhfless.model_folders import from_folder
 from rlhfless.training.config import TrainError
 
 
@@ -27,13 +30,16 @@ def load_pretrained(kind: Any, folder: str | Path) -> Any:
 
     Raises:
         TrainError: ``folder`` lacks the model, or has no safetensors of it, or transformers cannot read it.
+        InputError: the model needs code of its own.
     """
     if not (Path(folder) / "config.json").is_file():
         raise TrainError(f"{folder}: holds no model, config.json is missing; name a folder with a model of transformers")
     if not any(Path(folder).glob("*.safetensors")):
         raise TrainError(f"{folder}: holds no weights, model.safetensors is missing; only safetensors are read")
     try:
-        return kind.from_pretrained(folder, local_files_only=True, use_safetensors=True, dtype=torch.float32).eval()
+        return from_folder(kind, folder, use_safetensors=True, dtype=torch.float32).eval()
+    except InputError:
+        raise
     except Exception as error:  # what a wrong config.json or damaged weights end in has classes of several libraries
         why = textwrap.shorten(str(error), 200, placeholder=" ...")
         raise TrainError(

@@ -25,12 +25,14 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch_forward import one_thread
 from rlhfless.executor import ActorError, ProcessPool, RayPool, StepRecord, run_step
 from rlhfless.executor.progress import Watch
+from rlhfless.executor.ray_placement import FewerGpus
 from rlhfless.scheduling import PlanningInput, SchedulingPolicy
 from rlhfless.trace import Trace
 from rlhfless.training.algorithm import Algorithm
 from rlhfless.training.batch import Batch
 from rlhfless.training.callbacks import Callback
 from rlhfless.training.config import TrainConfig, TrainError
+from rlhfless.training.engines import options_for
 from rlhfless.training.loggers import make_loggers
 from rlhfless.training.model import save_model
 from rlhfless.training.parts import Given, Predictor, resolve
@@ -41,6 +43,7 @@ from rlhfless.training.streams import streams_of
 from rlhfless.training.tasks import Problem, Task
 from rlhfless.training.trained_step import TrainedStep
 from rlhfless.training.unfinished import keep_unfinished
+from solver.errors import PlanningError
 from solver.objective import Objective
 from solver.plan import Plan
 from solver.remaining import RemainingLengths
@@ -180,6 +183,7 @@ class Trainer:
         Raises:
             ActorError: it could not be finished. The error's record has what was; it is kept beside the trace too
                 (``unfinished.py``). The next call decodes the whole step anew.
+            PlanningError: the pool's cluster has become smaller; the sentence says with which options the run goes on.
         """
         self.kept.settle()
         step, c = self.next_step, self.config
@@ -191,6 +195,12 @@ class Trainer:
             record = self.generate(plan, problems, step, from_scenarios(workload) if remaining is None else remaining)
         except ActorError as error:
             self._keep_unfinished(error, problems, workload)
+            error.resume_with = self._fewer_gpus()
+            raise
+        except FewerGpus as error:
+            if options := options_for(error):
+                told = f"{error}: the {step} completed steps are kept, and --resume {options} goes on after them"
+                raise PlanningError(told) from error
             raise
         if self.pool is not None and step + 1 >= c.steps:
             self.pool.release()  # nobody waits for a step that nobody plans
@@ -288,10 +298,22 @@ class Trainer:
         c, record, writer = self.config, error.record, self.kept.writer
         if writer is None or record is None or not record.completions:
             return
+        self.kept.check_folder()
         which = sorted(record.completions)
         responses, unjudged = read_responses(problems, record, self.tokenizer, c.samples, which), np.full(len(which), np.nan)
         rows = rollout_rows(responses, unjudged, workload, record, record.step // c.steps_per_epoch, c.samples, which)
         error.kept_in = keep_unfinished(writer.folder, writer.meta, rows, record, str(error))
+
+    def _fewer_gpus(self) -> str:
+        """Options for going on where the pool's cluster has become smaller; none where it has not, or cannot be asked."""
+        try:
+            if isinstance(self.pool, RayPool):
+                self.pool.check(self.cluster)
+        except FewerGpus as error:
+            return options_for(error)
+        except Exception:  # Ray itself may be gone
+            return ""
+        return ""
 
     def _learn(self, batch: Batch) -> dict[str, float]:
         """What the algorithm learns from the step's responses."""
@@ -314,6 +336,7 @@ def train(
     """
     with Trainer(config, folder, resume=resume, model=model, callbacks=make_loggers(loggers, folder)) as trainer:
         trace = trainer.run()
+        trainer.kept.check_folder()
     assert trace is not None
     save_model(trainer.model, trainer.tokenizer, Path(folder) / "model")
     return trace

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 import secrets
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -23,12 +24,13 @@ except ImportError as error:
 
 from rlhfless.engine.sampling import Sampling
 from rlhfless.executor import ProcessPool, RayPool
+from rlhfless.executor.ray_placement import FewerGpus
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import SchedulingPolicy, make_policy
 from rlhfless.training.algorithm import Algorithm
-from rlhfless.training.config import TrainConfig, TrainError
-from rlhfless.training.engines import Engines, TorchEngines, check_engine, make_engines, make_pool
+from rlhfless.training.config import DeviceWarning, TrainConfig, TrainError
+from rlhfless.training.engines import Engines, TorchEngines, check_engine, make_engines, make_pool, options_for, same_bits
 from rlhfless.training.learner_processes import check_learner
 from rlhfless.training.model import choose_device
 from rlhfless.training.rewards import Rewards
@@ -36,6 +38,7 @@ from rlhfless.training.rewards.named import make_rewards
 from rlhfless.training.run import Origin, Run
 from rlhfless.training.tasks import Task, digest, make_task
 from solver.cluster import Cluster
+from solver.errors import PlanningError
 from solver.latency import LatencyModel
 from solver.remaining import RemainingLengths
 from solver.workload import Workload
@@ -109,7 +112,7 @@ def resolve(config: TrainConfig, given: Given, folder: Path | None, *, resume: b
     """The parts of a run, started or resumed.
 
     Raises:
-        TrainError, InputError, MissingExtra: see ``Trainer``.
+        TrainError, InputError, MissingExtra, PlanningError: see ``Trainer``.
     """
     check_engine(config.engine)
     if given.algorithm is not None and not isinstance(given.model, tuple):
@@ -137,7 +140,12 @@ def resolve(config: TrainConfig, given: Given, folder: Path | None, *, resume: b
     if planner.clairvoyant:
         raise TrainError(f"policy {planner.name!r} needs the true lengths, which nobody has before generating")
     predictor = given.predictor or EwmaPredictor(config.window)
-    pool = given.executor or make_pool(config, cluster)
+    try:
+        pool = given.executor or make_pool(config, cluster)
+    except FewerGpus as error:
+        if resume and (options := options_for(error)):
+            raise PlanningError(f"{error}: completed steps are kept, and --resume {options} goes on after them") from error
+        raise
     if pool is not None and (config.preparation, config.preparation_actors) != ("after", 1):
         raise TrainError(
             "preparation overlaps generation, or has several actors, on the virtual clock only; leave executor out"
@@ -166,6 +174,11 @@ def _of_the_model(
 ) -> dict[str, Any]:
     """The parts that follow from the model that training begins with."""
     origin = Origin.of(config, folder, given.model, meta, device=device, resume=resume, progress=progress)
+    if (was := origin.earlier_cluster) and not same_bits(config, device.type, own_pool=given.executor is not None):
+        told = (
+            f"{folder}: the run was on {_gpus_of(was)} and goes on with {_gpus_of(meta['cluster'])}: completed steps are kept, "
+        )
+        warnings.warn(told + "but texts are not the same bit for bit from here on", DeviceWarning, stacklevel=2)
     tokenizer = origin.tokenizer
     task = given.task or make_task(config.task, tokenizer, seed=config.seed, pool=config.pool, **config.columns())
     problems = task.problems[: config.pool]
@@ -191,6 +204,11 @@ def _of_the_model(
         latency = engines.within(latency, int(config.memory_gib * 2**30))
     kept = Run.begin(origin, config, folder, given.algorithm)  # last: before it nothing is written
     return {"latency": latency, "kept": kept, "task": task, "rewards": rewards, "engines": engines, "meta": origin.meta}
+
+
+def _gpus_of(cluster: Mapping[str, Any]) -> str:
+    nodes, per_node = cluster["nodes"], cluster["gpus_per_node"]
+    return f"{nodes * per_node} GPU{'s' * (nodes * per_node > 1)} in {nodes} node{'s' * (nodes > 1)}"
 
 
 def meta_of(config: TrainConfig, cluster: Cluster, planner: SchedulingPolicy, device: torch.device) -> dict[str, Any]:

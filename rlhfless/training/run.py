@@ -1,7 +1,8 @@
 """What a training run keeps from step to step: weights, optimizer, lengths so far, clock, trace and checkpoints.
 
 Knows folders, checkpoints and traces; nothing of how a step is planned, generated or learned from. A step counts when the
-trace's ``meta.json`` names it; its checkpoint is written before. An interrupt takes the run back to the last step that counts.
+trace has it; its checkpoint is written before. An interrupt takes the run back to the last step that counts. A folder that
+somebody removes is not made again: what a later resume needs, the first weights say, would be missing in it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ except ImportError as error:
 from rlhfless.engine.torch_forward import one_thread
 from rlhfless.executor import StepRecord
 from rlhfless.folders import OwnFolder
-from rlhfless.trace import Trace, TraceWriter
+from rlhfless.trace import Trace, TraceError, TraceWriter
 from rlhfless.training.algorithm import Algorithm
 from rlhfless.training.arithmetic import ArithmeticTask
 from rlhfless.training.checkpoint import keep_latest, load_checkpoint, save_checkpoint
@@ -35,6 +36,8 @@ from rlhfless.training.learner_processes import make_learner
 from rlhfless.training.model import load_model, save_model, tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 from rlhfless.training.warmup import warm_up
+
+NEEDED = ("meta.json", "warm", "warm/config.json", "checkpoints")  # of a run's folder, to resume it
 
 
 def make_model(seed: int, progress: bool = True) -> tuple[Any, CharTokenizer]:
@@ -62,6 +65,13 @@ class Origin:
     tokenizer: Any
     meta: Mapping[str, Any]
     writer: TraceWriter | None = None
+
+    @property
+    def earlier_cluster(self) -> Mapping[str, Any] | None:
+        """The cluster of the run that is resumed, where it was of another size."""
+        was = None if self.writer is None else self.writer.meta.get("cluster")
+        sizes = ("nodes", "gpus_per_node")
+        return was if was and any(was.get(size) != self.meta["cluster"][size] for size in sizes) else None
 
     @classmethod
     def of(
@@ -184,12 +194,20 @@ class Run:
         run = cls(origin.model, origin.tokenizer, learner, checkpoints, config.keep, origin.writer, _own=own)
         if run.writer is not None:
             run._go_back()
+            if (was := origin.earlier_cluster) is not None:
+                run._moved(was, origin.meta)
             return run
         save_checkpoint(run.checkpoints, 0, run.learner)
         if folder is not None:
             save_model(origin.model, origin.tokenizer, folder / "warm")
             run.writer = TraceWriter(folder, origin.meta)  # last: from here on it can be resumed
         return run
+
+    def _moved(self, was: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
+        """The run goes on on another cluster, and its trace says which steps were on which."""
+        assert self.writer is not None
+        earlier = [*(self.writer.meta.get("earlier_clusters") or []), {**was, "before_step": self.position.next_step}]
+        self.writer.remember(cluster=meta["cluster"], config=meta["config"], earlier_clusters=earlier)
 
     def go_on_after(self, trace: Trace) -> None:
         """Take over lengths, clock and step number of a trace, which stays as it is."""
@@ -211,13 +229,38 @@ class Run:
         self._in_doubt = False
 
     def settle(self) -> None:
-        """Go back to the last completed step if nobody knows what an interrupt left of the one after it."""
+        """Go back to the last completed step if nobody knows what an interrupt left of the one after it.
+
+        Raises:
+            TrainError: the run's folder is gone.
+        """
+        self.check_folder()
         if self._in_doubt:
             self._go_back()
 
+    def check_folder(self) -> None:
+        """Whether all is there that a resumed run needs.
+
+        Raises:
+            TrainError: somebody removed it.
+        """
+        if self.writer is None:
+            return
+        folder = self.writer.folder
+        if gone := [path for path in (folder, *(folder / name for name in NEEDED)) if not path.exists()]:
+            raise TrainError(
+                f"{gone[0]}: was removed while the run went on, so step {self.position.next_step} is not kept; put it back and "
+                "resume the run, or start a new run"
+            )
+
     def commit(self, rollouts: pd.DataFrame, record: StepRecord) -> None:
-        """The next step is complete. Checkpoint first, trace second: the trace's meta.json decides which steps count; without
-        a trace, ``position`` does."""
+        """The next step is complete. Checkpoint first, trace second: the trace decides which steps count; without one,
+        ``position`` does.
+
+        Raises:
+            TrainError, TraceError: the run's folder is gone, or cannot be written.
+        """
+        self.check_folder()
         steps = self.position.next_step + 1
         history = pd.concat([self.position.history, rollouts], ignore_index=True)
         save_checkpoint(self.checkpoints, steps, self.learner)
@@ -227,9 +270,15 @@ class Run:
         keep_latest(self.checkpoints, steps, self.keep)
 
     def close(self) -> None:
-        """End the learner's processes, if there are any; another step would read the last checkpoint first. Idempotent."""
+        """End the learner's processes, if there are any, and put the trace's steps into its tables; another step would read the
+        last checkpoint first. Idempotent."""
         self.learner.close()
         self._in_doubt = True
+        if self.writer is not None:
+            with contextlib.suppress(
+                TraceError
+            ):  # on a full disk, say: its steps are read where they are, and a later run tries again
+                self.writer.close()
 
     @property
     def trace(self) -> Trace | None:
@@ -238,6 +287,7 @@ class Run:
 
     def _go_back(self) -> None:
         """Read anew what counts: the trace's steps, if one is kept, and the checkpoint after the last of them."""
+        self.check_folder()
         if self.writer is not None:
             self.writer = writer = TraceWriter.resume(self.writer.folder)
             history = writer.trace.rollouts if writer.next_step else pd.DataFrame()

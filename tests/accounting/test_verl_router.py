@@ -76,8 +76,8 @@ def router_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     class Tokenizer:
         @staticmethod
-        def from_pretrained(name: str) -> Any:
-            assert name == "some/tokenizer"
+        def from_pretrained(name: str, trust_remote_code: bool) -> Any:
+            assert (name, trust_remote_code) == ("some/tokenizer", False)
             return types.SimpleNamespace(decode=lambda ids, skip_special_tokens: "prompt " + "".join(map(str, ids)))
 
     for name in ("verl", "verl.workers", "verl.workers.rollout"):

@@ -1,6 +1,6 @@
 """What a whole GRPO step takes here and with TRL's GRPOTrainer: the same model, prompts, samples, lengths and rewards.
 
-    python tests/benchmarks/trl_step_time.py [--steps 3] [--markdown] [--json FILE]      # TRL: pip install 'trl==1.12.0'
+    python tests/benchmarks/trl_step_time.py [--steps 3] [--markdown] [--json FILE]      # TRL: pip install 'trl>=1.16'
 
 The shipped model of the arithmetic task goes on learning. The responses to a prompt get the lengths that its last recorded ones
 had, forced on both sides, so both generate and learn from as many tokens; rewards are drawn, the same for both. Everything else
@@ -197,7 +197,7 @@ def main() -> None:
     rows = []
     for contender in given.contenders:
         if contender.startswith("trl") and importlib.util.find_spec("trl") is None:
-            print(f"{contender}: left out, TRL is not installed (pip install 'trl==1.12.0')")
+            print(f"{contender}: left out, TRL is not installed (pip install 'trl>=1.16')")
             continue
         load = os.getloadavg()[0]
         rows.append({**summary(contender, runs[contender]()), "load_1min": [load, os.getloadavg()[0]]})

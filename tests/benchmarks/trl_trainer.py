@@ -12,12 +12,10 @@ from typing import Any
 from unittest import mock
 
 import torch
-
-with mock.patch("trl.import_utils.is_vllm_available", return_value=False):  # it cannot load newer ones, and needs none here
-    from trl import GRPOConfig, GRPOTrainer
 from datasets import Dataset
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerFast, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
 
 ROWS = 64  # that are learned from at a time
 

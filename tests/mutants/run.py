@@ -99,10 +99,12 @@ def main() -> None:
                 by = killer(copy, asked.tests or mutant["tests"], phase)
                 if by is not None:
                     break
-        results.append({"number": number, "killed_by": by, "phase": phase if by else None, "s": round(time.monotonic() - start_s)})
+        results.append(
+            {"number": number, "killed_by": by, "phase": phase if by else None, "s": round(time.monotonic() - start_s)}
+        )
         change = f"{mutant['before'].strip()} -> {mutant['after'].strip()}"
         verdict = f"{phase}: {by}" if by else "NOT NOTICED"
-        print(f"{number:2d} {mutant['group']:9s} {mutant['path']}: {change}\n   {verdict} ({results[-1]['s']} s)", flush=True)
+        print(f"{number:2d} {mutant['group']:9s} {mutant['path']}: {change}\n   {verdict} ({took_s} s)", flush=True)
     if asked.json:
         asked.json.write_text(json.dumps(results, indent=1) + "\n")
     missed = [one["number"] for one in results if one["killed_by"] is None]

@@ -16,6 +16,7 @@ def folder(tmp_path: Path) -> Path:
     writer = TraceWriter(tmp_path / "trace", {"policy": "static", "seeds": [1, 2]})
     writer.append_step(**step(0))
     writer.append_step(**step(1))
+    writer.close()
     return writer.folder
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from trace_samples import rollouts, step
 
-from rlhfless.trace import TraceError, TraceWriter, read_trace, storage
+from rlhfless.trace import TraceError, TraceWriter, parts, read_trace, storage
 
 HERE = Path(__file__).parent
 FILES = ["rollouts.parquet", "allocations.parquet", "spans.parquet", "events.parquet", "plans.jsonl", "meta.json"]
@@ -60,6 +66,11 @@ def test_columns_may_come_later(tmp_path: Path) -> None:
     assert read["text"].iloc[-1] == "hi"
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    """All files of a folder."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def overlapping() -> dict[str, Any]:
     late = step(1)
     late["allocations"][0] |= {"start_s": 4.5}
@@ -84,10 +95,10 @@ def test_a_wrong_step_is_refused_and_changes_nothing(tmp_path: Path, rows: dict[
     first = step(0)
     first["rollouts"] = rollouts(0, text="hi")
     writer.append_step(**first)
-    before = {name: (tmp_path / name).read_bytes() for name in FILES}
+    before = contents(tmp_path)
     with pytest.raises(TraceError, match=sentence):
         writer.append_step(**rows)
-    assert {name: (tmp_path / name).read_bytes() for name in FILES} == before
+    assert contents(tmp_path) == before
     writer.append_step(rollouts(1))
     assert read_trace(tmp_path).steps == [0, 1]
 
@@ -117,43 +128,58 @@ def test_a_full_disk_leaves_the_old_file_and_no_temporary_one(tmp_path: Path) ->
 
 def child(*lines: str) -> subprocess.Popen[bytes]:
     """A Python process that runs ``lines`` beside the test's helpers."""
-    code = "\n".join(["import os, signal, sys", f"sys.path.insert(0, {str(HERE)!r})", *lines])
+    code = "\n".join(["import sys", f"sys.path.insert(0, {str(HERE)!r})", *lines])
     return subprocess.Popen([sys.executable, "-c", code])
 
 
-def test_a_process_killed_before_any_file_is_replaced_leaves_the_completed_steps(tmp_path: Path) -> None:
-    kill_before = (
-        "replace = os.replace",
-        "def replace_or_die(source, target):",
-        "    if str(target).endswith(sys.argv_name): os.kill(os.getpid(), signal.SIGKILL)",
-        "    replace(source, target)",
-    )
-    children = []
-    for name in FILES:
-        work = (
-            "from trace_samples import step",
-            "from rlhfless.trace import TraceWriter",
-            f"writer = TraceWriter({str(tmp_path / name)!r}, {{'policy': 'static'}})",
-            "writer.append_step(**step(0)); writer.append_step(**step(1))",
-            f"sys.argv_name = {name!r}; os.replace = replace_or_die",
-            "writer.append_step(**step(2))",
-        )
-        children.append(child(*kill_before, *work))
-    assert [one.wait() for one in children] == [-signal.SIGKILL] * len(FILES)
-    for position, name in enumerate(FILES):
+def dying(do: Callable[..., None], name: str) -> Callable[..., None]:
+    """It does what ``do`` does, unless its last argument has this name: then this process is killed."""
+
+    def or_die(*given: Any, **more: Any) -> None:
+        if str(given[-1]).endswith(f"/{name}"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        do(*given, **more)
+
+    return or_die
+
+
+def killed_before(name: str, work: Callable[[], object]) -> None:
+    """Do something in a copy of this process, which is killed before it replaces or removes what has this name."""
+    if pid := os.fork():
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+        return
+    for place, doing in ((os, "rename"), (os, "replace"), (shutil, "rmtree")):
+        setattr(place, doing, dying(getattr(place, doing), name))
+    try:
+        work()
+    finally:
+        os._exit(0)
+
+
+def test_a_process_killed_before_any_file_is_there_leaves_the_completed_steps(tmp_path: Path) -> None:
+    """Before a step's folder is, before each of the files that closing replaces, and before the folders that it removes."""
+    moments = ["000002", *FILES, "000000"]
+    for name in moments:
+        writer = TraceWriter(tmp_path / name, {"policy": "static"})
+        for number in (0, 1):
+            writer.append_step(**step(number))
+        killed_before(name, lambda writer=writer: (writer.append_step(**step(2)), writer.close()))
+    for name in moments:
         killed = tmp_path / name
-        assert read_trace(killed).steps == [0, 1]
-        assert [plan["step"] for plan in read_trace(killed).plans] == [0, 1]
-        in_file = sorted(pd.read_parquet(killed / "rollouts.parquet")["step"].unique())
-        assert in_file == ([0, 1] if position == 0 else [0, 1, 2])
-        assert [path.name for path in killed.glob(".*.tmp")] != []
-        without_events = step(2) | {"events": None}
-        TraceWriter.resume(killed).append_step(**without_events)
+        there = [0, 1] if name == "000002" else [0, 1, 2]
+        assert read_trace(killed).steps == there
+        assert [plan["step"] for plan in read_trace(killed).plans] == there
+        assert len(read_trace(killed).rollouts) == 6 * len(there)
+        writer = TraceWriter.resume(killed)
+        if name == "000002":
+            writer.append_step(**step(2))
+        writer.append_step(**(step(3) | {"events": None}))
+        writer.close()
         again = read_trace(killed)
-        assert again.steps == [0, 1, 2]
-        assert again.events["step"].tolist() == [0, 1]
-        assert len(again.rollouts) == 18
-        assert sorted(os.listdir(killed)) == sorted(FILES)
+        assert again.steps == [0, 1, 2, 3]
+        assert again.events["step"].tolist() == [0, 1, 2]
+        assert len(again.rollouts) == 24
+        assert sorted(os.listdir(killed)) == sorted(FILES), name
 
 
 def test_a_process_killed_at_any_moment_can_be_resumed(tmp_path: Path) -> None:
@@ -168,7 +194,7 @@ def test_a_process_killed_at_any_moment_can_be_resumed(tmp_path: Path) -> None:
             "while True: writer.append_step(**step(writer.next_step))",
         )
         deadline = time.monotonic() + 600
-        while not (tmp_path / "trace" / "meta.json").exists() or (steps := last_step(tmp_path / "trace")) < done + 2:
+        while (steps := completed(tmp_path / "trace")) < done + 2:
             assert time.monotonic() < deadline, "the writing process makes no progress"
             time.sleep(0.02)
         writing.send_signal(signal.SIGKILL)
@@ -182,6 +208,120 @@ def test_a_process_killed_at_any_moment_can_be_resumed(tmp_path: Path) -> None:
         done = len(trace.steps)
 
 
-def last_step(folder: Path) -> int:
+def completed(folder: Path) -> int:
     """Completed steps; reads while the other process writes."""
-    return len(storage.read_json(folder / "meta.json")["steps"])
+    return len(parts.steps_beside(folder, ()))
+
+
+# --- what a step costs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="this system does not count what a process writes")
+def test_a_step_writes_as_much_whatever_came_before_it(tmp_path: Path) -> None:
+    def written() -> int:
+        return int(Path("/proc/self/io").read_text().split("wchar:")[1].split()[0])
+
+    writer, of_step = TraceWriter(tmp_path), []
+    for number in range(40):
+        before = written()
+        writer.append_step(**step(number))
+        of_step.append(written() - before)
+    assert max(of_step[-5:]) < 1.1 * max(of_step[:5])
+    rows = read_trace(tmp_path).rollouts
+    writer.close()
+    pd.testing.assert_frame_equal(read_trace(tmp_path).rollouts, rows)
+
+
+def test_a_writer_keeps_no_responses_in_memory(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path)
+    tracemalloc.start()
+    try:
+        sizes = []
+        for number in range(6):
+            writer.append_step(**(step(number) | {"rollouts": rollouts(number, text="x" * 500_000)}))
+            gc.collect()
+            sizes.append(tracemalloc.get_traced_memory()[0] + pa.total_allocated_bytes())
+    finally:
+        tracemalloc.stop()
+    assert sizes[-1] - sizes[0] < 500_000, "six responses of half a million letters were appended five times since"
+    assert len(writer.trace.rollouts) == 36
+
+
+# --- steps and tables -----------------------------------------------------------------------------------------------------
+
+
+def test_closing_changes_nothing_of_what_is_read(tmp_path: Path) -> None:
+    """Columns that come later, go or turn from whole numbers into others; steps out of order; closed between two steps."""
+    writer = TraceWriter(tmp_path, {"policy": "static", "clock": "virtual"})
+    for number, more in ((0, {"tries": 1}), (2, {"tries": 2.5, "text": "hi"}), (1, {}), (3, {"flag": True})):
+        writer.append_step(**(step(number) | {"rollouts": rollouts(number, **more)}))
+        open_, plans = read_trace(tmp_path), read_trace(tmp_path).plans
+        if number in (2, 3):
+            writer.close()
+            writer.close()
+            closed = read_trace(tmp_path)
+            assert closed.plans == plans
+            assert closed.meta == open_.meta
+            for table in ("rollouts", "allocations", "spans", "events"):
+                theirs, ours = (getattr(one, table).sort_values("step", kind="stable") for one in (open_, closed))
+                pd.testing.assert_frame_equal(ours, theirs)
+            assert sorted(os.listdir(tmp_path)) == sorted(FILES)
+    assert closed.steps == [0, 1, 2, 3]
+    assert closed.rollouts["tries"].dropna().unique().tolist() == [1.0, 2.5]
+    schema = pq.read_schema(tmp_path / "spans.parquet")
+    assert schema.field("start_s").metadata[b"unit"] == b"s"
+
+
+def test_a_step_between_earlier_ones_gets_its_epoch(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path)
+    for number in (0, 4, 2):
+        writer.append_step(rollouts(number, prompts=1))
+    assert read_trace(tmp_path).rollouts.groupby("step")["epoch"].first().to_dict() == {0: 0, 2: 1, 4: 1}
+
+
+def test_steps_are_read_while_they_are_put_into_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = TraceWriter(tmp_path)
+    writer.append_step(**step(0))
+    list_steps = parts.steps_beside
+
+    def closed_meanwhile(folder: Path, named: Any) -> list[int]:
+        monkeypatch.undo()
+        found = list_steps(folder, named)
+        writer.close()
+        return found
+
+    monkeypatch.setattr(parts, "steps_beside", closed_meanwhile)
+    assert read_trace(tmp_path).steps == [0]
+
+
+def test_an_overwritten_trace_leaves_no_steps_behind(tmp_path: Path) -> None:
+    TraceWriter(tmp_path).append_step(**step(3))
+    writer = TraceWriter(tmp_path, overwrite=True)
+    writer.append_step(**step(0))
+    assert read_trace(tmp_path).steps == [0]
+
+
+@pytest.mark.parametrize("damage", ["removed", "torn"])
+def test_a_damaged_file_of_a_step_is_named(tmp_path: Path, damage: str) -> None:
+    writer = TraceWriter(tmp_path)
+    writer.append_step(**step(0))
+    path = parts.path_of(tmp_path, 0) / "spans.parquet"
+    if damage == "removed":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(TraceError, match=r"steps/000000/spans\.parquet"):
+        read_trace(tmp_path)
+    with pytest.raises(TraceError, match=r"spans\.parquet"):
+        writer.close()
+    assert path.parent.is_dir(), "what can be read of it stays"
+
+
+def test_a_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "trace")
+    writer.append_step(**step(0))
+    shutil.rmtree(tmp_path / "trace")
+    with pytest.raises(TraceError, match="trace: was removed"):
+        writer.append_step(**step(1))
+    assert os.listdir(tmp_path) == []
+    assert writer.steps == [0]

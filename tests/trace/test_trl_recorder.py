@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pandas as pd
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("trl", reason="TRL, which is watched here, is not installed: pip install 'trl==1.12.0'")
+pytest.importorskip("trl", reason="TRL, which is watched here, is not installed: pip install 'trl>=1.16'")
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from datasets import Dataset  # noqa: E402
 from tokenizers import decoders  # noqa: E402
@@ -23,6 +24,7 @@ from rlhfless.trace.trl_callback import TrlRecorder  # noqa: E402
 from rlhfless.training.arithmetic import ArithmeticTask  # noqa: E402
 from rlhfless.training.model import load_model  # noqa: E402
 
+GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
 MODEL = Path(__file__).parents[2] / "data" / "models" / "arithmetic-grpo"
 PROMPTS = [p.prompt for p in ArithmeticTask(seed=1, prompts=4).problems]
 LIMIT = 60
@@ -71,6 +73,27 @@ def learned(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> list[
 
 def weights(trainer: GRPOTrainer) -> list[Any]:
     return [parameter.detach().clone() for parameter in trainer.model.parameters()]
+
+
+def test_the_guides_lines_record_a_run_as_they_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a model's folder, as TRL's users have it; nothing of TRL is replaced, whatever else is installed."""
+    blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text("utf-8"), flags=re.S | re.M)
+    (printed,) = [block for block in blocks if "GRPOTrainer" in block]
+    assert "from trl import GRPOTrainer" in printed
+    model, ours = load_model(MODEL)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer_of(ours).save_pretrained(tmp_path / "model")
+    arguments = GRPOConfig(
+        str(tmp_path / "trl"), per_device_train_batch_size=2, num_generations=2, max_completion_length=8, max_steps=1,
+        use_cpu=True, bf16=False, report_to=[], save_strategy="no", disable_tqdm=True, gradient_checkpointing=False,
+    )  # fmt: skip
+    prompts = Dataset.from_list([{"prompt": p} for p in PROMPTS])
+    monkeypatch.chdir(tmp_path)
+    yours = {"model": str(tmp_path / "model"), "rewards": by_length, "arguments": arguments, "prompts": prompts}
+    exec(compile(printed, str(GUIDE), "exec"), yours)
+    rows = read_trace(tmp_path / "out" / "run").rollouts
+    assert rows["sample"].tolist() == [0, 1]
+    assert rows["response_tokens"].between(1, 8).all()
 
 
 @pytest.mark.full

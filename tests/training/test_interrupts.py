@@ -25,7 +25,7 @@ Start: TypeAlias = Callable[..., Trainer]
 STEPS = 3
 PACKAGE = Path(run.__file__).parents[1]
 FILES = {module.__file__ for module in (checkpoint, grpo, learner, loop, preparation, responses, run)} | {
-    str(PACKAGE / "trace" / f"{name}.py") for name in ("io", "storage", "writer")
+    str(PACKAGE / "trace" / f"{name}.py") for name in ("io", "parts", "storage", "writer")
 }
 """Where interrupts come: between any two lines of these."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import time
@@ -14,7 +13,7 @@ import pytest
 import torch
 from training_samples import config, same_weights, started, variety
 
-from rlhfless.trace import Trace, read_trace, step_metrics
+from rlhfless.trace import Trace, parts, read_trace, step_metrics
 from rlhfless.training.arithmetic import ArithmeticTask
 from rlhfless.training.config import TrainError
 from rlhfless.training.loop import TrainedStep, Trainer, train
@@ -101,8 +100,7 @@ def test_a_killed_run_goes_on(tmp_path: Path, model: Path, charging: str) -> Non
     process = started(train_long, charging, str(out), str(model))
     deadline = time.monotonic() + 600
     while time.monotonic() < deadline and process.is_alive():
-        meta = out / "meta.json"
-        if meta.is_file() and len(json.loads(meta.read_text())["steps"]) >= 2:
+        if len(parts.steps_beside(out, ())) >= 2:
             break
         time.sleep(0.02)
     process.kill()

@@ -1,8 +1,9 @@
 """PPO against TRL's trainer on the same batch: loss and every gradient of policy and critic. float32, within 1e-6 + 1e-4 |g|.
 
-TRL had PPO until 1.12. Its trainer runs one whole step here; what it would have generated and scored is given to it. The critic
-is a model of its own, as TRL's is. All responses have one length: after a shorter one TRL adds a state behind the end token and
-rewards that, where the papers (and this project) reward the last token; ``test_ppo.py`` has the reference for ragged batches.
+TRL had PPO until 1.12, which is not in the environment: `make test-ppo-trl` fetches it into a folder of its own for this test.
+Its trainer runs one whole step here; what it would have generated and scored is given to it. The critic is a model of its own,
+as TRL's is. All responses have one length: after a shorter one TRL adds a state behind the end token and rewards that, where
+the papers (and this project) reward the last token; ``test_ppo.py`` has the reference for ragged batches.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 ppo_trainer = pytest.importorskip(
-    "trl.experimental.ppo.ppo_trainer", reason="TRL is not installed, or is one without PPO: pip install 'trl==1.12.0'"
+    "trl.experimental.ppo.ppo_trainer", reason="TRL has had no PPO since 1.13; `make test-ppo-trl` compares with 1.12"
 )
 from datasets import Dataset  # noqa: E402
 from learning_samples import TOKENIZER, gradient_of, noise_batch, small_model, still, word_tokenizer  # noqa: E402

@@ -30,7 +30,7 @@ def test_phases_and_their_shares_add_up_to_the_step(untrained: Path, monkeypatch
 
 
 def test_what_trl_does_between_generation_and_learning_is_preparation() -> None:
-    pytest.importorskip("trl", reason="TRL is not installed: pip install 'trl==1.12.0'")
+    pytest.importorskip("trl", reason="TRL is not installed: pip install 'trl>=1.16'")
     from trl_trainer import EveryStep
 
     watch = script.Stopwatch()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhfless.errors import InputError
+from rlhfless.model_folders import from_folder
 from rlhfless.training import missing_torch
 
 
@@ -32,7 +33,7 @@ class PretrainedTokenizer:
         """The tokenizer in a model's folder; nothing is looked up on a network.
 
         Raises:
-            InputError: the folder holds none.
+            InputError: the folder holds none, or one that needs code of its own.
         """
         try:
             from transformers import AutoTokenizer
@@ -40,7 +41,9 @@ class PretrainedTokenizer:
             raise missing_torch(error) from None
         missing = InputError(f"{folder}: holds no tokenizer; save it beside the model (tokenizer.json, tokenizer_config.json)")
         try:
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            tokenizer = from_folder(AutoTokenizer, folder)
+        except InputError:
+            raise
         except (OSError, ValueError) as error:
             raise missing from error
         if len(tokenizer) <= len(tokenizer.all_special_ids):  # made up from the model's kind, without a single word

@@ -1,6 +1,6 @@
 """Makes ``golden/trl`` and its variants: what TRL's own GRPOTrainer writes while it trains the shipped tiny model.
 
-    python tests/trace/importers/make_golden_trl.py [VARIANT ...]          # TRL: pip install 'trl==1.12.0'
+    python tests/trace/importers/make_golden_trl.py [VARIANT ...]          # TRL: pip install 'trl>=1.16'
 
 - ``trl``: three steps of two prompts with four samples each, every generation used for two updates, so that TRL's buffer is
   logged twice.
@@ -22,11 +22,9 @@ from typing import Any
 from unittest import mock
 
 import torch
-
-with mock.patch("trl.import_utils.is_vllm_available", return_value=False):  # it cannot load newer ones, and needs none here
-    from trl import GRPOConfig, GRPOTrainer
 from datasets import Dataset
 from tokenizers import decoders
+from trl import GRPOConfig, GRPOTrainer
 
 ROOT = Path(__file__).parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "benchmarks")]

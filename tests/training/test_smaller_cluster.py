@@ -1,0 +1,159 @@
+"""A run whose cluster has become smaller goes on: on fewer GPUs, after its last completed step, with the weights of the run
+that kept all of them; and what fails names the options with which it does."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from click.testing import CliRunner, Result
+
+torch = pytest.importorskip("torch")
+from training_samples import config, same_weights  # noqa: E402
+
+from rlhfless.cli import main  # noqa: E402
+from rlhfless.executor import ActorError, RayPool, StepRecord, run_step  # noqa: E402
+from rlhfless.executor.ray_placement import RayNode, place_nodes  # noqa: E402
+from rlhfless.trace import read_trace  # noqa: E402
+from rlhfless.trace.phases import step_costs  # noqa: E402
+from rlhfless.training import engines  # noqa: E402
+from rlhfless.training.config import DeviceWarning, TrainError  # noqa: E402
+from rlhfless.training.engines import same_bits  # noqa: E402
+from rlhfless.training.loop import Trainer, train  # noqa: E402
+
+TEXTS = ["step", "prompt_id", "sample", "response", "reward"]
+LOST_IN = 1  # this step
+SMALL = ["--prompts", 8, "--prompts-per-step", 4, "--samples", 3, "--response-limit", 24, "--policy", "static", "--steps", 3]
+SMALL += ["--learning-rate", 0.01]
+ON = ["--pool", "ray", "--ray-address", "10.0.0.1:6379"]
+
+
+class PretendedNodes(RayPool):
+    """A Ray pool without Ray: steps are emulated, and nodes are what a test says."""
+
+    there: ClassVar[list[RayNode]] = []
+    loses: ClassVar[str] = ""  # when a node is lost: between steps, or in one
+
+    def __init__(self, address: str | None = None, **_: Any) -> None:
+        self._nodes = {}
+
+    @property
+    def meta(self) -> dict[str, str]:
+        return {"clock": "wall", "charging": "measured", "device": "pretended"}
+
+    def check(self, cluster: Any) -> None:
+        self._nodes = place_nodes(cluster, self.there, self._nodes)
+
+    def run_step(self, plan: Any, requests: Any, engines: Any, latency: Any, cluster: Any, **given: Any) -> StepRecord:
+        if given["step"] == LOST_IN and self.loses:
+            type(self).there = self.there[1:]
+        if given["step"] == LOST_IN and self.loses == "in a step":
+            raise ActorError("actor-0 died: its node is gone; 12 responses are left, but no actor")
+        self.check(cluster)
+        kept = {name: given[name] for name in ("run", "step", "start_s", "watch")}
+        return run_step(plan, requests, engines, latency, cluster, **kept)
+
+    def settle(self, record: StepRecord) -> None:
+        """Nothing waits."""
+
+    def release(self) -> None:
+        """Nothing waits."""
+
+    def close(self, record: StepRecord | None = None) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> type[PretendedNodes]:
+    """Two nodes of two GPUs."""
+    monkeypatch.setattr(engines, "RayPool", PretendedNodes)
+    PretendedNodes.there = [RayNode(str(i), f"10.0.0.{i}", 2.0) for i in (1, 2)]
+    PretendedNodes.loses = ""
+    return PretendedNodes
+
+
+def command(*given: object) -> Result:
+    return CliRunner().invoke(main, ["train", *map(str, (*SMALL, *ON, *given))])
+
+
+def test_a_resumed_run_may_have_fewer_gpus(model: Path, tmp_path: Path) -> None:
+    """Weights, texts and rewards are those of the run that kept all; steps say on which cluster they were."""
+    whole = train(config(gpus=16, policy="static"), tmp_path / "whole", model=model)
+    train(config(gpus=16, policy="static", steps=1), tmp_path / "run", model=model)
+    fewer = {"gpus": 2, "gpus_per_node": 2, "policy": "static"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DeviceWarning)
+        train(config(**fewer, steps=2), tmp_path / "run", resume=True)
+        run = train(config(**fewer, preparation_actors=2), tmp_path / "run", resume=True)
+    assert same_weights(tmp_path / "run", tmp_path / "whole")
+    assert run.rollouts[TEXTS].equals(whole.rollouts[TEXTS])
+    used = run.allocations.groupby("step")["gpu_ids"].agg(lambda ids: max(max(one) for one in ids) + 1)
+    assert used.tolist() == [4, 2, 2]
+    assert [(was["nodes"], was["gpus_per_node"], was["before_step"]) for was in run.meta["earlier_clusters"]] == [(2, 8, 1)]
+    assert (run.meta["cluster"]["nodes"], run.meta["cluster"]["gpus_per_node"], run.meta["config"]["gpus"]) == (1, 2, 2)
+    assert run.meta["run_id"] == read_trace(tmp_path / "run").meta["run_id"]
+    costs = step_costs(run).groupby("step")[["time_s", "serverful_gpu_s"]].sum()
+    assert (costs["serverful_gpu_s"] / costs["time_s"]).tolist() == pytest.approx([16, 2, 2])
+
+
+def test_where_bits_may_differ_it_is_said(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(config(gpus=16, policy="static", steps=1), tmp_path / "run", model=model)
+    monkeypatch.setattr("rlhfless.training.parts.same_bits", lambda *_, **__: False)
+    with pytest.warns(
+        DeviceWarning, match="16 GPUs in 2 nodes and goes on with 1 GPU in 1 node: completed steps are kept, but"
+    ):
+        Trainer(config(gpus=1, policy="static"), tmp_path / "run", resume=True, progress=False).close()
+
+
+def test_only_the_torch_engine_on_the_cpu_is_sure_of_its_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "cuda_devices", lambda: [])
+    assert same_bits(config(), "cpu", own_pool=False)
+    assert same_bits(config(executor="local"), "cpu", own_pool=False)
+    assert not same_bits(config(), "cuda", own_pool=False)
+    assert not same_bits(config(), "cpu", own_pool=True)
+    assert not same_bits(config(executor="local", engine="vllm"), "cpu", own_pool=False)
+    assert not same_bits(config(executor="ray", ray_address="auto"), "cpu", own_pool=False)
+    monkeypatch.setattr(engines, "cuda_devices", lambda: ["cuda:0"])
+    assert not same_bits(config(executor="local"), "cpu", own_pool=False)
+
+
+def test_what_weights_depend_on_may_not_change(model: Path, tmp_path: Path) -> None:
+    train(config(policy="static", steps=1), tmp_path / "run", model=model)
+    with pytest.raises(TrainError, match="profile 'cpu-tiny-qwen2', not"):
+        Trainer(config(policy="static", profile="l40s-qwen2.5-3b-tp2"), tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("loses", ["between steps", "in a step"])
+def test_a_lost_node_is_survived_with_the_options_that_the_sentence_names(
+    nodes: type[PretendedNodes], model: Path, tmp_path: Path, loses: str
+) -> None:
+    full = ["--gpus", 4, "--gpus-per-node", 2]
+    assert command(*full, "--model", model, "-o", tmp_path / "whole").exit_code == 0
+    nodes.loses, out = loses, tmp_path / "run"
+    failed = command(*full, "--model", model, "-o", out)
+    assert failed.exit_code == 2
+    said = failed.stderr.splitlines()[-1]
+    options = re.search(r"--resume (--gpus \d+ --gpus-per-node \d+) goes on", said)
+    assert options, said
+    assert "completed steps are kept" in said or f"{out} holds the steps before it" in said
+    assert read_trace(out).steps == [0]
+    nodes.loses = ""
+    again = command(*full, "--resume", "-o", out)
+    assert again.exit_code == 2
+    assert f"completed steps are kept, and --resume {options[1]} goes on after them" in again.stderr.splitlines()[-1]
+    done = command(*options[1].split(), "--resume", "-o", out)
+    assert done.exit_code == 0, done.stderr
+    assert read_trace(out).steps == [0, 1, 2]
+    assert same_weights(out, tmp_path / "whole")
+
+
+def test_without_any_gpus_no_options_are_named(nodes: type[PretendedNodes], model: Path, tmp_path: Path) -> None:
+    out, full = tmp_path / "run", ["--gpus", 4, "--gpus-per-node", 2]
+    assert command(*full, "--steps", 1, "--model", model, "-o", out).exit_code == 0
+    nodes.there = []
+    failed = command(*full, "--resume", "-o", out)
+    assert failed.exit_code == 2
+    assert "Ray's GPU nodes (none) do not do; plan for the GPUs that `ray status` shows" in failed.stderr
