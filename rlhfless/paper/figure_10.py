@@ -20,7 +20,7 @@ from rlhfless.paper.lengths import GPQA, GSM8K, LIVECODEBENCH
 from rlhfless.paper.machine import KEPT_PER_DOUBLING, QWEN_3B_L40S, QWEN_7B_L40S, Machine
 from rlhfless.paper.parts import Caption, Numbers, PaperFigure
 from rlhfless.paper.workloads import History, Sources, about_logs, modelled
-from rlhfless.plots.palette import BLUE, GREY
+from rlhfless.plots.palette import GREY, PURPLE
 from rlhfless.plots.style import styled
 from rlhfless.scheduling import SchedulingPolicy
 from rlhfless.scheduling.fixed import Static
@@ -203,7 +203,7 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
 
             def points(policy: str, part: pd.DataFrame = part, what: str = what) -> tuple[list[str], list[float]] | None:
                 own = part[part["policy"] == policy]
-                if what == "share" and policy in ("static", "bound"):
+                if (what == "share" and policy in ("static", "bound")) or (policy in ELASTIC and set(own["scope"]) != {"step"}):
                     return None
                 y = {"time": 1 / own["speedup"], "cost": 1 - own["cost_saved"], "share": own["share"]}[what]
                 return _label(own), y.tolist()
@@ -213,8 +213,8 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
             fig.update_xaxes(showticklabels=row == len(ROWS), tickangle=-90, row=row, col=col)
     within = reach(found)
     faster = (
-        f"up to 1.35x faster, in reach in {within.faster} of {within.count} cells with the naive system's learner, "
-        f"in {within.faster_on_all} with all GPUs"
+        f"up to 1.35x faster, in reach in {within.faster} of {within.count} cells (naive learner), "
+        f"in {within.faster_on_all} (on all GPUs)"
     )
     cheaper = f"up to 44.8 % cheaper, in reach in {within.cheaper} of {within.count} cells"
     for row, y, said in ((1, 1 / PAPER_SPEEDUP, faster), (2, 1 - PAPER_COST_SAVED, cheaper)):
@@ -247,7 +247,7 @@ def _add_limits(fig: go.Figure, bound: pd.DataFrame, what: str, row: int, col: i
         fig.add_scatter(
             x=_label(bound), y=1 - bound[name] if what == "cost" else 1 / bound[name], mode="markers", name=LIMITS[name],
             legendgroup=name, showlegend=col == 1,
-            marker={"symbol": "line-ew", "size": 22, "line": {"width": 3, "color": BLUE if on_all else "#222222"}},
+            marker={"symbol": "line-ew", "size": 22, "line": {"width": 3, "color": PURPLE if on_all else "#222222"}},
             hovertemplate=f"<b>{LIMITS[name]}</b><br>%{{x}}: %{{y:.3g}}<extra></extra>", row=row, col=col,
         )  # fmt: skip
 

@@ -165,6 +165,8 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
             own = scaling(found, policy, scope)
             if own.empty or (policy in BOUNDS and what in ("actors", "share")) or (policy == "static" and what == "share"):
                 continue
+            if policy == "elastic" and (scope == "generation" or what == "actors"):
+                continue  # it generates as the naive system does
             fig.add_scatter(
                 x=own["mean_tokens"], y=own[what].astype(float), mode="lines+markers",
                 name=BOUNDS.get(policy, label_of(policy)), legendgroup=policy, showlegend=(row, col) == (1, 1),

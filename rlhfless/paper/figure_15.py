@@ -32,7 +32,7 @@ SAME = 0.01  # costs that differ by less count as the same
 COMPARED = ("static", "static-generation", "elastic", "random", "rlhfuse", "solver+replan", "oracle")
 REFERENCES = (*COMPARED, "bound")
 SHORT = {
-    "static-generation": "naive, released", "elastic": "elastic plain", "random": "random", "rlhfuse": "RLHFuse",
+    "static-generation": "naive, released", "elastic": "elastic", "random": "random", "rlhfuse": "RLHFuse",
     "rlhfless": "RLHFless", "solver+replan": "ours", "oracle": "oracle",
 }  # fmt: skip
 SAID = {"step": "whole steps", "generation": "generation alone"}
@@ -167,7 +167,7 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
         "0 % is naive<br>static held through the step, 100 % the bound for a learner of its size; thin dots: right-sized "
         "random; last row:<br>the paper's choices beside others"
     )
-    return styled(fig, TITLE, note, legend={**WIDE_LEGEND, "y": -0.05}, height=1180, margin={"t": 130})
+    return styled(fig, TITLE, note, legend={**WIDE_LEGEND, "y": -0.06}, height=1180, margin={"t": 130})
 
 
 def _add_comparators(fig: go.Figure, found: Numbers) -> None:
