@@ -1,4 +1,4 @@
-"""RLHFless: plan generation with OR-Tools, execute the plan, see time, cost and idle GPUs.
+"""RLHFless: plan generation with a lower bound, execute the plan, see time, cost and idle GPUs.
 
 Importing this package loads nothing heavy; each subpackage is imported where it is used.
 """

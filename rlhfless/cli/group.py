@@ -69,6 +69,6 @@ class OneLineGroup(click.Group):
 @click.version_option(__version__, prog_name="rlhfless")
 @click.pass_context
 def main(context: click.Context) -> None:
-    """Plan RLHF generation with OR-Tools, run the plan, see time, cost and idle GPUs."""
+    """Plan RLHF generation with a lower bound, run the plan, see time, cost and idle GPUs."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())

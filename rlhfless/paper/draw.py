@@ -25,9 +25,12 @@ WIDE_LEGEND = {"x": 0.0, "xanchor": "left", "y": -0.16, "yanchor": "top", "orien
 OWN_STYLES = {
     "static-generation": PolicyStyle(GREY, "circle-open"),
     "static-all": PolicyStyle(GREY, "square"),
+    "elastic": PolicyStyle(PURPLE, "pentagon"),
+    "elastic-90": PolicyStyle(PURPLE, "pentagon-open"),
     "rlhfuse-all": PolicyStyle(ORANGE, "triangle-up"),
     "rlhfless, 3 actors": PolicyStyle(VERMILLION, "triangle-down-open"),
     "bound": PolicyStyle(BOUND, "line-ew"),
+    "bound-on-all": PolicyStyle(PURPLE, "line-ew"),
 }
 
 

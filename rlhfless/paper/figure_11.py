@@ -119,8 +119,8 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
     each, curve = rows_of(found, "step"), rows_of(found, "bound")
     fig = go.Figure()
     fig.add_scatter(
-        x=curve["time_s"], y=curve["gpu_s"], mode="lines", name="bound: no step can be below", hoverinfo="skip",
-        line={"color": BOUND, "width": 1.5, "dash": "dash"},
+        x=curve["time_s"], y=curve["gpu_s"], mode="lines", name="bound: no step with this learner can be below",
+        hoverinfo="skip", line={"color": BOUND, "width": 1.5, "dash": "dash"},
     )  # fmt: skip
     for policy, (name, colour, symbol) in STAGES.items():
         own = each[each["policy"] == policy]

@@ -12,7 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.paper.comparison import SCOPES, WEIGHT, Outcome, compare, label_of, totals
+from rlhfless.paper.comparison import ELASTIC_SAID, NOT_BOUND, SCOPES, WEIGHT, Outcome, compare, label_of, totals
 from rlhfless.paper.draw import WIDE_LEGEND, bar_of, marker_of, spread, style_of
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
@@ -27,8 +27,11 @@ from solver.possible import curve_of, possible, share_of_possible
 
 TITLE = "Figure 13: scaling while lengths drift, and deduplicated prefill"
 PAPER_PREFILL_SAVED, PAPER_SAMPLES = 0.66, 3
-SHOWN = ("static", "static-generation", "random", "rlhfuse", "rlhfless", "solver+replan", "oracle+replan")
-NAMES = {"bound": "bound: least time at any cost, least cost at any time"}
+SHOWN = ("static", "static-generation", "elastic", "random", "rlhfuse", "rlhfless", "solver+replan", "oracle+replan")
+BOUNDS = {
+    "bound": "bound: least time at any cost, least cost at any time, naive learner",
+    "bound-on-all": "bound: the same with a learner on all GPUs",
+}
 COLUMNS = [
     "panel", "scope", "policy", "step", "samples", "mean_tokens", "actors", "prefill_tokens", "time_s", "gpu_s", "share",
 ]  # fmt: skip
@@ -70,17 +73,18 @@ def numbers(setting: Setting, sources: Sources) -> Numbers:
 
 
 def _drift(outcome: Outcome, scope: str) -> pd.DataFrame:
-    """Every policy's steps with the share of what is possible in each, and of every step the bound: the least time, at any
-    cost, and the least GPU-seconds, at any time."""
+    """Every policy's steps with the share of what is possible in each, and of every step the bounds: the least time, at any
+    cost, and the least GPU-seconds, at any time; of whole steps also with a learner on all GPUs."""
     rest_s, rest_gpu_s = (outcome.rest.seconds, outcome.learner_gpu_s) if scope == "step" else (0.0, 0.0)
     curves = {
         one.step: curve_of(bound) for one, bound in zip(outcome.simulation.logged, outcome.simulation.bounds, strict=True)
     }
-    bound = pd.DataFrame(
-        {
-            "policy": "bound", "step": list(curves), "time_s": [curve.shortest_s + rest_s for curve in curves.values()],
-            "gpu_s": [curve.never_gpu_s + rest_gpu_s for curve in curves.values()],
-        }
+    rests = {"bound": rest_s, **({"bound-on-all": outcome.rest_on_all.seconds} if scope == "step" else {})}
+    bounds = pd.DataFrame(
+        [
+            {"policy": name, "step": step, "time_s": curve.shortest_s + own_s, "gpu_s": curve.never_gpu_s + rest_gpu_s}
+            for name, own_s in rests.items() for step, curve in curves.items()
+        ]
     )  # fmt: skip
     steps = outcome.steps[["policy", "step", "actors"]].assign(
         time_s=outcome.steps[f"{scope}_s"], gpu_s=outcome.steps[f"{scope}_gpu_s"]
@@ -89,7 +93,7 @@ def _drift(outcome: Outcome, scope: str) -> pd.DataFrame:
     naive = value[steps["policy"] == "static"].set_axis(steps["step"][steps["policy"] == "static"])
     least = {step: possible([curve], WEIGHT, rest_s, rest_gpu_s).value for step, curve in curves.items()}
     steps["share"] = [share_of_possible(own, naive[step], least[step]) for own, step in zip(value, steps["step"], strict=True)]
-    return pd.concat([steps, bound], ignore_index=True).assign(scope=scope)
+    return pd.concat([steps, bounds], ignore_index=True).assign(scope=scope)
 
 
 def _prefill(setting: Setting) -> pd.DataFrame:
@@ -154,17 +158,20 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
     heads = ["(a) whole steps", "(a) generation alone", "(a) actors", "", "", "(b) prefill tokens, in thousands", "", "",
              "(b) GPU-seconds of generation"]  # fmt: skip
     fig = make_subplots(rows=3, cols=3, subplot_titles=heads, vertical_spacing=0.09, horizontal_spacing=0.07)
-    for policy in (*SHOWN, "bound"):
+    for policy in (*SHOWN, *BOUNDS):
         style = style_of(policy)
         panels = [(scope, what, row, col) for col, scope in enumerate(SCOPES, 1) for row, what in enumerate(rows, 1)]
         for scope, what, row, col in [*panels, ("step", "actors", 1, 3)]:
-            if (policy == "bound" and what in ("actors", "share")) or (policy == "static" and what == "share"):
-                continue
             own = scaling(found, policy, scope)
+            if own.empty or (policy in BOUNDS and what in ("actors", "share")) or (policy == "static" and what == "share"):
+                continue
+            if policy == "elastic" and (scope == "generation" or what == "actors"):
+                continue  # it generates as the naive system does
             fig.add_scatter(
-                x=own["mean_tokens"], y=own[what].astype(float), mode="lines+markers", name=NAMES.get(policy, label_of(policy)),
-                legendgroup=policy, showlegend=(row, col) == (1, 1), marker=marker_of(policy, 8),
-                line={"color": style.colour, "dash": "dash" if policy == "bound" else "solid", "width": 1.5}, row=row, col=col,
+                x=own["mean_tokens"], y=own[what].astype(float), mode="lines+markers",
+                name=BOUNDS.get(policy, label_of(policy)), legendgroup=policy, showlegend=(row, col) == (1, 1),
+                marker=marker_of(policy, 8),
+                line={"color": style.colour, "dash": "dash" if policy in BOUNDS else "solid", "width": 1.5}, row=row, col=col,
             )  # fmt: skip
     for row, title in enumerate(rows.values(), start=1):
         fig.update_yaxes(title=title, row=row, col=1)
@@ -174,7 +181,7 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
     fig.update_yaxes(dtick=1, rangemode="tozero", row=1, col=3)
     _add_prefill(fig, found)
     note = f"GSM8K (length model); (a) PPO, all lengths grow {np.exp(setting.drift):.2f} times per epoch; (b) GRPO"
-    note += "<br>share: of each step, 0 % is naive static held through the step, 100 % the bound"
+    note += "<br>share: of each step, 0 % is naive static held through the step, 100 % the bound for a learner of its size"
     return styled(fig, TITLE, note, barmode="group", legend={**WIDE_LEGEND, "y": -0.1}, height=900, margin={"t": 120})
 
 
@@ -206,7 +213,8 @@ def caption(setting: Setting, found: Numbers) -> Caption:
         f"from {int(first['actors'])} to {int(last['actors'])} actors: its min-max scaling compares every count with the "
         "largest and the smallest of the same step, so it follows the shape of the lengths more than their size; ours takes "
         f"{mine.min()} to {mine.max()}. Of what is possible in each step's time and cost the policies take, in whole steps and "
-        f"in generation alone: {shares(found)}. Of the GPU-seconds "
+        f"in generation alone: {shares(found)}. Elastic plain has a larger learner than that bound, so it can be above 100 %. "
+        f"{ELASTIC_SAID} {NOT_BOUND} Of the GPU-seconds "
         f"of generation prefilling each prompt once saves {cost[max(cost)]:.1%} with {max(cost)} responses per "
         f"prompt, {prefill_share(found)[max(cost)]:.0%} of what is possible there: prompts of GSM8K are short.",
     )

@@ -129,7 +129,7 @@ def numbers(setting: Setting, sources: Sources) -> Numbers:
                     "value": one[measure],
                 }
                 for one in sums.to_dict("records")
-                for measure in ("speedup", "cost_saved", "share", "most_speedup", "most_cost_saved")
+                for measure in ("speedup", "cost_saved", "share", "most_speedup", "most_speedup_on_all", "most_cost_saved")
             ]
     return Numbers(pd.DataFrame(rows), pd.concat(planning, ignore_index=True))
 
@@ -190,7 +190,8 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
                 marker={"size": 9, "symbol": style.symbol}, row=2, col=col,
             )  # fmt: skip
     fig.update_yaxes(tickformat=".0%")
-    note = "below: whole steps, 0 % is naive static, 100 % the bound; dotted: needs no prediction, or knows the truth"
+    note = "below: whole steps, 0 % is naive static, 100 % the bound for a learner of its size; dotted: needs no prediction, "
+    note += "or knows the truth"
     return styled(fig, TITLE, note, barmode="group", legend={**WIDE_LEGEND, "y": -0.08}, height=840, margin={"t": 100})
 
 

@@ -27,6 +27,13 @@ READING = (
     "that decodes one token per pass, whatever it knows. A policy's share of the possible is how much of the way from the "
     "naive system (0 %) to the bound (100 %) it goes, in time and cost together."
 )
+FAMILIES = (
+    "The bound of whole steps has an assumption: preparation and learning start when generation is over, on as many GPUs as in "
+    "the naive system (8 of the 16 L40S with the 3B model, 4 with the 7B model). A second bound lets them have all GPUs; it "
+    "allows more speed and the same saving. Both assume perfect scaling of learning: the same GPU-seconds on any number of "
+    "GPUs. Neither covers a learner that starts before generation is over. Elastic plain is the comparator for the second "
+    "bound: the naive system's generation, all GPUs given back when it is over, then preparation and learning on all of them."
+)
 FAST = "These are the fast settings: smaller batches and fewer cells than the paper's."
 FOOTER = f"Written by rlhfless {__version__}; nothing is loaded from elsewhere."
 CLAIMS_HEAD = ("figure", "the paper states", "holds here", "what we find")
@@ -49,7 +56,7 @@ def page(
 ) -> str:  # fmt: skip
     """The list of figures, as a page with links."""
     parts = [f"<h1>{html.escape(TITLE)}</h1>", f'<p class="lead">{html.escape(LEAD)}</p>']
-    parts += [f"<p>{html.escape(text)}</p>" for text in (READING, *([FAST] if fast else []))]
+    parts += [f"<p>{html.escape(text)}</p>" for text in (READING, FAMILIES, *([FAST] if fast else []))]
     cell = '<td class="text" style="white-space:normal;min-width:{}em">{}</td>'
     for title, head, rows in tables(findings, claims):
         names = "".join(f'<th class="text">{html.escape(name)}</th>' for name in head)
@@ -81,7 +88,7 @@ def markdown(findings: pd.DataFrame | None, claims: pd.DataFrame, command: str) 
         "makes the figures, with captions and an index. `notebooks/08_paper/01_figures.ipynb` shows both. What is called a log "
         "is a public one that is no part of the project (`--logs FOLDER`); without them stated models take their place."
     )
-    parts = [f"# {TITLE}", LEAD, READING, made]
+    parts = [f"# {TITLE}", LEAD, READING, FAMILIES, made]
     for title, head, rows in tables(findings, claims):
         lines = [" | ".join(head), " | ".join("---" for _ in head), *(" | ".join(_cell(text) for text in row) for row in rows)]
         parts.append(f"## {title}\n\n" + "\n".join(f"| {line} |" for line in lines))

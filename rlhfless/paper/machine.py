@@ -7,6 +7,7 @@ arXiv 2001.08361, section 2.1), at a stated share (MFU) of the learner GPUs' pea
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from rlhfless.latency import load_profile, usd_per_gpu_hour
@@ -20,6 +21,8 @@ PREPARE_PASSES = {"PPO": 3, "GRPO": 2}
 """Forward passes before learning: log-probabilities under the old weights and the reference, and values for PPO."""
 TRAINED_MODELS = {"PPO": 2, "GRPO": 1}
 """Models that learn: the policy, and for PPO a critic of the same size."""
+KEPT_PER_DOUBLING = 0.9
+"""Assumed, where scaling is not perfect: what a GPU still does of its work when a learner has twice as many GPUs."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +57,15 @@ class Machine:
         return Cluster(self.nodes, self.gpus_per_node, latency.gpus_per_actor, latency.kind, price)
 
     @property
+    def gpus(self) -> int:
+        """All GPUs, those of actors and of the learner."""
+        return self.nodes * self.gpus_per_node
+
+    @property
     def learner_gpus(self) -> int:
         """GPUs that preparation and learning are charged for, taken when generation is over: the largest power of two that the
         static actors leave, as the paper does not print it."""
-        left = self.nodes * self.gpus_per_node - self.static_actors * self.latency.gpus_per_actor
+        left = self.gpus - self.static_actors * self.latency.gpus_per_actor
         return 1 << (left.bit_length() - 1)
 
     def rest(self, algorithm: str, tokens: float) -> StepRest:
@@ -67,6 +75,18 @@ class Machine:
         prepare_s = FORWARD_FLOPS * PREPARE_PASSES[algorithm] * once
         return StepRest(prepare_s, TRAIN_FLOPS * TRAINED_MODELS[algorithm] * once)
 
+    def on_all_gpus(self, rest: StepRest, kept_per_doubling: float = 1.0) -> StepRest:
+        """The same preparation and learning on all GPUs instead of ``learner_gpus``.
+
+        Args:
+            kept_per_doubling: what a GPU still does of its work for every doubling of the learner's GPUs. 1 is perfect
+                data-parallel scaling, as ``rest`` assumes of the learner's own GPUs: the same GPU-seconds on any number of
+                GPUs, so no learner of this model is faster or cheaper. Below 1 it takes more seconds and more GPU-seconds.
+        """
+        more = self.gpus / self.learner_gpus
+        faster = more * kept_per_doubling ** math.log2(more)
+        return StepRest(rest.prepare_s / faster, rest.learn_s / faster)
+
     @property
     def about(self) -> str:
         """What is modelled, in one sentence."""
@@ -74,7 +94,8 @@ class Machine:
         return (
             f"Decoding and prefill: profile {self.profile} (operator times measured on {kind}, summed, without the host's "
             f"work). Preparation and learning: 2 N and 6 N FLOPs a token (Kaplan et al., 2020) at an assumed {self.mfu:.0%} of "
-            f"the peak of {self.learner_gpus} GPUs; rewards take no time"
+            f"the peak of {self.learner_gpus} GPUs, which start when generation is over, in the bound of whole steps too; "
+            "rewards take no time"
         )
 
 

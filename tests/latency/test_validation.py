@@ -182,12 +182,13 @@ def write_run(data: Path, gpu: str, host_s: float) -> None:
     (folder / "meta.json").write_text(json.dumps(meta))
 
 
-@pytest.fixture
-def made_runs(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data = tmp_path_factory.mktemp("runs")
     for gpu, scale in (("RTX4090", 2.0), ("RTXPRO6000", 1.0)):
-        write_kernels(tmp_path / runs.FOLDER / "profiles" / gpu / "Llama-3.1-8B" / "tp1", scale)
-        write_run(tmp_path, gpu, host_s=0.004)
-    return tmp_path
+        write_kernels(data / runs.FOLDER / "profiles" / gpu / "Llama-3.1-8B" / "tp1", scale)
+        write_run(data, gpu, host_s=0.004)
+    return data
 
 
 def test_runs_are_predicted_with_what_was_fitted_on_the_other(made_runs):

@@ -1,6 +1,6 @@
 """What the paper claims as an order or a trend holds in its figures made again, or the caption says what holds instead.
 
-All with the fast settings and without logs, so that every machine checks the same. The verdicts that readers see are those of
+All with small settings and without logs, so that every machine checks the same. The verdicts that readers see are those of
 ``rlhfless.paper.claims``; the tests below say what they stand on.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from paper_samples import found, table
+from paper_samples import Paper, small
 
 from rlhfless.paper import (
     FIGURES,
@@ -21,6 +21,7 @@ from rlhfless.paper import (
     figure_15,
 )
 from rlhfless.paper.claims import CLAIMS, MARGINAL, of_figure, verdict
+from rlhfless.paper.comparison import ELASTIC
 
 VERDICTS = {
     "22 % of GPU time is redundant KV computation with 4 responses per prompt": "no",
@@ -40,15 +41,15 @@ VERDICTS = {
     "windows of 1 to 4 epochs differ marginally": "yes",
     "less GPU time is idle than under naive static": "yes",
 }
-"""With the fast settings and without logs; what figure 16 decides is checked in ``test_paper_command.py``."""
+"""With small settings and without logs; what figure 16 decides is checked in ``test_paper_command.py``."""
 
 
-def test_the_verdicts_are_those_that_were_looked_at() -> None:
+def test_the_verdicts_are_those_that_were_looked_at(paper: Paper) -> None:
     decided = {
         c.paper: v.holds
         for name in dict.fromkeys(c.figure for c in CLAIMS)
         if name != "16"
-        for c, v in of_figure(name, found(name))
+        for c, v in of_figure(name, paper.found(name))
     }
     assert decided == VERDICTS
 
@@ -59,221 +60,253 @@ def test_a_verdict_is_yes_only_where_all_cases_hold() -> None:
         verdict([], "")
 
 
-def test_a_claim_falls_with_its_numbers() -> None:
-    rows = found("15").table.copy()
+def test_a_claim_falls_with_its_numbers(paper: Paper) -> None:
+    rows = paper.found("15").table.copy()
     rows.loc[rows["panel"] == "lambda", "time_s"] *= -1
     turned = {c.paper: v.holds for c, v in of_figure("15", Numbers(rows))}
     assert turned["a larger lambda is faster"] == "no"
     assert turned["no further saving at tau <= 0.5"] == "in part"
-    fewer = found("13").table.copy()
+    fewer = paper.found("13").table.copy()
     fewer.loc[(fewer["policy"] == "dedup") & (fewer["samples"] == 3), "prefill_tokens"] += 1
     prefill = {c.paper: v.holds for c, v in of_figure("13", Numbers(fewer))}
     assert prefill["computing each prompt once saves (G - 1) / G of the prefill tokens"] == "in part"
 
 
-def test_under_a_figure_stands_what_it_says_of_the_papers_statements() -> None:
-    figure = FIGURES["15"]
-    said = [text for heading, text in described(figure, figure.fast, found("15")) if heading == "Does it hold"]
+def test_under_a_figure_stands_what_it_says_of_the_papers_statements(paper: Paper) -> None:
+    figure = small("15")
+    said = [text for heading, text in described(figure, figure.fast, paper.found("15")) if heading == "Does it hold"]
     assert len(said) == sum(claim.figure == "15" for claim in CLAIMS) == 5
     assert said[1].startswith("no further saving at tau <= 0.5: in part. From 0.5 to 0.3 another ")
 
 
-def test_figure_10_shows_whether_the_papers_factors_are_in_reach_of_any_policy() -> None:
-    figure, numbers = FIGURES["10"], found("10")
-    faster, cheaper, count = figure_10.reach(numbers)
-    drawn = figure.plot(figure.fast, numbers)
+def test_figure_10_shows_with_which_learner_the_papers_factors_are_in_reach(paper: Paper) -> None:
+    numbers, drawn = paper.found("10"), paper.plot("10")
+    faster, on_all, cheaper, count = figure_10.reach(numbers)
     notes = " ".join(note.text for note in drawn.layout.annotations)
-    assert f"the paper's up to 1.35x faster, in reach of any policy in {faster} of {count} cells" in notes
-    assert f"the paper's up to 44.8 % cheaper, in reach of any policy in {cheaper} of {count} cells" in notes
-    limits = [trace for trace in drawn.data if trace.legendgroup == "limit"]
+    assert f"1.35x faster, in reach in {faster} of {count} cells (naive learner), in {on_all} (on all GPUs)" in notes
+    assert f"the paper's up to 44.8 % cheaper, in reach in {cheaper} of {count} cells" in notes
+    limits = {name: [t for t in drawn.data if t.legendgroup == name] for name in figure_10.LIMITS}
     most = figure_10.cells(numbers).query("policy == 'bound'")
-    assert np.allclose(limits[0].y, 1 / most["most_speedup"])
-    assert faster == int((np.array(limits[0].y) <= 1 / 1.35).sum())
-    assert len(limits) == 4, "time and cost, of whole steps and of generation alone"
+    for name, cells in (("most_speedup", faster), ("most_speedup_on_all", on_all)):
+        assert np.allclose(limits[name][0].y, 1 / most[name])
+        assert cells == int((np.array(limits[name][0].y) <= 1 / 1.35).sum())
+    assert [len(drawn) for drawn in limits.values()] == [2, 1, 2], "generation alone has no learner"
 
 
-def test_no_step_of_figures_11_and_13_is_below_their_bounds() -> None:
+def test_elastic_plain_shows_that_a_larger_learner_is_outside_the_first_bound_and_within_the_second(paper: Paper) -> None:
+    cells = paper.table("10", panel="cell", scope="step").set_index(["algorithm", "data_set"])
+    of = {str(policy): own for policy, own in cells.groupby("policy")}
+    plain, lossy, released = of["elastic"], of["elastic-90"], of["static-generation"]
+    assert (plain["speedup"] > plain["most_speedup"]).any(), "so no bound of the naive learner may be said of any policy"
+    assert (plain["speedup"] <= plain["most_speedup_on_all"]).all()
+    assert np.allclose(plain["gpu_s"], released["gpu_s"]), "the same GPU-seconds of learning on more GPUs"
+    assert (plain["time_s"] < released["time_s"]).all()
+    assert ((lossy["time_s"] > plain["time_s"]) & (lossy["gpu_s"] > plain["gpu_s"])).all()
+    alone = paper.table("10", panel="cell", scope="generation").set_index(["algorithm", "data_set", "policy"])["time_s"]
+    rest = cells.set_index("policy", append=True)["time_s"] - alone
+    naive, on_all, less = (rest.xs(policy, level="policy") for policy in ("static", "elastic", "elastic-90"))
+    assert np.allclose(naive / on_all, 16 / 8), "perfect scaling from 8 GPUs to 16"
+    assert np.allclose(less / on_all, 1 / 0.9), "10 % lost by one doubling"
+
+
+def test_no_step_of_figures_11_and_13_is_below_their_bounds(paper: Paper) -> None:
     for scope in ("step", "generation"):
-        steps, curve = table("11", row="step", scope=scope), table("11", row="bound", scope=scope)
+        steps, curve = paper.table("11", row="step", scope=scope), paper.table("11", row="bound", scope=scope)
         least = np.interp(steps["time_s"], curve["time_s"], curve["gpu_s"])
         assert (steps["gpu_s"] >= least * (1 - 1e-9)).all()
         assert (steps["time_s"] >= curve["time_s"].min()).all()
-        drift = table("13", panel="scaling", scope=scope)
+        drift = paper.table("13", panel="scaling", scope=scope)
         bound = drift[drift["policy"] == "bound"].set_index("step")
-        others = drift[drift["policy"] != "bound"]
+        others = drift[~drift["policy"].isin(["bound", "bound-on-all", "elastic"])]
         for what in ("time_s", "gpu_s"):
             assert (others[what].astype(float) >= others["step"].map(bound[what])).all(), (scope, what)
+    rows = paper.table("13", panel="scaling", scope="step").set_index(["policy", "step"])
+    plain, naive, on_all = (rows.loc[policy] for policy in ("elastic", "bound", "bound-on-all"))
+    assert (plain["time_s"] >= on_all["time_s"]).all()
+    assert (plain["gpu_s"] >= on_all["gpu_s"]).all()
+    assert np.allclose(on_all["gpu_s"].astype(float), naive["gpu_s"].astype(float)), "the least cost needs no assumption"
 
 
-COMPARATORS = {"static", "static-generation", "random", "rlhfuse", "rlhfless", "solver+replan", "oracle+replan", "bound"}
+COMPARATORS = {
+    "static",
+    "static-generation",
+    "elastic",
+    "random",
+    "rlhfuse",
+    "rlhfless",
+    "solver+replan",
+    "oracle+replan",
+    "bound",
+}
 
 
-def test_figure_13_compares_every_comparator_in_whole_steps_and_in_generation_alone() -> None:
-    rows = table("13", panel="scaling")
+def test_figure_13_compares_every_comparator_in_whole_steps_and_in_generation_alone(paper: Paper) -> None:
+    rows = paper.table("13", panel="scaling")
     for scope in ("step", "generation"):
-        assert set(rows[rows["scope"] == scope]["policy"]) == COMPARATORS, scope
-        naive, released = (table("13", panel="scaling", scope=scope, policy=p) for p in ("static", "static-generation"))
+        assert set(rows[rows["scope"] == scope]["policy"]) - {"bound-on-all"} == COMPARATORS, scope
+        naive, released = (paper.table("13", panel="scaling", scope=scope, policy=p) for p in ("static", "static-generation"))
         held = naive["gpu_s"].to_numpy() - released["gpu_s"].to_numpy()
         assert (held > 1 if scope == "step" else held == 0).all(), "the naive system holds its GPUs through the step"
-    drawn = FIGURES["13"].plot(FIGURES["13"].fast, found("13")).data
+    drawn = paper.plot("13").data
     assert sum(trace.legendgroup == "rlhfuse" for trace in drawn) == 2 * 3 + 1, "time, cost and share of both; actors"
 
 
-def test_figure_15_has_every_comparator_in_whole_steps_and_in_generation_alone() -> None:
+def test_figure_15_has_every_comparator_in_whole_steps_and_in_generation_alone(paper: Paper) -> None:
     for scope in ("step", "generation"):
         for panel, histories in (("window", 1), ("tau", 3), ("lambda", 3)):
-            rows = table("15", panel=panel, scope=scope)
+            rows = paper.table("15", panel=panel, scope=scope)
             assert set(rows["policy"]) == COMPARATORS - {"oracle+replan"} | {"oracle"}, (panel, scope)
             references = rows[rows["policy"] != "rlhfless"]
             assert references["parameter"].isna().all()
             assert len(references) == histories * (len(COMPARATORS) - 1)
-    drawn = FIGURES["15"].plot(FIGURES["15"].fast, found("15")).data
+    drawn = paper.plot("15").data
     (shown,) = {tuple(trace.x) for trace in drawn if trace.mode == "markers"}
-    assert shown == ("naive, released", "random", "RLHFuse", "RLHFless", "ours", "oracle")
+    assert shown == ("naive, released", "elastic", "random", "RLHFuse", "RLHFless", "ours", "oracle")
     for trace in drawn:
         if trace.mode == "markers" and trace.xaxis == "x14":
-            own = figure_15.reference(found("15"), "window" if "run" in trace.name else "lambda", "rlhfuse", "step")
-            assert trace.y[2] == own[trace.name]["share"]
+            own = figure_15.reference(paper.found("15"), "window" if "run" in trace.name else "lambda", "rlhfuse", "step")
+            assert trace.y[3] == own[trace.name]["share"]
 
 
-def test_no_share_of_figures_13_15_and_17_is_above_the_bound_and_the_naive_system_has_none() -> None:
+def test_no_share_of_figures_13_15_and_17_is_above_the_bound_and_the_naive_system_has_none(paper: Paper) -> None:
     for name in ("13", "15", "17"):
-        rows = table(name)
-        rows = rows[rows["policy"] != "bound"]
+        rows = paper.table(name)
+        rows = rows[~rows["policy"].isin(["bound", "bound-on-all", "elastic"])]
         assert rows["share"].notna().all(), name
         assert (rows["share"] < 1).all(), name
         assert np.allclose(rows[rows["policy"] == "static"]["share"].astype(float), 0), name
-    rows = table("15")
+    rows = paper.table("15")
     assert (rows["gpu_s"] >= rows["bound_gpu_s"] * (1 - 1e-9)).all()
 
 
-def test_no_policy_is_below_the_bound_in_any_cell() -> None:
-    cells = table("10")
+def test_no_policy_is_below_the_bound_in_any_cell(paper: Paper) -> None:
+    cells = paper.table("10")
     rows = cells[cells["policy"] != "bound"]
     assert (rows["gpu_s"] >= rows["bound_gpu_s"] * (1 - 1e-9)).all()
-    assert (rows["share"] < 1).all()
-    assert (rows["speedup"] <= rows["most_speedup"]).all()
     assert (rows["cost_saved"] <= rows["most_cost_saved"]).all()
+    assert (rows["speedup"] <= rows["most_speedup_on_all"]).all()
+    naive = rows[~rows["policy"].isin(list(ELASTIC))]
+    assert (naive["share"] < 1).all()
+    assert (naive["speedup"] <= naive["most_speedup"]).all()
 
 
-def test_holding_gpus_through_the_step_costs_and_changes_no_time() -> None:
+def test_holding_gpus_through_the_step_costs_and_changes_no_time(paper: Paper) -> None:
     keys = ["algorithm", "data_set", "scope"]
-    held = table("10", panel="cell", policy="static").set_index(keys)
-    released = table("10", panel="cell", policy="static-generation").set_index(keys)
+    held = paper.table("10", panel="cell", policy="static").set_index(keys)
+    released = paper.table("10", panel="cell", policy="static-generation").set_index(keys)
     assert np.allclose(held["time_s"], released["time_s"])
     whole = held.index.get_level_values("scope") == "step"
     assert (held["gpu_s"][whole] > released["gpu_s"][whole] * 1.05).all()
     assert np.allclose(held["gpu_s"][~whole], released["gpu_s"][~whole])
 
 
-def test_true_lengths_are_worth_more_than_predictions() -> None:
+def test_true_lengths_are_worth_more_than_predictions(paper: Paper) -> None:
     for scope in ("step", "generation"):
-        share = table("10", panel="cell", scope=scope).groupby("policy")["share"].mean()
+        share = paper.table("10", panel="cell", scope=scope).groupby("policy")["share"].mean()
         assert share["oracle"] > share["solver"]
         assert share["oracle"] > share["rlhfless"]
 
 
-def test_ours_takes_more_of_the_possible_than_the_papers_rule() -> None:
-    share = table("10", panel="cell", scope="step").groupby("policy")["share"].mean()
+def test_ours_takes_more_of_the_possible_than_the_papers_rule(paper: Paper) -> None:
+    share = paper.table("10", panel="cell", scope="step").groupby("policy")["share"].mean()
     assert share["solver+replan"] > share["rlhfless"]
 
 
-def test_larger_batches_leave_more_room_above_three_static_actors() -> None:
-    batches = figure_10.by_batch(found("10"))
+def test_larger_batches_leave_more_room_above_three_static_actors(paper: Paper) -> None:
+    batches = figure_10.by_batch(paper.found("10"))
     assert (np.diff(batches["possible"]) > 0).all()
     assert (np.diff(batches["best_static"]) >= 0).all()
     assert (batches["ours"] <= batches["possible"]).all()
 
 
-def test_smaller_tau_is_slower_and_any_cut_cheaper_than_none() -> None:
-    for own in figure_15.curves(found("15"), "tau").values():
+def test_smaller_tau_is_slower_and_any_cut_cheaper_than_none(paper: Paper) -> None:
+    for own in figure_15.curves(paper.found("15"), "tau").values():
         assert (np.diff(own["time_s"]) < 0).all(), "time falls with tau"
         assert all(figure_15.saved(own, tau, 1.0) > 0.01 for tau in own["parameter"] if tau < 1)
 
 
-def test_tau_below_a_half_saves_nothing_more_on_gsm8k_and_goes_on_saving_on_longer_responses() -> None:
-    for label, own in figure_15.curves(found("15"), "tau").items():
+def test_tau_below_a_half_saves_nothing_more_on_gsm8k_and_goes_on_saving_on_longer_responses(paper: Paper) -> None:
+    for label, own in figure_15.curves(paper.found("15"), "tau").items():
         if "GSM8K" in label:
             assert figure_15.saved(own, 0.3, 0.5) < 0.01, label
         else:
             assert (np.diff(own["gpu_s"]) > 0).all(), label
 
 
-def test_a_larger_lambda_is_faster() -> None:
-    for own in figure_15.curves(found("15"), "lambda").values():
+def test_a_larger_lambda_is_faster(paper: Paper) -> None:
+    for own in figure_15.curves(paper.found("15"), "lambda").values():
         assert own["time_s"].iloc[-1] < own["time_s"].iloc[0]
         assert own["gpu_s"].iloc[-1] > own["gpu_s"].iloc[0]
         assert (np.diff(own["time_s"]) <= 0.02 * own["time_s"].max()).all()
 
 
-def test_windows_differ_marginally() -> None:
-    (own,) = figure_15.curves(found("15"), "window").values()
+def test_windows_differ_marginally(paper: Paper) -> None:
+    (own,) = figure_15.curves(paper.found("15"), "window").values()
     assert own["gpu_s"].max() / own["gpu_s"].min() < 1 + MARGINAL
 
 
-def test_one_prefill_per_prompt_saves_all_samples_but_one() -> None:
-    saved = figure_13.prefill_saved(found("13"))
+def test_one_prefill_per_prompt_saves_all_samples_but_one(paper: Paper) -> None:
+    saved = figure_13.prefill_saved(paper.found("13"))
     assert set(saved) >= {1, 3}
     for samples, share in saved.items():
         assert share == pytest.approx((samples - 1) / samples, abs=1e-12)
 
 
-def test_ranking_with_a_local_cut_is_cheaper_than_the_global_cut() -> None:
-    (saved,) = figure_12.cost_saved(found("12")).values()
+def test_ranking_with_a_local_cut_is_cheaper_than_the_global_cut(paper: Paper) -> None:
+    (saved,) = figure_12.cost_saved(paper.found("12")).values()
     assert saved > 0
 
 
-def test_redundant_prefill_grows_with_samples_and_with_prompts() -> None:
-    share = table("3c").pivot(index="prompt_tokens", columns="samples", values="redundant_share")
+def test_redundant_prefill_grows_with_samples_and_with_prompts(paper: Paper) -> None:
+    share = paper.table("3c").pivot(index="prompt_tokens", columns="samples", values="redundant_share")
     assert (share[1] == 0).all()
     assert (np.diff(share.to_numpy(), axis=1) > 0).all()
     assert (np.diff(share[4]) > 0).all()
 
 
-def test_grouping_needs_the_truth() -> None:
-    saved = table("7b", actors=8).set_index(["data_set", "samples", "split"])["saved"].unstack("split")
+def test_grouping_needs_the_truth(paper: Paper) -> None:
+    saved = paper.table("7b", actors=8).set_index(["data_set", "samples", "split"])["saved"].unstack("split")
     assert (saved["true"] > saved["prompt"] - 1e-9).all()
     assert (saved["true"] > saved["predicted"]).all()
     assert (saved["bound"] >= saved["true"] - 1e-9).all()
 
 
-def test_transfers_are_hidden_behind_the_longest_group() -> None:
-    done, others = figure_09.hidden(found("9"))
+def test_transfers_are_hidden_behind_the_longest_group(paper: Paper) -> None:
+    done, others = figure_09.hidden(paper.found("9"))
     assert done == others == 5
 
 
-def test_the_papers_rule_is_cheaper_than_naive_static_even_with_a_poor_predictor() -> None:
-    worth = table("14", panel="worth", policy="rlhfless", predictor="poor", scope="step")
+def test_the_papers_rule_is_cheaper_than_naive_static_even_with_a_poor_predictor(paper: Paper) -> None:
+    worth = paper.table("14", panel="worth", policy="rlhfless", predictor="poor", scope="step")
     assert (worth["value"][worth["measure"] == "cost_saved"] > 0).all()
 
 
-def test_how_steady_lengths_are_is_known_of_every_model_that_a_figure_uses() -> None:
-    quality = table("14", panel="quality"), table("14", panel="elsewhere")
+def test_how_steady_lengths_are_is_known_of_every_model_that_a_figure_uses(paper: Paper) -> None:
+    quality = paper.table("14", panel="quality"), paper.table("14", panel="elsewhere")
     used = {(a, d) for rows in quality for a, d in zip(rows["algorithm"], rows["data_set"], strict=True)}
     for name in ("10", "12", "13", "15"):
-        rows = found(name).table
+        rows = paper.found(name).table
         rows = rows if "algorithm" in rows else rows.assign(algorithm="PPO")
         rows = rows if "data_set" in rows else rows.assign(data_set="GSM8K, drifting")
         assert set(zip(rows["algorithm"], rows["data_set"], strict=True)) <= used, name
     assert {("GRPO", f"up to {limit:,} tokens") for limit in FIGURES["16"].setting.response_limits} <= used
-    moved = table("14", panel="elsewhere").pivot_table(index="data_set", columns="measure", values="value")
+    moved = paper.table("14", panel="elsewhere").pivot_table(index="data_set", columns="measure", values="value")
     assert (moved["within_50"] < moved["within_100"]).all()
     assert moved.loc["up to 8,192 tokens", "within_50"] < moved.loc["up to 2,048 tokens", "within_50"] < 0.7
     assert moved.loc["GSM8K, drifting", "within_50"] < 0.7
 
 
-def test_bars_are_told_apart_without_colour() -> None:
+def test_bars_are_told_apart_without_colour(paper: Paper) -> None:
     for name in ("12", "13", "14"):
-        figure = FIGURES[name]
-        bars = [bar for bar in figure.plot(figure.fast, found(name)).data if bar.type == "bar"]
+        bars = [bar for bar in paper.plot(name).data if bar.type == "bar"]
         looks = {(bar.legendgroup or bar.name): bar.marker.pattern.shape for bar in bars}
         assert len(looks) > 1
         assert len(set(looks.values())) == len(looks), name
 
 
-def test_scaling_follows_lengths_that_drift_by_a_step_and_costs_grow_with_them() -> None:
+def test_scaling_follows_lengths_that_drift_by_a_step_and_costs_grow_with_them(paper: Paper) -> None:
     """Min-max scaling compares actor counts of one step with each other, so it follows the drift far less than lengths grow."""
-    steps = table("13", panel="scaling", scope="step", policy="rlhfless").sort_values("mean_tokens")
+    steps = paper.table("13", panel="scaling", scope="step", policy="rlhfless").sort_values("mean_tokens")
     grown = steps["mean_tokens"].iloc[-1] / steps["mean_tokens"].iloc[0]
     actors = steps["actors"].astype(float)
     assert actors.iloc[-1] > actors.iloc[0]

@@ -110,6 +110,16 @@ def test_learning_takes_6_n_flops_a_token_and_ppo_learns_two_models() -> None:
     assert (ppo.learn_s, ppo.prepare_s) == pytest.approx((2 * grpo.learn_s, 1.5 * grpo.prepare_s))
 
 
+def test_learning_on_all_gpus_takes_the_same_gpu_seconds_or_loses_some_with_every_doubling() -> None:
+    for machine, doublings in ((QWEN_3B_L40S, 1), (QWEN_7B_L40S, 2)):
+        rest = machine.rest("PPO", 1e5)
+        perfect, lossy = machine.on_all_gpus(rest), machine.on_all_gpus(rest, kept_per_doubling=0.9)
+        assert machine.gpus == 16 == machine.learner_gpus * 2**doublings
+        assert perfect.seconds * 16 == pytest.approx(rest.seconds * machine.learner_gpus)
+        assert lossy.prepare_s == pytest.approx(perfect.prepare_s / 0.9**doublings)
+        assert lossy.learn_s == pytest.approx(perfect.learn_s / 0.9**doublings)
+
+
 def test_a_fixed_number_of_actors_stays_fixed_and_keeps_the_order_of_lengths() -> None:
     given = PlanningInput(workload(0), CLUSTER, LATENCY)
     plan = FixedActors(3).plan(given)
