@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,6 @@ SMALLEST = {
     "prefixes": "--tiny --markdown --json OUT",
     "policies": "--fast --logs arithmetic --policies random static --markdown --json OUT",
     "emulation_honesty": "--tiny --repeats 1 --json OUT",
-    "plan_against_reality": "--fast --steps 1 --json OUT",
     "step_costs": "--tiny --json OUT",
     "flip_rate": "--tiny -o OUT",
     "executor_speed": "--tiny --rounds 1 --json OUT",
@@ -41,8 +41,16 @@ SMALLEST = {
 OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
 QUICK = ("planning_speed", "replan_speed", "mixed_clusters", "uncertainty", "prefixes", "recorder_overhead", "validation")
 
+SLOW = ("dashboard_speed", "large_clusters", "report_speed", "step_costs")  # about 20 s of CPU time each at their smallest size
 
-@pytest.mark.parametrize("script", [name if name in QUICK else pytest.param(name, marks=pytest.mark.full) for name in SMALLEST])
+
+def tiered(script: str) -> Any:
+    """A script, in the tier that its time allows."""
+    tier = () if script in QUICK else pytest.mark.nightly if script in SLOW else pytest.mark.full
+    return pytest.param(script, marks=tier)
+
+
+@pytest.mark.parametrize("script", map(tiered, SMALLEST))
 def test_a_script_runs_at_its_smallest_size(script: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     options = [str(out) if word == "OUT" else word for word in SMALLEST[script].split()]
@@ -62,5 +70,5 @@ def test_every_script_is_tried() -> None:
     parts = {"gpu_parts", "gpu_plans", "gpu_replay", "gpu_workload", "policy_comparison", "policy_tables", "task_dynamics"}
     parts |= {"chaos", "uncertainty_logs", "fluid_fronts", "chaos_counts", "counting_engine", "trl_trainer", "executor_steps"}
     parts |= {"validation_errors", "validation_executed", "validation_operators", "validation_points", "validation_runs"}
-    parts |= {"validation_steps", "inflight_cases", "predictor_logs", "large_cluster_tables"}
+    parts |= {"validation_steps", "inflight_cases", "predictor_logs", "large_cluster_tables", "plan_against_reality"}
     assert {path.stem for path in HERE.glob("*.py")} - parts - {Path(__file__).stem} == set(SMALLEST)
