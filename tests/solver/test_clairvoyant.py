@@ -242,7 +242,7 @@ def test_minorants_lie_below_shipped_tables_and_touch_them(profile):
 
 
 @given(instances(), st.floats(1.0, 4.0))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_time_at_a_given_cost_is_the_inverse_of_cost_at_a_given_time(instance, slack):
     workload, cluster, latency = instance
     bound = clairvoyant_bound(workload, cluster, latency)
