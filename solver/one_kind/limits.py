@@ -10,6 +10,7 @@ exchanging items while that brings a candidate nearer to the limit, or (once it 
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ LONG = 0.8  # quantile over the scenarios of what is long in many of them
 MOST_MOVED = 48  # items; with more, single moves change little
 MOST_MOVES = 1500  # splits that are tried from one start
 STARTS = 4  # candidates that moves begin with
+MOVES_PER_S = 1000  # of the time limit, in all, where counted work ends the search and the clock does not
 
 
 @dataclass
@@ -39,12 +41,14 @@ class NearLimit:
         candidates: prices them, and knows those so far.
         search: a search for single lengths under an objective, which has run.
         work: of the predicted lengths. workload: with the scenarios.
+        moves_left: how many moves may be tried in all.
     """
 
     candidates: Candidates
     search: Callable[[Workload, Objective], MakespanSearch]
     work: SortedWork
     workload: Workload
+    moves_left: float = math.inf
     _known: dict[tuple[int, ...], FloatArray] = field(default_factory=dict)
 
     @property
@@ -102,7 +106,8 @@ class NearLimit:
             improved = False
             for changed in neighbours(groups, self.work.least_actors, self.work.most_actors):
                 left -= 1
-                if left <= 0:
+                self.moves_left -= 1
+                if min(left, self.moves_left) <= 0:
                     return
                 if time.perf_counter() > self.candidates.stop_at:
                     self.candidates.stopped = True

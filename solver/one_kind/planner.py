@@ -21,7 +21,7 @@ from solver.group_times import GroupTimes, Split
 from solver.latency import LatencyModel
 from solver.objective import Objective, StepRest
 from solver.one_kind.blame import limit_missed, room_of
-from solver.one_kind.limits import MOST_PER_SEARCH, NearLimit
+from solver.one_kind.limits import MOST_PER_SEARCH, MOVES_PER_S, NearLimit
 from solver.one_kind.search import MakespanSearch
 from solver.one_kind.sorted_work import SortedWork
 from solver.one_kind.uncertainty import Candidate, Candidates, scenario_bound
@@ -189,7 +189,8 @@ class OneKind:
             found.run(QUICK_GAP, candidates.stop_at, 20, filling=self.keep_together, width=QUICK_WIDTH)
             return found
 
-        return NearLimit(candidates, again, search.work, self.workload)
+        moves = MOVES_PER_S * self.time_limit_s if self.deterministic else math.inf
+        return NearLimit(candidates, again, search.work, self.workload, moves)
 
     def _busy_of_points(self, points: Workload, work: SortedWork) -> Callable[[Split, str], FloatArray]:
         """(1, N) seconds that the groups of a split of single lengths take."""

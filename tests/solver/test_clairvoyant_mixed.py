@@ -33,7 +33,7 @@ def plan_of(groups, offers, workload):
 
 
 @given(st.data(), workloads(6), st.sampled_from(["gpu_s", "usd"]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_no_plan_lies_below_it(data, workload, cost):
     models = [
         replace(data.draw(latencies(max_batch=data.draw(st.sampled_from([1, 3, 32])))), kind=kind) for kind in ("a", "b", "c")

@@ -85,7 +85,7 @@ def two_kinds(draw):
 
 
 @given(two_kinds(), st.lists(st.integers(0, 3), min_size=1, max_size=3), st.booleans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_no_schedule_of_a_tiny_workload_on_two_kinds_beats_it(kinds, lengths, one_prompt):
     """Migration between the kinds is free in it, after every token."""
     assume(max(lengths) > 0)
@@ -119,7 +119,7 @@ def test_on_two_kinds_some_schedule_comes_near_it():
 
 
 @given(st.data(), two_kinds(), workloads(6), st.sampled_from(["none", "local cut", "global cut", "fold"]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_no_executed_plan_of_small_workloads_beats_it(data, kinds, workload, rule):
     """Plans as they come, good or bad, with two actors of the second kind."""
     assume(not workload.generated_tokens.any())

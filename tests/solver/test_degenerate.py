@@ -85,7 +85,7 @@ def test_one_scenario_says_what_points_say(made, objective):
     cluster, latency = made(3, 2)
     rows = [[7, 60, 3, 31, 12, 44]]
     works = [solver.Workload([5, 9], [0, 0, 0, 1, 1, 1], t, response_limit=LIMIT) for t in (rows[0], rows, rows * 3)]
-    points, *others = (plan_generation(w, cluster, latency, objective, time_limit_s=0.5) for w in works)
+    points, *others = (plan_generation(w, cluster, latency, objective, time_limit_s=0.25) for w in works)
     norms = points.reference.norms("gpu_s")
     for plan in others:
         assert 0 < plan.lower_bound <= plan.value
