@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -123,7 +123,7 @@ def checksum(tokens: list[int]) -> int:
     return state
 
 
-@lru_cache(maxsize=None)
+@cache
 def _expected(weights: int, prompt: tuple[int, ...], seed: int, length: int) -> tuple[int, ...]:
     state, tokens = checksum(list(prompt)), []
     for _ in range(length):

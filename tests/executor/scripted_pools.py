@@ -7,13 +7,8 @@ and nodes that behave as Ray's do, on the world's clock.
 from __future__ import annotations
 
 import math
-import pickle
 import queue
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 from scripted_world import Actor, Copying, Inbox, World
 

@@ -257,8 +257,8 @@ def ray_pool_in(world: World, **options: Any) -> Iterator[RayPool]:
 
     cluster = SimpleNamespace(ray=ray, close=close)
     with (
-        mock.patch.object(ray_pool, "RayCluster", lambda *_, **__: cluster),
-        mock.patch.object(real, "remote_class", lambda: ActorClass(ray)),
+        mock.patch.object(ray_pool, "RayCluster", return_value=cluster),
+        mock.patch.object(real, "remote_class", return_value=ActorClass(ray)),
         mock.patch.object(real, "ray", ray),
         mock.patch.object(ray_member, "ray", ray),
         mock.patch.object(ray_crew, "ray", ray),

@@ -241,7 +241,7 @@ class Causal:
         assert len(shown) == len(set(shown)), "a response is in two places"
         assert not set(shown).intersection(complete)
         assert all(view.completed <= view.assigned for view in state.actors)
-        assert all(0 <= view.free_slots for view in state.actors)
+        assert all(view.free_slots >= 0 for view in state.actors)
         return self.rule.decide(now_s, state)
 
 

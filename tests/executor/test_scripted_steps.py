@@ -28,8 +28,8 @@ from solver import Cluster, Objective, StepRest, Workload
 
 KINDS = ("kill", "stop", "zombie", "memory", "fail", "slow", "no room", "unreachable", "hopeless", "interrupt")
 SAID = re.compile(
-    r"actor-\d+ .*; (every other actor would fail alike, so|response \d+ was lost with its actor \d+ times, and may be retried "
-    r"\d+ times, so|\d+ responses are left, but no actor, and no GPUs on which another one may be started \(restarts: \d+\), so) "
+    r"actor-\d+ .*; (every other actor would fail alike|response \d+ was lost with its actor \d+ times, and may be retried "
+    r"\d+ times|\d+ responses are left, but no actor, and no GPUs on which another one may be started \(restarts: \d+\)), so "
     r"the step was given up$|memory is full$"
 )
 troubles = st.lists(st.builds(Trouble, st.sampled_from(KINDS), st.integers(1, 120)), max_size=6)
@@ -37,17 +37,20 @@ troubles = st.lists(st.builds(Trouble, st.sampled_from(KINDS), st.integers(1, 12
 
 def runs(on: Stage, *given: Any, **options: Any) -> None:
     """The step ends, or says why not."""
+    ended: BaseException | None = None
     try:
         on.run(*given, **options)
-    except ActorError as error:
-        assert SAID.match(str(error)), error
-        assert on.records[-1] is error.record
-    except KeyboardInterrupt:
+    except (ActorError, KeyboardInterrupt) as error:
+        ended = error
+    if isinstance(ended, ActorError):
+        assert SAID.match(str(ended)), ended
+        assert on.records[-1] is ended.record
+    elif ended is not None:
         assert any(t.kind == "interrupt" and t.done for t in on.world.troubles)
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
-@settings(max_examples=40)
+@settings(max_examples=80)
 @given(
     seed=st.integers(0, 10_000),
     wrong=troubles,
@@ -179,7 +182,9 @@ class Pools(RuleBasedStateMachine):
         living = {a.number for a in self.on.alive}
         assert living <= {a.number for a in self.on.waiting}
         if self.lifecycle == Lifecycle.cold():
-            assert all(one.until_s == np.inf for one in self.on.pool._idle._waiting), "only where the plan wishes it"
+            now_s = self.on.pool.now_s()
+            kept = [one for one in self.on.pool._idle._waiting if one.until_s > now_s]
+            assert all(one.until_s == np.inf for one in kept), "only where the plan wishes it"
 
     def teardown(self) -> None:
         """All that was held is in the trace, once."""
@@ -204,4 +209,4 @@ class RayPools(Pools):
 def test_a_pool_forgets_nobody_and_charges_every_second_once(machine: type[Pools]) -> None:
     if machine is RayPools:
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
-    run_state_machine_as_test(machine, settings=settings(max_examples=12, stateful_step_count=10))  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(machine, settings=settings(max_examples=30, stateful_step_count=12))  # type: ignore[no-untyped-call]
