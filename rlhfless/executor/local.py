@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -67,7 +66,7 @@ class LocalCrew:
 
     def now_s(self) -> float:
         """See ``Crew``."""
-        return time.monotonic() - self._origin_s
+        return self._pool.now_s()
 
     def start(self, orders: Sequence[Order]) -> list[RemoteActor]:
         """All processes are on their way up before the weights are laid out for them, once for all of the step."""

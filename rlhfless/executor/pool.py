@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.executor.beginning import holder_of
 from rlhfless.executor.carrier import H, Place
 from rlhfless.executor.check import ChecksRequests, check_before_prefill
+from rlhfless.executor.clock import MACHINE, Clock
 from rlhfless.executor.faults import Faults
 from rlhfless.executor.holdings import Holdings
 from rlhfless.executor.lifecycle import Lifecycle
@@ -71,10 +71,11 @@ class Pool(ABC, Generic[H]):
     Args:
         lifecycle: how long actors live.
         faults: what is done about actors that die, hang or are slow.
+        clock: that the run is measured by.
     """
 
-    def __init__(self, lifecycle: Lifecycle, faults: Faults) -> None:
-        self.faults = faults
+    def __init__(self, lifecycle: Lifecycle, faults: Faults, clock: Clock = MACHINE) -> None:
+        self.faults, self.clock = faults, clock
         self._idle: Holdings[H] = Holdings(self, lifecycle)
         self._origin_s = math.nan
         self._bound: tuple[str, Any] | None = None  # what actors are bound to: the side of their engines, and its own bindings
@@ -186,7 +187,7 @@ class Pool(ABC, Generic[H]):
 
     def now_s(self) -> float:
         """Seconds since the run's start; not a number before the first step."""
-        return time.monotonic() - self._origin_s
+        return self.clock.now_s() - self._origin_s
 
     # --- what a pool of one kind knows --------------------------------------------------------------------------------
 
@@ -256,7 +257,7 @@ class Pool(ABC, Generic[H]):
     def _start_clock(self, start_s: float) -> float:
         """The run's clock goes on where the caller's is, and never back."""
         if math.isnan(self._origin_s) or start_s > self.now_s():
-            self._origin_s = time.monotonic() - start_s
+            self._origin_s = self.clock.now_s() - start_s
             return start_s
         return self.now_s()
 

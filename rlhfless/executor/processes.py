@@ -17,6 +17,7 @@ from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 from rlhfless.executor.carrier import Place
+from rlhfless.executor.clock import MACHINE, Clock
 from rlhfless.executor.faults import Faults
 from rlhfless.executor.lifecycle import Lifecycle
 from rlhfless.executor.local import LocalCrew
@@ -24,6 +25,7 @@ from rlhfless.executor.pool import Pool
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.sides import RemoteEngines
 from rlhfless.executor.spawn import Process
+from rlhfless.executor.worker import Ahead
 from solver.cluster import Cluster, MixedCluster
 from solver.plan import Plan
 from solver.words import counted
@@ -42,6 +44,7 @@ class ProcessPool(Pool[Process]):
             without any lets every actor compute on the CPU with one thread.
         lifecycle: how long processes live; by default they stay from step to step, as the machine is there anyway.
         faults: what is done about actors that die, hang or are slow.
+        clock: that the run is measured by, which processes share.
     """
 
     def __init__(
@@ -50,12 +53,13 @@ class ProcessPool(Pool[Process]):
         *,
         lifecycle: Lifecycle = Lifecycle.serverful(),  # noqa: B008 (frozen)
         faults: Faults = Faults(),  # noqa: B008 (frozen)
+        clock: Clock = MACHINE,
     ) -> None:
         if devices is None:
             from rlhfless.engine import torch_process
 
             devices = torch_process.cuda_devices()
-        super().__init__(lifecycle, faults)
+        super().__init__(lifecycle, faults, clock)
         self.devices = tuple(devices)
         self._all: list[Process] = []
         self.inbox: queue.SimpleQueue[tuple[Process, Any]] = queue.SimpleQueue()
@@ -84,9 +88,12 @@ class ProcessPool(Pool[Process]):
     def start(self, place: Place, ahead: bool = False) -> Process:
         """A process on the devices of the place."""
         given = self._ahead_at(place) if ahead else None
-        process = Process(self.device_of(place.gpu_ids), self.side_name, self.inbox, given)
+        process = self._spawn(self.device_of(place.gpu_ids), given)
         self._all.append(process)
         return process
+
+    def _spawn(self, device: str, ahead: Ahead | None) -> Process:
+        return Process(device, self.side_name, self.inbox, ahead)
 
     def serves(self, here: Place, wanted: Place) -> bool:
         """On the same devices; GPU ids without devices of their own are names."""

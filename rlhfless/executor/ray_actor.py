@@ -23,6 +23,7 @@ import ray
 from ray.exceptions import RayError
 
 from rlhfless.executor import worker
+from rlhfless.executor.clock import MACHINE, Clock
 from rlhfless.executor.ray_clock import boot_id
 from rlhfless.executor.remote import Unreachable
 from rlhfless.executor.sides import Side
@@ -67,15 +68,16 @@ class RayWorker(worker.Worker):
         side: str,
         objects: dict[str, Any],
         exports: dict[str, np.ndarray],
+        clock: Clock = MACHINE,
     ) -> None:
-        super().__init__(outbox, inbox, device, side)  # type: ignore[arg-type]  # all it does with a connection is ``send``
+        super().__init__(outbox, inbox, device, side, clock)  # type: ignore[arg-type]  # all it does with a connection is ``send``
         self.objects, self.exports, self.version = objects, exports, -1
         self._read_by_s = 0.0
 
     def _obey(self, order: Any) -> None:
         if isinstance(order, Exception):
             raise order
-        told, self._read_by_s = order.order, time.monotonic() + order.within_s
+        told, self._read_by_s = order.order, self.clock.now_s() + order.within_s
         if isinstance(told, worker.Begin):
             self.version = told.weights_version
         elif order.version != self.version:
@@ -91,7 +93,7 @@ class RayWorker(worker.Worker):
         """
         stored = self.objects.pop(block.name)
         try:  # pulled to this node by the first actor here that asks
-            laid_out = ray.get(stored, timeout=max(0.0, self._read_by_s - time.monotonic()) if free else None)
+            laid_out = ray.get(stored, timeout=max(0.0, self._read_by_s - self.clock.now_s()) if free else None)
         except RayError as error:  # its actor or node is gone, its node had no room for it, or the time is over
             if not free:
                 raise

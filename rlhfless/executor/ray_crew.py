@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -22,6 +21,7 @@ from ray.exceptions import RayError
 from rlhfless.engine.protocol import Request
 from rlhfless.executor import worker
 from rlhfless.executor.beginning import holder_of
+from rlhfless.executor.clock import MACHINE, Clock
 from rlhfless.executor.ray_actor import Told
 from rlhfless.executor.ray_member import Member, end_all
 from rlhfless.executor.record import StepRecord
@@ -36,8 +36,9 @@ class RayCrew:
         take: the actor for an order, one that waits or a new one. keeps: whether an actor without work goes on living.
         put: lays something out, as a block with this name and its Ray object.
         engines: a factory with the step's weights.
-        record: for events. origin_s: the run's start on this machine's monotonic clock.
+        record: for events. origin_s: the run's start on ``clock``.
         within_s: for so long an actor waits for what another one handed over, before it computes that itself.
+        clock: that the run is measured by.
 
     Attributes:
         given: all actors that it ever had. members: those that it still has. left: see ``PoolCrew``.
@@ -52,9 +53,10 @@ class RayCrew:
         record: StepRecord,
         origin_s: float,
         within_s: float,
+        clock: Clock = MACHINE,
     ) -> None:
         self._take, self._keeps, self._put, self._engines = take, keeps, put, engines
-        self._record, self._origin_s, self._within_s = record, origin_s, within_s
+        self._record, self._origin_s, self._within_s, self._clock = record, origin_s, within_s, clock
         self.given: list[Member] = []
         self.members: dict[Member, Order] = {}
         self.left: list[tuple[Order, Member, float]] = []
@@ -81,7 +83,7 @@ class RayCrew:
 
     def now_s(self) -> float:
         """See ``Crew``."""
-        return time.monotonic() - self._origin_s
+        return self._clock.now_s() - self._origin_s
 
     def start(self, orders: Sequence[Order]) -> list[RemoteActor]:
         """All actors are on their way up before the weights are laid out for them, once for all of the step."""
@@ -116,7 +118,7 @@ class RayCrew:
         listening = {member.listening: member for member in self.members}
         if not listening:  # the next one starts later
             assert timeout_s is not None, "nobody is there, and nobody will be"
-            time.sleep(timeout_s)
+            self._clock.sleep(timeout_s)
             return []
         if not ray.wait(list(listening), timeout=timeout_s)[0]:
             return []

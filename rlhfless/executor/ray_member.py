@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import pickle
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,6 +27,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rlhfless.errors import reason
 from rlhfless.executor import worker
 from rlhfless.executor.carrier import Place
+from rlhfless.executor.clock import MACHINE, Clock
 from rlhfless.executor.ray_actor import Told, Up
 from rlhfless.executor.ray_clock import SAME, Offset, boot_id, offset_of
 from rlhfless.executor.ray_placement import RayNode
@@ -44,6 +44,7 @@ class Member:
 
     Args:
         ahead: what it starts before it is up, with its engines as a block and the Ray object of that; None: nothing.
+        machine: this machine's clock.
 
     Attributes:
         listening: the Ray object that is there when the actor has said something, or is lost.
@@ -54,10 +55,17 @@ class Member:
     """
 
     def __init__(
-        self, actor_class: Any, side: str, place: Place, node: RayNode, cpus: float, ahead: worker.Ahead | None = None
+        self,
+        actor_class: Any,
+        side: str,
+        place: Place,
+        node: RayNode,
+        cpus: float,
+        ahead: worker.Ahead | None = None,
+        machine: Clock = MACHINE,
     ) -> None:
-        self.place, self.node = place, node
-        self.asked_s = time.monotonic()
+        self.place, self.node, self._machine = place, node, machine
+        self.asked_s = machine.now_s()
         given = []
         if ahead is not None:
             block, stored = ahead.engines
@@ -156,9 +164,9 @@ class Member:
 
     def wait_for_end(self) -> None:
         """After ``kill``: until Ray has its GPUs back, or does not say so in time."""
-        ends_s = time.monotonic() + END_S
+        ends_s = self._machine.now_s() + END_S
         with contextlib.suppress(RayError):
-            while time.monotonic() < ends_s and ray.wait([self.listening], timeout=END_S)[0]:
+            while self._machine.now_s() < ends_s and ray.wait([self.listening], timeout=END_S)[0]:
                 with contextlib.suppress(ActorUnavailableError):  # Ray has not found out yet
                     ray.get(self.listening, timeout=END_S)
                 self.listening = self._handle.listen.remote()
@@ -169,7 +177,7 @@ class Member:
             _, self._exports = ray.wait(self._exports, num_returns=len(self._exports), timeout=0, fetch_local=False)
 
     def _rise(self, up: Up) -> None:
-        self.up, now_s = up, time.monotonic()
+        self.up, now_s = up, self._machine.now_s()
         if not self._same_clock:  # its word left between then and now
             self.clock = Offset(up.up_s - (self.asked_s + now_s) / 2, (now_s - self.asked_s) / 2)
         self._look_at_clock()
@@ -187,7 +195,8 @@ class Member:
         """What is known of it stays where it does not answer: it hangs or is dead, which will be seen."""
         if not self._same_clock:
             with contextlib.suppress(RayError):  # the timeout's too
-                self.clock = offset_of(lambda: ray.get(self._handle.clock_s.remote(), timeout=CLOCK_S))
+                ask = lambda: ray.get(self._handle.clock_s.remote(), timeout=CLOCK_S)  # noqa: E731
+                self.clock = offset_of(ask, self._machine.now_s)
 
     @property
     def _node_lives(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 from rlhfless.executor.blocks import Block
 from rlhfless.executor.carrier import Place
+from rlhfless.executor.clock import MACHINE, Clock
 from rlhfless.executor.faults import Faults
 from rlhfless.executor.lifecycle import Lifecycle
 from rlhfless.executor.pool import Pool
@@ -34,6 +35,7 @@ class RayPool(Pool[Any]):
         cpus_per_actor: CPUs that Ray reserves for each.
         faults: what is done about actors that die, hang or are slow; those that wait for GPUs that others hold count as silent.
         runtime_env: see ``RayCluster``.
+        clock: that the run is measured by.
 
     Raises:
         MissingExtra, InputError: see ``RayCluster``.
@@ -48,8 +50,9 @@ class RayPool(Pool[Any]):
         cpus_per_actor: float = 0.0,
         faults: Faults = Faults(),  # noqa: B008 (frozen)
         runtime_env: Mapping[str, Any] | None = None,
+        clock: Clock = MACHINE,
     ) -> None:
-        super().__init__(lifecycle, faults)
+        super().__init__(lifecycle, faults, clock)
         self._cpus = cpus_per_actor
         self.cluster = RayCluster(address, gpus=gpus, runtime_env=runtime_env)
         from rlhfless.executor import ray_actor, ray_crew, ray_member  # Ray is there now
@@ -94,7 +97,8 @@ class RayPool(Pool[Any]):
     def start(self, place: Place, ahead: bool = False) -> Any:
         """An actor on the node that the plan's node is."""
         given = self._ahead_at(place) if ahead else None
-        return self._member.Member(self._class, self.side_name, place, self._nodes[place.node], self._cpus, given)
+        node = self._nodes[place.node]
+        return self._member.Member(self._class, self.side_name, place, node, self._cpus, given, self.clock)
 
     def serves(self, here: Place, wanted: Place) -> bool:
         """On one node, GPUs are numbers."""
@@ -117,7 +121,7 @@ class RayPool(Pool[Any]):
     def _new_crew(self, engines: RemoteEngines, record: StepRecord) -> Any:
         take = lambda order: self._take(order, record)  # noqa: E731
         within_s = max(1.0, self.faults.silence_floor_s / 2)  # who waits for another's KV state is not silent meanwhile
-        return self._crew.RayCrew(take, self._idle.keeps, self._put, engines, record, self._origin_s, within_s)
+        return self._crew.RayCrew(take, self._idle.keeps, self._put, engines, record, self._origin_s, within_s, self.clock)
 
     def _put(self, name: str, thing: Any) -> tuple[Block, Any]:
         """Lay something out in the object store.

@@ -9,7 +9,6 @@ from its beginning. With random streams of their own responses get the same toke
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -223,10 +222,10 @@ class WallLosses(WallOrders):
             slowness = actor.speed.ratio / float(np.median(others))
             if slowness < self.faults.slow_factor:
                 continue
-            began = time.perf_counter()
+            began_s = self.crew.now_s()
             left = self._left(now_s, {actor.index})
             way = resolve([*actor.own], left, self._goes(actor, slowness))
-            actor.looked_s = now_s + (time.perf_counter() - began) / LOOKING_SHARE
+            actor.looked_s = now_s + (self.crew.now_s() - began_s) / LOOKING_SHARE
             if way is None:
                 continue
             self.record.event(now_s, "slow", actor.holder, times_planned=round(slowness, 2), responses=len(actor.own))

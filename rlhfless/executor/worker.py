@@ -16,7 +16,6 @@ import queue
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ import numpy as np
 from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request, TellsSignals
 from rlhfless.executor.blocks import Block as Block
 from rlhfless.executor.blocks import read_block, write_block
+from rlhfless.executor.clock import MACHINE, Clock
 from rlhfless.executor.remote import Copied, NoRoom, Report, Unreachable
 from rlhfless.executor.sides import Side
 from solver.admission import Admission
@@ -158,21 +158,23 @@ def _receive(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:
 class Worker:
     """An actor on ``device``. Loads the module ``side``."""
 
-    def __init__(self, connection: Connection, inbox: queue.SimpleQueue[Any], device: str, side: str) -> None:
-        self.connection, self.inbox, self.device = connection, inbox, device
+    def __init__(
+        self, connection: Connection, inbox: queue.SimpleQueue[Any], device: str, side: str, clock: Clock = MACHINE
+    ) -> None:
+        self.connection, self.inbox, self.device, self.clock = connection, inbox, device, clock
         self.side = cast(Side, importlib.import_module(side))
         self.side.use_device(device)
         self.engines: Any = None
         self.engine: SteppedEngine | None = None
         self.origin_s = 0.0
-        self.up_s = time.monotonic()
+        self.up_s = self.clock.now_s()
         self._from_s = 0.0  # where the next iteration begins, unless the last one ended later
         self._reported_s = 0.0
         self._spans: list[EngineSpan] = []
 
     def now_s(self) -> float:
         """Seconds since the run's start."""
-        return time.monotonic() - self.origin_s
+        return self.clock.now_s() - self.origin_s
 
     def start_ahead(self, engines: Any, latency: LatencyModel) -> None:
         """Start what engines need beside the process before any order comes.
@@ -186,19 +188,27 @@ class Worker:
             raise
         except Exception as error:
             raise RuntimeError(f"could not be started ahead of its step: {type(error).__name__}: {error}") from error
-        self.up_s = time.monotonic()
+        self.up_s = self.clock.now_s()
 
     def serve(self) -> None:
-        """Orders first, then an iteration, and so on; without work, the next order."""
+        """Take one turn after another, for ever."""
         while True:
-            busy = self.engine is not None and (self.engine.running() or self.engine.waiting())
-            try:
-                order = self.inbox.get(block=not busy)
-            except queue.Empty:
-                self._iterate()
-                continue
-            self._obey(order)
-            self._from_s = self.now_s()
+            self.turn()
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is something to decode."""
+        return self.engine is not None and bool(self.engine.running() or self.engine.waiting())
+
+    def turn(self) -> None:
+        """Obey the next order; where there is none, decode an iteration; without work, wait for an order."""
+        try:
+            order = self.inbox.get(block=not self.busy)
+        except queue.Empty:
+            self._iterate()
+            return
+        self._obey(order)
+        self._from_s = self.now_s()
 
     def _obey(self, order: Any) -> None:
         if isinstance(order, Exception):
@@ -207,7 +217,7 @@ class Worker:
             self.origin_s, self._reported_s = order.origin_s, 0.0
             self.engines = engines = self._read(order.engines)
             if self.side.bring_up(engines, order.latency):
-                self.up_s = time.monotonic()
+                self.up_s = self.clock.now_s()
             self.engine = engine = engines(order.latency, order.admission, self.now_s())
             version = order.weights_version if engines.weights_version is None else engine.weights_version
             self._report(ready_s=(self.up_s - self.origin_s, self.now_s()), weights_version=version)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -111,9 +111,14 @@ class _Member:
 
 
 class CountingEngine:
-    """One replica (see ``rlhfless.executor.worker.SteppedEngine``); responses need a ``target_tokens`` and ``prompt_ids``."""
+    """One replica (see ``rlhfless.executor.worker.SteppedEngine``); responses need a ``target_tokens`` and ``prompt_ids``.
+
+    Attributes:
+        sleep: waits for as long as work is planned to take.
+    """
 
     reuses_prefixes = False
+    sleep: Callable[[float], None] = staticmethod(time.sleep)
 
     def __init__(self, latency: LatencyModel, admission: Admission, made_by: CountingEngines, clock_s: float) -> None:
         self.slots, self._latency, self._admission = admission.max_batch, latency, admission
@@ -133,10 +138,10 @@ class CountingEngine:
         """Let in whoever fits, then a token for each in the batch, after as long as that is planned to take."""
         begin_s, spans = max(from_s, self.clock_s), []
         if joined := self._join(begin_s):
-            time.sleep(float(self._latency.prefill_s(joined)))
+            self.sleep(float(self._latency.prefill_s(joined)))
             spans.append(EngineSpan("prefill", begin_s, clock(), float(len(self._batch)), self.slots, joined, float(joined)))
         kv_tokens = sum(m.request.prompt_tokens + len(m.tokens) for m in self._batch)
-        time.sleep(float(self._latency.step_s(len(self._batch), kv_tokens)))
+        self.sleep(float(self._latency.step_s(len(self._batch), kv_tokens)))
         self.clock_s = clock()
         count, decode_s = len(self._batch), spans[-1].end_s if spans else begin_s
         for m in self._batch:
@@ -161,12 +166,12 @@ class CountingEngine:
             self._batch.append(self._queue.pop(0))
             m.start_s = now_s if m.start_s is None else m.start_s
             if m.state is None:
-                m.state = 0
+                m.state, there = self.received(m.request)
                 assert m.request.prompt_ids is not None
-                for token in (*m.request.prompt_ids.tolist(), *m.tokens):
+                for token in (*m.request.prompt_ids.tolist(), *m.tokens)[there:]:
                     m.feed(token)
-                joined += m.request.context_tokens
-                m.computed += m.request.context_tokens
+                joined += m.request.context_tokens - there
+                m.computed += m.request.context_tokens - there
         return joined
 
     def _completed(self, m: _Member) -> Completion:
@@ -176,6 +181,10 @@ class CountingEngine:
             m.request.response, self.clock_s, len(m.tokens), m.request.target_finish, m.first_token_s, m.start_s, m.computed,
             token_ids=np.array(m.tokens, dtype=np.int64),
         )  # fmt: skip
+
+    def received(self, request: Request) -> tuple[int, int]:
+        """The checksum of what is there of a context, and how many tokens that is."""
+        return 0, 0
 
     def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
         """Take responses off, with their checksums; called between iterations."""

@@ -1,4 +1,7 @@
-"""The chaos benchmark: whatever is killed or stopped, and whenever, every response arrives once, with its own tokens."""
+"""The chaos benchmark: whatever is killed or stopped, and whenever, every response arrives once, with its own tokens.
+
+A few kills are in ``test_real_processes.py``; these are hundreds.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,14 @@ import pytest
 from benchmark_scripts import chaos, chaos_counts
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kills", "options"),
     [
-        (8, {"actors": 4, "stops": 0.0, "limit": 300}),
-        pytest.param(30, {"stops": 0.2}, marks=pytest.mark.full),
-        pytest.param(20, {"engine": "torch", "actors": 3, "per_step": 3, "limit": 300}, marks=pytest.mark.full),
-        pytest.param(6, {"pool": "ray", "actors": 3, "stops": 0.0}, marks=pytest.mark.full),
+        (300, {"actors": 4, "stops": 0.0, "limit": 300}),
+        (60, {"stops": 0.2}),
+        (40, {"engine": "torch", "actors": 3, "per_step": 3, "limit": 300}),
+        (12, {"pool": "ray", "actors": 3, "stops": 0.0}),
     ],
 )
 def test_nothing_is_lost_doubled_or_left_behind(kills: int, options: dict[str, Any]) -> None:
@@ -43,7 +47,7 @@ def test_what_a_lost_actor_adds_is_over_the_steps_that_lost_one() -> None:
     assert chaos_counts.Counts().summary()["added_s_per_lost_actor"] is None
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_script_writes_what_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "chaos.json"
     chaos.main(["--kills", "2", "--stops", "0", "--actors", "2", "-o", str(out)])

@@ -82,14 +82,11 @@ SIGNALS = {"interrupted": signal.SIGINT, "killed": signal.SIGKILL, "prewarmed": 
 @pytest.mark.parametrize(
     ("pool", "way"),
     [
-        ("local", "end"),
-        ("local", "error"),
         ("local", "interrupted"),
-        ("local", "killed"),
         ("local", "hanging"),
-        ("local", "prewarmed"),
+        pytest.param("local", "prewarmed", marks=pytest.mark.full),
+        pytest.param("local", "error", marks=pytest.mark.full),
         pytest.param("ray", "end", marks=pytest.mark.full),
-        pytest.param("ray", "error", marks=pytest.mark.full),
         pytest.param("ray", "interrupted", marks=pytest.mark.full),
         pytest.param("ray", "killed", marks=pytest.mark.full),
     ],

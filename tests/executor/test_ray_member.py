@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
-import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 
 from rlhfless.executor import ray_member, worker
 from rlhfless.executor.carrier import Place
+from rlhfless.executor.clock import Clock
 from rlhfless.executor.ray_actor import Told, Up
 from rlhfless.executor.ray_clock import SAME
 from rlhfless.executor.ray_crew import RayCrew
@@ -29,6 +30,9 @@ from solver.admission import Admission
 from solver.latency import LatencyModel
 
 AHEAD_S = 5000.0
+TICKS, SLEPT = itertools.count(), [0.0]
+CLOCK = Clock(lambda: 50.0 + next(TICKS) * 1e-4 + sum(SLEPT), SLEPT.append)
+"""Whoever looks at it takes a moment."""
 BEGIN = worker.Begin(100.0, worker.Block("weights", None), LatencyModel("any", 1, 1e-3, 0.0), Admission(1, 1), 0)
 
 
@@ -59,7 +63,7 @@ class Handle:
             if not self.answers:
                 assert timeout is not None, "it is waited for for ever"
                 raise GetTimeoutError("no answer")
-            return time.monotonic() + AHEAD_S
+            return CLOCK.now_s() + AHEAD_S
 
         return SimpleNamespace(remote=lambda: clock)
 
@@ -96,8 +100,8 @@ def handle(monkeypatch: pytest.MonkeyPatch) -> Handle:
 
 def member_on(handle: Handle, up_s: float | None = None) -> Member:
     """On another machine; it has said that it is up, since ``up_s`` on its clock."""
-    member = Member(handle, "side", Place("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0)
-    up_s = time.monotonic() + AHEAD_S if up_s is None else up_s
+    member = Member(handle, "side", Place("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0, machine=CLOCK)
+    up_s = CLOCK.now_s() + AHEAD_S if up_s is None else up_s
     handle.said = [Up(7, "ab" * 28, "10.0.0.9", "cpu", "another boot", up_s)]
     assert member.hear() == []
     handle.said = []
@@ -106,10 +110,10 @@ def member_on(handle: Handle, up_s: float | None = None) -> Member:
 
 def test_times_of_an_actor_elsewhere_are_put_on_this_clock(handle: Handle) -> None:
     """The run's start, as the actor's clock shows it; and when it was up, as this one's does."""
-    before_s = time.monotonic()
-    member = Member(handle, "side", Place("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0)
+    before_s = CLOCK.now_s()
+    member = Member(handle, "side", Place("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0, machine=CLOCK)
     member.tell(Told(0, BEGIN), {})  # before it is up
-    up_s = time.monotonic()
+    up_s = CLOCK.now_s()
     handle.said = [Up(7, "ab" * 28, "10.0.0.9", "cpu", "another boot", up_s + AHEAD_S)]
     member.hear()
     assert member.clock.offset_s == pytest.approx(AHEAD_S, abs=0.1)
@@ -123,7 +127,7 @@ def test_times_of_an_actor_elsewhere_are_put_on_this_clock(handle: Handle) -> No
 def test_an_actor_of_this_boot_is_not_asked_what_time_it_is(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_member, "boot_id", lambda: "another boot")
     handle.answers = False
-    member = member_on(handle, time.monotonic())
+    member = member_on(handle, CLOCK.now_s())
     assert member.clock == SAME
 
 
@@ -137,10 +141,10 @@ def test_an_actor_that_does_not_say_what_its_clock_shows_keeps_the_last_offset(h
 
 def test_the_first_word_of_an_actor_that_says_no_more_bounds_its_clock(handle: Handle) -> None:
     handle.answers = False
-    member = Member(handle, "side", Place("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0)
-    time.sleep(0.05)
-    handle.said = [Up(7, "ab" * 28, "10.0.0.9", "cpu", "another boot", time.monotonic() + AHEAD_S)]
-    time.sleep(0.05)
+    member = Member(handle, "side", Place("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0, machine=CLOCK)
+    CLOCK.sleep(0.05)
+    handle.said = [Up(7, "ab" * 28, "10.0.0.9", "cpu", "another boot", CLOCK.now_s() + AHEAD_S)]
+    CLOCK.sleep(0.05)
     member.hear()
     assert abs(member.clock.offset_s - AHEAD_S) <= member.clock.error_s
     assert 0.05 <= member.clock.error_s < 1.0
@@ -250,7 +254,7 @@ def crew_of(put: Any) -> RayCrew:
         raise AssertionError("nobody is started")
 
     record = StepRecord("run", 0, Plan((), "none", 0.0, 0.0, 0.0), 0.0)
-    return RayCrew(take, lambda plan: False, put, Engines(), record, time.monotonic(), 1.0)
+    return RayCrew(take, lambda plan: False, put, Engines(), record, CLOCK.now_s(), 1.0, CLOCK)
 
 
 @pytest.mark.parametrize(
@@ -278,9 +282,9 @@ def test_an_actor_that_was_killed_for_want_of_memory_is_told_from_others(
 
 def test_the_driver_sleeps_until_the_next_actor_starts() -> None:
     crew = crew_of(None)
-    before_s = time.monotonic()
+    before_s = CLOCK.now_s()
     assert crew.reports(0.3) == []
-    assert time.monotonic() - before_s >= 0.3
+    assert CLOCK.now_s() - before_s >= 0.3
 
 
 def test_prefixes_for_which_there_is_no_room_are_left_to_their_receiver() -> None:

@@ -1,28 +1,23 @@
-"""The wall clock: the loop with scripted actors, and real processes that decode with a tiny model."""
+"""The wall clock: the loop with scripted actors, what a pool refuses, and what processes lay out for each other."""
 
 from __future__ import annotations
 
-import itertools
-import math
-import multiprocessing
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pytest
 import torch
 from executor_samples import Restless, plan_of, uniform_step
 from remote_samples import ScriptedCrew
-from torch_wall_samples import CLUSTER, LATENCY, actor_plan, factory_of, requests, token_bytes
+from torch_wall_samples import CLUSTER, LATENCY, factory_of, requests
 
 from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.executor import ActorError, Faults, Lifecycle, ProcessPool, StepRecord, run_step
+from rlhfless.executor import ProcessPool, StepRecord
+from rlhfless.executor.carrier import Place
 from rlhfless.executor.wall import WallStep
-from rlhfless.trace.checks import validate
 from solver import Cluster, Plan, PlanningError
 from solver.objective import StepRest
-from solver.rules import SIGNAL_TOKENS, ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
+from solver.rules import ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
 
 LENGTHS = [3, 9, 1, 14, 6, 22, 2, 17, 11, 5, 8, 30]
 GROUPS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [10, 11]]
@@ -84,139 +79,12 @@ def test_a_cut_hands_over_what_is_left() -> None:
     assert record.actor_of == {2: "actor-0"} | {r: "actor-1" for r in range(len(LENGTHS)) if r != 2}
 
 
-# --- real processes ---------------------------------------------------------------------------------------------------
+# --- what needs no process --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def factory() -> TorchEngineFactory:
     return factory_of()
-
-
-@pytest.fixture(scope="module")
-def pool(factory: TorchEngineFactory) -> Iterator[ProcessPool]:
-    """Four processes that have started: rules have nothing to move while none decodes."""
-    with ProcessPool(["cpu"] * 4, faults=Faults(slow_factor=math.inf)) as shared:  # a busy machine slows some down
-        assert_sound(shared.run_step(actor_plan("static"), requests(), factory, LATENCY, CLUSTER), prewarmed=False)
-        assert repr(shared) == "ProcessPool: 4 idle of 4 processes on cpu, cpu, cpu, cpu"
-        yield shared
-    assert not multiprocessing.active_children()
-
-
-@pytest.fixture(scope="module")
-def undisturbed(factory: TorchEngineFactory) -> StepRecord:
-    return run_step(actor_plan("static"), requests(), factory, LATENCY, CLUSTER)
-
-
-def assert_sound(record: StepRecord, prewarmed: bool) -> None:
-    """The schema's rules, each actor's work within its allocation and one thing at a time, nothing generated twice."""
-    for table in ("allocations", "spans", "events"):
-        validate(table, getattr(record, table))
-    spans, tokens = record.spans, sum(c.response_tokens for c in record.completions.values())
-    assert sum(s["tokens"] for s in spans if s["phase"] == "decode") == tokens
-    worked = [a for a in record.allocations if a["role"] != "warm"]
-    assert {a["holder"] for a in worked} == {f"actor-{i}" for i in range(len(record.plan.actors))}
-    for a in worked:
-        own = sorted((s for s in spans if s["holder"] == a["holder"]), key=lambda s: s["start_s"])
-        assert [s["phase"] for s in own][:2] == ["sync", "prefill"] if prewarmed else ["start", "sync"]
-        assert a["start_s"] <= own[0]["start_s"]
-        assert all(s["end_s"] <= t["start_s"] + 1e-9 for s, t in itertools.pairwise(own))
-        assert own[-1]["end_s"] <= a["end_s"] <= record.end_s
-    for c in record.completions.values():
-        assert record.start_s < c.start_s < c.first_token_s <= c.time_s
-    sent, received = ([s for s in spans if s["phase"] == phase] for phase in ("migrate", "transfer"))
-    assert sum(s["bytes"] for s in sent) == sum(s["bytes"] for s in received)
-    assert all(r["from_actor"] != r["holder"] and r["kv_tokens"] > 0 for r in received)
-
-
-@pytest.mark.parametrize("migration", ["move", "recompute"])
-@pytest.mark.parametrize("policy", ["static", "random", "fold", "rlhfless"])
-def test_tokens_are_those_of_the_virtual_clock(
-    policy: str, migration: str, pool: ProcessPool, factory: TorchEngineFactory, undisturbed: StepRecord
-) -> None:
-    record = pool.run_step(actor_plan(policy), requests(), factory, LATENCY, CLUSTER, start_s=1e3, migration=migration)
-    assert token_bytes(record) == token_bytes(undisturbed)
-    assert_sound(record, prewarmed=True)
-    assert record.start_s >= 1e3
-    moved_bytes = sum(s["bytes"] for s in record.spans if s["phase"] == "transfer")
-    if migration == "recompute":
-        assert moved_bytes == 0
-    assert pool.meta["clock"] == "wall"
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_restless_moves_change_no_token(
-    seed: int, pool: ProcessPool, factory: TorchEngineFactory, undisturbed: StepRecord
-) -> None:
-    """Moves and whole cuts at odd moments, so that orders, completions and KV states cross."""
-    rule = Restless(seed, period_s=0.004, late=True)
-    record = pool.run_step(actor_plan("static", rule), requests(), factory, LATENCY, CLUSTER, migration="move")
-    assert token_bytes(record) == token_bytes(undisturbed)
-
-
-def test_a_rule_sees_signals_of_the_tokens_that_were_reported(pool: ProcessPool, factory: TorchEngineFactory) -> None:
-    """Whatever moves meanwhile: what is told is the mean over the last of the tokens that the same state counts."""
-    rule, telling = Restless(1, period_s=0.004, late=True), replace(factory, signals=("eos_logprob",))
-    record = pool.run_step(actor_plan("static", rule), requests(), telling, LATENCY, CLUSTER, migration="move")
-    seen = [state for state in record.rule.seen if state.signals is not None]
-    assert seen, "the rule is asked while something runs"
-    running = 0
-    for state in seen:
-        for response, told in enumerate(state.signals["eos_logprob"].tolist()):
-            tokens = int(state.generated_tokens[response])
-            if state.complete[response] or not tokens:
-                assert math.isnan(told)
-            else:
-                values = record.completions[response].signals["eos_logprob"][max(0, tokens - SIGNAL_TOKENS) : tokens]
-                assert told == pytest.approx(float(values.mean()), rel=1e-5)
-                running += 1
-    assert running > 10
-    silent = pool.run_step(actor_plan("static", Restless(1)), requests(), factory, LATENCY, CLUSTER)
-    assert all(state.signals is None for state in silent.rule.seen)
-
-
-def test_forced_lengths_and_new_weights(pool: ProcessPool) -> None:
-    """Long responses, so that many move, with the weights of this step, not those that the processes had before."""
-    other = factory_of(seed=11, longest=350)
-    lengths = np.random.default_rng(1).integers(1, 300, len(requests()))
-    forced = [replace(r, target_tokens=int(n), limit_tokens=300) for r, n in zip(requests(), lengths, strict=True)]
-    expected = run_step(actor_plan("static"), forced, other, LATENCY, CLUSTER)
-    plan = actor_plan("static", Restless(1, period_s=0.004, late=True))
-    record = pool.run_step(plan, forced, other, LATENCY, CLUSTER, migration="move")
-    assert token_bytes(record) == token_bytes(expected)
-    assert [record.completions[i].response_tokens for i in range(len(forced))] == lengths.tolist()
-    assert record.moves > 0
-    assert any(s["phase"] == "transfer" for s in record.spans)
-
-
-def test_a_process_that_is_not_kept_ends_with_its_actor(factory: TorchEngineFactory, undisturbed: StepRecord) -> None:
-    with ProcessPool(lifecycle=Lifecycle.cold()) as pool:
-        before = set(multiprocessing.active_children())
-        record = pool.run_step(plan_of([range(24)]), requests(), factory, LATENCY, CLUSTER)
-        assert set(multiprocessing.active_children()) == before
-    assert token_bytes(record) == token_bytes(undisturbed)
-    assert_sound(record, prewarmed=False)
-
-
-# --- what can go wrong ------------------------------------------------------------------------------------------------
-
-
-def test_an_actor_that_fails_says_why(pool: ProcessPool, factory: TorchEngineFactory) -> None:
-    wrong = [replace(r, prompt_ids=None) for r in requests()]
-    said = r"^actor-0 \(process \d+ on cpu\) failed with ValueError: response 0 has no prompt_ids"
-    with pytest.raises(ActorError, match=said):
-        pool.run_step(plan_of([range(24)]), wrong, factory, LATENCY, CLUSTER)
-    assert not multiprocessing.active_children()
-
-
-def test_logits_that_are_no_numbers_stop_the_step_once(pool: ProcessPool) -> None:
-    """With the response's id; no other actor is asked to compute the same again."""
-    broken = factory_of()
-    with torch.inference_mode():
-        broken.model.weights.embedding[:] = math.nan
-    with pytest.raises(ActorError, match=r"FloatingPointError: .*response \d+ are not numbers; .*every other") as error:
-        pool.run_step(actor_plan("static"), requests(), broken, LATENCY, CLUSTER)
-    assert not [e for e in error.value.record.events if e["name"] == "retry"]
-    assert not multiprocessing.active_children()
 
 
 def test_what_cannot_run_is_refused_before_anything_starts(factory: TorchEngineFactory) -> None:
@@ -255,3 +123,12 @@ def test_what_processes_share_arrives_as_it_was() -> None:
     for name in ("a", "none", "strided"):
         assert there[name].dtype == thing[name].dtype
         assert torch.equal(there[name], thing[name])
+
+
+def test_an_actor_waits_for_places_with_its_devices_only() -> None:
+    """GPU ids that share a device are names; others are not."""
+    here, there = (Place("gpu", 0, (i,)) for i in range(2))
+    for devices, serves in {("cpu", "cpu"): True, (): True, ("cuda:0", "cuda:1"): False}.items():
+        with ProcessPool(devices) as pool:
+            assert pool.serves(here, there) is serves
+            assert pool.serves(here, here)

@@ -99,9 +99,8 @@ def main() -> None:
                 by = killer(copy, asked.tests or mutant["tests"], phase)
                 if by is not None:
                     break
-        results.append(
-            {"number": number, "killed_by": by, "phase": phase if by else None, "s": round(time.monotonic() - start_s)}
-        )
+        took_s = round(time.monotonic() - start_s)
+        results.append({"number": number, "killed_by": by, "phase": phase if by else None, "s": took_s})
         change = f"{mutant['before'].strip()} -> {mutant['after'].strip()}"
         verdict = f"{phase}: {by}" if by else "NOT NOTICED"
         print(f"{number:2d} {mutant['group']:9s} {mutant['path']}: {change}\n   {verdict} ({took_s} s)", flush=True)
