@@ -11,7 +11,7 @@ BESIDE    := -n $(WORKERS) --dist worksteal
 AS_ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root)
 JUPYTER   := $(abspath $(VENV))/share/jupyter$${JUPYTER_PATH:+:$$JUPYTER_PATH}
 
-.PHONY: help run lab dashboard cluster test test-full nightly test-search test-ppo-trl lint record picture prove-constraints clean
+.PHONY: help run lab dashboard cluster test test-full nightly test-search messages lint record picture prove-constraints clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -76,15 +76,11 @@ test-full: $(CLUSTER)  ## the long tests: Ray, vLLM, kills, a real browser, note
 nightly: $(CLUSTER)  ## what CI leaves out: hundreds of kills, guided fuzzing, large searches (hours)
 	$(PY) -m pytest -m nightly --durations=10 --timeout=7200
 
-# Of TRL 1.12 alone: what it needs is there, in newer versions too.
-test-ppo-trl: $(INSTALLED)  ## PPO's losses beside TRL's; the last TRL with PPO, 1.12, from a folder of its own
-	@if ! $(PY) -m pip install --quiet --upgrade --no-deps --target out/trl-1.12 'trl==1.12.*'; then \
-		echo "SKIPPED test-ppo-trl: TRL 1.12 cannot be fetched"; else \
-		PYTHONPATH=$(CURDIR)/out/trl-1.12 $(PY) -c 'from importlib import metadata as m; assert m.version("trl").startswith("1.12.")' && \
-		PYTHONPATH=$(CURDIR)/out/trl-1.12 $(PY) -m pytest tests/training/test_ppo_trl.py; fi
-
 test-search: $(INSTALLED)  ## the property tests of `make test`, with examples that nobody has seen
 	$(PY) -m pytest -m "not full and not nightly" --hypothesis-profile=search $$(grep -rl hypothesis tests --include='test_*.py')
+
+messages: $(CLUSTER)  ## write the files of error messages that tests compare with anew, after a sentence was improved
+	$(PY) -m pytest -m "not nightly" --snapshot-update $$(grep -rlE 'error_messages import' tests --include='test_*.py')
 
 record: $(INSTALLED)  ## train the shipped run anew and replace data/traces and data/models (minutes)
 	rm -rf out/arithmetic-grpo

@@ -18,6 +18,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from error_messages import _running_test, error_messages  # noqa: F401 (fixtures)
 from hypothesis import settings
 from shared_run import made_once, shared_folder
 from skip_summary import pytest_sessionfinish  # noqa: F401 (a hook)

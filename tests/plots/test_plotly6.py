@@ -10,26 +10,19 @@ from pathlib import Path
 
 import pytest
 from every_plot import every_plot
+from fetched import fetched
 
 from rlhfless.browser import find_browser
 
 pytestmark = pytest.mark.full
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-FETCHED = ROOT / "out" / "plotly6"
 
 
 @pytest.fixture(scope="module")
 def plotly6() -> Path:
-    """The folder with plotly 6, fetched once for a checkout."""
-    if not list(FETCHED.glob("plotly-6.*.dist-info")):
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", "--no-deps"]
-        done = subprocess.run(
-            [*pip, "--upgrade", "--target", str(FETCHED), "plotly>=6,<7"], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            pytest.skip(f"plotly 6 cannot be fetched with pip (exit code {done.returncode})")
-    return FETCHED
+    """The folder with plotly 6."""
+    return fetched("plotly>=6,<7", "plotly-6.*.dist-info")
 
 
 @pytest.fixture(scope="module")
