@@ -80,7 +80,7 @@ test-search: $(INSTALLED)  ## the property tests of `make test`, with examples t
 	$(PY) -m pytest -m "not full and not nightly" --hypothesis-profile=search $$(grep -rl hypothesis tests --include='test_*.py')
 
 messages: $(CLUSTER)  ## write the files of error messages that tests compare with anew, after a sentence was improved
-	$(PY) -m pytest -m "not nightly" --snapshot-update $$(grep -rlE 'error_messages import' tests --include='test_*.py')
+	$(PY) -m pytest --snapshot-update $$(grep -rlE 'error_messages import' tests --include='test_*.py')
 
 record: $(INSTALLED)  ## train the shipped run anew and replace data/traces and data/models (minutes)
 	rm -rf out/arithmetic-grpo

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from learning_samples import TOKENIZER, gradient_of, noise_batch, small_model, still, word_tokenizer
 from transformers import Qwen2ForSequenceClassification
-from trl.experimental.ppo import PPOConfig, PPOTrainer
+from trl.experimental.ppo import PPOConfig, PPOTrainer, ppo_trainer
 
 from rlhfless.training.algorithm import frozen_copy
 from rlhfless.training.batch import Batch
