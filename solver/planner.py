@@ -74,10 +74,9 @@ def plan_generation(
             clock, every search ends by counted work, and ``status`` is never ``stopped``. ``time_limit_s`` then means work.
             For one kind the numbers of makespans and candidates are limited, whatever the time limit. From 0.2 s on OR-Tools
             works ``time_limit_s / 4`` of CP-SAT's deterministic seconds beside it, and below it is left out; near a limit over
-            scenarios up to 1,000 single moves are tried for every second. For
-            several kinds the limit is counted seconds: work that takes about as long on one core of a 2.4 GHz server. A search
-            takes 0.6 of them (0.75 over scenarios), and up to 0.95 while no plan keeps the deadline or budget. By the clock
-            planning may take longer than ``time_limit_s``.
+            scenarios up to 1,000 single moves are tried for every second. For several kinds the limit is counted seconds: work
+            that takes about as long on one core of a 2.4 GHz server. A search takes 0.6 of them (0.75 over scenarios), and up
+            to 0.95 while no plan keeps the deadline or budget. By the clock planning may take longer than ``time_limit_s``.
 
     Returns:
         The best plan found, never worse than the right-sized random split, with ``lower_bound``, ``gap``, ``status``

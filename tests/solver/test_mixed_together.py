@@ -40,7 +40,7 @@ def problem_of(instance: MixedInstance, option: tuple[bool, bool] = (False, Fals
 
 
 @given(either, objectives, options)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_bound_optimum_and_value_come_in_this_order(instance, objective, option):
     rest = solver.StepRest(prepare_s=0.02, learn_s=0.1, learner_gpus=3)
     plan = plan_mixed(problem_of(instance, option, objective=objective, rest=rest), QUICK_S)
@@ -51,7 +51,7 @@ def test_bound_optimum_and_value_come_in_this_order(instance, objective, option)
 
 
 @given(either, st.data(), options)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_both_relaxations_cost_no_more_than_any_plan_within_the_makespan(instance, data, option):
     work = MixedWork.of(problem_of(instance, option))
     plans = EveryMixedPlan(instance, *option).plans
@@ -64,7 +64,7 @@ def test_both_relaxations_cost_no_more_than_any_plan_within_the_makespan(instanc
 
 
 @given(either, objectives, options, st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_what_is_known_of_a_scenario_with_little_work_is_below_every_plan(instance, objective, option, data):
     rest = solver.StepRest(prepare_s=0.02, learn_s=0.1, learner_gpus=3)
     problem = problem_of(instance, option, objective=objective, rest=rest)
@@ -81,7 +81,7 @@ def test_what_is_known_of_a_scenario_with_little_work_is_below_every_plan(instan
 
 
 @given(either, st.tuples(st.booleans(), st.booleans()), st.randoms(use_true_random=False))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_fills_are_timed_as_they_are_executed(instance, option, random):
     """Where memory does not bind, and whatever the actors are."""
     roomy = [dataclasses.replace(o.latency, kv_capacity_tokens=1 << 40) for o in instance.offers]
@@ -109,7 +109,7 @@ def test_fills_are_timed_as_they_are_executed(instance, option, random):
 
 
 @given(either, objectives, options, st.integers(1, 3), st.sampled_from(["done", "generation", "step"]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_plans_split_no_prompt_and_reproduce_their_numbers(instance, objective, option, least, release):
     work, _, offers, admission = instance
     rest = solver.StepRest(learn_s=0.1, learner_gpus=1)

@@ -109,7 +109,7 @@ def check(problem, objective, rest, options):
     st.sampled_from([solver.StepRest(), solver.StepRest(0.02, 0.1, 3)]),
     st.sampled_from(["gpu_s", "usd"]),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_the_optimum_lies_within_the_reported_gap(name, problem, time_weight, rest, cost):
     check(problem, solver.Objective(time_weight, cost=cost), rest, OPTIONS[name])
 
