@@ -134,20 +134,28 @@ class Reach(NamedTuple):
 
     Attributes:
         faster: the speedup, with a learner of the naive system's size. faster_on_all: with one on all GPUs. cheaper: the
-            saving, with either. count: all cells.
+            saving, with either. cells: of how many.
     """
 
     faster: int
     faster_on_all: int
     cheaper: int
-    count: int
+    cells: int
 
 
 def reach(found: Numbers, scope: str = "step") -> Reach:
     """See ``Reach``."""
     bound = cells(found, scope).query("policy == 'bound'")
-    least = {"most_speedup": PAPER_SPEEDUP, "most_speedup_on_all": PAPER_SPEEDUP, "most_cost_saved": PAPER_COST_SAVED}
-    return Reach(*(int((bound[what] >= paper).sum()) for what, paper in least.items()), len(bound))
+
+    def within(what: str, paper: float) -> int:
+        return int((bound[what] >= paper).sum())
+
+    return Reach(
+        within("most_speedup", PAPER_SPEEDUP),
+        within("most_speedup_on_all", PAPER_SPEEDUP),
+        within("most_cost_saved", PAPER_COST_SAVED),
+        len(bound),
+    )
 
 
 def elastic(found: Numbers) -> str:
@@ -213,10 +221,10 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
             fig.update_xaxes(showticklabels=row == len(ROWS), tickangle=-90, row=row, col=col)
     within = reach(found)
     faster = (
-        f"up to 1.35x faster, in reach in {within.faster} of {within.count} cells (naive learner), "
+        f"up to 1.35x faster, in reach in {within.faster} of {within.cells} cells (naive learner), "
         f"in {within.faster_on_all} (on all GPUs)"
     )
-    cheaper = f"up to 44.8 % cheaper, in reach in {within.cheaper} of {within.count} cells"
+    cheaper = f"up to 44.8 % cheaper, in reach in {within.cheaper} of {within.cells} cells"
     for row, y, said in ((1, 1 / PAPER_SPEEDUP, faster), (2, 1 - PAPER_COST_SAVED, cheaper)):
         paper_line(fig, y, "", row=row, col=1)
         fig.add_annotation(
@@ -292,9 +300,9 @@ def caption(setting: Setting, found: Numbers) -> Caption:
         f"{spread(bound['most_speedup'], '.2f')}x faster at any cost: {resting(found)} of the naive step are preparation and "
         f"learning, which such a learner does not shorten. Elastic plain is {elastic(found)}. {ELASTIC_SAID} With a learner "
         f"on all GPUs no schedule is more than {spread(bound['most_speedup_on_all'], '.2f')}x faster, and 1.35x is in reach in "
-        f"{within.faster_on_all} of {within.count} cells instead of {within.faster}. No schedule saves more than "
+        f"{within.faster_on_all} of {within.cells} cells instead of {within.faster}. No schedule saves more than "
         f"{spread(bound['most_cost_saved'], '.0%')} at any time, on however many GPUs it learns. {NOT_BOUND} In generation "
-        f"alone 1.35x is in reach in {alone.faster} of {alone.count} cells. Larger batches leave more room with the naive "
+        f"alone 1.35x is in reach in {alone.faster} of {alone.cells} cells. Larger batches leave more room with the naive "
         f"system's learner: with {int(large['responses']):,} responses up to {large['possible']:.2f}x, of which the paper's "
         f"rule reaches {large['rlhfless']:.2f}x and ours {large['ours']:.2f}x. The best number of static actors is {best} "
         "responses, by time and cost as weighted in the objective.",

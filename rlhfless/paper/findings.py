@@ -67,12 +67,12 @@ def _testbed(found: Numbers) -> list[Row]:
     of = {str(name): own for name, own in figure_10.cells(found).groupby("policy")}
     alone = figure_10.cells(found, "generation")
     rule, ours, bound, random, oracle = (of[p] for p in ("rlhfless", "solver+replan", "bound", "random", "oracle+replan"))
-    within, count = figure_10.reach(found), figure_10.reach(found).count
+    within = figure_10.reach(found)
     most = alone[alone["policy"] == "bound"]["most_speedup"]
     batches = figure_10.by_batch(found)
     enough = batches[batches["possible"] >= figure_10.PAPER_SPEEDUP]
     last = batches.iloc[-1]
-    verdict = "Out of reach here" if within.faster == 0 else f"In reach in {within.faster} of {count} cells"
+    verdict = "Out of reach here" if within.faster == 0 else f"In reach in {within.faster} of {within.cells} cells"
     larger = (
         f"it becomes possible with that learner from {int(enough['responses'].iloc[0]):,} responses a step on"
         if len(enough)
@@ -91,15 +91,15 @@ def _testbed(found: Numbers) -> list[Row]:
             f"{spread(bound['most_speedup_on_all'], '.2f')}x (generation alone {spread(most, '.2f')}x)",
             f"{verdict} with {NAIVE_LEARNER} that starts after generation: {figure_10.resting(found)} of the naive step are "
             f"preparation and learning (a stated model), which such a learner does not shorten. With a learner on all GPUs it "
-            f"is in reach in {within.faster_on_all} of {count} cells. Elastic plain, without any cleverness, is {elastic}. In "
-            f"generation alone it is in reach in {figure_10.reach(found, 'generation').faster} of {count} cells. The paper "
-            f"does not print its batch (ours: {spread(rule['responses'], ',d')} responses); {larger}.",
+            f"is in reach in {within.faster_on_all} of {within.cells} cells. Elastic plain, without any cleverness, is "
+            f"{elastic}. In generation alone it is in reach in {figure_10.reach(found, 'generation').faster} of "
+            f"{within.cells} cells. The paper does not print its batch (ours: {spread(rule['responses'], ',d')} responses); {larger}.",
         ),
         Row(
             "10", "cost of a whole step that is saved (same comparison)", "up to 44.8 %",
             f"RLHFless' rule {spread(rule['cost_saved'], '.0%')}, ours {spread(ours['cost_saved'], '.0%')}",
             f"at any time, on however many GPUs it learns: {spread(bound['most_cost_saved'], '.0%')}; 44.8 % in reach in "
-            f"{within.cheaper} of {count} cells",
+            f"{within.cheaper} of {within.cells} cells",
             f"Most of it needs no prediction: giving GPUs back when generation ends saves "
             f"{spread(of['static-generation']['cost_saved'], '.0%')}, the right number of actors and giving each back when it "
             f"is done {spread(random['cost_saved'], '.0%')}. Of what is possible in time and cost together with "
