@@ -117,7 +117,7 @@ def test_a_row_number_of_a_jsonl_log_is_its_line(tmp_path: Path) -> None:
         ("log.parquet", b"no parquet at all", "cannot be read as parquet"),
         ("log.csv.gz", b"not packed", "cannot be read as csv .Not a gzipped file"),
         ("log.jsonl", b'{"step": 1}\n{"step": \n', "cannot be read as jsonl .line 2 is not JSON"),
-        ("log.jsonl", b"[1, 2]\n", "cannot be read as jsonl .line 1 is not a JSON object"),
+        ("log.jsonl", b"[1, 2]\n", "holds a JSON array, or another single value"),
         ("log.jsonl", b"", "the log has no rows; at least one response is needed"),
     ],
 )
@@ -144,7 +144,7 @@ def test_what_is_no_log_is_refused_in_one_sentence(tmp_path: Path, name: str, co
         ("meta.json", '{"schema_version": 1, "steps": []}', "names no completed step yet; at least one is needed"),
         ("plans.jsonl", '{"actors": 2}\n', "plans.jsonl: line 1 is no plan; a JSON object with the key 'step' is needed"),
         ("plans.jsonl", "[1]\n", "plans.jsonl: line 1 is no plan"),
-        ("plans.jsonl", '{"step": 0, "policy": "\xe9"}\n', "plans.jsonl: cannot be read as UTF-8 text"),
+        ("plans.jsonl", '{"step": 0, "policy": "\xe9"}\n', "plans.jsonl: line 1 is no plan"),
         ("spans.parquet", "broken", "spans.parquet: cannot be read as parquet"),
     ],
 )
