@@ -117,7 +117,7 @@ def test_a_row_number_of_a_jsonl_log_is_its_line(tmp_path: Path) -> None:
         ("log.parquet", b"no parquet at all", "cannot be read as parquet"),
         ("log.csv.gz", b"not packed", "cannot be read as csv .Not a gzipped file"),
         ("log.jsonl", b'{"step": 1}\n{"step": \n', "cannot be read as jsonl .line 2 is not JSON"),
-        ("log.jsonl", b"[1, 2]\n", "holds a JSON array"),
+        ("log.jsonl", b"[1, 2]\n", "holds a JSON array, or another single value"),
         ("log.jsonl", b"", "the log has no rows; at least one response is needed"),
     ],
 )

@@ -1,0 +1,29 @@
+"""Sentences count one thing in the singular."""
+
+from __future__ import annotations
+
+import pytest
+
+from solver.assemble import assemble
+from solver.cluster import Cluster
+from solver.errors import PlanningError
+from solver.plan import ActorPlan, Plan
+from solver.words import counted
+
+
+def test_one_is_singular() -> None:
+    assert (counted(1, "H100 GPU"), counted(2, "H100 GPU"), counted(1200, "step")) == (
+        "1 H100 GPU",
+        "2 H100 GPUs",
+        "1,200 steps",
+    )
+
+
+def test_a_plan_of_one_actor_says_so() -> None:
+    one = ActorPlan("h100", (0,), 0, (0,), (0,), 1)
+    assert "1 actor on 1 GPU, 1 response\n" in repr(Plan((one,), "static", 0.0, 0.0, 0.0)) + "\n"
+
+
+def test_refusals_count_one_gpu_in_the_singular() -> None:
+    with pytest.raises(PlanningError, match="2 actors of 1 GPU are wanted, but 1 node of 1 GPU can hold 1"):
+        assemble("static", [[0], [1]], None, Cluster(1, 1, 1), None)  # type: ignore[arg-type]
