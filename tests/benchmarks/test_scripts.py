@@ -41,7 +41,7 @@ SMALLEST = {
 OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
 QUICK = ("planning_speed", "replan_speed", "mixed_clusters", "uncertainty", "prefixes", "recorder_overhead", "validation")
 
-SLOW = ("dashboard_speed", "large_clusters", "report_speed", "step_costs")  # about 20 s of CPU time each at their smallest size
+SLOW = ("dashboard_speed", "large_clusters", "report_speed", "step_costs", "torch_engine_speed")  # 20 to 60 s of CPU time each
 
 
 def tiered(script: str) -> Any:
