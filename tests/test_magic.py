@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from error_messages import refused
 
 from rlhfless.errors import InputError
 from rlhfless.magic import ReportFrame, report_of
@@ -47,13 +48,13 @@ def test_a_frame_may_run_its_own_scripts_and_reaches_nothing_of_the_notebook() -
 
 
 def test_lines_that_are_no_path_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="takes one path of a trace or a log, not 2"):
+    with refused(InputError):
         report_of("one two")
-    with pytest.raises(InputError, match="not 0"):
+    with refused(InputError):
         report_of("")
-    with pytest.raises(TraceError, match="there is no such file"):
+    with refused(TraceError):
         report_of(str(tmp_path / "none.csv"))
-    with pytest.raises(InputError, match=r"%rlhfless it's\.csv: a quote is not closed; write a path with quotes"):
+    with refused(InputError, "s.csv"):
         report_of("it's.csv")
 
 

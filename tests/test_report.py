@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from error_messages import refused
 
 from rlhfless.predict import EwmaPredictor
 from rlhfless.report import default_setting, report_html, write_report
@@ -183,16 +184,16 @@ def test_what_cannot_be_planned_is_said_and_the_rest_is_shown():
     text = report_html(executed(rollouts=too_long), setting)
     assert "What was executed" in text
     assert "This cannot be planned on 16 GPUs with profile l40s-qwen2.5-3b-tp2: " in text
-    with pytest.raises(ValueError, match="10000005 KV tokens"):
+    with refused(ValueError, "10000005"):
         report_html(Trace(too_long), setting)
 
 
 def test_bad_input_is_one_sentence(tmp_path: Path):
-    with pytest.raises(TraceError, match="there is no such file"):
+    with refused(TraceError):
         write_report(tmp_path / "nothing.csv", tmp_path / "out.html")
-    with pytest.raises(TraceError, match="holds 2 runs"):
+    with refused(TraceError):
         report_html(Trace(rollouts(1) + rollouts(1, run="other")))
-    with pytest.raises(TraceError, match="is a folder; name the HTML file to write"):
+    with refused(TraceError):
         write_report(executed(), tmp_path)
     assert list(tmp_path.iterdir()) == []
 

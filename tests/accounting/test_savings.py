@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from error_messages import refused
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -109,7 +110,7 @@ def test_a_log_that_is_slower_than_its_profile_scales_it(setting: Setting) -> No
     assert single.checked is not None
     assert np.isnan(single.checked.errors).all(), "how far another step is off is not known"
     assert calibration(pd.DataFrame({"step": [0, 1], "step_s": [3.0, 3.0]}), once).steps == 0
-    with pytest.raises(PlanningError, match="the factor of a latency model is 0; a finite number above 0 is needed"):
+    with refused(PlanningError):
         scaled(setting.latency, 0)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_simulated import LIMIT, ODD_S, PlainEngine, admissions, assert_same_completions, latencies, requests
@@ -128,7 +129,7 @@ def test_outages_that_let_no_iteration_end_are_refused(monkeypatch):
     monkeypatch.setattr(disturbed, "MOST_IN_VAIN", 100)
     engine = DisturbedEngines(Effects(outages=Outages(1e12, 0.1)))(SECOND, ROOM, 0.0)
     engine.add([Request(0, 0, 20, target_tokens=5)])
-    with pytest.raises(PlanningError, match="went down 101 times without finishing an iteration in between"):
+    with refused(PlanningError, "101"):
         engine.advance(math.inf)
 
 
@@ -204,7 +205,7 @@ def test_plans_that_send_prefixes_are_refused_where_outages_would_lose_them():
     plan = make_policy("random").plan(given_)
     plan = replace(plan, actors=tuple(replace(actor, shares_prompts=True) for actor in plan.actors))
     wanted = [Request(i, 8, 10, target_tokens=5, prompt=i // 2) for i in range(4)]
-    with pytest.raises(ValueError, match="InterruptedEngine cannot; run the plan without deduplicated prefill"):
+    with refused(ValueError, "InterruptedEngine"):
         run_step(plan, wanted, DisturbedEngines(Effects(outages=Outages(1.0, 1.0))), SMALL, Cluster(1, 2, 1))
 
 

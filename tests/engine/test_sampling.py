@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from error_messages import refused
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -187,14 +188,14 @@ def test_signals_are_those_of_the_softmax():
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"temperature": -1.0}, "temperature is -1.0; it must be a finite number of 0 or more"),
-        ({"temperature": float("nan")}, "temperature is nan"),
-        ({"top_p": 0.0}, "top_p is 0.0; it must be above 0 and at most 1"),
-        ({"top_k": -1}, "top_k is -1; it must be a whole number of 0 or more"),
-        ({"top_k": 2.5}, "top_k is 2.5; it must be a whole number"),
-        ({"min_p": 1.5}, "min_p is 1.5; it must be at least 0 and at most 1"),
+        ({"temperature": -1.0}, ("-1.0",)),
+        ({"temperature": float("nan")}, ()),
+        ({"top_p": 0.0}, ("top_p", "0.0")),
+        ({"top_k": -1}, ("top_k",)),
+        ({"top_k": 2.5}, ("top_k", "2.5")),
+        ({"min_p": 1.5}, ("min_p", "1.5")),
     ],
 )
 def test_values_outside_their_range_are_refused(wrong, sentence):
-    with pytest.raises(ValueError, match=sentence):
+    with refused(ValueError, *sentence):
         Sampling(**wrong)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from error_messages import refused
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -324,13 +325,13 @@ def test_refusals_are_one_sentence_each(hf, model):
     ]:
         with pytest.raises(ValueError, match=sentence):
             e.add([wrong])
-    with pytest.raises(ValueError, match="charge is 'clock'"):
+    with refused(ValueError, "'clock'"):
         engine(model, charge="clock")
-    with pytest.raises(ValueError, match="temperature"):
+    with refused(ValueError):
         Sampling(temperature=-1.0)
     hf.config.hidden_act, act = "gelu", hf.config.hidden_act
     try:
-        with pytest.raises(ValueError, match="use the vLLM engine"):
+        with refused(ValueError):
             RowModel(hf)
     finally:
         hf.config.hidden_act = act

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
-import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from error_messages import refused
 from torch_models import EOS, VOCAB, tiny_model
 
 from rlhfless.engine.protocol import Request
@@ -25,28 +25,28 @@ LATENCY = LatencyModel("tiny", 1, 1.0, 0.0)
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
-        (torch.nn.Linear(2, 2), "the torch engine decodes transformers language models, not a Linear"),
+        (torch.nn.Linear(2, 2), ()),
         (
             tiny_model().model,
-            "with its language-model head, which Qwen2Model has not; load it with AutoModelForCausalLM",
+            ("AutoModelForCausalLM",),
         ),
     ],
 )
-def test_a_model_without_a_head_is_refused(model: Any, sentence: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(sentence)):
+def test_a_model_without_a_head_is_refused(model: Any, sentence: tuple[str, ...]) -> None:
+    with refused(ValueError, *sentence):
         RowModel(model)
 
 
 def test_weights_of_something_else_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"the weights have no model\.embed_tokens\.weight; give a model of the architecture"):
+    with refused(ValueError, "model.embed_tokens.weight"):
         RowModel(tiny_model()).load(tiny_model().model)
 
 
 @pytest.mark.parametrize("max_tokens", [-3, 0, 1, 40.5, True, "40"])
 def test_the_longest_context_is_one_that_the_model_has(max_tokens: Any) -> None:
-    with pytest.raises(ValueError, match=f"max_tokens is {max_tokens}; a whole number of at least 2"):
+    with refused(ValueError, "max_tokens", str(max_tokens)):
         RowModel(tiny_model(), max_tokens)
-    with pytest.raises(ValueError, match=r"max_tokens is 513, .*; the model was made for contexts of 512 at most"):
+    with refused(ValueError, "max_tokens", "513", "512"):
         TorchEngineFactory(RowModel(tiny_model(), 513), EOS)
 
 
@@ -55,20 +55,20 @@ def test_the_longest_context_is_one_that_the_model_has(max_tokens: Any) -> None:
 )
 def test_sampling_wants_numbers(wrong: dict[str, Any]) -> None:
     ((name, value),) = wrong.items()
-    with pytest.raises(ValueError, match=re.escape(f"{name} is {value!r}; it must be ")):
+    with refused(ValueError, str(name), repr(value)):
         Sampling(**wrong)
 
 
 @pytest.mark.parametrize("eos_id", [-1, VOCAB, None])
 def test_the_end_of_text_is_a_token_of_the_model(eos_id: Any) -> None:
-    with pytest.raises(ValueError, match=f"eos_id is {eos_id}; the model knows ids from 0 to {VOCAB - 1}"):
+    with refused(ValueError, "eos_id", str(eos_id), str(VOCAB - 1)):
         TorchEngineFactory(RowModel(tiny_model()), eos_id)
 
 
 @pytest.mark.parametrize("target", [31, -1])
 def test_a_forced_length_is_within_the_limit(target: int) -> None:
     engine = TorchEngineFactory(RowModel(tiny_model()), EOS)(LATENCY, Admission(2, 4096))
-    with pytest.raises(ValueError, match=f"response 4 is forced to {target} tokens; its limit allows 0 to 30"):
+    with refused(ValueError, "response 4", str(target), "30"):
         engine.add([Request(4, 3, 30, prompt_ids=np.arange(1, 4), target_tokens=target)])
 
 
@@ -89,7 +89,7 @@ def test_a_forced_length_is_within_the_limit(target: int) -> None:
 def test_prompts_and_lengths_are_whole_numbers(wrong: dict[str, Any], sentence: str) -> None:
     engine = TorchEngineFactory(RowModel(tiny_model()), EOS)(LATENCY, Admission(2, 4096))
     good = Request(4, 3, 30, prompt_ids=np.arange(1, 4))
-    with pytest.raises(ValueError, match=re.escape(f"response 4 {sentence}")):
+    with refused(ValueError, "response 4", str(sentence)):
         engine.add([replace(good, **wrong)])
     assert engine.waiting() == ()
     engine.add([good, replace(good, response=5, prompt_ids=np.arange(1, 4, dtype=np.uint16))])
@@ -109,15 +109,15 @@ def deduplicated(own_gpus: bool, prompt_tokens: int) -> Plan:
 @pytest.mark.parametrize(
     ("ids", "sentence"),
     [
-        ([1, 999, 3, 4], rf"response 0 has the id 999 in its prompt; the model knows ids from 0 to {VOCAB - 1}"),
-        ([1] * 60, r"response 0 has a prompt of 60 tokens; the longest context here is 40 tokens"),
-        ([1] * 30, r"response 0 can reach 42 tokens with its prompt; .*, which leaves it 10"),
-        ([], r"response 0 has an empty prompt; a prompt of at least 1 token is needed"),
-        (None, r"response 0 has no prompt_ids; prompt_tokens says that there are 4"),
+        ([1, 999, 3, 4], ("response 0", "999", str(VOCAB - 1))),
+        ([1] * 60, ("response 0", "60", "40")),
+        ([1] * 30, ("response 0", "42", "10")),
+        ([], ("response 0",)),
+        (None, ("response 0", "prompt_ids", "prompt_tokens")),
     ],
 )
 def test_bad_input_is_refused_before_prefixes_of_it_are_computed(
-    ids: list[int] | None, sentence: str, clock: str, own_gpus: bool
+    ids: list[int] | None, sentence: tuple[str, ...], clock: str, own_gpus: bool
 ) -> None:
     factory = TorchEngineFactory(RowModel(tiny_model(), 40), EOS)
     tokens = 4 if ids is None else len(ids)
@@ -126,7 +126,7 @@ def test_bad_input_is_refused_before_prefixes_of_it_are_computed(
     plan = deduplicated(own_gpus, max(1, tokens - 1))
     how = plan, asked, factory, LATENCY, Cluster(1, 2, 1)
     with counting(factory.model) as fed, ProcessPool(["cpu"] * 2) as pool:
-        with pytest.raises(ValueError, match=sentence):
+        with refused(ValueError, *sentence):
             (pool.run_step if clock == "wall" else run_step)(*how)
         assert not multiprocessing.active_children(), "nothing was started"
     assert fed.prefill == fed.decode == 0

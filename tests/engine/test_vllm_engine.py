@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from error_messages import refused
 from vllm_samples import (
     EOS,
     GREEDY,
@@ -194,9 +195,7 @@ def test_a_response_ends_at_the_tokenizers_end_of_text_only(call: Call, first: P
 def test_prompts_have_ids_that_the_model_knows(call: Call, first: Path) -> None:
     one = replace(requests(1)[0], prompt_tokens=2, prompt_ids=np.array([2, VOCABULARY - 1]), limit_tokens=3)
     assert_same(call(decode, first, 0, [one], GREEDY)[0], by_torch([one]))
-    with pytest.raises(
-        ValueError, match=f"has the id {VOCABULARY} in its prompt; the model knows ids from 0 to {VOCABULARY - 1}"
-    ):
+    with refused(ValueError, str(VOCABULARY), str(VOCABULARY - 1)):
         call(decode, first, 0, [replace(one, prompt_ids=np.array([2, VOCABULARY]))], GREEDY)
 
 
@@ -327,16 +326,16 @@ def test_new_weights_are_taken_over_without_a_new_start(call: Call, first: Path,
 @pytest.mark.full
 def test_other_weights_than_the_steps_are_refused(call: Call, first: Path, tmp_path: Path) -> None:
     newer = write_weights(model_of(4), tmp_path, 7)
-    with pytest.raises(InputError, match="holds weights 7, but the step is decoded with weights 8"):
+    with refused(InputError):
         call(decode, newer, 8, requests(1), GREEDY)
-    with pytest.raises(VllmError, match="weights 1 cannot be loaded while responses are decoded with weights 0"):
+    with refused(VllmError):
         call(load_while_decoding, first, write_weights(model_of(4), tmp_path, 1), 1)
-    with pytest.raises(VllmError, match="decoded with weights 12, but the step's weights are 0"):
+    with refused(VllmError, "12"):
         call(mislabelled, first)
     assert_same(call(decode, first, 0, requests(2), GREEDY)[0], by_torch(requests(2)))
 
 
 @pytest.mark.full
 def test_one_process_holds_one_replica(call: Call, first: Path) -> None:
-    with pytest.raises(VllmError, match="another process is needed for"):
+    with refused(VllmError):
         call(other_settings, first)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from error_messages import refused
 from torch_wall_samples import until
 from vllm_samples import (
     AHEAD,
@@ -147,7 +148,7 @@ def test_an_actor_that_cannot_be_started_ahead_is_started_in_its_step(tmp_path: 
 @pytest.mark.full
 def test_a_start_ahead_of_a_step_without_weights_is_no_reason_to_give_up(tmp_path: Path) -> None:
     gone = factory_of(tmp_path / "gone", 0)
-    with pytest.raises(RuntimeError, match=r"could not be started ahead of its step: InputError: .*holds no weights") as error:
+    with refused(RuntimeError, "InputError") as error:
         Worker(multiprocessing.Pipe()[0], queue.SimpleQueue(), "cpu", gone.side).start_ahead(gone, LATENCY)
     assert not failed(error.value).hopeless, "another process may start"
 
@@ -182,7 +183,7 @@ def test_actors_that_die_or_cannot_start(tmp_path: Path) -> None:
         assert not multiprocessing.active_children(), "a process that is not kept ends with its actor"
     (folder / "model.safetensors").write_bytes(b"nothing that anybody could read")
     with ProcessPool(["cpu"], faults=Faults(restarts=0)) as pool:
-        with pytest.raises(ActorError, match=r"actor-0 \(process \d+ on cpu\) failed with \w+: .*[Ee]rror"):
+        with refused(ActorError):
             pool.run_step(plan_of([range(4)]), requests(4), engines, LATENCY, TWO)
         assert not multiprocessing.active_children()
 
@@ -192,11 +193,11 @@ def test_what_cannot_run_starts_no_process(tmp_path: Path, monkeypatch: pytest.M
     engines = factory_of(write_weights(model_of(3), tmp_path, 0), 0)
     plan = plan_of([range(4)])
     receiving = replace(plan, actors=(replace(plan.actors[0], prefixes=(0,), prefix_tokens=(2,)),))
-    with pytest.raises(PlanningError, match="actor 0 of the plan receives prefixes, which a VllmEngineFactory cannot"):
+    with refused(PlanningError, "actor 0", "VllmEngineFactory"):
         ProcessPool(["cpu"]).run_step(receiving, requests(4), engines, LATENCY, TWO)
     monkeypatch.setattr(vllm_adapter, "SUPPORTED", ("0.1",))
     with ProcessPool(["cpu"]) as pool:
-        with pytest.raises(InputError, match=r"is installed, but the vLLM engine is tested with 0\.1 only"):
+        with refused(InputError, "0.1"):
             pool.run_step(plan, requests(4), engines, LATENCY, TWO)
         assert repr(pool) == "ProcessPool: 0 idle of 0 processes on cpu"
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
+from error_messages import refused
 from executor_samples import plan_of, uniform_step
 
 from rlhfless.engine.protocol import Request
@@ -34,18 +35,21 @@ def on_the_wall_clock(plan: Plan, requests: Sequence[Request]) -> None:
 @pytest.mark.parametrize(
     ("groups", "responses", "sentence"),
     [
-        ([[0, 1], [3, 4, 5]], range(6), r"response 2 is in the plan 0 times; each of the 6 responses must be in it exactly"),
-        ([[0, 1, 2], [2, 3, 4, 5]], range(6), r"response 2 is in the plan 2 times"),
-        ([[0, 1, 2], [3, 4, 5, 6]], range(6), r"the plan holds response 6, but the workload has responses 0 to 5 only"),
-        ([[0, 1, 2], [3, 4, 5]], [0, 1, 1, 3, 4, 5], r"response 1 has two requests; the 6 requests of a step must be one for"),
-        ([[0, 1, 2], [3, 4, 5]], [0, 1, 3, 4, 5], r"response 2 has none; the 5 requests"),
+        ([[0, 1], [3, 4, 5]], range(6), ("response 2",)),
+        ([[0, 1, 2], [2, 3, 4, 5]], range(6), ("response 2",)),
+        ([[0, 1, 2], [3, 4, 5, 6]], range(6), ("response 6",)),
+        ([[0, 1, 2], [3, 4, 5]], [0, 1, 1, 3, 4, 5], ("response 1",)),
+        ([[0, 1, 2], [3, 4, 5]], [0, 1, 3, 4, 5], ("response 2",)),
     ],
 )
 def test_every_response_is_asked_for_and_planned_once(
-    clock: Callable[[Plan, Sequence[Request]], None], groups: list[list[int]], responses: Sequence[int], sentence: str
+    clock: Callable[[Plan, Sequence[Request]], None],
+    groups: list[list[int]],
+    responses: Sequence[int],
+    sentence: tuple[str, ...],
 ) -> None:
     requests = STEP.requests()
-    with pytest.raises(PlanningError, match=sentence):
+    with refused(PlanningError, *sentence):
         clock(plan_of(groups), [requests[r] for r in responses])
 
 
@@ -53,12 +57,14 @@ def test_every_response_is_asked_for_and_planned_once(
 @pytest.mark.parametrize(
     ("gpu", "sentence"),
     [
-        (0, r"GPU 0 belongs to actor 0 and to actor 1 of the plan; every actor needs GPUs of its own"),
-        (4, r"actor 1 of the plan is on GPU 4; the cluster has GPUs 0 to 3 only"),
+        (0, ("actor 0", "actor 1")),
+        (4, ("actor 1",)),
     ],
 )
-def test_every_actor_has_gpus_of_its_own(clock: Callable[[Plan, Sequence[Request]], None], gpu: int, sentence: str) -> None:
+def test_every_actor_has_gpus_of_its_own(
+    clock: Callable[[Plan, Sequence[Request]], None], gpu: int, sentence: tuple[str, ...]
+) -> None:
     plan = plan_of([[0, 1, 2], [3, 4, 5]])
     first, second = plan.actors
-    with pytest.raises(PlanningError, match=sentence):
+    with refused(PlanningError, *sentence):
         clock(replace(plan, actors=(first, replace(second, gpu_ids=(gpu,)))), STEP.requests())

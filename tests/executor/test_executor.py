@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_messages import refused
 from executor_samples import plan_of, random_step
 
 from rlhfless.engine.kv_cache import KVCache
@@ -156,13 +157,13 @@ def test_the_bar_counts_on_the_wall_clock_too_and_closing_ends_the_processes(cap
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
-        ({"charging": "nonsense"}, "charging 'nonsense' is unknown; choose one of profile, measured"),
-        ({"migration": "nonsense"}, "migration 'nonsense' is unknown; choose one of cheaper, move, recompute"),
-        ({"admission": "nonsense"}, "admission rule 'nonsense' is unknown; choose one of reserve, preempt"),
+        ({"charging": "nonsense"}, ("'nonsense'",)),
+        ({"migration": "nonsense"}, ("'nonsense'",)),
+        ({"admission": "nonsense"}, ("'nonsense'",)),
     ],
 )
-def test_options_are_checked_before_anything_runs(pool: Pool | None, option: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(PlanningError, match=sentence):
+def test_options_are_checked_before_anything_runs(pool: Pool | None, option: dict[str, Any], sentence: tuple[str, ...]) -> None:
+    with refused(PlanningError, *sentence):
         Executor(SimulatedEngine, LATENCY, CLUSTER, pool=pool, **option)  # type: ignore[arg-type]
 
 
@@ -170,7 +171,7 @@ def test_a_closed_executor_runs_nothing() -> None:
     step = random_step(3)
     executor = Executor(SimulatedEngine, step.latency, step.cluster)
     executor.close()
-    with pytest.raises(RuntimeError, match="this executor was closed; make another one"):
+    with refused(RuntimeError):
         executor.run(plan_of([range(18)]), step.requests())
 
 
@@ -208,7 +209,7 @@ def test_an_interrupt_ends_the_step_and_nothing_else() -> None:
         assert (after.start_s, after.step) == (at, step)
         for i, c in before.completions.items():
             np.testing.assert_array_equal(after.completions[i].token_ids, c.token_ids)
-    with pytest.raises(RuntimeError, match="weights were given back; load"):
+    with refused(RuntimeError):
         run_step(plan, requests(), made, LATENCY, CLUSTER)
 
 
@@ -220,5 +221,5 @@ def test_memory_decides_slots() -> None:
     admission = admission_within(model, enough, most_slots=16)
     assert (admission.max_batch, admission.kv_capacity_tokens) == (least + 5, (least + 5) * model.cells)
     assert admission_within(model, 1 << 40, most_slots=16).max_batch == 16
-    with pytest.raises(MemoryError, match=r"hold no actor: weights of .* GiB and \d+ slots of 96 tokens need"):
+    with refused(MemoryError, "96"):
         admission_within(model, model.weight_bytes, most_slots=16)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from error_messages import refused
 from executor_samples import plan_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,7 +66,7 @@ def test_actors_start_as_much_ahead_as_the_longest_cold_start_took() -> None:
 
 @pytest.mark.parametrize("make", [lambda: Lifecycle(-1.0), lambda: ShortestStep(math.inf), lambda: PlanForecast(math.nan)])
 def test_times_that_are_none_are_refused(make: object) -> None:
-    with pytest.raises(InputError, match=r"_s is (-1.0|inf|nan); a number of seconds of 0 or more"):
+    with refused(InputError, "-1.0"):
         make()  # type: ignore[operator]
 
 
@@ -348,7 +349,7 @@ def test_a_thread_that_failed_is_told_of_once_and_the_next_step_has_another_one(
     first = step(0.0)
     carrier.clock_s = 1.0
     assert carrier.failed.wait(20.0)
-    with pytest.raises(OSError, match="nothing can be ended"):
+    with refused(OSError):
         holdings.settle(first)
     assert len(holdings) == 2
     second = step(1.0)

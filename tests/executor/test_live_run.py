@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from error_messages import refused
 from executor_samples import plan_of, run, uniform_step
 
 from rlhfless.engine.protocol import Request
@@ -261,14 +262,14 @@ def test_a_view_that_fails_does_not_break_the_run(caplog: pytest.LogCaptureFixtu
 
 
 def test_what_cannot_be_run_is_refused() -> None:
-    with pytest.raises(TypeError, match="a Trainer or an Executor is needed"):
+    with refused(TypeError):
         steps_of("a trace")
-    with pytest.raises(TypeError, match=r"give a list of \(plan, requests\)"):
+    with refused(TypeError):
         steps_of(executor())
-    with pytest.raises(TypeError, match=r"give a list of \(plan, requests\)"):
+    with refused(TypeError):
         steps_of(executor(), PLAN)  # type: ignore[arg-type]
     for work in ([PLAN], list(WORK[0]), [(STEP.requests(), PLAN)]):
-        with pytest.raises(TypeError, match=r"^work\[0\] is no pair of a Plan and its requests; a list"):
+        with refused(TypeError):
             live(executor(), work)  # type: ignore[arg-type]
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from error_messages import refused
 from executor_samples import Restless, plan_of, uniform_step
 from remote_samples import ScriptedActor, ScriptedCrew
 
@@ -197,7 +198,7 @@ def test_a_step_that_cannot_finish_says_why_and_keeps_what_was_finished() -> Non
     faults = replace(SOON, restarts=0)
     crew = ScriptedCrew(1, dies=0.04, faults=100)
     step = wall_step(plan_of(GROUPS), crew, faults)
-    with pytest.raises(ActorError, match=r"^actor-\d died; \d+ responses are left, but no actor, and no GPUs") as error:
+    with refused(ActorError) as error:
         step.run()
     record = error.value.record
     assert record is step.record
@@ -220,16 +221,14 @@ def test_retries_of_a_response_are_bounded() -> None:
             super().happens(actor)
 
     step = wall_step(plan_of(GROUPS), Poisoned(0), replace(SOON, retries=2))
-    with pytest.raises(ActorError, match=r"SIGSEGV; response \d+ was lost with its actor 3 times, and may be retried 2 times"):
+    with refused(ActorError, "actor 3"):
         step.run()
     assert len(events(step.record, "lost")) == 3
 
 
 def test_what_no_actor_can_do_is_not_tried_again() -> None:
     step = wall_step(plan_of(GROUPS), Mortal({2: Lost("failed with ValueError: no ids", hopeless=True, trace="the trace")}))
-    with pytest.raises(
-        ActorError, match=r"^actor-2 failed with ValueError: no ids; every other actor would fail alike"
-    ) as error:
+    with refused(ActorError, "ValueError") as error:
         step.run()
     assert error.value.__notes__ == ["the trace"]
 
@@ -442,11 +441,11 @@ def test_silence_is_measured_by_the_latency_model() -> None:
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ({"retries": -1}, "retries is -1; a whole number of 0 or more is needed"),
-        ({"silence_factor": 0.5}, "silence_factor is 0.5; a finite number of 1 or more is needed"),
-        ({"slow_factor": 1.0}, "slow_factor is 1.0; a number above 1, or infinity for never, is needed"),
+        ({"retries": -1}, ()),
+        ({"silence_factor": 0.5}, ("silence_factor", "0.5")),
+        ({"slow_factor": 1.0}, ("slow_factor", "1.0")),
     ],
 )
-def test_limits_that_make_no_sense_are_refused(what: dict[str, float], message: str) -> None:
-    with pytest.raises(PlanningError, match=message):
+def test_limits_that_make_no_sense_are_refused(what: dict[str, float], message: tuple[str, ...]) -> None:
+    with refused(PlanningError, *message):
         Faults(**what)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from error_messages import refused
 from executor_samples import Restless, assert_sound, plan_of
 from replay_samples import executed, factory, torch_requests, torch_step
 
@@ -90,7 +91,7 @@ def test_another_course_is_noticed():
     journal = executed(torch_step(1), "static").log.journals[0]
     first = journal.changes[0]
     wrong = replace(journal, changes=[first._replace(rows=first.rows + 1), *journal.changes[1:]])
-    with pytest.raises(AssertionError, match="another course"):
+    with refused(AssertionError):
         torch_replay.replay(factory().model, wrong, Sampling())
 
 
@@ -177,7 +178,7 @@ def test_mixed_actors_cannot_be_measured_and_nothing_starts():
     other = replace(plan.actors[1], kind="abacus")
     for odd, named in ((wider, "1 x gpu and 2 x gpu"), (other, "1 x abacus and 1 x gpu")):
         mixed = replace(plan, actors=(plan.actors[0], odd))
-        with pytest.raises(PlanningError, match=f"on the same device, but the plan mixes actors of {named}; plan for one kind"):
+        with refused(PlanningError, str(named)):
             run_step(mixed, torch_requests(step), never, step.latency, Cluster(2, 2, 1), charging="measured")
 
 
@@ -199,7 +200,7 @@ def test_actors_of_several_gpus_cannot_be_measured_and_nothing_starts():
 def test_engines_that_decode_nothing_cannot_be_measured():
     step = torch_step(4)
     plan = plan_of([range(0, 18)])
-    with pytest.raises(PlanningError, match="needs engines that decode, which SimulatedEngine does not; charge by profile"):
+    with refused(PlanningError, "SimulatedEngine"):
         run_step(plan, step.requests(), SimulatedEngine, step.latency, step.cluster, charging="measured")
-    with pytest.raises(PlanningError, match="charging 'guessed' is unknown; choose one of profile, measured"):
+    with refused(PlanningError, "'guessed'"):
         run_step(plan, step.requests(), SimulatedEngine, step.latency, step.cluster, charging="guessed")

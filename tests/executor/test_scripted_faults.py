@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_messages import refused
 from executor_samples import Restless, plan_of
 from scripted_engine import ScriptedEngines, expected_tokens, requests_of
 from scripted_steps import CARRIERS, GROUPS, LATENCY, LENGTHS, SOON, Stage, events, spans, stage
@@ -360,7 +361,7 @@ def test_an_actor_that_never_starts_is_not_waited_for_for_ever(carrier: str) -> 
         assert (lost["holder"], lost["why"]) == ("actor-0", "has not been heard of since it was started")
         assert lost["time_s"] == pytest.approx(record.start_s + SOON.start_floor_s + GRACE_S, abs=0.05)
     with (
-        pytest.raises(ActorError, match=r"^actor-0 has not been heard of since it was started; 12 responses are left"),
+        refused(ActorError, "12"),
         stage(carrier, Punctual(0), faults=replace(SOON, restarts=0), start_s=lambda number: math.inf) as on,
     ):
         on.run(plan_of([range(12)]))
@@ -406,7 +407,7 @@ def test_when_all_die_the_error_says_why_and_what_was_finished_is_kept(carrier: 
         complete: list[int] = []
         on.world.hears.append(lambda a, r: complete.extend(c.response for c in r.completions))
         on.world.strikes.append(lambda a: a.suffer("kill") if len(complete) > 3 and a.works else None)
-        with pytest.raises(ActorError, match=r"SIGKILL; \d+ responses are left, but no actor, and no GPUs .*restarts: 0"):
+        with refused(ActorError):
             on.run(plan_of(TWO), lengths=LONG)
         record = on.records[-1]
         assert 3 < len(record.completions) < 12
@@ -436,7 +437,7 @@ def test_retries_of_a_response_are_bounded(retries: int, carrier: str) -> None:
 def test_restarts_on_a_gpu_are_bounded(restarts: int, carrier: str) -> None:
     with stage(carrier, Punctual(0), faults=replace(SOON, restarts=restarts)) as on:
         on.world.strikes.append(lambda a: a.suffer("kill") if has_weights(a) else None)
-        with pytest.raises(ActorError, match=rf"12 responses are left.*restarts: {restarts}"):
+        with refused(ActorError, "12", str(restarts)):
             on.run(plan_of([range(12)]))
         assert len(on.world.actors) == restarts + 1
 
@@ -452,7 +453,7 @@ def test_an_actor_that_fails_says_why_and_what_none_can_do_is_not_tried_again(ca
                 record = on.run(plan_of(TWO), lengths=LONG)
                 assert why in events(record, "lost")[0]["why"], "another one may be able to"
                 continue
-            with pytest.raises(ActorError, match=rf"^actor-0 {where} failed with {why}; every other actor would fail alike"):
+            with refused(ActorError, str(where), str(why)):
                 on.run(plan_of(TWO), lengths=LONG)
             assert not events(on.records[-1], "retry")
 
@@ -589,7 +590,7 @@ def test_times_of_another_machine_are_put_on_this_clock() -> None:
 def test_weights_for_which_the_store_has_no_room_end_the_step_with_a_sentence() -> None:
     with stage("ray") as on:
         on.pool.cluster.ray.full = True  # type: ignore[attr-defined]
-        with pytest.raises(ActorError, match=r"^Ray's object store has no room for "):
+        with refused(ActorError):
             on.run(plan_of(TWO))
         on.pool.cluster.ray.full = False  # type: ignore[attr-defined]
         on.run(plan_of(TWO))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from error_messages import refused
 from executor_samples import LIMIT, Orders, Restless, Step, assert_sound, execute, plan_of, random_step, run, uniform_step
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -242,7 +243,7 @@ def test_cheaper_compares_the_transfer_with_the_prefill(transfer_s, moved):
 
 
 def test_an_unknown_migration_is_refused():
-    with pytest.raises(ValueError, match="migration 'teleport' is unknown; choose one of cheaper, move, recompute"):
+    with refused(ValueError, "'teleport'"):
         run(uniform_step([1]), plan_of([[0]]), migration="teleport")
 
 

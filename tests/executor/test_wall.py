@@ -103,7 +103,7 @@ def test_what_cannot_run_is_refused_before_anything_starts(factory: TorchEngineF
     refused("response 12 does not say its prompt", changed(shares_prompts=True))
     refused("a TorchEngineFactory or a VllmEngineFactory, not with SimulatedEngine", plan, SimulatedEngine, TypeError)
     two = replace(plan, actors=(replace(plan.actors[0], gpu_ids=(0, 1)),))
-    with pytest.raises(PlanningError, match="actor 0 of the plan holds 2 GPUs; the torch engine decodes on one"):
+    with refused(PlanningError, "actor 0"):
         ProcessPool(["cuda:0", "cuda:1"]).run_step(two, requests(), factory, LATENCY, Cluster(1, 2, 2))
 
 

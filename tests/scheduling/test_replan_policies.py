@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -152,7 +153,7 @@ def test_the_plan_never_reads_a_truth_beside_its_scenarios():
     truth, forecast = truth_and_forecast()
     poisoned = object.__new__(Poisoned)
     poisoned.__dict__.update(truth.__dict__)
-    with pytest.raises(AssertionError, match="has read the true lengths"):
+    with refused(AssertionError):
         OracleReplan(looks_ahead=False).plan(given_(poisoned))
     assert SolverReplan(looks_ahead=False).plan(given_(forecast)).rule is not None
     assert (SolverReplan().clairvoyant, OracleReplan().clairvoyant) == (False, True)
@@ -222,7 +223,7 @@ def test_nothing_to_trade_leaves_the_plan_as_it_is():
         plan = SolverReplan(looks_ahead=False).plan(given_(forecast, **changes))
         assert plan.rule is None
         assert plan.policy == "solver+replan"
-    with pytest.raises(PlanningError, match=r"deadline of 0\.200 s"):
+    with refused(PlanningError, "0.200"):
         SolverReplan(looks_ahead=False).plan(given_(forecast, objective=Objective(deadline_s=0.2)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from solver_reference import EveryPlan, partitions
@@ -103,7 +104,7 @@ def test_a_deadline_that_only_a_perfect_packing_keeps_is_met():
     workload = solver.Workload([0] * 12, range(12), lengths)
     latency = solver.LatencyModel("packing", 1, 0.0, 1e-3)
     problem = (workload, solver.Cluster(3, 1, 1), latency, solver.Objective(deadline_s=0.06 + 1e-6))
-    with pytest.raises(solver.PlanningError, match=r"at least 0\.060 s on 3 actors, and the best plan found takes 0\.06[1-9]"):
+    with refused(solver.PlanningError, "0.060", "0.06"):
         plan_generation(*problem, time_limit_s=0.1)  # no time for CP-SAT
     plan = plan_generation(*problem, time_limit_s=2.0)
     assert plan.makespan_s == pytest.approx(0.06)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from solver_strategies import l40s, lognormal_workload, plan_generation
@@ -250,12 +251,12 @@ def test_scenarios_and_mixed_pools_agree_with_evaluate():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"token_ids": [[1, 2]]}, "token_ids has 1 prompts, but the workload has 2"),
-        ({"token_ids": [[1, 2], [1]]}, r"token_ids\[1\] has 1 tokens, but prompt_tokens\[1\] of the workload is 3"),
-        ({"workload": solver.Workload([2, 3], [0, 1], [5, 4], [0, 2])}, "response 1 has tokens already"),
-        ({"overlap": "maybe"}, "overlap is 'maybe'"),
-        ({"learner_node": 9}, "learner_node is 9"),
-        ({"capacity_tokens": -1}, "capacity_tokens is -1"),
+        ({"token_ids": [[1, 2]]}, ("token_ids",)),
+        ({"token_ids": [[1, 2], [1]]}, ("token_ids", "prompt_tokens")),
+        ({"workload": solver.Workload([2, 3], [0, 1], [5, 4], [0, 2])}, ("response 1",)),
+        ({"overlap": "maybe"}, ("'maybe'",)),
+        ({"learner_node": 9}, ("learner_node",)),
+        ({"capacity_tokens": -1}, ("capacity_tokens",)),
     ],
 )
 def test_nonsense_is_refused(change, sentence):
@@ -263,8 +264,8 @@ def test_nonsense_is_refused(change, sentence):
     cluster = solver.Cluster(1, 4, 2)
     plan = assemble("two", [[0], [1]], workload, cluster, L40S)
     options = {"workload": workload, "cluster": cluster, "latency": L40S, "learner_node": 0, **change}
-    with pytest.raises(solver.PlanningError, match=sentence):
+    with refused(solver.PlanningError, *sentence):
         deduplicate(plan, **options)
     given = replace(plan, prefill=Prefill((0,), (2,), 2, 0.1))
-    with pytest.raises(solver.PlanningError, match="the plan has a prefill actor already"):
+    with refused(solver.PlanningError):
         deduplicate(given, workload, cluster, L40S)

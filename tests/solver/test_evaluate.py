@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from solver_strategies import instances, l40s, lognormal_workload, plan_generation
@@ -90,7 +91,7 @@ def test_groups_that_share_prompts_take_what_evaluate_says(seed, refill):
 
 def test_an_actor_says_how_much_it_receives_of_each_prefix():
     plan = assemble("hand", [[0, 1], [2]], WORKLOAD, CLUSTER, LATENCY)
-    with pytest.raises(solver.PlanningError, match="an actor has 1 prefixes and 0 prefix_tokens; one of each is needed"):
+    with refused(solver.PlanningError, "prefix_tokens"):
         replace(plan.actors[0], prefixes=(0,))
 
 
@@ -147,17 +148,17 @@ def test_true_lengths_are_evaluated_with_the_same_plan():
 @pytest.mark.parametrize(
     ("responses", "sentence"),
     [
-        (((0, 1), (1, 2)), "response 1 is in the plan 2 times; each of the 3 responses must be in it exactly once"),
-        (((0,), (2,)), "response 1 is in the plan 0 times"),
-        (((0, 1), (2, 7)), "the plan holds response 7, but the workload has responses 0 to 2 only"),
-        (((0, 1), (2, -1)), "the plan holds response -1, but the workload has responses 0 to 2 only"),
-        ((), "response 0 is in the plan 0 times"),
+        (((0, 1), (1, 2)), ("response 1",)),
+        (((0,), (2,)), ("response 1",)),
+        (((0, 1), (2, 7)), ("response 7",)),
+        (((0, 1), (2, -1)), ("response -1",)),
+        ((), ("response 0",)),
     ],
 )
 def test_a_missing_doubled_or_unknown_response_is_refused(responses, sentence):
     plan = assemble("hand", [[0, 1], [2]], WORKLOAD, CLUSTER, LATENCY)
     actors = tuple(replace(a, responses=r) for a, r in zip(plan.actors, responses, strict=False))
-    with pytest.raises(solver.PlanningError, match=sentence):
+    with refused(solver.PlanningError, *sentence):
         solver.evaluate(replace(plan, actors=actors), WORKLOAD, LATENCY)
 
 
@@ -220,7 +221,7 @@ def test_two_dimensional_lengths_are_scenarios():
     assert workload.scenarios.tolist() == [[10, 20], [20, 40]]
     assert [case.response_tokens.tolist() for case in workload.cases()] == [[10, 20], [20, 40]]
     assert workload.points.scenarios is None
-    with pytest.raises(solver.PlanningError, match=r"scenarios have shape \(2, 3\); \(scenarios, 2 responses\) is needed"):
+    with refused(solver.PlanningError):
         solver.Workload([5], [0, 0], [1, 2], scenarios=np.ones((2, 3)))
 
 
@@ -234,7 +235,7 @@ def test_a_limit_that_only_the_predicted_lengths_keep_is_refused():
     point = plan_generation(workload.points, cluster, latency, solver.Objective(1.0), time_limit_s=10.0)
     tight = solver.Objective(deadline_s=1.05 * point.makespan_s)
     assert plan_generation(workload.points, cluster, latency, tight, time_limit_s=10.0).makespan_s <= tight.deadline_s
-    with pytest.raises(solver.PlanningError, match=r"the deadline of .* in the mean over the scenarios") as refusal:
+    with refused(solver.PlanningError) as refusal:
         plan_generation(workload, cluster, latency, tight, time_limit_s=10.0)
     enough = tight.deadline_s + float(str(refusal.value).split("raise the deadline by ")[1].split(" s")[0])
     kept = plan_generation(workload, cluster, latency, solver.Objective(deadline_s=enough), time_limit_s=10.0)

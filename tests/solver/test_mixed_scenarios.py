@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from error_messages import refused
 from solver_reference import partitions
 from solver_strategies import lognormal_workload, pareto_front, plan_generation
 
@@ -60,7 +61,7 @@ def test_a_deadline_over_scenarios_is_kept_or_refused_in_one_sentence():
     assert kept.makespan_s <= 1.5 * free.makespan_s * (1 + 1e-9)
     assert 0 < kept.lower_bound <= kept.value
     assert kept.value == pytest.approx(kept.gpu_seconds)
-    with pytest.raises(solver.PlanningError, match=r"no plan found for the deadline of 0\.001 s"):
+    with refused(solver.PlanningError, "0.001"):
         plan_generation(workload, cluster, MODELS, solver.Objective(deadline_s=0.001), time_limit_s=0.3)
 
 
@@ -97,7 +98,7 @@ def test_small_scenarios_against_brute_force(options):
 
 def test_dollars_without_prices_are_refused():
     free = solver.MixedCluster([replace(pool, usd_per_gpu_hour=0.0) for pool in POOLS])
-    with pytest.raises(solver.PlanningError, match="usd_per_gpu_hour is 0"):
+    with refused(solver.PlanningError, "usd_per_gpu_hour"):
         plan_generation(lognormal_workload(4, 2), free, MODELS, solver.Objective(cost="usd"))
 
 

@@ -7,6 +7,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mixed_brute_force import EveryMixedPlan, MixedInstance, mixed_instances
@@ -215,7 +216,7 @@ def test_a_prompt_whose_responses_cannot_stay_together_in_time_is_named():
     says = r"needs at least .* s \(the 6 responses of prompt 0 stay together and take .* s on an actor\), and the best"
     with pytest.raises(solver.PlanningError, match=says):
         plan_generation(work, cluster, models, solver.Objective(deadline_s=5.0), time_limit_s=0.2, keep_together=True)
-    with pytest.raises(solver.PlanningError, match="only 2 prompts whose responses stay together"):
+    with refused(solver.PlanningError):
         plan_generation(work, cluster, models, least_actors=3, keep_together=True)
 
 

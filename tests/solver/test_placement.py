@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -98,7 +99,7 @@ def test_a_prefill_actor_of_its_own_is_billed_by_evaluate():
     assert (taken.makespan_s, taken.gpu_seconds) == (placement.plan.makespan_s, placement.plan.gpu_seconds)
     again = place(placement.plan, WORKLOAD, CLUSTER, LATENCY)
     assert again.plan == placement.plan
-    with pytest.raises(solver.PlanningError, match="no 2 GPUs of gpu left for a prefill actor beside 2 actors"):
+    with refused(solver.PlanningError):
         place(planned(groups=[[0, 1], [2]]), WORKLOAD, replace(CLUSTER, nodes=1), LATENCY)
 
 
@@ -129,7 +130,7 @@ def test_bandwidths_come_from_the_cluster_or_else_from_the_latency_model():
 
 def test_a_profile_says_how_many_bytes_a_token_has():
     assert load_profile("l40s-qwen2.5-3b-tp2").kv_bytes_per_token == 36864
-    with pytest.raises(solver.PlanningError, match="weight_bytes is -1"):
+    with refused(solver.PlanningError, "weight_bytes"):
         replace(LATENCY, weight_bytes=-1)
 
 
@@ -221,22 +222,22 @@ def test_a_late_actor_is_priced_or_repaired():
 def test_an_inequality_that_cannot_be_kept_is_refused():
     alone = solver.Workload([2, 40], [0, 1], [30, 28])
     plan = planned((1,), [[0], [1]], alone, LATE_PLAN["cluster"], SLOW)
-    with pytest.raises(solver.PlanningError, match=r"actor 1 would be done 3\.300 s after the longest group \(actor 0\)"):
+    with refused(solver.PlanningError, "actor 1", "3.300", "actor 0"):
         place(plan, alone, LATE_PLAN["cluster"], SLOW, learner_node=0, overlap="hard")
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"overlap": "soft"}, "overlap is 'soft'; one of priced, hard is needed"),
-        ({"learner_node": 2}, "learner_node is 2; the cluster has nodes 0 to 1"),
+        ({"overlap": "soft"}, ("'soft'",)),
+        ({"learner_node": 2}, ("learner_node",)),
     ],
 )
 def test_nonsense_is_refused(options, sentence):
-    with pytest.raises(solver.PlanningError, match=sentence):
+    with refused(solver.PlanningError, *sentence):
         place(planned(), WORKLOAD, CLUSTER, LATENCY, **options)
-    with pytest.raises(solver.PlanningError, match="nothing to place"):
+    with refused(solver.PlanningError):
         place(replace(planned(), actors=()), WORKLOAD, CLUSTER, LATENCY)
     lost = planned()
-    with pytest.raises(solver.PlanningError, match="actor 0 is on node 7; the cluster has nodes 0 to 1"):
+    with refused(solver.PlanningError, "actor 0", "node 7"):
         place(replace(lost, actors=(replace(lost.actors[0], node=7), *lost.actors[1:])), WORKLOAD, CLUSTER, LATENCY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from solver_strategies import instances, l40s, lognormal_workload, plan_generation
@@ -26,7 +27,7 @@ def raise_by(refusal: Exception) -> float:
 
 @pytest.mark.parametrize("deadline_s", [0.5, 3.5, 5.0])
 def test_a_deadline_that_is_too_early_names_what_is_needed(deadline_s):
-    with pytest.raises(solver.PlanningError, match=r"deadline of .* s: the step needs at least .* on 4 actors") as refusal:
+    with refused(solver.PlanningError) as refusal:
         plan_generation(WORKLOAD, CLUSTER, l40s(), solver.Objective(deadline_s=deadline_s), REST, 0.1)
     later = solver.Objective(deadline_s=deadline_s + raise_by(refusal.value))
     plan = plan_generation(WORKLOAD, CLUSTER, l40s(), later, REST, 0.1)
@@ -35,7 +36,7 @@ def test_a_deadline_that_is_too_early_names_what_is_needed(deadline_s):
 
 @pytest.mark.parametrize("budget_gpu_s", [1.0, 40.0])
 def test_a_budget_that_is_too_small_names_what_is_needed(budget_gpu_s):
-    with pytest.raises(solver.PlanningError, match=r"budget of .* GPU-seconds: the step needs at least") as refusal:
+    with refused(solver.PlanningError) as refusal:
         plan_generation(WORKLOAD, CLUSTER, l40s(), solver.Objective(budget_gpu_s=budget_gpu_s), REST, 0.1)
     larger = solver.Objective(budget_gpu_s=budget_gpu_s + raise_by(refusal.value))
     plan = plan_generation(WORKLOAD, CLUSTER, l40s(), larger, REST, 0.1)
@@ -59,9 +60,7 @@ def test_the_limit_raised_as_the_sentence_says_is_kept(instance, share, limit):
 
 def test_a_response_too_large_for_the_memory_names_response_limit_and_excess():
     workload = solver.Workload([10, 90], [0, 1, 1], [5, 5, 5], response_limit=50)
-    with pytest.raises(
-        solver.PlanningError, match=r"response 1 can reach 140 .*\(prompt 90 \+ limit 50\).*holds 100;.* 40 tok"
-    ):
+    with refused(solver.PlanningError, "response 1", "140", "prompt 90", "50", "100", "40"):
         plan_generation(workload, CLUSTER, l40s(kv_capacity_tokens=100))
     fits = solver.Workload([10, 90], [0, 1, 1], [5, 5, 5], response_limit=10)
     plan_generation(fits, CLUSTER, l40s(kv_capacity_tokens=100), time_limit_s=0.1)
@@ -76,22 +75,22 @@ def test_so_it_does_where_there_are_several_kinds(ask):
         (kind, 1): solver.LatencyModel(f"of {kind}", 1, 1e-3, 1e-4, kind=kind, kv_capacity_tokens=memory)
         for kind, memory in (("a", 60), ("b", 130))
     }
-    with pytest.raises(solver.PlanningError, match=r"response 1 can reach 140 KV .* 'of b' holds 130; .* by 10 tokens"):
+    with refused(solver.PlanningError, "response 1", "140", "'of b'", "130", "10"):
         ask(workload, cluster, models)
 
 
 def test_an_actor_larger_than_a_node_is_refused():
-    with pytest.raises(solver.PlanningError, match=r"an actor wants 16 GPUs but a node has only 8: .* at most 8"):
+    with refused(solver.PlanningError, "16"):
         solver.Cluster(2, 8, 16)
 
 
 def test_a_profile_of_another_actor_size_is_refused():
-    with pytest.raises(solver.PlanningError, match=r"gives 4 GPUs to an actor, but latency profile 'l40s' is for 2; use"):
+    with refused(solver.PlanningError, "'l40s'"):
         plan_generation(WORKLOAD, solver.Cluster(1, 8, 4), l40s())
 
 
 def test_more_groups_than_actors_are_refused():
-    with pytest.raises(solver.PlanningError, match=r"3 actors of 2 GPUs are wanted, but 1 node of 4 GPUs can hold 2"):
+    with refused(solver.PlanningError):
         assemble("x", [[0], [1], [2]], solver.Workload([1], [0] * 3, [1] * 3), solver.Cluster(1, 4, 2), l40s())
 
 

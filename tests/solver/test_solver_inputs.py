@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from solver_strategies import pareto_front, plan_generation
@@ -67,7 +68,7 @@ def test_a_workload_keeps_what_it_is_given():
     assert work.context_tokens.tolist() == [6, 3, 11]
     assert work.reserved_tokens.tolist() == [54, 53, 54]
     assert "3 responses to 2 prompts" in repr(work)
-    with pytest.raises(ValueError, match="read-only"):
+    with refused(ValueError):
         work.prompt_of[0] = 0
 
 
@@ -130,23 +131,23 @@ WORK, HERE, MODEL = solver.Workload([1], [0, 0], [5, 9]), solver.Cluster(1, 4, 1
 @pytest.mark.parametrize(
     ("ask", "sentence"),
     [
-        (lambda: plan_generation(WORK, HERE, MODEL, time_limit_s=float("nan")), "time_limit_s is nan; a finite number"),
-        (lambda: plan_generation(WORK, HERE, MODEL, time_limit_s=-1.0), "time_limit_s is -1.0; a finite number"),
-        (lambda: plan_generation(WORK, HERE, MODEL, seed=-1), "seed is -1; a whole number"),
-        (lambda: plan_generation(WORK, HERE, MODEL, least_actors=1.5), "least_actors is 1.5; a whole number"),
-        (lambda: plan_generation(WORK, HERE, MODEL, most_actors=2.5), "most_actors is 2.5; a whole number"),
-        (lambda: solver.Cluster(2.5, 1, 1), "nodes is 2.5; a whole number"),
-        (lambda: solver.Cluster(1, 1, 1, usd_per_gpu_hour=float("inf")), "usd_per_gpu_hour is inf; a finite price"),
-        (lambda: solver.Pool("a", 1, 1, prewarmed=0.5), "prewarmed is 0.5; a whole number"),
-        (lambda: solver.Workload([1], [0], [1e300]), "response_tokens.0. is 1e.300; that many tokens make no sense"),
-        (lambda: pareto_front(WORK, HERE, MODEL, release="x"), "release 'x' is unknown"),
-        (lambda: pareto_front(WORK, HERE, MODEL, cost="usd"), "usd_per_gpu_hour is 0"),
+        (lambda: plan_generation(WORK, HERE, MODEL, time_limit_s=float("nan")), ("time_limit_s",)),
+        (lambda: plan_generation(WORK, HERE, MODEL, time_limit_s=-1.0), ("time_limit_s", "-1.0")),
+        (lambda: plan_generation(WORK, HERE, MODEL, seed=-1), ()),
+        (lambda: plan_generation(WORK, HERE, MODEL, least_actors=1.5), ("least_actors", "1.5")),
+        (lambda: plan_generation(WORK, HERE, MODEL, most_actors=2.5), ("most_actors", "2.5")),
+        (lambda: solver.Cluster(2.5, 1, 1), ("2.5",)),
+        (lambda: solver.Cluster(1, 1, 1, usd_per_gpu_hour=float("inf")), ("usd_per_gpu_hour",)),
+        (lambda: solver.Pool("a", 1, 1, prewarmed=0.5), ("0.5",)),
+        (lambda: solver.Workload([1], [0], [1e300]), ("response_tokens.0", "e.300")),
+        (lambda: pareto_front(WORK, HERE, MODEL, release="x"), ("'x'",)),
+        (lambda: pareto_front(WORK, HERE, MODEL, cost="usd"), ("usd_per_gpu_hour",)),
         (
             lambda: solver.clairvoyant_bound(WORK, solver.MixedCluster([solver.Pool("a", 1, 1)]), MODEL),
-            "use mixed_clairvoyant_bound",
+            ("mixed_clairvoyant_bound",),
         ),
     ],
 )
 def test_nonsense_asked_of_the_planner_is_refused_in_one_sentence(ask, sentence):
-    with pytest.raises(solver.PlanningError, match=sentence):
+    with refused(solver.PlanningError, *sentence):
         ask()

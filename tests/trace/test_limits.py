@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from error_messages import refused
 
 from rlhfless.cli import main
 from rlhfless.errors import InputError
@@ -66,7 +67,7 @@ def test_a_packed_table_is_refused_at_each_limit(name: str, reader: Callable[[Pa
     path = packed(tmp_path / f"log.{name}", *pieces)
     tracemalloc.start()
     try:
-        with pytest.raises(TraceError, match=rf"{name}: .*{OPTIONS[kind]}"):
+        with refused(TraceError, str(name), str(OPTIONS[kind])):
             reader(path)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -106,7 +107,7 @@ def test_every_framework_refuses_a_long_line_and_reads_it_under_a_higher_limit(n
     folder = path if name in ("openrlhf", "verl-scalars") else next(
         one for one in path.parents if one.parent.name.startswith("logs")
     )  # fmt: skip
-    with pytest.raises(TraceError, match=rf"{path.name}.* is longer than 1 MiB; .*--max-line-mib"):
+    with refused(TraceError, str(path.name), "--max-line-mib"):
         import_log(folder, ImportOptions(tokenizer=TOKENIZER, limits=SMALL), name)
     higher = Limits(line_bytes=2**22)
     try:
@@ -121,7 +122,7 @@ def test_every_framework_counts_responses(name: str) -> None:
     if name == "slime":
         pytest.importorskip("torch")
     log = GOLDEN / name / "log.parquet" if name.startswith("table") else GOLDEN / name
-    with pytest.raises(TraceError, match=r"has more than 7 rows; .*--max-rows"):
+    with refused(TraceError, "--max-rows"):
         read(log, Limits(rows=7))
 
 
@@ -133,7 +134,7 @@ def test_a_dump_of_slime_whose_archive_is_packed_is_refused(frameworks: dict[str
         for part in old.infolist():
             new.writestr(part.filename, old.read(part) + (bytes(5 * 2**20) if part.filename.endswith("data.pkl") else b""))
     path.write_bytes(buffer.getvalue())
-    with pytest.raises(TraceError, match=r"unpacks to more than 4 MiB; .*--max-unpacked-gib"):
+    with refused(TraceError, "--max-unpacked-gib"):
         read(path.parents[1])
 
 
@@ -145,7 +146,7 @@ def test_messages_of_a_slime_prompt_that_hold_each_other_are_refused(tmp_path: P
     sample = {"group_index": 0, "index": 0, "prompt": prompt, "response_length": 5}
     (tmp_path / "rollout_data").mkdir()
     torch.save({"rollout_id": 0, "samples": [sample]}, tmp_path / "rollout_data" / "0.pt")
-    with pytest.raises(TraceError, match=r"a prompt is longer than 1 MiB; .*--max-line-mib"):
+    with refused(TraceError, "--max-line-mib"):
         read(tmp_path)
 
 
@@ -165,7 +166,7 @@ def test_every_file_of_a_trace_folder_has_limits(name: str, tmp_path: Path) -> N
     else:
         (folder / name).write_bytes(b'{"a": "' + b"7" * 2**20 + b'"}\n')
         said = r"is longer than 1 MiB; .*--max-line-mib"
-    with pytest.raises(TraceError, match=f"{name}: .*{said}"):
+    with refused(TraceError, str(name), str(said)):
         open_log(folder, ImportOptions(limits=SMALL))
     if name != "scalars.parquet":
         with pytest.raises(TraceError, match=said):
@@ -224,7 +225,7 @@ def test_every_command_that_reads_a_log_raises_the_limit(command: str, tmp_path:
 
 def test_a_higher_limit_reads_what_a_lower_one_refuses(tmp_path: Path) -> None:
     path = packed(tmp_path / "log.csv.gz", HEADER, b"".join(b"1,p,%d,5\n" % i for i in range(1001)))
-    with pytest.raises(TraceError, match="--max-rows"):
+    with refused(TraceError, "--max-rows"):
         read_rollouts(path, SMALL)
     assert len(read_rollouts(path, Limits(rows=1001))) == 1001
     done = CliRunner().invoke(main, ["import", str(path), "--preview", "--max-rows", "1001", "--max-unpacked-gib", "0.1"])
@@ -235,7 +236,7 @@ def test_a_higher_limit_reads_what_a_lower_one_refuses(tmp_path: Path) -> None:
 def test_a_limit_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(wrong))):
         Limits(**wrong)
-    with pytest.raises(InputError, match="--max-line-mib"):
+    with refused(InputError, "--max-line-mib"):
         Limits.of_options(float("nan"), None, None)
 
 
@@ -261,10 +262,10 @@ def test_an_error_in_a_late_block_names_the_line_of_the_file(monkeypatch: pytest
     monkeypatch.setattr("rlhfless.trace.csv_blocks.BLOCK_BYTES", 1)
     monkeypatch.setattr("rlhfless.trace.csv_blocks.PIECE_BYTES", 4)
     content = b"a,b\n" + b"1,2\n" * 20 + b'1,"x'
-    with pytest.raises(TraceError, match=r"cannot be read as csv \(.*row 1\)|line 22|EOF inside string"):
+    with refused(TraceError, "row 1", "line 22"):
         list(csv_frames(Guard(), Path("log.csv"), io.BytesIO(content), []))
 
 
 def test_a_header_of_very_many_columns_is_refused() -> None:
-    with pytest.raises(TraceError, match="20,001 columns"):
+    with refused(TraceError, "20,001"):
         list(csv_blocks(Guard(), Path("log.csv"), io.BytesIO(b"," * 20_000 + b"\n1\n")))

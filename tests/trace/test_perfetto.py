@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_samples import rollouts, step
@@ -188,12 +189,12 @@ def test_several_runs_have_processes_of_their_own():
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
-        ({"rollouts": rollouts(0)}, "tells no times, so it has no time line"),
-        ({"rollouts": rollouts(0, start_s=1.0, end_s=1e12)}, "1e\\+12 s is too late for a time line in microseconds"),
+        ({"rollouts": rollouts(0)}, ()),
+        ({"rollouts": rollouts(0, start_s=1.0, end_s=1e12)}, ("12",)),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_in_one_sentence(rows, sentence):
-    with pytest.raises(TraceError, match=sentence):
+    with refused(TraceError, *sentence):
         trace_events(Trace(**rows))
 
 
@@ -246,7 +247,7 @@ def made_traces(draw: st.DrawFn) -> Trace:
 def test_any_trace_with_times_is_exported_whole(trace):
     timed = [t for t in (trace.allocations, trace.spans, trace.rollouts) if t["end_s"].notna().any()]
     if not timed:
-        with pytest.raises(TraceError, match="tells no times"):
+        with refused(TraceError):
             trace_events(trace)
         return
     events = exported(trace)["traceEvents"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from error_messages import refused
 from hypothesis import given
 from hypothesis import strategies as st
 from trace_samples import rollouts, step
@@ -88,11 +89,11 @@ def test_every_step_has_its_own_rows() -> None:
 
 def test_what_tells_no_cost_is_named() -> None:
     logged = Trace(pd.DataFrame(rollouts()))
-    with pytest.raises(TraceError, match="has no allocations, so it tells no cost"):
+    with refused(TraceError):
         step_costs(logged)
     trace = trace_of([("a", "decode", [0], 0.0, 1.0), ("b", "decode", [1], 0.0, 1.0)], [], meta={})
-    with pytest.raises(TraceError, match="names no cluster of one kind; say how many gpus"):
+    with refused(TraceError):
         step_costs(trace)
     dearer = trace.allocations.assign(usd_per_gpu_s=[0.5, 0.7])
-    with pytest.raises(TraceError, match="GPUs have 2 prices"):
+    with refused(TraceError):
         step_costs(replace(trace, allocations=dearer))

@@ -18,6 +18,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from error_messages import refused
 from trace_samples import rollouts, step
 
 from rlhfless.trace import TraceError, TraceWriter, parts, read_trace, storage
@@ -40,7 +41,7 @@ def test_epochs_follow_from_the_steps_before(tmp_path: Path) -> None:
 def test_a_writer_knows_where_it_is(tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path, {"seeds": {"a": 1}})
     assert (writer.steps, writer.next_step, writer.end_s) == ([], 0, 0.0)
-    with pytest.raises(TraceError, match="has no completed step yet; append one first"):
+    with refused(TraceError):
         _ = writer.trace
     assert writer.append_step(**step(4)) == 4
     again = TraceWriter.resume(tmp_path)
@@ -80,23 +81,23 @@ def overlapping() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
-        (step(0), r"step 0 is complete already; the next step is 1"),
-        ({"rollouts": rollouts(1) + rollouts(2)}, r"the new rows are of the steps \[1, 2\]; append one step at a time"),
-        ({"rollouts": rollouts(1), "events": step(2)["events"]}, r"of the steps \[1, 2\]; append one step at a time"),
-        ({"spans": step(1)["spans"]}, "new rollouts: the log has no rows; at least one response is needed"),
-        ({"rollouts": rollouts(1), "plan": {"step": 7}}, "the plan is of step 7, the rows are of step 1; one is needed"),
-        ({"rollouts": rollouts(1, finish_reason="eos")}, "new rollouts: row 1, column 'finish_reason' is 'eos'; one of stop"),
-        ({"rollouts": rollouts(1, text=1)}, "new rollouts: a column has another type than in earlier steps"),
-        (overlapping(), r"allocations.parquet: row 4, column 'gpu_ids' takes GPU 0 at 4.5 s, but row 3 \('learner'\) holds it"),
+        (step(0), ("step 0",)),
+        ({"rollouts": rollouts(1) + rollouts(2)}, ()),
+        ({"rollouts": rollouts(1), "events": step(2)["events"]}, ()),
+        ({"spans": step(1)["spans"]}, ()),
+        ({"rollouts": rollouts(1), "plan": {"step": 7}}, ("step 7", "step 1")),
+        ({"rollouts": rollouts(1, finish_reason="eos")}, ("row 1", "'finish_reason'", "'eos'")),
+        ({"rollouts": rollouts(1, text=1)}, ()),
+        (overlapping(), ("allocations.parquet", "row 4", "'gpu_ids'", "4.5", "row 3", "'learner'")),
     ],
 )
-def test_a_wrong_step_is_refused_and_changes_nothing(tmp_path: Path, rows: dict[str, Any], sentence: str) -> None:
+def test_a_wrong_step_is_refused_and_changes_nothing(tmp_path: Path, rows: dict[str, Any], sentence: tuple[str, ...]) -> None:
     writer = TraceWriter(tmp_path)
     first = step(0)
     first["rollouts"] = rollouts(0, text="hi")
     writer.append_step(**first)
     before = contents(tmp_path)
-    with pytest.raises(TraceError, match=sentence):
+    with refused(TraceError, *sentence):
         writer.append_step(**rows)
     assert contents(tmp_path) == before
     writer.append_step(rollouts(1))
@@ -104,11 +105,11 @@ def test_a_wrong_step_is_refused_and_changes_nothing(tmp_path: Path, rows: dict[
 
 
 def test_a_trace_is_not_replaced_unasked(folder: Path) -> None:
-    with pytest.raises(TraceError, match="holds a trace already; name another folder, or resume it"):
+    with refused(TraceError):
         TraceWriter(folder)
     TraceWriter(folder, overwrite=True).append_step(rollouts(5))
     assert read_trace(folder).steps == [5]
-    with pytest.raises(TraceError, match="nothing: there is no such folder; a trace folder is needed"):
+    with refused(TraceError):
         TraceWriter.resume(folder / "nothing")
 
 
@@ -120,7 +121,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_temporary_one(tmp_path: Path) ->
         stream.write(b"ne")
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(TraceError, match=r"file: cannot be written \(No space left on device\); a writable folder is needed"):
+    with refused(TraceError):
         storage.replace_file(path, fail)
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["file"]
@@ -310,9 +311,9 @@ def test_a_damaged_file_of_a_step_is_named(tmp_path: Path, damage: str) -> None:
         path.unlink()
     else:
         path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(TraceError, match=r"steps/000000/spans\.parquet"):
+    with refused(TraceError, "steps/000000/spans.parquet"):
         read_trace(tmp_path)
-    with pytest.raises(TraceError, match=r"spans\.parquet"):
+    with refused(TraceError, "spans.parquet"):
         writer.close()
     assert path.parent.is_dir(), "what can be read of it stays"
 
@@ -321,7 +322,7 @@ def test_a_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path / "trace")
     writer.append_step(**step(0))
     shutil.rmtree(tmp_path / "trace")
-    with pytest.raises(TraceError, match="trace: was removed"):
+    with refused(TraceError):
         writer.append_step(**step(1))
     assert os.listdir(tmp_path) == []
     assert writer.steps == [0]

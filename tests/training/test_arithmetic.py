@@ -4,7 +4,7 @@ import itertools
 import re
 
 import numpy as np
-import pytest
+from error_messages import refused
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,7 +62,7 @@ def test_notes_carry_and_borrow():
     assert solution("47+8?", "columns") == "(47+8:7+8=15,4+1=5)55;#55."
     assert solution("42-7?", "columns") == "(42-7:12-7=5,4-1=3)35;#35."
     assert solution("42-7?", "checked") == "(42-7:12-7=5,4-1=3)(35+7:5+7=12,3+1=4)35;#35."
-    with pytest.raises(ValueError, match="it must be one of plain"):
+    with refused(ValueError):
         solution("4+7?", "fancy")
 
 
@@ -93,5 +93,5 @@ def test_a_public_name_is_one_thing():
 
 
 def test_wrong_size_is_refused():
-    with pytest.raises(ValueError, match="at least 1 prompt"):
+    with refused(ValueError):
         ArithmeticTask(prompts=0)

@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from error_messages import refused, warned
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -47,10 +48,10 @@ def test_auto_takes_a_gpu_that_no_actor_holds(
 
 @without_gpu
 def test_a_gpu_that_is_not_there_is_refused_before_anything_is_written(untrained: Path, tmp_path: Path) -> None:
-    with pytest.raises(TrainError, match="device is 'cuda', but torch finds no CUDA device here; choose 'cpu' or 'auto'"):
+    with refused(TrainError, "'cuda'", "'cpu'", "'auto'"):
         Trainer(config(device="cuda"), tmp_path / "run", model=untrained, progress=False)
     assert not (tmp_path / "run").exists()
-    with pytest.raises(TrainError, match="device 'tpu' is unknown; choose from auto, cpu, cuda"):
+    with refused(TrainError, "'tpu'"):
         config(device="tpu")
 
 
@@ -65,7 +66,7 @@ def test_a_run_on_another_device_is_resumed_with_a_warning(model: Path, tmp_path
     meta = json.loads((out / "meta.json").read_text())
     meta["learner_device"] = "abacus, torch 1.0"
     (out / "meta.json").write_text(json.dumps(meta))
-    with pytest.warns(DeviceWarning, match=r"was started on abacus, torch 1\.0 and goes on on .* CPU.*: within rounding"):
+    with warned(DeviceWarning, "1.0"):
         assert train(config(steps=3, device="cpu"), out, resume=True).steps == [0, 1, 2]
 
 

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -204,37 +205,37 @@ def test_the_penalty_alone_pulls_to_the_reference():
 
 
 def test_wrong_batches_are_named():
-    with pytest.raises(ValueError, match="rewards has 1 entries for 2 responses"):
+    with refused(ValueError):
         Batch([[2], [2]], [[3], [3]], [1.0], [0, 0])
-    with pytest.raises(ValueError, match="row 1 has an empty"):
+    with refused(ValueError, "row 1"):
         Batch([[2], [2]], [[3], []], [1.0, 0.0], [0, 0])
-    with pytest.raises(ValueError, match="row 0 has 2 engine_logprobs for 1 response tokens"):
+    with refused(ValueError, "row 0", "engine_logprobs"):
         Batch([[2]], [[3]], [1.0], [0], [[0.0, 0.0]])
-    with pytest.raises(ValueError, match="a reward is infinite"):
+    with refused(ValueError):
         Batch([[2]], [[3]], [math.inf], [0])
-    with pytest.raises(ValueError, match="every group has 1 response; GRPO compares"):
+    with refused(ValueError):
         learner(small_model()).learn(Batch([[2], [2]], [[3], [4]], [1.0, 0.0], ["a", "b"]))
-    with pytest.raises(ValueError, match="no engine_logprobs to correct"):
+    with refused(ValueError, "engine_logprobs"):
         learner(small_model(), old_logprobs="recomputed", importance_cap=2.0).learn(two_answers(small_model(), 1.0, False))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"updates": 0}, "updates is 0; at least 1"),
-        ({"aggregation": "mean"}, "aggregation is 'mean'; choose from token, sequence, constant"),
-        ({"std": "batch"}, "std is 'batch'; choose from population, sample, none"),
-        ({"clip_low": 1.5}, "clip_low"),
-        ({"importance_cap": 2.0}, "needs old_logprobs 'recomputed'"),
-        ({"temperature": 0.0}, "temperature"),
-        ({"temperature": math.nan}, "temperature"),
-        ({"kl_weight": math.nan}, "kl_weight"),
-        ({"max_grad_norm": math.nan}, "max_grad_norm"),
-        ({"clip_high": math.nan}, "clip_high"),
+        ({"updates": 0}, ()),
+        ({"aggregation": "mean"}, ("'mean'",)),
+        ({"std": "batch"}, ("'batch'",)),
+        ({"clip_low": 1.5}, ("clip_low",)),
+        ({"importance_cap": 2.0}, ("old_logprobs", "'recomputed'")),
+        ({"temperature": 0.0}, ()),
+        ({"temperature": math.nan}, ()),
+        ({"kl_weight": math.nan}, ("kl_weight",)),
+        ({"max_grad_norm": math.nan}, ("max_grad_norm",)),
+        ({"clip_high": math.nan}, ("clip_high",)),
     ],
 )
 def test_wrong_options_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
+    with refused(ValueError, *message):
         GrpoOptions(**options)
 
 
@@ -243,5 +244,5 @@ def test_weights_that_are_no_numbers_stop_the_run_before_they_spread():
     batch = two_answers(model, 1.0)
     with torch.no_grad():
         next(model.parameters())[5] = math.nan
-    with pytest.raises(ValueError, match="the gradient's norm is nan"):
+    with refused(ValueError):
         learner(model).learn(batch)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_messages import refused
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -101,19 +102,19 @@ def test_bfloat16_keeps_weights_and_state_in_float32_and_gives_nearly_the_same_g
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"optimizer": "lion"}, "optimizer is 'lion'; choose from adamw, sgd, adafactor"),
-        ({"weight_decay": -1.0}, r"weight_decay is -1\.0; it must be 0 or more"),
-        ({"schedule": "step"}, "schedule is 'step'; choose from constant, linear, cosine"),
-        ({"schedule": "linear"}, "schedule 'linear' ends at step None, with 0 steps of warm-up; it must end later"),
-        ({"schedule": "cosine", "schedule_steps": 3, "warmup_steps": 3}, "ends at step 3, with 3 steps of warm-up"),
-        ({"warmup_steps": -1}, "warmup_steps is -1; it must be 0 or more"),
-        ({"precision": "float16"}, "precision is 'float16'; choose from float32, bfloat16"),
-        ({"max_grad_norm": 0.0}, r"max_grad_norm \(0\.0\) must be above 0"),
-        ({"token_budget": 0}, r"token_budget \(0\) 1 or more"),
+        ({"optimizer": "lion"}, ("'lion'",)),
+        ({"weight_decay": -1.0}, ("weight_decay", "-1.0")),
+        ({"schedule": "step"}, ("'step'",)),
+        ({"schedule": "linear"}, ("'linear'",)),
+        ({"schedule": "cosine", "schedule_steps": 3, "warmup_steps": 3}, ("step 3",)),
+        ({"warmup_steps": -1}, ("warmup_steps",)),
+        ({"precision": "float16"}, ("'float16'", "32", "16")),
+        ({"max_grad_norm": 0.0}, ("max_grad_norm", "0.0")),
+        ({"token_budget": 0}, ("token_budget",)),
     ],
 )
-def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_wrong_options_are_named(options: dict[str, Any], message: tuple[str, ...]) -> None:
+    with refused(ValueError, *message):
         learner(**options)
 
 
@@ -147,21 +148,19 @@ def test_a_learner_that_was_read_goes_on_bit_for_bit(kind: str, tmp_path: Path) 
 
 def test_a_checkpoint_of_another_configuration_says_what_differs(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 1, learner())
-    with pytest.raises(
-        TrainError, match=r"after-000001: was written with learning_rate 0\.001, not 0\.5, and updates None, not 3"
-    ):
+    with refused(TrainError, "-000001", "learning_rate", "0.001", "0.5"):
         load_checkpoint(tmp_path, 1, learner(learning_rate=0.5, updates=3))
-    with pytest.raises(TrainError, match="was written with algorithm 'grpo', not 'ppo'; read it with what it was written with"):
+    with refused(TrainError, "'grpo'", "'ppo'"):
         load_checkpoint(tmp_path, 1, learner("ppo"))
     larger = LocalLearner.make("grpo", tiny_qwen2(TOKENIZER, hidden=64, layers=3, heads=2, kv_heads=1), learning_rate=1e-3)
     before = [p.clone() for p in larger.algorithm.trained.parameters()]
     shape = (
         rf"embed_tokens\.weight \({TOKENIZER.vocab_size}, 32\), not \({TOKENIZER.vocab_size}, 64\), and .* more\); go on with"
     )
-    with pytest.raises(TrainError, match=f"holds the weights of another model .*{shape}"):
+    with refused(TrainError, str(shape)):
         load_checkpoint(tmp_path, 1, larger)
     assert all(torch.equal(p, q) for p, q in zip(before, larger.algorithm.trained.parameters(), strict=True))
-    with pytest.raises(TrainError, match="has no checkpoint after 7 steps"):
+    with refused(TrainError):
         load_checkpoint(tmp_path, 7, learner())
 
 
@@ -180,7 +179,7 @@ def test_a_state_that_no_learner_wrote_is_refused_in_a_sentence(tmp_path: Path, 
     save_checkpoint(tmp_path, 1, learner())
     path = folder_of(tmp_path, 1) / "state.json"
     path.write_text(json.dumps(changed(json.loads(path.read_text()))))
-    with pytest.raises(TrainError, match=rf"state\.json: is not as a learner writes it \({why}.*\); put it back as it was"):
+    with refused(TrainError, "state.json", str(why)):
         load_checkpoint(tmp_path, 1, learner())
 
 
@@ -190,9 +189,7 @@ def test_moments_of_weights_that_the_model_has_not_are_refused_in_a_sentence(tmp
 
     save_checkpoint(tmp_path, 1, learner())
     save_file({name: torch.zeros(2)}, folder_of(tmp_path, 1) / "optimizer.safetensors")
-    with pytest.raises(
-        TrainError, match=r"optimizer\.safetensors: is not as a learner writes it \(.*\); put it back as it was"
-    ):
+    with refused(TrainError, "optimizer.safetensors"):
         load_checkpoint(tmp_path, 1, learner())
 
 

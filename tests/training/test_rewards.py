@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_messages import refused, warned
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,14 +78,14 @@ def test_rules_of_form_and_content() -> None:
     assert contains_answer(response("it is 18.")) == 1
     assert contains_answer(response("it is 180")) == 0
     assert contains_answer(response("C++ it is", "C++")) == 1
-    with pytest.raises(ValueError, match="is no regular expression"):
+    with refused(ValueError):
         matches("(")
 
 
 def test_long_responses_are_punished_as_in_dapo() -> None:
     rule = length_limit(100, 20)
     assert [rule(response(tokens=n)) for n in (1, 80, 85, 100, 120)] == [0, 0, -0.25, -1, -1]
-    with pytest.raises(ValueError, match=r"the part must lie in 1\.\.limit"):
+    with refused(ValueError):
         length_limit(10, 20)
 
 
@@ -125,7 +126,7 @@ def test_a_failure_is_one_responses_and_is_told(value: Any, reason: str, timeout
         return value
 
     rewards = Rewards([(FunctionReward("judge", judge, timeout_s), 1.0), (FunctionReward("exact", exact_answer), 1.0)])
-    with pytest.warns(RewardWarning, match=r"reward 'judge' failed on 1 of 3 .* the first, response 1: ") as told:
+    with warned(RewardWarning, "'judge'", "response 1") as told:
         scores = rewards.score([response("#### 18"), response("bad"), response("#### 19")])
     np.testing.assert_equal(scores.values, [2.0, math.nan, 1.0])
     assert [(f.response, f.reward, f.reason) for f in scores.failures] == [(1, "judge", reason)]
@@ -177,13 +178,13 @@ def test_an_interrupt_is_no_failure_of_a_function() -> None:
 
 def test_wrong_sums_are_refused() -> None:
     one = FunctionReward("exact", exact_answer)
-    with pytest.raises(ValueError, match="rewards are none; at least one"):
+    with refused(ValueError):
         Rewards([])
-    with pytest.raises(ValueError, match=r"rewards are exact, exact; .* no name twice"):
+    with refused(ValueError):
         Rewards([(one, 1.0), (one, 2.0)])
-    with pytest.raises(ValueError, match="weight of reward 'exact' is nan"):
+    with refused(ValueError, "'exact'"):
         Rewards([(one, math.nan)])
-    with pytest.raises(ValueError, match="timeout_s of reward 'x' is 0"):
+    with refused(ValueError, "timeout_s", "'x'"):
         FunctionReward("x", exact_answer, timeout_s=0)
 
 
@@ -211,28 +212,28 @@ def test_several_rewards_of_one_kind_have_names_of_their_own(tmp_path: Path) -> 
     given = {"format": 1, "format:b$": 1, "format:c.py:d": 0, "length": -0.6, "length:8,4": -1, "tokens": 8, two: 80}
     assert {name: values.tolist() for name, values in scores.parts.items()} == {name: [x] for name, x in given.items()}
     assert scores.values.tolist() == pytest.approx([1 + 0.5 - 0.6 - 1 + 8 + 160])
-    with pytest.raises(ValueError, match=r"rewards are format, format:b\$, format:b\$; .* no name twice"):
+    with refused(ValueError):
         make_rewards(["format:^a", "format:b$", "2*format:b$"], task)
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("beauty", "reward 'beauty' is unknown; choose from task, exact"),
-        ("length:10", "is unknown; choose from"),
-        ("mine.py:f", "mine.py: there is no such file"),
-        ("model:nowhere", "nowhere: holds no model, config.json is missing"),
+        ("beauty", ("'beauty'",)),
+        ("length:10", ()),
+        ("mine.py:f", ("mine.py",)),
+        ("model:nowhere", ("config.json",)),
     ],
 )
-def test_unknown_names_are_refused(name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_unknown_names_are_refused(name: str, message: tuple[str, ...]) -> None:
+    with refused(ValueError, *message):
         make_rewards([name], ArithmeticTask(0, 1))
 
 
 def test_files_without_the_function_are_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("constant = 3\n")
     (tmp_path / "broken.py").write_text("1 / 0\n")
-    with pytest.raises(ValueError, match=r"mine\.py: has no function 'constant'"):
+    with refused(ValueError, "mine.py", "'constant'"):
         make_rewards([f"{tmp_path / 'mine.py'}:constant"], ArithmeticTask(0, 1))
-    with pytest.raises(ValueError, match=r"broken\.py: cannot be loaded: ZeroDivisionError"):
+    with refused(ValueError, "broken.py", "ZeroDivisionError"):
         make_rewards([f"{tmp_path / 'broken.py'}:f"], ArithmeticTask(0, 1))

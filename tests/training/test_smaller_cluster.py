@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 from click.testing import CliRunner, Result
+from error_messages import refused, warned
 
 torch = pytest.importorskip("torch")
 from training_samples import config, same_weights  # noqa: E402
@@ -102,9 +103,7 @@ def test_a_resumed_run_may_have_fewer_gpus(model: Path, tmp_path: Path) -> None:
 def test_where_bits_may_differ_it_is_said(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(config(gpus=16, policy="static", steps=1), tmp_path / "run", model=model)
     monkeypatch.setattr("rlhfless.training.parts.same_bits", lambda *_, **__: False)
-    with pytest.warns(
-        DeviceWarning, match="16 GPUs in 2 nodes and goes on with 1 GPU in 1 node: completed steps are kept, but"
-    ):
+    with warned(DeviceWarning, "16"):
         Trainer(config(gpus=1, policy="static"), tmp_path / "run", resume=True, progress=False).close()
 
 
@@ -122,7 +121,7 @@ def test_only_the_torch_engine_on_the_cpu_is_sure_of_its_bits(monkeypatch: pytes
 
 def test_what_weights_depend_on_may_not_change(model: Path, tmp_path: Path) -> None:
     train(config(policy="static", steps=1), tmp_path / "run", model=model)
-    with pytest.raises(TrainError, match="profile 'cpu-tiny-qwen2', not"):
+    with refused(TrainError, "'cpu-tiny-qwen2'"):
         Trainer(config(policy="static", profile="l40s-qwen2.5-3b-tp2"), tmp_path / "run", resume=True)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from error_messages import refused, warned
 
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -108,19 +109,19 @@ def test_the_reference_column_says_how_long_answers_are() -> None:
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
-        (ROWS, {"prompt_column": "question"}, "row 0 has no column 'question' for the prompt; it has prompt, answer, why"),
-        ([*ROWS, {"prompt": "?"}], {}, "row 10 has no column 'answer' for the answer"),
-        ([{"prompt": " ", "answer": "1"}], {}, "row 0 has no prompt in column 'prompt': a text or a list of messages"),
-        ([{"prompt": ["hello"], "answer": "1"}], {}, "row 0 has no prompt in column 'prompt'"),
-        ([{"prompt": "?", "answer": None}], {}, "row 0 has no answer in column 'answer'"),
-        (ROWS, {"pool": 11}, r"has 10 rows, and the pool is 11; it must lie in 1\.\.10"),
-        ([], {}, "has no rows"),
-        (7, {}, "rows that are mappings, not int"),
-        ("nowhere.jsonl", {}, "nowhere.jsonl: there is no such file"),
+        (ROWS, {"prompt_column": "question"}, ("row 0", "'question'")),
+        ([*ROWS, {"prompt": "?"}], {}, ("row 10", "'answer'")),
+        ([{"prompt": " ", "answer": "1"}], {}, ("row 0", "'prompt'")),
+        ([{"prompt": ["hello"], "answer": "1"}], {}, ("row 0", "'prompt'")),
+        ([{"prompt": "?", "answer": None}], {}, ("row 0", "'answer'")),
+        (ROWS, {"pool": 11}, ("10", "11")),
+        ([], {}, ()),
+        (7, {}, ()),
+        ("nowhere.jsonl", {}, ("nowhere.jsonl",)),
     ],
 )
-def test_bad_data_is_named(rows: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_bad_data_is_named(rows: Any, options: dict[str, Any], message: tuple[str, ...]) -> None:
+    with refused(ValueError, *message):
         DatasetTask(rows, TOKENIZER, **options)
 
 
@@ -149,16 +150,16 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
 
 def test_a_model_without_tokenizer_or_chat_template_is_named(tmp_path: Path) -> None:
     small_model().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="holds no tokenizer; save it beside the model"):
+    with refused(ValueError):
         PretrainedTokenizer.load(tmp_path)
     conversation = [{"prompt": [{"role": "user", "content": "2?"}], "answer": "2"}]
-    with pytest.raises(ValueError, match="row 0 is a conversation, which needs a tokenizer with a chat template"):
+    with refused(ValueError, "row 0"):
         DatasetTask(conversation, byte_tokenizer(chat=False))
-    with pytest.raises(ValueError, match="has no chat template; give chat=False"):
+    with refused(ValueError):
         DatasetTask(ROWS, byte_tokenizer(chat=False), chat=True)
     endless = word_tokenizer()
     endless.eos_token = None
-    with pytest.raises(ValueError, match="no end-of-text token"):
+    with refused(ValueError):
         PretrainedTokenizer(endless)
 
 
@@ -172,7 +173,7 @@ def test_the_tokenizer_is_found_again_beside_the_model(tmp_path: Path) -> None:
 
 def test_the_hub_needs_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'rlhfless\[datasets\]'"):
+    with refused(MissingExtra):
         make_task("gsm8k", TOKENIZER, pool=4)
 
 
@@ -214,7 +215,7 @@ def test_what_the_hub_does_not_have_is_named(monkeypatch: pytest.MonkeyPatch) ->
         )
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with pytest.raises(ValueError, match=r"someone/sums: is neither .* nor a data set that could be loaded: Dataset .* exist"):
+    with refused(ValueError, "someone/sums"):
         make_task("someone/sums", TOKENIZER, pool=2)
 
 
@@ -232,7 +233,7 @@ def test_gsm8k_problems_and_their_reward(tmp_path: Path) -> None:
     assert problem.prompt_id == "gsm8k-0"
     assert problem.reference_answer_tokens == len(row["answer"]) + 1
     assert [task.reward(problem, text) for text in ("#### 1004", "#### 1,004.", "1004", "")] == [1, 0, 0, 0]
-    with pytest.raises(ValueError, match="row 0 has no number behind #### in its answer"):
+    with refused(ValueError, "row 0"):
         Gsm8kTask([{"question": "?", "answer": "4"}], TOKENIZER)
 
 
@@ -295,23 +296,23 @@ def test_a_reward_that_is_no_number_is_that_responses(tmp_path: Path) -> None:
     with torch.no_grad():
         model.model.embed_tokens.weight[TOKENIZER.encode("Z")] = torch.nan
     problem = DatasetTask(ROWS, TOKENIZER).problems[0]
-    with pytest.warns(RewardWarning, match="failed on 1 of 2 responses"):
+    with warned(RewardWarning):
         scores = Rewards([(ModelReward(model, TOKENIZER), 1.0)]).score([Response(problem, "Z"), Response(problem, "2")])
     assert torch.tensor(scores.values).isnan().tolist() == [True, False]
 
 
 def test_wrong_reward_models_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="has 3 labels; a reward is the logit of a single one"):
+    with refused(ValueError):
         ModelReward(judge(3), TOKENIZER)
     judge().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="holds no tokenizer"):
+    with refused(ValueError):
         ModelReward.load(tmp_path)
     TOKENIZER.save(tmp_path)
     torch.save(judge().state_dict(), tmp_path / "pytorch_model.bin")
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    with pytest.raises(TrainError, match="cannot be loaded by AutoModelForSequenceClassification"):
+    with refused(TrainError, "AutoModelForSequenceClassification"):
         ModelReward.load(tmp_path)
     weights.unlink()
-    with pytest.raises(TrainError, match=r"holds no weights, model\.safetensors is missing; only safetensors are read"):
+    with refused(TrainError, "model.safetensors"):
         ModelReward.load(tmp_path)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from error_messages import refused
 from training_samples import config, variety
 
 from rlhfless.predict import EwmaPredictor
@@ -103,9 +104,9 @@ def test_a_run_of_given_parts_resumes_with_the_same_parts_only(tmp_path: Path, u
     assert texts == whole
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
     other = {**given(untrained), "task": ArithmeticTask(0, 12)}
-    with pytest.raises(TrainError, match=r"started with test_trainer\.Own as task, not rlhfless\..*ArithmeticTask; resume it"):
+    with refused(TrainError, "test_trainer.Own", "ArithmeticTask"):
         Trainer(config(), tmp_path / "parts", resume=True, progress=False, **other)
-    with pytest.raises(TrainError, match=r"was started with test_trainer\.Own as task, not what the configuration names"):
+    with refused(TrainError, "test_trainer.Own"):
         Trainer(config(), tmp_path / "parts", resume=True, progress=False, **{**given(untrained), "task": None})
 
 
@@ -135,7 +136,7 @@ def test_callbacks_are_told_of_steps_that_count_and_once_of_the_end(tmp_path: Pa
 def test_an_error_of_a_callback_ends_the_run_and_its_step_counts(tmp_path: Path, model: Path) -> None:
     told, later = Told(fails_at=1), Told()
     with (
-        pytest.raises(RuntimeError, match="the callback failed"),
+        refused(RuntimeError),
         Trainer(config(), tmp_path / "run", model=model, callbacks=[told, later], progress=False) as trainer,
     ):
         trainer.run()
@@ -256,7 +257,7 @@ def test_metrics_go_to_weights_and_biases(tmp_path: Path, model: Path, monkeypat
 
 
 def test_unknown_loggers_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="logger 'paper' is unknown; choose from tensorboard, wandb, trackio, jsonl"):
+    with refused(ValueError, "'paper'"):
         make_loggers(["paper"], tmp_path)
 
 
@@ -277,5 +278,5 @@ def test_a_run_that_ended_in_its_warm_up_is_resumed_by_starting_anew(tmp_path: P
     (out / "checkpoints" / "after-000000.tmp").mkdir(parents=True)
     with Trainer(config(), out, model=model, resume=True, progress=False) as trainer:
         assert trainer.step().step == 0
-    with pytest.raises(ValueError, match="there is no such folder; a trace folder is needed"):
+    with refused(ValueError):
         Trainer(config(), tmp_path / "nowhere", model=model, resume=True, progress=False)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from error_messages import refused
 from training_samples import config, same_weights
 
 from rlhfless.cli import main
@@ -44,7 +45,7 @@ def test_what_was_complete_is_a_trace_of_its_own(failing: list[int], model: Path
     whole = train(config(steps=3, policy="static"), tmp_path / "whole", model=model)
     out, failing[:] = tmp_path / "run", [COMPLETE, COMPLETE + 2]
     for resume in (False, True):
-        with pytest.raises(ActorError, match="was killed by SIGKILL"):
+        with refused(ActorError):
             train(config(steps=3, policy="static"), out, model=model, resume=resume)
         assert read_trace(out).steps == [0]
     run = train(config(steps=3, policy="static"), out, resume=True)

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from error_messages import refused
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -59,7 +60,7 @@ def test_saved_model_gives_the_same_logits(tmp_path):
         assert torch.equal(model(ids).logits, loaded(ids).logits)
     assert tokenizer == TOKENIZER
     (tmp_path / "model" / "model.safetensors").unlink()
-    with pytest.raises(TrainError, match=r"holds no weights, model\.safetensors is missing"):
+    with refused(TrainError, "model.safetensors"):
         load_model(tmp_path / "model")
 
 

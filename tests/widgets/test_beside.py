@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from error_messages import refused
 from log_samples import log, rollouts
 
 from rlhfless.simulate import simulate
@@ -40,12 +41,12 @@ def test_one_step_alone_and_steps_that_are_not_shared(traces: dict[str, Trace]) 
     one = compared(traces, 1)
     assert one.steps == [1]
     assert (one.table["time_s"] < compared(traces).table["time_s"]).all()
-    with pytest.raises(TraceError, match="no step 7"):
+    with refused(TraceError, "step 7"):
         compared(traces, 7)
     later = Trace(rollouts().assign(step=lambda rows: rows["step"] + 9))
-    with pytest.raises(TraceError, match="share no step"):
+    with refused(TraceError):
         compared({"a": traces["static"], "b": later})
-    with pytest.raises(TraceError, match="at least one"):
+    with refused(TraceError):
         compared({})
 
 
@@ -59,7 +60,7 @@ def test_logs_without_gpus_are_compared_by_what_they_tell() -> None:
 
 def test_several_runs_in_a_trace_are_refused() -> None:
     two = Trace(pd.concat([rollouts(), rollouts().assign(run="other")]))
-    with pytest.raises(TraceError, match="holds 2 runs"):
+    with refused(TraceError):
         compared({"a": two})
 
 
@@ -72,7 +73,7 @@ def test_the_dashboard_shows_them_step_by_step_and_escapes_names(traces: dict[st
     assert "GPU timelines of one step under 2 schedules" in shown.panes.pane_timelines
     shown.step.value = 1
     assert "step 1" in shown.panes.pane_numbers
-    with pytest.raises(TraceError, match="a mapping from names to traces"):
+    with refused(TraceError):
         compare([traces["static"]])  # type: ignore[arg-type]
 
 
@@ -87,15 +88,15 @@ def test_folders_are_compared_like_their_traces(traces: dict[str, Trace], tmp_pa
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"mine": None}, "^mine: a NoneType is no trace; a Trace or the path of a trace folder is needed"),
-        ({"mine": rollouts()}, "^mine: a DataFrame is no trace; "),
-        ({"mine": "no/such"}, "^no/such: there is no such folder; a trace folder is needed"),
-        (["no/such"], "^list names no runs; a mapping from names to traces is needed"),
-        ({}, "^there are no traces to compare; at least one is needed"),
+        ({"mine": None}, ("NoneType",)),
+        ({"mine": rollouts()}, ("DataFrame",)),
+        ({"mine": "no/such"}, ("no/such",)),
+        (["no/such"], ()),
+        ({}, ()),
     ],
 )
-def test_what_is_no_run_is_refused_in_a_sentence(how: Callable[..., object], given: object, said: str) -> None:
-    with pytest.raises(TraceError, match=said):
+def test_what_is_no_run_is_refused_in_a_sentence(how: Callable[..., object], given: object, said: tuple[str, ...]) -> None:
+    with refused(TraceError, *said):
         how(given)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from error_messages import refused
 from log_samples import HOSTILE, log
 
 from rlhfless.errors import InputError
@@ -116,16 +117,16 @@ def test_a_profile_file_is_chosen_like_a_shipped_one(kind: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"gpu": 8}, "there is no setting 'gpu'; they are profile, gpus, time_weight"),
-        ({"gpus": 0}, "gpus is 0; 1 to 8, or a multiple of 8, is needed"),
-        ({"settings": {"gpus": 8}}, r"settings is a dict; Settings\(...\) is needed, or single settings such as gpus=8"),
-        ({"settings": "cpu-tiny-qwen2"}, "settings is a str; "),
-        ({"profile": "h100"}, "there is no latency profile 'h100'; the names are: cpu-tiny-qwen2, "),
-        ({"profile": "mine.json"}, r"there is no profile file mine\.json; give an existing \.json file or one of"),
+        ({"gpu": 8}, ("'gpu'", "time_weight")),
+        ({"gpus": 0}, ()),
+        ({"settings": {"gpus": 8}}, ()),
+        ({"settings": "cpu-tiny-qwen2"}, ()),
+        ({"profile": "h100"}, ("'h100'",)),
+        ({"profile": "mine.json"}, ("mine.json",)),
     ],
 )
-def test_what_is_no_setting_is_refused_in_a_sentence(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises((InputError, ProfileError), match=said):
+def test_what_is_no_setting_is_refused_in_a_sentence(wrong: dict[str, Any], said: tuple[str, ...]) -> None:
+    with refused((InputError, ProfileError), *said):
         explore(log(), **wrong)
 
 
@@ -196,7 +197,7 @@ def test_buttons_choose_what_clicks_choose_and_what_is_told_follows_the_plan(exp
 def test_a_response_that_is_not_there_is_refused_and_the_dashboard_goes_on(explorer: Explorer, response: int) -> None:
     explorer.show_response(5)
     told = explorer.panes.pane_response
-    with pytest.raises(IndexError, match=f"there is no response {response!r}; they are 0 to 191"):
+    with refused(IndexError, repr(response), "191"):
         explorer.show_response(response)
     assert (explorer.response, explorer.panes.pane_response) == (5, told)
     explorer._ask()

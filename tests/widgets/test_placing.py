@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from error_messages import refused
 from log_samples import log
 
 from rlhfless.widgets import Settings, WhatIf, placement
@@ -94,5 +95,5 @@ def test_the_reason_is_what_was_tried(what_if: WhatIf, changes: list[float], oth
 @pytest.mark.parametrize("response", [192, -1, 1.5, "longest"])
 def test_a_response_that_is_not_there_is_refused(what_if: WhatIf, response: int) -> None:
     planned = what_if.plan(Settings("cpu-tiny-qwen2", gpus=1))
-    with pytest.raises(IndexError, match=f"there is no response {response!r}; they are 0 to 191"):
+    with refused(IndexError, repr(response), "191"):
         placement(what_if, planned, response)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from error_messages import refused
 from log_samples import log
 
 from rlhfless.errors import InputError
@@ -93,37 +93,37 @@ def test_settings_survive_json_and_their_python_code_computes_the_same(tmp_path:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"gpus": 12}, "gpus is 12; 1 to 8, or a multiple of 8"),
-        ({"profile": "l40s-qwen2.5-7b-tp4", "gpus": 2}, "takes 4"),
-        ({"predictor": "oracle"}, "choose one of last visit"),
-        ({"tau": 0.0}, "tau is 0.0"),
-        ({"time_weight": math.nan}, "time_weight is nan"),
-        ({"usd_per_gpu_hour": -1.0}, "usd_per_gpu_hour is -1.0"),
-        ({"gpus": "16"}, "gpus is '16'; a whole number is needed"),
-        ({"gpus": 16.5}, "gpus is 16.5; a whole number is needed"),
-        ({"gpus": True}, "gpus is True; a whole number is needed"),
-        ({"gpus": None}, "gpus is None; a whole number is needed"),
-        ({"gpus": [8, 16]}, r"gpus is \[8, 16\]; a whole number is needed"),
-        ({"time_weight": "0.5"}, "time_weight is '0.5'; a number is needed"),
-        ({"tau": None}, "tau is None; a number is needed"),
-        ({"usd_per_gpu_hour": "3"}, "usd_per_gpu_hour is '3'; a number is needed"),
-        ({"predictor": ["trend"]}, r"predictor is \['trend'\]; the name of a predictor is needed"),
-        ({"profile": 3}, "profile is 3; the name of a profile or the path of its file is needed"),
+        ({"gpus": 12}, ("12",)),
+        ({"profile": "l40s-qwen2.5-7b-tp4", "gpus": 2}, ()),
+        ({"predictor": "oracle"}, ()),
+        ({"tau": 0.0}, ("0.0",)),
+        ({"time_weight": math.nan}, ("time_weight",)),
+        ({"usd_per_gpu_hour": -1.0}, ("usd_per_gpu_hour", "-1.0")),
+        ({"gpus": "16"}, ("'16'",)),
+        ({"gpus": 16.5}, ("16.5",)),
+        ({"gpus": True}, ()),
+        ({"gpus": None}, ()),
+        ({"gpus": [8, 16]}, ()),
+        ({"time_weight": "0.5"}, ("time_weight", "'0.5'")),
+        ({"tau": None}, ()),
+        ({"usd_per_gpu_hour": "3"}, ("usd_per_gpu_hour", "'3'")),
+        ({"predictor": ["trend"]}, ()),
+        ({"profile": 3}, ()),
     ],
 )
-def test_settings_out_of_range_are_refused_in_a_sentence(wrong: dict[str, object], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_settings_out_of_range_are_refused_in_a_sentence(wrong: dict[str, object], said: tuple[str, ...]) -> None:
+    with refused(InputError, *said):
         Settings(**wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"gpu": 3}', {"gpus": 8}, None])
 def test_json_that_is_no_settings_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="with profile, gpus, time_weight"):
+    with refused(InputError, "time_weight"):
         Settings.from_json(text)
 
 
 def test_json_with_a_value_of_another_type_is_refused_by_its_field() -> None:
-    with pytest.raises(InputError, match=r"^gpus is '16'; a whole number is needed$"):
+    with refused(InputError, "'16'"):
         Settings.from_json('{"gpus": "16"}')
 
 
@@ -135,43 +135,43 @@ def test_numbers_of_arrays_and_paths_become_what_json_can_hold(tmp_path: Path) -
 
 def test_a_gpu_kind_without_a_list_price_asks_for_one(tmp_path: Path) -> None:
     path = str(save_profile(tmp_path / "mine.json", {**read_profile("cpu-tiny-qwen2"), "kind": "mi300x"}))
-    with pytest.raises(InputError, match=r"no price for the GPU kind 'mi300x'; .*; give usd_per_gpu_hour for profile"):
+    with refused(InputError, "'mi300x'", "usd_per_gpu_hour"):
         _ = Settings(path).setting
     assert Settings(path, usd_per_gpu_hour=3.0).setting.cluster.usd_per_gpu_hour == 3.0
 
 
 @pytest.mark.parametrize("step", [9, -1, 1.5, "last", [1]])
 def test_a_step_that_is_not_there_is_refused(step: int) -> None:
-    with pytest.raises(TraceError, match=f"no step {re.escape(repr(step))}; its steps are 0 to 2"):
+    with refused(TraceError, str(repr(step))):
         WhatIf(log(), step)
 
 
 @pytest.mark.parametrize("source", [None, 3, ["a/trace"], {"a": 1}])
 def test_what_is_no_log_is_refused(source: str) -> None:
-    with pytest.raises(TraceError, match=f"^{re.escape(repr(source))} is no log; a trace, a frame of rollouts or the path"):
+    with refused(TraceError, str(repr(source))):
         WhatIf(source)
 
 
 @pytest.mark.parametrize("limit", [0, -5, "long", 2.5])
 def test_a_response_limit_that_is_none_is_refused(limit: int) -> None:
-    with pytest.raises(InputError, match=f"response_limit is {limit!r}; a whole number above 0 is needed"):
+    with refused(InputError, "response_limit", repr(limit)):
         WhatIf(log(), response_limit=limit)
 
 
 def test_an_empty_selection_and_one_step_alone() -> None:
     rows = log().rollouts
-    with pytest.raises(TraceError, match="the log has no rows; at least one response is needed"):
+    with refused(TraceError):
         WhatIf(rows[rows["step"] == 9])
     alone = WhatIf(rows[rows["step"] == 0])
     assert (alone.steps, len(alone.plan(CPU).trace.rollouts)) == ([0], 48), "nothing earlier: it is planned all the same"
 
 
 def test_methods_say_what_they_need(what_if: WhatIf) -> None:
-    with pytest.raises(InputError, match=r"settings is a dict; Settings\(...\) is needed"):
+    with refused(InputError):
         what_if.plan({"gpus": 8})  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="predictor 'ewma' is unknown; choose one of last visit"):
+    with refused(InputError, "'ewma'"):
         what_if.logged("ewma")
-    with pytest.raises(InputError, match=r"Settings is no plan of a step; what WhatIf\.plan returns is needed"):
+    with refused(InputError, "WhatIf.plan"):
         what_if.alternatives(CPU)  # type: ignore[arg-type]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from error_messages import refused
 from many_spans import many_spans
 
 from rlhfless.plots import plot_timeline, timeline_info
@@ -100,9 +101,9 @@ def test_a_part_that_cannot_be_drawn_says_so(trace: Trace, monkeypatch: pytest.M
 def test_a_folder_is_zoomed_into_like_its_trace_and_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     small = many_spans(100)
     assert zoom(small.save(tmp_path / "small")).pane_timeline == zoom(small).pane_timeline
-    with pytest.raises(TraceError, match=r"^a NoneType is no trace; a Trace or the path of a trace folder is needed"):
+    with refused(TraceError, "NoneType"):
         zoom(None)  # type: ignore[arg-type]
-    with pytest.raises(TraceError, match="there is no such folder"):
+    with refused(TraceError):
         zoom("no/such")
 
 

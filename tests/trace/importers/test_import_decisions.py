@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from error_messages import refused
 from importer_samples import (
     GOLDEN,
     LIMIT,
@@ -52,15 +53,15 @@ def rollouts_of(path: Path, options: ImportOptions = TEXT) -> pd.DataFrame:
 
 
 def test_texts_without_a_tokenizer_are_refused() -> None:
-    with pytest.raises(TraceError, match="logs texts but no lengths; name the tokenizer of the run's model with --tokenizer"):
+    with refused(TraceError, "--tokenizer"):
         import_log(GOLDEN / "verl-v1")
 
 
 def test_a_tokenizer_that_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(TraceError, match=r"--tokenizer .*: cannot be loaded"):
+    with refused(TraceError, "--tokenizer"):
         import_log(GOLDEN / "verl-v1", ImportOptions(tokenizer=tmp_path))
-    with pytest.raises(TraceError, match=r"has no tokenizer\.json"):
+    with refused(TraceError, "tokenizer.json"):
         import_log(GOLDEN / "verl-v1", ImportOptions(tokenizer=GOLDEN))
 
 
@@ -205,7 +206,7 @@ def test_fields_that_are_new_to_trl_and_to_verls_scalars_are_named(tmp_path: Pat
 def test_a_field_that_is_needed_and_gone_is_named(tmp_path: Path) -> None:
     folder = write_verl_v1(tmp_path / "log", sample_rollouts())
     rewritten(folder / "2.jsonl", lambda r: {key: value for key, value in r.items() if key != "output"})
-    with pytest.raises(TraceError, match=r"2\.jsonl: line 1 has no field 'output', only input, gts, .*; that field is needed"):
+    with refused(TraceError, "2.jsonl", "line 1", "'output'"):
         import_log(folder, TEXT)
 
 
@@ -213,9 +214,7 @@ def test_a_field_that_is_needed_and_gone_is_named(tmp_path: Path) -> None:
 def test_a_length_that_is_none_is_refused(value: object, tmp_path: Path) -> None:
     folder = write_nemo_rl(tmp_path / "log", sample_rollouts())
     rewritten(folder / "train_data_step2.jsonl", lambda record: {**record, "input_lengths": value})
-    with pytest.raises(
-        TraceError, match=r"step2\.jsonl: line 1, field 'input_lengths' is .*; a whole number of 0 or more is needed"
-    ):
+    with refused(TraceError, "step2.jsonl", "line 1", "'input_lengths'"):
         import_log(folder)
 
 
@@ -227,7 +226,7 @@ def test_a_last_line_that_was_cut_is_left_out_and_said(tmp_path: Path) -> None:
     assert log.summary.rows == 7
     assert "2.jsonl: the last line was cut off and is left out" in log.summary.notes
     last.write_bytes(last.read_bytes() + b"\n")
-    with pytest.raises(TraceError, match=r"2\.jsonl: line 4 is not JSON"):
+    with refused(TraceError, "2.jsonl", "line 4"):
         import_log(folder, TEXT)
 
 
@@ -251,9 +250,9 @@ def test_the_reward_of_several_functions_has_to_be_named(tmp_path: Path) -> None
     assert "--map reward=COLUMN names one" in str(log.summary)
     named = ImportOptions(tokenizer=TOKENIZER, mapping={"reward": "other"})
     assert rollouts_of(folder, named)["reward"].tolist() == [0.5, 1.5, 2.5, 3.5] * 2
-    with pytest.raises(TraceError, match="--map reward=prompt names no column of numbers"):
+    with refused(TraceError, "--map"):
         import_log(folder, ImportOptions(tokenizer=TOKENIZER, mapping={"reward": "prompt"}))
-    with pytest.raises(TraceError, match="--map step=other: of TRL's completions only the reward can be named"):
+    with refused(TraceError, "--map"):
         import_log(folder, ImportOptions(tokenizer=TOKENIZER, mapping={"step": "other"}))
 
 
@@ -346,7 +345,7 @@ def test_a_log_by_prompts_is_none_of_a_restarted_run(tmp_path: Path) -> None:
 def test_rows_that_repeat_in_most_steps_are_no_restarts(tmp_path: Path) -> None:
     rows = sample_rollouts().assign(prompt_id="same", note=range(8))
     rows.to_csv(tmp_path / "log.csv", index=False)
-    with pytest.raises(TraceError, match="row 3 repeats row 1 in the columns run, step, prompt_id, sample"):
+    with refused(TraceError, "row 3", "row 1", "prompt_id"):
         import_log(tmp_path / "log.csv")
 
 
@@ -386,9 +385,9 @@ def test_a_table_without_samples_is_numbered_in_its_order(tmp_path: Path) -> Non
 
 def test_a_message_about_columns_stays_short(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("step," + "x" * 5000 + "," + ",".join(f"c{at}" for at in range(500)) + "\n1\n")
-    with pytest.raises(TraceError, match=r"column 'prompt_id' .* is missing among step, x{40}, c0, .* and 472 more") as refused:
+    with refused(TraceError, "'prompt_id'", "472") as refusal:
         import_log(tmp_path / "log.csv")
-    assert len(str(refused.value)) < 1000
+    assert len(str(refusal.value)) < 1000
 
 
 def test_long_texts_of_a_table_are_left_out_and_said(tmp_path: Path) -> None:
@@ -455,7 +454,7 @@ def test_a_pickle_with_code_is_refused_unrun(tmp_path: Path) -> None:
     file = folder / "rollout_data" / "2.pt"
     content = torch.load(file, weights_only=True)
     torch.save({**content, "extra": Bomb(tmp_path / "boom")}, file)
-    with pytest.raises(TraceError, match=r"more than plain data, .*`rlhfless import --unsafe-pickle` makes a trace of it"):
+    with refused(TraceError, "`rlhfless import --unsafe-pickle`"):
         import_log(folder)
     assert not (tmp_path / "boom").exists()
     log = import_log(folder, ImportOptions(unsafe_pickle=True))
@@ -467,7 +466,7 @@ def test_a_pickle_with_code_is_refused_unrun(tmp_path: Path) -> None:
 def test_a_plain_pickle_is_no_dump(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "1.pt").write_bytes(pickle.dumps(Bomb(tmp_path / "boom")))
-    with pytest.raises(TraceError, match=r"1\.pt: cannot be loaded"):
+    with refused(TraceError, "1.pt"):
         import_log(tmp_path / "1.pt")
     assert not (tmp_path / "boom").exists()
 
@@ -502,13 +501,13 @@ def test_only_literals_of_the_console_are_read(text: str, values: dict[str, Any]
 def test_what_is_no_log_is_refused_with_what_is_known(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     for path in (tmp_path, tmp_path / "notes.txt"):
-        with pytest.raises(TraceError, match="is no log that is known; known are nemo-rl, slime"):
+        with refused(TraceError):
             recognise(path)
-    with pytest.raises(TraceError, match="there is no such file or folder"):
+    with refused(TraceError):
         import_log(tmp_path / "none")
-    with pytest.raises(TraceError, match="--from hydra: is no format; one of nemo-rl, slime"):
+    with refused(TraceError, "--from"):
         import_log(tmp_path, framework="hydra")
-    with pytest.raises(TraceError, match="--map is for tables"):
+    with refused(TraceError, "--map"):
         import_log(GOLDEN / "nemo-rl", ImportOptions(mapping={"step": "x"}))
 
 
@@ -522,5 +521,5 @@ def test_another_framework_than_the_logs_own_is_refused(framework: str, tmp_path
 
 def test_a_line_that_never_ends_is_refused(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_bytes(b'{"step": "' + b"x" * 2**21)
-    with pytest.raises(TraceError, match="line 1 is longer than 1 MiB"):
+    with refused(TraceError, "line 1"):
         import_log(tmp_path / "log.jsonl", ImportOptions(limits=Limits(line_bytes=2**20)))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from error_messages import refused
 from trace_samples import AREAL_MAP, GSM8K_LENGTHS, needs_gsm8k_lengths, rollouts
 
 from rlhfless.trace import ImportOptions, ImportSummary, TraceError, import_log, read_trace
@@ -80,29 +81,29 @@ def test_the_log_knows_better_than_the_response_limit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mapping", "limit", "sentence"),
     [
-        ({"prompt": "uid"}, None, "--map prompt=uid: 'prompt' is no rollout column; one of run, step, epoch, prompt_id"),
-        ({"prompt_id": "id"}, None, r"log\.csv: --map prompt_id=id names no column of the file; one of step, uid, sample"),
-        ({"prompt_id": "uid"}, None, "column 'response_tokens' .* is missing among .*; import it with --map OURS=THEIRS"),
+        ({"prompt": "uid"}, None, ("--map", "'prompt'", "prompt_id")),
+        ({"prompt_id": "id"}, None, ("log.csv", "--map", "prompt_id")),
+        ({"prompt_id": "uid"}, None, ("'response_tokens'", "--map")),
         (
             {"prompt_id": "uid", "response_tokens": "len"},
             12,
-            "row 4, column 'response_tokens' is 13, above the response limit of 12; a limit of at least 15 is needed",
+            ("row 4", "'response_tokens'", "13", "12", "15"),
         ),
         (
             {"prompt_id": "note", "response_tokens": "len"},
             None,
-            "row 3 repeats row 1 in the columns run, step, prompt_id, sample",
+            ("row 3", "row 1", "prompt_id"),
         ),
     ],
 )
-def test_a_wrong_mapping_is_refused(log: Path, mapping: dict[str, str], limit: int | None, sentence: str) -> None:
-    with pytest.raises(TraceError, match=sentence):
+def test_a_wrong_mapping_is_refused(log: Path, mapping: dict[str, str], limit: int | None, sentence: tuple[str, ...]) -> None:
+    with refused(TraceError, *sentence):
         import_table(log, mapping, limit)
 
 
 def test_a_column_that_cannot_step_aside_is_refused(tmp_path: Path) -> None:
     pd.DataFrame(rollouts()).assign(source_step=1, visit=2).to_csv(tmp_path / "log.csv", index=False)
-    with pytest.raises(TraceError, match="has both 'step' and 'source_step', so --map cannot move 'step'; rename one"):
+    with refused(TraceError, "'step'", "'source_step'", "--map"):
         import_table(tmp_path / "log.csv", {"step": "visit"})
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from error_messages import refused
 from importer_samples import GOLDEN, LIMIT, ROLLOUT_WRITERS, SCALAR_WRITERS, TOKENIZER, sample_rollouts
 
 from rlhfless.trace import ImportOptions, TraceError, import_log, open_log, read_scalars, read_trace
@@ -93,11 +94,11 @@ def test_scalars_of_a_golden_log_are_what_is_known_of_it(name: str, tmp_path: Pa
     assert "kl" not in log.scalars.columns  # it was never a number
     assert "no single responses" in str(log.summary)
     assert (log.summary.unknown_fields, log.summary.absent_fields) == ((), ())
-    with pytest.raises(TraceError, match="holds scalars of steps but no single responses"):
+    with refused(TraceError):
         open_log(golden(name))
     log.save(tmp_path / "out")
     pd.testing.assert_frame_equal(read_scalars(tmp_path / "out"), log.scalars)
-    with pytest.raises(TraceError, match="holds scalars already"):
+    with refused(TraceError):
         log.save(tmp_path / "out")
 
 
