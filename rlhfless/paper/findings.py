@@ -93,8 +93,8 @@ def _testbed(found: Numbers) -> list[Row]:
             f"preparation and learning (a stated model), which such a learner does not shorten. With a learner on all GPUs it "
             f"is in reach in {within.faster_on_all} of {within.cells} cells. Elastic plain, without any cleverness, is "
             f"{elastic}. In generation alone it is in reach in {figure_10.reach(found, 'generation').faster} of "
-            f"{within.cells} cells. The paper does not print its batch (ours: {spread(rule['responses'], ',d')} responses); "
-            f"{larger}.",
+            f"{within.cells} cells. The paper does not print its batch (ours: {spread(rule['responses'], ',d')} "
+            f"responses); {larger}.",
         ),
         Row(
             "10", "cost of a whole step that is saved (same comparison)", "up to 44.8 %",
