@@ -236,6 +236,37 @@ def test_an_actor_that_is_killed_is_replaced(when: Callable[[Actor], bool], carr
         on.trace()
 
 
+@dataclass
+class Looker:
+    """Looks every few milliseconds and decides nothing."""
+
+    name: str = "looker"
+    seen: list[StepState] = field(default_factory=list)
+
+    def next_trigger(self, view: ActorView) -> Trigger | None:
+        return Trigger(time_s=(self.seen[-1].now_s if self.seen else 0.0) + 0.002)
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        self.seen.append(state)
+        return []
+
+
+@WHOEVER_CARRIES
+def test_nothing_is_known_of_a_response_that_begins_again(carrier: str) -> None:
+    """Neither tokens nor signals, until its next actor reports some."""
+    with stage(carrier, Punctual(0)) as on:
+        at(on, lambda a: a.suffer("kill"), decodes(20), 1)
+        record = on.run(plan_of(TWO, Looker()), lengths=LONG, engines=ScriptedEngines(signals=True))
+        (lost,) = events(record, "lost")
+        again = sorted(r for e in events(record, "retry") for r in e["responses"])
+        seen: list[StepState] = record.rule.rule.seen
+        before = next(state for state in reversed(seen) if state.now_s < lost["time_s"])
+        after = next(state for state in seen if state.now_s >= lost["time_s"])
+        assert before.generated_tokens[again].min() > 0
+        assert after.generated_tokens[again].tolist() == [0] * len(again)
+        assert np.isnan(after.signals["token"][again]).all()
+
+
 def test_a_new_actor_is_not_started_where_starting_takes_longer_than_waiting() -> None:
     """Processes start more slowly than the latency model says, which the pool has measured: what was lost waits for slots."""
     with stage(seed=Punctual(0), start_s=lambda number: 5.0, faults=replace(SOON, start_floor_s=20.0)) as on:
