@@ -18,7 +18,7 @@ from scripted_engine import ScriptedEngines, expected_tokens, requests_of
 from scripted_steps import CARRIERS, GROUPS, LATENCY, LENGTHS, SOON, Stage, events, spans, stage
 from scripted_world import FAILURES, Actor, Punctual, Trouble
 
-from rlhfless.executor import ActorError, Executor, Faults, Lifecycle
+from rlhfless.executor import ActorError, Executor, Faults, Lifecycle, worker
 from rlhfless.executor.remote import Report
 from rlhfless.executor.wall_losses import GRACE_S
 from solver import Cluster, Plan, StepRest, deduplicate
@@ -334,6 +334,33 @@ def test_an_actor_that_is_killed_while_a_response_moves(who: str, carrier: str) 
         assert [e["holder"] for e in lost] == ["actor-1" if who == "receiver" else "actor-0"]
         if who == "sender after" and carrier == "ray":
             assert len(record.recomputes) == 1, "what was handed over was lost with its actor: it is computed again, once"
+
+
+@dataclass
+class MoveTwice(MoveOne):
+    """Gives the same response to actor 1 and, while it is on its way there, to actor 2."""
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        moves = super().decide(now_s, state)
+        return [*moves, *(Move(response, 2) for response in self.moved if moves)]
+
+
+def test_a_response_between_actors_just_gets_another_receiver() -> None:
+    """Only who has it is asked for it, and it moves once."""
+    with stage(seed=Punctual(0)) as on:
+        up(on, 3)
+        asked: list[tuple[int, Any]] = []
+        for actor in on.world.actors:
+            give = actor.handle.send  # type: ignore[attr-defined]
+            actor.handle.send = lambda order, n=actor.number, give=give: (asked.append((n, order)), give(order))  # type: ignore[attr-defined]
+        record = on.run(plan_of([*TWO, []]), lengths=MOVING)
+        assert not record.moves
+        asked.clear()
+        record = on.run(plan_of([range(5), range(5, 9), range(9, 12)], MoveTwice()), lengths=MOVING)
+        (moved,) = record.rule.rule.moved
+        cuts = [(n, list(order.responses)) for n, order in asked if isinstance(order, worker.CutOff)]
+        assert cuts == [(0, [moved])]
+        assert (record.moves, record.actor_of[moved]) == (1, "actor-2")
 
 
 @WHOEVER_CARRIES
