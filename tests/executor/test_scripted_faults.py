@@ -590,6 +590,19 @@ def test_what_was_lost_goes_to_an_actor_that_waits_on_the_gpus_that_it_needs(car
         on.trace()
 
 
+def test_one_that_waits_and_is_dead_when_it_is_needed_again_is_replaced() -> None:
+    """It is ended, so that the pool counts it no longer."""
+    with stage(seed=Punctual(0), faults=replace(SOON, restarts=0)) as on:
+        up(on)
+        at(on, lambda a: on.world.actors[0].end("was killed by SIGKILL", 0), decodes(10), 1)
+        at(on, lambda a: a.suffer("kill"), decodes(20), 1)
+        record = on.run(plan_of([[0], range(1, 12)]), lengths=[1, *LONG[1:]])
+        assert [e["holder"] for e in events(record, "lost")] == ["actor-1"]
+        assert len(on.world.actors) == 3
+        assert repr(on.pool).startswith("ProcessPool: 1 idle of 1 processes")
+        on.trace()
+
+
 @WHOEVER_CARRIES
 def test_one_that_died_while_it_waited_is_not_missed(carrier: str) -> None:
     with stage(carrier, Punctual(0)) as on:
@@ -621,6 +634,19 @@ def test_a_lost_node_is_named_and_nothing_is_started_there(unavailable: bool) ->
         assert [e["holder"] for e in lost] == ["actor-2", "actor-3"]
         assert all(e["why"].endswith("was lost with its node 10.0.0.1") for e in lost)
         assert {a["node"] for a in record.allocations if a["holder"] not in ("actor-2", "actor-3")} == {0}
+
+
+def test_where_all_gpus_are_on_a_lost_node_the_step_says_so() -> None:
+    """However often an actor may be started again."""
+    plan = plan_of(TWO)
+    plan = replace(plan, actors=tuple(replace(a, gpu_ids=(2 + i,)) for i, a in enumerate(plan.actors)))
+    with stage("ray", Punctual(0)) as on:
+        at(on, lambda a: on.pool.cluster.ray.lose(1), decodes(), 1)  # type: ignore[attr-defined]
+        with pytest.raises(
+            ActorError, match=r"was lost with its node 10.0.0.1; 12 responses are left, but no actor, and no GPUs"
+        ):
+            on.run(plan, lengths=LONG)
+        assert len(on.world.actors) == 2
 
 
 def test_an_actor_that_was_unavailable_for_a_moment_is_ended_and_its_work_goes_on() -> None:
