@@ -52,7 +52,7 @@ def watch(pool: Any, world: World) -> None:
         if idle.lock._is_owned() or math.isnan(pool._origin_s):
             return math.inf
         with idle.lock:
-            return float(idle.act() + pool._origin_s)
+            return float(idle.act() + pool._origin_s) + 1e-9  # not a rounding too early
 
     world.acts.append(act)
 

@@ -268,6 +268,17 @@ def test_a_waiting_actor_that_was_lost_is_not_used_again() -> None:
     run.trace()
 
 
+def test_what_ends_as_a_step_begins_is_charged_until_then() -> None:
+    """The step's time is taken, then the thread ends what waited too long, then the step takes its actors."""
+    run = Run(Lifecycle(keep_s=5.0), end_s=0.25)
+    run.step(1.0)
+    run.carrier.clock_s = 6.0
+    record = StepRecord("run", 1, PLAN, 6.0)
+    run.holdings.act()
+    run.holdings.begin(record, PLAN, StepRest())
+    assert [(a["role"], a["start_s"], a["end_s"]) for a in record.allocations] == [("warm", 1.0, 6.0)] * 2
+
+
 def test_what_waited_in_a_step_that_was_given_up_ends_and_is_in_its_record() -> None:
     run = Run(Lifecycle.serverful(), end_s=0.25)
     run.step(1.0)

@@ -19,7 +19,7 @@ from scripted_engine import ScriptedEngines, expected_tokens, requests_of
 from scripted_steps import CARRIERS, GROUPS, LATENCY, LENGTHS, SOON, Stage, events, spans, stage
 from scripted_world import FAILURES, Actor, Punctual, Trouble
 
-from rlhfless.executor import ActorError, Executor, Faults, Lifecycle
+from rlhfless.executor import ActorError, Executor, Faults, Lifecycle, worker
 from rlhfless.executor.remote import Report
 from rlhfless.executor.wall_losses import GRACE_S
 from solver import Cluster, Plan, StepRest, deduplicate
@@ -237,6 +237,37 @@ def test_an_actor_that_is_killed_is_replaced(when: Callable[[Actor], bool], carr
         on.trace()
 
 
+@dataclass
+class Looker:
+    """Looks every few milliseconds and decides nothing."""
+
+    name: str = "looker"
+    seen: list[StepState] = field(default_factory=list)
+
+    def next_trigger(self, view: ActorView) -> Trigger | None:
+        return Trigger(time_s=(self.seen[-1].now_s if self.seen else 0.0) + 0.002)
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        self.seen.append(state)
+        return []
+
+
+@WHOEVER_CARRIES
+def test_nothing_is_known_of_a_response_that_begins_again(carrier: str) -> None:
+    """Neither tokens nor signals, until its next actor reports some."""
+    with stage(carrier, Punctual(0)) as on:
+        at(on, lambda a: a.suffer("kill"), decodes(20), 1)
+        record = on.run(plan_of(TWO, Looker()), lengths=LONG, engines=ScriptedEngines(signals=True))
+        (lost,) = events(record, "lost")
+        again = sorted(r for e in events(record, "retry") for r in e["responses"])
+        seen: list[StepState] = record.rule.rule.seen
+        before = next(state for state in reversed(seen) if state.now_s < lost["time_s"])
+        after = next(state for state in seen if state.now_s >= lost["time_s"])
+        assert before.generated_tokens[again].min() > 0
+        assert after.generated_tokens[again].tolist() == [0] * len(again)
+        assert np.isnan(after.signals["token"][again]).all()
+
+
 def test_a_new_actor_is_not_started_where_starting_takes_longer_than_waiting() -> None:
     """Processes start more slowly than the latency model says, which the pool has measured: what was lost waits for slots."""
     with stage(seed=Punctual(0), start_s=lambda number: 5.0, faults=replace(SOON, start_floor_s=20.0)) as on:
@@ -304,6 +335,33 @@ def test_an_actor_that_is_killed_while_a_response_moves(who: str, carrier: str) 
         assert [e["holder"] for e in lost] == ["actor-1" if who == "receiver" else "actor-0"]
         if who == "sender after" and carrier == "ray":
             assert len(record.recomputes) == 1, "what was handed over was lost with its actor: it is computed again, once"
+
+
+@dataclass
+class MoveTwice(MoveOne):
+    """Gives the same response to actor 1 and, while it is on its way there, to actor 2."""
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        moves = super().decide(now_s, state)
+        return [*moves, *(Move(response, 2) for response in self.moved if moves)]
+
+
+def test_a_response_between_actors_just_gets_another_receiver() -> None:
+    """Only who has it is asked for it, and it moves once."""
+    with stage(seed=Punctual(0)) as on:
+        up(on, 3)
+        asked: list[tuple[int, Any]] = []
+        for actor in on.world.actors:
+            give = actor.handle.send  # type: ignore[attr-defined]
+            actor.handle.send = lambda order, n=actor.number, give=give: (asked.append((n, order)), give(order))  # type: ignore[attr-defined]
+        record = on.run(plan_of([*TWO, []]), lengths=MOVING)
+        assert not record.moves
+        asked.clear()
+        record = on.run(plan_of([range(5), range(5, 9), range(9, 12)], MoveTwice()), lengths=MOVING)
+        (moved,) = record.rule.rule.moved
+        cuts = [(n, list(order.responses)) for n, order in asked if isinstance(order, worker.CutOff)]
+        assert cuts == [(0, [moved])]
+        assert (record.moves, record.actor_of[moved]) == (1, "actor-2")
 
 
 @WHOEVER_CARRIES
@@ -533,6 +591,19 @@ def test_what_was_lost_goes_to_an_actor_that_waits_on_the_gpus_that_it_needs(car
         on.trace()
 
 
+def test_one_that_waits_and_is_dead_when_it_is_needed_again_is_replaced() -> None:
+    """It is ended, so that the pool counts it no longer."""
+    with stage(seed=Punctual(0), faults=replace(SOON, restarts=0)) as on:
+        up(on)
+        at(on, lambda a: on.world.actors[0].end("was killed by SIGKILL", 0), decodes(10), 1)
+        at(on, lambda a: a.suffer("kill"), decodes(20), 1)
+        record = on.run(plan_of([[0], range(1, 12)]), lengths=[1, *LONG[1:]])
+        assert [e["holder"] for e in events(record, "lost")] == ["actor-1"]
+        assert len(on.world.actors) == 3
+        assert repr(on.pool).startswith("ProcessPool: 1 idle of 1 processes")
+        on.trace()
+
+
 @WHOEVER_CARRIES
 def test_one_that_died_while_it_waited_is_not_missed(carrier: str) -> None:
     with stage(carrier, Punctual(0)) as on:
@@ -564,6 +635,19 @@ def test_a_lost_node_is_named_and_nothing_is_started_there(unavailable: bool) ->
         assert [e["holder"] for e in lost] == ["actor-2", "actor-3"]
         assert all(e["why"].endswith("was lost with its node 10.0.0.1") for e in lost)
         assert {a["node"] for a in record.allocations if a["holder"] not in ("actor-2", "actor-3")} == {0}
+
+
+def test_where_all_gpus_are_on_a_lost_node_the_step_says_so() -> None:
+    """However often an actor may be started again."""
+    plan = plan_of(TWO)
+    plan = replace(plan, actors=tuple(replace(a, gpu_ids=(2 + i,)) for i, a in enumerate(plan.actors)))
+    with stage("ray", Punctual(0)) as on:
+        at(on, lambda a: on.pool.cluster.ray.lose(1), decodes(), 1)  # type: ignore[attr-defined]
+        with pytest.raises(
+            ActorError, match=r"was lost with its node 10.0.0.1; 12 responses are left, but no actor, and no GPUs"
+        ):
+            on.run(plan, lengths=LONG)
+        assert len(on.world.actors) == 2
 
 
 def test_an_actor_that_was_unavailable_for_a_moment_is_ended_and_its_work_goes_on() -> None:
