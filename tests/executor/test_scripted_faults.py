@@ -643,9 +643,7 @@ def test_where_all_gpus_are_on_a_lost_node_the_step_says_so() -> None:
     plan = replace(plan, actors=tuple(replace(a, gpu_ids=(2 + i,)) for i, a in enumerate(plan.actors)))
     with stage("ray", Punctual(0)) as on:
         at(on, lambda a: on.pool.cluster.ray.lose(1), decodes(), 1)  # type: ignore[attr-defined]
-        with pytest.raises(
-            ActorError, match=r"was lost with its node 10.0.0.1; 12 responses are left, but no actor, and no GPUs"
-        ):
+        with refused(ActorError, "node 10.0.0.1", "12"):
             on.run(plan, lengths=LONG)
         assert len(on.world.actors) == 2
 
