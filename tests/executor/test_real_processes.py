@@ -208,7 +208,6 @@ def test_processes_that_wait_end_by_themselves_and_start_ahead_of_their_step() -
         step()
     with ProcessPool(["cpu"] * 2, lifecycle=Lifecycle(keep_s=1.0)) as pool:
         step()
-        assert len(multiprocessing.active_children()) == 2
         until(lambda: not multiprocessing.active_children(), "scaled to zero", 60.0)
         pool.settle(records[-1])
         assert [e["name"] for e in records[-1].events] == ["kill", "kill"]
