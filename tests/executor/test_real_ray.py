@@ -39,7 +39,7 @@ from ray_samples import (
     two_nodes,
     until,
 )  # fmt: skip
-from test_scripted_faults import MoveOne
+from scripted_strikes import MoveOne
 
 from rlhfless.executor import ray_member
 
