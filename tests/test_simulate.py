@@ -212,7 +212,7 @@ def test_what_is_no_log_no_setting_and_no_policy_is_refused_in_a_sentence():
 
 @pytest.mark.parametrize("limit", [0, -3])
 def test_a_response_limit_below_one_is_refused(limit):
-    with refused((TraceError, PlanningError), "response.limit", str(limit)):
+    with refused((TraceError, PlanningError), "limit", str(limit)):
         simulate(log(), replace(SETTING, response_limit=limit), ["static"])
 
 

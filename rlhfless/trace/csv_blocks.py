@@ -52,7 +52,7 @@ def csv_frames(guard: Guard, path: Path, stream: IO[bytes], text_columns: Iterab
 
 def _with_later_lines(text: str, lines: int) -> str:
     """What pandas says of a block, with the lines of the file that come before it."""
-    return re.sub(r"(?<=\bline )\d+", lambda match: str(int(match[0]) + lines), text)
+    return re.sub(r"\b(line|row) (\d+)", lambda match: f"{match[1]} {int(match[2]) + lines}", text)
 
 
 def csv_blocks(guard: Guard, path: Path, stream: IO[bytes]) -> Iterator[tuple[bytes, int]]:

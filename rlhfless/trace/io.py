@@ -190,7 +190,7 @@ def _frames_and_plans(
     if beside := parts.steps_beside(folder, steps):
         meta["steps"] = sorted([*steps, *beside])
         rows = {table: parts.read_rows(folder, table, steps, beside, limits) for table in TABLES}
-        frames = {table: own.to_pandas(ignore_metadata=True) for table, own in rows.items()}
+        frames = {table: storage.to_frame(own) for table, own in rows.items()}
         return frames, plans + parts.read_plans(folder, beside)
     return {table: _completed(folder / f"{table}.parquet", steps, limits) for table in TABLES}, plans
 

@@ -111,6 +111,15 @@ def read_table(path: Path, guard: Guard) -> pa.Table:
     return table
 
 
+def to_frame(rows: pa.Table) -> pd.DataFrame:
+    """Rows as a frame with the types that ``read_frame`` gives: texts are objects, missing ones None."""
+    frame = rows.to_pandas(ignore_metadata=True)
+    for name in frame.select_dtypes("string").columns:
+        texts = frame[name].astype(object)
+        frame[name] = texts.where(texts.notna(), None)
+    return frame
+
+
 def _jsonl_frames(guard: Guard, path: Path, stream: IO[bytes]) -> Iterator[pd.DataFrame]:
     """The rows of a file of JSON lines; the index is the number of the line, from 0."""
     rows: dict[int, dict[str, Any]] = {}

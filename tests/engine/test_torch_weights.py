@@ -43,11 +43,11 @@ def test_a_head_of_its_own_is_copied() -> None:
     [
         (
             {"num_hidden_layers": 3},
-            ("model.layers.2.S",),
+            ("model.layers.2.",),
         ),
         (
             {"num_hidden_layers": 1},
-            ("model.layers.1.S",),
+            ("model.layers.1.",),
         ),
         (
             {"hidden_size": 128},

@@ -86,7 +86,7 @@ class Stage:
         assert seen == sorted(seen)
         assert seen[-1:] == [len(asked)] or not asked
         self.check(record, asked, engines)
-        assert {a.number for a in self.alive} == {a.number for a in self.waiting}, "whoever lives waits for work"
+        assert {a.number for a in self.alive} <= {a.number for a in self.waiting}, "whoever lives waits for work"
         return record
 
     @property

@@ -1,6 +1,6 @@
 """Ctrl-C in the middle of a step on the virtual clock: what was done is a valid trace, and the next step runs in this kernel.
 
-On the wall clock: ``test_scripted_faults.py`` and, with a real signal to real processes, ``test_nothing_left_behind.py``."""
+On the wall clock: ``test_scripted_ends.py`` and, with a real signal to real processes, ``test_nothing_left_behind.py``."""
 
 from __future__ import annotations
 

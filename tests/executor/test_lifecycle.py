@@ -64,9 +64,16 @@ def test_actors_start_as_much_ahead_as_the_longest_cold_start_took() -> None:
     assert Lifecycle(prewarm=ShortestStep(1.0)).prewarm_s(history) == 10.0 + 10.0 + 1.0 - 2.5
 
 
-@pytest.mark.parametrize("make", [lambda: Lifecycle(-1.0), lambda: ShortestStep(math.inf), lambda: PlanForecast(math.nan)])
-def test_times_that_are_none_are_refused(make: object) -> None:
-    with refused(InputError, "-1.0"):
+@pytest.mark.parametrize(
+    ("make", "given"),
+    [
+        (lambda: Lifecycle(-1.0), "keep_s is -1.0"),
+        (lambda: ShortestStep(math.inf), "buffer_s is inf"),
+        (lambda: PlanForecast(math.nan), "buffer_s is nan"),
+    ],
+)
+def test_times_that_are_none_are_refused(make: object, given: str) -> None:
+    with refused(InputError, given):
         make()  # type: ignore[operator]
 
 

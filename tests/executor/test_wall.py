@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from error_messages import refused
 from executor_samples import Restless, plan_of, uniform_step
 from remote_samples import ScriptedCrew
 from torch_wall_samples import CLUSTER, LATENCY, factory_of, requests
@@ -90,18 +91,18 @@ def factory() -> TorchEngineFactory:
 def test_what_cannot_run_is_refused_before_anything_starts(factory: TorchEngineFactory) -> None:
     plan = plan_of([range(12), range(12, 24)])
 
-    def refused(message: str, plan: Plan, engines: object = factory, error: type[Exception] = PlanningError) -> None:
+    def refuses(named: str, plan: Plan, engines: object = factory, error: type[Exception] = PlanningError) -> None:
         with ProcessPool(["cpu"] * 2) as pool:
-            with pytest.raises(error, match=message):
+            with refused(error, named):
                 pool.run_step(plan, requests(), engines, LATENCY, CLUSTER)
             assert repr(pool) == "ProcessPool: 0 idle of 0 processes on cpu, cpu"
 
     def changed(**changes: object) -> Plan:
         return replace(plan, actors=(plan.actors[0], replace(plan.actors[1], **changes)))  # type: ignore[arg-type]
 
-    refused("actor 1 of the plan uses GPU 3, but the pool has 2 devices", changed(gpu_ids=(3,)))
-    refused("response 12 does not say its prompt", changed(shares_prompts=True))
-    refused("a TorchEngineFactory or a VllmEngineFactory, not with SimulatedEngine", plan, SimulatedEngine, TypeError)
+    refuses("GPU 3", changed(gpu_ids=(3,)))
+    refuses("response 12", changed(shares_prompts=True))
+    refuses("SimulatedEngine", plan, SimulatedEngine, TypeError)
     two = replace(plan, actors=(replace(plan.actors[0], gpu_ids=(0, 1)),))
     with refused(PlanningError, "actor 0"):
         ProcessPool(["cuda:0", "cuda:1"]).run_step(two, requests(), factory, LATENCY, Cluster(1, 2, 2))

@@ -231,7 +231,7 @@ def test_error_bars_that_are_not_shown_are_no_data() -> None:
     [
         (
             go.Pie(values=[1, 2], name="shares"),
-            r"trace 1 \(shares\) is a pie; only scatter, scattergl, bar, box, violin, ",
+            "trace 1 (shares) is a pie; only scatter, scattergl, bar, box, violin, ",
         ),
         (go.Scatter3d(x=[1], y=[2], z=[3]), "trace 1 is a scatter3d; only "),
         (go.Bar(x=[["a", "a"], ["b", "c"]], y=[1, 2]), "trace 1 has several levels of x; one value per point is needed"),

@@ -28,6 +28,7 @@ from rlhfless.predict import (
     remaining_quantiles,
 )
 from rlhfless.predict.features import prompt_features
+from solver.errors import as_given
 
 MAKERS: dict[str, Callable[[], Predictor]] = {
     "ewma": EwmaPredictor, "trend": TrendPredictor, "shrinkage": ShrinkagePredictor, "probe": ProbePredictor,
@@ -280,7 +281,7 @@ def test_lengths_that_are_none_are_refused_by_their_row_and_learned_from_by_nobo
     with pytest.raises(PredictionError) as refused:
         predictor.update(wrong)
     assert str(refused.value) == (
-        f"row 2 of the history, column 'response_tokens' is {bad}; a number of tokens of 0 or more is needed"
+        f"row 2 of the history, column 'response_tokens' is {as_given(bad)}; a number of tokens of 0 or more is needed"
     )
     assert np.array_equal(predictor.predict(["p0", "p1"], response_limit=20), before)
 

@@ -177,7 +177,7 @@ def test_several_kinds_count_more_work_under_a_longer_limit():
 
 def test_another_process_plans_the_same():
     code = (
-        "import sys; sys.path.insert(0, 'tests/solver')\n"
+        "import sys; sys.path[:0] = ['tests', 'tests/solver']\n"
         "from test_deterministic import PROBLEMS, planned\n"
         "for name in ('with a model', 'several kinds, hurried'): print(planned(PROBLEMS[name]))"
     )

@@ -268,7 +268,7 @@ def test_responses_too_long_for_one_offer_use_another():
 def test_refusals_name_the_limit_and_by_how_much_it_is_missed():
     cluster, models = two_kinds(memory=500)
     work = solver.Workload([100], [0, 0], [300, 200], response_limit=512)
-    with refused(solver.PlanningError, "response 0", "612", "500", "112"):
+    with refused(solver.PlanningError, "response 0", "612", "500", "400"):
         plan_generation(work, cluster, models)
     cluster, models = two_kinds()
     offers = offers_of(cluster, models)

@@ -9,6 +9,7 @@ import pytest
 from solver_strategies import l40s, lognormal_workload, plan_generation
 
 import solver
+from solver.words import counted
 
 WORKLOAD = lognormal_workload(32, 4)
 
@@ -29,7 +30,7 @@ def test_the_repr_has_at_most_ten_lines_and_leaves_no_actor_out(actors, full):
     assert len(lines) <= 10
     shown = sum(line.startswith("  actor ") for line in lines)
     assert shown == actors or f"... and {actors - shown} more actors" in lines[-1]
-    assert f"{actors} actors on {2 * actors} GPUs, 128 responses" in lines[0]
+    assert f"{counted(actors, 'actor')} on {2 * actors} GPUs, 128 responses" in lines[0]
     assert not full or "gap 10.00%" in repr(plan)
 
 

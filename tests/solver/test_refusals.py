@@ -75,7 +75,7 @@ def test_so_it_does_where_there_are_several_kinds(ask):
         (kind, 1): solver.LatencyModel(f"of {kind}", 1, 1e-3, 1e-4, kind=kind, kv_capacity_tokens=memory)
         for kind, memory in (("a", 60), ("b", 130))
     }
-    with refused(solver.PlanningError, "response 1", "140", "'of b'", "130", "10"):
+    with refused(solver.PlanningError, "response 1", "140", "'of b'", "130", "40"):
         ask(workload, cluster, models)
 
 

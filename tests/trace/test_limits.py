@@ -162,14 +162,14 @@ def test_every_file_of_a_trace_folder_has_limits(name: str, tmp_path: Path) -> N
     if name.endswith(".parquet"):
         frame = pd.DataFrame({"step": np.zeros(1001, dtype=np.int64), "step_s": 1.0})
         frame.to_parquet(folder / name)
-        said = r"more than 1,000 rows; .*--max-rows"
+        named = ("1,000 rows", "--max-rows")
     else:
         (folder / name).write_bytes(b'{"a": "' + b"7" * 2**20 + b'"}\n')
-        said = r"is longer than 1 MiB; .*--max-line-mib"
-    with refused(TraceError, str(name), str(said)):
+        named = ("1 MiB", "--max-line-mib")
+    with refused(TraceError, name, *named):
         open_log(folder, ImportOptions(limits=SMALL))
     if name != "scalars.parquet":
-        with pytest.raises(TraceError, match=said):
+        with refused(TraceError, name, *named):
             read_trace(folder, SMALL)
 
 
@@ -262,7 +262,7 @@ def test_an_error_in_a_late_block_names_the_line_of_the_file(monkeypatch: pytest
     monkeypatch.setattr("rlhfless.trace.csv_blocks.BLOCK_BYTES", 1)
     monkeypatch.setattr("rlhfless.trace.csv_blocks.PIECE_BYTES", 4)
     content = b"a,b\n" + b"1,2\n" * 20 + b'1,"x'
-    with refused(TraceError, "row 1", "line 22"):
+    with refused(TraceError, "row 21"):
         list(csv_frames(Guard(), Path("log.csv"), io.BytesIO(content), []))
 
 

@@ -154,10 +154,8 @@ def test_a_checkpoint_of_another_configuration_says_what_differs(tmp_path: Path)
         load_checkpoint(tmp_path, 1, learner("ppo"))
     larger = LocalLearner.make("grpo", tiny_qwen2(TOKENIZER, hidden=64, layers=3, heads=2, kv_heads=1), learning_rate=1e-3)
     before = [p.clone() for p in larger.algorithm.trained.parameters()]
-    shape = (
-        rf"embed_tokens\.weight \({TOKENIZER.vocab_size}, 32\), not \({TOKENIZER.vocab_size}, 64\), and .* more\); go on with"
-    )
-    with refused(TrainError, str(shape)):
+    vocabulary = TOKENIZER.vocab_size
+    with refused(TrainError, f"embed_tokens.weight ({vocabulary}, 32), not ({vocabulary}, 64)"):
         load_checkpoint(tmp_path, 1, larger)
     assert all(torch.equal(p, q) for p, q in zip(before, larger.algorithm.trained.parameters(), strict=True))
     with refused(TrainError):
@@ -170,7 +168,7 @@ def test_a_checkpoint_of_another_configuration_says_what_differs(tmp_path: Path)
         (lambda state: {}, "'configuration'"),
         (lambda state: [], "list indices must be integers"),
         (lambda state: {**state, "configuration": None}, "'NoneType' object is not a mapping"),
-        (lambda state: {**state, "groups": []}, r"zip\(\) argument 2 is shorter than argument 1"),
+        (lambda state: {**state, "groups": []}, "zip() argument 2 is shorter than argument 1"),
         (lambda state: {**state, "groups": [5]}, "'int' object has no attribute 'items'"),
         (lambda state: {**state, "schedule": None}, "'NoneType' object"),
     ],

@@ -74,10 +74,10 @@ def test_a_run_that_is_refused_leaves_no_folder_and_is_begun_there_when_it_is_ri
 def test_a_predictor_that_cannot_be_made_leaves_neither_a_folder_nor_a_pool(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(window: int) -> Any:
+    def no_predictor(window: int) -> Any:
         raise ValueError(f"no predictor looks back on {window} epochs")
 
-    monkeypatch.setattr("rlhfless.training.parts.EwmaPredictor", refused)
+    monkeypatch.setattr("rlhfless.training.parts.EwmaPredictor", no_predictor)
     monkeypatch.setattr("rlhfless.training.parts.make_pool", lambda *_: pytest.fail("a pool was made that nobody closes"))
     with refused(ValueError):
         Trainer(config(), tmp_path / "run", model=model, progress=False)
