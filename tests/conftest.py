@@ -42,7 +42,7 @@ ALONE = (
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: two processes share two cores
 
-settings.register_profile("same", derandomize=True, deadline=None, max_examples=40)
+settings.register_profile("same", derandomize=True, deadline=None, max_examples=25)
 settings.register_profile("search", deadline=None, print_blob=True)
 settings.load_profile("same")
 

@@ -132,7 +132,7 @@ def test_noise_belongs_to_seed_and_index():
 
 
 @given(st.lists(st.sampled_from(["join", "leave", "swap", "next", "forget"]), max_size=40), st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_rows_keep_their_noise_wherever_they_move(steps, seed):
     """Whatever happened before, a row has the noise of its own seed and token."""
     rng, ahead, rows = np.random.default_rng(seed), NoiseAhead(6, VOCAB, torch.device("cpu")), []

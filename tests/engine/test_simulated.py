@@ -243,7 +243,7 @@ def assert_tiled(spans: Sequence[EngineSpan], idle_until: Sequence[float] = ()) 
 
 
 @given(st.data(), latencies(), admissions())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_random_scripts_of_arrivals_hops_and_cuts(data, latency, admission):
     """Whatever is added, cut, moved elsewhere and back: state and record are those of the plain engine at every stop."""
     engine, plain = SimulatedEngine(latency, admission), PlainEngine(latency, admission)

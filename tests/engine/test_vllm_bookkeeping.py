@@ -40,7 +40,7 @@ def expected_length(request: Request) -> int:
     return next(ends, request.limit_tokens)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.data())
 def test_no_token_and_no_response_is_lost_or_doubled(data: st.DataObject) -> None:
     rule = data.draw(st.sampled_from(["reserve", "preempt"]))

@@ -35,7 +35,7 @@ def sent(links: NodeLinks, link: tuple[str, int], from_s: float = 0.0, to_s: flo
 
 
 @given(CARRIES, TRANSFERS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_link_carries_more_than_it_can_and_all_is_sent(carries, transfers):
     links, asked = NodeLinks(carries), {}
     for source, target, start_s, alone_s in transfers:
@@ -57,7 +57,7 @@ def test_no_link_carries_more_than_it_can_and_all_is_sent(carries, transfers):
 
 
 @given(CARRIES, TRANSFERS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_bandwidth_is_left_unused_while_somebody_waits(carries, transfers):
     """Before a transfer on one link ends, it is sent at full speed or the link is full."""
     links, promised = NodeLinks(carries), []
@@ -77,7 +77,7 @@ def test_no_bandwidth_is_left_unused_while_somebody_waits(carries, transfers):
 
 
 @given(CARRIES, SECONDS, st.integers(1, 6))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_more_transfers_at_once_never_take_less_and_what_was_promised_stays(carries, alone_s, count):
     links = NodeLinks(carries)
     ends_s = [alone_s + links.delay_s(i, 9, 0.0, alone_s) for i in range(count)]
@@ -87,7 +87,7 @@ def test_more_transfers_at_once_never_take_less_and_what_was_promised_stays(carr
 
 
 @given(TRANSFERS, st.floats(0, 6), SECONDS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_one_more_before_never_brings_a_transfer_sooner_over_one_link(transfers, start_s, alone_s):
     with_it, without = NodeLinks(1.0), NodeLinks(1.0)
     with_it.delay_s(None, 0, start_s, alone_s)

@@ -101,7 +101,7 @@ def metrics_of(record: StepRecord, count: int) -> pd.Series:
 
 
 @given(seeds, st.sampled_from(["reserve", "preempt"]), st.sampled_from([0.0, 5.0]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_step_takes_what_evaluate_says(seed: int, admission: str, start_s: float) -> None:
     plan, workload, models = random_plan(seed)
     rest = StepRest(0.1, 0.2)

@@ -50,7 +50,7 @@ def runs(on: Stage, *given: Any, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10_000),
     wrong=troubles,

@@ -61,7 +61,7 @@ class Keeps:
     st.sampled_from(["fold", "rlhfless", "rlhfuse", "restless"]),
     st.sampled_from(["reserve", "preempt"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_what_a_rule_keeps_is_what_it_would_have_read_at_once(seed, policy, admission):
     step = random_step(seed, prompts=10)
     given_ = PlanningInput(step.predicted, step.cluster, step.latency, time_limit_s=0.05, seed=seed, admission=admission)
@@ -151,7 +151,7 @@ class AtCounts:
 
 
 @given(st.lists(st.integers(0, 40), min_size=3, max_size=30, unique=True), st.lists(st.integers(1, 30), max_size=5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_rule_is_asked_at_the_very_completion_of_the_step_that_it_named(lengths, counts):
     """No two lengths are equal and an iteration takes the same everywhere, so no two completions come at the same time."""
     groups = [list(range(k, len(lengths), 3)) for k in range(3)]

@@ -32,7 +32,7 @@ migrations = st.sampled_from(["cheaper", "move", "recompute"])
 
 @example(4220, "fold", "cheaper", "reserve")
 @given(seeds, st.sampled_from([*RULES, "static", "least-loaded"]), migrations, st.sampled_from(["reserve", "preempt"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_whatever_the_policy_every_response_completes_once_and_is_billed_once(seed, policy, migration, admission):
     step = random_step(seed)
     record = execute(step, policy, seed=seed, migration=migration, admission=admission, start_s=5.0)
@@ -41,7 +41,7 @@ def test_whatever_the_policy_every_response_completes_once_and_is_billed_once(se
 
 
 @given(seeds, migrations, st.sampled_from(["reserve", "preempt"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_whatever_a_rule_orders_every_response_completes_once_and_is_billed_once(seed, migration, admission):
     step = random_step(seed)
     record = execute(step, "static", rule=Restless(seed), migration=migration, admission=admission)
@@ -68,7 +68,7 @@ def decisions_before(record, time_s: float) -> list[object]:
 
 
 @given(st.data(), seeds, st.sampled_from([*RULES, "restless"]), st.sampled_from(["move", "recompute"]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_other_lengths_after_a_moment_change_no_decision_before_it(data, seed, policy, migration):
     step = random_step(seed, prompts=12)
 
@@ -94,7 +94,7 @@ def test_other_lengths_after_a_moment_change_no_decision_before_it(data, seed, p
 
 
 @given(seeds, st.lists(st.integers(0, 40), min_size=4, max_size=12), st.integers(4, 95))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_rule_sees_the_tokens_of_finished_iterations_and_no_others(seed, lengths, period):
     """All iterations take 1/8 s and begin at multiples of it, so the tokens known at any time are known to the digit."""
     step = uniform_step(lengths, base_s=0.125)

@@ -20,7 +20,7 @@ def affine_table(base_s: float, per_response_s: float, per_kv_token_s: float) ->
 
 
 @given(st.floats(1e-4, 1e-1), st.floats(0, 1e-3), st.floats(0, 1e-6))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_an_affine_table_is_recovered(base_s: float, per_response_s: float, per_kv_token_s: float) -> None:
     fit = fit_table(affine_table(base_s, per_response_s, per_kv_token_s), max_batch=256, kv_capacity_tokens=1 << 40)
     assert (fit.base_s, fit.per_response_s, fit.per_kv_token_s) == pytest.approx(
@@ -31,7 +31,7 @@ def test_an_affine_table_is_recovered(base_s: float, per_response_s: float, per_
 
 
 @given(st.lists(st.floats(1e-3, 1.0), min_size=6, max_size=6))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_other_nonnegative_coefficients_fit_better(seconds: list[float]) -> None:
     """The optimality conditions: at the optimum no coefficient can be moved within its bound to gain anything."""
     times = np.array(seconds)
@@ -67,7 +67,7 @@ CHANGES = [(1, 16, 0), (4, 64, 0), (16, 128, 0), (1, 16, 1), (1, 64, 2), (0, 0, 
 
 
 @given(*(st.sampled_from([0.0, value]) for value in (2e-3, 3e-5, 1e-4, 4e-4)), st.floats(0, 10))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_affine_changes_are_recovered(base_s: float, token_s: float, join_s: float, end_s: float, other_s: float) -> None:
     """Whatever else the iterations around take."""
     taken = [base_s * (n > 0) + token_s * n * t + join_s * n + end_s * ended for n, t, ended in CHANGES]

@@ -72,7 +72,7 @@ reasons = st.sampled_from(["stop", "length", "aborted", None])
 logs = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 60), reasons), max_size=20)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(log=logs, limit=st.integers(1, 100), window=st.integers(1, 4))
 def test_lower_bounds_raise_predictions_and_the_limit_holds(log: list, limit: int, window: int) -> None:
     rows = history(*log)

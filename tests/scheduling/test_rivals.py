@@ -69,7 +69,7 @@ def partitions(count: int, parts: int):
 
 
 @given(numbers, st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_both_are_within_their_ratios_of_the_best_partition(sums, parts):
     """LPT: Graham 1969. Largest differencing: no worse a ratio (Michiels, Korst, Aarts, van Leeuwen 2003)."""
     parts = min(parts, len(sums))
@@ -82,7 +82,7 @@ def test_both_are_within_their_ratios_of_the_best_partition(sums, parts):
 
 
 @given(numbers, st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_equal_counts_differ_by_one_at_most_and_the_largest_sum_is_at_most_twice_the_best(sums, parts):
     parts = min(parts, len(sums))
     groups = largest_differencing(sums, parts, equal_counts=True)

@@ -44,7 +44,7 @@ def admissions(draw: st.DrawFn, queue: Queue) -> solver.Admission:
 
 
 @given(st.data(), queues(), latencies())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_residencies_and_times_are_those_of_the_plain_simulation(data, queue, latency):
     admission = data.draw(admissions(queue))
     run = timeline(*queue, latency, admission)
@@ -57,7 +57,7 @@ def test_residencies_and_times_are_those_of_the_plain_simulation(data, queue, la
 
 
 @given(st.data(), queues(), latencies())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_batch_that_runs_already_goes_on_as_in_the_plain_simulation(data, queue, latency):
     """Under ``preempt`` it may hold too much already (responses have arrived with their KV cache): the youngest leave."""
     admission = data.draw(admissions(queue))
@@ -75,7 +75,7 @@ def test_a_batch_that_runs_already_goes_on_as_in_the_plain_simulation(data, queu
 
 
 @given(st.data(), queues(), latencies())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_slots_and_memory_are_never_exceeded(data, queue, latency):
     admission = data.draw(admissions(queue))
     run = timeline(*queue, latency, admission)
@@ -89,7 +89,7 @@ def test_slots_and_memory_are_never_exceeded(data, queue, latency):
 
 
 @given(st.data(), queues())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_response_gets_all_its_iterations_and_only_preempt_splits_them(data, queue):
     admission = data.draw(admissions(queue))
     stays = schedule(*queue, admission)
@@ -100,7 +100,7 @@ def test_every_response_gets_all_its_iterations_and_only_preempt_splits_them(dat
 
 
 @given(st.data(), queues())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_fast_path_is_the_general_path(data, queue):
     admission = data.draw(admissions(queue))
     stays = schedule(*queue, admission)
@@ -112,7 +112,7 @@ def test_the_fast_path_is_the_general_path(data, queue):
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 9)), min_size=1, max_size=12), st.integers(1, 30))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_neighbours_of_equal_length_join_as_they_would_one_by_one(runs, slots):
     lengths = np.repeat(*np.array(runs).T)
     slots = min(slots, len(lengths))
@@ -156,7 +156,7 @@ def test_zero_lengths_are_complete_at_once_and_take_no_slot():
 
 
 @given(st.data(), st.sampled_from(["reserve", "preempt"]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_busy_seconds_without_iterations_are_those_of_the_timeline(data, rule):
     n = data.draw(st.integers(0, 12))
     numbers = st.lists(st.integers(0, 30), min_size=n, max_size=n)

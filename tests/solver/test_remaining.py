@@ -31,7 +31,7 @@ def workload(tokens, prompt_of=None, limit: int = LIMIT, **more) -> Workload:
 
 
 @given(lengths)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_without_censoring_kaplan_meier_is_the_share_that_is_longer(samples):
     grid = token_grid(LIMIT)
     np.testing.assert_allclose(kaplan_meier(samples, np.ones(len(samples), bool), grid), survival_of(samples, grid), atol=1e-12)
@@ -50,7 +50,7 @@ def test_of_equal_lengths_a_censored_one_is_at_risk_where_the_other_ends():
 
 
 @given(lengths, st.integers(0, LIMIT - 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_expected_tokens_are_the_mean_of_what_survivors_still_got(samples, age):
     """A curve on a grid of single tokens is exact but for half a token of the straight lines between."""
     table = from_samples([samples], workload([1]), pool_samples=0.0)
@@ -62,7 +62,7 @@ def test_expected_tokens_are_the_mean_of_what_survivors_still_got(samples, age):
 
 
 @given(lengths, st.integers(0, LIMIT - 2), st.integers(0, LIMIT))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_survival_is_a_probability_that_falls_and_ends_at_the_limit(samples, age, ahead):
     table = from_samples([samples], workload([1]), pool_samples=3.0)
     one = np.array([0])
@@ -82,7 +82,7 @@ def test_the_root_sum_is_the_sum_of_the_roots():
 
 
 @given(lengths, st.integers(0, 150))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_known_lengths_are_certain(true, age):
     forecast = known_lengths(workload(true))
     everyone, tokens = np.arange(len(true)), np.full(len(true), age)

@@ -211,7 +211,7 @@ groups_strategy = st.lists(st.integers(0, 12), min_size=1, max_size=6)
 
 
 @given(groups_strategy, st.integers(0, 2**31), st.floats(0.05, 40.0), st.integers(0, 6), st.integers(0, 12), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_decisions_keep_slots_memory_and_every_response(sizes, seed, price, free, capacity, certain):
     rng = np.random.default_rng(seed)
     count = sum(sizes)

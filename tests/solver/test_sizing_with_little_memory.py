@@ -109,7 +109,7 @@ def splits(draw: st.DrawFn) -> tuple[Workload, Admission, np.ndarray]:
 
 
 @given(splits())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_groups_never_take_less_than_the_least(split):
     """Also where the memory is too small for a response, which then runs alone."""
     work, admission, edges = split

@@ -95,14 +95,14 @@ def tables(draw: st.DrawFn) -> solver.StepTable:
 
 
 @given(tables())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_table_is_exact_on_its_grid(table):
     batch, context = np.meshgrid(table.batch, table.context_tokens, indexing="ij")
     np.testing.assert_allclose(table(batch, batch * context), table.step_s, rtol=1e-9)
 
 
 @given(tables(), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_table_rises_between_its_points_when_they_rise(table, u, v, du, dv):
     def at(x: float, y: float) -> float:
         batch = table.batch[0] + x * (table.batch[-1] - table.batch[0])
@@ -113,7 +113,7 @@ def test_a_table_rises_between_its_points_when_they_rise(table, u, v, du, dv):
 
 
 @given(tables(), st.integers(0, 200), st.integers(0, 10**6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_table_never_falls_under_its_smallest_time(table, batch, kv_tokens):
     assert table(batch, kv_tokens) >= table.step_s.min()
 

@@ -363,7 +363,7 @@ def accepted(table: str, row: dict[str, Any]) -> bool:
     return True
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_row_is_taken_exactly_where_a_table_of_it_is_valid(data):
     table, columns = data.draw(st.sampled_from([("rollouts", ROLLOUTS), ("spans", SPANS)]))

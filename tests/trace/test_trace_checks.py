@@ -179,7 +179,7 @@ cells = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     table=st.sampled_from(sorted(TABLES)),
     data=st.data(),

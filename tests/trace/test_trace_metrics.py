@@ -83,7 +83,7 @@ def test_intervals_that_end_before_they_start_cover_nothing() -> None:
     assert interval_union_s([], []) == 0.0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(spans=times, background=st.booleans(), duration=st.integers(0, 20))
 def test_idleness_lies_between_nothing_and_everything(spans: list, background: bool, duration: int) -> None:
     held = {"step": 0, "holder": "a", "role": "decode", "gpu_ids": [3, 4, 5], "kind": "x", "usd_per_gpu_s": 2}
