@@ -5,7 +5,7 @@ batching, admission, retiming, recovery, bounds and importers. Each names its fi
 that have to notice it. Tests that run beside others come first, then those that need real processes; a mutant is killed by
 the first that fails, and one that no test notices ends the program with exit code 1.
 
-    python tests/mutants/run.py                 # all of them: an hour on two cores
+    python tests/mutants/run.py                 # all of them
     python tests/mutants/run.py --only 3,7 --tests tests/solver/test_batching.py
 """
 
