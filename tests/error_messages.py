@@ -92,13 +92,14 @@ def check_message(message: str, *named: object, exactly: bool = True) -> None:
 
 
 def _without_places(message: str) -> str:
-    """A message without what differs between machines and runs: folders, ports, free memory, addresses of objects."""
+    """A message without what differs between machines and runs: folders, ports, processes, free memory, addresses."""
     request = _running[-1]
     if "tmp_path" in request.fixturenames:
         message = message.replace(str(request.getfixturevalue("tmp_path")), "<tmp>")
     base = str(request.config._tmp_path_factory.getbasetemp())  # type: ignore[attr-defined]
     message = re.sub(re.escape(base) + r"(/popen-gw\d+)?(/[\w.-]+\d+)?", "<tmp>", message)
     message = message.replace(str(PROJECT), "<project>")
+    message = re.sub(r"\(process \d+", "(process <n>", message)
     message = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:<port>", message)
     message = re.sub(r"[\d.]+ GiB are free", "<n> GiB are free", message)
     return re.sub(r"0x[0-9a-f]{6,}", "0x<address>", message)
