@@ -6,10 +6,13 @@ INSTALLED := $(VENV)/.installed
 CLUSTER   := $(VENV)/.installed-cluster
 EXTRAS    := notebook,torch,dev
 WORKERS   ?= 2
-BESIDE    := -n $(WORKERS) --dist worksteal
+BESIDE    := -n $(WORKERS) --durations=10
 
 AS_ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root)
 JUPYTER   := $(abspath $(VENV))/share/jupyter$${JUPYTER_PATH:+:$$JUPYTER_PATH}
+
+# Tests start hundreds of processes, and each would compile the project anew where the environment forbids to keep what is compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help run lab dashboard cluster test test-full nightly test-search messages lint record picture prove-constraints clean
 
@@ -59,19 +62,11 @@ lint: $(INSTALLED)  ## ruff, mypy, import contracts
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports --no-cache
 
-# Two calls of pytest: what runs side by side, then what nothing may run beside. They share a folder, for what is made once and
-# for what was skipped, which the second call sums up in its last lines.
-define PHASES
-	@run=$$(mktemp -d); trap 'rm -rf "$$run"' EXIT; export RLHFLESS_TEST_RUN="$$run"; set -ex; \
-	$(PY) -m pytest -m "$(1) and not alone" $(BESIDE) --durations=10 $(2); \
-	$(PY) -m pytest -m "$(1) and alone" --durations=10 $(2)
-endef
-
 test: lint $(CLUSTER)  ## set up, lint, types, the tests of every change (within 8 minutes on two quiet cores)
-	$(call PHASES,not full and not nightly)
+	$(PY) -m pytest -m "not full and not nightly" $(BESIDE)
 
 test-full: $(CLUSTER)  ## the long tests: Ray, vLLM, kills, a real browser, notebooks; CI runs these and `make test`
-	$(call PHASES,full,--timeout=1800)
+	$(PY) -m pytest -m full --timeout=1800 $(BESIDE)
 
 nightly: $(CLUSTER)  ## what CI leaves out: hundreds of kills, guided fuzzing, large searches (hours)
 	$(PY) -m pytest -m nightly --durations=10 --timeout=7200

@@ -1,12 +1,10 @@
 """Settings of all tests, and the notebooks' one run.
 
-Knows hypothesis, signals and which tests may not run beside others. Every run tries the same examples, so that a change is
-judged by what it changes; ``make test-search`` tries examples that nobody has seen, and an example that fails there goes into
-its test with ``@example``.
+Knows hypothesis and signals. Every run tries the same examples, so that a change is judged by what it changes;
+``make test-search`` tries examples that nobody has seen, and an example that fails there goes into its test with ``@example``.
 
-Two processes run the tests. Nothing may run beside those that are marked ``alone``, by the names of their files: they compare
-times of a real clock, search until the clock stops them, start several actors that need both cores, or look for what is left
-behind on the machine. A test is of one of three tiers, each with a target in the Makefile: no mark, ``full``, ``nightly``.
+Two processes run the tests; ``side_by_side`` says which runs what. A test is of one of three tiers, each with a target in the
+Makefile: no mark, ``full``, ``nightly``.
 """
 
 from __future__ import annotations
@@ -14,30 +12,15 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 from error_messages import _running_test, error_messages  # noqa: F401 (fixtures)
 from hypothesis import settings
 from shared_run import made_once, shared_folder
+from side_by_side import in_order, pytest_xdist_make_scheduler  # noqa: F401 (a hook)
 from skip_summary import pytest_sessionfinish  # noqa: F401 (a hook)
 from tiers import check_tier
-
-TESTS = Path(__file__).parent
-ALONE = (
-    "engine/test_vllm_left_behind.py",
-    "engine/test_vllm_ray.py",
-    "engine/test_vllm_wall.py",
-    "executor/test_chaos.py",
-    "executor/test_folders.py",
-    "executor/test_full_memory.py",
-    "executor/test_nothing_left_behind.py",
-    "executor/test_real_*.py",
-    "solver/test_clock.py",
-    "training/test_ray_training.py",
-    "training/test_vllm_training.py",
-)
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: two processes share two cores
@@ -69,9 +52,7 @@ def executed_notebook(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what nothing may run beside, and refuse a test of two tiers."""
+    """Put the tests in order, and refuse a test of two tiers."""
+    in_order(items)
     for item in items:
-        name = item.path.relative_to(TESTS).as_posix()
-        if any(fnmatch(name, pattern) for pattern in ALONE):
-            item.add_marker(pytest.mark.alone)
         check_tier(item)

@@ -1,6 +1,6 @@
-"""A folder that all processes and phases of one test run share, and what is made in it only once.
+"""A folder that all processes of one test run share, and what is made in it only once.
 
-Knows files and locks; nothing of what is made. ``make`` names the folder, as its phases are several calls of pytest.
+Knows files and locks; nothing of what is made. ``.ci/run`` names the folder, as it calls pytest twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VARIABLE = "RLHFLESS_TEST_RUN"
 
 
 def shared_folder(factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of this test run: the one that ``make`` gave, else one that this call's worker processes share."""
+    """Return the folder of this test run: the one that ``.ci/run`` gave, else one that this call's worker processes share."""
     if VARIABLE in os.environ:
         return Path(os.environ[VARIABLE])
     base = factory.getbasetemp()

@@ -1,4 +1,4 @@
-"""What a test run skipped and why, as the last lines of its output, over all phases of the run.
+"""What a test run skipped and why, as the last lines of its output, over all calls of pytest in the run.
 
 Knows pytest's reports and the folder of the run (``shared_run``); nothing of the tests.
 """
@@ -30,8 +30,8 @@ def skipped_in(reports: list[Any]) -> dict[str, set[str]]:
     return found
 
 
-def with_phases_before(found: Mapping[str, set[str]], folder: Path) -> dict[str, set[str]]:
-    """Add what earlier phases of the run left in its folder, and leave the sum there for later ones."""
+def with_calls_before(found: Mapping[str, set[str]], folder: Path) -> dict[str, set[str]]:
+    """Add what earlier calls of pytest left in the run's folder, and leave the sum there for later ones."""
     file = folder / FILE
     together = {reason: set(ids) for reason, ids in (json.loads(file.read_text("utf-8")) if file.exists() else {}).items()}
     for reason, ids in found.items():
@@ -61,7 +61,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     if reporter is not None and not session.config.option.collectonly:
         found = skipped_in(reporter.stats.get("skipped", []))
         if in_run:
-            found = with_phases_before(found, Path(os.environ[VARIABLE]))
+            found = with_calls_before(found, Path(os.environ[VARIABLE]))
         if found or in_run:
             reporter.ensure_newline()
             for line in lines(found):

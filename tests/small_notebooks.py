@@ -16,12 +16,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 NEEDS = {"04_cluster": "ray", "06_your_logs": "tokenizers"}
 SMALL: Mapping[str, Mapping[str, Any]] = {
-    "01_one_step": {"GPUS": 8},
+    "01_one_step": {"GPUS": 8, "COMPARED_STEPS": 1},
     "02_planning": {"SCENARIOS": 8, "CHECKED_STEPS": 2, "MIXED_LIMIT_S": 0.3},
     "03_executor": {
         "GPUS": 8, "PROMPTS": 8, "POLICIES": ["random", "static", "rlhfless", "solver+replan"], "EXAMPLES": 3,
     },
-    "04_cluster": {"PROMPTS": 4, "REST_S": 1.0, "STEPS": 2},
+    "04_cluster": {"RAY": False, "PROMPTS": 4, "REST_S": 1.0, "STEPS": 2},
     "05_training": {"STEPS": 1, "WATCHED_STEPS": 1, "PREPARE_ACTORS": 2},
     "06_your_logs": {"STEPS": 2},
     "07_what_if": {"PROFILE": "h100-qwen2.5-3b-tp1", "STEP": 30, "GPUS": [2, 5], "TIME_WEIGHT": 0.25, "COMPARED_STEPS": 1},

@@ -62,6 +62,7 @@ def png(data: bytes) -> tuple[tuple[int, ...], float]:
     return struct.unpack(">II", data[16:24]), struct.unpack(">I", data[41:45])[0] * 0.0254
 
 
+@pytest.mark.full
 @needs_pictures
 def test_pictures_have_their_size_in_millimetres_and_the_same_bytes_in_any_order(tmp_path: Path) -> None:
     sizes = {"column": (85.0, 60.0), "odd": (47.3, 31.7)}
@@ -84,6 +85,7 @@ def test_pictures_have_their_size_in_millimetres_and_the_same_bytes_in_any_order
     assert len(list((tmp_path / "two").iterdir())) == 3
 
 
+@pytest.mark.full
 @needs_pictures
 def test_a_png_may_be_transparent_and_is_as_wide_as_a_page(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image").open(save(figure(), tmp_path / "a.png", background=None, dpi=96)).convert("RGBA")
@@ -92,6 +94,7 @@ def test_a_png_may_be_transparent_and_is_as_wide_as_a_page(tmp_path: Path) -> No
     assert len(image.getcolors(1 << 20)) > 20, "something is drawn"
 
 
+@pytest.mark.full
 @needs_pictures
 def test_a_figure_that_cannot_be_drawn_is_refused_and_no_file_is_left(tmp_path: Path) -> None:
     with refused(InputError, "1,000,000", "450", "192"):

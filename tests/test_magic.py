@@ -58,6 +58,7 @@ def test_lines_that_are_no_path_are_refused(tmp_path: Path) -> None:
         report_of("it's.csv")
 
 
+@pytest.mark.full
 def test_a_path_may_begin_at_home_and_have_quotes(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(log.parent))
     log.rename(log.with_name("it's.csv"))

@@ -48,7 +48,7 @@ PAGES = {  # headings (and marks) of a notebook's page, the drawings that it has
     "08_paper/01_figures": (("1. Paper says, we find", "Figure 10", "Figure 2b", "Figure 16", "Figure 17"), 14, False),
     "07_what_if": (("2. The same without widgets", "3. Why a response", "4. Several policies"), 4, False),
 }
-EVERY_CHANGE = ("01_one_step", "06_your_logs")  # the first one that is read, and the one for a log of one's own
+TIERS = {"01_one_step": [], "08_paper/01_figures": pytest.mark.nightly}  # it has no small parameters; the others are full
 CHROMIUM = find_browser()
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 
@@ -87,7 +87,7 @@ def test_a_failing_cell_says_which_notebook_and_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in EVERY_CHANGE else pytest.mark.full) for n in PAGES])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=TIERS.get(n, pytest.mark.full)) for n in PAGES])
 def test_the_notebooks_run_and_their_pages_work(name: str, executed_notebook: Callable[[str], Path], tmp_path: Path) -> None:
     check_page(name, executed_notebook(name), tmp_path / "profile")
 

@@ -91,6 +91,7 @@ def test_the_page_says_what_was_measured_and_what_is_modelled(page):
     assert "does not say which clock" in executed_part(meta={})
 
 
+@pytest.mark.full
 def test_what_an_executed_run_could_have_saved_is_said_with_what_no_schedule_changes(page):
     assert "The response" not in page  # that is a section of runs that were only logged
     assert re.search(
@@ -152,6 +153,7 @@ def test_text_of_logs_never_becomes_markup():
     assert "&lt;script&gt;alert" in text
 
 
+@pytest.mark.full
 def test_a_log_of_lengths_alone_is_simulated(tmp_path: Path):
     log = tmp_path / "log.csv"
     pd.DataFrame(rollouts(3)).to_csv(log, index=False)

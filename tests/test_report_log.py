@@ -87,6 +87,7 @@ def test_other_prices_are_those_of_the_table_and_the_readers_own(page: str) -> N
     assert "no spot price" not in words
 
 
+@pytest.mark.full
 def test_what_is_not_known_of_a_framework_is_left_out_and_said(log: OpenedLog, page: str) -> None:
     assert "it is not known which framework the log is of" in text_of(page)
     wide = replace(SETTING, cluster=replace(SETTING.cluster, nodes=2))
@@ -98,6 +99,7 @@ def test_what_is_not_known_of_a_framework_is_left_out_and_said(log: OpenedLog, p
     assert "The shipped table has no spot price of L40S GPUs: state yours with --price spot=USD." in words
 
 
+@pytest.mark.full
 def test_what_no_schedule_changes_is_said_and_counted(log: OpenedLog) -> None:
     stated = Assumptions(prepare_s=5.0, learn_s=25.0, learner_gpus=0, dispatch="static")
     study = study_log(log, SETTING, stated, 1)
@@ -107,6 +109,7 @@ def test_what_no_schedule_changes_is_said_and_counted(log: OpenedLog) -> None:
     assert study.findings.best_time["time most"] < 0.5 * alone.findings.best_time["time most"]
 
 
+@pytest.mark.full
 def test_times_of_the_log_correct_the_profile(log: OpenedLog) -> None:
     rollouts = log.trace.rollouts
     own = simulate(rollouts, SETTING, ["static"]).steps
@@ -174,6 +177,7 @@ def recording(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_spans_of_a_recording_say_what_its_steps_took(tmp_path: Path) -> None:
     study = study_log(open_log(recording(tmp_path / "run")), SETTING, Assumptions(), 2)
     assert study.calibrated.steps == 2
@@ -195,6 +199,7 @@ def with_times(folder: Path, apart_s: float) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_times_of_responses_correct_the_profile_and_actors_that_are_not_used_are_named(tmp_path: Path) -> None:
     study = study_log(open_log(with_times(tmp_path, 20.0)), SETTING, Assumptions(), 3)
     assert study.calibrated.steps == 3
@@ -212,6 +217,7 @@ def test_steps_that_generate_at_the_same_time_correct_nothing_and_that_is_said(t
     assert said in study.findings.setup.assumed
 
 
+@pytest.mark.full
 def test_the_ladder_begins_with_the_logs_own_dispatch(page: str) -> None:
     pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
     own = "least-loaded, held"
@@ -351,6 +357,7 @@ def test_a_page_of_a_hundred_thousand_responses_stays_small(tmp_path: Path) -> N
     assert len(page.encode()) - len(get_plotlyjs().encode()) <= 2_000_000
 
 
+@pytest.mark.full
 def test_what_was_not_stated_is_named(tmp_path: Path) -> None:
     path = log_file(tmp_path / "logs", 2, 4)
     done = CliRunner().invoke(main, ["report", str(path), "--steps", "1", "-o", str(tmp_path / "report.html")])

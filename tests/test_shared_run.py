@@ -1,4 +1,4 @@
-"""A test run of two phases: what is made once, what its last lines say, and which tiers its tests are of."""
+"""A test run of two calls of pytest: what is made once, what its last lines say, and which tiers its tests are of."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_passes():
 """
 
 
-def phase(folder: Path, run: Path, *options: str) -> list[str]:
+def call(folder: Path, run: Path, *options: str) -> list[str]:
     """The last lines of one call of pytest."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(folder)]
     done = subprocess.run(
@@ -45,19 +45,20 @@ def phase(folder: Path, run: Path, *options: str) -> list[str]:
     return done.stdout.rstrip().splitlines()
 
 
-def test_the_last_lines_say_what_both_phases_skipped_and_why(tmp_path: Path) -> None:
+@pytest.mark.full
+def test_the_last_lines_say_what_both_calls_skipped_and_why(tmp_path: Path) -> None:
     folder, run = tmp_path / "tests", tmp_path / "run"
     folder.mkdir()
     run.mkdir()
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_some.py").write_text(TESTS)
     (folder / "test_none.py").write_text("import pytest\npytest.importorskip('nothing', reason='nothing is not installed')")
-    assert phase(folder, run, "-k", "passes", "--ignore", str(folder / "test_none.py"))[-1] == "skipped: nothing"
-    first = phase(folder, run, "-k", "not alone", "-n", "2")
+    assert call(folder, run, "-k", "passes", "--ignore", str(folder / "test_none.py"))[-1] == "skipped: nothing"
+    first = call(folder, run, "-k", "not alone", "-n", "2")
     assert first[-3:] == ["skipped, and why:", "  2 tests: no GPU here", "  1 whole file: nothing is not installed"]
-    second = phase(folder, run, "-k", "alone")
+    second = call(folder, run, "-k", "alone")
     assert second[-4:-1] == ["skipped, and why:", "  2 tests: no GPU here", "  1 test: no Chromium here"]
-    assert second[-1] == "  1 whole file: nothing is not installed", "of both phases, once"
+    assert second[-1] == "  1 whole file: nothing is not installed", "of both calls, once"
 
 
 def test_what_is_made_once_is_waited_for_and_a_failure_is_tried_again(tmp_path: Path) -> None:

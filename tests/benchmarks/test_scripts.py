@@ -41,7 +41,16 @@ SMALLEST = {
 OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
 QUICK = ("planning_speed", "replan_speed", "mixed_clusters", "uncertainty", "prefixes", "recorder_overhead", "validation")
 
-SLOW = ("dashboard_speed", "large_clusters", "report_speed", "step_costs", "torch_engine_speed")  # 20 to 60 s of CPU time each
+SLOW = (
+    "dashboard_speed",
+    "gpu_engine",
+    "large_clusters",
+    "lifecycle_costs",
+    "report_speed",
+    "step_costs",
+    "torch_engine_speed",
+    "trl_step_time",
+)  # 20 to 60 s of CPU time each
 
 
 def tiered(script: str) -> Any:

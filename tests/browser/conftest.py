@@ -27,7 +27,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module
     return Skipped.from_parent(parent, path=module_path) if WHY_NOT else None
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its event loop would be in the way of tests that start their own
 def chromium() -> Iterator[Any]:
     """A browser."""
     with browser() as opened:

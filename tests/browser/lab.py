@@ -15,6 +15,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,9 @@ LAPTOP = {"width": 1366, "height": 768}
 
 def missing() -> str:
     """Why there can be no browser test here, in a sentence; the empty text where there can."""
-    try:
-        import jupyterlab  # noqa: F401
-        import playwright  # noqa: F401
-    except ImportError as error:
-        return f"no browser tests: {error.name} is not installed (pip install 'rlhfless[notebook,dev]')"
+    for name in ("jupyterlab", "playwright"):  # not imported: every process that collects tests would wait for it
+        if find_spec(name) is None:
+            return f"no browser tests: {name} is not installed (pip install 'rlhfless[notebook,dev]')"
     if find_browser() is None:
         return f"no browser tests: none of {', '.join(BROWSERS)} is installed (apt-get install chromium)"
     return ""

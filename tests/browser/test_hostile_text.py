@@ -24,6 +24,7 @@ from rlhfless.simulate import Simulation
 from rlhfless.trace import Trace
 from rlhfless.widgets.panes import Panes
 
+pytestmark = pytest.mark.full
 EVIL = "<b>x</b><a href='javascript:window.hacked=1'>y</a>&lt;i&gt;"
 TURNED = "\u202eabc"
 SEEN = "<b>x</b><a href='jav"  # what the shortest label keeps of it

@@ -12,7 +12,7 @@ import pytest
 from figures import hover_text, illegible, markup_of_texts, plotly_data, point_at
 from lab import LAPTOP, Lab, card, notebook, pane, run_all, shown_request, wait_drawn, wait_text
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 EXPLORE = """
 from rlhfless.widgets import explore
 shown = explore('hostile.jsonl', profile='cpu-tiny-qwen2', gpus=8, time_weight=1.0)
@@ -29,6 +29,7 @@ CONTROLS = (  # of explore, the keys that change each, and what the copied setti
 )
 
 
+@pytest.mark.full
 def test_a_slider_plans_anew_and_a_click_tells_of_a_response(lab: Lab, folder: Path, page: Any, picture: Callable) -> None:
     notebook(folder / "explore.ipynb", EXPLORE)
     lab.open(page, "explore.ipynb")
@@ -80,6 +81,7 @@ def test_a_slider_plans_anew_and_a_click_tells_of_a_response(lab: Lab, folder: P
     picture(page.locator(".jp-OutputArea-output").last, "explore_response")
 
 
+@pytest.mark.full
 def test_every_control_works_by_keyboard(lab: Lab, folder: Path, page: Any) -> None:
     notebook(folder / "keys.ipynb", EXPLORE)
     lab.open(page, "keys.ipynb")
@@ -111,6 +113,7 @@ def test_every_control_works_by_keyboard(lab: Lab, folder: Path, page: Any) -> N
     assert page.errors == []
 
 
+@pytest.mark.full
 def test_the_state_is_copied_to_the_clipboard(lab: Lab, folder: Path, page: Any) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     notebook(folder / "copy.ipynb", EXPLORE)
@@ -121,6 +124,7 @@ def test_the_state_is_copied_to_the_clipboard(lab: Lab, folder: Path, page: Any)
     assert json.loads(page.evaluate("navigator.clipboard.readText()"))["profile"] == "cpu-tiny-qwen2"
 
 
+@pytest.mark.full
 def test_the_report_of_a_log_is_shown_by_its_magic(lab: Lab, folder: Path, page: Any, picture: Callable) -> None:
     small = (folder / "hostile.jsonl").read_text("utf-8").splitlines()
     rows = [row for row in map(json.loads, small) if row["prompt_id"].rsplit("-", 1)[1] in ("0", "1", "2", "4", "5")]
@@ -161,6 +165,7 @@ view
 """
 
 
+@pytest.mark.nightly
 def test_dark_pages_have_light_text(folder: Path, page: Any, picture: Callable, tmp_path: Path) -> None:
     tables = ("planned.plan", "others.front", "others.bound", "settings.setting.latency", "planned.trace")
     figure = "from rlhfless.plots import plot_timeline\nplot_timeline(shown.planned.trace)"
@@ -178,6 +183,7 @@ def test_dark_pages_have_light_text(folder: Path, page: Any, picture: Callable, 
     assert page.errors == []
 
 
+@pytest.mark.full
 def test_dark_pages_have_light_text_in_every_dashboard(folder: Path, page: Any, picture: Callable, tmp_path: Path) -> None:
     dashboards = {"compare": COMPARED, "zoom": ZOOMED, "zoom_far": ZOOMED_FAR, "live": LIVE}
     drawn = "(count) => document.querySelectorAll('.rlhfless-panes [data-drawn]').length === count"

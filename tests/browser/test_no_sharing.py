@@ -18,6 +18,7 @@ from rlhfless.figure_files import save
 from rlhfless.plots import use_renderer
 from rlhfless.plots.style import styled
 
+pytestmark = pytest.mark.full
 BUTTON = ".modebar-btn"
 FOREIGN = go.Figure(go.Bar(x=[1, 2], y=[3, 4]))
 """A figure that has nothing of ours, as notebooks make some."""

@@ -19,9 +19,11 @@ from figures import move_slider_to_its_other_end, share_buttons
 from lab import ROOT, Lab, card, pane, run_all, shown_request, wait_drawn, wait_text
 from small_notebooks import SMALL, write_copy
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
+FULL = pytest.mark.full
 PLOTLY = "application/vnd.plotly.v1+json"
 LIVE = ("01_one_step", "07_what_if")
+OFTEN = ("06_your_logs",)  # the others before a release; all are executed without a browser more often
 EXECUTED = sorted(
     str(path.relative_to(ROOT / "notebooks").with_suffix(""))
     for path in (ROOT / "notebooks").rglob("[0-9]*.ipynb")  # the dashboard is a page of its own
@@ -45,7 +47,7 @@ def told(cells: list[Any]) -> tuple[list[str], list[list[str]]]:
     return lines, figures
 
 
-@pytest.mark.parametrize("name", EXECUTED)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=FULL if n in OFTEN else pytest.mark.nightly) for n in EXECUTED])
 def test_what_a_notebook_said_and_drew_is_on_its_page(
     name: str, executed_notebook: Callable[[str], Path], lab: Lab, page: Any, picture: Callable
 ) -> None:
@@ -68,6 +70,7 @@ def test_what_a_notebook_said_and_drew_is_on_its_page(
     picture(page.locator(".js-plotly-plot").last, f"notebook_{name.replace('/', '_')}")
 
 
+@pytest.mark.full
 def test_the_first_notebook_runs_and_its_slider_plans(lab: Lab, page: Any, picture: Callable) -> None:
     write_copy("01_one_step", lab.folder / "notebooks" / "01_one_step.ipynb", SMALL["01_one_step"])
     lab.open(page, "notebooks/01_one_step.ipynb")
@@ -87,6 +90,7 @@ def test_the_first_notebook_runs_and_its_slider_plans(lab: Lab, page: Any, pictu
     picture(page.locator(".js-plotly-plot").last, "notebook_01_one_step")
 
 
+@pytest.mark.nightly
 def test_the_what_ifs_run_and_their_slider_plans(lab: Lab, page: Any, picture: Callable) -> None:
     small = {"GPUS": [4, 8], "COMPARED_STEPS": 2}
     write_copy("07_what_if", lab.folder / "notebooks" / "07_what_if.ipynb", small)

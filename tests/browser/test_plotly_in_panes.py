@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import plotly.graph_objects as go
+import pytest
 from bare_page import OPEN, show
 from lab import pane, wait_drawn
 
 from rlhfless.widgets import plotly_js
 from rlhfless.widgets.panes import Panes, script
 
+pytestmark = pytest.mark.full
 NEW_COPY = (
     "(text) => { const bytes = Uint8Array.from(text, (letter) => letter.charCodeAt(0));"
     " window.library.set('code', new DataView(bytes.buffer)); window.library.set('problem', '');"

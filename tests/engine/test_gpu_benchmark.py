@@ -132,7 +132,7 @@ def test_plans_of_another_step_are_refused(tmp_path):
             gpu_plans.read_file(out, *wrong)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_every_part_runs_and_is_written(tmp_path):
     out = tmp_path / "result.json"
     done = run(out, "--only", "replay")

@@ -172,6 +172,7 @@ def first(vllm_weights: Path) -> Path:
     return vllm_weights / "weights-0"
 
 
+@pytest.mark.full
 def test_greedy_tokens_are_those_of_the_torch_engine(call: Call, first: Path) -> None:
     wanted = requests(14)  # more than there are slots
     found, spans = call(decode, first, 0, wanted, GREEDY)

@@ -56,8 +56,8 @@ def temporary() -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("gpus", "way"),
     [
-        *(pytest.param(*one, marks=pytest.mark.full) for one in ((1, "end"), (2, "killed"))),
-        pytest.param(1, "killed", marks=pytest.mark.nightly),
+        pytest.param(2, "killed", marks=pytest.mark.full),
+        *(pytest.param(1, way, marks=pytest.mark.nightly) for way in ("end", "killed")),
         *(pytest.param(2, way, marks=pytest.mark.nightly) for way in ("end", "interrupted", "terminated", "starting")),
     ],
 )

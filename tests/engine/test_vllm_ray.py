@@ -212,7 +212,7 @@ class Kill:
         os.kill(self.killed, signal.SIGKILL)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_an_actor_never_decodes_with_weights_that_are_not_the_steps(
     pool: RayPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

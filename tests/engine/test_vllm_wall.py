@@ -170,7 +170,7 @@ class Kill:
         return []
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_actors_that_die_or_cannot_start(tmp_path: Path) -> None:
     """Another process goes on where one died; what never works is said."""
     folder = write_weights(model_of(3), tmp_path, 0)
@@ -217,7 +217,7 @@ def test_vllm_never_runs_in_the_process_that_asks(tmp_path: Path) -> None:
     assert dict(os.environ) == environment
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_an_actor_of_two_gpus_is_two_ranks_of_vllm(tmp_path: Path) -> None:
     """On the CPU a rank is a process; all of them end with their actor."""
     wanted, engines = requests(6), factory_of(write_weights(model_of(3), tmp_path, 0), 0)

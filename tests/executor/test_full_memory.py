@@ -69,6 +69,7 @@ print(*Path("/dev/shm").iterdir())
 """
 
 
+@pytest.mark.full
 def test_full_shared_memory_costs_kv_states_or_the_step_but_never_a_process(tmp_path: Path) -> None:
     """KV states that cannot be handed over are recomputed; weights that cannot be laid out end the step with a sentence."""
     try:

@@ -68,7 +68,7 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch, which: str, count: int) -> Non
 
 
 @pytest.mark.parametrize("charging", ["profile", "measured"])
-@pytest.mark.parametrize("part", [0.1, 0.9])
+@pytest.mark.parametrize("part", [pytest.param(0.1, marks=pytest.mark.full), 0.9])
 def test_an_interrupted_step_gives_its_memory_back_though_its_error_is_kept(
     engines: TorchEngineFactory, monkeypatch: pytest.MonkeyPatch, charging: str, part: float
 ) -> None:

@@ -86,8 +86,8 @@ SIGNALS = {"interrupted": signal.SIGINT, "killed": signal.SIGKILL, "prewarmed": 
         ("local", "hanging"),
         pytest.param("local", "prewarmed", marks=pytest.mark.full),
         pytest.param("local", "error", marks=pytest.mark.full),
-        pytest.param("ray", "end", marks=pytest.mark.full),
-        pytest.param("ray", "interrupted", marks=pytest.mark.full),
+        pytest.param("ray", "end", marks=pytest.mark.nightly),
+        pytest.param("ray", "interrupted", marks=pytest.mark.nightly),
         pytest.param("ray", "killed", marks=pytest.mark.full),
     ],
 )

@@ -115,7 +115,7 @@ def test_the_summary_of_emulation_is_of_charged_against_alone():
     assert found["alone_last_s / alone_first_s"]["worst"] == 0
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_a_few_steps_are_planned_executed_and_reported(tmp_path, monkeypatch, capsys):
     out = tmp_path / "report.json"

@@ -83,6 +83,7 @@ def counting(pool: RayPool, rule: Any = None, tokens: int = 300, kv_bytes: int =
     return record
 
 
+@pytest.mark.full
 def test_a_step_on_two_nodes(pool: RayPool) -> None:
     """Actors decode where the plan puts them, with weights that each node has once; moved KV states change no token."""
     puts, plan = Puts(pool), spread(2, Restless(1, 0.004), per_node=1)
@@ -119,7 +120,7 @@ def test_a_killed_actor_is_lost_with_rays_reason_and_what_cannot_be_retried_ends
         counting(pool, AtFirst(kill))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_an_actor_that_is_stopped_is_ended(pool: RayPool) -> None:
     """It obeys nothing, not even its end."""
     stopped: list[int] = []
@@ -138,7 +139,7 @@ def test_an_actor_that_is_stopped_is_ended(pool: RayPool) -> None:
     until(lambda: not running(set(stopped)), "its process has ended")
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_kv_state_whose_sender_dies_or_that_has_no_room_is_computed_again(
     nodes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +169,7 @@ def test_a_kv_state_whose_sender_dies_or_that_has_no_room_is_computed_again(
         assert not [s for s in record.spans if s["phase"] == "transfer"]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_actors_whose_gpus_others_hold_are_not_waited_for_for_ever(pool: RayPool) -> None:
     @ray.remote(num_gpus=GPUS_PER_NODE, num_cpus=0)
     class Other:
@@ -185,7 +186,7 @@ def test_actors_whose_gpus_others_hold_are_not_waited_for_for_ever(pool: RayPool
     until(lambda: free_gpus() == GPUS, "no GPU is held, nor wanted by an actor that is not there")
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_nodes_are_sent_the_code(nodes: Any) -> None:
     def sent_packages() -> list[str]:
         """Of this program: what Ray put where its workers find it."""
@@ -267,6 +268,7 @@ def test_a_lost_node_is_named_and_the_step_goes_on_with_the_other() -> None:
             pool.run_step(spread(8), requests(), engines, LATENCY, CLUSTER)
 
 
+@pytest.mark.full
 def test_what_cannot_run_is_refused_before_anything_starts(pool: RayPool) -> None:
     made = factory_of()
     for message, plan, cluster, engines, error in (

@@ -139,6 +139,7 @@ def test_a_prefill_actor_computes_what_is_shared_once(factory: TorchEngineFactor
     assert tree.tokens <= fewer < local.prefill < computed
 
 
+@pytest.mark.full
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.booleans(), st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_whatever_is_received_or_shared_tokens_and_times_stay_what_they_are(

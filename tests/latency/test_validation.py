@@ -191,6 +191,7 @@ def made_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return data
 
 
+@pytest.mark.full
 def test_runs_are_predicted_with_what_was_fitted_on_the_other(made_runs):
     results = {(row["gpu"], row["way"]): row for row in runs.validate(made_runs)}
     for gpu, other in (("RTX4090", "RTXPRO6000"), ("RTXPRO6000", "RTX4090")):

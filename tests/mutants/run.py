@@ -25,7 +25,7 @@ from pathlib import Path
 PROJECT = Path(__file__).parents[2]
 MUTANTS = Path(__file__).parent / "mutants.json"
 SECONDS = 1200.0  # a mutant that hangs is noticed by that
-PHASES = {"beside others": "not nightly and not alone", "alone": "not nightly and alone"}
+PHASES = {"one process": "not nightly and not whole_machine", "real processes": "not nightly and whole_machine"}
 
 
 def copy_of_project(folder: Path) -> Path:

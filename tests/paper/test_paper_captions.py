@@ -10,8 +10,10 @@ from paper_samples import Paper, small
 
 from rlhfless.paper import FIGURES, Numbers, figure_11, figure_14, figure_15
 
+QUICK = ("3c", "4a", "4b", "7b", "9")
 
-@pytest.mark.parametrize("name", FIGURES)
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.full] * (name not in QUICK)) for name in FIGURES])
 def test_every_caption_says_its_four_things(name: str, paper: Paper) -> None:
     lines = paper.caption(name).lines()
     assert len(lines) == 4
@@ -21,6 +23,7 @@ def test_every_caption_says_its_four_things(name: str, paper: Paper) -> None:
         assert not re.search(r"\bnan", text.lower()), heading
 
 
+@pytest.mark.full
 def test_captions_and_labels_say_which_lengths_are_a_log_and_which_a_model(paper: Paper) -> None:
     figure, models = small("10"), paper.found("10")
     assert all("(model)" in label for label in paper.plot("10").data[0].x)
@@ -35,6 +38,7 @@ def test_captions_and_labels_say_which_lengths_are_a_log_and_which_a_model(paper
     assert any("GSM8K (log)" in label for label in figure.plot(figure.fast, logged).data[0].x)
 
 
+@pytest.mark.full
 def test_what_a_smaller_tau_saves_is_said_from_the_numbers(paper: Paper) -> None:
     more = figure_15.saved_below_half(paper.found("15"))
     assert figure_15.sides(more) in paper.caption("15").differs
@@ -43,6 +47,7 @@ def test_what_a_smaller_tau_saves_is_said_from_the_numbers(paper: Paper) -> None
     assert figure_15.sides({"a": -0.02}) == "No further saving of 1% or more on any of them."
 
 
+@pytest.mark.full
 def test_figures_11_and_14_tell_generation_alone_too(paper: Paper) -> None:
     for name, shown in (("11", figure_11.whole(paper.found("11"), "generation").loc["scaling"]),
                         ("14", figure_14.worth(paper.found("14"), "rlhfless", "poor", "generation").iloc[0])):  # fmt: skip

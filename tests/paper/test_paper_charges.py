@@ -23,6 +23,7 @@ def after_generation(paper: Paper, name: str, *keys: str, **where: str) -> pd.Da
     return pd.DataFrame({"gpus": rest["gpu_s"] / rest["time_s"]}).reset_index()
 
 
+@pytest.mark.full
 def test_no_step_is_charged_more_gpus_than_the_cluster_has_when_generation_is_over(paper: Paper) -> None:
     most = 16 * (1 + 1e-9)  # the testbed's
     charged = [

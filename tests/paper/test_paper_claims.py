@@ -45,6 +45,7 @@ VERDICTS = {
 """With small settings and without logs; what figure 16 decides is checked in ``test_paper_command.py``."""
 
 
+@pytest.mark.full
 def test_the_verdicts_are_those_that_were_looked_at(paper: Paper) -> None:
     decided = {
         c.paper: v.holds
@@ -61,6 +62,7 @@ def test_a_verdict_is_yes_only_where_all_cases_hold() -> None:
         verdict([], "")
 
 
+@pytest.mark.full
 def test_a_claim_falls_with_its_numbers(paper: Paper) -> None:
     rows = paper.found("15").table.copy()
     rows.loc[rows["panel"] == "lambda", "time_s"] *= -1
@@ -73,6 +75,7 @@ def test_a_claim_falls_with_its_numbers(paper: Paper) -> None:
     assert prefill["computing each prompt once saves (G - 1) / G of the prefill tokens"] == "in part"
 
 
+@pytest.mark.full
 def test_under_a_figure_stands_what_it_says_of_the_papers_statements(paper: Paper) -> None:
     figure = small("15")
     said = [text for heading, text in described(figure, figure.fast, paper.found("15")) if heading == "Does it hold"]
@@ -80,6 +83,7 @@ def test_under_a_figure_stands_what_it_says_of_the_papers_statements(paper: Pape
     assert said[1].startswith("no further saving at tau <= 0.5: in part. From 0.5 to 0.3 another ")
 
 
+@pytest.mark.full
 def test_figure_10_shows_with_which_learner_the_papers_factors_are_in_reach(paper: Paper) -> None:
     numbers, drawn = paper.found("10"), paper.plot("10")
     faster, on_all, cheaper, count = figure_10.reach(numbers)
@@ -94,6 +98,7 @@ def test_figure_10_shows_with_which_learner_the_papers_factors_are_in_reach(pape
     assert [len(drawn) for drawn in limits.values()] == [2, 1, 2], "generation alone has no learner"
 
 
+@pytest.mark.full
 def test_elastic_plain_shows_that_a_larger_learner_is_outside_the_first_bound_and_within_the_second(paper: Paper) -> None:
     cells = paper.table("10", panel="cell", scope="step").set_index(["algorithm", "data_set"])
     of = {str(policy): own for policy, own in cells.groupby("policy")}
@@ -110,6 +115,7 @@ def test_elastic_plain_shows_that_a_larger_learner_is_outside_the_first_bound_an
     assert np.allclose(less / on_all, 1 / 0.9), "10 % lost by one doubling"
 
 
+@pytest.mark.full
 def test_no_step_of_figures_11_and_13_is_below_their_bounds(paper: Paper) -> None:
     for scope in ("step", "generation"):
         steps, curve = paper.table("11", row="step", scope=scope), paper.table("11", row="bound", scope=scope)
@@ -141,6 +147,7 @@ COMPARATORS = {
 }
 
 
+@pytest.mark.full
 def test_figure_13_compares_every_comparator_in_whole_steps_and_in_generation_alone(paper: Paper) -> None:
     rows = paper.table("13", panel="scaling")
     for scope in ("step", "generation"):
@@ -152,6 +159,7 @@ def test_figure_13_compares_every_comparator_in_whole_steps_and_in_generation_al
     assert sum(trace.legendgroup == "rlhfuse" for trace in drawn) == 2 * 3 + 1, "time, cost and share of both; actors"
 
 
+@pytest.mark.full
 def test_figure_15_has_every_comparator_in_whole_steps_and_in_generation_alone(paper: Paper) -> None:
     for scope in ("step", "generation"):
         for panel, histories in (("window", 1), ("tau", 3), ("lambda", 3)):
@@ -169,6 +177,7 @@ def test_figure_15_has_every_comparator_in_whole_steps_and_in_generation_alone(p
             assert trace.y[3] == own[trace.name]["share"]
 
 
+@pytest.mark.full
 def test_no_share_of_figures_13_15_and_17_is_above_the_bound_and_the_naive_system_has_none(paper: Paper) -> None:
     for name in ("13", "15", "17"):
         rows = paper.table(name)
@@ -180,6 +189,7 @@ def test_no_share_of_figures_13_15_and_17_is_above_the_bound_and_the_naive_syste
     assert (rows["gpu_s"] >= rows["bound_gpu_s"] * (1 - 1e-9)).all()
 
 
+@pytest.mark.full
 def test_no_policy_is_below_the_bound_in_any_cell(paper: Paper) -> None:
     cells = paper.table("10")
     rows = cells[cells["policy"] != "bound"]
@@ -191,6 +201,7 @@ def test_no_policy_is_below_the_bound_in_any_cell(paper: Paper) -> None:
     assert (naive["speedup"] <= naive["most_speedup"]).all()
 
 
+@pytest.mark.full
 def test_holding_gpus_through_the_step_costs_and_changes_no_time(paper: Paper) -> None:
     keys = ["algorithm", "data_set", "scope"]
     held = paper.table("10", panel="cell", policy="static").set_index(keys)
@@ -201,6 +212,7 @@ def test_holding_gpus_through_the_step_costs_and_changes_no_time(paper: Paper) -
     assert np.allclose(held["gpu_s"][~whole], released["gpu_s"][~whole])
 
 
+@pytest.mark.full
 def test_true_lengths_are_worth_more_than_predictions(paper: Paper) -> None:
     for scope in ("step", "generation"):
         share = paper.table("10", panel="cell", scope=scope).groupby("policy")["share"].mean()
@@ -208,11 +220,13 @@ def test_true_lengths_are_worth_more_than_predictions(paper: Paper) -> None:
         assert share["oracle"] > share["rlhfless"]
 
 
+@pytest.mark.full
 def test_ours_takes_more_of_the_possible_than_the_papers_rule(paper: Paper) -> None:
     share = paper.table("10", panel="cell", scope="step").groupby("policy")["share"].mean()
     assert share["solver+replan"] > share["rlhfless"]
 
 
+@pytest.mark.full
 def test_larger_batches_leave_more_room_above_three_static_actors(paper: Paper) -> None:
     batches = figure_10.by_batch(paper.found("10"))
     assert (np.diff(batches["possible"]) > 0).all()
@@ -220,12 +234,14 @@ def test_larger_batches_leave_more_room_above_three_static_actors(paper: Paper) 
     assert (batches["ours"] <= batches["possible"]).all()
 
 
+@pytest.mark.full
 def test_smaller_tau_is_slower_and_any_cut_cheaper_than_none(paper: Paper) -> None:
     for own in figure_15.curves(paper.found("15"), "tau").values():
         assert (np.diff(own["time_s"]) < 0).all(), "time falls with tau"
         assert all(figure_15.saved(own, tau, 1.0) > 0.01 for tau in own["parameter"] if tau < 1)
 
 
+@pytest.mark.full
 def test_tau_below_a_half_saves_nothing_more_on_gsm8k_and_goes_on_saving_on_longer_responses(paper: Paper) -> None:
     for label, own in figure_15.curves(paper.found("15"), "tau").items():
         if "GSM8K" in label:
@@ -234,6 +250,7 @@ def test_tau_below_a_half_saves_nothing_more_on_gsm8k_and_goes_on_saving_on_long
             assert (np.diff(own["gpu_s"]) > 0).all(), label
 
 
+@pytest.mark.full
 def test_a_larger_lambda_is_faster(paper: Paper) -> None:
     for own in figure_15.curves(paper.found("15"), "lambda").values():
         assert own["time_s"].iloc[-1] < own["time_s"].iloc[0]
@@ -241,11 +258,13 @@ def test_a_larger_lambda_is_faster(paper: Paper) -> None:
         assert (np.diff(own["time_s"]) <= 0.02 * own["time_s"].max()).all()
 
 
+@pytest.mark.full
 def test_windows_differ_marginally(paper: Paper) -> None:
     (own,) = figure_15.curves(paper.found("15"), "window").values()
     assert own["gpu_s"].max() / own["gpu_s"].min() < 1 + MARGINAL
 
 
+@pytest.mark.full
 def test_one_prefill_per_prompt_saves_all_samples_but_one(paper: Paper) -> None:
     saved = figure_13.prefill_saved(paper.found("13"))
     assert set(saved) >= {1, 3}
@@ -253,6 +272,7 @@ def test_one_prefill_per_prompt_saves_all_samples_but_one(paper: Paper) -> None:
         assert share == pytest.approx((samples - 1) / samples, abs=1e-12)
 
 
+@pytest.mark.full
 def test_ranking_with_a_local_cut_is_cheaper_than_the_global_cut(paper: Paper) -> None:
     (saved,) = figure_12.cost_saved(paper.found("12")).values()
     assert saved > 0
@@ -277,11 +297,13 @@ def test_transfers_are_hidden_behind_the_longest_group(paper: Paper) -> None:
     assert done == others == 5
 
 
+@pytest.mark.full
 def test_the_papers_rule_is_cheaper_than_naive_static_even_with_a_poor_predictor(paper: Paper) -> None:
     worth = paper.table("14", panel="worth", policy="rlhfless", predictor="poor", scope="step")
     assert (worth["value"][worth["measure"] == "cost_saved"] > 0).all()
 
 
+@pytest.mark.full
 def test_how_steady_lengths_are_is_known_of_every_model_that_a_figure_uses(paper: Paper) -> None:
     quality = paper.table("14", panel="quality"), paper.table("14", panel="elsewhere")
     used = {(a, d) for rows in quality for a, d in zip(rows["algorithm"], rows["data_set"], strict=True)}
@@ -297,6 +319,7 @@ def test_how_steady_lengths_are_is_known_of_every_model_that_a_figure_uses(paper
     assert moved.loc["GSM8K, drifting", "within_50"] < 0.7
 
 
+@pytest.mark.full
 def test_bars_are_told_apart_without_colour(paper: Paper) -> None:
     for name in ("12", "13", "14"):
         bars = [bar for bar in paper.plot(name).data if bar.type == "bar"]
@@ -305,6 +328,7 @@ def test_bars_are_told_apart_without_colour(paper: Paper) -> None:
         assert len(set(looks.values())) == len(looks), name
 
 
+@pytest.mark.full
 def test_scaling_follows_lengths_that_drift_by_a_step_and_costs_grow_with_them(paper: Paper) -> None:
     """Min-max scaling compares actor counts of one step with each other, so it follows the drift far less than lengths grow."""
     steps = paper.table("13", panel="scaling", scope="step", policy="rlhfless").sort_values("mean_tokens")

@@ -156,14 +156,25 @@ def test_the_same_setting_gives_the_same_bytes(tmp_path: Path) -> None:
     assert len(same_tables(tmp_path / "one", tmp_path / "two")) == 4
 
 
-@pytest.mark.full
-@pytest.mark.timeout(1200)
-def test_all_figures_are_made_alike_with_small_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def small_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small settings for every figure."""
     for name in FIGURES:
         monkeypatch.setitem(FIGURES, name, small(name))
+
+
+@pytest.mark.nightly
+def test_all_figures_are_made_alike(tmp_path: Path, small_settings: None) -> None:
     for out in ("one", "two"):
         write_figures(tmp_path / out, fast=True, sources=BESIDE)
     assert len(same_tables(tmp_path / "one", tmp_path / "two")) == len(FIGURES)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+def test_all_figures_are_made_with_small_settings(tmp_path: Path, small_settings: None) -> None:
+    write_figures(tmp_path / "one", fast=True, sources=BESIDE)
+    assert len([*(tmp_path / "one").glob("figure_*.html")]) == len(FIGURES)
     assert (tmp_path / "one" / "figure_10_measured.csv").is_file()
     simulated = pd.read_csv(tmp_path / "one" / "figure_16.csv")
     policies = simulated[simulated["policy"] != "bound"]

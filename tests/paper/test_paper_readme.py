@@ -55,6 +55,7 @@ def test_a_table_of_markdown_shows_text_as_it_is() -> None:
     assert "as an order or a trend" not in text, "no claims, no table"
 
 
+@pytest.mark.full
 def test_every_row_says_what_is_possible_and_what_to_make_of_it(paper: Paper) -> None:
     rows = [row for name, of in FINDINGS.items() for row in of(paper.found(name))]
     for row in rows:
@@ -63,6 +64,7 @@ def test_every_row_says_what_is_possible_and_what_to_make_of_it(paper: Paper) ->
         assert row.plain[0].isupper(), row.what
 
 
+@pytest.mark.full
 def test_what_is_out_of_reach_and_with_which_learner_is_decided_by_the_numbers(paper: Paper) -> None:
     numbers = paper.found("14")
     speed = next(row for row in FINDINGS["14"](numbers) if row.paper == "1.22x and 28.9 %")
@@ -80,6 +82,7 @@ def test_what_is_out_of_reach_and_with_which_learner_is_decided_by_the_numbers(p
     )
 
 
+@pytest.mark.full
 def test_tau_lambda_and_window_have_a_bound_and_a_share(paper: Paper) -> None:
     table = paper.found("15").table.query("scope == 'generation'")
     for row, panel, choice in zip(FINDINGS["15"](paper.found("15")), ("tau", "lambda", "window"), (0.5, 0.7, 1), strict=True):

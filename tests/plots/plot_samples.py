@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from rlhfless.trace import Trace
@@ -72,6 +73,7 @@ def busy_trace(spans: int) -> Trace:
     return Trace(rollouts(), allocations=[held], spans=rows)
 
 
+@functools.cache
 def degenerate_traces() -> dict[str, Trace]:
     """Every strange trace that a plot must survive."""
     one = rollouts()[:1]

@@ -167,6 +167,7 @@ def test_more_slots_never_raise_the_clairvoyant_bound_of_a_whole_step(slots):
         assert two.gpu_seconds(time_s) <= one.gpu_seconds(time_s) * (1 + 1e-9)
 
 
+@pytest.mark.full
 @given(either_mixed, st.floats(1.001, 6.0), st.sampled_from(["GPUs", "slots", "prewarmed"]), st.sampled_from(["gpu_s", "usd"]))
 @settings(max_examples=25, deadline=None)
 def test_more_of_anything_never_raises_the_mixed_clairvoyant_bound(instance, factor, what, cost):

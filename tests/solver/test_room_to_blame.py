@@ -72,6 +72,7 @@ def test_both_are_named_where_neither_alone_is_enough():
     plan_generation(WORK, CLUSTER, roomier, objective, time_limit_s=LIMIT_S)
 
 
+@pytest.mark.full
 def test_over_scenarios_slots_are_named_too():
     lengths = np.random.default_rng(0).integers(50, 400, (6, 24))
     work = solver.Workload(np.full(6, 40), np.repeat(np.arange(6), 4), lengths)
@@ -110,7 +111,7 @@ def sampled(work: solver.Workload) -> solver.Workload:
 
 
 @pytest.mark.parametrize("uncertain", [False, True])
-@pytest.mark.parametrize("kind", ["deadline_s", "budget_usd"])
+@pytest.mark.parametrize("kind", ["deadline_s", pytest.param("budget_usd", marks=pytest.mark.full)])
 def test_of_several_kinds_all_slots_are_named(uncertain, kind):
     work = sampled(WORK) if uncertain else WORK
     few, weight, cost = two_kinds(2), 1.0 if kind == "deadline_s" else 0.0, "usd" if kind == "budget_usd" else "gpu_s"

@@ -115,12 +115,14 @@ def test_the_optimum_lies_within_the_reported_gap(name, problem, time_weight, re
     check(problem, solver.Objective(time_weight, cost=cost), rest, OPTIONS[name])
 
 
+@pytest.mark.full
 @given(problems(scenarios=3), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([1.0, 0.5, 0.2]))
 @settings(max_examples=20, deadline=None)
 def test_over_scenarios_too(problem, time_weight, tail):
     check(problem, solver.Objective(time_weight, tail=tail), solver.StepRest(), {})
 
 
+@pytest.mark.full
 @given(st.data(), problems(scenarios=3), st.sampled_from([1.0, 0.5]), st.sampled_from(["deadline_s", "budget_gpu_s"]))
 @settings(max_examples=20, deadline=None)
 def test_a_limit_over_scenarios(data, problem, tail, limit):

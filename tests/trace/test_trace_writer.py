@@ -157,6 +157,7 @@ def killed_before(name: str, work: Callable[[], object]) -> None:
         os._exit(0)
 
 
+@pytest.mark.full
 def test_a_process_killed_before_any_file_is_there_leaves_the_completed_steps(tmp_path: Path) -> None:
     """Before a step's folder is, before each of the files that closing replaces, and before the folders that it removes."""
     moments = ["000002", *FILES, "000000"]
@@ -233,6 +234,7 @@ def test_a_step_writes_as_much_whatever_came_before_it(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(read_trace(tmp_path).rollouts, rows)
 
 
+@pytest.mark.full
 def test_a_writer_keeps_no_responses_in_memory(tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path)
     tracemalloc.start()

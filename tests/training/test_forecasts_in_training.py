@@ -36,7 +36,9 @@ def test_replanning_goes_by_the_predictors_own_forecast(tmp_path: Path, model: P
     assert texts(tmp_path / "inflight") == texts(tmp_path / "default")
 
 
-@pytest.mark.parametrize(("predictor", "own"), [(InFlightPredictor, True), (EwmaPredictor, False)])
+@pytest.mark.parametrize(
+    ("predictor", "own"), [(InFlightPredictor, True), pytest.param(EwmaPredictor, False, marks=pytest.mark.full)]
+)
 def test_a_pool_plans_anew_after_losses_by_the_same_forecast(
     predictor: Any, own: bool, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,8 @@ from rlhfless.training.config import TrainError
 from rlhfless.training.loop import train
 from rlhfless.training.model import save_model
 
+pytestmark = pytest.mark.full
+
 
 def fill_up() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))

@@ -126,7 +126,7 @@ def assert_same(trainer: Trainer, undisturbed: Trainer) -> None:
     assert [folder.name for folder in trainer.kept.checkpoints.iterdir()] == [f"after-{STEPS:06d}"]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 2))])
 @pytest.mark.parametrize("traced", [True, False])
 def test_a_run_interrupted_at_random_moments(
     tmp_path: Path, start: Start, whole: tuple[Trainer, Interrupts], seed: int, traced: bool

@@ -143,7 +143,7 @@ def test_what_ends_an_order_ends_all_and_reading_starts_new_ones(pair: Pair, tmp
     pair.learn_the_same(noise_batch(small_model(), seed=5))
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_refusals_come_through_as_they_are(tmp_path: Path) -> None:
     model = small_model()
     with refused(InputError):
@@ -172,7 +172,7 @@ def test_the_loop_with_two_processes_goes_on_with_one(model: Path, tmp_path: Pat
         train(config(steps=2, schedule="linear", warmup_steps=1), tmp_path / "two", resume=True)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_processes_that_start_anew_drop_out_what_the_others_would_have(tmp_path: Path) -> None:
     """What they draw follows from the seed that the loop gives every step; another seed gives other weights."""
     model = small_model()

@@ -29,7 +29,7 @@ def hold(connection: Any) -> None:
     time.sleep(3600)
 
 
-@pytest.mark.parametrize("way", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("way", [pytest.param(signal.SIGTERM, marks=pytest.mark.full), signal.SIGKILL])
 def test_folders_of_a_killed_program_are_gone(way: signal.Signals) -> None:
     heard, theirs = multiprocessing.Pipe(duplex=False)
     program = started(hold, theirs)

@@ -62,7 +62,7 @@ def test_responses_depend_on_nothing_but_the_seed(tmp_path: Path, model: Path) -
     assert texts(tmp_path / "seed") != texts(tmp_path / "solver")
 
 
-@pytest.mark.parametrize("charging", ["profile", "measured"])
+@pytest.mark.parametrize("charging", ["profile", pytest.param("measured", marks=pytest.mark.full)])
 def test_a_resumed_run_is_the_run_that_was_never_stopped(tmp_path: Path, model: Path, charging: str) -> None:
     """Weights and rollouts; under the profile plans and allocations too."""
     train(config(steps=4, charging=charging), tmp_path / "whole", model=model)
@@ -94,7 +94,7 @@ def train_long(charging: str, out: str, model: str) -> None:
     train(config(steps=1000, charging=charging), out, model=model)
 
 
-@pytest.mark.parametrize("charging", ["profile", "measured"])
+@pytest.mark.parametrize("charging", ["profile", pytest.param("measured", marks=pytest.mark.full)])
 def test_a_killed_run_goes_on(tmp_path: Path, model: Path, charging: str) -> None:
     """SIGKILL somewhere in the run: the trace holds whole steps, and resuming gives the rollouts of an undisturbed run."""
     out = tmp_path / "killed"

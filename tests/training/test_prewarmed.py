@@ -22,7 +22,6 @@ def test_a_pool_lives_as_the_options_say(prewarm: str, rule: object, tmp_path: P
 
 
 @pytest.mark.full
-@pytest.mark.alone  # a start that takes three times as long as the first one comes too late
 def test_an_actor_is_there_before_its_step(tmp_path: Path, model: Path) -> None:
     """The first steps say how long a step and a start take; before the third its actors have been started."""
     options = config(executor="local", keep_s=0.0, prewarm="shortest", gpus=2, gpus_per_node=2, policy="static", steps=3)

@@ -105,6 +105,7 @@ def check_run(trace: Trace, gpus: int) -> None:
     assert set(killed["step"]) == {last}, "nobody waits for a step after the last"
 
 
+@pytest.mark.full
 def test_actors_of_the_step_before_get_the_steps_weights(tmp_path: Path, model: Path) -> None:
     """The texts are those of the virtual clock, and the actors those of the first step."""
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
@@ -124,7 +125,7 @@ def test_actors_of_the_step_before_get_the_steps_weights(tmp_path: Path, model: 
     check_run(trace, 2)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_run_on_a_cluster_that_is_there_goes_on_where_it_was(tmp_path: Path, model: Path) -> None:
     """Two nodes, without tokens; the program had a cluster of its own before, with tokens. The run is stopped, and resumed with
     other actors on the same nodes."""

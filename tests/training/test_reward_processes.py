@@ -117,6 +117,7 @@ def until_gone(*pids: int, within_s: float = 300.0) -> None:
 # --- what a function does ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_format_that_backtracks_is_ended_and_the_next_response_judged() -> None:
     reward = make_rewards([f"format:{BACKTRACKS}"], ArithmeticTask(0, 1), timeout_s=4.0).parts[0][0]
     assert isinstance(reward, FunctionReward)
@@ -188,6 +189,7 @@ def test_a_function_may_start_processes_of_its_own(named: Callable[..., Function
     assert named("child").score([response()])[0].tolist() == [0]
 
 
+@pytest.mark.full
 def test_what_a_function_started_ends_with_its_time(named: Callable[..., FunctionReward], tmp_path: Path) -> None:
     reward = named("leaves", timeout_s=8.0)
     assert np.isnan(reward.score([response(str(tmp_path / "pids"))])[0]).all()

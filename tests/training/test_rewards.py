@@ -134,6 +134,7 @@ def test_a_failure_is_one_responses_and_is_told(value: Any, reason: str, timeout
     assert scores.metrics()["reward_failures"] == pytest.approx(1 / 3)
 
 
+@pytest.mark.full
 def test_a_function_that_does_not_return_is_ended_and_soon_not_asked() -> None:
     asked = []
 

@@ -26,6 +26,7 @@ PLANNERS = {"always replan": SolverReplan(looks_ahead=False)}  # else it finds t
 MOVES = ("rlhfless", "always replan", "fold")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
 def test_schedules_give_the_same_tokens_rewards_and_weights(tmp_path: Path, model: Path, algorithm: str) -> None:
     found: dict[str, tuple[pd.DataFrame, dict[str, Any], list[Any], pd.DataFrame]] = {}

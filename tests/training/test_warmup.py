@@ -33,6 +33,7 @@ def short_warm_up(seed=0):
     return model, losses
 
 
+@pytest.mark.full
 def test_short_warm_up_lowers_the_loss_and_is_a_function_of_the_seed():
     before = torch.random.get_rng_state()
     model, losses = short_warm_up()

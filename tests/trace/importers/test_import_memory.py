@@ -39,6 +39,7 @@ def write(path: Path, rows: int, characters: int) -> int:
     return path.stat().st_size
 
 
+@pytest.mark.full
 def test_memory_does_not_grow_with_the_texts(tmp_path: Path) -> None:
     write(tmp_path / "small" / "1.jsonl", 120, 200_000)
     size = write(tmp_path / "large" / "1.jsonl", ROWS, 200_000)
