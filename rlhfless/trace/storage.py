@@ -36,7 +36,7 @@ ARROW_TYPES = {
     "ints": pa.list_(pa.int64()),
 }
 FORMATS = ".parquet, .csv or .jsonl, each also with .gz"
-JSON_HINT = "holds a JSON array, or another single value; one JSON object a line is needed, as `jq -c '.[]'` writes an array"
+JSON_HINT = "holds a JSON array; one JSON object a line is needed, as `jq -c '.[]'` writes an array"
 
 
 def read_frame(path: str | Path, text_columns: Iterable[str] = (), guard: Guard | None = None) -> pd.DataFrame:

@@ -18,6 +18,8 @@ from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.reading import ImportOptions, Reading
 from rlhfless.trace.storage import JSON_HINT
 
+NAME_HINT = "is no log that is known; a file of one JSON object a line needs a name that ends in .jsonl or .jsonl.gz"
+
 
 @dataclass(frozen=True)
 class Format:
@@ -73,6 +75,8 @@ def refuse_unknown(path: Path, known: Sequence[str]) -> NoReturn:
             f"{path}: is no log that is known, its first record has the fields {listed(first.values)}; name its framework with "
             f"--from ({', '.join(known)})"
         )
-    if path.suffix.lower() == ".json":
-        raise TraceError(f"{path}: {JSON_HINT}")
+    if path.is_file() and path.name.lower().endswith((".json", ".json.gz")):
+        with Reading(path, ImportOptions()).open(path) as stream:
+            is_array = stream.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+        raise TraceError(f"{path}: {JSON_HINT if is_array else NAME_HINT}")
     raise TraceError(f"{path}: is no log that is known; known are {', '.join(known)} (csv, jsonl or parquet)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,16 @@ def test_a_json_array_gets_a_hint(indent: int | None, tmp_path: Path) -> None:
             import_log(tmp_path / name)
     with refused(TraceError):
         read_rollouts(tmp_path / "log.jsonl")
+
+
+def test_a_json_file_is_said_to_be_what_it_is(tmp_path: Path) -> None:
+    """A packed array, one that is longer than a line may be, and JSON lines under a name that does not say so."""
+    lines = "".join(json.dumps(row) + "\n" for row in steps(1))
+    contents = {"array.json.gz": json.dumps(steps(1)), "long.json": "[" + " " * 2**26 + "]", "lines.json": lines}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
+        with refused(TraceError, name, ".jsonl" if name == "lines.json" else "a JSON array"):
+            import_log(tmp_path / name)
 
 
 @pytest.mark.parametrize("content", ['{"input": "01", "outp', "", "[1]\n", '{"other": 1}\n'])
