@@ -6,7 +6,8 @@ recognised by the hash of their decoded text, in the log as in the running syste
 
 verl shuffles its data every epoch, so no batch of the log comes again. The router waits a moment until the requests of the
 batch are there and deals them by the lengths that the log lets expect (``deal``). A prompt that the log does not hold goes
-where verl itself would send it: to the replica with the fewest requests in flight.
+where verl itself would send it: to the replica with the fewest requests in flight. So does every request of a batch that
+cannot be planned.
 """
 
 from __future__ import annotations
@@ -32,25 +33,28 @@ MODULE, EXPECTED, ROUTER = "planned_router.py", "expected_tokens.json", "router.
 HELD_OUT_EPOCHS = 2  # the last ones, each expected from the epochs before it
 SHUFFLES = 3  # of every held-out epoch into batches
 MOST_RESPONSES = 30_000  # that are simulated
+MOST_WAITING = 20_000  # requests of a batch that may wait for its plan at a time
 QUIET_S = 0.05  # a batch is complete when no request came for so long; it is part of the simulated time
 
 ROUTER_CODE = '''"""verl router: plans every batch by the response lengths that a log lets expect.
 
 Written by rlhfless. Use: PYTHONPATH=<this folder> ... actor_rollout_ref.rollout.router_config_path=<this folder>/router.yaml
 """
-import asyncio, hashlib, json
+import asyncio, hashlib, json, logging
+import ray
 from transformers import AutoTokenizer
 from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
 QUIET_S = {quiet_s}  # a batch is complete when no request came for so long ...
 LONGEST_S = 1.0  # ... or its first request has waited for so long
+MOST_WAITING = {most_waiting:_}  # requests at a time; Ray itself lets 1,000 in, and would cut a batch into parts
 
 
 {deal}
 
 class PlannedRouter(GlobalRequestLoadBalancer):
     def __init__(self, servers, router_kwargs):
-        super().__init__(servers)
+        super().__init__(servers, max_cache_size=10 * MOST_WAITING)
         self._tokenizer = AutoTokenizer.from_pretrained(router_kwargs["tokenizer"], trust_remote_code=False)
         with open(router_kwargs["expected_tokens"]) as file:
             self._expected = json.load(file)
@@ -91,16 +95,27 @@ class PlannedRouter(GlobalRequestLoadBalancer):
         while (left := min(self._last + QUIET_S, began + LONGEST_S) - clock()) > 0:
             await asyncio.sleep(left)
         batch, self._waiting, self._dealing = self._waiting, [], None
+        try:
+            self._deal(batch)
+        except Exception:
+            logging.getLogger(__name__).exception("a batch is not planned; verl's own rule sends its requests")
+        finally:
+            for *_, dealt in batch:
+                if not dealt.done():
+                    dealt.set_result(None)
+
+    def _deal(self, batch):
         servers = list(self._servers)
-        if servers:
-            busy = [[one[1:] for one in self._at_work.values() if one[0] == server] for server in servers]
-            chosen = deal([one[1:3] for one in batch], busy, self._times)
-            for (request_id, _, _, _), replica in zip(batch, chosen):
-                self._request_id_to_server[request_id] = servers[replica]
-                self._at_work[request_id] = (servers[replica], *next(one[1:3] for one in batch if one[0] == request_id))
-        for *_, dealt in batch:
-            if not dealt.done():
-                dealt.set_result(None)
+        if not servers:
+            return
+        busy = [[one[1:] for one in self._at_work.values() if one[0] == server] for server in servers]
+        chosen = deal([one[1:3] for one in batch], busy, self._times)
+        for (request_id, prompt, tokens, _), replica in zip(batch, chosen):
+            self._request_id_to_server[request_id] = servers[replica]
+            self._at_work[request_id] = servers[replica], prompt, tokens
+
+
+Router = ray.remote(max_concurrency=MOST_WAITING)(PlannedRouter)
 '''
 
 
@@ -270,11 +285,11 @@ def write_router(folder: str | Path, rollouts: pd.DataFrame, setting: Setting, t
         raise TraceError(f"{folder}: cannot be made ({error.strerror}); a writable folder is needed") from error
     pass_s, token_s, context_token_s = _times(setting)
     configuration = {
-        "router_class": f"{Path(MODULE).stem}.PlannedRouter", "expected_tokens": str(folder / EXPECTED),
+        "router_class": f"{Path(MODULE).stem}.Router", "expected_tokens": str(folder / EXPECTED),
         "tokenizer": absolute(tokenizer), "pass_s": pass_s, "token_s": token_s, "context_token_s": context_token_s,
     }  # fmt: skip
     texts = {
-        MODULE: ROUTER_CODE.format(deal=inspect.getsource(deal), quiet_s=QUIET_S),
+        MODULE: ROUTER_CODE.format(deal=inspect.getsource(deal), quiet_s=QUIET_S, most_waiting=MOST_WAITING),
         EXPECTED: json.dumps({name: round(tokens, 1) for name, tokens in expected_tokens(rollouts).items()}, indent=0),
         ROUTER: "".join(f"{key}: {json.dumps(value)}\n" for key, value in configuration.items()),
     }

@@ -13,6 +13,7 @@ import json
 import sys
 import types
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import pytest
 from click.testing import CliRunner
 from error_messages import refused
 
-from rlhfless.accounting.verl_router import RouterEffect, deal, expected_tokens, router_effect, write_router
+from rlhfless.accounting.verl_router import MOST_WAITING, RouterEffect, deal, expected_tokens, router_effect, write_router
 from rlhfless.cli import main
 from rlhfless.latency import load_profile
 from rlhfless.simulate import Setting
@@ -36,7 +37,7 @@ PROFILE = "l40s-qwen2.5-3b-tp2"
 class LeastInFlight:
     """What verl's own router does, by its source."""
 
-    def __init__(self, servers: dict[str, Any]) -> None:
+    def __init__(self, servers: dict[str, Any], max_cache_size: int = 10_000) -> None:
         self._servers = dict(servers)
         self._inflight_requests = dict.fromkeys(servers, 0)
         self._request_id_to_server: dict[str, str] = {}
@@ -87,17 +88,24 @@ def router_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     own.GlobalRequestLoadBalancer = LeastInFlight  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, own.__name__, own)
     monkeypatch.setitem(sys.modules, "transformers", types.SimpleNamespace(AutoTokenizer=Tokenizer))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(remote=as_actor))  # type: ignore[arg-type]
     module, _, _ = write_router(tmp_path / "router", rollouts(), SETTING, "some/tokenizer")
     space: dict[str, Any] = {}
     exec(compile(module.read_text(), str(module), "exec"), space)
+    assert space["Router"] == (space["PlannedRouter"], {"max_concurrency": MOST_WAITING})
     return space["PlannedRouter"]
+
+
+def as_actor(**options: Any) -> Callable[[type], tuple[type, dict[str, Any]]]:
+    """Ray's decorator with options."""
+    return lambda kind: (kind, options)
 
 
 def made(router_class: Any, folder: Path, replicas: str = "abcd") -> Any:
     """A router of some replicas, by its own configuration file."""
     lines = (folder / "router" / "router.yaml").read_text().splitlines()
     config = {key: json.loads(value) for key, value in (line.split(": ", 1) for line in lines)}
-    assert config["router_class"] == "planned_router.PlannedRouter"
+    assert config["router_class"] == "planned_router.Router"
     return router_class({name: name.upper() for name in replicas}, config)
 
 
@@ -149,6 +157,21 @@ def test_a_second_batch_counts_what_is_still_decoded(router_class: Any, tmp_path
     router._servers.clear()
     with refused(RuntimeError):
         asyncio.run(router.acquire_server("late", prompt_ids=tokens_of(2)))
+
+
+def test_a_batch_that_cannot_be_planned_goes_where_verl_would_send_it(
+    router_class: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    router = made(router_class, tmp_path, "ab")
+    router._times = None
+
+    async def batch() -> list[str]:
+        calls = [router.acquire_server(f"r{p}", prompt_ids=tokens_of(p)) for p in range(4)]
+        return [server for server, _ in await asyncio.wait_for(asyncio.gather(*calls), 60)]
+
+    assert sorted(asyncio.run(batch())) == ["a", "a", "b", "b"]
+    assert "a batch is not planned" in caplog.text
+    assert router._waiting == []
 
 
 def test_dealing_keeps_short_responses_away_from_the_longest() -> None:
