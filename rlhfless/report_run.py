@@ -48,8 +48,8 @@ def in_short(found: Findings) -> Iterator[str]:
     else:
         generation = found.account.steps["generation_s"].mean()
         yield (
-            f"No schedule changes the {number(found.rest.seconds, 's')} of a step outside generation ({found.rest.basis}); "
-            f"generation takes {number(generation, 's')}."
+            f"No schedule of generation changes the {number(found.rest.seconds, 's')} of a step outside it "
+            f"({found.rest.basis}); generation takes {number(generation, 's')}."
         )
     if not setup.synchronous:
         yield (

@@ -44,7 +44,10 @@ def savings_tables(page: Page, found: Saved) -> None:
     ):  # fmt: skip
         rows = [(_name(row), *(cell for kind in kinds for cell in _cells(row, kind))) for _, row in table.iterrows()]
         page.table(caption, ("schedule", *heads), rows)
-    page.text("What any schedule could save at most is the bound, which knows all lengths and moves responses for nothing.")
+    page.text(
+        "What any schedule could save at most is the bound of generation, which knows all lengths and moves responses for "
+        "nothing. Preparation and learning stay as they were, after generation; a larger or an earlier learner can save more."
+    )
 
 
 def _cells(row: pd.Series, kind: str) -> tuple[str, str]:

@@ -48,9 +48,9 @@ def schedules_section(
     own = _named(schedules, schedules.results(list(schedules.policies), last.step))
     page.figure(plots.plot_plane(own, front, schedules.bound_of(last), title=f"Time and cost: step {last.step}"))
     page.text(
-        "The bound is for the true lengths: no policy that decodes one token per pass, whatever it refills, moves or releases, "
-        "takes fewer GPU-seconds at that time. The front is what plans promise by predicted lengths; where lengths came out "
-        "differently, a policy that ran can lie on either side of it."
+        "The bound is of generation, for the true lengths: no policy that decodes one token per pass, whatever it refills, "
+        "moves or releases, takes fewer GPU-seconds at that time. The front is what plans promise by predicted lengths; where "
+        "lengths came out differently, a policy that ran can lie on either side of it."
     )
     for title, has_history in (
         ("Sums over steps with history (the same prompts were seen before)", True),

@@ -100,6 +100,7 @@ def test_what_an_executed_run_could_have_saved_is_said_with_what_no_schedule_cha
     assert re.search(r"given back as soon as an actor is done: .* of the GPU-seconds", page)
     assert "No schedule of generation changes the 0 s of a step outside generation (0% of its time), nor 0%" not in page
     assert "outside generation (25% of its time), nor 0% of the GPU-seconds that were billed" in page  # spans end at 3 of 4 s
+    assert "Preparation and learning stay as they were, after generation; a larger or an earlier learner can save more." in page
     assert "Not calibrated" in page  # one step proves nothing
     assert "Not the run" not in page
     held = executed().allocations.assign(kind=["l40s", "h100"])

@@ -104,7 +104,7 @@ def test_what_no_schedule_changes_is_said_and_counted(log: OpenedLog) -> None:
     stated = Assumptions(prepare_s=5.0, learn_s=25.0, learner_gpus=0, dispatch="static")
     study = study_log(log, SETTING, stated, 1)
     sentences = list(in_short(study.findings))
-    assert any("No schedule changes the 30.0 s of a step outside generation (stated)" in text for text in sentences)
+    assert any("No schedule of generation changes the 30.0 s of a step outside it (stated)" in text for text in sentences)
     alone = study_log(log, SETTING, Assumptions(learner_gpus=0, dispatch="static"), 1)
     assert study.findings.best_time["time most"] < 0.5 * alone.findings.best_time["time most"]
 
@@ -184,7 +184,7 @@ def test_spans_of_a_recording_say_what_its_steps_took(tmp_path: Path) -> None:
     assert study.findings.account.steps["generation_s"].to_numpy() == pytest.approx(20.0, rel=0.01)
     assert study.findings.rest == Rest(3.0, 7.0, 0.0, "logged")
     sentences = " ".join(in_short(study.findings))
-    assert "No schedule changes the 10.0 s of a step outside generation (logged)" in sentences
+    assert "No schedule of generation changes the 10.0 s of a step outside it (logged)" in sentences
     assert "The log does not say how long" not in sentences
 
 
