@@ -149,7 +149,7 @@ def _facts(log: OpenedLog) -> Iterator[tuple[str, str]]:
     lengths, steps = rollouts["response_tokens"], trace.steps
     yield "run", trace.run
     yield "steps", f"{len(steps):,} ({steps[0]} to {steps[-1]})"
-    yield "responses", f"{len(rollouts):,} to {rollouts['prompt_id'].nunique():,} prompts"
+    yield "responses", f"{len(rollouts):,} to {counted(rollouts['prompt_id'].nunique(), 'prompt')}"
     yield "response lengths", f"{lengths.sum():,} tokens; median {lengths.median():,.0f}, longest {lengths.max():,}"
     reasons = rollouts["finish_reason"]
     known, cut = reasons.notna().mean(), (reasons == "length").mean()

@@ -227,11 +227,11 @@ class Plan:
         mixed = len({(a.kind, a.market) for a in self.actors}) > 1
         lines += [
             f"  actor {i}: {f'{a.market} {a.kind} ' if mixed else ''}GPUs {','.join(map(str, a.gpu_ids))}, "
-            f"{len(a.responses)} responses, done at {a.predicted_s:.2f} s"
+            f"{counted(len(a.responses), 'response')}, done at {a.predicted_s:.2f} s"
             for i, a in enumerate(shown)
         ]
         if len(self.actors) > len(shown):
-            lines.append(f"  ... and {len(self.actors) - len(shown)} more actors")
+            lines.append(f"  ... and {counted(len(self.actors) - len(shown), 'more actor')}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

@@ -25,6 +25,7 @@ from solver.objective import Objective, StepRest
 from solver.offers import check_counts
 from solver.plan import Plan, check_release
 from solver.pricing import Pricing
+from solver.words import counted
 from solver.workload import FloatArray, IntArray, Workload
 
 
@@ -88,8 +89,8 @@ def random_split(
     check_counts(least_actors=least_actors, most_actors=most_actors, actors=actors)
     items = len(workload) if spread else len(np.unique(workload.prompt_of))
     if actors is not None and actors > items:
-        what = "responses" if spread else "prompts"
-        raise PlanningError(f"actors is {actors}, but there are only {items} {what} to deal; give at most {items}")
+        what = counted(items, "response" if spread else "prompt")
+        raise PlanningError(f"actors is {actors}, but the workload has only {what} to deal; give at most {items}")
     asked = Canonical.of(workload)
     split, _ = sized_split(
         asked.workload, cluster, latency, objective, rest, seed=seed, actors=actors, least_actors=least_actors,

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from solver.errors import PlanningError, as_given, is_whole
 from solver.tables import facts_table
+from solver.words import counted
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -96,7 +97,7 @@ class Workload:
             scenarios = predicted
             predicted = predicted.astype(float).mean(axis=0) if predicted.size else np.zeros(0)
         prompts = _whole_numbers("prompt_tokens", prompt_tokens)
-        owner = _whole_numbers("prompt_of", prompt_of, needed=f"an index into the {len(prompts)} prompts is needed")
+        owner = _whole_numbers("prompt_of", prompt_of, needed=f"an index into the {counted(len(prompts), 'prompt')} is needed")
         tokens = _whole_numbers("response_tokens", predicted, rounds_up=True)
         before = number_array("generated_tokens", generated_tokens)
         generated = _whole_numbers("generated_tokens", np.full(len(tokens), before) if before.ndim == 0 else before)
@@ -109,7 +110,9 @@ class Workload:
             raise PlanningError("the workload has no responses; at least one is needed")
         if owner.max() >= len(prompts):
             index = int(np.argmax(owner))
-            raise PlanningError(f"prompt_of[{index}] is {owner[index]}, but there are only {len(prompts)} prompts")
+            raise PlanningError(
+                f"prompt_of[{index}] is {owner[index]}, but the workload has only {counted(len(prompts), 'prompt')}"
+            )
         if not is_whole(response_limit, 1):
             raise PlanningError(f"response_limit is {as_given(response_limit)}; a whole number of at least 1 token is needed")
         sampled = None
@@ -200,14 +203,14 @@ class Workload:
     def __repr__(self) -> str:
         tokens = self.response_tokens
         return (
-            f"Workload({len(self)} responses to {len(self.prompt_tokens)} prompts, "
+            f"Workload({counted(len(self), 'response')} to {counted(len(self.prompt_tokens), 'prompt')}, "
             f"{int(tokens.sum()):,} tokens, longest {int(tokens.max())}, limit {self.response_limit})"
         )
 
     def _repr_html_(self) -> str:
         tokens = self.response_tokens
         facts = [
-            ("responses", f"{len(self):,} to {len(self.prompt_tokens):,} prompts"),
+            ("responses", f"{len(self):,} to {counted(len(self.prompt_tokens), 'prompt')}"),
             ("response tokens", f"{int(tokens.sum()):,}, longest {int(tokens.max()):,}, limit {self.response_limit:,}"),
             ("prompt tokens", f"{int(self.prompt_tokens.sum()):,}"),
         ]

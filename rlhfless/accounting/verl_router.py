@@ -171,7 +171,7 @@ class RouterEffect:
             return "The router cannot be tested on this log, because no prompt comes in a second epoch; it is not recommended."
         verdict = "" if self.is_recommended else " That is no sure gain, so it is not recommended."
         return (
-            f"Simulated on {counted(self.batches, 'shuffled batch').replace('batchs', 'batches')} of "
+            f"Simulated on {counted(self.batches, 'shuffled batch', 'shuffled batches')} of "
             f"{counted(self.epochs, 'held-out epoch')}, generation takes {_change(self.mean)} than with verl's own router "
             f"({_change(self.low)} to {_change(self.high)})." + verdict
         )

@@ -17,6 +17,7 @@ import click
 from rlhfless.cli.group import main
 from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.errors import InputError
+from solver.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,7 +123,7 @@ def _scaled(log: Path, options: LogOptions, base: str, actors: int | None, out: 
         for errors in (stated, stated["constant"])
     )
     lines = [
-        f"{len(found.checked.errors):,} times of {found.what} of {found.steps} {'step' if found.steps == 1 else 'steps'}",
+        f"{len(found.checked.errors):,} times of {found.what} of {counted(found.steps, 'step')}",
         f"fitted: {found.what_was_fitted}",
         f"decode x {found.decode:.3g}, KV cache x {found.kv:.3g}, {found.once_s * 1e3:.3g} ms for each of the {found.what}",
         f"relative error out of sample ({found.checked.how}): {ours}; of a constant: {constant}",

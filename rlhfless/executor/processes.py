@@ -68,7 +68,7 @@ class ProcessPool(Pool[Process]):
 
     def __repr__(self) -> str:
         where = ", ".join(self.devices) or "the CPU"
-        return f"ProcessPool: {len(self._idle)} idle of {len(self._all)} processes on {where}"
+        return f"ProcessPool: {len(self._idle)} idle of {counted(len(self._all), 'process', 'processes')} on {where}"
 
     @property
     def meta(self) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from solver.cluster import Cluster, MixedCluster
 from solver.errors import PlanningError
+from solver.words import counted
 
 TYPE = "accelerator_type:"
 
@@ -78,10 +79,14 @@ def place_nodes(
         if not fits:
             there = ", ".join(f"{node.address} with {node.gpus:g}{_kinds(node)}" for node in nodes) or "none"
             largest = largest_cluster(cluster, nodes) if isinstance(cluster, Cluster) else None
-            shows = "the GPUs that `ray status` shows" if largest is None else f"{largest[0]} GPUs in nodes of {largest[1]}"
+            shows = (
+                "the GPUs that `ray status` shows"
+                if largest is None
+                else f"{counted(largest[0], 'GPU')} in nodes of {largest[1]}"
+            )
+            planned = f"{counted(len(wanted), 'node')} with {_counts(wanted)}"
             error = FewerGpus(
-                f"the plan's cluster has {len(wanted)} nodes with {_counts(wanted)}, for which Ray's GPU nodes ({there}) do "
-                f"not do; plan for {shows}"
+                f"the plan's cluster has {planned}, for which Ray's GPU nodes ({there}) do not do; plan for {shows}"
             )
             error.largest = largest
             raise error

@@ -21,6 +21,7 @@ from rlhfless.executor.record import StepRecord
 from rlhfless.executor.sides import RemoteEngines
 from solver.cluster import Cluster, MixedCluster
 from solver.plan import Plan
+from solver.words import counted
 
 
 class RayPool(Pool[Any]):
@@ -64,14 +65,19 @@ class RayPool(Pool[Any]):
     def __repr__(self) -> str:
         nodes = RayNode.listed(self.cluster.ray.nodes()) if self.cluster.ray.is_initialized() else []
         gpus = sum(node.gpus for node in nodes)
-        return f"RayPool: {len(self._idle)} actors wait; {len(nodes)} nodes with {gpus:g} GPUs"
+        there = f"{counted(len(nodes), 'node')} with {gpus:g} GPU{'s' * (gpus != 1)}"
+        return f"RayPool: {counted(len(self._idle), 'actor')} waiting; {there}"
 
     @property
     def meta(self) -> dict[str, str]:
         """What ``meta.json`` says of a run whose steps are executed here."""
         nodes = RayNode.listed(self.cluster.ray.nodes())
         where = ", ".join(f"{node.gpus:g} x {'/'.join(sorted(node.kinds)) or 'GPU'}" for node in nodes)
-        return {"clock": "wall", "charging": "measured", "device": f"a Ray actor per actor on {len(nodes)} nodes: {where}"}
+        return {
+            "clock": "wall",
+            "charging": "measured",
+            "device": f"a Ray actor per actor on {counted(len(nodes), 'node')}: {where}",
+        }
 
     def check(self, cluster: Cluster | MixedCluster) -> None:
         """Find the Ray nodes that are those of ``cluster``.
@@ -145,8 +151,8 @@ class RayPool(Pool[Any]):
         for i, actor in enumerate(plan.actors):
             if actor.node not in self._nodes:
                 return (
-                    f"actor {i} of the plan is on node {actor.node}, but its cluster has {len(self._nodes)} nodes; give the "
-                    "cluster that it was planned for"
+                    f"actor {i} of the plan is on node {actor.node}, but its cluster has {counted(len(self._nodes), 'node')}; "
+                    "give the cluster that it was planned for"
                 )
             if len(actor.gpu_ids) > 1 and self._nodes[actor.node].kinds and not engines.several_gpus:
                 return (

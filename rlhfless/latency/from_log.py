@@ -29,6 +29,7 @@ from rlhfless.latency.fit import fit_nonnegative, fit_table, residuals
 from rlhfless.latency.held_out import HeldOut, closest, held_out
 from rlhfless.latency.profile import ProfileError
 from solver.latency import LatencyModel, StepTable
+from solver.words import counted
 from solver.workload import FloatArray
 
 FEWEST_STEPS = 8
@@ -217,8 +218,8 @@ def _of_steps(rollouts: pd.DataFrame | None, scalars: pd.DataFrame, base: Latenc
         rows.append((one["generate_s"], decode_s, base.per_kv_token_s * squares / actors, one["step"]))
     if len(rows) < FEWEST_STEPS:
         raise ProfileError(
-            f"{source}: has seconds of generation and lengths of {len(rows)} steps; at least {FEWEST_STEPS} are needed "
-            "(lengths from responses, or number, mean and longest from scalars)"
+            f"{source}: has seconds of generation and lengths of {counted(len(rows), 'step')}; at least {FEWEST_STEPS} are "
+            "needed (lengths from responses, or number, mean and longest from scalars)"
         )
     seconds, decode, kv, steps = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
     _check(seconds, source)
@@ -233,7 +234,9 @@ def _of_responses(timed: pd.DataFrame, base: LatencyModel, actors: int, source: 
     iterations = tokens - known  # the first token was there when the interval began
     used = (iterations >= 1) & (end > begin)
     if int(used.sum()) < FEWEST_RESPONSES:
-        raise ProfileError(f"{source}: has times of {int(used.sum())} responses; at least {FEWEST_RESPONSES} are needed")
+        raise ProfileError(
+            f"{source}: has times of {counted(int(used.sum()), 'response')}; at least {FEWEST_RESPONSES} are needed"
+        )
     prompt = timed["prompt_tokens"].fillna(0).to_numpy(dtype=float)
     named = "actor" in timed.columns and bool(timed["actor"].notna().all())
     owner = timed["actor"].astype(str).to_numpy() if named else np.full(len(timed), "")

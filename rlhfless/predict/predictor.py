@@ -18,6 +18,7 @@ from rlhfless.predict.censoring import FloatArray, expected_tokens
 from rlhfless.predict.checks import NEEDED, check_draws, check_limit, check_rollouts, lengths_of, levels_of
 from rlhfless.predict.errors import PredictionError
 from solver.remaining import RemainingLengths
+from solver.words import counted
 from solver.workload import Workload
 
 USED = (*NEEDED, "step", "sample", "prompt", "finish_reason", "run")
@@ -221,7 +222,9 @@ class Predictor(ABC):
 
     def __repr__(self) -> str:
         prompts = self._history["prompt_id"].nunique()
-        return f"{type(self).__name__}({self._facts()}{len(self._history):,} responses to {prompts:,} prompts)"
+        return (
+            f"{type(self).__name__}({self._facts()}{counted(len(self._history), 'response')} to {counted(prompts, 'prompt')})"
+        )
 
     def _facts(self) -> str:
         """Parameters, for the repr."""

@@ -15,6 +15,7 @@ from rlhfless.simulate.steps import LoggedStep
 from rlhfless.trace import Trace
 from solver.clairvoyant import ClairvoyantBound
 from solver.tables import rows_table
+from solver.words import counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +76,8 @@ class Simulation:
         told = (
             f"  {name}: {time} s, {gpu} GPU-seconds (bound {bound}), {usd} USD" for name, time, gpu, bound, usd in self._rows()
         )
-        return "\n".join([f"Simulation of {self.steps['step'].nunique()} steps", *told])
+        return "\n".join([f"Simulation of {counted(self.steps['step'].nunique(), 'step')}", *told])
 
     def _repr_html_(self) -> str:
         head = ("policy", "time (s)", "GPU-seconds", "bound at that time", "cost (USD)")
-        return rows_table(f"Simulation: sums over {self.steps['step'].nunique()} steps", head, self._rows())
+        return rows_table(f"Simulation: sums over {counted(self.steps['step'].nunique(), 'step')}", head, self._rows())

@@ -23,6 +23,7 @@ from rlhfless.trace.errors import TraceError
 from rlhfless.trace.journal import joined
 from rlhfless.trace.limits import Guard, Limits
 from rlhfless.trace.schema import META_KEYS, SCHEMA_VERSION, TABLES, text_columns
+from solver.words import counted
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -91,7 +92,7 @@ class Trace:
         facts = [
             ("runs", ", ".join(self.runs)),
             ("steps", f"{len(self.steps)} ({self.steps[0]} to {self.steps[-1]})"),
-            ("responses", f"{len(rollouts):,} to {rollouts['prompt_id'].nunique():,} prompts"),
+            ("responses", f"{len(rollouts):,} to {counted(rollouts['prompt_id'].nunique(), 'prompt')}"),
             ("response tokens", f"{rollouts['response_tokens'].sum():,}, longest {rollouts['response_tokens'].max():,}"),
             ("recorded", ", ".join(f"{len(getattr(self, t)):,} {t}" for t in ("allocations", "spans", "events"))),
         ]

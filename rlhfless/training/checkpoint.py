@@ -12,6 +12,7 @@ from pathlib import Path
 from rlhfless.trace.storage import sync
 from rlhfless.training.config import TrainError
 from rlhfless.training.learner import Learner
+from solver.words import counted
 
 
 def folder_of(root: Path, steps: int) -> Path:
@@ -53,7 +54,7 @@ def load_checkpoint(root: Path, steps: int, learner: Learner) -> None:
     """
     folder = folder_of(root, steps)
     if not (folder / "state.json").is_file():
-        raise TrainError(f"{root}: has no checkpoint after {steps} steps, which the trace has; start the run anew")
+        raise TrainError(f"{root}: has no checkpoint after {counted(steps, 'step')}, which the trace has; start the run anew")
     learner.read(folder)
 
 

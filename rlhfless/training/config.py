@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from rlhfless.training.options import as_annotated
+from solver.words import counted
 
 ALGORITHMS = ("grpo", "ppo")
 CRITIC_OPTIONS = ("critic", "critic_learning_rate", "gamma", "lam", "value_clip", "value_weight", "whiten")
@@ -212,11 +213,13 @@ class TrainConfig:
             )
         if self.pool % self.prompts_per_step:
             raise TrainError(
-                f"prompts_per_step is {self.prompts_per_step}, which does not divide the pool of {self.pool} prompts; an epoch "
-                "must be a whole number of steps"
+                f"prompts_per_step is {self.prompts_per_step}, which does not divide the pool of {counted(self.pool, 'prompt')}"
+                "; an epoch must be a whole number of steps"
             )
         if self.gpus % self.gpus_of_node:
-            raise TrainError(f"gpus is {self.gpus}, no multiple of the {self.gpus_per_node} GPUs of a node; give whole nodes")
+            raise TrainError(
+                f"gpus is {self.gpus}, no multiple of the {counted(self.gpus_of_node, 'GPU')} of a node; give whole nodes"
+            )
         in_range = 0 <= self.time_weight <= 1 and 0 < self.tau <= 1 and 0 <= self.time_limit_s < math.inf and self.seed >= 0
         if not in_range:
             raise TrainError(
@@ -225,8 +228,9 @@ class TrainConfig:
             )
         if self.executor != "virtual" and (self.preparation != "after" or self.preparation_actors != 1):
             raise TrainError(
-                f"preparation is {self.preparation!r} with {self.preparation_actors} actors, and executor {self.executor!r}; "
-                "on the wall clock it is done after generation, by this process alone: choose executor 'virtual'"
+                f"preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, and executor "
+                f"{self.executor!r}; on the wall clock it is done after generation, by this process alone: choose executor "
+                "'virtual'"
             )
         if not 0 <= self.judge_s < math.inf:
             raise TrainError(f"judge_s is {self.judge_s}; seconds of 0 or more are needed")

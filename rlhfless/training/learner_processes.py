@@ -33,6 +33,7 @@ from rlhfless.training.config import LearnerError
 from rlhfless.training.learner import Learner, LocalLearner
 from rlhfless.training.learner_process import DONE, FAILED, READY, Beginning, laid_out
 from rlhfless.training.optimizing import check_optimizer, check_schedule
+from solver.words import counted
 
 END_S = 5.0  # that a process that was killed may take to be gone
 
@@ -77,10 +78,9 @@ class LearnerProcesses:
 
     def __init__(self, count: int, name: str, model: Any, **options: Any) -> None:
         device = model.device.type
-        if device == "cuda" and torch.cuda.device_count() < count:
+        if device == "cuda" and (there := torch.cuda.device_count()) < count:
             raise InputError(
-                f"learner_processes is {count}, but there are {torch.cuda.device_count()} GPUs; each needs its own, or device "
-                "'cpu'"
+                f"learner_processes is {count}, but torch finds {counted(there, 'GPU')}; each needs its own, or device 'cpu'"
             )
         self.count, self.model, self._device, self._name, self._options = count, model, device, name, options
         first = torch.cat([p.detach().cpu().flatten() for p in model.parameters()])

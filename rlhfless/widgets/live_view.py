@@ -21,6 +21,7 @@ from rlhfless.widgets.live_run import GENERATES, UNDER_WAY, LiveRun
 from rlhfless.widgets.live_steps import steps_of
 from rlhfless.widgets.panes import Panes
 from solver.plan import Plan
+from solver.words import counted
 
 ROWS = ((("facts", 1),), (("timeline", 3), ("curves", 2)))
 
@@ -97,7 +98,7 @@ def facts(run: LiveRun) -> str:
         now = step_metrics(run.look.trace).iloc[-1]
         for name in total:
             total[name] += float(now[name])
-        under_way = f"{run.look.completed:,} of {run.look.of:,} responses"
+        under_way = f"{run.look.completed:,} of {counted(run.look.of, 'response')}"
         actors = str(int(now["actors"]))
     idle = f"{total['idle_gpu_seconds'] / total['gpu_seconds']:.1%}" if total["gpu_seconds"] > 0 else "unknown"
     unknown = "unknown" if len(table) else "after the first step"

@@ -101,7 +101,7 @@ def test_a_run_of_steps(tmp_path: Path) -> None:
 
         other = replace(LATENCY, max_batch=3)  # which asks for another vLLM
         pool.run_step(plan_of([range(4)]), wanted[:4], newer, other, TWO, step=3)
-        assert repr(pool) == "ProcessPool: 1 idle of 1 processes on cpu, cpu"
+        assert repr(pool) == "ProcessPool: 1 idle of 1 process on cpu, cpu"
     assert not multiprocessing.active_children()
 
 

@@ -273,7 +273,7 @@ def test_what_cannot_run_is_refused_before_anything_starts(pool: RayPool) -> Non
     made = factory_of()
     for message, plan, cluster, engines, error in (
         ("3 nodes with 4 gpu, 4 gpu, 4 gpu, for which Ray's GPU nodes", spread(4), Cluster(3, 4, 1), made, PlanningError),
-        ("actor 4 of the plan is on node 1, but its cluster has 1 nodes", spread(8), Cluster(1, 4, 1), made, PlanningError),
+        ("actor 4 of the plan is on node 1, but its cluster has 1 node;", spread(8), Cluster(1, 4, 1), made, PlanningError),
         ("not with int", spread(2), CLUSTER, int, TypeError),
     ):
         with pytest.raises(error, match=message):

@@ -164,7 +164,7 @@ def test_one_that_waits_and_is_dead_when_it_is_needed_again_is_replaced() -> Non
         record = on.run(plan_of([[0], range(1, 12)]), lengths=[1, *LONG[1:]])
         assert [e["holder"] for e in events(record, "lost")] == ["actor-1"]
         assert len(on.world.actors) == 3
-        assert repr(on.pool).startswith("ProcessPool: 1 idle of 1 processes")
+        assert repr(on.pool).startswith("ProcessPool: 1 idle of 1 process on")
         on.trace()
 
 

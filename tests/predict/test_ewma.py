@@ -56,7 +56,7 @@ def test_numbers_and_texts_name_the_same_prompt() -> None:
 def test_fit_replaces_what_was_learned() -> None:
     predictor = EwmaPredictor().fit(TWO_EPOCHS).fit(history(("a", 0, 1)))
     assert predictor.predict(["a", "b"], response_limit=100).tolist() == [1, 1]
-    assert "1 responses to 1 prompts" in repr(predictor)
+    assert "1 response to 1 prompt" in repr(predictor)
 
 
 def test_a_truncated_or_aborted_length_is_a_lower_bound_and_an_unknown_end_is_complete() -> None:

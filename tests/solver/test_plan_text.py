@@ -29,7 +29,7 @@ def test_the_repr_has_at_most_ten_lines_and_leaves_no_actor_out(actors, full):
     lines = repr(plan).splitlines()
     assert len(lines) <= 10
     shown = sum(line.startswith("  actor ") for line in lines)
-    assert shown == actors or f"... and {actors - shown} more actors" in lines[-1]
+    assert shown == actors or f"... and {counted(actors - shown, 'more actor')}" in lines[-1]
     assert f"{counted(actors, 'actor')} on {2 * actors} GPUs, 128 responses" in lines[0]
     assert not full or "gap 10.00%" in repr(plan)
 

@@ -21,7 +21,7 @@ def latency(**changes: object) -> solver.LatencyModel:
 REFUSED = {
     "no responses": (lambda: solver.Workload([1], [], []), "the workload has no responses; at least one"),
     "shapes": (lambda: solver.Workload([1], [0, 0], [1]), "prompt_of has 2, response_tokens 1 and generated_tokens 1 entries"),
-    "unknown prompt": (lambda: solver.Workload([1], [0, 3], [1, 1]), r"prompt_of\[1\] is 3, but there are only 1 prompts"),
+    "unknown prompt": (lambda: solver.Workload([1], [0, 3], [1, 1]), r"prompt_of\[1\] is 3, but the workload has only 1"),
     "negative": (lambda: solver.Workload([1], [0, 0], [1, -4]), r"response_tokens\[1\] is -4; tokens cannot be negative"),
     "negative prompt": (lambda: solver.Workload([-1], [0], [1]), r"prompt_tokens\[0\] is -1; tokens cannot be negative"),
     "nan": (lambda: solver.Workload([1], [0, 0], [1, math.nan]), r"response_tokens\[1\] is nan; a finite number"),

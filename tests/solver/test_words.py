@@ -17,6 +17,7 @@ def test_one_is_singular() -> None:
         "2 H100 GPUs",
         "1,200 steps",
     )
+    assert (counted(1, "process", "processes"), counted(2, "process", "processes")) == ("1 process", "2 processes")
 
 
 def test_a_plan_of_one_actor_says_so() -> None:

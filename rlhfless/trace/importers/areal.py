@@ -16,6 +16,7 @@ import pandas as pd
 from rlhfless.trace.importers.formats import Format, numbered
 from rlhfless.trace.importers.reading import Reading, batches, first_record
 from rlhfless.trace.importers.record import Record, finite, is_number, text_id
+from solver.words import counted
 
 MARKS = {"task_id", "seqlen", "prompt_len"}
 TASK = r"(\d+)\.jsonl(?:\.gz)?"
@@ -70,7 +71,7 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
     for batch in batches(rows()):
         yield pd.DataFrame(batch)
     if traced and unknown:
-        reading.note(f"times: {unknown:,} responses have none, because their task has no session for every sample")
+        reading.note(f"times: not known of {counted(unknown, 'response')}, because their task has no session for every sample")
 
 
 def _row(record: Record, version: int) -> dict[str, Any]:

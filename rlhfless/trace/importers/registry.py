@@ -20,6 +20,7 @@ from rlhfless.trace.importers.reading import ImportOptions, Reading
 from rlhfless.trace.importers.scalars import read_scalars, scalars_frame, write_scalars
 from rlhfless.trace.importers.summary import ImportSummary, summarize
 from rlhfless.trace.io import Trace, read_trace
+from solver.words import counted
 
 FORMATS: tuple[Format, ...] = (
     nemo_rl.FORMAT, slime.FORMAT, trl.FORMAT, trl_scalars.FORMAT, areal.FORMAT, verl.FORMAT, verl_scalars.FORMAT,
@@ -133,7 +134,7 @@ def import_log(path: str | Path, options: ImportOptions | None = None, framework
         raise TraceError(f"{path}: holds nothing that {one.title} should hold; at least one response is needed")
     scalars, again = scalars_frame(reading.scalars)
     if again:
-        reading.note(f"restarts: the scalars of {again:,} steps were logged twice; the later ones count")
+        reading.note(f"restarts: the scalars of {counted(again, 'step')} were logged twice; the later ones count")
     for check in contradictions(rollouts, scalars):
         reading.note(f"contradiction: {check}")
     summary = summarize(

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.trace.importers.reading import Reading
+from solver.words import counted
 
 
 def numbered(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
@@ -114,7 +115,7 @@ def last_attempts(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     if restarted:
         _note(reading, restarted, keep, single)
     if single:
-        reading.note(f"repeats: {single:,} responses are there again with other values; the later ones count")
+        reading.note(f"repeats: {counted(single, 'response')} there again with other values; the later ones count")
     return frame[keep]
 
 
@@ -136,8 +137,8 @@ def _come_whole(codes: pd.DataFrame, where: list[str], starts: np.ndarray, stret
 
 def _note(reading: Reading, steps: int, keep: np.ndarray, single: int = 0) -> None:
     reading.note(
-        f"restarts: {steps:,} steps were logged twice; the later attempt counts, {int((~keep).sum()) - single:,} rows are left "
-        "out"
+        f"restarts: {counted(steps, 'step')} logged twice; the later attempt counts, "
+        f"{counted(int((~keep).sum()) - single, 'row')} left out"
     )
 
 

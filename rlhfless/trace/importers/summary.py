@@ -66,7 +66,7 @@ class ImportSummary:
         if not self.end_unknown:
             return f"{least:.1%} truncated"
         most = least + self.end_unknown / self.rows
-        return f"{least:.1%} to {most:.1%} truncated (unknown of {self.end_unknown:,} responses)"
+        return f"{least:.1%} to {most:.1%} truncated (unknown of {counted(self.end_unknown, 'response')})"
 
     def __str__(self) -> str:
         lines = []
@@ -113,7 +113,7 @@ def summarize(
         if unknown == len(rollouts):
             missing[column] = f"not in the log; {disabled}"
         elif unknown:
-            missing[column] = f"unknown in {unknown:,} of {len(rollouts):,} rows; for those {disabled}"
+            missing[column] = f"unknown in {unknown:,} of {counted(len(rollouts), 'row')}; for those {disabled}"
     return replace(
         log,
         rows=len(rollouts),

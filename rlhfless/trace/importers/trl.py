@@ -21,6 +21,7 @@ from rlhfless.trace.importers.formats import Format, file_of, numbered
 from rlhfless.trace.importers.reading import Reading, parquet_columns
 from rlhfless.trace.importers.record import Record, finite, text_id
 from rlhfless.trace.importers.trl_ends import NEAR, ends_of_limit, ends_of_scalars
+from solver.words import counted
 
 PATTERN = r"completions_(\d+)\.parquet(?:\.gz)?"
 MARKS = {"step", "prompt", "completion"}
@@ -133,19 +134,19 @@ class StepScalars:
         note = self._reading.note
         if self._met:
             note(
-                f"response_tokens: in {len(self._met):,} steps corrected by TRL's own clipped_ratio and mean_length: the "
-                "longest texts are the cut ones, the others get their end token"
+                f"response_tokens: in {counted(len(self._met), 'step')} corrected by TRL's own clipped_ratio and mean_length: "
+                "the longest texts are the cut ones, the others get their end token"
             )
         if self._not_met:
             note(
-                f"response_tokens: in {len(self._not_met):,} steps (the first is {self._not_met[0]}) no lengths of the texts "
-                "meet TRL's own clipped_ratio and mean_length; the tokenizer of the run's model is needed"
+                f"response_tokens: in {counted(len(self._not_met), 'step')} (the first is {self._not_met[0]}) no lengths of "
+                "the texts meet TRL's own clipped_ratio and mean_length; the tokenizer of the run's model is needed"
             )
         if self._averaged:
             least, most = (f"{share:.1%}" for share in (min(self._averaged), max(self._averaged)))
             note(
-                f"scalars: in {len(self._averaged):,} steps TRL's are means over more responses than were logged, so they are "
-                f"not compared; of those {least if least == most else f'{least} to {most}'} were cut"
+                f"scalars: in {counted(len(self._averaged), 'step')} TRL's are means over more responses than were logged, so "
+                f"they are not compared; of those {least if least == most else f'{least} to {most}'} were cut"
             )
 
 

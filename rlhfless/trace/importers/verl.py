@@ -22,6 +22,7 @@ import pandas as pd
 from rlhfless.trace.importers.formats import Format, file_of, numbered
 from rlhfless.trace.importers.reading import Reading, batches, first_record
 from rlhfless.trace.importers.record import Record, text_id
+from solver.words import counted
 
 PATTERN = r"(\d+)\.jsonl(?:\.gz)?"
 MARKS = {"input", "output", "score"}
@@ -64,7 +65,9 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
         if not order.is_known:
             reading.dispatch_order_known = False
     if padding:
-        reading.note(f"padding: {padding:,} rows that verl added to fill its batches are no responses and are left out")
+        reading.note(
+            f"padding: {counted(padding, 'row')} left out that verl added to fill its batches, as these are no responses"
+        )
     if not reading.dispatch_order_known:
         reading.note(
             "order: verl balances lengths between its ranks before it writes, so the log's order is not the order of dispatch"

@@ -275,7 +275,7 @@ def test_a_step_that_was_logged_twice_counts_as_it_was_last(suffix: str, lost: i
     assert log.rollouts is not None
     assert log.rollouts.groupby("step").size().tolist() == [4, 4, 4, 4]
     assert log.rollouts.loc[log.rollouts["step"] == 2, "response_tokens"].tolist() == [99] * 4
-    assert "restarts: 1 steps were logged twice; the later attempt counts, 4 rows are left out" in log.summary.notes
+    assert "restarts: 1 step logged twice; the later attempt counts, 4 rows left out" in log.summary.notes
 
 
 def logged(path: Path, *rows: tuple[int, str]) -> Path:
@@ -305,7 +305,7 @@ def test_without_samples_a_step_that_comes_again_counts_as_it_was_last(
     assert log.rollouts["sample"].tolist() == [0, 1] * 2 * len(kept)
     again = sum(order.count(step) > 1 for step in set(order))
     rows = 4 * (len(order) - len(kept))
-    assert f"restarts: {again} steps were logged twice; the later attempt counts, {rows} rows are left out" in log.summary.notes
+    assert f"restarts: {again} steps logged twice; the later attempt counts, {rows} rows left out" in log.summary.notes
 
 
 def test_of_runs_that_are_logged_among_each_other_only_the_restarted_loses_rows(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_of_runs_that_are_logged_among_each_other_only_the_restarted_loses_rows(
     found = log.rollouts[log.rollouts["run"] == "a"]
     assert found["response_tokens"].tolist() == [0, 2, 4, *range(18, 36, 2)]
     assert (log.rollouts["run"] == "b").sum() == 18
-    assert "restarts: 2 steps were logged twice; the later attempt counts, 6 rows are left out" in log.summary.notes
+    assert "restarts: 2 steps logged twice; the later attempt counts, 6 rows left out" in log.summary.notes
 
 
 UNCLEAR = {
@@ -372,7 +372,7 @@ def test_scalars_of_a_step_that_was_logged_twice_are_the_later(tmp_path: Path) -
     path.write_text(path.read_text() + json.dumps({"step": 2, "data": {"timing_s/gen": 77.0}}) + "\n")
     log = import_log(path)
     assert log.scalars["generate_s"].tolist() == [1.0, 77.0]
-    assert any("scalars of 1 steps were logged twice" in note for note in log.summary.notes)
+    assert any("scalars of 1 step were logged twice" in note for note in log.summary.notes)
 
 
 def test_a_table_without_samples_is_numbered_in_its_order(tmp_path: Path) -> None:
@@ -412,7 +412,7 @@ def test_tasks_without_a_session_for_every_sample_have_no_times(tmp_path: Path) 
     log = import_log(folder)
     assert log.rollouts is not None
     assert log.rollouts["end_s"].isna().tolist() == [False, False, True, True] + [False] * 4
-    assert "2 responses have none, because their task has no session for every sample" in str(log.summary)
+    assert "times: not known of 2 responses, because their task has no session for every sample" in str(log.summary)
 
 
 def test_areal_sessions_of_several_ranks_are_read_together(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_one_row_that_is_there_again_replaces_that_response_alone(tmp_path: Path
     assert log.rollouts is not None
     assert log.rollouts.groupby("step").size().tolist() == [8, 8, 8]
     assert log.rollouts.query("response_tokens == 77")[["step", "prompt_id", "sample"]].values.tolist() == [[2, "p1", 1]]
-    assert any(note.startswith("repeats: 1 responses") for note in log.summary.notes)
+    assert any(note.startswith("repeats: 1 response there") for note in log.summary.notes)
 
 
 def test_a_step_that_was_done_again_counts_whole(tmp_path: Path) -> None:
