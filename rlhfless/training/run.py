@@ -275,9 +275,8 @@ class Run:
         self.learner.close()
         self._in_doubt = True
         if self.writer is not None:
-            with contextlib.suppress(
-                TraceError
-            ):  # on a full disk, say: its steps are read where they are, and a later run tries again
+            # on a full disk, say: its steps are read where they are, and a later run tries again
+            with contextlib.suppress(TraceError):
                 self.writer.close()
 
     @property
