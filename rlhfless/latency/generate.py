@@ -30,6 +30,7 @@ from rlhfless.errors import missing_extra
 from rlhfless.latency.changes import Change
 from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity, load_profile, save_profile
 from solver.latency import StepTable
+from solver.words import counted
 
 SOURCE = "aiconfigurator-core"
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512)
@@ -171,7 +172,8 @@ def generate_profile(name: str, date: str) -> dict[str, Any]:
         link_bytes_per_s=gpu.link_bytes_per_s,
         capacity=capacity,
         max_batch=MAX_BATCH,
-        origin=f"modelled from operator times measured on {gpu.system} ({database}), tensor parallel over {gpus} GPUs",
+        origin=f"modelled from operator times measured on {gpu.system} ({database}), tensor parallel over "
+        f"{counted(gpus, 'GPU')}",
         command=f"python -m rlhfless.latency.generate {name}",
         date=date,
         licence=f"Apache-2.0 (computed with {SOURCE}, Copyright NVIDIA Corporation and affiliates, Apache-2.0)",

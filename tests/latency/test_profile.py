@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from copy import deepcopy
@@ -47,6 +48,7 @@ def test_a_shipped_profile_says_what_and_where_from(name: str) -> None:
     assert profile["command"].startswith(("python -m rlhfless.latency.", "rlhfless profile "))
     assert profile["assumptions"]
     assert model.affine.table is None
+    assert not re.search(r"\b1 GPUs", read_profile(name)["origin"])
 
 
 @pytest.mark.parametrize("name", list_profiles())
