@@ -184,6 +184,7 @@ def weights_figure(schedules: Schedules, setting: Setting, front: Front) -> go.F
         weight: plan_generation(
             last.predicted, setting.cluster, setting.latency, Objective(weight), setting.rest,
             time_limit_s=WEIGHT_TIME_LIMIT_S, admission=setting.admission, seed=setting.seed,
+            deterministic=setting.deterministic,
         )
         for weight in WEIGHTS
     }  # fmt: skip

@@ -60,7 +60,7 @@ def plan_every_step(rollouts: pd.DataFrame, setting: Setting, steps: Sequence[in
         workload = Workload(prompt_tokens, owner, np.ceil(lengths.to_numpy()), response_limit=limit)
         plan = plan_generation(
             workload, setting.cluster, setting.latency, setting.objective, setting.rest, time_limit_s=TIME_LIMIT_S,
-            admission=setting.admission, seed=setting.seed,
+            admission=setting.admission, seed=setting.seed, deterministic=setting.deterministic,
         )  # fmt: skip
         rows.append(
             {

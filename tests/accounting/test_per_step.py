@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -47,6 +49,15 @@ def test_later_steps_change_no_earlier_plan() -> None:
     planned = ["actors", "makespan_s", "gpu_seconds", "known"]
     pd.testing.assert_frame_equal(before.loc[:4, planned], after.loc[:4, planned])
     assert before.loc[5, "makespan_s"] != after.loc[5, "makespan_s"]
+
+
+def test_a_deterministic_setting_plans_the_same_however_fast_the_clock_runs(monkeypatch) -> None:
+    log, setting = rollouts(), replace(SETTING, deterministic=True)
+    planned, by_clock = (plan_every_step(log, one, [4, 5]) for one in (setting, SETTING))
+    now = iter(range(0, 1 << 60, 1000))
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(now)))
+    pd.testing.assert_frame_equal(plan_every_step(log, setting, [4, 5]), planned)
+    assert (plan_every_step(log, SETTING, [4, 5])["gap"] > by_clock["gap"]).any()
 
 
 def test_more_work_is_planned_on_more_actors() -> None:
