@@ -1,0 +1,96 @@
+"""What every plot shows of the shipped run and of simulated ones, by its info function. See ``produce.py``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import pandas as pd
+from plain import plain
+from produce import DATA, NAMES, STEPS, deduplicated, first_steps, mixed_plans, settings, shipped_run, simulated, steps_of
+
+import solver
+from rlhfless import plots
+from rlhfless.accounting import account, plan_every_step, run_setup
+from rlhfless.trace import step_metrics
+from solver import Objective, Plan
+
+
+def info_frames() -> Any:
+    """What every plot shows, by the name of its info function."""
+    return plain({name: make() for name, make in INFOS.items()}, NAMES)
+
+
+@cache
+def weights() -> Mapping[float, Plan]:
+    """Plans of one step by time weight."""
+    setting, one = settings()["plain"][0], steps_of("plain")[-1]
+    return {
+        weight: solver.plan_generation(
+            one.predicted, setting.cluster, setting.latency, Objective(weight), time_limit_s=0.15, deterministic=True
+        )
+        for weight in (0.0, 0.5, 1.0)
+    }
+
+
+@cache
+def front() -> solver.Front:
+    """The front of the same step."""
+    setting, one = settings()["plain"][0], steps_of("plain")[-1]
+    return solver.pareto_front(one.predicted, setting.cluster, setting.latency, points=8, deterministic=True)
+
+
+@cache
+def taken(true: bool) -> Mapping[float, solver.Evaluation]:
+    """What these plans take with the true lengths, or over the scenarios."""
+    setting, one = settings()["plain"][0], steps_of("plain")[-1]
+    return {w: solver.evaluate(p, one.truth if true else one.predicted, setting.latency) for w, p in weights().items()}
+
+
+def results(policies: Sequence[str]) -> pd.DataFrame:
+    """Sums of policies over the steps of a setting."""
+    return pd.concat([simulated(name, "plain").steps for name in policies], ignore_index=True)
+
+
+def least(time_s: float) -> float:
+    """A curve below all plans."""
+    return 400.0 / time_s
+
+
+def where_time_went() -> pd.DataFrame:
+    """Lines of the account of the static schedule."""
+    setting = settings()["plain"][0]
+    return account(simulated("static", "plain").traces["static"], run_setup("verl"), setting.cluster).lines
+
+
+RUNS = ("static", "fold", "solver+replan")
+INFOS: dict[str, Callable[[], Any]] = {
+    "account_info": lambda: plots.account_info(where_time_went()),
+    "curves_info": lambda: plots.curves_info(step_metrics(first_steps(8))),
+    "front_info": lambda: plots.front_info(front(), weights(), taken(True), least),
+    "gap_info": lambda: plots.gap_info(weights(), dict.fromkeys(weights(), front())),
+    "kinds_info": lambda: plots.kinds_info(mixed_plans(), steps_of("plain")[-1].predicted),
+    "learning_info": lambda: plots.learning_info(json.loads((DATA / "learning" / "curves.json").read_text())["runs"]),
+    "lengths_info": lambda: plots.lengths_info(shipped_run(), 59),
+    "outcomes_info": lambda: plots.outcomes_info(
+        {w: {"plan": one} for w, one in taken(False).items()}, Objective(), dict.fromkeys(weights(), (10.0, 100.0)),
+        {w: {"plan": one} for w, one in taken(True).items()},
+    ),
+    "plan_bars_info": lambda: plots.plan_bars_info(
+        weights(), steps_of("plain")[-1].predicted, settings()["plain"][0].latency
+    ),
+    "plane_info": lambda: plots.plane_info(results(RUNS), front(), least),
+    "planned_steps_info": lambda: plots.planned_steps_info(
+        plan_every_step(shipped_run().rollouts, settings()["plain"][0], STEPS[:4])
+    ),
+    "prefill_info": lambda: plots.prefill_info(deduplicated(), 160),
+    "responses_info": lambda: plots.responses_info(shipped_run()),
+    "side_by_side_info": lambda: plots.side_by_side_info(results(RUNS).groupby("policy")[["time_s", "gpu_seconds"]].sum()),
+    "steps_info": lambda: plots.steps_info(shipped_run()),
+    "time_weight_info": lambda: plots.time_weight_info(weights(), front()),
+    "timeline_info": lambda: plots.timeline_info(shipped_run(), 30),
+    "timelines_info": lambda: plots.timelines_info({name: simulated(name, "plain").traces[name] for name in RUNS}),
+    "waterfall_info": lambda: plots.waterfall_info(results(RUNS)),
+}  # fmt: skip

@@ -1,0 +1,55 @@
+"""The project still makes what the golden record holds. Every change of results on purpose is recorded anew and listed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from compare import differences, told
+from produce import ITEMS, of_policy, settings
+from produce_plots import INFOS
+from record import load
+
+from rlhfless import plots
+from rlhfless.scheduling import POLICIES
+
+LONG = ("report-executed", "report-logged")
+HOW = "if the change is meant, run `make golden` and list it in tests/golden/README.md"
+
+
+def check(item: str, recorded: Any, now: Any) -> None:
+    """Fail with the first differences."""
+    found = list(differences(recorded, now))
+    assert not found, f"{item} is not what was recorded; {HOW}:\n{told(found)}"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_policies_plan_and_run_a_step_of_every_setting_as_recorded(policy):
+    recorded = {name: dict([next(iter(steps.items()))]) for name, steps in load(f"policy-{policy}").items()}
+    assert recorded.keys() == settings().keys()
+    check(policy, recorded, of_policy(policy, 1))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("policy", POLICIES)
+def test_policies_plan_and_run_all_steps_as_recorded(policy):
+    recorded = load(f"policy-{policy}")
+    assert sum(map(len, recorded.values())) == 12
+    check(policy, recorded, of_policy(policy))
+
+
+@pytest.mark.parametrize("item", [item for item in ITEMS if not item.startswith("policy-") and item not in LONG])
+def test_everything_else_is_as_recorded(item):
+    check(item, load(item), ITEMS[item]())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("item", LONG)
+def test_reports_find_what_was_recorded(item):
+    check(item, load(item), ITEMS[item]())
+
+
+def test_every_policy_and_every_plot_is_recorded():
+    assert {f"policy-{name}" for name in POLICIES} <= set(ITEMS)
+    assert set(INFOS) == {name for name in plots.__all__ if name.endswith("_info")}
+    assert set(load("info-frames")) == set(INFOS)
