@@ -348,7 +348,7 @@ def test_the_notebook_runs_as_it_is_written(tmp_path: Path) -> None:
     assert "nobody works" in texts
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_page_of_a_hundred_thousand_responses_stays_small(tmp_path: Path) -> None:
     from plotly.offline import get_plotlyjs
 

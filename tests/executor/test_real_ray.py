@@ -246,7 +246,7 @@ def test_a_driver_that_is_killed_leaves_nothing_on_a_cluster_that_goes_on(pool: 
     assert len(counting(pool).completions) == 8
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_lost_node_is_named_and_the_step_goes_on_with_the_other() -> None:
     """Ray waits for the cause of a death for 1 ms only, so its actor is only unavailable at first."""
     engines, forced = factory_of(longest=900), long_requests(800)

@@ -93,7 +93,7 @@ def test_tau_lambda_and_window_have_a_bound_and_a_share(paper: Paper) -> None:
         assert f"{own['share'].min():.0%}" in row.plain, panel
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.skipif(BESIDE.math500() is None, reason="the public logs are not beside the checkout")
 def test_rows_of_the_readme_are_the_same_when_they_are_measured_again() -> None:
     numbers = {name: FIGURES[name].numbers(FIGURES[name].setting, BESIDE) for name in AGAIN}

@@ -21,7 +21,7 @@ def test_a_pool_lives_as_the_options_say(prewarm: str, rule: object, tmp_path: P
         assert trainer.pool.lifecycle == Lifecycle(keep_s=1.5, prewarm=rule)  # type: ignore[arg-type]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_an_actor_is_there_before_its_step(tmp_path: Path, model: Path) -> None:
     """The first steps say how long a step and a start take; before the third its actors have been started."""
     options = config(executor="local", keep_s=0.0, prewarm="shortest", gpus=2, gpus_per_node=2, policy="static", steps=3)

@@ -70,7 +70,7 @@ def check_trace(trace: Trace, steps: int) -> None:
 
 
 @needs_ray
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_the_command_and_its_resumption(tmp_path: Path) -> None:
     save_model(tiny_qwen2(CharTokenizer()), CharTokenizer(), tmp_path / "model")
