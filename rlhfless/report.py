@@ -24,8 +24,8 @@ from rlhfless.report_simulated import predicted_front, schedules_section, weight
 from rlhfless.report_study import Assumptions, study_executed, study_log
 from rlhfless.simulate import Setting
 from rlhfless.trace import OpenedLog, Trace, TraceError, open_log
-from solver.cluster import Cluster
-from solver.errors import PlanningError
+from solver.model.cluster import Cluster
+from solver.model.errors import PlanningError
 
 DEFAULT_PROFILE = "l40s-qwen2.5-3b-tp2"
 MAX_SIMULATED_STEPS = 8

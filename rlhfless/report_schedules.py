@@ -15,7 +15,7 @@ from rlhfless.plots.bound_curve import Bound
 from rlhfless.scheduling import SchedulingPolicy, ladder
 from rlhfless.simulate import LoggedStep, Setting, Simulation, simulate
 from rlhfless.trace import Trace
-from solver.objective import StepRest
+from solver.model.objective import StepRest
 
 SHOWN = {
     "static": ("static", "all actors, prompts in the given order in equal chunks, GPUs held until the last response"),

@@ -20,9 +20,9 @@ from rlhfless.report_executed import MAX_SPANS
 from rlhfless.report_page import Page
 from rlhfless.report_schedules import Schedules
 from rlhfless.simulate import Setting
-from solver.front import Front, pareto_front
-from solver.objective import Objective
-from solver.planner import plan_generation
+from solver.model.objective import Objective
+from solver.planning.pareto_front import Front, pareto_front
+from solver.planning.plan_generation import plan_generation
 
 WEIGHTS = tuple(round(0.1 * i, 1) for i in range(11))
 WEIGHT_TIME_LIMIT_S = 0.3

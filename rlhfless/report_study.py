@@ -43,7 +43,7 @@ from rlhfless.report_schedules import Schedules, evenly, simulate_schedules
 from rlhfless.simulate import LoggedStep, Setting, simulate, simulate_steps
 from rlhfless.trace import OpenedLog, StepTimes, Trace, with_step_times
 from rlhfless.trace.cross_check import CrossCheck
-from solver.objective import Objective, StepRest
+from solver.model.objective import Objective, StepRest
 
 GIVEN_BACK = ("release", "spreading", "folding", "re-planning", "solver", "rlhfuse", "rlhfless")
 """Policies without true lengths, under the names of the simulation, whose savings are told where GPUs can be given back."""

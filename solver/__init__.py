@@ -7,30 +7,30 @@ are left (CP-SAT). It also solves the linear programmes behind the bounds of sev
 Knows nothing of rlhfless. Importing it loads numpy only; OR-Tools and pandas are loaded by the functions that use them.
 """
 
-from solver.admission import Admission
-from solver.clairvoyant import ClairvoyantBound, clairvoyant_bound
-from solver.clairvoyant_mixed import MixedClairvoyantBound, mixed_clairvoyant_bound
-from solver.cluster import Cluster, MixedCluster, Pool
-from solver.errors import PlanningError
-from solver.evaluate import Evaluation, evaluate
-from solver.fleet import Fleet
-from solver.front import Front, pareto_front
-from solver.latency import LatencyModel, StepTable
-from solver.objective import Objective, StepRest
-from solver.offers import Latencies, Offer, offers_of
-from solver.plan import ActorPlan, Improvement, Plan, Prefill, Reference
-from solver.planner import plan_generation
-from solver.prefill.dedup import Deduplication, deduplicate
-from solver.prefill.placed import Placement
-from solver.prefill.placement import place
-from solver.prefill.prefix import PrefixChoice, PrefixCosts, PrefixTree, choose_prefixes, fixed_length_rule
-from solver.reference import random_split
-from solver.remaining import KnownLengths, RemainingLengths, SurvivalTable
-from solver.replan import Replan, replan
-from solver.rules import ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
-from solver.scenarios import scenarios_from_quantiles
-from solver.survival import from_batch, from_samples, from_scenarios, known_lengths
-from solver.workload import Workload
+from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
+from solver.bounds.clairvoyant_mixed import MixedClairvoyantBound, mixed_clairvoyant_bound
+from solver.lengths.remaining import KnownLengths, RemainingLengths, SurvivalTable
+from solver.lengths.scenarios import scenarios_from_quantiles
+from solver.lengths.survival import from_batch, from_samples, from_scenarios, known_lengths
+from solver.model.admission import Admission
+from solver.model.cluster import Cluster, MixedCluster, Pool
+from solver.model.errors import PlanningError
+from solver.model.latency import LatencyModel, StepTable
+from solver.model.objective import Objective, StepRest
+from solver.model.offers import Latencies, Offer, offers_of
+from solver.model.plan import ActorPlan, Improvement, Plan, Prefill, Reference
+from solver.model.runtime_rules import ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
+from solver.model.workload import Workload
+from solver.planning.pareto_front import Front, pareto_front
+from solver.planning.plan_generation import plan_generation
+from solver.planning.random_split import random_split
+from solver.prefix_sharing.choose_prefixes import PrefixChoice, PrefixCosts, PrefixTree, choose_prefixes, fixed_length_rule
+from solver.prefix_sharing.deduplicate import Deduplication, deduplicate
+from solver.prefix_sharing.placement import place
+from solver.prefix_sharing.placement_result import Placement
+from solver.replanning.actor_classes import Fleet
+from solver.replanning.replan import Replan, replan
+from solver.timing.evaluate import Evaluation, evaluate
 
 __all__ = [
     "ActorPlan",

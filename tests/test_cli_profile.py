@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from rlhfless.cli import main
 from rlhfless.latency import load_profile, measure, read_profile
 from rlhfless.latency.fit import fit_table, residuals
-from solver.latency import StepTable
+from solver.model.latency import StepTable
 
 FEW = {"batches": (1, 4), "contexts": (16, 32), "joins": ((1, 16), (1, 256), (3, 64)), "rounds": 1}
 

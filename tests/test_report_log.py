@@ -25,8 +25,8 @@ from rlhfless.report_simulated import schedules_section
 from rlhfless.report_study import Assumptions, study_log
 from rlhfless.simulate import Setting, simulate
 from rlhfless.trace import ImportOptions, OpenedLog, Recorder, open_log
-from solver.cluster import Cluster
-from solver.front import pareto_front
+from solver.model.cluster import Cluster
+from solver.planning.pareto_front import pareto_front
 
 GOLDEN = Path(__file__).parent / "trace" / "importers" / "golden"
 EVIL = "</script><script>alert('x')</script>"

@@ -15,7 +15,7 @@ import pandas as pd
 from rlhfless.accounting.run_setup import RunSetup
 from rlhfless.trace import Trace
 from rlhfless.trace.metrics import interval_union_s
-from solver.cluster import Cluster
+from solver.model.cluster import Cluster
 
 WORK = {"start": "starting actors", "sync": "taking over weights", "prefill": "prefill", "decode": "decoding",
         "transfer": "moving KV caches", "migrate": "moving KV caches"}  # fmt: skip

@@ -16,8 +16,8 @@ from rlhfless.accounting.run_setup import RunSetup
 from rlhfless.accounting.what_if import profiles_of_the_same_model
 from rlhfless.latency import load_profile, scaled
 from rlhfless.simulate import LoggedStep, Setting, simulate_steps
-from solver.errors import PlanningError
-from solver.words import counted
+from solver.model.errors import PlanningError
+from solver.model.plurals import counted
 
 
 @dataclass(frozen=True)

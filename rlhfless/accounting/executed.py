@@ -21,9 +21,9 @@ from rlhfless.scheduling import PlanningInput
 from rlhfless.simulate import Setting, Simulation, logged_steps, simulate_steps
 from rlhfless.trace import Trace
 from rlhfless.trace.metrics import interval_union_s
-from solver.assemble import assemble
-from solver.latency import LatencyModel
-from solver.plan import Plan
+from solver.model.latency import LatencyModel
+from solver.model.plan import Plan
+from solver.timing.build_plan import assemble
 
 GENERATES = ("decode", "prefill")  # roles
 AFTERWARDS = ("prepare", "learn")  # phases of a generating actor that are no generation

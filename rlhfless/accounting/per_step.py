@@ -14,8 +14,8 @@ import pandas as pd
 
 from rlhfless.simulate import Setting
 from rlhfless.trace.checks import refuse_several_runs
-from solver.planner import plan_generation
-from solver.workload import Workload
+from solver.model.workload import Workload
+from solver.planning.plan_generation import plan_generation
 
 TIME_LIMIT_S = 0.05  # numpy alone: plan and proof without a model
 

@@ -20,7 +20,7 @@ import pandas as pd
 from rlhfless.accounting.account import Rest
 from rlhfless.accounting.run_setup import RunSetup
 from rlhfless.simulate import Simulation
-from solver.cluster import Cluster
+from solver.model.cluster import Cluster
 
 RESAMPLES = 2_000
 PERCENTILES = (5.0, 95.0)

@@ -25,9 +25,9 @@ from rlhfless.accounting.savings import saved_range
 from rlhfless.simulate import Setting
 from rlhfless.trace import TraceError
 from rlhfless.trace.storage import absolute, write_text
-from solver.assemble import assemble
-from solver.words import counted
-from solver.workload import Workload
+from solver.model.plurals import counted
+from solver.model.workload import Workload
+from solver.timing.build_plan import assemble
 
 MODULE, EXPECTED, ROUTER = "planned_router.py", "expected_tokens.json", "router.yaml"
 HELD_OUT_EPOCHS = 2  # the last ones, each expected from the epochs before it

@@ -14,9 +14,9 @@ import pandas as pd
 from rlhfless.latency import PriceError, list_prices, list_profiles, load_profile, read_profile, scaled, usd_per_gpu_hour
 from rlhfless.scheduling import SchedulingPolicy, make_policy
 from rlhfless.simulate import LoggedStep, Setting, simulate_steps
-from solver.cluster import Cluster
-from solver.errors import PlanningError
-from solver.words import counted
+from solver.model.cluster import Cluster
+from solver.model.errors import PlanningError
+from solver.model.plurals import counted
 
 TAUS = (0.5, 0.7, 0.9)
 

@@ -22,7 +22,7 @@ def user_errors() -> tuple[type[Exception], ...]:
     from rlhfless.scheduling import PolicyError
     from rlhfless.trace import TraceError
     from rlhfless.training.config import TrainError
-    from solver.errors import PlanningError
+    from solver.model.errors import PlanningError
 
     ours = (PlanningError, TraceError, ProfileError, PriceError, PredictionError, PolicyError, TrainError)
     return (*ours, MissingExtra, InputError)

@@ -15,8 +15,8 @@ import click
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
-    from solver.cluster import Cluster
-    from solver.latency import LatencyModel
+    from solver.model.cluster import Cluster
+    from solver.model.latency import LatencyModel
 
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
@@ -62,7 +62,7 @@ class Hardware:
             InputError: the GPUs are no whole nodes.
         """
         from rlhfless.latency import load_profile, usd_per_gpu_hour
-        from solver.cluster import Cluster
+        from solver.model.cluster import Cluster
 
         assert self.gpus is not None
         assert self.profile is not None
@@ -112,7 +112,7 @@ def rest_options(command: Command) -> Command:
     """--prepare-s, --learn-s and --learner-gpus: the step outside generation, as the argument ``rest``."""
 
     def step_rest() -> Callable[..., Any]:
-        from solver.objective import StepRest
+        from solver.model.objective import StepRest
 
         return StepRest
 

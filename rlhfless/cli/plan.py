@@ -26,7 +26,7 @@ from rlhfless.cli.prefill import PrefillOptions, prefill_options
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
-    from solver.objective import StepRest
+    from solver.model.objective import StepRest
 
 
 @main.command()
@@ -79,9 +79,9 @@ def plan(
     """Plan one step of ROLLOUTS (a trace, or anyone's log, see `rlhfless import`) from the steps before it."""
     from rlhfless.latency import mixed_pools
     from rlhfless.simulate import logged_steps
-    from solver.objective import Objective
-    from solver.planner import plan_generation
-    from solver.prefill.dedup import deduplicate
+    from solver.model.objective import Objective
+    from solver.planning.plan_generation import plan_generation
+    from solver.prefix_sharing.deduplicate import deduplicate
 
     cluster, latency = hardware.cluster(prewarmed)
     objective = Objective(time_weight, deadline_s, budget_gpu_s, budget_usd, cost, tail)

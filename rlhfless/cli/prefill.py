@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import ArrayLike
 
-    from solver.workload import IntArray, Workload
+    from solver.model.workload import IntArray, Workload
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import click
 from rlhfless.cli.group import main
 from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.errors import InputError
-from solver.words import counted
+from solver.model.plurals import counted
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -66,7 +66,7 @@ def report(
     from rlhfless.report_notebook import write_report_notebook
     from rlhfless.report_study import Assumptions, assuming
     from rlhfless.simulate import Setting
-    from solver.objective import Objective
+    from solver.model.objective import Objective
 
     assumptions = _assumptions(**stated)
     opened = log.open(path, response_limit)
@@ -105,7 +105,7 @@ def _refuse_wrong_meta(path: Path, meta: Mapping[str, Any]) -> None:
     Raises:
         InputError: naming the key, its value and what would be right.
     """
-    from solver.errors import as_given
+    from solver.model.errors import as_given
 
     def is_count(value: Any) -> bool:
         return isinstance(value, int) and value > 0

@@ -25,7 +25,7 @@ from rlhfless.cli.options import (
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
-    from solver.objective import StepRest
+    from solver.model.objective import StepRest
 
 
 @main.command()
@@ -74,7 +74,7 @@ def simulate(
     from rlhfless.predict import make_predictor
     from rlhfless.simulate import Setting
     from rlhfless.simulate import simulate as run_simulation
-    from solver.objective import Objective
+    from solver.model.objective import Objective
 
     cluster, latency = hardware.cluster()
     names = [name.strip() for name in policies.split(",") if name.strip()]

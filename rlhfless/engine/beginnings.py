@@ -1,8 +1,8 @@
 """How the courses of a simulated actor begin: scheduled anew, or as the rest of the course before.
 
 Knows admission and the latency model; nothing of requests, nor of when an actor is disturbed. A course that begins with a queue
-is scheduled by ``solver.batching``. Where everybody is in the batch and there is room, one that begins with newcomers, or
-without some, needs no schedule: it is the rest of the course before it, with their part added or taken away.
+is scheduled by ``solver.timing.batching``. Where everybody is in the batch and there is room, one that begins with newcomers,
+or without some, needs no schedule: it is the rest of the course before it, with their part added or taken away.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import numpy as np
 from rlhfless.engine.course import Course
 from rlhfless.engine.iterations import Iterations
 from rlhfless.engine.members import Members, there_tokens
-from solver.admission import Admission
-from solver.batching import Residency, timeline
-from solver.latency import LatencyModel
-from solver.workload import IntArray
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
+from solver.model.workload import IntArray
+from solver.timing.batching import Residency, timeline
 
 
 def scheduled(

@@ -20,9 +20,9 @@ from rlhfless.engine.members import changed, refusal
 from rlhfless.engine.protocol import Completion, Progress, Request
 from rlhfless.engine.simulated import MOVED_KV
 from rlhfless.engine.spans import SpanAccumulator
-from solver.admission import Admission
-from solver.latency import LatencyModel
-from solver.workload import FloatArray, IntArray
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
+from solver.model.workload import FloatArray, IntArray
 
 
 @dataclass(eq=False)

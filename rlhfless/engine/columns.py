@@ -12,7 +12,7 @@ from typing import overload
 import numpy as np
 
 from rlhfless.engine.protocol import Completion
-from solver.workload import FloatArray, IntArray
+from solver.model.workload import FloatArray, IntArray
 
 
 class Completions(Sequence[Completion]):

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from rlhfless.engine.iterations import Iterations
 from rlhfless.engine.members import Members
 from rlhfless.engine.protocol import Completion
-from solver.batching import Residency
-from solver.workload import FloatArray, IntArray
+from solver.model.workload import FloatArray, IntArray
+from solver.timing.batching import Residency
 
 BoolArray = NDArray[np.bool_]
 

@@ -16,10 +16,10 @@ from rlhfless.engine.members import changed
 from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
 from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.latency.effects import Effects
-from solver.admission import Admission
-from solver.errors import PlanningError
-from solver.latency import LatencyModel
-from solver.workload import FloatArray, IntArray
+from solver.model.admission import Admission
+from solver.model.errors import PlanningError
+from solver.model.latency import LatencyModel
+from solver.model.workload import FloatArray, IntArray
 
 Plain = SimulatedEngine | ChunkedEngine
 MOST_IN_VAIN = 10_000  # outages in a row that let no iteration end

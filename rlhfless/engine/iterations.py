@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from solver.batching import Timeline
-from solver.latency import LatencyModel
-from solver.workload import FloatArray, IntArray
+from solver.model.latency import LatencyModel
+from solver.model.workload import FloatArray, IntArray
+from solver.timing.batching import Timeline
 
 NONE: IntArray = np.zeros(0, np.int64)
 NO_TIME: FloatArray = np.zeros(0)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhfless.engine.protocol import Request
-from solver.workload import FloatArray, IntArray
+from solver.model.workload import FloatArray, IntArray
 
 Members = NDArray[np.void]
 """Responses that are with an engine, one row each with the fields of ``MEMBER``."""

@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from solver.rules import Signals
+from solver.model.runtime_rules import Signals
 
 
 @dataclass(frozen=True, eq=False)

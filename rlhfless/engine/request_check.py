@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from rlhfless.engine.protocol import Request
-from solver.admission import Admission
-from solver.errors import is_whole
+from solver.model.admission import Admission
+from solver.model.errors import is_whole
 
 
 class Limits(Protocol):

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from solver.errors import is_number, is_whole
+from solver.model.errors import is_number, is_whole
 
 ONE_RACE_TOKENS = 256  # up to which a vocabulary has one race
 

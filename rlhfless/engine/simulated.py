@@ -1,9 +1,9 @@
 """The simulated engine: lengths from a log, times from the full profile table.
 
-Knows true lengths and the latency model; nothing of tokens. Its iterations are those of ``solver.batching`` (the planner's
-own arithmetic), so an undisturbed actor is finished in one numpy call. Whatever disturbs it makes it go on with another course
-(``rlhfless.engine.course``): a cut from the committed boundary on, an arrival from the boundary on at which it can join, which
-is looked up, and the course after it worked out, before it is committed.
+Knows true lengths and the latency model; nothing of tokens. Its iterations are those of ``solver.timing.batching`` (the
+planner's own arithmetic), so an undisturbed actor is finished in one numpy call. Whatever disturbs it makes it go on with
+another course (``rlhfless.engine.course``): a cut from the committed boundary on, an arrival from the boundary on at which it
+can join, which is looked up, and the course after it worked out, before it is committed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from rlhfless.engine.course import Course
 from rlhfless.engine.members import MEMBER, Members, Requests, changed, members_of, refusal
 from rlhfless.engine.protocol import Completion, Progress, Request
 from rlhfless.engine.stretch import Stretch
-from solver.admission import Admission
-from solver.latency import LatencyModel
-from solver.workload import FloatArray, IntArray
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
+from solver.model.workload import FloatArray, IntArray
 
 MOVED_KV = "kv"  # stands for the KV state of a simulated response: only its presence matters
 WHOLE = np.dtype((np.void, MEMBER.itemsize))  # a row as bytes

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rlhfless.latency.stopwatch import stopwatch
-from solver.latency import LatencyModel
+from solver.model.latency import LatencyModel
 
 MEASURED = "measured"
 FEW = 8  # iterations that are looked up one by one in less time than as an array, to the same bits

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from rlhfless.engine.journal import Journal
 from rlhfless.engine.protocol import Completion, Progress, Request
 from rlhfless.errors import missing_extra
-from solver.admission import Admission
-from solver.latency import LatencyModel
-from solver.rules import SIGNAL_TOKENS, Signals
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
+from solver.model.runtime_rules import SIGNAL_TOKENS, Signals
 
 try:
     import torch

@@ -22,9 +22,9 @@ from rlhfless.engine.torch_forward import RowModel, one_thread
 from rlhfless.engine.torch_prefixes import PrefixKV, compute_prefixes
 from rlhfless.engine.torch_replay import replay, replay_prefixes
 from rlhfless.errors import InputError
-from solver.admission import Admission
-from solver.errors import is_whole
-from solver.latency import LatencyModel
+from solver.model.admission import Admission
+from solver.model.errors import is_whole
+from solver.model.latency import LatencyModel
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from rlhfless.engine.torch_stable import fewest_stable_rows
 from rlhfless.engine.torch_weights import check_architecture, copy_weights, held_bytes, no_weights, shapes_of, tensors_of
 from rlhfless.errors import InputError
 from rlhfless.torch_room import room
-from solver.errors import is_whole
+from solver.model.errors import is_whole
 
 FeedHook = Callable[[str, Tensor], None]
 """Called before each pass with ``prefill`` or ``decode`` and the (tokens,) ids that are fed, padding left out."""

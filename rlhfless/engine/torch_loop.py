@@ -23,8 +23,8 @@ from rlhfless.engine.torch_rows import Rows
 from rlhfless.engine.torch_state import ActiveResponse
 from rlhfless.engine.torch_step import decode_step
 from rlhfless.engine.torch_stretch import Stretch
-from solver.admission import Admission
-from solver.latency import LatencyModel
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
 
 
 class DecodeLoop:

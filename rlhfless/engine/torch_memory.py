@@ -8,7 +8,7 @@ batch. Growing to that may not: old and new rows are there together while the ol
 from __future__ import annotations
 
 from rlhfless.engine.torch_forward import RowModel
-from solver.admission import Admission
+from solver.model.admission import Admission
 
 OTHER_SHARE = 0.1  # of the memory, for activations and what the libraries take
 

@@ -17,7 +17,7 @@ from rlhfless.engine.kv_cache import KVCache, give_back
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.engine.torch_prefill import Segment
 from rlhfless.torch_room import room
-from solver.prefill.prefix import PrefixTree
+from solver.prefix_sharing.choose_prefixes import PrefixTree
 
 ROWS = 64  # nodes that are computed side by side
 

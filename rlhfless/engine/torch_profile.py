@@ -20,8 +20,8 @@ from rlhfless.engine.torch_forward import RowModel
 from rlhfless.latency.changes import Course, RunCourse
 from rlhfless.latency.stopwatch import stopwatch
 from rlhfless.torch_room import room
-from solver.admission import Admission
-from solver.workload import FloatArray
+from solver.model.admission import Admission
+from solver.model.workload import FloatArray
 
 Timed = Callable[[int, int], None]
 LEFT_TOKENS = 64  # iterations an engine can go on before it is set up again

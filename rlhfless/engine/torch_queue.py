@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rlhfless.engine.no_tokens import NoTokens
 from rlhfless.engine.torch_state import ActiveResponse
-from solver.admission import Admission
+from solver.model.admission import Admission
 
 
 class NextBatch(NamedTuple):

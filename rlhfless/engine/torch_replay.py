@@ -23,7 +23,7 @@ from rlhfless.engine.torch_engine import TorchEngine
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.engine.torch_prefixes import PrefixKV, compute_prefixes
 from rlhfless.latency.stopwatch import stopwatch
-from solver.admission import Admission
+from solver.model.admission import Admission
 
 WARM_UP_ITERATIONS = 8
 NO_TOKEN = -1  # an end of text that is never drawn: responses end when the journal says so

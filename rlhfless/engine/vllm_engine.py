@@ -38,7 +38,7 @@ from rlhfless.engine.spans import SpanAccumulator
 from rlhfless.engine.vllm_adapter import Drawn, Replica, VllmError
 from rlhfless.engine.vllm_kv import BlocksKV
 from rlhfless.engine.vllm_state import ActiveResponse
-from solver.admission import Admission
+from solver.model.admission import Admission
 
 
 @dataclass(eq=False)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rlhfless.errors import missing_extra
-from solver.admission import Admission
-from solver.latency import LatencyModel
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
 
 try:
     from rlhfless.engine.sampling import Sampling

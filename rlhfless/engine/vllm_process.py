@@ -17,7 +17,7 @@ from rlhfless.engine.torch_process import Packed, cuda_devices, pack, write
 from rlhfless.engine.vllm_adapter import Replica, Settings, VllmError
 from rlhfless.engine.vllm_carried import Carried, LaidDown
 from rlhfless.engine.vllm_factory import VllmEngineFactory
-from solver.latency import LatencyModel
+from solver.model.latency import LatencyModel
 
 __all__ = [
     "bring_up",

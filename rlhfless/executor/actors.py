@@ -19,13 +19,13 @@ from rlhfless.executor.check import ChecksRequests, check_before_prefill
 from rlhfless.executor.node_links import NodeLinks
 from rlhfless.executor.prefixes import prefixes_of
 from rlhfless.executor.record import StepRecord
-from solver.admission import Admission
-from solver.errors import PlanningError
-from solver.evaluate import admission_of
-from solver.latency import LatencyModel
-from solver.offers import Latencies, latency_of
-from solver.plan import ActorPlan, Plan
-from solver.workload import FloatArray
+from solver.model.admission import Admission
+from solver.model.errors import PlanningError
+from solver.model.latency import LatencyModel
+from solver.model.offers import Latencies, latency_of
+from solver.model.plan import ActorPlan, Plan
+from solver.model.workload import FloatArray
+from solver.timing.evaluate import admission_of
 
 EngineFactory = Callable[[LatencyModel, Admission, float], Engine]
 """Makes the engine of one actor: its latency model, admission (slots, memory, rule) and the time at which it is ready."""

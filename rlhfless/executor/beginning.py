@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from rlhfless.executor.node_links import NodeLinks
 from rlhfless.executor.record import StepRecord
-from solver.evaluate import ready_s
-from solver.latency import LatencyModel
-from solver.plan import Plan
+from solver.model.latency import LatencyModel
+from solver.model.plan import Plan
+from solver.timing.evaluate import ready_s
 
 
 class Readiness(NamedTuple):

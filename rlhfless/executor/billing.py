@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from rlhfless.executor.actors import Held
 from rlhfless.executor.beginning import holder_of
 from rlhfless.executor.record import StepRecord
-from solver.cluster import Cluster, MixedCluster
-from solver.objective import StepRest
-from solver.plan import Plan
+from solver.model.cluster import Cluster, MixedCluster
+from solver.model.objective import StepRest
+from solver.model.plan import Plan
 
 
 def bill(record: StepRecord, plan: Plan, held: Sequence[Held], cluster: Cluster | MixedCluster, rest: StepRest) -> None:

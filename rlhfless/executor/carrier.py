@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol, TypeVar
 
-from solver.plan import ActorPlan
+from solver.model.plan import ActorPlan
 
 
 class Place(NamedTuple):

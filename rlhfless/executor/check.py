@@ -12,12 +12,12 @@ import numpy as np
 
 from rlhfless.engine.members import Requests
 from rlhfless.engine.protocol import Request
-from solver.admission import Admission
-from solver.cluster import Cluster, MixedCluster
-from solver.errors import PlanningError
-from solver.evaluate import admission_of, check_complete
-from solver.latency import LatencyModel
-from solver.plan import Plan
+from solver.model.admission import Admission
+from solver.model.cluster import Cluster, MixedCluster
+from solver.model.errors import PlanningError
+from solver.model.latency import LatencyModel
+from solver.model.plan import Plan
+from solver.timing.evaluate import admission_of, check_complete
 
 
 @runtime_checkable

@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rlhfless.executor.actors import Actor
-from solver.errors import PlanningError, is_number, is_whole
-from solver.rules import ActorView, Cut, Decision, Move, RuntimeRule, Trigger
+from solver.model.errors import PlanningError, is_number, is_whole
+from solver.model.runtime_rules import ActorView, Cut, Decision, Move, RuntimeRule, Trigger
 
 A = TypeVar("A", bound=Actor)
 

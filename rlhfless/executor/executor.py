@@ -19,11 +19,11 @@ from rlhfless.executor.record import StepRecord
 from rlhfless.executor.sides import refuse_in_this_process
 from rlhfless.executor.step import check_migration
 from rlhfless.executor.virtual import WatchReplays, check_charging, run_step
-from solver.admission import check_rule
-from solver.cluster import Cluster, MixedCluster
-from solver.objective import StepRest
-from solver.offers import Latencies
-from solver.plan import Plan
+from solver.model.admission import check_rule
+from solver.model.cluster import Cluster, MixedCluster
+from solver.model.objective import StepRest
+from solver.model.offers import Latencies
+from solver.model.plan import Plan
 
 
 class Executor:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlhfless.executor.remote import Report
-from solver.errors import PlanningError, as_given, is_number, is_whole
-from solver.latency import LatencyModel
-from solver.objective import Objective
+from solver.model.errors import PlanningError, as_given, is_number, is_whole
+from solver.model.latency import LatencyModel
+from solver.model.objective import Objective
 
 WINDOW = 8  # reports over which an actor's speed is measured
 

@@ -17,8 +17,8 @@ from rlhfless.executor.carrier import Carrier, H, Place
 from rlhfless.executor.lifecycle import History, Lifecycle
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.warm_rows import WarmRow, holder_at, write_warm
-from solver.objective import StepRest
-from solver.plan import ActorPlan, Plan
+from solver.model.objective import StepRest
+from solver.model.plan import ActorPlan, Plan
 
 
 @dataclass

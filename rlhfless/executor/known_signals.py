@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solver.rules import Signals
+from solver.model.runtime_rules import Signals
 
 
 class KnownSignals:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rlhfless.errors import InputError
-from solver.errors import as_given
-from solver.objective import StepRest
-from solver.plan import Plan
+from solver.model.errors import as_given
+from solver.model.objective import StepRest
+from solver.model.plan import Plan
 
 
 @dataclass

@@ -19,7 +19,7 @@ from rlhfless.executor import worker
 from rlhfless.executor.blocks import Block, write_block
 from rlhfless.executor.remote import Lost, NoRoom, Order, RemoteActor, Report
 from rlhfless.executor.spawn import Process
-from solver.plan import ActorPlan
+from solver.model.plan import ActorPlan
 
 if TYPE_CHECKING:
     from rlhfless.executor.processes import ProcessPool

@@ -28,12 +28,12 @@ from rlhfless.executor.remote import Crew, Order
 from rlhfless.executor.sides import RemoteEngines, Side, prefix_refusal, remote_engines
 from rlhfless.executor.wall import WallStep
 from rlhfless.executor.worker import Ahead
-from solver.cluster import Cluster, MixedCluster
-from solver.errors import PlanningError
-from solver.objective import StepRest
-from solver.offers import Latencies, latency_of
-from solver.plan import Plan
-from solver.remaining import RemainingLengths
+from solver.lengths.remaining import RemainingLengths
+from solver.model.cluster import Cluster, MixedCluster
+from solver.model.errors import PlanningError
+from solver.model.objective import StepRest
+from solver.model.offers import Latencies, latency_of
+from solver.model.plan import Plan
 
 
 class PoolCrew(Crew, Protocol[H]):

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from rlhfless.engine.protocol import Request
-from solver.plan import Plan
-from solver.prefill.tree import PrefixTree
+from solver.model.plan import Plan
+from solver.prefix_sharing.prefix_tree import PrefixTree
 
 
 def prefixes_of(plan: Plan, requests: Sequence[Request]) -> dict[int, np.ndarray]:

@@ -26,9 +26,9 @@ from rlhfless.executor.record import StepRecord
 from rlhfless.executor.sides import RemoteEngines
 from rlhfless.executor.spawn import Process
 from rlhfless.executor.worker import Ahead
-from solver.cluster import Cluster, MixedCluster
-from solver.plan import Plan
-from solver.words import counted
+from solver.model.cluster import Cluster, MixedCluster
+from solver.model.plan import Plan
+from solver.model.plurals import counted
 
 CPU = "cpu"
 

@@ -26,7 +26,7 @@ from rlhfless.executor.ray_actor import Told
 from rlhfless.executor.ray_member import Member, end_all
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.remote import Lost, NoRoom, Order, RemoteActor, Report
-from solver.plan import ActorPlan
+from solver.model.plan import ActorPlan
 
 
 class RayCrew:

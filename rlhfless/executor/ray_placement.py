@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from solver.cluster import Cluster, MixedCluster
-from solver.errors import PlanningError
-from solver.words import counted
+from solver.model.cluster import Cluster, MixedCluster
+from solver.model.errors import PlanningError
+from solver.model.plurals import counted
 
 TYPE = "accelerator_type:"
 

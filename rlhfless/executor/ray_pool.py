@@ -19,9 +19,9 @@ from rlhfless.executor.ray_cluster import RayCluster
 from rlhfless.executor.ray_placement import RayNode, place_nodes
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.sides import RemoteEngines
-from solver.cluster import Cluster, MixedCluster
-from solver.plan import Plan
-from solver.words import counted
+from solver.model.cluster import Cluster, MixedCluster
+from solver.model.plan import Plan
+from solver.model.plurals import counted
 
 
 class RayPool(Pool[Any]):

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from rlhfless.engine.columns import Completions
 from rlhfless.engine.protocol import Completion, EngineSpan
 from rlhfless.engine.stretch import Stretch
-from solver.plan import Plan
-from solver.rules import RuntimeRule
+from solver.model.plan import Plan
+from solver.model.runtime_rules import RuntimeRule
 
 Row = dict[str, Any]
 

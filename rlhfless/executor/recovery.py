@@ -17,20 +17,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlhfless.scheduling.handover import Room, hand_over
-from solver.admission import Admission
-from solver.batching import busy_s
-from solver.cluster import Cluster
-from solver.counts import sizing_key
-from solver.errors import PlanningError
-from solver.evaluate import admission_of, ready_s
-from solver.latency import LatencyModel
-from solver.objective import Objective
-from solver.offers import Latencies, latency_of
-from solver.plan import ActorPlan
-from solver.planner import plan_generation
-from solver.remaining import RemainingLengths
-from solver.rules import ActorView, StepState
-from solver.workload import IntArray, Workload
+from solver.lengths.remaining import RemainingLengths
+from solver.model.admission import Admission
+from solver.model.cluster import Cluster
+from solver.model.errors import PlanningError
+from solver.model.latency import LatencyModel
+from solver.model.objective import Objective
+from solver.model.offers import Latencies, latency_of
+from solver.model.plan import ActorPlan
+from solver.model.runtime_rules import ActorView, StepState
+from solver.model.workload import IntArray, Workload
+from solver.planning.actor_count import sizing_key
+from solver.planning.plan_generation import plan_generation
+from solver.timing.batching import busy_s
+from solver.timing.evaluate import admission_of, ready_s
 
 SOLVE_S = 0.1  # for every number of new actors: without a model, whose loading alone takes longer
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from rlhfless.engine.protocol import Completion, EngineSpan, Request
-from solver.admission import Admission
-from solver.latency import LatencyModel
-from solver.plan import ActorPlan
-from solver.rules import Signals
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
+from solver.model.plan import ActorPlan
+from solver.model.runtime_rules import Signals
 
 if TYPE_CHECKING:
     from pathlib import Path

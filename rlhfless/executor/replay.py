@@ -17,8 +17,8 @@ import numpy as np
 
 from rlhfless.engine.journal import Journal, Replayed
 from rlhfless.executor.actors import EngineFactory
-from solver.errors import PlanningError
-from solver.plan import Plan
+from solver.model.errors import PlanningError
+from solver.model.plan import Plan
 
 REPLAYS = 3
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from solver.admission import Admission
-from solver.latency import LatencyModel
-from solver.plan import Plan
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
+from solver.model.plan import Plan
 
 
 class Side(Protocol):

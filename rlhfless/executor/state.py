@@ -12,8 +12,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from solver.rules import ActorView, Signals, StepState
-from solver.workload import IntArray
+from solver.model.runtime_rules import ActorView, Signals, StepState
+from solver.model.workload import IntArray
 
 Ids = tuple[int, ...]
 Look = Callable[[], tuple[Ids, Ids, Ids]]

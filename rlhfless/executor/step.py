@@ -23,11 +23,11 @@ from rlhfless.executor.known_signals import KnownSignals
 from rlhfless.executor.prefixes import with_computed_tokens
 from rlhfless.executor.progress import StepProgress, Watch
 from rlhfless.executor.record import StepRecord
-from solver.errors import PlanningError
-from solver.plan import Plan
-from solver.rules import ActorView, Cut, Decision
-from solver.workload import IntArray
-from solver.worth import sends_kv
+from solver.model.errors import PlanningError
+from solver.model.plan import Plan
+from solver.model.runtime_rules import ActorView, Cut, Decision
+from solver.model.workload import IntArray
+from solver.replanning.marginal_value import sends_kv
 
 MIGRATION = ("cheaper", "move", "recompute")
 

@@ -28,11 +28,11 @@ from rlhfless.executor.retime import StepLog, retime
 from rlhfless.executor.sides import refuse_in_this_process
 from rlhfless.executor.telling import Pace
 from rlhfless.executor.virtual_orders import VirtualOrders
-from solver.cluster import Cluster, MixedCluster
-from solver.errors import PlanningError
-from solver.objective import StepRest
-from solver.offers import Latencies
-from solver.plan import Plan
+from solver.model.cluster import Cluster, MixedCluster
+from solver.model.errors import PlanningError
+from solver.model.objective import StepRest
+from solver.model.offers import Latencies
+from solver.model.plan import Plan
 
 CHARGING = ("profile", "measured")
 WatchReplays = Callable[[int, int], None]

@@ -17,8 +17,8 @@ from rlhfless.executor.node_links import NodeLinks
 from rlhfless.executor.record import Recompute
 from rlhfless.executor.retime import StepLog
 from rlhfless.executor.virtual_views import VirtualViews
-from solver.latency import LatencyModel
-from solver.rules import Cut, Decision, Move
+from solver.model.latency import LatencyModel
+from solver.model.runtime_rules import Cut, Decision, Move
 
 
 class VirtualOrders(VirtualViews):
@@ -83,9 +83,9 @@ class VirtualOrders(VirtualViews):
     def _hand_over(self, actor: Live, taken: list[Request], goes_to: dict[int, int], boundary_s: float) -> dict[int, float]:
         """Move or recompute the KV state of ``taken``; returns what the transfers take, in their order.
 
-        An actor's link carries one transfer at a time, in the order in which they were ordered (as in ``solver.moves`` and
-        ``solver.prefill.links``, receiving makes no link busy), and shares its node's with those of others where these are
-        shared. A cache that is still on its way goes on once it is there.
+        An actor's link carries one transfer at a time, in the order in which they were ordered (as in
+        ``solver.replanning.migrations`` and ``solver.prefix_sharing.kv_transfer``, receiving makes no link busy), and shares
+        its node's with those of others where these are shared. A cache that is still on its way goes on once it is there.
         """
         transfers: dict[int, float] = {}
         given: dict[int, list[Request]] = {}

@@ -23,9 +23,9 @@ from rlhfless.executor.known_signals import KnownSignals
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.state import Ids, LazyState, LazyView, Look
 from rlhfless.executor.step import Step
-from solver.plan import Plan
-from solver.rules import Decision, Signals
-from solver.workload import IntArray
+from solver.model.plan import Plan
+from solver.model.runtime_rules import Decision, Signals
+from solver.model.workload import IntArray
 
 
 class VirtualViews(Step[Live]):

@@ -25,11 +25,11 @@ from rlhfless.executor.record import Recompute, StepRecord
 from rlhfless.executor.remote import ActorError, Crew, Lost, Report
 from rlhfless.executor.wall_actor import Remote
 from rlhfless.executor.wall_losses import WallLosses
-from solver.cluster import Cluster, MixedCluster
-from solver.objective import StepRest
-from solver.offers import Latencies
-from solver.plan import Plan
-from solver.remaining import RemainingLengths
+from solver.lengths.remaining import RemainingLengths
+from solver.model.cluster import Cluster, MixedCluster
+from solver.model.objective import StepRest
+from solver.model.offers import Latencies
+from solver.model.plan import Plan
 
 
 class WallStep(WallLosses):

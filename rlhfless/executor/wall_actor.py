@@ -13,7 +13,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.executor.actors import Actor
 from rlhfless.executor.faults import Speed
 from rlhfless.executor.remote import Order, RemoteActor
-from solver.admission import Admission
+from solver.model.admission import Admission
 
 
 @dataclass

@@ -18,11 +18,11 @@ from rlhfless.executor.recovery import Goes, Left, Way, resolve, what_is_left
 from rlhfless.executor.remote import ActorError, Lost
 from rlhfless.executor.wall_actor import Remote
 from rlhfless.executor.wall_orders import WallOrders
-from solver.plan import ActorPlan
-from solver.remaining import RemainingLengths
-from solver.rules import Cut, Move
-from solver.survival import from_batch
-from solver.workload import Workload
+from solver.lengths.remaining import RemainingLengths
+from solver.lengths.survival import from_batch
+from solver.model.plan import ActorPlan
+from solver.model.runtime_rules import Cut, Move
+from solver.model.workload import Workload
 
 GRACE_S = 1.0  # after the time by which an actor should have been heard of: this program may have been stopped itself
 LOOKING_SHARE = 0.02  # of the time, at most, that is spent on whether a slow actor should be relieved

@@ -23,11 +23,11 @@ from rlhfless.executor.record import Recompute, StepRecord
 from rlhfless.executor.remote import Crew
 from rlhfless.executor.step import Step
 from rlhfless.executor.wall_actor import Remote
-from solver.errors import PlanningError
-from solver.evaluate import admission_of
-from solver.offers import Latencies, latency_of
-from solver.plan import ActorPlan, Plan
-from solver.rules import ActorView, Cut, Decision, Move, StepState
+from solver.model.errors import PlanningError
+from solver.model.offers import Latencies, latency_of
+from solver.model.plan import ActorPlan, Plan
+from solver.model.runtime_rules import ActorView, Cut, Decision, Move, StepState
+from solver.timing.evaluate import admission_of
 
 
 class WallOrders(Step[Remote]):

@@ -30,8 +30,8 @@ from rlhfless.executor.blocks import read_block, write_block
 from rlhfless.executor.clock import MACHINE, Clock
 from rlhfless.executor.remote import Copied, NoRoom, Report, Unreachable
 from rlhfless.executor.sides import Side
-from solver.admission import Admission
-from solver.latency import LatencyModel
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
 
 PR_SET_PDEATHSIG = 1
 REPORT_EVERY_S = 0.02  # at most, while nothing completes

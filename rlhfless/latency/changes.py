@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solver.workload import FloatArray
+from solver.model.workload import FloatArray
 
 GAP = 8  # iterations from change to change; the middle ones are those of an unchanged batch
 AFTER = 2  # the first iterations of a changed batch, which take longer

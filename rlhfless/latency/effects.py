@@ -14,9 +14,9 @@ from numbers import Integral
 
 import numpy as np
 
-from solver.errors import PlanningError, as_given, is_number, is_whole
-from solver.latency import LatencyModel, StepTable
-from solver.workload import FloatArray
+from solver.model.errors import PlanningError, as_given, is_number, is_whole
+from solver.model.latency import LatencyModel, StepTable
+from solver.model.workload import FloatArray
 
 SECONDS_PER_HOUR = 3600.0
 UNLIMITED = 1 << 62

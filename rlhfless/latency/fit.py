@@ -16,8 +16,8 @@ from itertools import combinations
 import numpy as np
 
 from rlhfless.latency.changes import Change
-from solver.latency import StepTable
-from solver.workload import FloatArray
+from solver.model.latency import StepTable
+from solver.model.workload import FloatArray
 
 
 @dataclass(frozen=True)

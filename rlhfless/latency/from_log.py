@@ -28,9 +28,9 @@ import pandas as pd
 from rlhfless.latency.fit import fit_nonnegative, fit_table, residuals
 from rlhfless.latency.held_out import HeldOut, closest, held_out
 from rlhfless.latency.profile import ProfileError
-from solver.latency import LatencyModel, StepTable
-from solver.words import counted
-from solver.workload import FloatArray
+from solver.model.latency import LatencyModel, StepTable
+from solver.model.plurals import counted
+from solver.model.workload import FloatArray
 
 FEWEST_STEPS = 8
 FEWEST_RESPONSES = 50

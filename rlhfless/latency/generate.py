@@ -29,8 +29,8 @@ import numpy as np
 from rlhfless.errors import missing_extra
 from rlhfless.latency.changes import Change
 from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity, load_profile, save_profile
-from solver.latency import StepTable
-from solver.words import counted
+from solver.model.latency import StepTable
+from solver.model.plurals import counted
 
 SOURCE = "aiconfigurator-core"
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solver.workload import FloatArray
+from solver.model.workload import FloatArray
 
 MOST_LEFT_OUT = 24  # steps that are left out one by one
 FOLDS = 5

@@ -25,7 +25,7 @@ from rlhfless.latency.changes import Course, RunCourse, measure_changes
 from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity
 from rlhfless.latency.stopwatch import stopwatch
 from rlhfless.model_folders import NO_CODE, code_refused, from_folder
-from solver.latency import StepTable
+from solver.model.latency import StepTable
 
 TINY = "tiny-qwen2"
 TINY_CONFIG = {  # the model of rlhfless.training.model

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from rlhfless.latency.prices import usd_per_gpu_hour
 from rlhfless.latency.profile import ProfileError, load_profile
-from solver.cluster import Cluster, MixedCluster, Pool
-from solver.latency import LatencyModel
+from solver.model.cluster import Cluster, MixedCluster, Pool
+from solver.model.latency import LatencyModel
 
 FORM = "GPUS:PROFILE[,PROFILE...][:USD[:MARKET]], 8:h100-qwen2.5-3b-tp1,h100-qwen2.5-3b-tp2:2.5:preemptible for example"
 

@@ -25,8 +25,8 @@ import numpy as np
 
 from rlhfless.latency.changes import Change
 from rlhfless.latency.fit import fit_changes, fit_table, residuals
-from solver.errors import PlanningError
-from solver.latency import LatencyModel, StepTable
+from solver.model.errors import PlanningError
+from solver.model.latency import LatencyModel, StepTable
 
 SCHEMA = "rlhfless-latency-profile"
 SCHEMA_VERSION = 1

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from solver.errors import PlanningError, as_given, is_number
-from solver.latency import TIMES, LatencyModel, StepTable
+from solver.model.errors import PlanningError, as_given, is_number
+from solver.model.latency import TIMES, LatencyModel, StepTable
 
 
 def scaled(latency: LatencyModel, factor: float) -> LatencyModel:

@@ -27,8 +27,8 @@ from rlhfless.scheduling import SchedulingPolicy, make_policy
 from rlhfless.scheduling.fixed import Static
 from rlhfless.scheduling.rlhfuse import RLHFuse
 from rlhfless.simulate import Setting, Simulation, simulate
-from solver.objective import Objective, StepRest
-from solver.possible import curve_of, possible, share_of_possible
+from solver.bounds.headroom import curve_of, possible, share_of_possible
+from solver.model.objective import Objective, StepRest
 
 WEIGHT = 0.7  # lambda of the paper, and of our objective
 SCOPES = ("step", "generation")
@@ -142,7 +142,7 @@ def compare(
         held: names of those whose actors keep their GPUs until learning is over; with the learner's they are never more than
             the cluster has.
         most_steps: only the last so many steps with history.
-        admission: how KV memory is given out, where it is short (``solver.admission``).
+        admission: how KV memory is given out, where it is short (``solver.model.admission``).
     """
     steps = history.evaluated if most_steps is None else history.last(most_steps)
     rest = rest_of(history, machine, algorithm, steps)

@@ -20,10 +20,10 @@ from rlhfless.paper.parts import Caption, Numbers, PaperFigure
 from rlhfless.paper.workloads import History, Sources, modelled
 from rlhfless.plots.style import styled
 from rlhfless.simulate import LoggedStep, logged_steps
-from solver.assemble import assemble
-from solver.clairvoyant import clairvoyant_bound
-from solver.evaluate import evaluate
-from solver.workload import IntArray
+from solver.bounds.clairvoyant import clairvoyant_bound
+from solver.model.workload import IntArray
+from solver.timing.build_plan import assemble
+from solver.timing.evaluate import evaluate
 
 TITLE = "Figure 7b: GPU time that grouping by length saves"
 SPLITS = {

@@ -20,7 +20,7 @@ from rlhfless.plots.palette import IDLE, PHASE_STYLES
 from rlhfless.plots.style import styled
 from rlhfless.simulate import Setting as Simulated
 from rlhfless.simulate import simulate
-from solver.objective import Objective
+from solver.model.objective import Objective
 
 TITLE = "Figure 9: placement and overlap of one step"
 NODE_BYTES_PER_S, NETWORK_BYTES_PER_S = 32e9, 50e9  # PCIe gen4 x16; 400 Gbit/s, as AWS states for g6e.48xlarge

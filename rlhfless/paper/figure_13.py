@@ -23,7 +23,7 @@ from rlhfless.plots.palette import GREY, ORANGE
 from rlhfless.plots.style import styled
 from rlhfless.scheduling import SchedulingPolicy
 from rlhfless.scheduling.fixed import Static
-from solver.possible import curve_of, possible, share_of_possible
+from solver.bounds.headroom import curve_of, possible, share_of_possible
 
 TITLE = "Figure 13: scaling while lengths drift, and deduplicated prefill"
 PAPER_PREFILL_SAVED, PAPER_SAMPLES = 0.66, 3

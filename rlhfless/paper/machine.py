@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.latency.generate import LLAMA_70B, QWEN_3B, QWEN_7B
-from solver.cluster import Cluster
-from solver.latency import LatencyModel
-from solver.objective import StepRest
+from solver.model.cluster import Cluster
+from solver.model.latency import LatencyModel
+from solver.model.objective import StepRest
 
 FORWARD_FLOPS, TRAIN_FLOPS = 2, 6  # per parameter and token
 PREPARE_PASSES = {"PPO": 3, "GRPO": 2}

@@ -1,6 +1,6 @@
 """Policies of the published system with a part switched on or off: deduplicated prefill, a fixed number of actors.
 
-Knows policies and ``solver.prefill.dedup``; nothing of workloads or results.
+Knows policies and ``solver.prefix_sharing.deduplicate``; nothing of workloads or results.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 from rlhfless.scheduling import PlanningInput, SchedulingPolicy
 from rlhfless.scheduling.rlhfless import RLHFless
-from solver.assemble import assemble
-from solver.plan import Plan
-from solver.prefill.dedup import deduplicate
-from solver.prefill.placement import place
+from solver.model.plan import Plan
+from solver.prefix_sharing.deduplicate import deduplicate
+from solver.prefix_sharing.placement import place
+from solver.timing.build_plan import assemble
 
 
 @dataclass(frozen=True)

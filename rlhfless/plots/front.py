@@ -17,9 +17,9 @@ from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
 
 if TYPE_CHECKING:
-    from solver.evaluate import Evaluation
-    from solver.front import Front
-    from solver.plan import Plan
+    from solver.model.plan import Plan
+    from solver.planning.pareto_front import Front
+    from solver.timing.evaluate import Evaluation
 
 TITLE = "The front: what plans promise, and what they take"
 CURVE_POINTS = 160

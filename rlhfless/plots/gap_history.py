@@ -19,8 +19,8 @@ from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
 
 if TYPE_CHECKING:
-    from solver.front import Front
-    from solver.plan import Plan
+    from solver.model.plan import Plan
+    from solver.planning.pareto_front import Front
 
 TITLE = "A plan, and the bound that no plan can beat"
 

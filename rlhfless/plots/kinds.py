@@ -19,8 +19,8 @@ from rlhfless.plots.palette import BLUE, BOUND, GREEN, ORANGE, POLICY_STYLES, PU
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
 
 if TYPE_CHECKING:
-    from solver.plan import Plan
-    from solver.workload import Workload
+    from solver.model.plan import Plan
+    from solver.model.workload import Workload
 
 TITLE = "Which GPUs get which lengths"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION)

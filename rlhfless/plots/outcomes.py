@@ -19,8 +19,8 @@ from rlhfless.plots.palette import BLUE, GREEN, ORANGE, POLICY_STYLES, PURPLE, V
 from rlhfless.plots.style import clean, hover, message_figure, number, styled
 
 if TYPE_CHECKING:
-    from solver.evaluate import Evaluation
-    from solver.objective import Objective
+    from solver.model.objective import Objective
+    from solver.timing.evaluate import Evaluation
 
 TITLE = "What plans take when lengths are uncertain"
 COLOURS = (BLUE, GREEN, PURPLE, ORANGE, VERMILLION)

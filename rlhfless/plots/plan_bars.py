@@ -18,9 +18,9 @@ from rlhfless.plots.palette import BLUE, ORANGE, POLICY_STYLES, SKY
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
 
 if TYPE_CHECKING:
-    from solver.latency import LatencyModel
-    from solver.plan import Plan
-    from solver.workload import Workload
+    from solver.model.latency import LatencyModel
+    from solver.model.plan import Plan
+    from solver.model.workload import Workload
 
 TITLE = "What an actor costs"
 PARTS = (

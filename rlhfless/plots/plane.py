@@ -17,7 +17,7 @@ from rlhfless.plots.palette import BOUND, ORANGE, policy_styles
 from rlhfless.plots.style import clean, hover, message_figure, number, styled
 
 if TYPE_CHECKING:
-    from solver.front import Front
+    from solver.planning.pareto_front import Front
 
 CURVE_POINTS = 200
 NEEDED = ("policy", "time_s", "gpu_seconds")

@@ -15,7 +15,7 @@ from rlhfless.plots.palette import BLUE, BOUND, IDLE
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
 
 if TYPE_CHECKING:
-    from solver.prefill.dedup import Deduplication
+    from solver.prefix_sharing.deduplicate import Deduplication
 
 TITLE = "Prefill: what is computed once instead of for every response"
 

@@ -18,8 +18,8 @@ from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
 from rlhfless.plots.style import counted, hover, message_figure, number, styled
 
 if TYPE_CHECKING:
-    from solver.front import Front
-    from solver.plan import Plan
+    from solver.model.plan import Plan
+    from solver.planning.pareto_front import Front
 
 TITLE = "What the weight of time does to the plan"
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from solver.words import counted as counted
+from solver.model.plurals import counted as counted
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 INK, GRID = "#333333", "rgba(127,127,127,0.22)"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solver.survival import kaplan_meier
+from solver.lengths.survival import kaplan_meier
 
 FloatArray = NDArray[np.float64]
 

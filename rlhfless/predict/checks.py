@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from rlhfless.predict.censoring import FloatArray
 from rlhfless.predict.errors import PredictionError
-from solver.errors import as_given, is_number
+from solver.model.errors import as_given, is_number
 
 NEEDED = ("prompt_id", "epoch", "response_tokens")
 

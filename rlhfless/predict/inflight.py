@@ -20,9 +20,9 @@ from rlhfless.predict.scatter import Scatter, scatter_of
 from rlhfless.predict.siblings import InFlightLengths, Siblings
 from rlhfless.predict.signals import Reading, SignalProbe, moments, outcomes, signals_at
 from rlhfless.predict.trend import TrendPredictor
-from solver.remaining import RemainingLengths
-from solver.survival import from_scenarios
-from solver.workload import IntArray, Workload
+from solver.lengths.remaining import RemainingLengths
+from solver.lengths.survival import from_scenarios
+from solver.model.workload import IntArray, Workload
 
 MOST_MOMENTS = 16  # at which a finished step is looked at to learn from its signals
 
@@ -79,7 +79,7 @@ class InFlightPredictor(TrendPredictor):
 
         Args:
             prompt_ids: (R,) the prompt of each response. generated_tokens, complete: (R,) how far each is, or the same for all.
-            signals: by name (R, ...), as ``solver.rules.StepState`` has them.
+            signals: by name (R, ...), as ``solver.model.runtime_rules.StepState`` has them.
         """
         names_of = [str(p) for p in prompt_ids]
         names, owner = np.unique(names_of, return_inverse=True)

@@ -17,9 +17,9 @@ from numpy.typing import ArrayLike
 from rlhfless.predict.censoring import FloatArray, expected_tokens
 from rlhfless.predict.checks import NEEDED, check_draws, check_limit, check_rollouts, lengths_of, levels_of
 from rlhfless.predict.errors import PredictionError
-from solver.remaining import RemainingLengths
-from solver.words import counted
-from solver.workload import Workload
+from solver.lengths.remaining import RemainingLengths
+from solver.model.plurals import counted
+from solver.model.workload import Workload
 
 USED = (*NEEDED, "step", "sample", "prompt", "finish_reason", "run")
 QUANTILE_SCENARIOS = 400  # that quantiles are taken over

@@ -1,6 +1,6 @@
 """How many tokens running responses still get, given those they have: what a predictor's scenarios say, conditionally.
 
-Knows predictors' scenarios and survival curves (solver.survival), which re-planning uses; nothing of actors.
+Knows predictors' scenarios and survival curves (solver.lengths.survival), which re-planning uses; nothing of actors.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike
 from rlhfless.predict.censoring import FloatArray
 from rlhfless.predict.errors import PredictionError
 from rlhfless.predict.predictor import Predictor
-from solver.remaining import RemainingLengths, SurvivalTable
-from solver.survival import from_samples
-from solver.workload import IntArray, Workload
+from solver.lengths.remaining import RemainingLengths, SurvivalTable
+from solver.lengths.survival import from_samples
+from solver.model.workload import IntArray, Workload
 
 SCENARIOS = 64
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rlhfless.predict.censoring import FloatArray
 from rlhfless.predict.predictor import Visits
-from solver.survival import kaplan_meier
+from solver.lengths.survival import kaplan_meier
 
 STEP = 0.05  # of a grid of logs
 RESIDUALS = np.arange(-100, 101) * STEP  # at which the distribution of e is known

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from rlhfless.predict.censoring import FloatArray
 from rlhfless.predict.scatter import RESIDUALS, STEP, Scatter
 from rlhfless.predict.signals import Reading
-from solver.remaining import SurvivalTable
-from solver.rules import Signals
-from solver.workload import IntArray, Workload
+from solver.lengths.remaining import SurvivalTable
+from solver.model.runtime_rules import Signals
+from solver.model.workload import IntArray, Workload
 
 SHIFT_STEPS = 2  # of the grid of logs between two shifts
 SHIFTS = np.arange(-20, 21) * SHIFT_STEPS * STEP

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from rlhfless.predict.censoring import FloatArray
 from rlhfless.predict.errors import PredictionError
-from solver.rules import SIGNAL_TOKENS, Signals
+from solver.model.runtime_rules import SIGNAL_TOKENS, Signals
 
 MOST_HIDDEN = 256  # numbers of a signal; longer ones are projected to as many with random signs, always the same
 RIDGE = 0.01  # times the mean square of each input

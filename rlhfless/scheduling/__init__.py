@@ -18,7 +18,7 @@ from rlhfless.scheduling.rlhfless import RLHFless, WithLocalCut
 from rlhfless.scheduling.rlhfuse import RLHFuse
 from rlhfless.scheduling.solved import Solver
 from rlhfless.scheduling.spread import Spread
-from solver.survival import known_lengths
+from solver.lengths.survival import known_lengths
 
 POLICIES = (
     "static", "random", "least-loaded", "rlhfuse", "rlhfless", "spread", "fold",

@@ -22,8 +22,8 @@ import numpy as np
 
 from rlhfless.scheduling.policy import PlanningInput
 from rlhfless.scheduling.sizing import predicted_sums, right_sized
-from solver.plan import Plan
-from solver.workload import IntArray, Workload
+from solver.model.plan import Plan
+from solver.model.workload import IntArray, Workload
 
 Part = tuple[int, int, tuple[int, ...]]  # sum, count (parts of equal sums are told apart by it), positions
 

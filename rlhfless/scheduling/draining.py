@@ -15,7 +15,7 @@ import numpy as np
 
 from rlhfless.scheduling.fold import SquareRootFold
 from rlhfless.scheduling.handover import Room
-from solver.rules import ActorView, Decision, Move, StepState, Trigger
+from solver.model.runtime_rules import ActorView, Decision, Move, StepState, Trigger
 
 UNEVEN = 0.05  # share of its responses by which an actor must exceed the thinnest before it gives one away
 LOOKS = 40  # looks while the unfinished responses become none, at least

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlhfless.scheduling.policy import PlanningInput
-from solver.assemble import assemble, check_fits
-from solver.plan import Plan
-from solver.reference import deal_prompts, random_split
-from solver.workload import IntArray
+from solver.model.plan import Plan
+from solver.model.workload import IntArray
+from solver.planning.random_split import deal_prompts, random_split
+from solver.timing.build_plan import assemble, check_fits
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ import numpy as np
 from rlhfless.scheduling.fixed import Random
 from rlhfless.scheduling.handover import Room, hand_over
 from rlhfless.scheduling.policy import PlanningInput, SchedulingPolicy
-from solver.latency import LatencyModel
-from solver.plan import Plan
-from solver.rules import ActorView, Decision, StepState, Trigger
+from solver.model.latency import LatencyModel
+from solver.model.plan import Plan
+from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger
 
 
 @dataclass

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from solver.rules import ActorView, Cut, Move, StepState
+from solver.model.runtime_rules import ActorView, Cut, Move, StepState
 
 
 class Room:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from solver.cluster import Cluster
-from solver.latency import LatencyModel
-from solver.objective import Objective, StepRest
-from solver.plan import Plan
-from solver.remaining import RemainingLengths
-from solver.workload import Workload
+from solver.lengths.remaining import RemainingLengths
+from solver.model.cluster import Cluster
+from solver.model.latency import LatencyModel
+from solver.model.objective import Objective, StepRest
+from solver.model.plan import Plan
+from solver.model.workload import Workload
 
 
 class PolicyError(ValueError):

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from rlhfless.scheduling.policy import PlanningInput
 from rlhfless.scheduling.solved import Solver
 from rlhfless.scheduling.start import Begin, Start
-from solver.assemble import check_fits
-from solver.plan import Plan
-from solver.remaining import RemainingLengths
-from solver.replan import Replan
-from solver.survival import from_scenarios, known_lengths
-from solver.workload import Workload
+from solver.lengths.remaining import RemainingLengths
+from solver.lengths.survival import from_scenarios, known_lengths
+from solver.model.plan import Plan
+from solver.model.workload import Workload
+from solver.replanning.replan import Replan
+from solver.timing.build_plan import check_fits
 
 Forecast = Callable[[Workload], RemainingLengths]
 """Makes the forecast of remaining lengths of a step from its workload (predictions and scenarios)."""
@@ -32,9 +32,9 @@ class SolverReplan:
     learner's GPUs that wait for generation added; a deadline is worth what its last second costs at the start; a budget what it
     can pay for. Under a weight, rlhfless.scheduling.start compares the static plan (``Solver``) and re-planned ones at several
     prices on lengths drawn from the forecast; where no re-planned one is better, the static plan runs without a rule.
-    Otherwise the start is its grouping, or the one that is right for the forecast of the first iteration (solver.worth), as
-    responses will move. Where only time counts (w = 1), iterations have no base time or the limit cannot be kept, nothing can
-    be traded: the static plan runs as it is.
+    Otherwise the start is its grouping, or the one that is right for the forecast of the first iteration
+    (solver.replanning.marginal_value), as responses will move. Where only time counts (w = 1), iterations have no base time or
+    the limit cannot be kept, nothing can be traded: the static plan runs as it is.
 
     Args:
         forecast: makes the remaining-length distributions from the workload. None takes the predictor's own where it has

@@ -16,14 +16,14 @@ import numpy as np
 from rlhfless.scheduling.fixed import Random
 from rlhfless.scheduling.handover import Room, hand_over
 from rlhfless.scheduling.policy import PlanningInput, SchedulingPolicy
-from solver.assemble import assemble, check_fits
-from solver.evaluate import admission_of
-from solver.group_times import GroupTimes
-from solver.objective import Objective, StepRest
-from solver.plan import Plan
-from solver.pricing import Pricing
-from solver.reference import candidate_counts, deal_prompts
-from solver.rules import ActorView, Decision, StepState, Trigger
+from solver.model.objective import Objective, StepRest
+from solver.model.plan import Plan
+from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger
+from solver.planning.random_split import candidate_counts, deal_prompts
+from solver.timing.build_plan import assemble, check_fits
+from solver.timing.evaluate import admission_of
+from solver.timing.group_times import GroupTimes
+from solver.timing.step_cost import Pricing
 
 
 @dataclass

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from rlhfless.scheduling.fixed import Static
 from rlhfless.scheduling.handover import Room, hand_over
 from rlhfless.scheduling.policy import PlanningInput
-from solver.plan import Plan
-from solver.rules import ActorView, Cut, Decision, StepState, Trigger
+from solver.model.plan import Plan
+from solver.model.runtime_rules import ActorView, Cut, Decision, StepState, Trigger
 
 
 @dataclass

@@ -1,8 +1,8 @@
 """Right-sizing: a way of splitting prompts with the number of actors that is best for the objective on predictions.
 
-Knows prompts, groups and the objective; nothing of how prompts are split. It is for any split what ``solver.reference`` is
-for the random one: N has the least ``T^w * C^(1-w)`` of the whole step over the scenarios; a deadline or a budget that no N
-keeps is approached as closely as possible. A prompt's samples stay together.
+Knows prompts, groups and the objective; nothing of how prompts are split. It is for any split what
+``solver.planning.random_split`` is for the random one: N has the least ``T^w * C^(1-w)`` of the whole step over the scenarios;
+a deadline or a budget that no N keeps is approached as closely as possible. A prompt's samples stay together.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rlhfless.scheduling.policy import PlanningInput
-from solver.assemble import assemble, check_fits
-from solver.counts import best_count
-from solver.evaluate import admission_of
-from solver.group_times import GroupTimes
-from solver.plan import Plan
-from solver.pricing import Pricing
-from solver.reference import candidate_counts
-from solver.workload import IntArray, Workload
+from solver.model.plan import Plan
+from solver.model.workload import IntArray, Workload
+from solver.planning.actor_count import best_count
+from solver.planning.random_split import candidate_counts
+from solver.timing.build_plan import assemble, check_fits
+from solver.timing.evaluate import admission_of
+from solver.timing.group_times import GroupTimes
+from solver.timing.step_cost import Pricing
 
 Split = Callable[[Workload, IntArray, int], Iterable[ArrayLike]]
 """Splits prompts, given in their order, into that many groups (never more than there are prompts; none empty)."""

@@ -19,15 +19,15 @@ import numpy as np
 
 from rlhfless.scheduling.policy import PlanningInput
 from rlhfless.scheduling.spread import in_turn
-from solver.assemble import assemble, check_fits
-from solver.counts import EXACT_RESPONSES
-from solver.evaluate import admission_of
-from solver.group_times import GroupTimes
-from solver.plan import Plan
-from solver.planner import plan_generation
-from solver.pricing import Pricing
-from solver.reference import random_split
-from solver.workload import FloatArray, IntArray, Workload
+from solver.model.plan import Plan
+from solver.model.workload import FloatArray, IntArray, Workload
+from solver.planning.actor_count import EXACT_RESPONSES
+from solver.planning.plan_generation import plan_generation
+from solver.planning.random_split import random_split
+from solver.timing.build_plan import assemble, check_fits
+from solver.timing.evaluate import admission_of
+from solver.timing.group_times import GroupTimes
+from solver.timing.step_cost import Pricing
 
 SOLVER_SHARE = 0.0025  # of the random split's makespan that plan_generation may take
 SOLVER_S = 0.04  # about what it takes for 1,000 responses and the scenarios that plans are chosen on

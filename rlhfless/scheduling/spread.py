@@ -12,8 +12,8 @@ import numpy as np
 
 from rlhfless.scheduling.policy import PlanningInput
 from rlhfless.scheduling.sizing import right_sized_deal
-from solver.plan import Plan
-from solver.workload import IntArray, Workload
+from solver.model.plan import Plan
+from solver.model.workload import IntArray, Workload
 
 
 def in_turn(workload: Workload, actors: int, seed: int) -> list[IntArray]:

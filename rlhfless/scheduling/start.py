@@ -1,6 +1,6 @@
 """The start of a step that will be re-planned: which price of time, which groups, and whether a rule is worth having at all.
 
-Knows the objective, static policies and ``solver.foresight``; nothing of what happens after the start.
+Knows the objective, static policies and ``solver.replanning.lookahead``; nothing of what happens after the start.
 
 Every candidate is a way to begin (the groups of a static plan, or groups of responses of like worth) and a price at which the
 step is re-planned, or none. All are followed on the same lengths drawn from the forecast, and the one whose own time and cost
@@ -23,18 +23,18 @@ import numpy as np
 
 from rlhfless.scheduling.policy import PlanningInput
 from rlhfless.scheduling.solved import groups_of
-from solver.assemble import assemble
-from solver.counts import sizing_key
-from solver.evaluate import admission_of, ready_s
-from solver.foresight import busy_ahead, drawn_lengths
-from solver.group_times import GroupTimes
-from solver.plan import Plan
-from solver.pricing import Pricing
-from solver.reference import random_split
-from solver.remaining import RemainingLengths
-from solver.replan import LOOKING_SHARE
-from solver.workload import FloatArray, IntArray
-from solver.worth import group_by_worth, price_of, time_left_s, token_worth
+from solver.lengths.remaining import RemainingLengths
+from solver.model.plan import Plan
+from solver.model.workload import FloatArray, IntArray
+from solver.planning.actor_count import sizing_key
+from solver.planning.random_split import random_split
+from solver.replanning.lookahead import busy_ahead, drawn_lengths
+from solver.replanning.marginal_value import group_by_worth, price_of, time_left_s, token_worth
+from solver.replanning.replan import LOOKING_SHARE
+from solver.timing.build_plan import assemble
+from solver.timing.evaluate import admission_of, ready_s
+from solver.timing.group_times import GroupTimes
+from solver.timing.step_cost import Pricing
 
 FIRST_SHARE = 0.01  # of the static plan's makespan that following the first candidate may take
 FURTHER_SHARE = 0.0025  # the same for all further candidates together

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from rlhfless.scheduling.policy import PlanningInput, SchedulingPolicy
-from solver.plan import Plan
+from solver.model.plan import Plan
 
 
 @dataclass

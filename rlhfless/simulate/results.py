@@ -13,9 +13,9 @@ import pandas as pd
 
 from rlhfless.simulate.steps import LoggedStep
 from rlhfless.trace import Trace
-from solver.clairvoyant import ClairvoyantBound
-from solver.tables import rows_table
-from solver.words import counted
+from solver.bounds.clairvoyant import ClairvoyantBound
+from solver.model.html_tables import rows_table
+from solver.model.plurals import counted
 
 
 @dataclass(frozen=True, eq=False)

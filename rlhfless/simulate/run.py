@@ -23,7 +23,7 @@ from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
 from rlhfless.simulate.results import Simulation
 from rlhfless.simulate.steps import LoggedStep, Setting, logged_steps
 from rlhfless.trace import Trace, TraceError, step_metrics
-from solver.clairvoyant import ClairvoyantBound, clairvoyant_bound
+from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
 
 
 def simulate(

@@ -19,12 +19,12 @@ from rlhfless.predict import EwmaPredictor, Predictor
 from rlhfless.scheduling import PlanningInput
 from rlhfless.trace import TraceError
 from rlhfless.trace.checks import refuse_several_runs
-from solver.cluster import Cluster
-from solver.errors import check_flags
-from solver.latency import LatencyModel
-from solver.objective import Objective, StepRest
-from solver.remaining import RemainingLengths
-from solver.workload import Workload
+from solver.lengths.remaining import RemainingLengths
+from solver.model.cluster import Cluster
+from solver.model.errors import check_flags
+from solver.model.latency import LatencyModel
+from solver.model.objective import Objective, StepRest
+from solver.model.workload import Workload
 
 SCENARIOS = 8  # samples of lengths, around the predictions, that plans are timed with
 MOST_NEW_PROMPTS = 0.5  # a step with a larger share of prompts that were never seen has no history

@@ -17,7 +17,7 @@ import pandas as pd
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.schema import Column
-from solver.errors import as_given
+from solver.model.errors import as_given
 
 LARGEST_WHOLE_NUMBER = 2**53
 BOOLEANS = (bool, np.bool_)  # which Python and numpy count as 0 and 1

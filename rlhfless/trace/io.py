@@ -23,7 +23,7 @@ from rlhfless.trace.errors import TraceError
 from rlhfless.trace.journal import joined
 from rlhfless.trace.limits import Guard, Limits
 from rlhfless.trace.schema import META_KEYS, SCHEMA_VERSION, TABLES, text_columns
-from solver.words import counted
+from solver.model.plurals import counted
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -11,7 +11,7 @@ from typing import Any
 from rlhfless.trace.casts import cast_cell, clean, jsonable
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.schema import TABLES
-from solver.errors import as_given
+from solver.model.errors import as_given
 
 _COLUMNS = {table: {column.name: column for column in columns} for table, columns in TABLES.items()}
 _ORDERED = (("start_s", "first_token_s"), ("first_token_s", "end_s"), ("start_s", "end_s"))

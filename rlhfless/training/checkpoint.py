@@ -12,7 +12,7 @@ from pathlib import Path
 from rlhfless.trace.storage import sync
 from rlhfless.training.config import TrainError
 from rlhfless.training.learner import Learner
-from solver.words import counted
+from solver.model.plurals import counted
 
 
 def folder_of(root: Path, steps: int) -> Path:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from rlhfless.training.options import as_annotated
-from solver.words import counted
+from solver.model.plurals import counted
 
 ALGORITHMS = ("grpo", "ppo")
 CRITIC_OPTIONS = ("critic", "critic_learning_rate", "gamma", "lam", "value_clip", "value_weight", "whiten")

@@ -19,8 +19,8 @@ from rlhfless.executor.ray_cluster import import_ray
 from rlhfless.executor.ray_placement import FewerGpus
 from rlhfless.folders import OwnFolder, in_memory
 from rlhfless.training.config import TrainConfig, TrainError
-from solver.cluster import Cluster
-from solver.latency import LatencyModel
+from solver.model.cluster import Cluster
+from solver.model.latency import LatencyModel
 
 
 class Engines(Protocol):

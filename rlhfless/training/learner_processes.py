@@ -33,7 +33,7 @@ from rlhfless.training.config import LearnerError
 from rlhfless.training.learner import Learner, LocalLearner
 from rlhfless.training.learner_process import DONE, FAILED, READY, Beginning, laid_out
 from rlhfless.training.optimizing import check_optimizer, check_schedule
-from solver.words import counted
+from solver.model.plurals import counted
 
 END_S = 5.0  # that a process that was killed may take to be gone
 

@@ -43,12 +43,12 @@ from rlhfless.training.streams import streams_of
 from rlhfless.training.tasks import Problem, Task
 from rlhfless.training.trained_step import TrainedStep
 from rlhfless.training.unfinished import keep_unfinished
-from solver.errors import PlanningError
-from solver.objective import Objective
-from solver.plan import Plan
-from solver.remaining import RemainingLengths
-from solver.survival import from_scenarios
-from solver.workload import Workload
+from solver.lengths.remaining import RemainingLengths
+from solver.lengths.survival import from_scenarios
+from solver.model.errors import PlanningError
+from solver.model.objective import Objective
+from solver.model.plan import Plan
+from solver.model.workload import Workload
 
 
 class Trainer:

@@ -37,11 +37,11 @@ from rlhfless.training.rewards import Rewards
 from rlhfless.training.rewards.named import make_rewards
 from rlhfless.training.run import Origin, Run
 from rlhfless.training.tasks import Task, digest, make_task
-from solver.cluster import Cluster
-from solver.errors import PlanningError
-from solver.latency import LatencyModel
-from solver.remaining import RemainingLengths
-from solver.workload import Workload
+from solver.lengths.remaining import RemainingLengths
+from solver.model.cluster import Cluster
+from solver.model.errors import PlanningError
+from solver.model.latency import LatencyModel
+from solver.model.workload import Workload
 
 
 class Predictor(Protocol):

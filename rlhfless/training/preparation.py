@@ -18,8 +18,8 @@ import numpy as np
 from rlhfless.executor import StepRecord
 from rlhfless.training.batch import Batch
 from rlhfless.training.config import TrainConfig
-from solver.cluster import Cluster
-from solver.latency import LatencyModel
+from solver.model.cluster import Cluster
+from solver.model.latency import LatencyModel
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from rlhfless.executor import StepRecord
 from rlhfless.training.batch import Batch
 from rlhfless.training.rewards import Response
 from rlhfless.training.tasks import Problem
-from solver.workload import Workload
+from solver.model.workload import Workload
 
 
 def make_requests(

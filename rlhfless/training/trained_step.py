@@ -16,7 +16,7 @@ import pandas as pd
 from rlhfless.executor import StepRecord
 from rlhfless.trace import Trace, step_metrics
 from rlhfless.trace.phases import STEP_PHASES, step_costs
-from solver.plan import Plan
+from solver.model.plan import Plan
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ from rlhfless.widgets.latest import Latest, Newest
 from rlhfless.widgets.panes import Panes
 from rlhfless.widgets.settings import PREDICTORS, Settings, changed, latency_of, models
 from rlhfless.widgets.what_if import Alternatives, Planned, WhatIf
-from solver.errors import PlanningError
+from solver.model.errors import PlanningError
 
 GPUS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 PLAN_PANES, CURVE_PANES = ("facts", "timeline", "actors", "responses", "response", "copy"), ("plane",)

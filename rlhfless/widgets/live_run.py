@@ -27,8 +27,8 @@ from rlhfless.simulate import Setting, logged_steps
 from rlhfless.trace import Trace, step_metrics
 from rlhfless.widgets.live_steps import Steps, rollout_rows_of
 from rlhfless.widgets.what_if import billed
-from solver.cluster import MixedCluster
-from solver.errors import PlanningError
+from solver.model.cluster import MixedCluster
+from solver.model.errors import PlanningError
 
 SHARE, OFTEN_S = 0.01, 0.5
 """After a look that took t seconds the next one comes no sooner than t / SHARE, and OFTEN_S, later."""

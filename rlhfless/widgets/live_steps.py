@@ -15,7 +15,7 @@ from rlhfless.executor import Executor, StepRecord
 from rlhfless.executor.progress import Watch
 from rlhfless.simulate import Setting
 from rlhfless.trace import Trace
-from solver.plan import Plan
+from solver.model.plan import Plan
 
 
 class Steps(Protocol):

@@ -20,8 +20,8 @@ from rlhfless.widgets.fallback import SaysWhy
 from rlhfless.widgets.live_run import GENERATES, UNDER_WAY, LiveRun
 from rlhfless.widgets.live_steps import steps_of
 from rlhfless.widgets.panes import Panes
-from solver.plan import Plan
-from solver.words import counted
+from solver.model.plan import Plan
+from solver.model.plurals import counted
 
 ROWS = ((("facts", 1),), (("timeline", 3), ("curves", 2)))
 

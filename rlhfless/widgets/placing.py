@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.widgets.what_if import Planned, WhatIf
-from solver.assemble import assemble
+from solver.timing.build_plan import assemble
 
 MOST_TRIED = 12  # other actors, the nearest in length first
 AS_GOOD = 5e-6  # a smaller change reads 0.000%

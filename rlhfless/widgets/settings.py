@@ -18,9 +18,9 @@ from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, list_profiles, load_profile, read_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor, Predictor, ShrinkagePredictor, TrendPredictor
 from rlhfless.simulate import Setting
-from solver.cluster import Cluster
-from solver.latency import LatencyModel
-from solver.objective import Objective
+from solver.model.cluster import Cluster
+from solver.model.latency import LatencyModel
+from solver.model.objective import Objective
 
 PREDICTORS: dict[str, Callable[[], Predictor]] = {
     "last visit": EwmaPredictor,

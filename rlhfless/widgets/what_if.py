@@ -27,10 +27,10 @@ from rlhfless.simulate import LoggedStep, logged_steps
 from rlhfless.simulate.run import rollout_rows, trace_of
 from rlhfless.trace import Trace, TraceError, read_rollouts, read_trace
 from rlhfless.widgets.settings import PREDICTORS, Settings, default_settings
-from solver.clairvoyant import ClairvoyantBound, clairvoyant_bound
-from solver.front import Front, pareto_front
-from solver.plan import Plan
-from solver.planner import plan_generation
+from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
+from solver.model.plan import Plan
+from solver.planning.pareto_front import Front, pareto_front
+from solver.planning.plan_generation import plan_generation
 
 POLICIES = ("static", "least-loaded", "random", "spread", "rlhfless", "solver", "oracle")
 """Those that take milliseconds; policies that fold or re-plan while the step runs take longer (``simulate`` has them)."""

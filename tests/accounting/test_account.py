@@ -18,7 +18,7 @@ from rlhfless.errors import InputError
 from rlhfless.latency import load_profile
 from rlhfless.simulate import Setting, simulate
 from rlhfless.trace import Trace
-from solver.cluster import Cluster
+from solver.model.cluster import Cluster
 
 CLUSTER = Cluster(1, 8, 2, kind="l40s", usd_per_gpu_hour=3.6)
 

@@ -14,7 +14,7 @@ from rlhfless.latency import load_profile, scaled
 from rlhfless.report_study import study_executed
 from rlhfless.simulate import Setting, Simulation, simulate
 from rlhfless.trace import Trace
-from solver.cluster import Cluster
+from solver.model.cluster import Cluster
 
 SETTING = Setting(Cluster(1, 8, 2, kind="l40s", usd_per_gpu_hour=3.6), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05)
 POLICIES = ("static", "release", "fold")

@@ -15,7 +15,7 @@ from rlhfless.plots import planned_steps_info, plot_planned_steps
 from rlhfless.predict import EwmaPredictor
 from rlhfless.simulate import Setting
 from rlhfless.trace import TraceError, validate
-from solver.cluster import Cluster
+from solver.model.cluster import Cluster
 
 SETTING = Setting(Cluster(2, 8, 2, kind="l40s"), load_profile("l40s-qwen2.5-3b-tp2"), response_limit=4000)
 

@@ -30,8 +30,8 @@ from rlhfless.accounting import (
 from rlhfless.accounting.what_if import Variant
 from rlhfless.latency import load_profile, scaled
 from rlhfless.simulate import Setting, Simulation, logged_steps, simulate
-from solver.cluster import Cluster
-from solver.errors import PlanningError
+from solver.model.cluster import Cluster
+from solver.model.errors import PlanningError
 
 CLUSTER = Cluster(2, 8, 2, kind="l40s", usd_per_gpu_hour=3.6)
 POLICIES = ("static", "least-loaded", "random", "fold", "solver")

@@ -28,7 +28,7 @@ from rlhfless.cli import main
 from rlhfless.latency import load_profile
 from rlhfless.simulate import Setting
 from rlhfless.trace import TraceError
-from solver.cluster import Cluster
+from solver.model.cluster import Cluster
 
 SETTING = Setting(Cluster(1, 8, 2, kind="l40s"), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05)
 PROFILE = "l40s-qwen2.5-3b-tp2"

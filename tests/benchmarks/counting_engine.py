@@ -16,8 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
-from solver.admission import Admission
-from solver.latency import LatencyModel
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
 
 MODULUS, FACTOR = (1 << 61) - 1, 6364136223846793005
 VOCABULARY = 32_000

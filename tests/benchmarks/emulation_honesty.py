@@ -41,9 +41,9 @@ from rlhfless.latency import load_profile
 from rlhfless.latency.measure import TINY, CausalLM
 from rlhfless.latency.stopwatch import stopwatch
 from solver import Cluster, LatencyModel
-from solver.admission import Admission
-from solver.plan import ActorPlan, Plan
-from solver.rules import ActorView, Decision, StepState, Trigger
+from solver.model.admission import Admission
+from solver.model.plan import ActorPlan, Plan
+from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger
 
 LIMIT, SLOTS = 320, 64
 

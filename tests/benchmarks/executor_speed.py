@@ -44,7 +44,7 @@ from rlhfless.executor import StepRecord, run_step
 from rlhfless.latency import load_profile
 from rlhfless.scheduling import PlanningInput, make_policy
 from solver import Cluster, LatencyModel, Plan, Workload
-from solver.admission import Admission
+from solver.model.admission import Admission
 
 PROMPTS, SAMPLES, LIMIT = 2048, 8, 2048
 CLUSTER = Cluster(8, 8, 2)

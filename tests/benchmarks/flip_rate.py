@@ -30,8 +30,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch_engine import TorchEngine
 from rlhfless.engine.torch_forward import RowModel
-from solver.admission import Admission
-from solver.latency import LatencyModel
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
 
 VOCAB, TOKENS, RESPONSES = 4096, 96, 64
 CLOCK = LatencyModel("ticks", 1, base_s=1.0, per_response_s=0.0)

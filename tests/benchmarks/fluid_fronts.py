@@ -12,8 +12,8 @@ import numpy as np
 from uncertainty_logs import Log
 
 from rlhfless.latency import load_profile
-from solver.evaluate import ready_s
-from solver.survival import survival_of, token_grid
+from solver.lengths.survival import survival_of, token_grid
+from solver.timing.evaluate import ready_s
 
 LATENCY = load_profile("l40s-qwen2.5-3b-tp2").affine
 FOLDS = 10

@@ -27,8 +27,8 @@ from rlhfless.latency import load_profile, read_profile
 from rlhfless.latency.changes import Course, measure_changes
 from rlhfless.latency.measure import TIMED_CALLS, WARM_UP_CALLS, CausalLM, median_seconds
 from rlhfless.latency.profile import compose_profile
-from solver.admission import Admission
-from solver.latency import StepTable
+from solver.model.admission import Admission
+from solver.model.latency import StepTable
 
 SLOTS, PROMPT_TOKENS = 64, 64  # of the comparison with generate
 

@@ -20,7 +20,7 @@ from rlhfless.latency import load_profile, read_profile
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.scheduling.rlhfless import LocalCut
 from solver import ActorPlan, Cluster, LatencyModel, Objective, Plan, Workload, evaluate
-from solver.rules import RuntimeRule
+from solver.model.runtime_rules import RuntimeRule
 
 POLICIES = ("static", "random", "rlhfless", "solver")
 PREPARED = PROJECT / "out" / "gpu_plans.json"

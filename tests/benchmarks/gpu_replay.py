@@ -30,7 +30,7 @@ from rlhfless.executor import StepRecord, run_step
 from rlhfless.latency import load_profile, save_profile
 from rlhfless.latency.measure import CausalLM
 from solver import Cluster, LatencyModel, Plan
-from solver.admission import Admission
+from solver.model.admission import Admission
 
 WIDTHS = 4  # graph widths that a context passes through
 SCRATCH_BYTES = 40  # per row and token of the vocabulary, of an iteration's logits and what is made of them

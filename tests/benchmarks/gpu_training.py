@@ -38,7 +38,7 @@ from rlhfless.engine.torch_engine import TorchEngine
 from rlhfless.engine.torch_forward import RowModel
 from rlhfless.training.algorithms import make_algorithm
 from rlhfless.training.batch import Batch
-from solver.admission import Admission
+from solver.model.admission import Admission
 
 PHASES = ("sync", "generate", "prepare", "learn")
 PROMPTS, SLOTS, TOKEN_BUDGET, LEARNING_RATE, KL_WEIGHT = 64, 256, 8192, 1e-6, 0.02

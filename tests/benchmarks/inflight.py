@@ -48,8 +48,8 @@ from rlhfless.predict.signals import recent_means
 from rlhfless.scheduling.policy import PlanningInput
 from rlhfless.scheduling.replan import SolverReplan
 from solver import Cluster, Objective, Workload, clairvoyant_bound, random_split
-from solver.remaining import RemainingLengths
-from solver.rules import SIGNAL_TOKENS
+from solver.lengths.remaining import RemainingLengths
+from solver.model.runtime_rules import SIGNAL_TOKENS
 
 PARTS = (0.1, 0.25, 0.5)
 INTERVALS = (0.5, 0.8, 0.9)

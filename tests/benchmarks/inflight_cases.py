@@ -20,8 +20,8 @@ from rlhfless.scheduling.policy import PlanningInput
 from rlhfless.simulate import LoggedStep, logged_steps
 from rlhfless.trace import read_trace
 from solver import Cluster, Workload
-from solver.remaining import RemainingLengths
-from solver.survival import from_samples
+from solver.lengths.remaining import RemainingLengths
+from solver.lengths.survival import from_samples
 
 HERE = Path(__file__).parents[2]
 SIGNALS = ("eos_logprob", "entropy", "hidden")

@@ -25,10 +25,10 @@ import numpy as np
 
 import solver
 from rlhfless.latency import load_profile, usd_per_gpu_hour
-from solver.cluster import MixedCluster, Pool
-from solver.mixed.planner import plan_mixed
-from solver.mixed.problem import MixedProblem
-from solver.offers import Offer, offers_of
+from solver.model.cluster import MixedCluster, Pool
+from solver.model.offers import Offer, offers_of
+from solver.planning.mixed_kinds.planner import plan_mixed
+from solver.planning.mixed_kinds.problem import MixedProblem
 
 LOG = Path(__file__).parents[2].parent / "shared" / "data" / "grpo-gsm8k-lengths" / "areal_s0_lengths.csv"
 TIMES = ("base_s", "per_response_s", "per_kv_token_s", "prefill_base_s", "prefill_per_token_s", "start_s", "sync_s")

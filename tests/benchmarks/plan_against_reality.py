@@ -48,8 +48,8 @@ from rlhfless.latency import load_profile, read_profile
 from rlhfless.latency.changes import AFTER
 from rlhfless.latency.measure import TINY, CausalLM, median_seconds
 from solver import Cluster, LatencyModel, Objective, Plan, Workload, plan_generation
-from solver.admission import Admission
-from solver.evaluate import evaluate
+from solver.model.admission import Admission
+from solver.timing.evaluate import evaluate
 
 PROMPTS, SAMPLES, LIMIT, LONGEST_PROMPT = 16, 8, 320, 48
 CLUSTER = Cluster(2, 8, 1, kind="cpu")

@@ -20,9 +20,9 @@ from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
 from rlhfless.simulate import LoggedStep, Setting
 from rlhfless.trace.metrics import interval_union_s
 from solver import Workload
-from solver.clairvoyant import ClairvoyantBound, clairvoyant_bound
-from solver.possible import curve_of, possible
-from solver.rules import ActorView, Decision, RuntimeRule, StepState, Trigger
+from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
+from solver.bounds.headroom import curve_of, possible
+from solver.model.runtime_rules import ActorView, Decision, RuntimeRule, StepState, Trigger
 
 POLICIES = (
     "static", "random", "random+tau", "least-loaded", "karmarkar-karp", "lpt", "trl", "rlhfuse", "rlhfless", "spread", "fold",

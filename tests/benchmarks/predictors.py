@@ -45,7 +45,7 @@ from rlhfless.predict import (
     history_quality,
 )
 from rlhfless.simulate import Setting, simulate
-from solver.cluster import Cluster
+from solver.model.cluster import Cluster
 
 PROFILE = "l40s-qwen2.5-3b-tp2"
 LEVELS = [0.1, 0.5, 0.9]

@@ -23,9 +23,9 @@ import numpy as np
 
 import solver
 from rlhfless.latency import load_profile
-from solver.assemble import assemble
-from solver.prefill.dedup import computations, deduplicate
-from solver.prefill.prefix import PrefixCosts, PrefixTree, choose_prefixes, fixed_length_rule
+from solver.prefix_sharing.choose_prefixes import PrefixCosts, PrefixTree, choose_prefixes, fixed_length_rule
+from solver.prefix_sharing.deduplicate import computations, deduplicate
+from solver.timing.build_plan import assemble
 
 PROFILE, ACTORS, SAMPLES, PROMPTS = "l40s-qwen2.5-3b-tp2", 8, 4, 512
 GSM8K = Path(__file__).parents[3] / "shared" / "data" / "gsm8k" / "train.jsonl"

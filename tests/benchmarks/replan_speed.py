@@ -33,7 +33,7 @@ from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.scheduling.policy import PlanningInput
 from rlhfless.scheduling.replan import SolverReplan
-from solver.replan import LOOK_RESPONSE_S, LOOK_S
+from solver.replanning.replan import LOOK_RESPONSE_S, LOOK_S
 
 LATENCY = load_profile("l40s-qwen2.5-3b-tp2")
 SIZES = ((256, 4), (512, 4), (4096, 4))

@@ -26,7 +26,7 @@ from rlhfless.latency import load_profile
 from rlhfless.report import write_report
 from rlhfless.simulate import Setting
 from rlhfless.trace import open_log
-from solver.cluster import Cluster
+from solver.model.cluster import Cluster
 
 PROMPTS, SAMPLES, POOL, LIMIT = 512, 8, 8_192, 4_096
 

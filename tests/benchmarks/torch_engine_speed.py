@@ -40,7 +40,7 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, Qwen2Config
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch_engine import TorchEngine
 from rlhfless.engine.torch_forward import RowModel
-from solver.admission import Admission
+from solver.model.admission import Admission
 
 VOCAB, EOS, PROMPT_TOKENS, LIMIT, SLOTS, RESPONSES, THREADS = 512, 0, 32, 400, 64, 256, 2
 SIZES = {"0.5M": (128, 2, 4, 2), "4M": (256, 4, 4, 2)}  # hidden, layers, heads, KV heads

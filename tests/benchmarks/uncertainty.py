@@ -20,10 +20,10 @@ Intervals are the mean -+ t sd over resamples: prompts are drawn with replacemen
 and everything is planned and run anew.
 
 **Information limits.** The fluid policy with a forecast S_i of length i decodes token x at the load kappa sqrt(S_i(x) l(x)),
-which is the cheapest course for that forecast (derived in solver.worth), evaluated on the true lengths: whole actors,
-migration and delays cost nothing. Forecasts are out of sample, in ten folds of prompts: *no information*: the lengths of all
-prompts of the other folds; *history*: the lengths of those fifth of the prompts in the other folds whose last visit was most
-like this prompt's.
+which is the cheapest course for that forecast (derived in solver.replanning.marginal_value), evaluated on the true lengths:
+whole actors, migration and delays cost nothing. Forecasts are out of sample, in ten folds of prompts: *no information*: the
+lengths of all prompts of the other folds; *history*: the lengths of those fifth of the prompts in the other folds whose last
+visit was most like this prompt's.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from rlhfless.scheduling.policy import PlanningInput, SchedulingPolicy
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
 from rlhfless.scheduling.spread import Spread
 from solver import Cluster, Objective, Plan, Workload, clairvoyant_bound, random_split
-from solver.survival import from_samples
+from solver.lengths.survival import from_samples
 
 CLUSTER = Cluster(10, 8, 2)
 ACTORS = range(3, 13)

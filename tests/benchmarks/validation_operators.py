@@ -22,7 +22,7 @@ from validation_errors import signed_error
 from rlhfless.latency import load_profile
 from rlhfless.latency.fit import fit_nonnegative
 from rlhfless.latency.generate import BATCHES
-from solver.workload import FloatArray
+from solver.model.workload import FloatArray
 
 FOLDER = Path("vidur-gpu-profiles")
 OPERATORS = ("input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj", "post_attention_layernorm", "mlp_up_proj",

@@ -32,7 +32,7 @@ import numpy as np
 from validation_errors import signed_error
 
 from rlhfless.latency.fit import fit_nonnegative
-from solver.workload import FloatArray
+from solver.model.workload import FloatArray
 
 FILE = Path("aiconfigurator-measured") / "silicon_llama_h100_h200.csv"
 USABLE = 0.9  # of GPU memory, less what activations take

@@ -23,9 +23,9 @@ from rlhfless.engine.disturbed import DisturbedEngines
 from rlhfless.engine.protocol import Request
 from rlhfless.latency.effects import Effects, PrefillInterference
 from rlhfless.latency.fit import fit_table
-from solver.admission import Admission
-from solver.latency import LatencyModel, StepTable
-from solver.workload import FloatArray
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel, StepTable
+from solver.model.workload import FloatArray
 
 FOLDER = Path("llmservingsim-measurements")
 RUNS = {"RTX4090": "RTX4090_Llama-3.1-8B", "RTXPRO6000": "RTXPRO6000_Llama-3.1-8B"}

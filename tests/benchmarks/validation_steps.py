@@ -18,7 +18,7 @@ import numpy as np
 from validation_errors import signed_error
 
 from rlhfless.latency.fit import fit_nonnegative
-from solver.workload import FloatArray
+from solver.model.workload import FloatArray
 
 FOLDER = Path("rl-step-metrics")
 SAMPLES = 8

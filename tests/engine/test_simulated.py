@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
 from rlhfless.engine.simulated import MOVED_KV, SimulatedEngine
 from solver import Admission, LatencyModel, Workload
-from solver.batching import timeline
-from solver.evaluate import there_tokens
+from solver.timing.batching import timeline
+from solver.timing.evaluate import there_tokens
 
 LIMIT = 20
 ODD_S = math.pi * 1e-3  # moments that never fall on an iteration boundary

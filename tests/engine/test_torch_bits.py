@@ -18,8 +18,8 @@ from rlhfless.engine.protocol import Request  # noqa: E402
 from rlhfless.engine.torch_engine import TorchEngine  # noqa: E402
 from rlhfless.engine.torch_forward import RowModel, Segment, one_thread  # noqa: E402
 from rlhfless.engine.torch_weights import ARCHITECTURES  # noqa: E402
-from solver.admission import Admission  # noqa: E402
-from solver.latency import LatencyModel  # noqa: E402
+from solver.model.admission import Admission  # noqa: E402
+from solver.model.latency import LatencyModel  # noqa: E402
 
 LATENCY = LatencyModel("test", 1, base_s=1.0, per_response_s=0.1, prefill_per_token_s=0.01)
 RESPONSES = 10

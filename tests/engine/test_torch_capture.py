@@ -21,7 +21,7 @@ from rlhfless.engine.torch_replay import replay
 from rlhfless.engine.torch_step import DecodeStep
 from rlhfless.executor import run_step
 from solver import ActorPlan, Cluster, LatencyModel, Plan
-from solver.admission import Admission
+from solver.model.admission import Admission
 
 LATENCY = LatencyModel("x", 1, 0.01, 0.001, 0.0, max_batch=4, kv_capacity_tokens=1 << 20)
 PREPARES_S = 0.02

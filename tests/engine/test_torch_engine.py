@@ -20,8 +20,8 @@ from rlhfless.engine.torch_engine import TorchEngine  # noqa: E402
 from rlhfless.engine.torch_factory import TorchEngineFactory  # noqa: E402
 from rlhfless.engine.torch_forward import RowModel, one_thread  # noqa: E402
 from rlhfless.engine.torch_noise import exponentials, places, streams, token_keys  # noqa: E402
-from solver.admission import Admission  # noqa: E402
-from solver.latency import LatencyModel  # noqa: E402
+from solver.model.admission import Admission  # noqa: E402
+from solver.model.latency import LatencyModel  # noqa: E402
 
 LATENCY = LatencyModel(
     "test", 1, base_s=1.0, per_response_s=0.25, per_kv_token_s=2**-10, prefill_base_s=0.5, prefill_per_token_s=2**-6,

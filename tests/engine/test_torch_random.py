@@ -17,8 +17,8 @@ from rlhfless.engine.protocol import Request  # noqa: E402
 from rlhfless.engine.simulated import SimulatedEngine  # noqa: E402
 from rlhfless.engine.torch_engine import TorchEngine  # noqa: E402
 from rlhfless.engine.torch_forward import RowModel, counting  # noqa: E402
-from solver.admission import Admission  # noqa: E402
-from solver.latency import LatencyModel  # noqa: E402
+from solver.model.admission import Admission  # noqa: E402
+from solver.model.latency import LatencyModel  # noqa: E402
 
 # Sums of these powers of two have no rounding, so two engines' times can be compared with ==.
 LATENCY = LatencyModel("test", 1, base_s=1.0, per_response_s=0.25, per_kv_token_s=2**-10, prefill_per_token_s=2**-6)

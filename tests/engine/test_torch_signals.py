@@ -15,9 +15,9 @@ from torch_models import EOS, VOCAB, tiny_model  # noqa: E402
 from rlhfless.engine.protocol import Request  # noqa: E402
 from rlhfless.engine.torch_engine import TorchEngine  # noqa: E402
 from rlhfless.engine.torch_forward import RowModel, one_thread  # noqa: E402
-from solver.admission import Admission  # noqa: E402
-from solver.latency import LatencyModel  # noqa: E402
-from solver.rules import SIGNAL_TOKENS  # noqa: E402
+from solver.model.admission import Admission  # noqa: E402
+from solver.model.latency import LatencyModel  # noqa: E402
+from solver.model.runtime_rules import SIGNAL_TOKENS  # noqa: E402
 
 LATENCY = LatencyModel("test", 1, base_s=1.0, per_response_s=0.1)
 NAMES = ("eos_logprob", "entropy", "hidden")

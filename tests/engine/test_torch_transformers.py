@@ -19,8 +19,8 @@ from rlhfless.engine.torch_forward import RowModel, counting, one_thread  # noqa
 from rlhfless.engine.torch_memory import admission_within  # noqa: E402
 from rlhfless.engine.torch_prefixes import compute_prefixes  # noqa: E402
 from rlhfless.engine.torch_weights import ARCHITECTURES  # noqa: E402
-from solver.admission import Admission  # noqa: E402
-from solver.latency import LatencyModel  # noqa: E402
+from solver.model.admission import Admission  # noqa: E402
+from solver.model.latency import LatencyModel  # noqa: E402
 
 LATENCY = LatencyModel("test", 1, base_s=1.0, per_response_s=0.1)
 TOLERANCE = 2e-5  # of log-probabilities of about -3 in float32, sums in another order

@@ -29,7 +29,7 @@ from rlhfless.engine.vllm_engine import seed_at
 from rlhfless.engine.vllm_weights import VERSION_FILE, check_weights, write_weights
 from rlhfless.errors import InputError, MissingExtra
 from rlhfless.executor.worker import failed
-from solver.admission import Admission
+from solver.model.admission import Admission
 
 
 def expected_length(request: Request) -> int:

@@ -33,7 +33,7 @@ from rlhfless.engine.sampling import Sampling
 from rlhfless.engine.vllm_adapter import VllmError
 from rlhfless.engine.vllm_weights import write_weights
 from rlhfless.errors import InputError
-from solver.admission import Admission
+from solver.model.admission import Admission
 
 pytestmark = needs_vllm
 Call = Callable[..., Any]

@@ -30,7 +30,7 @@ from chaos_counts import descendants
 from vllm_samples import LATENCY, factory_of, requests
 from rlhfless.executor import Faults, ProcessPool
 from solver import Cluster, Plan
-from solver.plan import ActorPlan
+from solver.model.plan import ActorPlan
 
 gpus, way = {what!r}
 plan = Plan((ActorPlan("gpu", tuple(range(gpus)), 0, (0, 1), (), 6),), "by hand", 0.0, 0.0, 0.0)

@@ -37,8 +37,8 @@ from rlhfless.executor import ActorError, Lifecycle, RayPool, StepRecord
 from rlhfless.folders import in_memory
 from rlhfless.trace.checks import validate
 from solver import Cluster, Plan
-from solver.plan import ActorPlan
-from solver.rules import RuntimeRule
+from solver.model.plan import ActorPlan
+from solver.model.runtime_rules import RuntimeRule
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
 import ray

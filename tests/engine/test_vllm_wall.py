@@ -37,8 +37,8 @@ from rlhfless.executor import ActorError, Executor, Faults, Lifecycle, ProcessPo
 from rlhfless.executor.worker import Worker, failed
 from rlhfless.trace.checks import validate
 from solver import Cluster, Plan, PlanningError
-from solver.plan import ActorPlan
-from solver.rules import ActorView, Decision, RuntimeRule, StepState, Trigger
+from solver.model.plan import ActorPlan
+from solver.model.runtime_rules import ActorView, Decision, RuntimeRule, StepState, Trigger
 
 pytestmark = needs_vllm
 COUNT = 16

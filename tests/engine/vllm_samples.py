@@ -36,9 +36,9 @@ from rlhfless.executor.lifecycle import History
 from rlhfless.folders import SHARED_MEMORY
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
-from solver.admission import Admission
-from solver.latency import LatencyModel
-from solver.rules import ActorView, Decision, Move, StepState, Trigger
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
+from solver.model.runtime_rules import ActorView, Decision, Move, StepState, Trigger
 
 needs_vllm = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None, reason="vLLM is not installed; `make test` installs its CPU build"

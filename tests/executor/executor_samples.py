@@ -17,7 +17,7 @@ from rlhfless.executor import StepRecord, run_step
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.trace import Trace
 from solver import ActorPlan, Cluster, LatencyModel, Plan, Workload
-from solver.rules import SIGNAL_TOKENS, ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
+from solver.model.runtime_rules import SIGNAL_TOKENS, ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
 
 LIMIT = 60
 

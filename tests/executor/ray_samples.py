@@ -21,7 +21,7 @@ from torch_wall_samples import requests
 
 from rlhfless.executor import RayPool, StepRecord, ray_sweeper
 from solver import Cluster, Plan
-from solver.rules import ActorView, Decision, StepState, Trigger
+from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
 import ray

@@ -17,7 +17,7 @@ from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 from solver import StepRest
-from solver.rules import RuntimeRule
+from solver.model.runtime_rules import RuntimeRule
 
 PROMPT_TOKENS = 20
 

@@ -15,9 +15,9 @@ import numpy as np
 from benchmark_scripts import counting_engine
 
 from rlhfless.engine.protocol import Progress, Request
-from solver.admission import Admission
-from solver.latency import LatencyModel
-from solver.rules import SIGNAL_TOKENS
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
+from solver.model.runtime_rules import SIGNAL_TOKENS
 
 FACTOR, MODULUS, VOCABULARY = counting_engine.FACTOR, counting_engine.MODULUS, counting_engine.VOCABULARY
 HERE: list[Any] = []

@@ -28,7 +28,7 @@ from rlhfless.executor.pool import Pool
 from rlhfless.executor.remote import Report
 from rlhfless.trace import Trace
 from solver import Cluster, LatencyModel, Plan
-from solver.rules import ActorView, Decision, RuntimeRule, StepState, Trigger
+from solver.model.runtime_rules import ActorView, Decision, RuntimeRule, StepState, Trigger
 
 CARRIERS = ("local", "ray")
 LENGTHS = [3, 9, 1, 14, 6, 22, 2, 17, 11, 5, 8, 30]

@@ -10,7 +10,7 @@ from executor_samples import plan_of
 from scripted_steps import CARRIERS, Stage
 from scripted_world import Actor
 
-from solver.rules import ActorView, Decision, Move, StepState, Trigger
+from solver.model.runtime_rules import ActorView, Decision, Move, StepState, Trigger
 
 TWO = [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
 LONG = [40, 30, 50, 35, 45, 55, 42, 33, 51, 38, 47, 36]

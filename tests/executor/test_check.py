@@ -13,7 +13,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.wall import WallStep
 from solver import LatencyModel, Plan, PlanningError
-from solver.objective import StepRest
+from solver.model.objective import StepRest
 
 STEP = uniform_step([3, 4, 5, 6, 7, 8])
 

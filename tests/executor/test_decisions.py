@@ -16,8 +16,8 @@ from remote_samples import ScriptedCrew
 from rlhfless.executor import RuleError, StepRecord
 from rlhfless.executor.wall import WallStep
 from solver import Plan
-from solver.objective import StepRest
-from solver.rules import ActorView, Cut, Decision, Move, StepState, Trigger
+from solver.model.objective import StepRest
+from solver.model.runtime_rules import ActorView, Cut, Decision, Move, StepState, Trigger
 
 
 @dataclass

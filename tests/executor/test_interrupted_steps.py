@@ -18,8 +18,8 @@ from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.engine.torch_factory import TorchEngineFactory
 from rlhfless.executor import Executor, StepRecord, run_step
 from rlhfless.trace import Trace
-from solver.objective import StepRest
-from solver.rules import ActorView, Decision, StepState, Trigger
+from solver.model.objective import StepRest
+from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger
 
 
 @dataclass

@@ -22,8 +22,8 @@ from rlhfless.executor.lifecycle import Forecast, History
 from rlhfless.executor.warm_rows import WarmRow, write_warm
 from rlhfless.trace import Trace, held_gpu_seconds
 from rlhfless.trace.metrics import interval_union_s
-from solver.objective import StepRest
-from solver.plan import ActorPlan, Plan
+from solver.model.objective import StepRest
+from solver.model.plan import ActorPlan, Plan
 
 PLAN = replace(plan_of([[0], [1]]), makespan_s=3.0)
 seconds = st.floats(0.1, 1e3)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.executor import run_step
 from solver import LatencyModel
-from solver.rules import Cut, Decision, Move
-from solver.worth import delay_s, sends_kv, stall_s
+from solver.model.runtime_rules import Cut, Decision, Move
+from solver.replanning.marginal_value import delay_s, sends_kv, stall_s
 
 
 def sent(at: dict[float, list[Decision]], migration: str) -> list[tuple[int, float, float]]:

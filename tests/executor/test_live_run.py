@@ -16,8 +16,8 @@ from rlhfless.executor import Executor
 from rlhfless.executor.progress import StepProgress
 from rlhfless.widgets import LiveRun, live, steps_of
 from solver import LatencyModel, MixedCluster, Pool, plan_generation
-from solver.errors import PlanningError
-from solver.plan import Plan
+from solver.model.errors import PlanningError
+from solver.model.plan import Plan
 
 STEP = uniform_step([2, 5, 9, 14, 20])
 PLAN = plan_of([[0, 1], [2, 3], [4]])

@@ -23,9 +23,9 @@ from rlhfless.executor.wall import WallStep
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.trace import Trace
 from solver import Admission, Fleet, LatencyModel, MixedCluster, Objective, Plan, PlanningError, Pool, Workload, known_lengths
-from solver.objective import StepRest
-from solver.replan import Replan
-from solver.rules import ActorView, Decision, StepState
+from solver.model.objective import StepRest
+from solver.model.runtime_rules import ActorView, Decision, StepState
+from solver.replanning.replan import Replan
 
 LENGTHS = [3, 9, 1, 14, 6, 22, 2, 17, 11, 5, 8, 30]
 GROUPS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [10, 11]]

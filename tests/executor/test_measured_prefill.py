@@ -19,8 +19,8 @@ from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.beginning import Beginning
 from rlhfless.executor.replay import REPLAYS
 from solver import ActorPlan, Cluster, LatencyModel, Plan, PlanningError, StepRest
-from solver.admission import Admission
-from solver.plan import Prefill
+from solver.model.admission import Admission
+from solver.model.plan import Prefill
 
 TOKENS = 10
 LATENCY = LatencyModel(

@@ -17,7 +17,7 @@ from rlhfless.scheduling import PlanningInput, SchedulingPolicy, make_policy
 from rlhfless.scheduling.replan import SolverReplan
 from rlhfless.scheduling.rlhfuse import RLHFuse
 from solver import Objective, Plan, Workload
-from solver.replan import Replan
+from solver.replanning.replan import Replan
 
 LONGEST = 300
 RULES: dict[str, tuple[SchedulingPolicy, int]] = {  # with slots with which they find something to move

@@ -22,7 +22,7 @@ from rlhfless.latency.effects import Contention, Effects, StartDelays
 from rlhfless.simulate import Setting, simulate
 from rlhfless.trace import validate
 from solver import Cluster, PlanningError
-from solver.rules import Move
+from solver.model.runtime_rules import Move
 
 CARRIES = st.sampled_from([0.4, 1.0, 1.5, 2.0, 3.0])
 SECONDS = st.floats(0.01, 5, allow_nan=False)

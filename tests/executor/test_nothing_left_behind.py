@@ -26,7 +26,7 @@ from executor_samples import plan_of
 from rlhfless.engine.protocol import Request
 from rlhfless.executor import Faults, Lifecycle, ProcessPool, RayPool, ShortestStep
 from solver import Cluster, LatencyModel
-from solver.rules import Trigger
+from solver.model.runtime_rules import Trigger
 
 pool_name, way = {what!r}
 LATENCY = LatencyModel("tiny", 1, 2e-3, 0.0, max_batch=16, kv_capacity_tokens=1 << 20)

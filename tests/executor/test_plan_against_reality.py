@@ -11,8 +11,8 @@ from benchmark_scripts import emulation_honesty, plan_against_reality
 from executor_samples import plan_of, run, uniform_step
 
 from rlhfless.engine.journal import Journal, Newcomer, Replayed
-from solver.evaluate import evaluate
-from solver.latency import LatencyModel
+from solver.model.latency import LatencyModel
+from solver.timing.evaluate import evaluate
 
 
 def row(planned: float, executed: float, drift: float = 1.0) -> dict:

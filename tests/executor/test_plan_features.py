@@ -21,12 +21,12 @@ from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.trace import Trace, step_metrics
 from solver import ActorPlan, Cluster, LatencyModel, Plan, PlanningError, StepRest, Workload
-from solver.assemble import assemble
-from solver.cluster import MixedCluster, Pool
-from solver.evaluate import evaluate, there_tokens
-from solver.plan import Prefill
-from solver.prefill.dedup import deduplicate
-from solver.rules import Cut, Decision, Move, StepState, Trigger
+from solver.model.cluster import MixedCluster, Pool
+from solver.model.plan import Prefill
+from solver.model.runtime_rules import Cut, Decision, Move, StepState, Trigger
+from solver.prefix_sharing.deduplicate import deduplicate
+from solver.timing.build_plan import assemble
+from solver.timing.evaluate import evaluate, there_tokens
 
 seeds = st.integers(0, 2**32 - 1)
 POOLS = MixedCluster([Pool("a", 2, 3, 3.6, "on-demand"), Pool("b", 1, 4, 7.2, "preemptible")])

@@ -18,8 +18,8 @@ from rlhfless.executor import Faults, ProcessPool, StepRecord, run_step
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 from solver import ActorPlan, Plan, StepRest
-from solver.admission import Admission
-from solver.plan import Prefill
+from solver.model.admission import Admission
+from solver.model.plan import Prefill
 
 SIZES = (5, 12, 9, 31)
 WHOLE = sum(n - 1 for n in SIZES)  # the last token of a prompt is decoded

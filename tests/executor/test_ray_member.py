@@ -27,8 +27,8 @@ from rlhfless.executor.ray_placement import RayNode
 from rlhfless.executor.record import StepRecord
 from rlhfless.executor.remote import Lost, NoRoom
 from solver import Plan
-from solver.admission import Admission
-from solver.latency import LatencyModel
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
 
 AHEAD_S = 5000.0
 TICKS, SLEPT = itertools.count(), [0.0]

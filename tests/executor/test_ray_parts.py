@@ -28,8 +28,8 @@ from rlhfless.executor.ray_clock import boot_id, offset_of
 from rlhfless.executor.ray_cluster import RayCluster
 from rlhfless.executor.ray_placement import RayNode, largest_cluster, place_nodes
 from solver import Cluster, PlanningError
-from solver.admission import Admission
-from solver.cluster import MixedCluster, Pool
+from solver.model.admission import Admission
+from solver.model.cluster import MixedCluster, Pool
 
 
 def described(node_id: str, gpus: float = 4.0, kind: str | None = None, alive: bool = True) -> dict[str, object]:

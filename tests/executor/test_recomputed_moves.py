@@ -16,7 +16,7 @@ from rlhfless.executor import StepRecord
 from rlhfless.executor.retime import retime
 from rlhfless.executor.virtual import VirtualStep
 from solver import StepRest
-from solver.rules import Move, Trigger
+from solver.model.runtime_rules import Move, Trigger
 
 
 class Once:

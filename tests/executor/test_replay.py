@@ -21,8 +21,8 @@ from rlhfless.engine.torch_replay import Replay
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.replay import REPLAYS, measure
 from solver import Cluster, PlanningError
-from solver.admission import Admission
-from solver.rules import RuntimeRule
+from solver.model.admission import Admission
+from solver.model.runtime_rules import RuntimeRule
 
 
 def shapes(journal: Journal) -> list[tuple[object, ...]]:

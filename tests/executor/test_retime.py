@@ -20,7 +20,7 @@ from rlhfless.executor.record import StepRecord
 from rlhfless.executor.retime import StepLog, retime
 from rlhfless.executor.virtual import VirtualStep
 from solver import StepRest
-from solver.rules import Cut, Move, Trigger
+from solver.model.runtime_rules import Cut, Move, Trigger
 
 seeds = st.integers(0, 10_000)
 

@@ -29,7 +29,7 @@ from scripted_world import Actor, Punctual
 
 from rlhfless.executor import ActorError
 from rlhfless.executor.wall_losses import GRACE_S
-from solver.rules import StepState
+from solver.model.runtime_rules import StepState
 
 
 @WHOEVER_CARRIES

@@ -32,8 +32,8 @@ from scripted_world import Actor, Punctual
 from rlhfless.executor import worker
 from rlhfless.executor.remote import Report
 from solver import Cluster, Plan, StepRest, deduplicate
-from solver.rules import SIGNAL_TOKENS
-from solver.workload import Workload
+from solver.model.runtime_rules import SIGNAL_TOKENS
+from solver.model.workload import Workload
 
 
 @WHOEVER_CARRIES

@@ -18,8 +18,8 @@ from rlhfless.executor import StepRecord, run_step
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 from solver import ActorPlan, Cluster, LatencyModel, Plan, Workload
-from solver.prefill.dedup import deduplicate
-from solver.prefill.prefix import PrefixTree
+from solver.prefix_sharing.choose_prefixes import PrefixTree
+from solver.prefix_sharing.deduplicate import deduplicate
 
 PROMPTS, SAMPLES, LIMIT = 5, 3, 20
 LATENCY = LatencyModel(
@@ -102,7 +102,7 @@ def test_prefixes_are_the_bits_of_whole_prompts(factory: TorchEngineFactory) -> 
 
 
 def admission_of_all():
-    from solver.admission import Admission
+    from solver.model.admission import Admission
 
     return Admission(4, 1 << 20)
 
@@ -161,7 +161,7 @@ def test_whatever_is_received_or_shared_tokens_and_times_stay_what_they_are(
     for a in reuse:
         for p, n in zip(a.prefixes, a.prefix_tokens, strict=True):
             wanted[p] = max(n, wanted.get(p, 0))
-    from solver.plan import Prefill
+    from solver.model.plan import Prefill
 
     prefill = Prefill(tuple(wanted), tuple(wanted.values()), 0, 0.0) if wanted else None
     with_reuse = replace(plan, actors=tuple(reuse), prefill=prefill)

@@ -15,7 +15,7 @@ from test_decisions import on_the_wall_clock
 
 from rlhfless.executor import StepRecord
 from rlhfless.scheduling import PlanningInput, make_policy
-from solver.rules import SIGNAL_TOKENS, ActorView, Decision, StepState, Trigger
+from solver.model.runtime_rules import SIGNAL_TOKENS, ActorView, Decision, StepState, Trigger
 
 
 def read(view: ActorView) -> tuple[object, ...]:

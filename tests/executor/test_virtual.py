@@ -22,8 +22,8 @@ from rlhfless.scheduling.fold import Fold
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
 from rlhfless.scheduling.spread import Spread
 from solver import Plan, StepRest
-from solver.evaluate import evaluate
-from solver.rules import ActorView, Cut, Decision, Move, StepState, Trigger
+from solver.model.runtime_rules import ActorView, Cut, Decision, Move, StepState, Trigger
+from solver.timing.evaluate import evaluate
 
 RULES = ["fold", "rlhfless", "rlhfuse"]
 seeds = st.integers(0, 10_000)

@@ -17,8 +17,8 @@ from rlhfless.executor import ProcessPool, StepRecord
 from rlhfless.executor.carrier import Place
 from rlhfless.executor.wall import WallStep
 from solver import Cluster, Plan, PlanningError
-from solver.objective import StepRest
-from solver.rules import ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
+from solver.model.objective import StepRest
+from solver.model.runtime_rules import ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
 
 LENGTHS = [3, 9, 1, 14, 6, 22, 2, 17, 11, 5, 8, 30]
 GROUPS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [10, 11]]

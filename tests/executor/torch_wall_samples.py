@@ -21,7 +21,7 @@ from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 from solver import Admission, Cluster, LatencyModel, Objective, Plan, Workload
-from solver.rules import RuntimeRule
+from solver.model.runtime_rules import RuntimeRule
 
 PROMPTS, SAMPLES, LIMIT = 6, 4, 64
 CLUSTER = Cluster(1, 4, 1)

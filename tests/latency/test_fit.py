@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlhfless.latency.changes import Change
 from rlhfless.latency.fit import fit_changes, fit_nonnegative, fit_table
-from solver.latency import StepTable
+from solver.model.latency import StepTable
 
 BATCH, CONTEXT = np.array([1.0, 4, 16, 64, 256]), np.array([64.0, 512, 4096])
 

@@ -17,7 +17,7 @@ from rlhfless.latency.from_log import Calibration, Times, calibrate, calibrated_
 from rlhfless.latency.held_out import held_out
 from rlhfless.simulate import Setting, simulate
 from rlhfless.trace import Recorder, read_trace
-from solver.cluster import Cluster
+from solver.model.cluster import Cluster
 
 BASE = "l40s-qwen2.5-3b-tp2"
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"

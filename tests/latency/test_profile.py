@@ -19,7 +19,7 @@ from rlhfless.latency import ProfileError, list_profiles, load_profile, read_pro
 from rlhfless.latency.changes import Change
 from rlhfless.latency.fit import fit_changes, fit_table, held_points, residuals
 from rlhfless.latency.profile import data_folders, kv_capacity
-from solver.latency import LatencyModel
+from solver.model.latency import LatencyModel
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared"

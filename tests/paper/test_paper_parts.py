@@ -16,9 +16,9 @@ from rlhfless.paper.workloads import Sources, modelled
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.scheduling.fixed import Static
 from solver import Cluster, Workload
-from solver.clairvoyant import clairvoyant_bound
-from solver.evaluate import evaluate
-from solver.possible import curve_of, possible, share_of_possible
+from solver.bounds.clairvoyant import clairvoyant_bound
+from solver.bounds.headroom import curve_of, possible, share_of_possible
+from solver.timing.evaluate import evaluate
 
 CLUSTER = Cluster(2, 8, 2, "l40s")
 LATENCY = load_profile("l40s-qwen2.5-3b-tp2")

@@ -16,7 +16,7 @@ from rlhfless.predict.scatter import RESIDUALS
 from rlhfless.predict.siblings import InFlightLengths
 from rlhfless.predict.signals import MOST_HIDDEN, SignalProbe, features, outcomes, recent_means
 from solver import Workload
-from solver.survival import BatchLengths
+from solver.lengths.survival import BatchLengths
 
 LIMIT = 400
 LEVELS = [0.05, 0.25, 0.5, 0.75, 0.95]

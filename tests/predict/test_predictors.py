@@ -28,7 +28,7 @@ from rlhfless.predict import (
     remaining_quantiles,
 )
 from rlhfless.predict.features import prompt_features
-from solver.errors import as_given
+from solver.model.errors import as_given
 
 MAKERS: dict[str, Callable[[], Predictor]] = {
     "ewma": EwmaPredictor, "trend": TrendPredictor, "shrinkage": ShrinkagePredictor, "probe": ProbePredictor,

@@ -16,8 +16,8 @@ from rlhfless.predict.siblings import InFlightLengths
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
 from rlhfless.simulate import LoggedStep, Setting, logged_steps, simulate
 from solver import Cluster, Decision, LatencyModel
-from solver.remaining import KnownLengths
-from solver.survival import from_batch
+from solver.lengths.remaining import KnownLengths
+from solver.lengths.survival import from_batch
 
 LATENCY = LatencyModel(
     "x", 2, 5.6e-3, 2.2e-5, 2.5e-8, prefill_base_s=5e-3, prefill_per_token_s=3e-5, transfer_base_s=5e-3,

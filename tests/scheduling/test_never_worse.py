@@ -13,7 +13,7 @@ from rlhfless.scheduling.fixed import Random
 from rlhfless.scheduling.replan import SolverReplan
 from rlhfless.scheduling.solved import LEAST_SCENARIOS, Solver, groups_of, log_values, surely_less, with_scenarios
 from solver import Cluster, LatencyModel, Objective, Plan, PlanningError, Workload
-from solver.evaluate import evaluate
+from solver.timing.evaluate import evaluate
 
 LATENCY = LatencyModel(
     "x", 2, 5.6e-3, 2.2e-5, 2.5e-8, prefill_base_s=5e-3, prefill_per_token_s=3e-5, transfer_base_s=5e-3,

@@ -19,10 +19,10 @@ from rlhfless.scheduling.fold import Fold, SquareRootFold
 from rlhfless.scheduling.rlhfless import LocalCut, RLHFless
 from rlhfless.scheduling.rlhfuse import GlobalCut, RLHFuse
 from solver import Cluster, LatencyModel, Objective, PlanningError, StepRest, Workload
-from solver.assemble import assemble
-from solver.canonical import Canonical
-from solver.evaluate import evaluate
-from solver.rules import ActorView, Cut, Move, StepState, Trigger
+from solver.model.runtime_rules import ActorView, Cut, Move, StepState, Trigger
+from solver.planning.canonical_order import Canonical
+from solver.timing.build_plan import assemble
+from solver.timing.evaluate import evaluate
 
 LATENCY = LatencyModel("l40s", 2, 5.6e-3, 2.2e-5, 2.5e-8, prefill_per_token_s=1e-5, start_s=2.0, max_batch=64)
 CLUSTER = Cluster(2, 8, 2)

@@ -21,11 +21,11 @@ from rlhfless.scheduling.policy import PlanningInput
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
 from rlhfless.scheduling.spread import Spread
 from solver import ActorView, Cluster, LatencyModel, Move, Objective, PlanningError, StepRest, StepState, Workload
-from solver.evaluate import evaluate
-from solver.foresight import busy_ahead, drawn_lengths
-from solver.plan import Plan
-from solver.replan import Replan
-from solver.survival import from_batch, from_scenarios, known_lengths
+from solver.lengths.survival import from_batch, from_scenarios, known_lengths
+from solver.model.plan import Plan
+from solver.replanning.lookahead import busy_ahead, drawn_lengths
+from solver.replanning.replan import Replan
+from solver.timing.evaluate import evaluate
 
 LATENCY = LatencyModel(
     "x", 2, 5.6e-3, 2.2e-5, 2.5e-8, prefill_base_s=5e-3, prefill_per_token_s=3e-5, transfer_base_s=5e-3,

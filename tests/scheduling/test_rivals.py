@@ -23,9 +23,9 @@ from rlhfless.scheduling.sizing import predicted_sums, responses_of, right_sized
 from rlhfless.simulate import Setting, logged_steps
 from rlhfless.trace import validate
 from solver import Cluster, LatencyModel, Objective, Plan, StepRest, Workload
-from solver.assemble import assemble
-from solver.canonical import Canonical
-from solver.reference import equal_counts
+from solver.planning.canonical_order import Canonical
+from solver.planning.random_split import equal_counts
+from solver.timing.build_plan import assemble
 
 LATENCY = LatencyModel("l40s", 2, 5.6e-3, 2.2e-5, 2.5e-8, prefill_per_token_s=1e-5, start_s=2.0, max_batch=64)
 CLUSTER = Cluster(2, 8, 2)

@@ -16,10 +16,10 @@ from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.scheduling.draining import DrainingFold
 from rlhfless.scheduling.spread import Spread
 from solver import Cluster, LatencyModel, Plan, Workload
-from solver.foresight import busy_ahead
-from solver.replan import Replan
-from solver.survival import known_lengths
-from solver.worth import group_by_worth
+from solver.lengths.survival import known_lengths
+from solver.replanning.lookahead import busy_ahead
+from solver.replanning.marginal_value import group_by_worth
+from solver.replanning.replan import Replan
 
 LITTLE = LatencyModel(
     "large model", 2, 0.027, 3.4e-5, 1.9e-8, prefill_base_s=0.019, prefill_per_token_s=9e-5, start_s=1.1, sync_s=0.15,

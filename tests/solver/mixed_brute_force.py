@@ -16,8 +16,8 @@ from solver_reference import partitions, simulate
 from solver_strategies import latencies, workloads
 
 import solver
-from solver.cluster import MixedCluster, Pool
-from solver.offers import Offer, offers_of
+from solver.model.cluster import MixedCluster, Pool
+from solver.model.offers import Offer, offers_of
 
 
 class MixedInstance(NamedTuple):

@@ -1,6 +1,6 @@
 """The slow truth that the solver is tested against: one actor iteration by iteration, and every plan of a small workload.
 
-Written from the rule in the docstring of ``solver.admission`` and from the definition of a plan; shares no code with the
+Written from the rule in the docstring of ``solver.model.admission`` and from the definition of a plan; shares no code with the
 solver except the latency model and the objective.
 """
 

@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import solver
-from solver.mixed.problem import MixedProblem
+from solver.planning.mixed_kinds.problem import MixedProblem
 
 plan_generation = partial(solver.plan_generation, deterministic=True)
 pareto_front = partial(solver.pareto_front, deterministic=True)

@@ -1,4 +1,4 @@
-"""``solver.batching`` says of every random queue what a plain simulation, one iteration after the other, says."""
+"""``solver.timing.batching`` says of every random queue what a plain simulation, one iteration after the other, says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from solver_reference import simulate
 from solver_strategies import latencies
 
 import solver
-from solver.batching import _joins, _joins_by_run, _schedule_with_refill, busy_s, schedule, timeline
+from solver.timing.batching import _joins, _joins_by_run, _schedule_with_refill, busy_s, schedule, timeline
 
 
 class Queue(NamedTuple):

@@ -12,7 +12,7 @@ from solver_reference import EveryPlan, partitions
 from solver_strategies import instances, plan_generation
 
 import solver
-from solver.evaluate import admission_of
+from solver.timing.evaluate import admission_of
 
 either = st.booleans().flatmap(lambda refill: instances(refill=refill))
 rests = st.sampled_from([solver.StepRest(), solver.StepRest(prepare_s=0.02, learn_s=0.1, learner_gpus=3)])

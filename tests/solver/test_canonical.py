@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from solver_strategies import instances, l40s, plan_generation
 
 import solver
-from solver.canonical import Canonical
+from solver.planning.canonical_order import Canonical
 
 CLUSTER = solver.Cluster(4, 2, 2)
 LENGTHS = np.random.default_rng(3).integers(20, 400, (6, 4))

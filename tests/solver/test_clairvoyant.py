@@ -19,11 +19,11 @@ from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.latency import list_profiles, load_profile
 from rlhfless.scheduling import POLICIES, PlanningInput, make_policy
-from solver import clairvoyant
-from solver.clairvoyant import clairvoyant_bound
-from solver.latency import StepTable
-from solver.minorants import affine_minorants
-from solver.reference import random_split
+from solver.bounds import clairvoyant
+from solver.bounds.affine_lower_bounds import affine_minorants
+from solver.bounds.clairvoyant import clairvoyant_bound
+from solver.model.latency import StepTable
+from solver.planning.random_split import random_split
 
 EXACT = 1 - 2e-9  # the bound's own margin, and sums of times of a simulation against closed forms
 

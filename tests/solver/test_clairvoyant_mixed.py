@@ -14,8 +14,8 @@ from solver_strategies import latencies, lognormal_workload, workloads
 
 import solver
 from rlhfless.latency import load_profile
-from solver.clairvoyant_mixed import mixed_clairvoyant_bound
-from solver.plan import ActorPlan, Plan
+from solver.bounds.clairvoyant_mixed import mixed_clairvoyant_bound
+from solver.model.plan import ActorPlan, Plan
 
 NAMES = ("l40s-qwen2.5-3b-tp2", "h100-qwen2.5-3b-tp1", "h100-qwen2.5-3b-tp2")
 

@@ -20,8 +20,8 @@ from rlhfless.latency import load_profile
 from rlhfless.scheduling.fold import SquareRootFold
 from rlhfless.scheduling.rlhfless import LocalCut
 from rlhfless.scheduling.rlhfuse import GlobalCut
-from solver.clairvoyant_mixed import mixed_clairvoyant_bound
-from solver.cluster import MixedCluster, Pool
+from solver.bounds.clairvoyant_mixed import mixed_clairvoyant_bound
+from solver.model.cluster import MixedCluster, Pool
 
 EXACT = 1 - 2e-9
 COSTS = ("gpu_s", "usd")

@@ -14,14 +14,14 @@ from solver_strategies import l40s, lognormal_workload, plan_generation
 
 import solver
 from rlhfless.latency import load_profile
-from solver.assemble import assemble, timed
-from solver.batching import timeline
-from solver.cluster import MixedCluster, Pool
-from solver.evaluate import admission_of, there_tokens
-from solver.plan import ActorPlan, Plan, Prefill
-from solver.prefill.dedup import computations, deduplicate
-from solver.prefill.placement import place
-from solver.prefill.prefix import PrefixCosts, PrefixTree, choose_prefixes
+from solver.model.cluster import MixedCluster, Pool
+from solver.model.plan import ActorPlan, Plan, Prefill
+from solver.prefix_sharing.choose_prefixes import PrefixCosts, PrefixTree, choose_prefixes
+from solver.prefix_sharing.deduplicate import computations, deduplicate
+from solver.prefix_sharing.placement import place
+from solver.timing.batching import timeline
+from solver.timing.build_plan import assemble, timed
+from solver.timing.evaluate import admission_of, there_tokens
 
 L40S = l40s(
     prefill_per_token_s=3e-5, prefill_base_s=5e-3, transfer_base_s=5e-3, transfer_per_kv_token_s=1.2e-6, start_s=0.1, sync_s=0.1

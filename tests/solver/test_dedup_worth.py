@@ -10,10 +10,10 @@ from error_messages import refused
 from solver_strategies import l40s
 
 import solver
-from solver.assemble import assemble
-from solver.cluster import MixedCluster, Pool
-from solver.plan import ActorPlan, Plan
-from solver.prefill.dedup import deduplicate
+from solver.model.cluster import MixedCluster, Pool
+from solver.model.plan import ActorPlan, Plan
+from solver.prefix_sharing.deduplicate import deduplicate
+from solver.timing.build_plan import assemble
 
 SPEED = l40s(prefill_per_token_s=3e-5, start_s=0.1, sync_s=0.1, transfer_per_kv_token_s=1e-8)
 FAST = replace(SPEED, prefill_per_token_s=3e-6)  # of the prefill actor: it makes the step shorter, and costs its own start

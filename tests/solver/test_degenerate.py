@@ -14,7 +14,7 @@ import pytest
 from solver_strategies import l40s, lognormal_workload, pareto_front, plan_generation
 
 import solver
-from solver.clairvoyant_mixed import mixed_clairvoyant_bound
+from solver.bounds.clairvoyant_mixed import mixed_clairvoyant_bound
 
 LIMIT = 64
 TRUNCATED = np.full((6, 3), LIMIT)

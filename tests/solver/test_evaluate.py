@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from solver_strategies import instances, l40s, lognormal_workload, plan_generation
 
 import solver
-from solver.assemble import assemble
-from solver.evaluate import admission_of, there_tokens
-from solver.group_times import GroupTimes, Split
+from solver.timing.build_plan import assemble
+from solver.timing.evaluate import admission_of, there_tokens
+from solver.timing.group_times import GroupTimes, Split
 
 # One iteration takes 1 s + 0.1 s per response + 0.01 s per KV token, an actor is ready after 2 s + 1 s.
 LATENCY = solver.LatencyModel("hand", 2, 1.0, 0.1, 0.01, start_s=2.0, sync_s=1.0)

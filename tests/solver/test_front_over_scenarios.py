@@ -11,8 +11,8 @@ from solver_reference import EveryPlan
 from solver_strategies import LIMIT, instances, l40s, lognormal_workload, pareto_front
 
 import solver
-from solver.evaluate import admission_of
-from solver.mean_curve import mean_curve
+from solver.planning.scenario_bound_curve import mean_curve
+from solver.timing.evaluate import admission_of
 
 
 @st.composite

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from solver_strategies import instances, plan_generation
 
 import solver
-from solver.evaluate import admission_of
-from solver.one_kind.search import MakespanSearch
-from solver.one_kind.sorted_work import SortedWork
-from solver.pricing import Pricing
+from solver.planning.single_kind.items import SortedWork
+from solver.planning.single_kind.makespan_search import MakespanSearch
+from solver.timing.evaluate import admission_of
+from solver.timing.step_cost import Pricing
 
 either = st.booleans().flatmap(lambda refill: instances(refill=refill))
 NORMS = (1.0, 4.0)  # a reference held fixed

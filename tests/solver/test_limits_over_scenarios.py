@@ -12,12 +12,12 @@ from solver_reference import EveryPlan, partitions
 from solver_strategies import l40s, latencies, lognormal_workload, plan_generation
 
 import solver
-from solver.evaluate import admission_of
-from solver.group_times import GroupTimes, Split
-from solver.one_kind.limits import neighbours, tightened
-from solver.one_kind.sorted_work import SortedWork
-from solver.one_kind.uncertainty import Candidates, scenario_bound
-from solver.pricing import Pricing
+from solver.planning.single_kind.items import SortedWork
+from solver.planning.single_kind.limit_search import neighbours, tightened
+from solver.planning.single_kind.scenarios import Candidates, scenario_bound
+from solver.timing.evaluate import admission_of
+from solver.timing.group_times import GroupTimes, Split
+from solver.timing.step_cost import Pricing
 
 
 def small(seed):

@@ -13,17 +13,17 @@ from mixed_brute_force import EveryMixedPlan, MixedInstance, mixed_instances
 from solver_strategies import first_gpu, l40s, lognormal_workload, mixed_problem, plan_generation
 
 import solver
-from solver.cluster import MixedCluster, Pool
-from solver.mixed.classes import Classes
-from solver.mixed.effort import Effort
-from solver.mixed.planner import plan_mixed, search_mixed
-from solver.mixed.problem import MixedProblem
-from solver.mixed.relaxation import Relaxation
-from solver.mixed.search import bound_of, floor_of
-from solver.mixed.sequences import Sequences
-from solver.mixed.work import MixedWork
-from solver.mixed.worth import Worth, place
-from solver.offers import offers_of
+from solver.model.cluster import MixedCluster, Pool
+from solver.model.offers import offers_of
+from solver.planning.mixed_kinds.items import MixedWork
+from solver.planning.mixed_kinds.length_classes import Classes
+from solver.planning.mixed_kinds.lp_bound import Relaxation
+from solver.planning.mixed_kinds.planner import plan_mixed, search_mixed
+from solver.planning.mixed_kinds.problem import MixedProblem
+from solver.planning.mixed_kinds.search import bound_of, floor_of
+from solver.planning.mixed_kinds.sequence_bound import Sequences
+from solver.planning.mixed_kinds.step_value import Worth, place
+from solver.planning.mixed_kinds.work_budget import Effort
 
 either = st.booleans().flatmap(lambda refill: mixed_instances(refill=refill))
 rests = st.sampled_from([solver.StepRest(), solver.StepRest(prepare_s=0.02, learn_s=0.1, learner_gpus=3)])
@@ -87,9 +87,9 @@ def test_sequences_that_are_not_followed_leave_a_bound(instance, objective, rest
     cheapest = min(cost for t, cost in paid if t <= makespan_s)
     most_s = data.draw(st.sampled_from([0.0, 1e-3, 3e-3, math.inf]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("solver.mixed.sequences.WIDTH", data.draw(st.sampled_from([1, 2, 300])))
-        patch.setattr("solver.mixed.measures.SINGLES", data.draw(st.sampled_from([0, 1, 64])))
-        patch.setattr("solver.mixed.measures.BLOCKS", data.draw(st.sampled_from([1, 2, 1024])))
+        patch.setattr("solver.planning.mixed_kinds.sequence_bound.WIDTH", data.draw(st.sampled_from([1, 2, 300])))
+        patch.setattr("solver.planning.mixed_kinds.load_measures.SINGLES", data.draw(st.sampled_from([0, 1, 64])))
+        patch.setattr("solver.planning.mixed_kinds.load_measures.BLOCKS", data.draw(st.sampled_from([1, 2, 1024])))
         assert Sequences(work, effort=Effort(most_s)).at(makespan_s).cost <= cheapest * (1 + 1e-9)
         norms = (1.0, 4.0)
         rate = rest.learner_rate(objective.cost, instance.cluster.pools[0].usd_per_gpu_s)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from solver_strategies import plan_generation
 
 import solver
-from solver.mixed.classes import Classes
-from solver.mixed.problem import MixedProblem
-from solver.mixed.relaxation import Relaxation
-from solver.mixed.sequences import Sequences
-from solver.mixed.work import MixedWork
-from solver.offers import offers_of
-from solver.plan import ActorPlan, Plan
+from solver.model.offers import offers_of
+from solver.model.plan import ActorPlan, Plan
+from solver.planning.mixed_kinds.items import MixedWork
+from solver.planning.mixed_kinds.length_classes import Classes
+from solver.planning.mixed_kinds.lp_bound import Relaxation
+from solver.planning.mixed_kinds.problem import MixedProblem
+from solver.planning.mixed_kinds.sequence_bound import Sequences
 
 
 def plan_on(groups, kinds, pools, models):

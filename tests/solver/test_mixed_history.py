@@ -12,7 +12,7 @@ import pytest
 from solver_strategies import lognormal_workload, plan_generation
 
 import solver
-from solver.mixed.history import History
+from solver.planning.mixed_kinds.history import History
 
 POOLS = (
     solver.Pool("slow", 2, 8, usd_per_gpu_hour=1.0), solver.Pool("fast", 1, 8, usd_per_gpu_hour=3.0),

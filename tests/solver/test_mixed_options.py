@@ -12,8 +12,8 @@ from mixed_brute_force import EveryMixedPlan, MixedInstance, mixed_instances
 from solver_strategies import LIMIT, mixed_problem, plan_generation
 
 import solver
-from solver.mixed.planner import plan_mixed
-from solver.mixed.scenarios import plan_mixed_over_scenarios
+from solver.planning.mixed_kinds.planner import plan_mixed
+from solver.planning.mixed_kinds.scenarios import plan_mixed_over_scenarios
 
 QUICK_S = 0.06
 REST = solver.StepRest(prepare_s=0.02, learn_s=0.1, learner_gpus=3)

@@ -15,7 +15,7 @@ from solver_strategies import lognormal_workload, pareto_front, plan_generation
 import solver
 from rlhfless.latency import load_profile, mixed_pools
 from rlhfless.latency.profile import ProfileError
-from solver.plan import ActorPlan, Plan
+from solver.model.plan import ActorPlan, Plan
 
 L40S, H100 = load_profile("l40s-qwen2.5-3b-tp2"), load_profile("h100-qwen2.5-3b-tp1")
 POOLS = [solver.Pool("l40s", 2, 8, 1.9), solver.Pool("h100", 1, 4, 6.9)]

@@ -14,17 +14,17 @@ from mixed_brute_force import EveryMixedPlan, MixedInstance, mixed_instances
 from solver_strategies import lognormal_workload, mixed_problem, plan_generation
 
 import solver
-from solver.mixed.classes import Classes
-from solver.mixed.effort import Effort
-from solver.mixed.planner import plan_mixed, search_mixed
-from solver.mixed.problem import MixedProblem
-from solver.mixed.relaxation import Relaxation
-from solver.mixed.rounding import Filler
-from solver.mixed.search import bound_of, floor_of
-from solver.mixed.sequences import Sequences
-from solver.mixed.work import MixedWork
-from solver.mixed.worth import Worth
-from solver.plan import ActorPlan, Plan
+from solver.model.plan import ActorPlan, Plan
+from solver.planning.mixed_kinds.fill import Filler
+from solver.planning.mixed_kinds.items import MixedWork
+from solver.planning.mixed_kinds.length_classes import Classes
+from solver.planning.mixed_kinds.lp_bound import Relaxation
+from solver.planning.mixed_kinds.planner import plan_mixed, search_mixed
+from solver.planning.mixed_kinds.problem import MixedProblem
+from solver.planning.mixed_kinds.search import bound_of, floor_of
+from solver.planning.mixed_kinds.sequence_bound import Sequences
+from solver.planning.mixed_kinds.step_value import Worth
+from solver.planning.mixed_kinds.work_budget import Effort
 
 either = st.booleans().flatmap(lambda refill: mixed_instances(refill=refill))
 objectives = st.builds(solver.Objective, st.sampled_from([0.0, 0.3, 0.7, 1.0]), cost=st.sampled_from(["gpu_s", "usd"]))
@@ -74,9 +74,9 @@ def test_what_is_known_of_a_scenario_with_little_work_is_below_every_plan(instan
     optimum = every.optimum(objective, rest, norms)
     assert floor_of(work, worth) <= optimum * (1 + 1e-9)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("solver.mixed.sequences.WIDTH", data.draw(st.sampled_from([1, 2, 300])))
-        patch.setattr("solver.mixed.measures.SINGLES", data.draw(st.sampled_from([0, 1, 64])))
-        patch.setattr("solver.mixed.measures.BLOCKS", data.draw(st.sampled_from([1, 2, 1024])))
+        patch.setattr("solver.planning.mixed_kinds.sequence_bound.WIDTH", data.draw(st.sampled_from([1, 2, 300])))
+        patch.setattr("solver.planning.mixed_kinds.load_measures.SINGLES", data.draw(st.sampled_from([0, 1, 64])))
+        patch.setattr("solver.planning.mixed_kinds.load_measures.BLOCKS", data.draw(st.sampled_from([1, 2, 1024])))
         effort = Effort(data.draw(st.sampled_from([0.0, 1e-3, 3e-3, 0.02])))
         assert bound_of(work, worth, 2 * optimum, effort) <= optimum * (1 + 1e-9)
 

@@ -18,13 +18,13 @@ from solver_strategies import instances, l40s, lognormal_workload, plan_generati
 
 import solver
 from rlhfless.latency import load_profile
-from solver.clairvoyant_mixed import mixed_clairvoyant_bound
-from solver.mixed.classes import Classes
-from solver.mixed.problem import MixedProblem
-from solver.mixed.relaxation import Relaxation
-from solver.mixed.sequences import Sequences
-from solver.mixed.work import MixedWork
-from solver.offers import offers_of
+from solver.bounds.clairvoyant_mixed import mixed_clairvoyant_bound
+from solver.model.offers import offers_of
+from solver.planning.mixed_kinds.items import MixedWork
+from solver.planning.mixed_kinds.length_classes import Classes
+from solver.planning.mixed_kinds.lp_bound import Relaxation
+from solver.planning.mixed_kinds.problem import MixedProblem
+from solver.planning.mixed_kinds.sequence_bound import Sequences
 
 either = st.booleans().flatmap(lambda refill: instances(refill=refill))
 either_mixed = st.booleans().flatmap(lambda refill: mixed_instances(refill=refill))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from solver_strategies import plan_generation
 
 import solver
-from solver.clairvoyant import clairvoyant_bound
-from solver.clairvoyant_mixed import mixed_clairvoyant_bound
+from solver.bounds.clairvoyant import clairvoyant_bound
+from solver.bounds.clairvoyant_mixed import mixed_clairvoyant_bound
 
 numbers = st.sampled_from(
     [math.nan, math.inf, -math.inf, -1, 0, 1, 2, 0.5, 1.5, 1e300, -1e300, True, None, 10**400, "3", [], [1], np.float64(2.5)]

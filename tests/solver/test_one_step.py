@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solver import LatencyModel
-from solver.latency import StepTable
+from solver.model.latency import StepTable
 
 TABLE = StepTable(
     np.array([1, 4, 16, 64]), np.array([0, 100, 900]),

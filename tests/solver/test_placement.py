@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 import solver
 from rlhfless.latency import load_profile
-from solver.assemble import assemble
-from solver.cluster import MixedCluster, Pool
-from solver.plan import ActorPlan, Plan
-from solver.prefill.links import bandwidth_bytes_per_s, computed_s, pool_of_node, served, transfer_rate
-from solver.prefill.placement import place
-from solver.prefill.tree import PrefixTree
+from solver.model.cluster import MixedCluster, Pool
+from solver.model.plan import ActorPlan, Plan
+from solver.prefix_sharing.kv_transfer import bandwidth_bytes_per_s, computed_s, pool_of_node, served, transfer_rate
+from solver.prefix_sharing.placement import place
+from solver.prefix_sharing.prefix_tree import PrefixTree
+from solver.timing.build_plan import assemble
 
 # An iteration takes 1 s, a prompt token 0.1 s of prefill, a KV token 10 bytes; an actor is up after 2 s + 1 s.
 LATENCY = solver.LatencyModel(

@@ -9,7 +9,7 @@ import pytest
 from solver_strategies import l40s, lognormal_workload, plan_generation
 
 import solver
-from solver.words import counted
+from solver.model.plurals import counted
 
 WORKLOAD = lognormal_workload(32, 4)
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from solver_strategies import instances, l40s, lognormal_workload, pareto_front, plan_generation
 
 import solver
-from solver.evaluate import admission_of
-from solver.group_times import GroupTimes, Split
-from solver.one_kind.search import MakespanSearch
-from solver.one_kind.sorted_work import SortedWork
-from solver.pricing import Pricing
-from solver.reference import random_split
+from solver.planning.random_split import random_split
+from solver.planning.single_kind.items import SortedWork
+from solver.planning.single_kind.makespan_search import MakespanSearch
+from solver.timing.evaluate import admission_of
+from solver.timing.group_times import GroupTimes, Split
+from solver.timing.step_cost import Pricing
 
 either = st.booleans().flatmap(lambda refill: instances(refill=refill))
 objectives = st.sampled_from([solver.Objective(w) for w in (0.0, 0.3, 0.7, 1.0)])

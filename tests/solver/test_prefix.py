@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import solver
-from solver.prefill.knapsack import _by_price, best_under_capacity
-from solver.prefill.prefix import PrefixCosts, PrefixTree, choose_prefixes, fixed_length_rule
+from solver.prefix_sharing.choose_prefixes import PrefixCosts, PrefixTree, choose_prefixes, fixed_length_rule
+from solver.prefix_sharing.knapsack import _by_price, best_under_capacity
 
 PROMPTS = st.lists(st.lists(st.integers(0, 2), max_size=5), min_size=1, max_size=6)  # few tokens: much is shared
 FREE = PrefixCosts(1.0)  # a token takes a second, transfers take nothing

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from solver_strategies import instances, l40s, lognormal_workload, plan_generation
 
 import solver
-from solver.assemble import assemble
-from solver.errors import shown, shown_above
+from solver.model.errors import shown, shown_above
+from solver.timing.build_plan import assemble
 
 WORKLOAD = lognormal_workload(16, 4)
 CLUSTER = solver.Cluster(1, 8, 2)

@@ -12,13 +12,13 @@ from solver_reference import EveryPlan
 from solver_strategies import Instance, instances, l40s, lognormal_workload
 
 import solver
-from solver.assemble import assemble
-from solver.evaluate import admission_of
-from solver.one_kind.filling import fill
-from solver.one_kind.relaxation import relaxed
-from solver.one_kind.rounding import next_fit
-from solver.one_kind.sorted_work import SortedWork
-from solver.one_kind.waves import waves
+from solver.planning.single_kind.fill import fill
+from solver.planning.single_kind.items import SortedWork
+from solver.planning.single_kind.relaxation import relaxed
+from solver.planning.single_kind.rounding import next_fit
+from solver.planning.single_kind.slot_waves import waves
+from solver.timing.build_plan import assemble
+from solver.timing.evaluate import admission_of
 
 either = st.booleans().flatmap(lambda refill: instances(refill=refill))
 

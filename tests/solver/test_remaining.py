@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solver import PlanningError, Workload
-from solver.remaining import KnownLengths, SurvivalTable
-from solver.survival import (
+from solver.lengths.remaining import KnownLengths, SurvivalTable
+from solver.lengths.survival import (
     BatchLengths,
     from_batch,
     from_samples,

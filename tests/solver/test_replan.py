@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solver import ActorView, LatencyModel, Move, StepState, Workload
-from solver.moves import Links
-from solver.places import Places, offers
-from solver.replan import LOOK_RESPONSE_S, LOOK_S, LOOKING_SHARE, Replan, replan
-from solver.survival import from_batch, from_samples, known_lengths
-from solver.survivors import survivors_of
-from solver.worth import delay_s, group_by_worth, price_of, stall_s, time_left_s, token_worth
+from solver.lengths.survival import from_batch, from_samples, known_lengths
+from solver.replanning.marginal_value import delay_s, group_by_worth, price_of, stall_s, time_left_s, token_worth
+from solver.replanning.migrations import Links
+from solver.replanning.receivers import Places, offers
+from solver.replanning.replan import LOOK_RESPONSE_S, LOOK_S, LOOKING_SHARE, Replan, replan
+from solver.replanning.running_responses import survivors_of
 
 LATENCY = LatencyModel(
     "x", 1, 5.6e-3, 2.2e-5, 2.5e-8, prefill_base_s=5e-3, prefill_per_token_s=3e-5, transfer_base_s=5e-3,
@@ -339,7 +339,7 @@ def test_a_predictor_that_updates_while_decoding_plugs_in():
 
 
 def test_responses_without_load_are_worth_nothing_and_are_grouped_all_the_same():
-    from solver.worth import group_by_worth, token_worth
+    from solver.replanning.marginal_value import group_by_worth, token_worth
 
     load, nothing = np.array([0.0, 0.0, 0.0, 1e-4]), np.zeros(4)
     worth = token_worth(1.0, 1e-3, load, np.array([0.0, 0.0, 0.0, 28.0]), nothing)

@@ -14,13 +14,13 @@ import solver
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated import SimulatedEngine
 from rlhfless.executor import run_step
-from solver.fleet import Fleet
-from solver.foresight import busy_ahead
-from solver.moves import Links
-from solver.replan import Replan, replan
-from solver.rules import ActorView, StepState
-from solver.survival import known_lengths
-from solver.survivors import survivors_of
+from solver.lengths.survival import known_lengths
+from solver.model.runtime_rules import ActorView, StepState
+from solver.replanning.actor_classes import Fleet
+from solver.replanning.lookahead import busy_ahead
+from solver.replanning.migrations import Links
+from solver.replanning.replan import Replan, replan
+from solver.replanning.running_responses import survivors_of
 
 LIMIT = 400
 SLOW = solver.LatencyModel(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from solver_strategies import plan_generation
 
 import solver
-from solver.scenarios import scenarios_from_quantiles
+from solver.lengths.scenarios import scenarios_from_quantiles
 
 LEVELS = [0.0, 0.1, 0.5, 0.9, 1.0]
 TOKENS = np.array([[10, 20, 50, 90, 100]] * 6)

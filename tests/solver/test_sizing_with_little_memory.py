@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solver import Admission, Cluster, LatencyModel, Objective, StepRest, Workload, counts, evaluate
-from solver.batching import peak_tokens, timeline
-from solver.counts import sizing_key
-from solver.evaluate import Evaluation
-from solver.group_times import GroupTimes
-from solver.reference import candidate_counts, random_split
+from solver import Admission, Cluster, LatencyModel, Objective, StepRest, Workload, evaluate
+from solver.planning import actor_count
+from solver.planning.actor_count import sizing_key
+from solver.planning.random_split import candidate_counts, random_split
+from solver.timing.batching import peak_tokens, timeline
+from solver.timing.evaluate import Evaluation
+from solver.timing.group_times import GroupTimes
 
 LITTLE = LatencyModel("little", 1, 0.03, 3e-5, 2e-8, prefill_per_token_s=1e-5, start_s=2.0, kv_capacity_tokens=4000)
 CLUSTER = Cluster(8, 8, 1)
@@ -64,8 +65,8 @@ def test_no_count_is_better_than_the_one_that_is_found(objective, admission):
 def test_of_a_large_workload_it_is_close_to_the_best_of_all(monkeypatch, objective, admission):
     work = workload(scenarios=3)
     best = key(work, objective, admission)
-    monkeypatch.setattr(counts, "EXACT_RESPONSES", 50)
-    monkeypatch.setattr(counts, "MOST_TIMED", 8 * len(work))
+    monkeypatch.setattr(actor_count, "EXACT_RESPONSES", 50)
+    monkeypatch.setattr(actor_count, "MOST_TIMED", 8 * len(work))
     chosen = key(work, objective, admission)
     if objective.limited:
         assert chosen[0] <= best[0] + 1e-9
@@ -89,8 +90,8 @@ def test_bounds_that_know_memory_leave_few_counts_to_be_timed(monkeypatch):
 
 
 def test_what_is_timed_of_a_large_workload_is_bounded(monkeypatch):
-    monkeypatch.setattr(counts, "EXACT_RESPONSES", 50)
-    monkeypatch.setattr(counts, "MOST_TIMED", 200 + 10)
+    monkeypatch.setattr(actor_count, "EXACT_RESPONSES", 50)
+    monkeypatch.setattr(actor_count, "MOST_TIMED", 200 + 10)
     one_and_two_looks = 4 + 2
     assert 4 <= rows_timed(monkeypatch, workload(scenarios=4), LITTLE) <= one_and_two_looks + 4  # the last one to its end
 

@@ -15,8 +15,8 @@ from solver_reference import partitions
 from solver_strategies import latencies, plan_generation
 
 import solver
-from solver.assemble import assemble
-from solver.pricing import Pricing
+from solver.timing.build_plan import assemble
+from solver.timing.step_cost import Pricing
 
 OPTIONS = {
     "together": {"keep_together": True},

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from error_messages import refused
 
-from solver.assemble import assemble
-from solver.cluster import Cluster
-from solver.errors import PlanningError
-from solver.plan import ActorPlan, Plan
-from solver.words import counted
+from solver.model.cluster import Cluster
+from solver.model.errors import PlanningError
+from solver.model.plan import ActorPlan, Plan
+from solver.model.plurals import counted
+from solver.timing.build_plan import assemble
 
 
 def test_one_is_singular() -> None:

@@ -20,7 +20,7 @@ from rlhfless.trace import Trace, allocation_metrics, interval_union_s
 from rlhfless.training.config import TrainError
 from rlhfless.training.loop import Trainer, train
 from rlhfless.training.preparation import Charge, dispatch
-from solver.latency import LatencyModel
+from solver.model.latency import LatencyModel
 
 PPO = {"algorithm": "ppo", "kl_weight": 0.05, "critic": "model"}
 

@@ -21,7 +21,7 @@ from rlhfless.executor import RayPool
 from rlhfless.trace import Trace, held_gpu_seconds, read_trace
 from rlhfless.training.config import TrainError
 from rlhfless.training.loop import Trainer, train
-from solver.errors import PlanningError
+from solver.model.errors import PlanningError
 
 
 def said_by(*arguments: object) -> str:

@@ -10,7 +10,7 @@ from error_messages import refused
 from log_samples import log
 
 from rlhfless.widgets import Settings, WhatIf, placement
-from solver.plan import Plan
+from solver.model.plan import Plan
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from rlhfless.trace import TraceError
 from rlhfless.widgets import Settings, WhatIf
 from rlhfless.widgets.settings import PREDICTORS, models
 from rlhfless.widgets.what_if import POLICIES, THIS_PLAN
-from solver.errors import PlanningError
-from solver.evaluate import evaluate
+from solver.model.errors import PlanningError
+from solver.timing.evaluate import evaluate
 
 CPU = Settings("cpu-tiny-qwen2", gpus=8)
 

@@ -16,7 +16,7 @@ import pandas as pd
 from rlhfless.trace.importers.formats import Format, numbered
 from rlhfless.trace.importers.reading import Reading, batches, first_record
 from rlhfless.trace.importers.record import Record, finite, is_number, text_id
-from solver.words import counted
+from solver.model.plurals import counted
 
 MARKS = {"task_id", "seqlen", "prompt_len"}
 TASK = r"(\d+)\.jsonl(?:\.gz)?"

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeGuard
 
 from rlhfless.trace.casts import LARGEST_WHOLE_NUMBER, listed
 from rlhfless.trace.errors import TraceError
-from solver.errors import as_given
+from solver.model.errors import as_given
 
 
 class Record:

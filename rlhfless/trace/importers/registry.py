@@ -20,7 +20,7 @@ from rlhfless.trace.importers.reading import ImportOptions, Reading
 from rlhfless.trace.importers.scalars import read_scalars, scalars_frame, write_scalars
 from rlhfless.trace.importers.summary import ImportSummary, summarize
 from rlhfless.trace.io import Trace, read_trace
-from solver.words import counted
+from solver.model.plurals import counted
 
 FORMATS: tuple[Format, ...] = (
     nemo_rl.FORMAT, slime.FORMAT, trl.FORMAT, trl_scalars.FORMAT, areal.FORMAT, verl.FORMAT, verl_scalars.FORMAT,

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.trace.importers.reading import Reading
-from solver.words import counted
+from solver.model.plurals import counted
 
 
 def numbered(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:

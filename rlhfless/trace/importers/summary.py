@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from rlhfless.trace.casts import clean, listed
-from solver.words import counted
+from solver.model.plurals import counted
 
 DISABLES = {
     "prompt_tokens": "planning counts 0 prompt tokens, so prefill and prompt KV are left out",

@@ -21,7 +21,7 @@ from rlhfless.trace.importers.formats import Format, file_of, numbered
 from rlhfless.trace.importers.reading import Reading, parquet_columns
 from rlhfless.trace.importers.record import Record, finite, text_id
 from rlhfless.trace.importers.trl_ends import NEAR, ends_of_limit, ends_of_scalars
-from solver.words import counted
+from solver.model.plurals import counted
 
 PATTERN = r"completions_(\d+)\.parquet(?:\.gz)?"
 MARKS = {"step", "prompt", "completion"}

@@ -22,7 +22,7 @@ import pandas as pd
 from rlhfless.trace.importers.formats import Format, file_of, numbered
 from rlhfless.trace.importers.reading import Reading, batches, first_record
 from rlhfless.trace.importers.record import Record, text_id
-from solver.words import counted
+from solver.model.plurals import counted
 
 PATTERN = r"(\d+)\.jsonl(?:\.gz)?"
 MARKS = {"input", "output", "score"}

@@ -17,7 +17,7 @@ from rlhfless.report_run import in_short
 from rlhfless.report_study import Assumptions, study_log
 from rlhfless.simulate import Setting, simulate
 from rlhfless.trace import ImportOptions, OpenedLog, import_log, open_log
-from solver.cluster import Cluster
+from solver.model.cluster import Cluster
 
 pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
 OPTIONS = ImportOptions(tokenizer=TOKENIZER, response_limit=100)

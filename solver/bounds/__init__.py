@@ -1,0 +1,1 @@
+"""Lower bounds that no schedule can beat, and how much they leave to win."""

@@ -1,0 +1,54 @@
+"""Affine lower bounds of what an iteration takes: what bounds on whole schedules are made of.
+
+Knows latency models; nothing of lengths, plans or bounds. Table and minorant are bilinear in batch and mean context on every
+cell of the table, so a minorant at the corners is one inside.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solver.model.latency import LatencyModel
+
+LEAST_BATCH = 1e-30  # so far from every other that it has no weight
+
+
+def affine_minorants(latency: LatencyModel, most_context: int) -> list[tuple[float, float, float]]:
+    """(a, b, c) with ``a + b B + c K <= step_s(B, K)`` for all batches up to the slots and contexts up to ``most_context``.
+
+    Without a table it is the fit itself. With one it is the table's smallest time, and a linear programme per batch region
+    makes another minorant tight there (it has none where the table, continued, falls to nothing). All are a little less
+    than they could be, against rounding.
+    """
+    shrink = 1 - 1e-9
+    if latency.table is None:
+        return [(latency.base_s * shrink, latency.per_response_s * shrink, latency.per_kv_token_s * shrink)]
+    from ortools.linear_solver import pywraplp
+
+    table = latency.table
+    batches = np.unique(np.append(table.batch[table.batch < latency.max_batch], [1.0, latency.max_batch]))
+    contexts = np.unique(np.append(table.context_tokens[table.context_tokens < most_context], [0.0, most_context]))
+    size, context = (x.ravel() for x in np.meshgrid(batches, contexts, indexing="ij"))
+    limit = table.continued(size, size * context)
+    unit = float(table.step_s.mean())  # scaled to numbers around 1
+    minorants = [(float(table.step_s.min()) * shrink, 0.0, 0.0)]
+    for centre in (1, 4, 16, 64, latency.max_batch):
+        away = np.log2(np.maximum(size, LEAST_BATCH) / centre)  # in doublings; a grid may begin at an empty batch
+        weight = np.exp(-(away**2) / 2) / np.maximum(limit, 1e-9)
+        lp = pywraplp.Solver.CreateSolver("GLOP")
+        a, b, c = (lp.NumVar(0.0, lp.infinity(), name) for name in "abc")
+        for n, x, t in zip(size, context, limit, strict=True):
+            lp.Add(a + b * (n / latency.max_batch) + c * (n * x / (latency.max_batch * most_context)) <= t / unit)
+        share = weight / weight.sum()
+        lp.Maximize(
+            a
+            + b * float(share @ size) / latency.max_batch
+            + c * float(share @ (size * context)) / (latency.max_batch * most_context)
+        )
+        if lp.Solve() != pywraplp.Solver.OPTIMAL:
+            continue
+        base, load, kv = (max(0.0, x.solution_value()) * unit * shrink for x in (a, b, c))
+        load, kv = load / latency.max_batch, kv / (latency.max_batch * most_context)
+        above = float((base + load * size + kv * size * context - limit).max())  # the solver keeps limits to a tolerance only
+        minorants.append((max(0.0, base - max(0.0, above)), load, kv))
+    return minorants

@@ -1,0 +1,1 @@
+"""Distributions of remaining response lengths: scenarios, survival curves, forecasts of running responses."""

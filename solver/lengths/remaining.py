@@ -1,0 +1,208 @@
+"""How long running responses will still get: one distribution per response, conditional on what it has generated so far.
+
+Knows survival curves of lengths; nothing of actors, latency or plans, and nothing of true lengths unless it is built from
+them (``KnownLengths``, for clairvoyant policies). A predictor that updates while decoding plugs in by building a
+``SurvivalTable`` of its own at every look.
+
+Conventions: a response of L tokens that has generated x tokens and goes on has L > x. S(x) = P(L > x), S(0) = 1, and
+S(limit) = 0: the response limit ends every response. So what is known at x tokens is ``P(L > y | L > x) = S(y) / S(x)``,
+and the tokens still expected are ``sum over y >= x of S(y) / S(x)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solver.model.errors import PlanningError
+from solver.model.runtime_rules import Signals
+from solver.model.workload import FloatArray, IntArray
+
+
+class RemainingLengths(Protocol):
+    """What re-planning asks of a forecast. Arrays are over all R responses of the step, or over ``chosen`` of them."""
+
+    @property
+    def response_limit(self) -> int:
+        """No response gets longer."""
+        ...
+
+    def survival(self, chosen: IntArray, tokens: ArrayLike, at_tokens: ArrayLike) -> FloatArray:
+        """(n,) probability that each chosen response, alive at ``tokens``, is longer than ``at_tokens`` (>= tokens)."""
+        ...
+
+    def expected_tokens(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
+        """(n,) tokens that each chosen response, alive at ``tokens``, is still expected to generate."""
+        ...
+
+    def most_tokens(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
+        """(n,) tokens that each chosen response, alive at ``tokens``, can still generate at most."""
+        ...
+
+    def root_load(self, chosen: IntArray, tokens: ArrayLike, per_response: float, per_kv_token: float) -> FloatArray:
+        """(n,) ``sum over y >= tokens of sqrt(S(y) / S(tokens) * load(y))``, the load of a token at y tokens being
+        ``per_response + per_kv_token * (prompt + y)``."""
+        ...
+
+    def observe(self, tokens: IntArray, complete: NDArray[np.bool_], signals: Signals | None = None) -> RemainingLengths:
+        """The forecast after (R,) tokens so far and completions of this step, and the model's signals where there are any, are
+        known; itself if it learns nothing."""
+        ...
+
+    @property
+    def observe_response_s(self) -> float:
+        """About what ``observe`` takes for every unfinished response, in seconds: a constant, as decisions are not to depend on
+        a clock."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class KnownLengths:
+    """True (or point-predicted) lengths as a forecast: every response ends where it is said to, or after one token more
+    when it has come that far already.
+
+    Args:
+        length: (R,) tokens; prompt_tokens: (R,) tokens of each response's prompt.
+    """
+
+    length: FloatArray
+    prompt_tokens: FloatArray
+    response_limit: int
+
+    def _left(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
+        return np.asarray(np.maximum(self.length[chosen] - np.asarray(tokens, dtype=float), 1.0))
+
+    def survival(self, chosen: IntArray, tokens: ArrayLike, at_tokens: ArrayLike) -> FloatArray:
+        """See ``RemainingLengths``."""
+        now = np.asarray(tokens, dtype=float)
+        return np.where(np.asarray(at_tokens) < now + self._left(chosen, now), 1.0, 0.0)
+
+    def expected_tokens(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
+        """See ``RemainingLengths``."""
+        return self._left(chosen, tokens)
+
+    def most_tokens(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
+        """See ``RemainingLengths``."""
+        return self._left(chosen, tokens)
+
+    def root_load(self, chosen: IntArray, tokens: ArrayLike, per_response: float, per_kv_token: float) -> FloatArray:
+        """See ``RemainingLengths``. The sum of a concave function is taken as its integral between the tokens' middles."""
+        now, left = np.asarray(tokens, dtype=float), self._left(chosen, tokens)
+        if per_kv_token <= 0:
+            return np.asarray(np.sqrt(per_response) * left)
+        start = np.maximum(per_response + per_kv_token * (self.prompt_tokens[chosen] + now - 0.5), 0.0)
+        return np.asarray(((start + per_kv_token * left) ** 1.5 - start**1.5) / (1.5 * per_kv_token))
+
+    def observe(self, tokens: IntArray, complete: NDArray[np.bool_], signals: Signals | None = None) -> KnownLengths:
+        """Nothing to learn."""
+        return self
+
+    @property
+    def observe_response_s(self) -> float:
+        """See ``RemainingLengths``."""
+        return 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class SurvivalTable:
+    """Survival curves on a grid of tokens, one per class of responses (a prompt, say), linear between grid points.
+
+    Args:
+        grid: (G,) increasing tokens from 0 to the response limit.
+        curve: (C, G) S at the grid points: 1 at 0, falling, 0 at the limit (set so when it is not).
+        class_of: (R,) the curve of each response.
+        prompt_tokens: (C,) prompt tokens of each class (a mean, where prompts differ).
+
+    Raises:
+        PlanningError: shapes differ, a curve rises or leaves [0, 1], or the grid does not begin at 0 and increase.
+    """
+
+    grid: FloatArray
+    curve: FloatArray
+    class_of: IntArray
+    prompt_tokens: FloatArray
+    _tails: dict[tuple[float, float], FloatArray] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        grid, curve = np.asarray(self.grid, dtype=float), np.array(self.curve, dtype=float)
+        if len(grid) < 2 or curve.ndim != 2 or curve.shape[1] != len(grid) or grid[0] != 0 or np.any(np.diff(grid) <= 0):
+            raise PlanningError(
+                f"survival curves of shape {curve.shape} on a grid of {len(grid)} points; (classes, points) on an increasing "
+                "grid that begins at 0 tokens is needed"
+            )
+        curve[:, 0], curve[:, -1] = 1.0, 0.0
+        if not np.all(np.isfinite(curve)) or np.any(np.diff(curve, axis=1) > 1e-9) or curve.min() < 0:
+            raise PlanningError("a survival curve must fall from 1 to 0")
+        if len(self.class_of) and not 0 <= int(np.min(self.class_of)) <= int(np.max(self.class_of)) < len(curve):
+            raise PlanningError(f"class_of names a curve that does not exist; there are {len(curve)}")
+        object.__setattr__(self, "grid", grid)
+        object.__setattr__(self, "curve", curve)
+
+    @property
+    def response_limit(self) -> int:
+        """No response gets longer."""
+        return int(self.grid[-1])
+
+    def _place(self, tokens: ArrayLike) -> tuple[IntArray, FloatArray]:
+        """Cell and position within it, 0 to 1, of each number of tokens."""
+        x = np.clip(np.asarray(tokens, dtype=float), 0.0, self.grid[-1])
+        cell = np.clip(np.searchsorted(self.grid, x, side="right") - 1, 0, len(self.grid) - 2)
+        return cell, (x - self.grid[cell]) / (self.grid[cell + 1] - self.grid[cell])
+
+    def _read(self, chosen: IntArray, tokens: ArrayLike, *tables: FloatArray) -> tuple[FloatArray, ...]:
+        """(C, G) tables read at (n,) tokens of the chosen responses' classes."""
+        cell, part = self._place(tokens)
+        at = self.class_of[chosen] * len(self.grid) + cell
+        return tuple((1 - part) * flat[at] + part * flat[at + 1] for flat in (table.ravel() for table in tables))
+
+    def _alive(self, chosen: IntArray, tokens: ArrayLike, *tables: FloatArray) -> tuple[FloatArray, ...]:
+        """S at ``tokens``, kept above 0, and other tables there: a response that is alive beyond its curve counts as about to
+        end."""
+        last = np.minimum(np.asarray(tokens, dtype=float), self.grid[-1] - 0.5)
+        now, *others = self._read(chosen, last, self.curve, *tables)
+        return np.maximum(now, 1e-9), *others
+
+    def survival(self, chosen: IntArray, tokens: ArrayLike, at_tokens: ArrayLike) -> FloatArray:
+        """See ``RemainingLengths``."""
+        (then,), (now,) = self._read(chosen, at_tokens, self.curve), self._alive(chosen, tokens)
+        return np.minimum(then / now, 1.0)
+
+    def expected_tokens(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
+        """See ``RemainingLengths``; never below 1."""
+        now, tail = self._alive(chosen, tokens, self._tail((0.0, 0.0)))
+        return np.asarray(np.clip(tail / now, 1.0, self.most_tokens(chosen, tokens)))
+
+    def most_tokens(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
+        """See ``RemainingLengths``; up to the response limit."""
+        return np.asarray(np.maximum(self.grid[-1] - np.asarray(tokens, dtype=float) + 0.0 * np.asarray(chosen), 1.0))
+
+    def root_load(self, chosen: IntArray, tokens: ArrayLike, per_response: float, per_kv_token: float) -> FloatArray:
+        """See ``RemainingLengths``. One load at least: a running response has a next token."""
+        now, tail = self._alive(chosen, tokens, self._tail((per_response, per_kv_token)))
+        load = per_response + per_kv_token * (self.prompt_tokens[self.class_of[chosen]] + np.asarray(tokens, dtype=float))
+        return np.asarray(np.maximum(tail / np.sqrt(now), np.sqrt(load)))
+
+    def _tail(self, loads: tuple[float, float]) -> FloatArray:
+        """(C, G) what is left of the sum from each grid point on: of S for loads (0, 0), else of sqrt(S * load)."""
+        if loads not in self._tails:
+            if loads == (0.0, 0.0):
+                value = self.curve
+            else:
+                value = np.sqrt(self.curve * (loads[0] + loads[1] * (self.prompt_tokens[:, None] + self.grid)))
+            cells = (value[:, 1:] + value[:, :-1]) / 2 * np.diff(self.grid)
+            tail = np.zeros_like(value)
+            tail[:, :-1] = np.cumsum(cells[:, ::-1], axis=1)[:, ::-1]
+            self._tails[loads] = tail
+        return self._tails[loads]
+
+    def observe(self, tokens: IntArray, complete: NDArray[np.bool_], signals: Signals | None = None) -> SurvivalTable:
+        """Nothing to learn."""
+        return self
+
+    @property
+    def observe_response_s(self) -> float:
+        """See ``RemainingLengths``; learning from a batch is part of what a look takes anyhow."""
+        return 0.0

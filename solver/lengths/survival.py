@@ -1,0 +1,150 @@
+"""Where forecasts of remaining lengths come from: the batch itself, lengths seen before, or samples per response.
+
+Knows lengths, censored or not; nothing of actors or plans. Every builder makes one of the forecasts of
+solver.lengths.remaining.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solver.lengths.remaining import KnownLengths, SurvivalTable
+from solver.model.errors import PlanningError
+from solver.model.runtime_rules import Signals
+from solver.model.workload import FloatArray, IntArray, Workload
+
+GRID_POINTS = 512  # steps of a survival curve at most; between them it is a straight line
+POOL_SAMPLES = 1.0  # lengths of the pool that stand beside a prompt's own samples
+
+
+def token_grid(response_limit: int) -> FloatArray:
+    """Grid of at most ``GRID_POINTS`` steps from 0 to the response limit."""
+    return np.unique(np.linspace(0, response_limit, min(response_limit, GRID_POINTS) + 1).round())
+
+
+def survival_of(samples: ArrayLike, grid: FloatArray) -> FloatArray:
+    """(G,) share of (n,) lengths above each grid point."""
+    ordered = np.sort(np.asarray(samples, dtype=float))
+    return np.asarray(1.0 - np.searchsorted(ordered, grid, side="right") / max(1, len(ordered)))
+
+
+def kaplan_meier(tokens: ArrayLike, complete: ArrayLike, grid: FloatArray) -> FloatArray:
+    """(G,) survival of right-censored lengths: (n,) lengths, ``complete`` False where the response goes on beyond.
+
+    S falls at every complete length by the factor 1 - (ended there) / (at risk there); a response censored at c is at risk
+    at c. Beyond the last length S stays where it is.
+    """
+    length, whole = np.asarray(tokens, dtype=float), np.asarray(complete, dtype=bool)
+    if not len(length):
+        return np.ones(len(grid))
+    at, which = np.unique(length, return_inverse=True)
+    ended = np.bincount(which, weights=whole, minlength=len(at))
+    at_risk = np.cumsum(np.bincount(which, minlength=len(at))[::-1])[::-1]
+    survival = np.concatenate([[1.0], np.cumprod(1.0 - ended / at_risk)])
+    return np.asarray(survival[np.searchsorted(at, grid, side="right")])
+
+
+def known_lengths(workload: Workload) -> KnownLengths:
+    """The workload's lengths as a forecast without doubt: for clairvoyant policies."""
+    prompt = workload.prompt_tokens[workload.prompt_of].astype(float)
+    return KnownLengths(workload.response_tokens.astype(float), prompt, workload.response_limit)
+
+
+def from_samples(
+    samples_of: Sequence[ArrayLike], workload: Workload, pool: ArrayLike | None = None, pool_samples: float = POOL_SAMPLES
+) -> SurvivalTable:
+    """One curve per prompt from lengths that stand for its responses: those of its last visit, or scenarios.
+
+    S = (n S_own + m S_pool) / (n + m) with n own samples and m = ``pool_samples``: the pool says what happens to responses
+    that outlive all samples of their own.
+
+    Args:
+        samples_of: (P,) lengths of each prompt; none where it has no history.
+        pool: lengths of anything comparable; all samples together when None. Lengths at the response limit or above count
+            as ending there.
+    """
+    own = [np.asarray(s, dtype=float) for s in samples_of]
+    if len(own) != len(workload.prompt_tokens):
+        raise PlanningError(f"samples of {len(own)} prompts for a workload of {len(workload.prompt_tokens)}")
+    every = np.concatenate(own)
+    owner = np.repeat(np.arange(len(own)), [len(s) for s in own])
+    return _of_prompts(owner, every, workload, every if pool is None else np.asarray(pool, dtype=float), pool_samples)
+
+
+def _of_prompts(
+    owner: IntArray, samples: NDArray[np.generic], workload: Workload, pool: NDArray[np.generic], pool_samples: float
+) -> SurvivalTable:
+    """See ``from_samples``, for (N,) lengths and the prompt that each belongs to."""
+    grid = token_grid(workload.response_limit)
+    prompts, points = len(workload.prompt_tokens), len(grid)
+    common = survival_of(pool, grid) if len(pool) else 1.0 - grid / grid[-1]
+    cell = np.minimum(np.searchsorted(grid, samples), points)  # the first grid point that a length is not above
+    ended = np.bincount(owner * (points + 1) + cell, minlength=prompts * (points + 1)).reshape(prompts, points + 1)
+    counts = ended.sum(axis=1, keepdims=True).astype(float)
+    curves = 1.0 - np.cumsum(ended[:, :points], axis=1) / np.maximum(counts, 1.0)
+    weight = counts + pool_samples if pool_samples > 0 else np.maximum(counts, 1.0)
+    mixed = (counts * curves + (weight - counts) * common) / weight
+    return SurvivalTable(grid, mixed, workload.prompt_of, workload.prompt_tokens.astype(float))
+
+
+def from_scenarios(workload: Workload, pool_samples: float = POOL_SAMPLES) -> SurvivalTable | BatchLengths:
+    """The workload's scenarios as a forecast: all scenarios of a prompt's responses stand for each of them.
+
+    Scenarios that are the same length for every response say nothing (a log without history): then the batch itself is all
+    that there is.
+    """
+    sampled = workload.response_tokens[None] if workload.scenarios is None else workload.scenarios
+    if np.ptp(sampled) == 0:
+        return from_batch(workload)
+    owner = np.broadcast_to(workload.prompt_of, sampled.shape)
+    return _of_prompts(owner.ravel(), sampled.ravel(), workload, sampled.ravel(), pool_samples)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchLengths(SurvivalTable):
+    """One curve for all responses, learned from the batch while it runs: Kaplan-Meier over this step's lengths (responses
+    that go on are censored at their tokens so far) and those of an optional pool.
+
+    Where nothing has been seen yet (beyond the longest length of batch and pool) every length up to the limit is as likely
+    as any other: S falls there in a straight line to 0 at the limit. Without a pool this is all that holds at the start.
+    """
+
+    pool: FloatArray = field(default_factory=lambda: np.zeros(0))
+    pool_complete: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    seen: int = 0
+
+    def observe(self, tokens: IntArray, complete: NDArray[np.bool_], signals: Signals | None = None) -> BatchLengths:
+        """The same with this step's (R,) lengths so far; itself while fewer than 2 % of the responses have completed since."""
+        ended = int(np.count_nonzero(complete))
+        if ended - self.seen < max(1.0, 0.02 * len(complete)):
+            return self
+        lengths = np.concatenate([self.pool, np.asarray(tokens, dtype=float)])
+        whole = np.concatenate([self.pool_complete, np.asarray(complete, dtype=bool)])
+        curve = _continued(lengths, whole, self.grid)
+        return replace(self, curve=curve[None], seen=ended, _tails={})
+
+
+def from_batch(workload: Workload, pool: ArrayLike = (), pool_complete: ArrayLike | None = None) -> BatchLengths:
+    """A forecast that knows no prompt: see ``BatchLengths``. Lengths of ``pool`` at the response limit end there."""
+    grid = token_grid(workload.response_limit)
+    lengths = np.asarray(pool, dtype=float)
+    whole = np.ones(len(lengths), dtype=bool) if pool_complete is None else np.asarray(pool_complete, dtype=bool)
+    mean_prompt = np.array([float(workload.prompt_tokens[workload.prompt_of].mean())])
+    return BatchLengths(
+        grid, _continued(lengths, whole, grid)[None], np.zeros(len(workload), np.int64), mean_prompt,
+        pool=lengths, pool_complete=whole,
+    )  # fmt: skip
+
+
+def _continued(lengths: FloatArray, complete: NDArray[np.bool_], grid: FloatArray) -> FloatArray:
+    """Kaplan-Meier on the grid, in a straight line to 0 at the limit from the longest length on."""
+    curve = kaplan_meier(lengths, complete, grid)
+    last = min(float(lengths.max(initial=0.0)), float(grid[-1]) - 1.0)
+    beyond = grid > last
+    level = float(np.interp(last, grid, curve))
+    curve[beyond] = level * (grid[-1] - grid[beyond]) / (grid[-1] - last)
+    return curve

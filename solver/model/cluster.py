@@ -1,0 +1,165 @@
+"""The GPUs that a step may use: pools of nodes of one kind and market, GPUs per actor, prices, links.
+
+Knows nothing of time. ``Cluster`` is one pool and one actor size; ``MixedCluster`` is several pools, the sizes coming from
+the latency models given with it. GPU ids count through the nodes of the first pool, then of the second, and so on; an actor's
+GPUs lie in one node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from solver.model.errors import PlanningError, as_given, is_number, is_whole
+from solver.model.plurals import counted
+
+
+@dataclass(frozen=True)
+class Pool:
+    """``nodes`` nodes of ``gpus_per_node`` GPUs of one kind, bought in one market.
+
+    Attributes:
+        usd_per_gpu_hour: price; market: a label (``on-demand``, ``preemptible``) that allocations carry.
+        prewarmed: actors that start without their cold start, because a container of theirs is up.
+        node_bytes_per_s, network_bytes_per_s: links between GPUs of one node and between nodes; None leaves transfers as the
+            latency model has them.
+
+    Raises:
+        PlanningError: a count is below 1, or a price or a bandwidth makes no sense.
+    """
+
+    kind: str
+    nodes: int
+    gpus_per_node: int
+    usd_per_gpu_hour: float = 0.0
+    market: str = "on-demand"
+    prewarmed: int = 0
+    node_bytes_per_s: float | None = None
+    network_bytes_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "gpus_per_node"):
+            value = getattr(self, name)
+            if not is_whole(value, 1):
+                raise PlanningError(f"the cluster's {name} is {as_given(value)}; a whole number of at least 1 is needed")
+            object.__setattr__(self, name, int(value))
+        if not is_number(self.usd_per_gpu_hour, 0):
+            raise PlanningError(f"usd_per_gpu_hour is {as_given(self.usd_per_gpu_hour)}; a finite price of 0 or more is needed")
+        if not is_whole(self.prewarmed, 0):
+            raise PlanningError(f"prewarmed is {as_given(self.prewarmed)}; a whole number of actors of 0 or more is needed")
+        object.__setattr__(self, "prewarmed", int(self.prewarmed))
+        for name in ("node_bytes_per_s", "network_bytes_per_s"):
+            value = getattr(self, name)
+            if value is not None and not (is_number(value, 0) and value > 0):
+                raise PlanningError(f"{name} is {as_given(value)}; a finite bandwidth above 0 bytes per second is needed")
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in the pool."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def usd_per_gpu_s(self) -> float:
+        """Price of one GPU-second."""
+        return self.usd_per_gpu_hour / 3600.0
+
+    def most_actors(self, gpus_per_actor: int) -> int:
+        """Actors of that size which fit, each within one node."""
+        return self.nodes * (self.gpus_per_node // gpus_per_actor)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """``nodes`` nodes of ``gpus_per_node`` GPUs each, of which every actor takes ``gpus_per_actor`` in one node.
+
+    Attributes are those of ``Pool``.
+
+    Raises:
+        PlanningError: a count is below 1, an actor does not fit into a node, or the price is negative.
+    """
+
+    nodes: int
+    gpus_per_node: int
+    gpus_per_actor: int
+    kind: str = "gpu"
+    usd_per_gpu_hour: float = 0.0
+    market: str = "on-demand"
+    prewarmed: int = 0
+    node_bytes_per_s: float | None = None
+    network_bytes_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.gpus_per_actor, 1):
+            raise PlanningError(
+                f"the cluster's gpus_per_actor is {as_given(self.gpus_per_actor)}; a whole number of at least 1 is needed"
+            )
+        pool = self.pools[0]  # checks the rest
+        for name, value in (
+            ("nodes", pool.nodes), ("gpus_per_node", pool.gpus_per_node), ("prewarmed", pool.prewarmed),
+            ("gpus_per_actor", int(self.gpus_per_actor)),
+        ):  # fmt: skip
+            object.__setattr__(self, name, value)
+        if self.gpus_per_actor > pool.gpus_per_node:
+            raise PlanningError(
+                f"an actor wants {counted(self.gpus_per_actor, 'GPU')} but a node has only {self.gpus_per_node}: its GPUs must "
+                f"lie in one node, so gpus_per_actor may be at most {self.gpus_per_node}"
+            )
+
+    @property
+    def pools(self) -> tuple[Pool]:
+        """Its one pool."""
+        return (
+            Pool(
+                self.kind, self.nodes, self.gpus_per_node, self.usd_per_gpu_hour, self.market, self.prewarmed,
+                self.node_bytes_per_s, self.network_bytes_per_s,
+            ),
+        )  # fmt: skip
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in the cluster."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def actors_per_node(self) -> int:
+        """Actors that fit into one node."""
+        return self.gpus_per_node // self.gpus_per_actor
+
+    @property
+    def max_actors(self) -> int:
+        """Actors that fit into the cluster."""
+        return self.nodes * self.actors_per_node
+
+    @property
+    def usd_per_gpu_s(self) -> float:
+        """Price of one GPU-second."""
+        return self.usd_per_gpu_hour / 3600.0
+
+    def place(self, actor: int) -> tuple[int, tuple[int, ...]]:
+        """Node and GPU ids of the actor-th actor, nodes filled one after the other."""
+        node, slot = divmod(actor, self.actors_per_node)
+        first = node * self.gpus_per_node + slot * self.gpus_per_actor
+        return node, tuple(range(first, first + self.gpus_per_actor))
+
+
+@dataclass(frozen=True)
+class MixedCluster:
+    """Several pools: GPU kinds, markets, or both. Which actor sizes exist is said by the latency models given with it.
+
+    Raises:
+        PlanningError: there is no pool.
+    """
+
+    pools: tuple[Pool, ...]
+
+    def __init__(self, pools: Sequence[Pool]) -> None:
+        if not isinstance(pools, Sequence) or not all(isinstance(pool, Pool) for pool in pools):
+            raise PlanningError(f"the cluster's pools are {pools!r}; a list of Pool is needed")
+        if not pools:
+            raise PlanningError("the cluster has no pools; at least one is needed")
+        object.__setattr__(self, "pools", tuple(pools))
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in the cluster."""
+        return sum(pool.gpus for pool in self.pools)

@@ -1,0 +1,162 @@
+"""What a plan is judged by: the objective, and the part of the step outside generation.
+
+Knows nothing of workloads or GPUs. Time is makespan in seconds; cost is GPU-seconds or dollars.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from solver.model.errors import PlanningError, as_given, is_number, is_whole
+from solver.model.workload import FloatArray
+
+COSTS = ("gpu_s", "usd")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Weighted time and cost, or a deadline, or a budget; over scenarios their mean, or the mean of the worst ones.
+
+    Args:
+        time_weight: w in ``w * T / T_ref + (1 - w) * C / C_ref``, with the right-sized random split of the same workload
+            as reference.
+        deadline_s: least cost with ``T <= deadline_s`` instead.
+        budget_gpu_s, budget_usd: least time with ``C <= budget`` instead.
+        cost: what C counts, ``gpu_s`` or ``usd`` (which a ``budget_usd`` implies).
+        tail: conditional value at risk: the mean over the worst share ``tail`` of the scenarios of the weighted value (of
+            time and cost each, for a limit). 1 is the mean over all of them.
+
+    Raises:
+        PlanningError: a weight or share lies outside its range, several limits are given, or one is not above 0.
+    """
+
+    time_weight: float = 0.7
+    deadline_s: float | None = None
+    budget_gpu_s: float | None = None
+    budget_usd: float | None = None
+    cost: str = "gpu_s"
+    tail: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (is_number(self.time_weight, 0) and self.time_weight <= 1.0):
+            raise PlanningError(
+                f"time_weight is {as_given(self.time_weight)}; a number from 0 (cost only) to 1 (time only) is needed"
+            )
+        if not (is_number(self.tail) and 0.0 < self.tail <= 1.0):
+            raise PlanningError(
+                f"tail is {as_given(self.tail)}; a share of the scenarios above 0 and up to 1 (their mean) is needed"
+            )
+        if self.cost not in COSTS:
+            raise PlanningError(f"cost {self.cost!r} is unknown; choose one of {', '.join(COSTS)}")
+        given = [name for name in ("deadline_s", "budget_gpu_s", "budget_usd") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise PlanningError(f"{' and '.join(given)} are given together; choose one of them")
+        for name in given:
+            value = getattr(self, name)
+            if not (is_number(value) and value > 0):
+                raise PlanningError(f"{name} is {as_given(value)}; a finite number above 0 is needed")
+        if self.budget_gpu_s is not None and self.cost == "usd":
+            raise PlanningError("budget_gpu_s limits GPU-seconds, but cost is 'usd'; give budget_usd instead")
+        if self.budget_usd is not None:
+            object.__setattr__(self, "cost", "usd")
+
+    def generation_within_s(self, rest: StepRest) -> float:
+        """The latest makespan of generation that keeps the deadline, with a hair more, which ``value`` allows as well."""
+        assert self.deadline_s is not None
+        return self.deadline_s * (1 + 9e-10) - rest.seconds
+
+    @property
+    def budget(self) -> float | None:
+        """The limit on cost, in the unit of ``cost``."""
+        return self.budget_gpu_s if self.budget_usd is None else self.budget_usd
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a deadline or a budget."""
+        return self.deadline_s is not None or self.budget is not None
+
+    @property
+    def cost_unit(self) -> str:
+        """The unit of cost in words."""
+        return "USD" if self.cost == "usd" else "GPU-seconds"
+
+    def value(self, time_s: float, cost: float, reference: tuple[float, float]) -> float:
+        """The number to minimise for a plan of ``time_s`` and ``cost``; infinite when it breaks the limit."""
+        if self.deadline_s is not None:
+            return cost if time_s <= self.deadline_s * (1 + 1e-9) else math.inf
+        if self.budget is not None:
+            return time_s if cost <= self.budget * (1 + 1e-9) else math.inf
+        time_ref, cost_ref = reference
+        return self.time_weight * time_s / time_ref + (1.0 - self.time_weight) * cost / cost_ref
+
+    def value_over(self, time_s: ArrayLike, cost: ArrayLike, reference: tuple[float, float]) -> float:
+        """The number to minimise for (S,) times and costs of equally likely scenarios."""
+        times, costs = np.asarray(time_s, dtype=float), np.asarray(cost, dtype=float)
+        if self.limited:
+            return self.value(self.risk(times), self.risk(costs), reference)
+        time_ref, cost_ref = reference
+        return self.risk(self.time_weight * times / time_ref + (1.0 - self.time_weight) * costs / cost_ref)
+
+    def risk(self, values: FloatArray) -> float:
+        """Mean of the worst share ``tail`` of equally likely values, the last of them counted in part."""
+        worst = np.sort(values)[::-1]
+        share = np.clip(self.tail * len(worst) - np.arange(len(worst)), 0.0, 1.0)
+        return float(np.dot(worst, share) / share.sum())
+
+
+@dataclass(frozen=True)
+class StepRest:
+    """The step outside generation: it shifts time and cost of every plan.
+
+    ``learner_gpus`` GPUs beside the actors are held for the whole step, so a longer generation also costs idle learner
+    GPUs: with T the generation makespan, step time is ``T + prepare_s + learn_s`` and step cost is
+    ``C + learner_gpus * (T + prepare_s + learn_s)``, times their price when cost is in dollars.
+
+    Args:
+        usd_per_gpu_hour: price of the learner's GPUs; that of the cluster's first pool when None.
+    """
+
+    prepare_s: float = 0.0
+    learn_s: float = 0.0
+    learner_gpus: int = 0
+    usd_per_gpu_hour: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("prepare_s", "learn_s"):
+            if not is_number(getattr(self, name), 0):
+                raise PlanningError(
+                    f"StepRest.{name} is {as_given(getattr(self, name))}; a finite number of 0 or more is needed"
+                )
+        if not is_whole(self.learner_gpus, 0):
+            raise PlanningError(
+                f"StepRest.learner_gpus is {as_given(self.learner_gpus)}; a whole number of GPUs of 0 or more is needed"
+            )
+        object.__setattr__(self, "learner_gpus", int(self.learner_gpus))
+        if self.usd_per_gpu_hour is not None and not is_number(self.usd_per_gpu_hour, 0):
+            raise PlanningError(
+                f"StepRest.usd_per_gpu_hour is {as_given(self.usd_per_gpu_hour)}; a finite price of 0 or more is needed"
+            )
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the step after generation."""
+        return self.prepare_s + self.learn_s
+
+    def step_time_s(self, generation_s: float) -> float:
+        """Seconds of the whole step."""
+        return generation_s + self.seconds
+
+    def step_gpu_s(self, generation_s: float, generation_gpu_s: float) -> float:
+        """GPU-seconds of the whole step."""
+        return generation_gpu_s + self.learner_gpus * self.step_time_s(generation_s)
+
+    def learner_rate(self, cost: str, usd_per_gpu_s: float) -> float:
+        """What the learner costs per second of the step, in the unit ``cost``, at ``usd_per_gpu_s`` or its own price."""
+        if cost == "gpu_s":
+            return float(self.learner_gpus)
+        price = usd_per_gpu_s if self.usd_per_gpu_hour is None else self.usd_per_gpu_hour / 3600.0
+        return self.learner_gpus * price

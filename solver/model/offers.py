@@ -1,0 +1,154 @@
+"""What may be started: every actor size on every pool, with its latency model, price and count.
+
+Knows clusters and latency models; of workloads only how many responses there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.model.cluster import Cluster, MixedCluster
+from solver.model.errors import PlanningError, as_given, is_whole
+from solver.model.latency import LatencyModel
+from solver.model.plurals import counted
+from solver.model.workload import Workload
+
+Latencies = LatencyModel | Mapping[tuple[str, int], LatencyModel]
+"""One latency model, or one for every (GPU kind, GPUs per actor) that actors may have."""
+
+
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """Actors of one size on one pool.
+
+    Attributes:
+        pool: index of the pool; kind, market, usd_per_gpu_s, prewarmed: of the pool.
+        latency: of one actor; gpus: GPUs of one actor; most_actors: that fit when the pool serves nothing else.
+    """
+
+    pool: int
+    kind: str
+    market: str
+    usd_per_gpu_s: float
+    prewarmed: int
+    latency: LatencyModel
+    most_actors: int
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one actor."""
+        return self.latency.gpus_per_actor
+
+
+def latency_of(latency: Latencies, kind: str, gpus_per_actor: int) -> LatencyModel:
+    """The latency model of an actor of ``gpus_per_actor`` GPUs of ``kind``.
+
+    Raises:
+        PlanningError: the mapping has none.
+    """
+    if isinstance(latency, LatencyModel):
+        return latency
+    try:
+        return latency[kind, gpus_per_actor]
+    except KeyError:
+        known = ", ".join(f"{g} x {k}" for k, g in sorted(latency)) or "none"
+        raise PlanningError(f"no latency model for an actor of {gpus_per_actor} x {kind}; there are: {known}") from None
+
+
+def offers_of(cluster: Cluster | MixedCluster, latency: Latencies) -> tuple[Offer, ...]:
+    """Every actor that may be started, pools in order and sizes rising; sizes that no node of a pool can hold are left out.
+
+    Raises:
+        PlanningError: latency models do not fit the cluster, a key of the mapping differs from its model, or no actor fits.
+    """
+    if isinstance(cluster, Cluster):
+        model = latency_of(latency, cluster.kind, cluster.gpus_per_actor)
+        if cluster.gpus_per_actor != model.gpus_per_actor:
+            raise PlanningError(
+                f"the cluster gives {counted(cluster.gpus_per_actor, 'GPU')} to an actor, but latency profile {model.name!r} "
+                f"is for {model.gpus_per_actor}; use gpus_per_actor={model.gpus_per_actor} or a profile of that size"
+            )
+        offered = [(cluster.kind, model)]
+    elif isinstance(latency, LatencyModel):
+        offered = [(latency.kind, latency)]
+    else:
+        for (kind, gpus), model in latency.items():
+            if gpus != model.gpus_per_actor:
+                raise PlanningError(
+                    f"latency model {model.name!r} is for {counted(model.gpus_per_actor, 'GPU')}, but is given for "
+                    f"{gpus} x {kind}"
+                )
+        offered = [(kind, model) for (kind, _), model in sorted(latency.items(), key=lambda item: item[0])]
+    offers = [
+        Offer(i, pool.kind, pool.market, pool.usd_per_gpu_s, pool.prewarmed, model, pool.most_actors(model.gpus_per_actor))
+        for i, pool in enumerate(cluster.pools)
+        for kind, model in offered
+        if kind == pool.kind and model.gpus_per_actor <= pool.gpus_per_node
+    ]
+    if not offers:
+        pools = ", ".join(f"{p.gpus_per_node} x {p.kind} a node" for p in cluster.pools)
+        models = ", ".join(f"{m.gpus_per_actor} x {k}" for k, m in offered) or "none"
+        raise PlanningError(f"no actor fits: the pools have {pools}, the latency models are for {models}")
+    return tuple(offers)
+
+
+def several(offers: Sequence[Offer]) -> bool:
+    """Whether planning has to choose between offers. The only one counts as several on a later pool: GPU ids of a single pool
+    count from 0."""
+    return len(offers) > 1 or offers[0].pool > 0
+
+
+def one_pool(cluster: Cluster | MixedCluster, offer: Offer) -> Cluster:
+    """The cluster of the only offer, which is on the first pool."""
+    if isinstance(cluster, Cluster):
+        return cluster
+    pool = cluster.pools[offer.pool]
+    return Cluster(
+        pool.nodes, pool.gpus_per_node, offer.gpus, pool.kind, pool.usd_per_gpu_hour, pool.market, pool.prewarmed,
+        pool.node_bytes_per_s, pool.network_bytes_per_s,
+    )  # fmt: skip
+
+
+def check_priced(cost: str, cluster: Cluster | MixedCluster) -> None:
+    """Refuse dollars as the unit of cost where nothing has a price (a PlanningError)."""
+    if cost == "usd" and not any(pool.usd_per_gpu_hour > 0 for pool in cluster.pools):
+        raise PlanningError("cost is counted in USD, but usd_per_gpu_hour is 0; give a price or count GPU-seconds")
+
+
+def check_counts(least_actors: int, **most: int | None) -> None:
+    """Refuse numbers of actors that are not whole numbers of at least 1 (a PlanningError); ``most`` may be None."""
+    for name, value in (("least_actors", least_actors), *most.items()):
+        if (value is not None or name not in most) and not is_whole(value):
+            raise PlanningError(f"{name} is {as_given(value)}; a whole number of actors is needed")
+        if value is not None and value < 1:
+            raise PlanningError(f"{name} is {as_given(value)}; at least 1 is needed")
+
+
+def check_options(
+    workload: Workload,
+    offers: Sequence[Offer],
+    least_actors: int,
+    most_actors: int | None,
+    keep_together: bool,
+) -> None:
+    """Refuse bounds on the number of actors that nothing can keep.
+
+    Raises:
+        PlanningError: naming the option and what would be right.
+    """
+    pools = {offer.pool for offer in offers}
+    fit = sum(max(offer.most_actors for offer in offers if offer.pool == pool) for pool in pools)
+    items = len(np.unique(workload.prompt_of)) if keep_together else len(workload)
+    check_counts(least_actors=least_actors, most_actors=most_actors)
+    if most_actors is not None and most_actors < least_actors:
+        raise PlanningError(f"most_actors is {most_actors}, below least_actors of {least_actors}; raise it")
+    if least_actors > fit:
+        raise PlanningError(
+            f"least_actors is {least_actors}, but only {fit} actors fit into the cluster; lower it or add nodes"
+        )
+    if least_actors > items:
+        what = "prompts whose responses stay together" if keep_together else "responses"
+        raise PlanningError(f"least_actors is {least_actors}, but there are only {items} {what} to give them; lower it")

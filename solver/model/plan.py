@@ -1,0 +1,244 @@
+"""A plan: which actors to start and which responses each generates, with what the planner promises about it.
+
+Knows nothing of how a plan is made or run.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from solver.model.errors import PlanningError
+from solver.model.html_tables import rows_table
+from solver.model.plurals import counted
+from solver.model.runtime_rules import RuntimeRule
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RELEASE = ("done", "generation", "step")
+
+
+def check_release(release: str) -> None:
+    """Refuse a release that is not one of ``RELEASE`` (a PlanningError)."""
+    if release not in RELEASE:
+        raise PlanningError(f"release {release!r} is unknown; choose one of {', '.join(RELEASE)}")
+
+
+@dataclass(frozen=True)
+class ActorPlan:
+    """One actor of a plan.
+
+    Attributes:
+        kind: GPU kind; gpu_ids: its GPUs, all in ``node``.
+        responses: indices into the workload, in admission order; prompts: the prompts they belong to, each once.
+        max_batch: slots.
+        start_s: when its GPUs are taken, from the start of the step.
+        prefixes: prompts of which it receives KV cache from the prefill actor instead of computing it; prefix_tokens: how many
+            tokens of each of these, from its beginning (the whole prompt when equal to its length).
+        release: GPUs are given back when it is ``done``, at the end of ``generation``, or of the ``step``.
+        predicted_s: when its last response is complete, from the start of the step.
+        market, usd_per_gpu_s: how its GPUs are paid for.
+        prewarmed: it starts without the cold start.
+        receive_s: seconds that it waits, once started and synced, until its ``prefixes`` have arrived.
+        shares_prompts: samples of one prompt on this actor share one prefill.
+
+    Raises:
+        PlanningError: ``prefix_tokens`` has not one entry for each of ``prefixes``.
+    """
+
+    kind: str
+    gpu_ids: tuple[int, ...]
+    node: int
+    responses: tuple[int, ...]
+    prompts: tuple[int, ...]
+    max_batch: int
+    start_s: float = 0.0
+    prefixes: tuple[int, ...] = ()
+    prefix_tokens: tuple[int, ...] = ()
+    release: str = "done"
+    predicted_s: float = 0.0
+    market: str = "on-demand"
+    usd_per_gpu_s: float = 0.0
+    prewarmed: bool = False
+    receive_s: float = 0.0
+    shares_prompts: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.prefixes) != len(self.prefix_tokens):
+            raise PlanningError(
+                f"an actor has {len(self.prefixes)} prefixes and {len(self.prefix_tokens)} prefix_tokens; one of each is needed"
+            )
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """What a prefill actor, on GPUs of its own or on the learner's, computes once for all actors that receive it.
+
+    Attributes:
+        prompts: of which a prefix is computed; prefix_tokens: how many tokens of each of these, from its beginning.
+        computed_tokens: of all these prefixes together, what they share counted once.
+        done_s: when the last of them is computed, from the start of the step.
+    """
+
+    prompts: tuple[int, ...]
+    prefix_tokens: tuple[int, ...]
+    computed_tokens: int
+    done_s: float
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The right-sized random split that the weighted objective is measured against: time and cost of the whole step."""
+
+    actors: int
+    time_s: float
+    gpu_s: float
+    usd: float = 0.0
+
+    def norms(self, cost: str) -> tuple[float, float]:
+        """T_ref and C_ref, the latter in the unit ``cost`` (``gpu_s`` or ``usd``)."""
+        return self.time_s, self.gpu_s if cost == "gpu_s" else self.usd
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """One line of a plan's history: after ``at_s`` seconds ``solver`` reached ``value`` with the bound ``lower_bound``."""
+
+    solver: str
+    at_s: float
+    value: float
+    lower_bound: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A generation plan of one step.
+
+    Times and costs are those of the planning model (predicted lengths or the mean over their scenarios, affine latency);
+    ``solver.evaluate`` gives the same numbers. ``value`` and ``lower_bound`` are in units of the objective, for the same
+    lengths or scenarios; the gap is ``(value - lower_bound) / value`` and refers to the planning model, not to the future. A
+    plan of a policy without a bound has ``lower_bound`` None. ``prefill`` is None where every actor computes its own; the
+    actor without responses, if there is one then, is the prefill actor.
+    """
+
+    actors: tuple[ActorPlan, ...]
+    policy: str
+    makespan_s: float
+    gpu_seconds: float
+    cost_usd: float
+    reference: Reference | None = None
+    value: float | None = None
+    lower_bound: float | None = None
+    status: str = "heuristic"
+    solve_s: float = 0.0
+    history: tuple[Improvement, ...] = ()
+    prefill: Prefill | None = None
+    rule: RuntimeRule | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> float | None:
+        """Share of the value that the bound leaves open; None without a bound."""
+        if self.value is None or self.lower_bound is None:
+            return None
+        return max(0.0, (self.value - self.lower_bound) / self.value) if self.value > 0 else 0.0
+
+    @property
+    def prefill_actor(self) -> int | None:
+        """Index of the actor that computes ``prefill`` on GPUs of its own; None when there is none."""
+        if self.prefill is None:
+            return None
+        return next((i for i, actor in enumerate(self.actors) if not actor.responses), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready object with every field; a value in the history is None while no plan kept the limit."""
+        return {
+            "policy": self.policy,
+            "status": self.status,
+            "makespan_s": self.makespan_s,
+            "gpu_seconds": self.gpu_seconds,
+            "cost_usd": self.cost_usd,
+            "value": self.value,
+            "lower_bound": self.lower_bound,
+            "gap": self.gap,
+            "solve_s": self.solve_s,
+            "rule": self.rule.name if self.rule else None,
+            "reference": None if self.reference is None else vars(self.reference),
+            "history": [{**vars(line), "value": line.value if math.isfinite(line.value) else None} for line in self.history],
+            "prefill": None if self.prefill is None else vars(self.prefill),
+            "notes": dict(self.notes),
+            "actors": [vars(actor) for actor in self.actors],
+        }
+
+    def to_json(self) -> str:
+        """The plan as one JSON object."""
+        return json.dumps(self.to_dict(), default=list)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per actor (needs pandas)."""
+        import pandas as pd
+
+        rows = [
+            {
+                "actor": i,
+                "kind": a.kind,
+                "node": a.node,
+                "gpu_ids": list(a.gpu_ids),
+                "responses": len(a.responses),
+                "prompts": len(a.prompts),
+                "max_batch": a.max_batch,
+                "start_s": a.start_s,
+                "predicted_s": a.predicted_s,
+                "release": a.release,
+            }
+            for i, a in enumerate(self.actors)
+        ]
+        return pd.DataFrame(rows)
+
+    def _head(self) -> list[str]:
+        """What the plan is and promises, without its actors."""
+        gpus = sum(len(a.gpu_ids) for a in self.actors)
+        lines = [
+            f"Plan by {self.policy!r}: {counted(len(self.actors), 'actor')} on {counted(gpus, 'GPU')}, "
+            f"{counted(sum(len(a.responses) for a in self.actors), 'response')}",
+            f"  makespan {self.makespan_s:.2f} s, {self.gpu_seconds:.1f} GPU-seconds, {self.cost_usd:.4f} USD (predicted)",
+        ]
+        if self.reference is not None:
+            ref = self.reference
+            lines.append(
+                f"  right-sized random split: {counted(ref.actors, 'actor')}, {ref.time_s:.2f} s, {ref.gpu_s:.1f} GPU-seconds"
+            )
+        if self.gap is not None:
+            solvers = ", ".join(dict.fromkeys(line.solver for line in self.history))
+            proof = f"value {self.value:.5f}, bound {self.lower_bound:.5f}, gap {self.gap:.2%} of the planning model"
+            lines.append(f"  {self.status} ({solvers}): {proof}" if solvers else f"  {self.status}: {proof}")
+        if self.rule is not None:
+            lines.append(f"  rule while the step runs: {self.rule.name}")
+        return lines
+
+    def __repr__(self) -> str:
+        lines = self._head()
+        shown = self.actors[: max(0, 9 - len(lines))]
+        mixed = len({(a.kind, a.market) for a in self.actors}) > 1
+        lines += [
+            f"  actor {i}: {f'{a.market} {a.kind} ' if mixed else ''}GPUs {','.join(map(str, a.gpu_ids))}, "
+            f"{counted(len(a.responses), 'response')}, done at {a.predicted_s:.2f} s"
+            for i, a in enumerate(shown)
+        ]
+        if len(self.actors) > len(shown):
+            lines.append(f"  ... and {counted(len(self.actors) - len(shown), 'more actor')}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (str(i), a.kind, ",".join(map(str, a.gpu_ids)), f"{len(a.responses):,}", f"{a.predicted_s:.2f}")
+            for i, a in enumerate(self.actors)
+        ]
+        head = "".join(f"<div>{html.escape(line)}</div>" for line in self._head())
+        table = rows_table("Actors", ("actor", "kind", "GPU ids", "responses", "done at (s)"), rows)
+        return f"<div>{head}{table}</div>"

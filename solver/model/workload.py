@@ -1,0 +1,221 @@
+"""What has to be generated in one step: prompts, responses, and how many tokens each response still needs.
+
+Knows nothing of GPUs, time or plans.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solver.model.errors import PlanningError, as_given, is_whole
+from solver.model.html_tables import facts_table
+from solver.model.plurals import counted
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+def number_array(name: str, values: ArrayLike) -> NDArray[np.generic]:
+    """Numbers as an array; refuses ragged lists and whatever are not numbers."""
+    try:
+        array: NDArray[np.generic] = np.asarray(values)
+    except (ValueError, OverflowError):
+        raise PlanningError(f"{name} has rows of different lengths; a rectangular array of numbers is needed") from None
+    if array.size and array.dtype.kind not in "iufb":
+        raise PlanningError(f"{name} holds {array.dtype} values; numbers are needed")
+    return array
+
+
+def _whole_numbers(name: str, values: ArrayLike, *, needed: str = "", rounds_up: bool = False) -> IntArray:
+    """A one-dimensional int64 copy; refuses what is not finite, negative or a fraction, with the first bad index.
+
+    Args:
+        needed: what would be right, if not numbers of tokens. rounds_up: fractions are rounded up instead.
+    """
+    array = number_array(name, values)
+    if array.ndim != 1:
+        raise PlanningError(f"{name} has shape {array.shape}; one number per entry (one dimension) is needed")
+    if not array.size:
+        return np.zeros(0, dtype=np.int64)
+    numbers = array.astype(float)
+    rounded = np.ceil(numbers)
+    for wrong, why in (
+        (~np.isfinite(numbers), "a finite number of tokens is needed"),
+        (np.abs(numbers) > 1e15, "that many tokens make no sense"),
+        (rounded < 0, "tokens cannot be negative"),
+        ((rounded != numbers) & (not rounds_up), "a whole number of tokens is needed"),
+    ):
+        if wrong.any():
+            index = int(np.argmax(wrong))
+            raise PlanningError(f"{name}[{index}] is {array[index]}; {needed or why}")
+    whole: IntArray = rounded.astype(np.int64)
+    whole.setflags(write=False)
+    return whole
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """The responses of one generation step.
+
+    Args:
+        prompt_tokens: (P,) tokens of each prompt.
+        prompt_of: (R,) index into ``prompt_tokens`` for each response; groups may be ragged.
+        response_tokens: (R,) predicted tokens of each response, fractions rounded up; or (S, R) scenarios, whose mean it is.
+        generated_tokens: (R,) tokens already generated (re-planning), or 0.
+        response_limit: no response gets longer than this; predictions above it are cut to it.
+        scenarios: (S, R) jointly sampled lengths around the predicted ones. Plans are searched and bounded for
+            ``response_tokens``; what a plan takes (``solver.evaluate``) is the mean over the scenarios.
+
+    Raises:
+        PlanningError: shapes differ, a value is negative, not finite or (but for predictions) a fraction, or a prompt index
+            does not exist.
+    """
+
+    prompt_tokens: IntArray
+    prompt_of: IntArray
+    response_tokens: IntArray
+    generated_tokens: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    response_limit: int = 2048
+    scenarios: IntArray | None = None
+
+    def __init__(
+        self,
+        prompt_tokens: ArrayLike,
+        prompt_of: ArrayLike,
+        response_tokens: ArrayLike,
+        generated_tokens: ArrayLike | int = 0,
+        response_limit: int = 2048,
+        scenarios: ArrayLike | None = None,
+    ) -> None:
+        predicted = number_array("response_tokens", response_tokens)
+        if predicted.ndim == 2:
+            scenarios = predicted
+            predicted = predicted.astype(float).mean(axis=0) if predicted.size else np.zeros(0)
+        prompts = _whole_numbers("prompt_tokens", prompt_tokens)
+        owner = _whole_numbers("prompt_of", prompt_of, needed=f"an index into the {counted(len(prompts), 'prompt')} is needed")
+        tokens = _whole_numbers("response_tokens", predicted, rounds_up=True)
+        before = number_array("generated_tokens", generated_tokens)
+        generated = _whole_numbers("generated_tokens", np.full(len(tokens), before) if before.ndim == 0 else before)
+        if not len(owner) == len(tokens) == len(generated):
+            raise PlanningError(
+                f"prompt_of has {len(owner)}, response_tokens {len(tokens)} and generated_tokens {len(generated)} "
+                "entries; one of each per response is needed"
+            )
+        if len(tokens) == 0:
+            raise PlanningError("the workload has no responses; at least one is needed")
+        if owner.max() >= len(prompts):
+            index = int(np.argmax(owner))
+            raise PlanningError(
+                f"prompt_of[{index}] is {owner[index]}, but the workload has only {counted(len(prompts), 'prompt')}"
+            )
+        if not is_whole(response_limit, 1):
+            raise PlanningError(f"response_limit is {as_given(response_limit)}; a whole number of at least 1 token is needed")
+        sampled = None
+        if scenarios is not None:
+            table = number_array("scenarios", scenarios)
+            if table.ndim != 2 or table.shape[1] != len(tokens) or table.shape[0] == 0:
+                raise PlanningError(f"scenarios have shape {table.shape}; (scenarios, {len(tokens)} responses) is needed")
+            sampled = _whole_numbers("scenarios", table.ravel(), rounds_up=True).reshape(-1, len(tokens))
+            sampled = np.minimum(sampled, response_limit)
+        for name, value in (
+            ("prompt_tokens", prompts),
+            ("prompt_of", owner),
+            ("response_tokens", np.minimum(tokens, response_limit)),
+            ("generated_tokens", generated),
+            ("response_limit", int(response_limit)),
+            ("scenarios", sampled),
+        ):
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def grid(cls, prompt_tokens: ArrayLike, response_tokens_of_samples: ArrayLike, **options: Any) -> Workload:
+        """A rectangular workload: (P,) prompt tokens and (P, G) response tokens of the G samples of each prompt."""
+        tokens = number_array("response_tokens_of_samples", response_tokens_of_samples)
+        if tokens.ndim != 2:
+            raise PlanningError(f"response_tokens_of_samples has shape {tokens.shape}; (prompts, samples) is needed")
+        owner = np.repeat(np.arange(tokens.shape[0]), tokens.shape[1])
+        return cls(prompt_tokens, owner, tokens.reshape(-1), **options)
+
+    def __len__(self) -> int:
+        """Number of responses R."""
+        return len(self.response_tokens)
+
+    @cached_property
+    def remaining_tokens(self) -> IntArray:
+        """(R,) decode iterations each response still needs."""
+        remaining: IntArray = np.maximum(self.response_tokens - self.generated_tokens, 0)
+        return remaining
+
+    @cached_property
+    def context_tokens(self) -> IntArray:
+        """(R,) KV tokens each response holds at its next decode iteration: its prompt and what was generated."""
+        return self.prompt_tokens[self.prompt_of] + self.generated_tokens
+
+    @cached_property
+    def reserved_tokens(self) -> IntArray:
+        """(R,) KV tokens that admission by ``reserve`` sets aside: the prompt and the response limit."""
+        return self.prompt_tokens[self.prompt_of] + self.response_limit
+
+    def with_response_tokens(self, response_tokens: ArrayLike) -> Workload:
+        """The same prompts and responses with other lengths (true ones instead of predicted ones, say)."""
+        return Workload(self.prompt_tokens, self.prompt_of, response_tokens, self.generated_tokens, self.response_limit)
+
+    def reordered(self, prompts: IntArray, responses: IntArray) -> Workload:
+        """The same with prompts and responses, and their columns of the scenarios, in another order.
+
+        Args:
+            prompts, responses: (P,) and (R,) every index once, in the order wanted.
+        """
+        turn = np.empty(len(prompts), np.int64)
+        turn[prompts] = np.arange(len(prompts))
+        other = object.__new__(Workload)  # what was checked once needs no other look
+        for name, value in (
+            ("prompt_tokens", self.prompt_tokens[prompts]),
+            ("prompt_of", turn[self.prompt_of[responses]]),
+            ("response_tokens", self.response_tokens[responses]),
+            ("generated_tokens", self.generated_tokens[responses]),
+            ("response_limit", self.response_limit),
+            ("scenarios", None if self.scenarios is None else self.scenarios[:, responses]),
+        ):
+            object.__setattr__(other, name, value)
+        return other
+
+    @property
+    def points(self) -> Workload:
+        """The same without scenarios: what plans are searched and bounded for."""
+        return self if self.scenarios is None else self.with_response_tokens(self.response_tokens)
+
+    def cases(self) -> tuple[Workload, ...]:
+        """One workload per scenario, or this one alone when it has none."""
+        return (self,) if self.scenarios is None else self._sampled
+
+    @cached_property
+    def _sampled(self) -> tuple[Workload, ...]:
+        """Made once: plans are timed over the scenarios dozens of times."""
+        assert self.scenarios is not None
+        return tuple(self.with_response_tokens(lengths) for lengths in self.scenarios)
+
+    def __repr__(self) -> str:
+        tokens = self.response_tokens
+        return (
+            f"Workload({counted(len(self), 'response')} to {counted(len(self.prompt_tokens), 'prompt')}, "
+            f"{int(tokens.sum()):,} tokens, longest {int(tokens.max())}, limit {self.response_limit})"
+        )
+
+    def _repr_html_(self) -> str:
+        tokens = self.response_tokens
+        facts = [
+            ("responses", f"{len(self):,} to {counted(len(self.prompt_tokens), 'prompt')}"),
+            ("response tokens", f"{int(tokens.sum()):,}, longest {int(tokens.max()):,}, limit {self.response_limit:,}"),
+            ("prompt tokens", f"{int(self.prompt_tokens.sum()):,}"),
+        ]
+        if self.generated_tokens.any():
+            facts.append(("generated already", f"{int(self.generated_tokens.sum()):,} tokens"))
+        if self.scenarios is not None:
+            facts.append(("scenarios", f"{len(self.scenarios):,}"))
+        return facts_table("Workload", facts)

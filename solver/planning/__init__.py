@@ -1,0 +1,1 @@
+"""Plan the generation of one step: assign responses to actors, with a lower bound."""

@@ -1,0 +1,95 @@
+"""The sentence for a deadline or a budget that no plan was found for: what is needed, what was found, what would be enough.
+
+Knows objectives and numbers; nothing of how plans or bounds are found. Slots and KV memory are to blame where a plan keeps the
+limit once actors have more of them: that is tried, with as much as can be of any use first.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from solver.model.errors import shown, shown_above
+from solver.model.objective import Objective
+
+NEAR = 1.05  # the factor on slots or memory that is enough is found up to this one
+MOST_TRIES = 12
+
+
+def limit_of(objective: Objective) -> tuple[str, str, float]:
+    """What is limited, its unit, and the limit."""
+    if objective.deadline_s is not None:
+        return "deadline", "s", objective.deadline_s
+    assert objective.budget is not None
+    return "budget", objective.cost_unit, objective.budget
+
+
+def missed(objective: Objective, least: float, best: float, *, scenarios: int = 1, where: str = "", room: str = "") -> str:
+    """The sentence.
+
+    Args:
+        least: no plan takes less time (cost). best: what the best plan found takes.
+        scenarios: over how many sets of lengths these are risks. where: what they hold for; room: what ``room_to_blame`` says.
+    """
+    what, unit, limit = limit_of(objective)
+    over = ""
+    if scenarios > 1:
+        share = "" if objective.tail == 1.0 else f" of the worst {objective.tail:.0%}"
+        over = f" in the mean{share} over the scenarios of lengths"
+    remedy = " or add GPUs" if what == "deadline" else ""
+    return (
+        f"no plan found for the {what} of {shown(limit)} {unit}{over}: the step needs at least {shown(least)} {unit}{where}, "
+        f"and the best plan found takes {shown(best)}; raise the {what} by {shown_above(best - limit)} {unit}{remedy}{room}"
+    )
+
+
+def room_to_blame(
+    slots: Sequence[int], kv_tokens: Sequence[int], most: tuple[int, int], what: str, keeps: Callable[[float, float], bool],
+    stop_at: float,
+) -> str:  # fmt: skip
+    """The end of the sentence where slots, KV memory or both of them together are to blame; empty where they are not.
+
+    Args:
+        slots, kv_tokens: of an actor, one for each kind of actor. most: slots and KV tokens beyond which more is of no use.
+        what: ``deadline`` or ``budget``.
+        keeps: whether a plan keeps the limit when slots and KV tokens are multiplied by these factors.
+        stop_at: of the clock (``perf_counter``): nothing is tried later than that.
+    """
+    ample = [max(1.0, n / min(values)) for n, values in zip(most, (slots, kv_tokens), strict=True)]
+    tries = MOST_TRIES
+
+    def kept(*factors: float) -> bool:
+        nonlocal tries
+        tries -= 1
+        return tries >= 0 and time.perf_counter() < stop_at and keeps(*factors)
+
+    if max(ample) == 1.0 or not kept(*ample):
+        return ""
+    only = [
+        i for i in (0, 1) if ample[1 - i] == 1.0 or (ample[i] > 1.0 and kept(*(ample[j] if j == i else 1.0 for j in (0, 1))))
+    ]
+    chosen = only[:1] or [0, 1]
+    low, high = 0.0, 1.0  # the share of the way, in logarithms, to what is ample
+    widest = max(math.log(ample[i]) for i in chosen)
+
+    def factors(share: float) -> list[float]:
+        return [ample[i] ** share if i in chosen else 1.0 for i in (0, 1)]
+
+    while (high - low) * widest > math.log(NEAR) and tries > 0 and time.perf_counter() < stop_at:
+        middle = (low + high) / 2
+        low, high = (low, middle) if kept(*factors(middle)) else (middle, high)
+    enough = factors(high)
+    names = [("slots", slots), ("KV tokens", kv_tokens)]
+    have = " and ".join(f"{_range(names[i][1])} {names[i][0]}" for i in chosen)
+    needed = " and ".join(f"{_range([more(v, enough[i]) for v in names[i][1]])}" for i in chosen)
+    return f"; the {have} of an actor are to blame: with {needed} a plan keeps the {what}"
+
+
+def more(value: int, factor: float) -> int:
+    """A number of slots or KV tokens times a factor, rounded up."""
+    return value if factor == 1.0 else math.ceil(value * factor * (1 - 1e-12))
+
+
+def _range(values: Sequence[int]) -> str:
+    return f"{min(values):,}" if min(values) == max(values) else f"{min(values):,} to {max(values):,}"

@@ -1,0 +1,142 @@
+"""An actor while it is filled: what it has taken, and what one more item would add.
+
+Knows ``MixedWork``; nothing of other actors. Slots are followed one by one: a response goes to the slot that is free first, so
+it lengthens the actor only where it outlasts every other slot, and short responses fill the slots beside long ones. Groups are
+therefore not contiguous in length. Prompts that stay together are admitted response by response in the end, the longest of all
+first; while they are taken, an actor that refills is only estimated: its slots share the work but for the shortest response,
+which comes last.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solver.model.workload import IntArray
+from solver.planning.mixed_kinds.items import MixedWork
+
+
+class Items:
+    """What the fill of an actor needs of every item, as lists: reading single numbers of arrays is slow."""
+
+    def __init__(self, work: MixedWork) -> None:
+        starts, works = work.edge[:-1], work.iterations > 0
+        columns = (
+            work.length,
+            np.add.reduceat(works, starts, dtype=np.int64),
+            np.add.reduceat(np.where(works, work.held, 0.0), starts),
+            work.prompt[starts],
+            work.computes[starts],
+            work.recomputes[starts],
+        )
+        # length, responses that need an iteration, KV tokens that admission counts for them, prompt, whether the first of them
+        # computes where the prompt is not there, and where it is
+        self.rows: list[tuple[int, int, float, int, bool, bool]] = list(zip(*(c.tolist() for c in columns), strict=True))
+        self.together = len(work) < len(work.order)
+        self.steps: list[float] = work.steps.tolist()
+        self.shortest: list[float] = np.minimum.reduceat(np.where(works, work.iterations, np.inf), starts).tolist()
+        self.again: list[int] = np.add.reduceat(work.recomputes, starts, dtype=np.int64).tolist()
+        self.own: list[list[float]] = work.own.tolist()
+        shares = not self.together and bool((work.computes != work.recomputes).any() or work.repeated.any())
+        self.repeated: list[list[float]] | None = work.repeated.tolist() if shares else None
+        everything = np.arange(len(work.order))
+        self.at_once = [work.at_once(r, everything) for r in range(len(work.offers))]
+        self.allowed: list[list[bool] | None] = [None if row.all() else row.tolist() for row in work.allowed]
+
+
+class TakingActor:
+    """An actor as far as it is filled, in seconds and iterations since it could decode."""
+
+    __slots__ = (
+        "again", "allowed", "at_once", "busy", "call_s", "calls", "ends", "free_s", "group", "items", "joins", "kv", "memory",
+        "offer", "own", "rate", "repeated", "rest_until", "shortest", "size", "slots", "step_s", "steps", "there",
+        "used_s",
+    )  # fmt: skip
+
+    def __init__(self, work: MixedWork, items: Items, offer: int, free_s: float, tilt: tuple[float, int]) -> None:
+        self.items, self.offer, self.free_s = items, offer, free_s
+        self.step_s, self.call_s = float(work.step_s[offer]), float(work.call_s[offer])
+        self.rate, self.rest_until = float(work.rate[offer]) * tilt[0], tilt[1]
+        self.own, self.allowed = items.own[offer], items.allowed[offer]
+        self.repeated = None if items.repeated is None else items.repeated[offer]
+        self.slots, self.memory = int(work.slots[offer]), float(work.kv_tokens[offer])
+        self.at_once = items.at_once[offer]
+        self.used_s, self.kv = 0.0, 0.0
+        self.busy: float = 0  # iterations
+        self.size = 0  # responses
+        self.ends: list[int] = []  # a heap: when each taken slot is free again
+        self.joins: set[int] = set()  # iterations with a prefill call
+        self.there: set[int] = set()  # prompts, where actors share them
+        self.group: list[int] = []  # items
+        self.steps, self.shortest, self.again, self.calls = 0.0, math.inf, 0, 0.0  # of prompts that stay together
+
+    def refilled(self, i: int) -> tuple[float, float]:
+        """About how many iterations and prefill calls the responses taken and those of item i need together."""
+        items = self.items
+        length, size, held, _, computes, _ = items.rows[i]
+        longest = items.rows[self.group[0]][0] if self.group else length
+        calls = 1.0 if computes or self.calls > 0 else 0.0
+        if self.size + size <= self.slots and self.kv + held <= self.memory:
+            return longest, calls
+        shortest = min(self.shortest, items.shortest[i])
+        iterations = max(longest, (self.steps + items.steps[i] - shortest) / self.at_once + shortest)
+        late = (self.again + items.again[i]) * max(0.0, 1.0 - self.at_once / (self.size + size))
+        return iterations, calls - iterations * math.expm1(-late / iterations)  # several may join in the same iteration
+
+    def take(self, i: int, extra_s: float) -> None:
+        """Take item i, which adds ``extra_s``."""
+        items = self.items
+        length, size, held, prompt, computes, recomputes = items.rows[i]
+        if items.together:
+            self.busy, self.calls = self.refilled(i)
+            self.steps += items.steps[i]
+            self.shortest = min(self.shortest, items.shortest[i])
+            self.again += items.again[i]
+            self.kv += held
+        else:
+            if len(self.ends) < self.slots and (not self.ends or self.kv + held <= self.memory):
+                begin = 0
+                heapq.heappush(self.ends, length)
+                self.kv += held
+            else:
+                begin = self.ends[0]
+                heapq.heapreplace(self.ends, begin + length)
+            if begin + length > self.busy:
+                self.busy = begin + length
+            if recomputes if prompt in self.there else computes:
+                self.joins.add(begin)
+            if self.repeated is not None:
+                self.there.add(prompt)
+        self.size += size
+        self.used_s += extra_s
+        self.group.append(i)
+
+
+def prefills_of(work: MixedWork, chosen: IntArray) -> NDArray[np.bool_]:
+    """(len(chosen),) which positions of ``work.order`` have tokens to prefill on an actor that admits them in this order."""
+    owner, turn = work.prompt[chosen], np.arange(len(chosen))
+    first = np.empty(int(owner.max(initial=-1)) + 1, dtype=np.int64)  # of each prompt; of equal indices the last is assigned
+    first[owner[::-1]] = turn[::-1]
+    return np.where(first[owner] == turn, work.computes[chosen], work.recomputes[chosen])
+
+
+def iterations_and_calls(work: MixedWork, chosen: IntArray, slots: int) -> tuple[int, int]:
+    """Iterations and prefill calls of one actor that admits ``chosen`` positions of ``work.order`` in this order into ``slots``
+    slots."""
+    working = chosen[work.iterations[chosen] > 0]
+    lengths = work.iterations[working].tolist()
+    prefills = prefills_of(work, working).tolist()
+    ends: list[int] = lengths[:slots]
+    joins = {0} if any(prefills[:slots]) else set()
+    longest = max(ends, default=0)
+    heapq.heapify(ends)
+    for n, prefill in zip(lengths[slots:], prefills[slots:], strict=True):
+        start = ends[0]
+        heapq.heapreplace(ends, start + n)
+        longest = max(longest, start + n)
+        if prefill:
+            joins.add(start)
+    return longest, len(joins)

@@ -1,0 +1,204 @@
+"""Filling: from a list of actors, each with the position at which it opens, to whole items on actors within a makespan.
+
+Knows ``MixedWork`` and the objective's value of a time and a cost; nothing of relaxations. Items (responses, or whole prompts
+that stay together) are taken longest first. Each goes to the open actor where it adds least cost and still ends within the
+makespan; where prompts are shared it adds less beside its siblings. An actor opens at its position, or earlier where nothing
+else has room. Where memory instead of slots makes responses wait, times are estimates; plans are judged by ``solver.evaluate``
+in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.model.workload import IntArray
+from solver.planning.mixed_kinds.actor_fill import Items, TakingActor, iterations_and_calls
+from solver.planning.mixed_kinds.items import MixedWork
+from solver.planning.mixed_kinds.work_budget import Effort
+
+# what filling takes, a response of it, and every open actor that it looks at for an item, or a whole prompt (see
+# ``work_budget``)
+FILL_S, RESPONSE_S, LOOK_S, PROMPT_LOOK_S = 1e-4, 1.3e-6, 4e-7, 1.2e-6
+
+Actors = tuple[tuple[int, int], ...]
+"""(offer, sorted position of the item at which the actor opens), sorted by position."""
+
+Tilts = tuple[tuple[float, int], ...]
+"""For every actor a factor on its costs, which leaves it to the items that would cost more elsewhere when above 1, and a sorted
+position before which it takes nothing but the item that opens it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Filled:
+    """Groups of responses with their offers, and what they take.
+
+    Attributes:
+        actors, tilts: as given, less those that stayed empty. groups: of each its responses, in admission order.
+        warm: which of them are prewarmed. makespan_s, cost: of generation. value: of the objective.
+        within_s: the makespan within which the same actors and tilts fill to this.
+    """
+
+    actors: Actors
+    tilts: Tilts
+    groups: tuple[tuple[int, ...], ...]
+    warm: tuple[bool, ...]
+    makespan_s: float
+    cost: float
+    value: float
+    within_s: float
+
+
+class Filler:
+    """Fills actors of ``work``.
+
+    Args:
+        value_of: value of makespan in seconds and cost of generation.
+        held_after_s: None when actors give their GPUs back once done, else seconds for which they hold them after the makespan.
+    """
+
+    def __init__(
+        self,
+        work: MixedWork,
+        value_of: Callable[[float, float], float],
+        held_after_s: float | None = None,
+        effort: Effort | None = None,
+    ) -> None:
+        self.effort = effort or Effort()
+        self.work, self.value_of, self.held_after_s = work, value_of, held_after_s
+        self.items = Items(work)
+        self.working = int(work.works.sum())
+
+    def prewarm(self, actors: Actors, used_s: Sequence[float] = ()) -> list[bool]:
+        """Which actors get the containers that are up: in every pool those whose start would cost most, of equal ones those
+        that take longest (``used_s``, where that is known)."""
+        work = self.work
+        warm = [False] * len(actors)
+        for i, pool in enumerate(work.pools):
+            of_pool = [j for j, (r, _) in enumerate(actors) if work.pool[r] == i]
+            cost = [float(work.start_s[r] * work.rate[r]) for r, _ in actors]
+            of_pool.sort(key=lambda j: (-cost[j], -used_s[j] if used_s else 0.0))
+            for j in of_pool[: pool.prewarmed]:
+                warm[j] = True
+        return warm
+
+    def _ready_s(self, actors: Actors, warm: Sequence[bool]) -> list[float]:
+        """Seconds from taking each actor's GPUs until it can decode."""
+        work = self.work
+        return [float(work.sync_s[r]) + (0.0 if w else float(work.start_s[r])) for (r, _), w in zip(actors, warm, strict=True)]
+
+    def fill(self, actors: Actors, makespan_s: float, tilts: Tilts | None = None) -> Filled | None:
+        """Items on these actors within ``makespan_s``, or None when they do not fit this way."""
+        self.effort.spend(FILL_S)
+        work = self.work
+        tilts = tilts or ((1.0, 0),) * len(actors)
+        filling = [
+            TakingActor(work, self.items, r, makespan_s - ready_s + 1e-9 * max(1.0, makespan_s), tilt)
+            for (r, _), tilt, ready_s in zip(actors, tilts, self._ready_s(actors, self.prewarm(actors)), strict=True)
+        ]
+        opened: list[TakingActor] = []
+        looks = 0
+        together = self.items.together
+        for i, (length, _, held, prompt, computes, recomputes) in enumerate(self.items.rows[: self.working]):
+            best, best_s, best_cost = None, 0.0, float("inf")
+            waiting = len(opened)  # the actors that have not opened are those from here on
+            candidates = opened if waiting == len(actors) or actors[waiting][1] > i else []
+            while True:
+                # this loop is where the time goes
+                for actor in candidates:
+                    if (i < actor.rest_until and actor.group) or (actor.allowed is not None and not actor.allowed[i]):
+                        continue
+                    extra_s = actor.own[i]
+                    if together:
+                        last, number = actor.refilled(i)
+                        extra_s += actor.step_s * (last - actor.busy) + actor.call_s * (number - actor.calls)
+                    else:
+                        calls = computes
+                        if actor.repeated is not None and prompt in actor.there:
+                            extra_s, calls = extra_s - actor.repeated[i], recomputes
+                        ends, begin = actor.ends, 0
+                        if ends and (len(ends) == actor.slots or actor.kv + held > actor.memory):
+                            begin = ends[0]
+                        if begin + length > actor.busy:
+                            extra_s += actor.step_s * (begin + length - actor.busy)
+                        if calls and begin not in actor.joins:
+                            extra_s += actor.call_s
+                    if actor.used_s + extra_s <= actor.free_s and actor.rate * extra_s < best_cost:
+                        best, best_s, best_cost = actor, extra_s, actor.rate * extra_s
+                if best is not None:
+                    break
+                if len(opened) == len(actors):
+                    self._spend(i, looks - len(opened) * (self.working - i))
+                    return None
+                candidates = [filling[len(opened)]]
+                opened.append(candidates[0])
+                looks += self.working - i
+            best.take(i, best_s)
+        self._spend(self.working, looks)
+        return self._price(actors, tilts, filling)
+
+    def _spend(self, items: int, looks: int) -> None:
+        """Count the work of taking so many items, for which open actors were looked at so often."""
+        look_s = PROMPT_LOOK_S if self.items.together else LOOK_S
+        self.effort.spend(RESPONSE_S * float(self.work.edge[items]) + look_s * looks)
+
+    def _price(self, actors: Actors, tilts: Tilts, filled: list[TakingActor]) -> Filled | None:
+        """Time, cost and value of filled actors; items of no length go where they are allowed."""
+        work = self.work
+        for i in range(self.working, len(work)):
+            hosts = [actor for actor in filled if work.allowed[actor.offer, i]]
+            hosts = [actor for actor in hosts if actor.group or not self.working] or hosts
+            if not hosts:
+                return None
+            hosts[0].group.append(i)
+        kept = [j for j, actor in enumerate(filled) if actor.group]
+        kept_actors = tuple((actors[j][0], filled[j].group[0]) for j in kept)
+        within_s = max(
+            ready_s + filled[j].used_s
+            for j, ready_s in zip(kept, self._ready_s(kept_actors, self.prewarm(kept_actors)), strict=True)
+        )
+        groups = [self._responses(filled[j].group) for j in kept]
+        used_s = [filled[j].used_s for j in kept]
+        if self.items.together:
+            used_s = [self._together_s(filled[j], group) for j, group in zip(kept, groups, strict=True)]
+        warm = self.prewarm(kept_actors, used_s)
+        done = [ready_s + used for ready_s, used in zip(self._ready_s(kept_actors, warm), used_s, strict=True)]
+        makespan = max(done)
+        if self.held_after_s is None:
+            cost = sum(float(work.rate[r]) * t for (r, _), t in zip(kept_actors, done, strict=True))
+        else:
+            cost = sum(float(work.rate[r]) for r, _ in kept_actors) * (makespan + self.held_after_s)
+        chosen = tuple(tuple(work.order[group].tolist()) for group in groups)
+        kept_tilts = tuple(tilts[j] for j in kept)
+        value = self.value_of(makespan, cost)
+        return Filled(kept_actors, kept_tilts, chosen, tuple(warm), makespan, cost, value, within_s)
+
+    def _together_s(self, actor: TakingActor, responses: IntArray) -> float:
+        """Seconds for which an actor of whole prompts decodes and prefills their responses in this order."""
+        work, r = self.work, actor.offer
+        iterations, calls = iterations_and_calls(work, responses, work.at_once(r, responses))
+        return float(work.own[r, actor.group].sum()) + actor.step_s * iterations + actor.call_s * calls
+
+    def _responses(self, items: list[int]) -> IntArray:
+        """The responses of items, the longest first, as positions in ``MixedWork.order``."""
+        work, chosen = self.work, np.array(items, dtype=np.int64)
+        if not self.items.together:
+            return chosen
+        responses = np.concatenate([np.arange(work.edge[i], work.edge[i + 1]) for i in items])
+        return responses[np.argsort(-work.iterations[responses], kind="stable")]
+
+
+def openings(actors: list[list[float]], edges: list[int], late: float = 0.5) -> Actors:
+    """Whole actors from fractional numbers by offer and class: the j-th of an offer opens at the class where the running sum of
+    its numbers passes j - ``late``."""
+    chosen: list[tuple[int, int]] = []
+    for r, numbers in enumerate(actors):
+        total, whole = 0.0, 0
+        for k, number in enumerate(numbers):
+            total += number
+            while whole < total - late:
+                chosen.append((r, edges[k]))
+                whole += 1
+    return tuple(sorted(chosen, key=lambda actor: (actor[1], actor[0])))

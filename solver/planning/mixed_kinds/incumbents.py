@@ -1,0 +1,153 @@
+"""The plans of one planning run: the random split, the best so far, and other good ones.
+
+Knows how actors are filled, improved, timed and valued; nothing of bounds, nor of when what is tried.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+from solver.model.errors import PlanningError
+from solver.model.plan import ActorPlan, Plan, Reference
+from solver.planning.mixed_kinds.fill import Filled, Filler
+from solver.planning.mixed_kinds.infeasible import no_room
+from solver.planning.mixed_kinds.items import MixedWork
+from solver.planning.mixed_kinds.local_search import Improver
+from solver.planning.mixed_kinds.problem import MixedProblem
+from solver.planning.mixed_kinds.reference import random_groups
+from solver.planning.mixed_kinds.step_value import Worth, place
+from solver.planning.mixed_kinds.work_budget import Effort
+from solver.timing.build_plan import timed
+
+QUICK_SHARES = (0.85, 1.0)  # of the random split's makespan, at which its own actors are filled first
+TIMING_S = 3e-6  # what a response takes to time in a plan (see ``work_budget``)
+
+
+class Plans:
+    """What was found for ``problem`` so far.
+
+    Attributes:
+        split, reference: the random split and what it takes. worth: of the objective, in relation to the reference.
+        plan, value: the best so far; failures: changes tried in vain since something got better.
+
+    Raises:
+        PlanningError: not even the random split has a place.
+    """
+
+    def __init__(self, problem: MixedProblem, work: MixedWork, effort: Effort) -> None:
+        self.problem, self.workload, self.work, self.effort = problem, problem.points, work, effort
+        objective, rest, least = problem.objective, problem.rest, problem.needed_actors
+        worth = Worth(objective, rest, problem.learner_rate(objective.cost), (1.0, 1.0), problem.release)
+        most = len(work) if problem.most_actors is None else problem.most_actors
+        split = random_groups(work, self.workload, worth, problem.seed, least, most)
+        if split is None:
+            raise PlanningError(no_room(work, least, most))
+        self.split, self._split_offers = self.plan_of(split, "random"), [r for r, _ in split.actors]
+        time_s = max(rest.step_time_s(self.split.makespan_s), 1e-12)
+        gpu_s = max(rest.step_gpu_s(self.split.makespan_s, self.split.gpu_seconds), 1e-12)
+        usd = max(self.split.cost_usd + problem.learner_rate("usd") * time_s, 1e-12)
+        self.reference = Reference(len(self.split.actors), time_s, gpu_s, usd)
+        self.worth = replace(worth, norms=self.reference.norms(objective.cost))
+        self.plan, self.value = replace(self.split, policy="solver"), self.value_of(self.split)
+        self._filled: Filled | None = None  # what the plan was made of
+        works = [work]
+        if problem.share_prefill and not problem.keep_together:  # whole prompts compute least, single responses fill best
+            works.append(MixedWork.of(replace(problem, keep_together=True)))
+        self._improvers = [
+            Improver(
+                Filler(w, self.worth.value, self.worth.held_after_s, effort), self._accept, latest_s=problem.deadline_s,
+                seed=problem.seed, least_actors=least, most_actors=problem.most_actors,
+            )
+            for w in works
+        ]  # fmt: skip
+        for improver in self._improvers:
+            improver.best_value = self.value
+        self._turns = itertools.cycle(self._improvers)
+        self._opens_at = [w.positions_of(work) for w in works]
+
+    def plan_of(self, filled: Filled, policy: str = "solver") -> Plan:
+        """The plan of filled actors, timed by the planning model."""
+        work, problem = self.work, self.problem
+        self.effort.spend(TIMING_S * len(self.workload))
+        places = place(work.pools, [(int(work.pool[r]), int(work.gpus[r])) for r, _ in filled.actors])
+        assert places is not None
+        actors = []
+        for (r, _), group, warm, (node, gpu_ids) in zip(filled.actors, filled.groups, filled.warm, places, strict=True):
+            offer = work.offers[r]
+            prompts = tuple(dict.fromkeys(self.workload.prompt_of[list(group)].tolist()))
+            actors.append(
+                ActorPlan(
+                    offer.kind, gpu_ids, node, group, prompts, int(work.slots[r]), release=problem.release,
+                    market=offer.market, usd_per_gpu_s=offer.usd_per_gpu_s, prewarmed=warm,
+                    shares_prompts=problem.share_prefill,
+                )
+            )  # fmt: skip
+        plan = Plan(tuple(actors), policy, 0.0, 0.0, 0.0)
+        return timed(plan, self.workload, problem.latencies, problem.rest, admission=problem.admission)
+
+    def _cost(self, plan: Plan) -> float:
+        return plan.gpu_seconds if self.problem.objective.cost == "gpu_s" else plan.cost_usd
+
+    def value_of(self, plan: Plan) -> float:
+        """The objective's value of a plan; infinite with fewer actors than asked for, which the random split may have."""
+        if len(plan.actors) < self.problem.needed_actors:
+            return math.inf
+        return self.worth.value(plan.makespan_s, self._cost(plan))
+
+    def _accept(self, filled: Filled) -> float:
+        """Exact value of a filled list; its plan is kept when it is the best."""
+        plan = self.plan_of(filled)
+        value = self.value_of(plan)
+        if value < self.value:
+            self.plan, self.value, self._filled = plan, value, filled
+        return value
+
+    def fill_split(self) -> None:
+        """Fill the random split's actors, each opening where the others have no room left: there however little time is
+        left. Where nothing is to be generated, one actor of every offer as well."""
+        offers = sorted(self._split_offers, key=lambda r: float(self.work.rate[r]) / max(1, int(self.work.gpus[r])))
+        for improver in self._improvers:
+            last = max(0, improver.filler.working - 1)
+            for share in QUICK_SHARES:
+                makespan_s = min(self.split.makespan_s * share, self.problem.deadline_s)
+                if improver.consider(improver.filler.fill(tuple((r, last) for r in offers), makespan_s)):
+                    break
+        if not self.work.works.any():
+            for r in range(len(self.work.offers)):
+                self._improvers[0].consider(self._improvers[0].filler.fill(((r, 0),), self.work.longest_makespan_s))
+
+    def fill(self, actors: Iterable[tuple[int, int]], makespan_s: float) -> None:
+        """Fill actors of a relaxation: offers, and the position in ``work`` at which each opens."""
+        for improver, at in zip(self._improvers, self._opens_at, strict=True):
+            improver.round([(r, int(at[position])) for r, position in actors], makespan_s)
+
+    def step(self) -> None:
+        """Try one change of a good plan."""
+        next(self._turns).step()
+
+    @property
+    def failures(self) -> int:
+        """Changes that every improver has tried in vain since its best plan got better."""
+        return min(improver.failures for improver in self._improvers)
+
+    @property
+    def fastest_s(self) -> float:
+        """The least makespan of anything found."""
+        return min(self.split.makespan_s, *(improver.fastest_s for improver in self._improvers))
+
+    @property
+    def cheapest(self) -> tuple[float, float]:
+        """Makespan and cost of generation of the cheapest found."""
+        return min((self._cost(self.split), self.split.makespan_s), *(i.cheapest for i in self._improvers))[::-1]
+
+    def others(self, most: int, last_at: float) -> list[Plan]:
+        """Up to ``most`` other good plans with their values, best first, as far as the clock (``perf_counter``) allows."""
+        kept = [filled for improver in self._improvers for filled in improver.kept.values() if filled is not self._filled]
+        kept.sort(key=lambda filled: filled.value)
+        plans = [self.plan_of(filled) for filled in kept[:most] if time.perf_counter() < last_at]
+        plans = [replace(plan, value=self.value_of(plan), reference=self.reference) for plan in plans]
+        return [plan for plan in plans if plan.value is not None and math.isfinite(plan.value)]

@@ -1,0 +1,108 @@
+"""Why no plan on several offers keeps a limit, in one sentence: the limit, what is needed at least, and what was found.
+
+Knows the sequences' bound and what was found; nothing of how. Over scenarios the least is the mean (of the worst ones) of what
+every scenario needs alone, as for one kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from solver.model.offers import Offer
+from solver.model.plurals import counted
+from solver.planning.infeasible import limit_of, missed, more, room_to_blame
+from solver.planning.mixed_kinds.items import MixedWork
+from solver.planning.mixed_kinds.problem import MixedProblem
+from solver.planning.mixed_kinds.sequence_bound import Sequences
+from solver.planning.mixed_kinds.step_value import Worth
+from solver.planning.mixed_kinds.work_budget import Effort
+
+HALVINGS = 40
+
+
+def blame(problem: MixedProblem, works: Sequence[MixedWork], worth: Worth, best: float, effort: Effort, room: str = "") -> str:
+    """The sentence for a deadline or a budget that no plan found keeps.
+
+    Args:
+        works: of the predicted lengths, or of every scenario. worth: with the limit as objective.
+        best: time (cost) of the step of the best plan found, a risk over scenarios. effort: for finding what is needed.
+        room: what is to be said of slots and memory.
+    """
+    objective, least = problem.objective, []
+    least_actors = problem.needed_actors if len(works) == 1 else 1  # in a scenario fewer may have anything to do
+    for i, work in enumerate(works):
+        share = Effort((effort.most_s - effort.spent_s) / (len(works) - i), effort.stop_at)
+        sequences = Sequences(
+            work, least_actors=least_actors, most_actors=problem.most_actors, release=problem.release,
+            after_s=problem.rest.seconds, effort=share,
+        )  # fmt: skip
+        find = _least_time_s if objective.deadline_s is not None else _least_cost
+        least.append(find(work, worth, sequences))
+        effort.spend(share.spent_s)
+    alone = _too_long_together(problem, works[0], worth) if len(works) == 1 and objective.deadline_s is not None else ""
+    return missed(objective, objective.risk(np.array(least)), best, scenarios=len(works), where=alone, room=room)
+
+
+def _least_time_s(work: MixedWork, worth: Worth, sequences: Sequences) -> float:
+    """No step is shorter, by bisection as long as the effort lasts."""
+    low, high = work.shortest_makespan_s, work.longest_makespan_s
+    for _ in range(HALVINGS):
+        if sequences.effort.over:
+            break
+        middle = math.sqrt(low * high) if high > 2 * low > 0 else (low + high) / 2
+        found = sequences.at(middle)
+        low, high = (low, middle) if math.isfinite(found.cost) else (middle, high)
+    return worth.rest.step_time_s(low)
+
+
+def _least_cost(work: MixedWork, worth: Worth, sequences: Sequences) -> float:
+    """No step costs less."""
+    found = sequences.at(work.longest_makespan_s)
+    return worth.step(work.shortest_makespan_s, found.cost if math.isfinite(found.cost) else 0.0)[1]
+
+
+def room_of(problem: MixedProblem, keeps: Callable[[MixedProblem], bool], stop_at: float) -> str:
+    """What is to be said of slots and KV memory when nothing keeps the limit.
+
+    Args:
+        keeps: whether a plan with other offers keeps it. stop_at: by when (``perf_counter``) to stop.
+    """
+
+    def roomier(offer: Offer, slots: float, kv_tokens: float) -> Offer:
+        model = offer.latency
+        room = more(model.max_batch, slots), more(model.kv_capacity_tokens, kv_tokens)
+        return replace(offer, latency=replace(model, max_batch=room[0], kv_capacity_tokens=room[1]))
+
+    def kept(slots: float, kv_tokens: float) -> bool:
+        return keeps(replace(problem, offers=tuple(roomier(offer, slots, kv_tokens) for offer in problem.offers)))
+
+    models = [offer.latency for offer in problem.offers]
+    most = len(problem.workload), int(problem.workload.reserved_tokens.sum())
+    have = [m.max_batch for m in models], [m.kv_capacity_tokens for m in models]
+    return room_to_blame(*have, most, limit_of(problem.objective)[0], kept, stop_at)
+
+
+def _too_long_together(problem: MixedProblem, work: MixedWork, worth: Worth) -> str:
+    """The prompt to blame when its responses, which stay together, miss the deadline even with an actor of their own."""
+    assert worth.objective.deadline_s is not None
+    alone_s = work.alone_s.min(axis=0)
+    i = int(np.argmax(alone_s))
+    least_s, count = worth.rest.step_time_s(float(alone_s[i])), int(work.edge[i + 1] - work.edge[i])
+    if count == 1 or least_s <= worth.objective.deadline_s:
+        return ""
+    prompt = int(work.prompt[work.edge[i]])
+    number = prompt if problem.prompt_numbers is None else int(problem.prompt_numbers[prompt])
+    return f" (the {count} responses of prompt {number} stay together and take {least_s:.6g} s on an actor)"
+
+
+def no_room(work: MixedWork, least: int, most: int) -> str:
+    """Why not even the random split has a place."""
+    room = sum(pool.gpus for pool in work.pools)
+    return (
+        f"no plan of {least} to {counted(most, 'actor')} was found: the pools have {counted(room, 'GPU')}, and the "
+        f"smallest actor takes {int(work.gpus.min())}; lower least_actors or add GPUs"
+    )

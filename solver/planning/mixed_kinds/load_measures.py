@@ -1,0 +1,77 @@
+"""Measures of items, and the least load that a unit of each brings to actors: what sequences count in.
+
+Knows ``MixedWork``; nothing of makespans or sequences. Positions are blocks of sorted items: a block is as short as its
+shortest item, as cheap as its cheapest, and measures what all of it does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.model.workload import FloatArray, IntArray
+from solver.planning.mixed_kinds.items import MixedWork
+from solver.planning.mixed_kinds.work_budget import Effort
+
+SINGLES = 64  # longest items that are positions of their own
+BLOCKS = 1024  # of the others together
+MOST_MEASURES = 16
+RATIO_S = 1e-8  # what a ratio of loads takes (see ``work_budget``)
+
+
+@dataclass(frozen=True, eq=False)
+class Measures:
+    """F measures u_i > 0 of the items that need an iteration, in B blocks, on R offers. All items measure 1 together.
+
+    Attributes:
+        first: (B,) item at which each block begins; length: (B,) iterations of its shortest item.
+        covered: (F, B+1) measure of the items before each block, and of all.
+        rho, sigma: (R, F, B) the least over a block and all behind it of w_i / u_i, and of what an item adds per u_i to an
+            actor whose slots (or whose memory, the larger of the two) are full.
+    """
+
+    first: IntArray
+    length: FloatArray
+    covered: FloatArray
+    rho: FloatArray
+    sigma: FloatArray
+
+    @classmethod
+    def of(cls, work: MixedWork, effort: Effort) -> Measures:
+        """Iterations and the loads of all offers as measures, with their shares of slots and memory where those bind."""
+        count = int(work.works.sum())
+        loads, steps = work.load[:, :count], work.steps[:count]
+        slot_loads = loads + work.step_s[:, None] * steps / work.slots[:, None]
+        kv_loads = loads + work.step_s[:, None] * work.occupied[:count] / work.kv_tokens[:, None]
+        memory = float(work.held.max(initial=0.0)) * np.minimum(len(work.order), work.slots) > work.kv_tokens
+        refills = int((work.iterations > 0).sum()) > int(work.slots.min())
+        rows = [steps, *loads, *(slot_loads if refills else []), *(kv_loads if memory.any() else [])]
+        scaled = [np.maximum(row / max(float(row.sum()), 1e-300), 1e-15) for row in rows]
+        measures = np.array(_different(scaled)[:MOST_MEASURES])  # alike offers have the same measure
+        measures = measures / measures.sum(axis=1, keepdims=True)
+        wide = max(1, -(-(count - SINGLES) // BLOCKS))
+        first = np.concatenate([np.arange(min(SINGLES, count)), np.arange(SINGLES, count, wide)])
+        last = np.concatenate([first[1:], np.full(min(1, count), count)]) - 1
+        covered = np.concatenate([np.zeros((len(measures), 1)), np.cumsum(measures, axis=1)[:, last]], axis=1)
+
+        def least_after(per: FloatArray) -> FloatArray:
+            """(R, F, B) least of per_i / u_i over a block and all behind it."""
+            if not count:
+                return np.zeros((len(per), len(measures), 0))
+            ratio = np.minimum.reduceat(per[:, None, :] / measures[None, :, :], first, axis=2)
+            return np.asarray(np.minimum.accumulate(ratio[:, :, ::-1], axis=2)[:, :, ::-1])
+
+        effort.spend(3 * RATIO_S * loads.size * len(measures))
+        # slots and memory as one: both divide the same room, so the larger of the two counts
+        sigma = np.maximum(least_after(slot_loads), least_after(kv_loads) if memory.any() else 0.0)
+        return cls(first, work.length[:count].astype(float)[last], covered, least_after(loads), sigma)
+
+
+def _different(rows: list[FloatArray]) -> list[FloatArray]:
+    """The rows less those that repeat an earlier one."""
+    kept: list[FloatArray] = []
+    for row in rows:
+        if not any(np.abs(row - other).max(initial=0.0) < 1e-15 for other in kept):
+            kept.append(row)
+    return kept

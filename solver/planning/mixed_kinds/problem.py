@@ -1,0 +1,80 @@
+"""What mixed planning is asked: one step's workload, what may be started, what is best, and the options.
+
+Knows the names of the question; nothing of how it is answered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from solver.model.cluster import Cluster, MixedCluster
+from solver.model.objective import Objective, StepRest
+from solver.model.offers import Latencies, Offer
+from solver.model.workload import IntArray, Workload
+from solver.planning.deadline import stop_after
+
+
+@dataclass(frozen=True, eq=False)
+class MixedProblem:
+    """A planning problem on several offers.
+
+    Attributes:
+        workload: predicted lengths, or scenarios of them.
+        offers: as ``offers_of`` gives them for ``cluster``; objective: what is best, cost in GPU-seconds or dollars.
+        rest: the step outside generation, which time, cost, deadline and budget include.
+        admission: ``reserve`` or ``preempt``. seed: of the random split and the local search.
+        least_actors, most_actors: limits on the number of actors, the first as far as there is something to generate.
+        release: when actors give their GPUs back.
+        keep_together: all responses of a prompt on one actor.
+        share_prefill: an actor computes a prompt once for all its responses there.
+        deterministic: the clock stops nothing, so that the plan depends on the problem and the time limit alone.
+        prompt_numbers: (P,) of the prompts as they were asked for, which sentences name; None when they are as in ``workload``.
+    """
+
+    workload: Workload
+    offers: Sequence[Offer]
+    cluster: Cluster | MixedCluster
+    objective: Objective = field(default_factory=Objective)
+    rest: StepRest = field(default_factory=StepRest)
+    admission: str = "reserve"
+    seed: int = 0
+    least_actors: int = 1
+    most_actors: int | None = None
+    release: str = "done"
+    keep_together: bool = False
+    share_prefill: bool = False
+    deterministic: bool = False
+    prompt_numbers: IntArray | None = None
+
+    def stop_after(self, began: float, seconds: float) -> float:
+        """When the clock (``perf_counter``) ends a search for this problem (see ``solver.planning.deadline``)."""
+        return stop_after(began, seconds, self.deterministic)
+
+    @property
+    def points(self) -> Workload:
+        """The predicted lengths, which plans are searched and bounded for."""
+        return self.workload.points
+
+    @property
+    def needed_actors(self) -> int:
+        """``least_actors``, as far as there are responses (or prompts that stay together) to generate."""
+        working = self.points.prompt_of[self.points.remaining_tokens > 0]
+        return max(1, min(self.least_actors, len(np.unique(working)) if self.keep_together else len(working)))
+
+    @property
+    def latencies(self) -> Latencies:
+        """The planning model of every offer, by kind and GPUs of an actor."""
+        return {(offer.kind, offer.gpus): offer.latency.affine for offer in self.offers}
+
+    def learner_rate(self, cost: str) -> float:
+        """``cost`` (``gpu_s`` or ``usd``) of the learner's GPUs per second of the step; they are of the first pool."""
+        return self.rest.learner_rate(cost, self.cluster.pools[0].usd_per_gpu_s)
+
+    @property
+    def deadline_s(self) -> float:
+        """What the deadline leaves for generation, infinite without one."""
+        return math.inf if self.objective.deadline_s is None else self.objective.generation_within_s(self.rest)

@@ -1,0 +1,284 @@
+"""Late opening with several offers: the least cost for a makespan over all sequences of whole actors, as a true lower bound.
+
+Knows ``MixedWork``; nothing of linear programmes or plans. It sees whole actors where the linear relaxation sees fractions, and
+sees the differences between offers more coarsely.
+
+**Statement.** Fix a makespan M and a measure u_i >= 0 of items (sorted, longest first; ``MixedWork`` says what they are and why
+loads w_i add up on an actor). Item i is n_i iterations long, has N_i iterations in all its responses and occupies h_i KV tokens
+times iterations. An actor of offer r, ready after R, whose longest item is the one at position q takes items from q on only, of
+measure at most
+
+    cap_r(q) = max over p <= q of min((M - R - a n_p) / rho, (M - R) / sigma, (M - R) / kappa)
+
+with rho, sigma, kappa the least of w_i / u_i, (w_i + a N_i / s) / u_i and (w_i + a h_i / K) / u_i over i >= p: it ends by M
+and runs at least n_p, (sum N) / s and (sum h) / K iterations. The maximum over p makes cap_r rise with q. Hence in any plan
+within M, whatever k: the caps of the actors that open among the k longest items add up to at least u_1 + ... + u_k, for each of
+several measures at once. Positions may be blocks of items: a block counts as covered when all of it is, and has the least n,
+w / u and so on of its items, which makes caps larger and openings cheaper.
+
+*Claim.* Let a plan's actors, in order of opening, be of offers r_1, r_2, ... . Opening each next actor of this sequence at the
+first position that the caps so far do not cover (for any measure) opens none earlier than the plan does, and covers
+everything. *Proof* by induction: if the first j - 1 open no earlier than in the plan, their caps are no smaller there; where
+they do not cover k items, the plan, whose caps are no larger, has a further actor among these k. Start, sync and a times
+the longest item are then no larger than in the plan. An actor that takes the measure u runs for at least max(a n_q + rho
+u, sigma u) seconds beside R, with the least rho and sigma of all items: a convex function of u, so that what all actors
+cost is at least the least over all ways to divide the measure among them within their caps. A plan may have further actors,
+which the cover does not need but which take work at a lower price: as many of each offer as the pools have room for beside the
+sequence. Each takes at most its largest cap u and runs for at least R + max(a n + rho u, sigma u), with n of the shortest, so a
+unit that it takes costs at least rate * max(rho + (R + a n) / cap, sigma + R / cap). So the least cost over all sequences that
+the pools allow, such further actors included, is a lower bound of the cost of every plan within M; no sequence that covers
+everything means no plan. Sequences are built one actor at a time. Of two with the same actors in another order, one that is no
+worse in caps and cost in every measure replaces the other. The same sum, taken for a sequence that does not cover everything
+yet, is below the cost of all that it can become: actors that it still needs are further actors, too. So sequences need not be
+followed to the end: the least of their sums and of the costs of those that were is a bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.model.workload import FloatArray, IntArray
+from solver.planning.mixed_kinds.items import MixedWork
+from solver.planning.mixed_kinds.load_measures import Measures
+from solver.planning.mixed_kinds.work_budget import Effort
+
+WIDTH = 300  # labels of a layer that are followed
+NEIGHBOURS = 8  # labels with the same actors, next cheaper ones, that a label is compared with
+SLACK = 1e-10  # relative: every comparison errs on the side of a lower bound
+# what a layer of labels takes, and an entry of its largest array (see ``work_budget``)
+LAYER_S, ENTRY_S = 6e-4, 2.5e-8
+
+
+@dataclass(frozen=True, eq=False)
+class Sequence:
+    """The best sequence at a makespan: a bound on cost (infinite when there is none), offers (as source numbers) with opening
+    positions, and whether the bound is that of sequences that were not followed."""
+
+    cost: float
+    cut: bool
+    actors: tuple[tuple[int, int], ...]
+
+
+class Sequences:
+    """Lower bounds of ``work`` from sequences of whole actors.
+
+    Args:
+        least_actors, most_actors: of a plan. release, after_s: when GPUs are given back, as for ``Relaxation``.
+    """
+
+    def __init__(
+        self,
+        work: MixedWork,
+        *,
+        least_actors: int = 1,
+        most_actors: int | None = None,
+        release: str = "done",
+        after_s: float = 0.0,
+        effort: Effort | None = None,
+    ) -> None:
+        self.work, self.effort = work, effort or Effort()
+        self.least_actors = least_actors
+        self.done, self.after_s = release == "done", after_s if release == "step" else 0.0
+        ready = work.least_ready_s
+        sources = [(r, 1.0) for r in range(len(work.offers))]
+        sources += [(r, 0.0) for r, offer in enumerate(work.offers) if work.pools[offer.pool].prewarmed]
+        self.offer_of = np.array([r for r, _ in sources], dtype=np.int64)
+        self.cold = np.array([cold for _, cold in sources])
+        of = self.offer_of
+        self.ready = ready[of] + self.cold * work.start_s[of]
+        self.step = work.step_s[of]
+        self.rate = work.rate[of]
+        measures = Measures.of(work, self.effort)
+        self.first, self.length, self.covered = measures.first, measures.length, measures.covered
+        self.blocks = len(self.first)
+        self.rho, self.sigma = measures.rho[of], measures.sigma[of]
+        # cost of a unit of measure: (S, F) by loads beside a * longest, and by loads with the iterations that slots make
+        none = np.zeros((len(of), len(self.covered)))
+        self.by_load = self.rate[:, None] * (self.rho[:, :, 0] if self.blocks else none)
+        self.by_slots = self.rate[:, None] * (self.sigma[:, :, 0] if self.blocks else none)
+        least = np.maximum(self.by_load, self.by_slots).min(axis=0)
+        # all measure at the least of all prices
+        self.floor = float((self.covered[:, -1] * least).max(initial=0.0)) * (1 - SLACK)
+        limits = []
+        weights = []
+        for i, pool in enumerate(work.pools):
+            inside = work.pool[of] == i
+            for d in range(1, pool.gpus_per_node + 1):
+                row = np.where(inside, work.gpus[of] // d, 0)
+                if row.any():
+                    weights.append(row)
+                    limits.append(pool.nodes * (pool.gpus_per_node // d))
+            if pool.prewarmed:
+                weights.append(np.where(inside, 1 - self.cold, 0).astype(np.int64))
+                limits.append(pool.prewarmed)
+        weights.append(np.ones(len(of), dtype=np.int64))
+        limits.append(most_actors if most_actors is not None else len(work))
+        table = np.unique(np.column_stack([np.array(weights), np.array(limits)]), axis=0)
+        self.weights, self.limits = table[:, :-1], table[:, -1]
+
+    def at(self, makespan_s: float, enough: float = np.inf, low_s: float = 0.0) -> Sequence:
+        """The least cost for ``makespan_s``, or ``enough`` where it is at least that. Where there are too many sequences, or
+        the effort ends, those that are not followed count with what they cost at least, whatever follows.
+
+        ``low_s`` is the least makespan of the plans that are asked for; it counts where GPUs are held until the end.
+        """
+        self.effort.spend(LAYER_S)
+        rooms = (makespan_s * (1 + SLACK) - self.ready)[:, None]
+        of, total, count = self.offer_of, self.covered[:, -1], self.blocks
+        if count == 0:
+            return Sequence(self._idle(low_s), False, ())
+        if self.done and self.floor >= enough:
+            return Sequence(enough * (1 - 1e-9), False, ())
+        alone = rooms - self.step[:, None] * self.length
+        caps = np.maximum(alone, 0.0)[:, None, :] / np.maximum(self.rho, 1e-300)
+        caps = np.minimum(caps, np.maximum(rooms, 0.0)[:, :, None] / np.maximum(self.sigma, 1e-300))
+        caps = np.maximum.accumulate(np.minimum(caps, 2.0), axis=2) * (1 + SLACK)  # everything measures 1
+        # up to `light` of the measure its longest item decides an actor's iterations, beyond it slots and memory do
+        steeper = np.maximum(self.sigma[:, :, :1] - self.rho[:, :, :1], 1e-300)
+        light = np.minimum(caps, (self.step[:, None] * self.length)[:, None, :] / steeper)
+        if self.done:
+            opening = self.rate[:, None] * (self.ready[:, None] + self.step[:, None] * self.length)
+        else:
+            opening = np.broadcast_to((self.rate * (low_s + self.after_s))[:, None], alone.shape)
+        sources, measures = len(of), len(total)
+        # labels: position, caps per measure, caps per part, source and measure, what opening costs, actors per source
+        position: IntArray = np.zeros(1, dtype=np.int64)
+        cover: FloatArray = np.zeros((1, measures))
+        by_source: FloatArray = np.zeros((1, 2, sources, measures))  # the light part, and all
+        cost: FloatArray = np.zeros(1)
+        number: IntArray = np.zeros((1, sources), dtype=np.int64)
+        history: list[tuple[IntArray, IntArray, IntArray]] = []
+        best, best_at = np.inf, (-1, -1)
+        left = np.inf  # the least bound of labels that are not followed
+        more = np.minimum(caps[:, :, -1], 1.0)  # what one more actor can take of the whole
+        further = self._further(opening[:, -1], more)
+        least = self._priced(cost, by_source, total, number, further, more)
+        self.effort.spend(2 * ENTRY_S * caps.size)
+        while len(position):
+            if self.effort.over:
+                left = min(left, float(least.min()))
+                break
+            # every label with every source
+            allowed = np.all((number[:, None, :] + np.eye(sources, dtype=np.int64)) @ self.weights.T <= self.limits, axis=2)
+            allowed &= alone[:, position].T >= 0
+            parent, source = np.nonzero(allowed)
+            self.effort.spend(LAYER_S + ENTRY_S * 2 * len(parent) * sources * measures)
+            if not len(parent):
+                break
+            where = position[parent]
+            added = caps[source, :, where]
+            cover = cover[parent] + added
+            by_source = by_source[parent]
+            by_source[np.arange(len(parent)), 0, source] += light[source, :, where]
+            by_source[np.arange(len(parent)), 1, source] += added
+            cost = cost[parent] + opening[source, where]
+            number = number[parent]
+            number[np.arange(len(parent)), source] += 1
+            nearly = cover * (1 + SLACK)
+            position = np.min(
+                [np.searchsorted(self.covered[f], nearly[:, f], side="right") - 1 for f in range(measures)], axis=0
+            )
+            position = np.minimum(position, count)
+            least = self._priced(cost, by_source, total, number, further, more)
+            full = position >= count
+            history.append((parent, source, self.first[where]))
+            if full.any():
+                # actors that are missing cost their opening, which `least` may count already as a share of the work
+                extra = np.maximum(self.least_actors - number.sum(axis=1), 0) * self._idle(low_s)
+                whole = np.where(full, np.maximum(least, cost + self._cheapest(total) + extra), np.inf)
+                j = int(np.argmin(whole))
+                if whole[j] < best:
+                    best, best_at = float(whole[j]), (len(history) - 1, j)
+            going = np.flatnonzero(~full & (least < min(best, enough, left if best < np.inf else np.inf)))
+            going = going[self._undominated(number[going], by_source[going], cost[going])]
+            if len(going) > WIDTH:
+                order = np.argsort(least[going], kind="stable")
+                left = min(left, float(least[going[order[WIDTH]]]))
+                going = np.sort(going[order[:WIDTH]])
+            position, cover, by_source = position[going], cover[going], by_source[going]
+            cost, number, least = cost[going], number[going], least[going]
+            history.append((going, np.full(len(going), -1), np.zeros(len(going), dtype=np.int64)))
+        return Sequence(min(best, enough, left) * (1 - 1e-9), left < min(best, enough), self._actors(history, best_at))
+
+    def _cheapest(self, total: FloatArray) -> float:
+        """All work at the least of all prices."""
+        return float((total * self.by_load.min(axis=0)).max()) if self.done else 0.0
+
+    def _idle(self, low_s: float) -> float:
+        """The least that one more actor costs."""
+        least = self.work.sync_s[self.offer_of] + self.cold * self.work.start_s[self.offer_of]
+        return float((self.rate * (least if self.done else low_s + self.after_s)).min())
+
+    def _further(self, opening: FloatArray, caps: FloatArray) -> FloatArray:
+        """(S, F) least price of a unit of measure on an actor beyond those that are open; ``opening``, ``caps`` at the last
+        position. It is held for R + max(a n + rho u, sigma u) with u at most its largest cap."""
+        most = np.maximum(caps, 1e-300)
+        ready = (self.rate * self.ready)[:, None]
+        return np.asarray(np.maximum(self.by_load + opening[:, None] / most, self.by_slots + ready / most))
+
+    def _priced(
+        self,
+        cost: FloatArray,
+        by_source: FloatArray,
+        total: FloatArray,
+        number: IntArray,
+        further: FloatArray,
+        caps: FloatArray,
+    ) -> FloatArray:
+        """(labels,) least cost of what is opened and of whatever else may open later, needed or not: all measure is divided at
+        the least price among actors that are open, and as many more of each source as the pools allow beside them.
+
+        Args:
+            number: (labels, S) actors that are open; further, caps: (S, F) price and room of one more.
+        """
+        if not self.done:
+            return cost
+        free = self.limits - number @ self.weights.T
+        more = np.full(number.shape, np.inf)
+        for weights, room in zip(self.weights, free.T, strict=True):
+            takes = weights > 0
+            more[:, takes] = np.minimum(more[:, takes], room[:, None] // weights[takes])
+        bound = cost
+        for f in range(len(total)):
+            prices = np.concatenate([self.by_load[:, f], np.maximum(self.by_slots[:, f], self.by_load[:, f]), further[:, f]])
+            order = np.argsort(prices, kind="stable")
+            light, whole = by_source[:, 0, :, f], by_source[:, 1, :, f]
+            room = np.concatenate([light, whole - light, more * caps[:, f]], axis=1)[:, order]
+            before = np.cumsum(room, axis=1)
+            taken = np.clip(total[f] - (before - room), 0.0, room)
+            rest = np.maximum(total[f] - before[:, -1], 0.0)
+            bound = np.maximum(bound, cost + taken @ prices[order] + rest * float(prices.max()))
+        return bound
+
+    def _undominated(self, number: IntArray, by_source: FloatArray, cost: FloatArray) -> IntArray:
+        """Indices of labels less those that another one with the same actors beats in everything, as far as it is among the
+        next cheaper ones or the cheapest."""
+        count = len(number)
+        if count < 2:
+            return np.arange(count)
+        order = np.lexsort((cost, *number.T))
+        number, flat = number[order], by_source[order].reshape(count, -1)
+        fresh = np.concatenate([[True], (number[1:] != number[:-1]).any(axis=1)])
+        start = np.maximum.accumulate(np.where(fresh, np.arange(count), 0))
+        beaten = np.zeros(count, dtype=bool)
+        for back in range(NEIGHBOURS + 1):
+            other = np.arange(count) - back if back else start
+            asked = np.flatnonzero((other >= start) & (other < np.arange(count)) & ~beaten)
+            beaten[asked] = (flat[other[asked]] >= flat[asked]).all(axis=1)
+        self.effort.spend(ENTRY_S * flat.size)
+        return np.sort(order[~beaten])
+
+    @staticmethod
+    def _actors(history: list[tuple[IntArray, IntArray, IntArray]], at: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+        """Offers (as source numbers) and positions along the way to a label."""
+        layer, j = at
+        chosen: list[tuple[int, int]] = []
+        while layer >= 0:
+            parent, source, where = history[layer]
+            if source[j] >= 0:
+                chosen.append((int(source[j]), int(where[j])))
+            j = int(parent[j])
+            layer -= 1
+        return tuple(reversed(chosen))

@@ -1,0 +1,133 @@
+"""``plan_generation``: what is asked is checked, then planned for actors of one kind or of several.
+
+Knows which planner serves which problem; the planning itself is in the packages ``one_kind`` and ``mixed``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from solver.model.cluster import Cluster, MixedCluster
+from solver.model.errors import PlanningError, as_given, check_flags, is_number
+from solver.model.objective import Objective, StepRest
+from solver.model.offers import Latencies, check_options, check_priced, offers_of, one_pool, several
+from solver.model.plan import Plan, check_release
+from solver.model.workload import Workload
+from solver.planning.canonical_order import Canonical
+from solver.planning.mixed_kinds.planner import plan_mixed
+from solver.planning.mixed_kinds.problem import MixedProblem
+from solver.planning.mixed_kinds.scenarios import plan_mixed_over_scenarios
+from solver.planning.random_split import check_seed
+from solver.planning.single_kind.planner import SMALLEST_MODEL_S, OneKind
+from solver.prefix_sharing.together_or_split import together_or_split
+from solver.timing.build_plan import check_fits
+
+CHEAPER = "cheaper"
+
+
+def plan_generation(
+    workload: Workload,
+    cluster: Cluster | MixedCluster,
+    latency: Latencies,
+    objective: Objective = Objective(),  # noqa: B008 (frozen)
+    rest: StepRest = StepRest(),  # noqa: B008 (frozen)
+    time_limit_s: float = 1.0,
+    *,
+    admission: str = "reserve",
+    keep_together: bool | str = False,
+    share_prefill: bool = False,
+    least_actors: int = 1,
+    most_actors: int | None = None,
+    release: str = "done",
+    seed: int = 0,
+    prefill: Mapping[str, Any] | None = None,
+    deterministic: bool = False,
+) -> Plan:
+    """Choose the number of actors and the responses of each, with a bound.
+
+    Args:
+        workload: predicted lengths. With scenarios, plans are searched for the predicted lengths; of the best ones for every
+            number of actors and the random split that is right-sized for the scenarios, the one with the best value over
+            them is taken, and value, bound, times, costs and reference are over the scenarios.
+        cluster, latency: where and how fast; a latency model per (kind, GPUs per actor) where there are several.
+        objective: what is best.
+        rest: the step outside generation, which time, cost, deadline and budget include.
+        time_limit_s: seconds for everything but loading OR-Tools (once per process). The search and the OR-Tools model stop by
+            counting their work; the clock is a safety net, and when it stopped them ``status`` says so. Of one kind, the model
+            knows no refill: its groups are no larger than the slots or the largest group that it starts from, and its bound
+            counts only where slots and memory cannot bind. It is left out under 0.2 s, and where actors hold their GPUs beyond
+            their own work (``release`` other than ``done``). Sorting the work, the random split and one look at a makespan
+            come first: a limit below what they take, about 0.1 s for 100,000 responses and 0.4 s for as many whose prompts
+            stay together in slots, cannot be kept. Several kinds take at least what ``search_mixed`` and
+            ``plan_mixed_over_scenarios`` say, whatever the limit.
+        admission: ``reserve`` or ``preempt``, the rule that the engines will use.
+        keep_together: all responses of a prompt on one actor; or ``cheaper``: planned both ways, in half the time each, prefill
+            deduplicated (``solver.deduplicate``, transfers of KV cache included), and the better plan kept, without a bound.
+        share_prefill: an actor computes a prompt once for all its responses there.
+        least_actors, most_actors: bounds on the number of actors.
+        release: actors give their GPUs back when ``done``, at the end of ``generation`` or of the ``step``.
+        seed: of the random split that serves as reference.
+        prefill: further arguments of ``solver.deduplicate``, where ``keep_together`` is ``cheaper``.
+        deterministic: the plan depends on inputs and ``seed`` alone, never on how busy the machine is: nothing looks at the
+            clock, every search ends by counted work, and ``status`` is never ``stopped``. ``time_limit_s`` then means work.
+            For one kind the numbers of makespans and candidates are limited, whatever the time limit. From 0.2 s on OR-Tools
+            works ``time_limit_s / 4`` of CP-SAT's deterministic seconds beside it, and below it is left out; near a limit over
+            scenarios up to 1,000 single moves are tried for every second. For several kinds the limit is counted seconds: work
+            that takes about as long on one core of a 2.4 GHz server. A search takes 0.6 of them (0.75 over scenarios), and up
+            to 0.95 while no plan keeps the deadline or budget. By the clock planning may take longer than ``time_limit_s``.
+
+    Returns:
+        The best plan found, never worse than the right-sized random split, with ``lower_bound``, ``gap``, ``status``
+        (``optimal``, ``feasible``, or ``stopped`` by the clock) and ``history``.
+
+    Raises:
+        PlanningError: what is asked makes no sense, or no plan was found that keeps the limits; the message names the value or
+            the limit to blame and by how much it is missed.
+    """
+    check_release(release)
+    if not is_number(time_limit_s, 0):
+        raise PlanningError(f"time_limit_s is {as_given(time_limit_s)}; a finite number of seconds of 0 or more is needed")
+    check_flags(share_prefill=share_prefill, deterministic=deterministic)
+    if keep_together not in (True, False, CHEAPER):
+        raise PlanningError(f"keep_together is {keep_together!r}; True, False or {CHEAPER!r} is needed")
+    if keep_together == CHEAPER:
+
+        def plan_with(together: bool) -> Plan:
+            return plan_generation(
+                workload, cluster, latency, objective, rest, time_limit_s / 2, admission=admission, keep_together=together,
+                share_prefill=True, least_actors=least_actors, most_actors=most_actors, release=release, seed=seed,
+                deterministic=deterministic,
+            )  # fmt: skip
+
+        return together_or_split(plan_with, workload, cluster, latency, objective, rest, admission, prefill or {})
+    if prefill is not None:
+        raise PlanningError("prefill is for keep_together='cheaper'; deduplicate other plans with solver.deduplicate")
+    keep_together = bool(keep_together)
+    check_seed(seed)
+    check_fits(workload, cluster, latency)
+    check_priced(objective.cost, cluster)
+    offers = offers_of(cluster, latency)
+    check_options(workload, offers, least_actors, most_actors, keep_together)
+    if several(offers):
+        asked = Canonical.of(workload)
+        plan_offers = plan_mixed if workload.scenarios is None else plan_mixed_over_scenarios
+        problem = MixedProblem(
+            asked.workload, offers, cluster, objective, rest, admission, seed, least_actors, most_actors, release,
+            keep_together, share_prefill, deterministic, asked.prompt,
+        )  # fmt: skip
+        return asked.given(plan_offers(problem, time_limit_s))
+    if time_limit_s >= SMALLEST_MODEL_S:
+        from solver.planning.single_kind.cpsat import load
+
+        load()  # once per process, before the clock starts
+    began = time.perf_counter()
+    asked = Canonical.of(workload)
+    model, where = offers[0].latency, one_pool(cluster, offers[0])
+    plan = OneKind(
+        asked.workload, where, model.affine, objective, rest, time_limit_s, admission, keep_together, share_prefill,
+        least_actors, min(where.max_actors, most_actors or where.max_actors), release, seed, began,
+        deterministic=deterministic,
+    ).plan()  # fmt: skip
+    return asked.given(plan)

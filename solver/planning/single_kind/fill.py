@@ -1,0 +1,119 @@
+"""Groups for a makespan without leftovers: later, shorter items fill what room an actor has left.
+
+Knows ``SortedWork`` only. Actors open in order of the longest item that is not placed yet. Each takes the next items in order
+while they end in time. What is left of its time goes to the largest later items that still fit: they are no longer than
+the actor's longest, so beside it they cost their load and nothing else. Once all slots are taken, an item goes on in the
+slot that is free first; one that ends there before the actor's longest response costs its load and a prefill call, a
+longer one also the iterations by which it is late. So an actor whose long responses fill its slots is filled up with
+short ones, and not with a second wave of long ones.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+
+import numpy as np
+
+from solver.model.workload import IntArray
+from solver.planning.single_kind.items import SortedWork
+
+MOST_FILLED = 6000  # items; with more, filling takes longer than it gains
+
+
+class _Actor:
+    """What an actor has taken so far, in iterations (slots) and seconds (loads, prefill calls)."""
+
+    def __init__(self, work: SortedWork, room_s: float) -> None:
+        self.slots = work.slots
+        self.step_s, self.call_s, self.room_s = work.step_s, work.call_s, room_s
+        self.ends: list[int] = []  # a heap: when each taken slot is free again
+        self.iterations = 0
+        self.load_s = 0.0
+        self.called_at = -1  # the last iteration with a prefill call, which serves all that join then
+
+    def left_s(self) -> float:
+        """Room for further loads, without more iterations."""
+        return self.room_s - self.load_s - self.step_s * self.iterations
+
+    def spare_iterations(self) -> int:
+        """The longest response that would not make the actor run longer."""
+        return self.iterations if len(self.ends) < self.slots else self.iterations - self.ends[0]
+
+    def take(self, lengths: list[int], load_s: float, computes: bool) -> bool:
+        """Take an item of responses of these lengths (none of them 0), if it ends in time."""
+        if len(lengths) + len(self.ends) <= self.slots:
+            iterations = max([self.iterations, *lengths])
+            load_s += self.call_s if computes and self.called_at < 0 else 0.0
+            if load_s + self.load_s + self.step_s * iterations > self.room_s:
+                return False
+            for length in lengths:
+                heapq.heappush(self.ends, length)
+            self.iterations, self.load_s = iterations, self.load_s + load_s
+            self.called_at = max(self.called_at, 0 if computes else -1)
+            return True
+        ends = self.ends.copy() if len(lengths) > 1 else self.ends
+        iterations, called_at = self.iterations, self.called_at
+        for length in lengths:
+            begin = ends[0] if len(ends) >= self.slots else 0
+            if computes and begin > called_at:
+                load_s, called_at = load_s + self.call_s, begin
+            iterations = max(iterations, begin + length)
+            if load_s + self.load_s + self.step_s * iterations > self.room_s:
+                return False
+            (heapq.heapreplace if len(ends) >= self.slots else heapq.heappush)(ends, begin + length)
+        self.ends, self.iterations, self.called_at = ends, iterations, called_at
+        self.load_s += load_s
+        return True
+
+
+def fill(work: SortedWork, makespan_s: float) -> list[IntArray] | None:
+    """Groups of items, in order of admission, that end by ``makespan_s``; None when that takes more actors than there are."""
+    total = len(work)
+    own, computes = work.own.tolist(), work.computes.tolist()
+    edges = work.edge.tolist()
+    iterations = work.iterations.tolist()
+    lengths = [[n for n in iterations[a:b] if n > 0] for a, b in itertools.pairwise(edges)]
+    falling = -work.length  # rises with the position
+    no_heavier = -np.maximum.accumulate(work.own[::-1])[::-1]  # rises too: no item from there on is heavier
+    following = list(range(total + 1))  # union-find: the first item at or after a position that is not placed
+
+    def unplaced(position: int) -> int:
+        root = position
+        while following[root] != root:
+            root = following[root]
+        while following[position] != root:
+            following[position], position = root, following[position]
+        return root
+
+    groups: list[IntArray] = []
+    slack = 1e-9 * max(makespan_s, 1.0)
+    while (first := unplaced(0)) < total:
+        if len(groups) == work.most_actors:
+            return None
+        actor = _Actor(work, makespan_s - work.ready_of(len(groups)) + slack)
+        group: list[int] = []
+        i = first
+        while i < total and len(actor.ends) + len(lengths[i]) <= actor.slots and actor.take(lengths[i], own[i], computes[i]):
+            group.append(i)
+            following[i] = i + 1
+            i = unplaced(i)
+        if not group:
+            if not actor.take(lengths[first], own[first], computes[first]):
+                return None  # it would be late even alone
+            group.append(first)
+            following[first] = first + 1
+        while True:
+            light = int(no_heavier.searchsorted(-actor.left_s(), side="left"))
+            short = int(falling.searchsorted(-actor.spare_iterations(), side="left"))
+            i = unplaced(max(light, short))
+            if i >= total:
+                i = unplaced(light)  # nothing is short enough for a free slot: run longer
+            if i >= total or not actor.take(lengths[i], own[i], computes[i]):
+                i = unplaced(int(no_heavier.searchsorted(-(actor.left_s() - actor.call_s), side="left")))
+                if i >= total or not actor.take(lengths[i], own[i], computes[i]):
+                    break
+            group.append(i)
+            following[i] = i + 1
+        groups.append(np.array(group, dtype=np.int64))
+    return groups

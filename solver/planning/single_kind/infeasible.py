@@ -1,0 +1,75 @@
+"""Why there is no plan: which limit is to blame, and by how much it is missed.
+
+Knows the relaxation, the rounding and the limits; the sentence is for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from solver.model.latency import LatencyModel
+from solver.model.objective import Objective
+from solver.model.plurals import counted
+from solver.model.workload import Workload
+from solver.planning.infeasible import limit_of, missed, more, room_to_blame
+from solver.planning.single_kind.items import SortedWork
+from solver.planning.single_kind.relaxation import least_makespan_s, relaxed
+from solver.planning.single_kind.rounding import next_fit
+from solver.timing.step_cost import Pricing
+
+
+def limit_missed(works: list[SortedWork], pricing: Pricing, found: list[tuple[float, float]], room: str) -> str:
+    """The sentence for a deadline or budget that no plan was found for.
+
+    Args:
+        works: the sorted work of every scenario, or of the predicted lengths alone.
+        found: time and cost of the plans known (over the scenarios).
+        room: what is to be said of slots and memory.
+    """
+    rest, objective = pricing.rest, pricing.objective
+    if objective.deadline_s is not None:
+        least = objective.risk(np.array([rest.step_time_s(least_makespan_s(work)) for work in works]))
+        best = min(time_s for time_s, _ in found)
+        if len(works) == 1:
+            best = min(best, rest.step_time_s(_shortest_next_fit_s(works[0])))
+        where = f" on {counted(works[0].most_actors, 'actor')}"
+    else:
+        least = objective.risk(np.array([_least_cost(work, pricing) for work in works]))
+        best, where = min(cost for _, cost in found), ""
+    return missed(objective, least, best, scenarios=len(works), where=where, room=room)
+
+
+def room_of(
+    latency: LatencyModel, workload: Workload, objective: Objective, keeps: Callable[[LatencyModel], bool], stop_at: float
+) -> str:
+    """What is to be said of slots and KV memory when nothing keeps the limit.
+
+    Args:
+        keeps: whether a plan on actors of another latency model keeps it. stop_at: by when (``perf_counter``) to stop.
+    """
+
+    def kept(slots: float, kv_tokens: float) -> bool:
+        room = more(latency.max_batch, slots), more(latency.kv_capacity_tokens, kv_tokens)
+        return keeps(replace(latency, max_batch=room[0], kv_capacity_tokens=room[1]))
+
+    most = len(workload), int(workload.reserved_tokens.sum())
+    return room_to_blame([latency.max_batch], [latency.kv_capacity_tokens], most, limit_of(objective)[0], kept, stop_at)
+
+
+def _least_cost(work: SortedWork, pricing: Pricing) -> float:
+    """No plan costs less: the relaxation with all the time there is, and the learner until the fastest plan is done."""
+    cheapest = relaxed(work, work.longest_makespan_s)
+    held = 0.0 if cheapest is None else cheapest.actor_s
+    return pricing.actor_rate * held + pricing.learner_rate * pricing.rest.step_time_s(work.shortest_makespan_s)
+
+
+def _shortest_next_fit_s(work: SortedWork) -> float:
+    """The least makespan for which next-fit finds groups, by bisection."""
+    low, high = work.shortest_makespan_s, work.longest_makespan_s
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if next_fit(work, middle) is not None else (middle, high)
+    return high

@@ -1,0 +1,128 @@
+"""Whole plans for a makespan where slots bind: waves of responses that fit into the batch at once, several to an actor.
+
+Knows ``SortedWork`` and next-fit only. The sorted items are cut into contiguous waves; a wave alone takes a * longest + sum of
+loads. Waves that follow one another on an actor take at most the sum of that: when the longest responses of all waves before
+have run one after the other, every slot is free of them (by induction: so it was for the wave before, whose responses all
+joined by then). What comes on top are prefill calls: a wave joins as the one before it completes, in about as many calls as
+that has different lengths. So the actor with the shortest wave first and the longest, most varied one last makes fewest, and
+near-equal lengths in a wave leave few slots idle: refilling longest first from one long contiguous group, as next-fit does,
+ends in a last wave that takes its full length for a few responses.
+
+Sharing waves out to actors is bin packing. Where there are actors enough, best fit decreasing; where not, every actor starts
+with one of the longest waves and is filled up to the makespan as exactly as two waves can (after the minimum bin slack
+heuristic of Gupta and Ho, 1999), makespan or not: with as much more room as it takes.
+"""
+
+from __future__ import annotations
+
+import bisect
+
+import numpy as np
+
+from solver.model.workload import FloatArray, IntArray
+from solver.planning.single_kind.items import SortedWork
+from solver.planning.single_kind.rounding import cut, own_loads
+
+MOST_WAVES = 2000  # with more, sharing them out takes longer than a plan may
+EXACTLY = 1e-3  # share of the makespan that a filled actor may leave open
+ROUNDS, WIDER = 4, 1.5  # of filling all actors, each with so much more room as what was left over takes of each
+
+
+def waves(work: SortedWork, makespan_s: float) -> tuple[list[IntArray], FloatArray] | None:
+    """Groups of items in order of admission, and about how many seconds each is busy; None when there are too many waves,
+    or an item is late even alone.
+
+    The makespan is aimed at, not kept: prefill calls are estimates, and too few actors take longer.
+    """
+    edges = cut(work, makespan_s, MOST_WAVES)
+    if edges is None:
+        return None
+    first = edges[:-1]
+    alone = work.step_s * work.length[first] + np.add.reduceat(own_loads(work, edges), first)
+    calls = work.call_s * (_different_lengths(work, edges) - 1.0)  # the first one is made by whatever comes first
+    order = np.argsort(-alone, kind="stable")
+    room = makespan_s - work.call_s - np.array([work.ready_of(j) for j in range(work.most_actors)])
+    packed = _best_fit(alone[order], (alone + calls + work.call_s)[order], room)
+    if packed is None:
+        packed = _evenly(alone[order], (alone + calls + work.call_s)[order], room, EXACTLY * makespan_s)
+    groups, busy = [], []
+    for actor in packed:
+        mine = order[actor[::-1]]
+        groups.append(np.concatenate([np.arange(edges[w], edges[w + 1]) for w in mine.tolist()]))
+        busy.append(work.call_s * len(mine) + float(alone[mine].sum() + calls[mine[:-1]].sum()))
+    return groups, np.array(busy)
+
+
+def _different_lengths(work: SortedWork, edges: IntArray) -> IntArray:
+    """(W,) how many different lengths the responses of each wave have."""
+    wave = np.repeat(np.arange(len(edges) - 1), np.diff(work.edge[edges]))
+    key = np.sort(wave * (int(work.length[0]) + 1) + (int(work.length[0]) - work.iterations), kind="stable")
+    new = np.concatenate([[True], np.diff(key) != 0])
+    return np.bincount(wave[new], minlength=len(edges) - 1)
+
+
+def _best_fit(alone: FloatArray, joining: FloatArray, room: FloatArray) -> list[list[int]] | None:
+    """Waves, in order of falling time, go where they leave least room, else to a new actor; None when there is none.
+
+    Args:
+        alone: (W,) seconds of a wave that an actor begins with; joining: the same of one that comes on top.
+        room: (N,) seconds that each actor has.
+    """
+    left: list[float] = []  # rising
+    actors: list[list[int]] = []
+    opened = 0
+    for wave, (begins, joins) in enumerate(zip(alone.tolist(), joining.tolist(), strict=True)):
+        i = bisect.bisect_left(left, joins)
+        if i < len(left):
+            rest, mine = left.pop(i) - joins, actors.pop(i)
+        elif opened < len(room):
+            rest, mine = float(room[opened]) - begins, []
+            opened += 1
+        else:
+            return None
+        mine.append(wave)
+        i = bisect.bisect_left(left, rest)
+        left.insert(i, rest)
+        actors.insert(i, mine)
+    return sorted(actors)
+
+
+def _evenly(alone: FloatArray, joining: FloatArray, room: FloatArray, slack_s: float) -> list[list[int]]:
+    """All waves on as many actors as there are: with more room for each until nothing is left over, or tried often enough."""
+    for _ in range(ROUNDS):
+        actors, left_s, over = _least_slack(alone, joining, room, slack_s)
+        if not len(over):
+            break
+        room = room + WIDER * float(joining[over].sum()) / len(room)
+    for wave in over.tolist():
+        roomiest = int(np.argmax(left_s))
+        actors[roomiest].append(wave)
+        left_s[roomiest] -= joining[wave]
+    return [sorted(actor) for actor in actors]
+
+
+def _least_slack(
+    alone: FloatArray, joining: FloatArray, room: FloatArray, slack_s: float
+) -> tuple[list[list[int]], FloatArray, IntArray]:
+    """Every actor begins with one of the longest waves and is filled up as exactly as possible; also what room each has left
+    and which waves are left over."""
+    actors = [[wave] for wave in range(len(room))]
+    left_s = room - alone[: len(room)]
+    waiting = np.argsort(-joining[len(room) :], kind="stable") + len(room)
+    falls = -joining[waiting]  # rises
+    for actor, rest in enumerate(left_s.tolist()):
+        while (at := int(falls.searchsorted(-rest))) < len(waiting):
+            take = [at]
+            if rest + falls[at] > slack_s:
+                beside = np.maximum(falls.searchsorted(-rest - falls[at:]), np.arange(at + 1, len(falls) + 1))
+                open_s = rest + falls[at:] + falls[np.minimum(beside, len(falls) - 1)]
+                exact = np.flatnonzero((beside < len(falls)) & (open_s <= slack_s))
+                if len(exact):
+                    take = [at + int(exact[0]), int(beside[exact[0]])]
+            actors[actor] += waiting[take].tolist()
+            rest += float(falls[take].sum())
+            kept = np.ones(len(waiting), dtype=bool)
+            kept[take] = False
+            waiting, falls = waiting[kept], falls[kept]
+        left_s[actor] = rest
+    return actors, left_s, waiting

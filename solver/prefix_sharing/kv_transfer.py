@@ -1,0 +1,92 @@
+"""How KV caches travel from the prefill actor to decode actors: seconds per transfer, and who is served when.
+
+Knows a cluster's links and latency models; nothing of plans. The prefill actor has two links that work side by side: one to the
+GPUs of its own node, one to all other nodes. Each carries one transfer at a time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solver.model.cluster import Cluster, MixedCluster, Pool
+from solver.model.errors import PlanningError
+from solver.model.latency import LatencyModel
+from solver.model.workload import FloatArray
+
+
+def pool_of_node(cluster: Cluster | MixedCluster, node: int) -> Pool:
+    """The pool in which a node lies; nodes count through the pools in order.
+
+    Raises:
+        PlanningError: the cluster has no such node.
+    """
+    first = 0
+    for pool in cluster.pools:
+        if first <= node < first + pool.nodes:
+            return pool
+        first += pool.nodes
+    raise PlanningError(f"there is no node {node}; the cluster has nodes 0 to {first - 1}")
+
+
+def bandwidth_bytes_per_s(source: Pool, target: Pool, same_node: bool) -> float | None:
+    """Bytes per second within a node, or between nodes of two pools (the slower end counts); None where a pool does not say."""
+    if same_node:
+        return source.node_bytes_per_s
+    speeds = [pool.network_bytes_per_s for pool in (source, target)]
+    return None if None in speeds else min(s for s in speeds if s is not None)
+
+
+def transfer_rate(latency: LatencyModel, bytes_per_s: float | None) -> tuple[float, float]:
+    """(base seconds, seconds per KV token) of a transfer: over the link where its bandwidth and the bytes of a token are
+    known, else as the latency model has it."""
+    if bytes_per_s is None or latency.kv_bytes_per_token <= 0:
+        return latency.transfer_base_s, latency.transfer_per_kv_token_s
+    return latency.transfer_base_s, latency.kv_bytes_per_token / bytes_per_s
+
+
+def served(
+    release_s: ArrayLike, transfer_s: ArrayLike, tail_s: ArrayLike, links: Sequence[int]
+) -> tuple[FloatArray, FloatArray]:
+    """(N,) when each transfer begins and ends. A free link serves, of those that can begin, the one with most to do afterwards
+    (Schrage's rule; optimal for the last end when all can begin at once, which is Jackson's rule).
+
+    Args:
+        release_s: (N,) when it can begin: the prefill is done and the receiver is up.
+        transfer_s: (N,) how long it takes. tail_s: (N,) what follows it on the receiver. links: (N,) which link it takes.
+    """
+    release, length, tail = (np.asarray(v, dtype=float) for v in (release_s, transfer_s, tail_s))
+    begin = release.copy()
+    end = release.copy()
+    for link in set(links):
+        waiting = sorted((i for i in range(len(release)) if links[i] == link and length[i] > 0), key=lambda i: -release[i])
+        ready: list[tuple[float, int]] = []
+        now = 0.0
+        while waiting or ready:
+            if not ready:
+                now = max(now, float(release[waiting[-1]]))
+            while waiting and release[waiting[-1]] <= now:
+                heapq.heappush(ready, (-float(tail[waiting[-1]]), waiting.pop()))
+            chosen = heapq.heappop(ready)[1]
+            begin[chosen], now = now, now + float(length[chosen])
+            end[chosen] = now
+    return begin, end
+
+
+def computed_s(tokens: ArrayLike, latency: LatencyModel, ready_s: float, streamed: bool) -> FloatArray:
+    """(N,) when the prefill actor has computed what each actor receives, actors in the order in which it works for them.
+
+    Args:
+        tokens: (N,) tokens that it computes for each actor and has not computed for an earlier one.
+        ready_s: when it can begin. streamed: one call per actor with new tokens, whose caches leave at once; else one call for
+            all, after which everything leaves (the paper's timing).
+    """
+    new = np.asarray(tokens)
+    if not streamed:
+        total = int(new.sum())
+        return np.full(len(new), ready_s + (float(latency.prefill_s(total)) if total else 0.0))
+    calls: NDArray[np.bool_] = new > 0
+    return np.asarray(ready_s + np.cumsum(np.where(calls, latency.prefill_s(new), 0.0)))

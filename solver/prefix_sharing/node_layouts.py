@@ -1,0 +1,122 @@
+"""Which actors share a node: the ways to put a plan's actors on a cluster's nodes with the heaviest near one of them.
+
+Knows pools, nodes and GPU counts; nothing of time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from solver.model.cluster import Cluster, MixedCluster
+from solver.model.errors import PlanningError
+from solver.model.plan import ActorPlan
+from solver.model.plurals import counted
+
+
+def _node_table(cluster: Cluster | MixedCluster) -> list[tuple[int, int, int]]:
+    """(pool, first GPU, GPUs) of every node."""
+    table, gpu = [], 0
+    for i, pool in enumerate(cluster.pools):
+        for _ in range(pool.nodes):
+            table.append((i, gpu, pool.gpus_per_node))
+            gpu += pool.gpus_per_node
+    return table
+
+
+@dataclass(frozen=True, eq=False)
+class Layouts:
+    """The ways to put actors on nodes, each given by which of them are near.
+
+    Actors stay in their pool. Those that are not near take the other nodes, large ones first, and the near one only where
+    there is no room elsewhere.
+
+    Attributes:
+        actors: the decode actors. near_node: the node to be near to; reserved: GPUs of it that the prefill actor takes.
+        candidates: actors that could be near, heaviest first.
+    """
+
+    actors: Sequence[ActorPlan]
+    table: Sequence[tuple[int, int, int]]
+    pools: Sequence[int]
+    order: Sequence[int]
+    near_node: int
+    reserved: int
+    candidates: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        actors: Sequence[ActorPlan],
+        cluster: Cluster | MixedCluster,
+        order: Sequence[int],
+        learner_node: int | None,
+        reserved: int,
+    ) -> Layouts:
+        """The layouts of actors given heaviest first by ``order``, near the learner or in the heaviest actor's pool.
+
+        Raises:
+            PlanningError: an actor lies on no node of the cluster, or there is no room for the prefill actor.
+        """
+        table = _node_table(cluster)
+        if wrong := [i for i, a in enumerate(actors) if not 0 <= a.node < len(table)]:
+            raise PlanningError(
+                f"actor {wrong[0]} is on node {actors[wrong[0]].node}; the cluster has nodes 0 to {len(table) - 1}"
+            )
+        pools = [table[a.node][0] for a in actors]
+        near = next(n for n, (p, _, _) in enumerate(table) if p == pools[order[0]]) if learner_node is None else learner_node
+        found = cls(actors, table, pools, order, near, reserved, tuple(i for i in order if pools[i] == table[near][0]))
+        if reserved and not found.heaviest():
+            raise PlanningError(
+                f"the cluster has no {counted(reserved, 'GPU')} of {actors[order[0]].kind} left for a prefill actor beside "
+                f"{counted(len(actors), 'actor')}; give the learner's node as learner_node, or plan with one actor less"
+            )
+        return found
+
+    def heaviest(self) -> list[list[int]]:
+        """Node of each actor with the heaviest that fit near, with one less near, and so on down to none."""
+        room, near = self.table[self.near_node][2] - self.reserved, []
+        for i in self.candidates:
+            if len(self.actors[i].gpu_ids) <= room:
+                near.append(i)
+                room -= len(self.actors[i].gpu_ids)
+        packed = [self.with_near(near[:count]) for count in range(len(near), -1, -1)]
+        return [nodes for nodes in packed if nodes is not None]
+
+    def with_near(self, near: Collection[int]) -> list[int] | None:
+        """Node of each actor with the ``near`` ones near, and others only if they must; None when they do not fit or pack."""
+        free = [gpus for _, _, gpus in self.table]
+        free[self.near_node] -= self.reserved
+        nodes = [-1] * len(self.actors)
+        for i in near:
+            nodes[i] = self.near_node
+            free[self.near_node] -= len(self.actors[i].gpu_ids)
+        if free[self.near_node] < 0:
+            return None
+        others = [n for n in range(len(self.table)) if n != self.near_node] + [self.near_node]
+        for i in sorted((i for i in self.order if nodes[i] < 0), key=lambda i: -len(self.actors[i].gpu_ids)):
+            size = len(self.actors[i].gpu_ids)
+            node = next((n for n in others if self.table[n][0] == self.pools[i] and free[n] >= size), None)
+            if node is None:
+                return None
+            nodes[i] = node
+            free[node] -= size
+        return nodes
+
+
+def gpu_ids_on(cluster: Cluster | MixedCluster, nodes: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    """GPU ids of actors of the given sizes on the given nodes, each node's GPUs given out in the order of the actors.
+
+    Raises:
+        PlanningError: a node has fewer GPUs than its actors take.
+    """
+    table = _node_table(cluster)
+    used = [0] * len(table)
+    ids = []
+    for node, size in zip(nodes, sizes, strict=True):
+        first = table[node][1] + used[node]
+        used[node] += size
+        if used[node] > table[node][2]:
+            raise PlanningError(f"the actors on node {node} take {counted(used[node], 'GPU')}, but it has {table[node][2]}")
+        ids.append(tuple(range(first, first + size)))
+    return ids

@@ -1,0 +1,192 @@
+"""The prefix tree of a batch of prompts: which tokens they share, each shared stretch one node.
+
+Knows token ids (or only the lengths of prompts that share nothing); nothing of actors, times or choices.
+
+The tree is compressed: a node stands for the stretch of tokens (its edge) by which it continues its parent, so P prompts have
+at most 2 P nodes beside the root. Nodes are numbered in preorder, children by their token ids, so the tree is the same in
+whatever order the prompts are given, parents come before children, and a subtree is a range of numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solver.model.errors import PlanningError
+from solver.model.workload import FloatArray, IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class PrefixTree:
+    """A compressed prefix tree of P prompts with V nodes, node 0 being the empty prefix.
+
+    Attributes:
+        parent: (V,) parent of each node, -1 for the root.
+        start_tokens, end_tokens: (V,) tokens from the root to the beginning and to the end of the node's edge.
+        last: (V,) one past the last node of its subtree: the subtree of v is ``v .. last[v] - 1``.
+        node_of: (P,) node at which each prompt ends; the root for an empty prompt, a shared node for identical prompts.
+    """
+
+    parent: IntArray
+    start_tokens: IntArray
+    end_tokens: IntArray
+    last: IntArray
+    node_of: IntArray
+
+    @classmethod
+    def of_token_ids(cls, token_ids: Sequence[ArrayLike]) -> PrefixTree:
+        """The tree of prompts given as token ids: a (P, tokens) array or P sequences of any lengths, empty ones included.
+
+        Sorts the prompts as byte strings and compares neighbours: O(tokens) and one sort.
+
+        Raises:
+            PlanningError: there are no prompts, or a prompt is not a row of whole numbers from 0 to 2^32 - 1.
+        """
+        rows = [_row(i, ids) for i, ids in enumerate(token_ids)]
+        if not rows:
+            raise PlanningError("there are no prompts; at least one is needed")
+        keys = [row.astype(">u4").tobytes() for row in rows]  # big-endian: bytes sort as the tokens do, prefixes first
+        order = sorted(range(len(rows)), key=keys.__getitem__)
+        shared = [0] * len(rows)  # tokens that a row shares with the one before it in the order
+        for r in range(1, len(order)):
+            a, b = rows[order[r - 1]], rows[order[r]]
+            n = min(len(a), len(b))
+            differ = a[:n] != b[:n]
+            at = int(differ.argmax()) if n else 0
+            shared[r] = at if n and differ[at] else n
+        return cls._grow(np.array(order), [len(rows[i]) for i in order], shared)
+
+    @classmethod
+    def of_lengths(cls, prompt_tokens: ArrayLike) -> PrefixTree:
+        """The tree of prompts of which only the (P,) lengths are known: each is a leaf of its own.
+
+        Raises:
+            PlanningError: there are no prompts, or a length is negative.
+        """
+        tokens = np.asarray(prompt_tokens, dtype=np.int64)
+        if tokens.ndim != 1 or len(tokens) == 0 or tokens.min() < 0:
+            raise PlanningError("prompt_tokens must be a row of at least one length of 0 tokens or more")
+        return cls._grow(np.arange(len(tokens)), tokens.tolist(), [0] * len(tokens))
+
+    @classmethod
+    def _grow(cls, order: IntArray, lengths: list[int], shared: list[int]) -> PrefixTree:
+        """From the prompts' lengths in sorted order and what each shares with the one before: the rightmost path is a stack."""
+        parent, depth, first = [-1], [0], [0]
+        stack, ends = [0], []
+        for row, (length, common) in enumerate(zip(lengths, shared, strict=True)):
+            below = 0
+            while depth[stack[-1]] > common:
+                below = stack.pop()
+            if depth[stack[-1]] < common:  # they part within an edge: cut it
+                parent.append(stack[-1])
+                depth.append(common)
+                first.append(first[below])
+                parent[below] = len(parent) - 1
+                stack.append(len(parent) - 1)
+            if length > common:
+                parent.append(stack[-1])
+                depth.append(length)
+                first.append(row)
+                stack.append(len(parent) - 1)
+            ends.append(stack[-1])
+        preorder = np.lexsort((depth, first))
+        number = np.empty(len(preorder), np.int64)
+        number[preorder] = np.arange(len(preorder))
+        parents = np.array(parent)[preorder]
+        parents = np.where(parents >= 0, number[parents], -1)
+        end = np.array(depth, dtype=np.int64)[preorder]
+        last = list(range(1, len(parent) + 1))
+        for v in range(len(last) - 1, 0, -1):
+            last[parents[v]] = max(last[parents[v]], last[v])
+        node_of = np.empty(len(order), np.int64)
+        node_of[order] = number[np.array(ends, dtype=np.int64)]
+        return cls(parents, np.where(parents >= 0, end[parents], 0), end, np.array(last), node_of)
+
+    def __len__(self) -> int:
+        """Number of nodes V, the root included."""
+        return len(self.parent)
+
+    @property
+    def edge_tokens(self) -> IntArray:
+        """(V,) tokens of each node's edge; 0 for the root, at least 1 for every other node."""
+        return np.asarray(self.end_tokens - self.start_tokens)
+
+    @property
+    def prompt_tokens(self) -> IntArray:
+        """(P,) tokens of each prompt."""
+        return np.asarray(self.end_tokens[self.node_of])
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the union of all prompts: what computing every prefix once takes."""
+        return int(self.edge_tokens.sum())
+
+    def ending(self, values: ArrayLike) -> FloatArray:
+        """(..., V) sums of (..., P) values over the prompts that end at each node."""
+        given = np.asarray(values, dtype=float)
+        at = np.zeros((len(self), *given.shape[:-1]))
+        np.add.at(at, self.node_of, np.moveaxis(given, -1, 0))
+        return np.asarray(np.moveaxis(at, 0, -1))
+
+    def below(self, values: ArrayLike) -> FloatArray:
+        """(..., V) sums of (..., P) values over the prompts that pass through each node or end there."""
+        at = self.ending(values)
+        total = np.concatenate([np.zeros((*at.shape[:-1], 1)), np.cumsum(at, axis=-1)], axis=-1)
+        return np.asarray(total[..., self.last] - total[..., np.arange(len(self))])
+
+    def down(self, values: ArrayLike) -> FloatArray:
+        """(..., V) sums of (..., V) values over the path from the root to each node."""
+        total = np.array(values, dtype=float)
+        for v, up in enumerate(self.parent.tolist()):
+            if v:
+                total[..., v] += total[..., up]
+        return total
+
+    def covered(self, prompts: ArrayLike, prefix_tokens: ArrayLike) -> IntArray:
+        """(V,) tokens of each node's edge, from its beginning on, that the given prefixes of prompts (indices) hold."""
+        reach = np.zeros(len(self), np.int64)  # the longest of the prefixes that pass through a node
+        ends = self.node_of[np.asarray(prompts, dtype=np.int64)]
+        np.maximum.at(reach, ends, np.asarray(prefix_tokens, dtype=np.int64))
+        for v in range(len(self) - 1, 0, -1):
+            if reach[v] > reach[self.parent[v]]:
+                reach[self.parent[v]] = reach[v]
+        return np.asarray(np.clip(reach - self.start_tokens, 0, self.edge_tokens))
+
+    def distinct_prefixes(self) -> IntArray:
+        """(longest prompt + 1,) D(L): prefixes of L tokens that differ, a shorter prompt counting with all its tokens.
+
+        Were shorter prompts left out, D would be 1 at the length of the longest prompt, and the paper's rule would always
+        choose that. Counted like this D never falls as L grows (aX and aY have D(1) = 1 and D(2) = 2), against the paper's
+        remark (RLHFless, arXiv 2602.22718, section on deduplicated prefill).
+        """
+        longest = int(self.end_tokens.max())
+        change = np.zeros(longest + 2, np.int64)
+        inner = self.edge_tokens > 0
+        np.add.at(change, self.start_tokens[inner] + 1, 1)
+        np.add.at(change, self.end_tokens[inner] + 1, -1)
+        ends = np.unique(self.node_of)
+        np.add.at(change, self.end_tokens[ends] + 1, 1)  # from there on it is a shorter prompt, each distinct one counted once
+        distinct = np.cumsum(change)[: longest + 1]
+        distinct[0] = 1  # the empty prefix
+        return np.asarray(distinct)
+
+    def __repr__(self) -> str:
+        total = int(self.prompt_tokens.sum())
+        return f"PrefixTree({len(self.node_of)} prompts of {total:,} tokens in {len(self)} nodes of {self.tokens:,} tokens)"
+
+
+def _row(prompt: int, token_ids: ArrayLike) -> NDArray[np.int64]:
+    """One prompt's token ids as int64; refuses what is not a row of them."""
+    row = np.asarray(token_ids)
+    if row.ndim != 1:
+        raise PlanningError(f"token_ids[{prompt}] has {row.ndim} dimensions; a row of token ids is needed")
+    if row.size == 0:
+        return np.zeros(0, np.int64)
+    if not np.issubdtype(row.dtype, np.integer):
+        raise PlanningError(f"token_ids[{prompt}] holds {row.dtype} values; whole numbers are needed")
+    if row.min() < 0 or row.max() >= 1 << 32:
+        raise PlanningError(f"token_ids[{prompt}] holds {row.min() if row.min() < 0 else row.max()}; ids lie in 0 to 2^32 - 1")
+    return row.astype(np.int64)

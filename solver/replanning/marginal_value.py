@@ -1,0 +1,164 @@
+"""What one more token of a response is worth, and how responses of different worth are grouped.
+
+Knows loads, survival sums and the affine fit of an iteration; nothing of actors that run, states or lengths to come.
+
+**Worth of a token.** An actor with load W (the sum over its batch of l = b + c * context) takes a + W per iteration. Per
+second it costs one actor-second, of which a response of load l causes the share l / W. Let the step end in X more seconds. A
+response alive at x tokens that may still take r tokens chooses a load W_y for each of them: it minimises its expected cost
+``sum_y S(y)/S(x) (a + W_y) l_y / W_y`` under ``sum_y (a + W_y) <= X``, which must hold for the longest outcome too.
+Stationarity, ``a l_y S(y)/S(x) / W_y^2 = constant``, gives
+
+    W* = (X - a r) sqrt(l) / Lambda ,   Lambda = sum_y sqrt(S(y)/S(x) l_y) ,   cost = E[sum l] + a Lambda^2 / (X - a r) .
+
+Along this course the value q of one token more, in actor-seconds, must make W* the choice that minimises what a second costs
+less what its progress is worth, ``l / W - q / (a + W)``: hence ``q = l (a + W*)^2 / W*^2``. Without the KV term and for a batch
+of B* this is ``(a + b B*)^2 / (b B*^2)``. Equal responses give W* in proportion to the square root of the survival, so
+actors in proportion to ``S / sqrt(S)``: square-root folding.
+
+**Groups.** Actors are worth running as far as the progress of their batches exceeds what they cost:
+
+    value of a grouping, per second = sum over actors of ( sum of q / (a + W) - 1 ) .
+
+For equal loads groups that are contiguous in q are best: exchanging two responses between actors of different speed raises
+the sum exactly when the more valuable one goes to the faster actor.
+
+**Several kinds.** Where a second of an actor of kind m costs p_m, all that is earned is measured in that cost: a grouping is
+worth sum over actors of ( sum of q / (a_m + W) - p_m ), with the loads that responses have on their actor. A token is worth the
+least that any kind m would earn it for, ``q = min over m of p_m l_m (a_m + W*_m)^2 / W*_m^2``, and X is the least time that any
+kind alone would take at the price. (A heuristic; for one kind it is the above.)
+
+**Price of time.** With ``price`` actor-seconds for every second of makespan, X minimises
+``price X + a sum Lambda^2 / (X - a r)``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solver.model.latency import LatencyModel
+from solver.model.workload import FloatArray, IntArray
+
+GROUPING_POINTS = 192  # positions, evenly spread over the sorted responses, at which a group may end
+
+
+def price_of(left_s: float, base_s: float, most_tokens: FloatArray, root_load: FloatArray) -> float:
+    """Actor-seconds that one second less would cost when ``left_s`` seconds are left: ``a sum Lambda^2 / (X - a r)^2``."""
+    room = left_s - base_s * most_tokens
+    return math.inf if not len(room) or room.min() <= 0 else float((base_s * root_load**2 / room**2).sum())
+
+
+def time_left_s(price: float, base_s: float, most_tokens: FloatArray, root_load: FloatArray) -> float:
+    """X at which the last second costs ``price`` actor-seconds; infinite when time costs nothing.
+
+    Args:
+        most_tokens, root_load: (n,) r and Lambda of the responses.
+    """
+    if price <= 0:
+        return math.inf
+    floor = base_s * float(most_tokens.max(initial=0.0))
+    weight = base_s * root_load**2
+    behind = floor - base_s * most_tokens
+    low, high = 0.0, math.sqrt(float(weight.sum()) / price)
+    x = high
+    for _ in range(50):  # Newton's method on a convex falling function, kept inside a bracket
+        room = np.maximum(x + behind, 1e-12)
+        excess = float((weight / room**2).sum()) - price
+        low, high = (x, high) if excess > 0 else (low, x)
+        slope = 2 * float((weight / room**3).sum())
+        after = x + excess / slope if slope > 0 else x
+        after = after if low <= after <= high else (low + high) / 2
+        if abs(after - x) <= 1e-9 * max(x, 1e-12):
+            break
+        x = after
+    return floor + x
+
+
+def token_worth(left_s: float, base_s: float, load: FloatArray, most_tokens: FloatArray, root_load: FloatArray) -> FloatArray:
+    """(n,) q in actor-seconds. A response that can no longer be in time is worth an actor of its own (W* = l)."""
+    if math.isinf(left_s):
+        return load.copy()  # W* grows without bound: (a + W*) / W* goes to 1
+    room = np.maximum(left_s - base_s * most_tokens, 0.0)
+    wanted = np.maximum(room * np.sqrt(load) / np.maximum(root_load, 1e-300), load)
+    # what brings no load (no response, no tokens) is worth nothing, instead of 0 / 0
+    return np.asarray(load * (1.0 + base_s / np.where(load > 0, np.maximum(wanted, 1e-150), 1.0)) ** 2)
+
+
+def sends_kv(transfer_s: ArrayLike, recompute_s: ArrayLike) -> NDArray[np.bool_]:
+    """Whether a response that moves takes its KV cache along, or has its context recomputed.
+
+    What a transfer waits for on its sender's link does not count: only that response waits, while a context that is recomputed
+    holds up the receiver's whole batch. A cut that recomputed whatever would have had to queue took up to half as long again as
+    one that queued (random with tau on GSM8K).
+    """
+    return np.asarray(np.asarray(transfer_s) <= np.asarray(recompute_s))
+
+
+def delay_s(latency: LatencyModel, kv_tokens: FloatArray, step_s: FloatArray | float, alike: ArrayLike = True) -> FloatArray:
+    """Seconds that a response stands still when it moves to an actor of ``latency``: the cheaper of transfer (where sender and
+    receiver are ``alike``) and recompute, joining, and half an iteration of ``step_s`` until it is admitted."""
+    transfer = np.where(alike, latency.transfer_base_s + latency.transfer_per_kv_token_s * kv_tokens, np.inf)
+    recompute = latency.prefill_base_s + latency.prefill_per_token_s * kv_tokens
+    moves = np.where(sends_kv(transfer, recompute), transfer, recompute)
+    return np.asarray(np.where(kv_tokens > 0, moves + latency.join_s, 0.0) + np.asarray(step_s) / 2)
+
+
+def stall_s(latency: LatencyModel, kv_tokens: FloatArray, alike: ArrayLike = True) -> FloatArray:
+    """Seconds for which the receiver's whole batch stands still when a response moves: those of joining it, and of recomputing
+    its KV cache where that is cheaper than the transfer or sender and receiver are not ``alike``."""
+    transfer = np.where(alike, latency.transfer_base_s + latency.transfer_per_kv_token_s * kv_tokens, np.inf)
+    recompute = latency.prefill_base_s + latency.prefill_per_token_s * kv_tokens
+    computed = np.where(sends_kv(transfer, recompute), 0.0, recompute)
+    return np.asarray(np.where(kv_tokens > 0, computed + latency.join_s, 0.0))
+
+
+def group_by_worth(
+    load: FloatArray,
+    worth: FloatArray,
+    base_s: float,
+    most_groups: int,
+    slots: int,
+    reserved_tokens: FloatArray,
+    kv_capacity_tokens: float,
+) -> list[IntArray]:
+    """Contiguous groups of the responses sorted by worth, most valuable first, of the largest value (see above).
+
+    A dynamic programme over the sorted responses, one layer per group: groups end at ``GROUPING_POINTS`` positions at most.
+    Equal worth keeps the given order.
+
+    Args:
+        load, worth, reserved_tokens: (n,) per response. slots, kv_capacity_tokens: what one actor admits at once.
+
+    Returns:
+        (n_k,) positions of each group. When not everything fits into the slots and memory of ``most_groups`` at once, responses
+        of any worth queue behind others: they are then dealt in turn, so that no actor gets all that are long.
+    """
+    order = np.argsort(-worth, kind="stable")
+    n = len(order)
+    ends = np.unique(np.linspace(0, n, min(n, GROUPING_POINTS) + 1).round().astype(np.int64))
+    sums = [np.concatenate([[0.0], np.cumsum(x[order])])[ends] for x in (load, worth, reserved_tokens)]
+    loads, worths, held = (x[None, :] - x[:, None] for x in sums)  # [i, j]: of the responses between ends i and j
+    counts = ends[None, :] - ends[:, None]
+    fits = (counts > 0) & (counts <= slots) & (held <= kv_capacity_tokens)
+    value = np.where(fits, worths / (base_s + np.maximum(loads, 0.0)) - 1.0, -np.inf)
+    best = np.where(ends == 0, 0.0, -np.inf)
+    came: list[IntArray] = []
+    total: list[float] = []
+    for _ in range(most_groups):
+        through = best[:, None] + value
+        came.append(np.argmax(through, axis=0))
+        best = through[came[-1], np.arange(len(ends))]
+        total.append(float(best[-1]))
+        if len(total) > 2 and -math.inf < total[-1] < total[-2] < total[-3]:
+            break  # past the best number of groups
+    if max(total) == -math.inf:
+        return [order[k::most_groups] for k in range(min(n, most_groups))]
+    groups: list[IntArray] = []
+    at = len(ends) - 1
+    for layer in range(int(np.argmax(total)), -1, -1):
+        before = int(came[layer][at])
+        groups.append(order[ends[before] : ends[at]])
+        at = before
+    return groups[::-1]

@@ -1,0 +1,197 @@
+"""What one look at the step decides: the actor to give back, and which responses wait for their sender's link, best first.
+
+Knows ``Survivors`` and a forecast; nothing of when to look. A look is worked out once (``look``); as links
+get free, the next responses are sent from its lists (``send``), each tested again at its turn.
+
+What a move costs, in the currency of solver.replanning.marginal_value (actor-seconds): the response stands still for
+``delay_s`` while others of the sender follow one another over its link; the receiver's whole batch stands still for
+``stall_s``, while the response joins and its KV cache is recomputed where that is cheaper than the transfer, which costs what
+that batch earns per second.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solver.lengths.remaining import RemainingLengths
+from solver.model.runtime_rules import Move
+from solver.model.workload import FloatArray, IntArray
+from solver.replanning.receivers import Offer, Places, offers
+from solver.replanning.running_responses import Survivors
+
+FOLD_CANDIDATES = 2  # actors with the least to lose that are tried
+LEAST_RISE = 0.03  # actors by which a fold must raise the value per second: less is within the errors of the forecast
+LATE_SHARE = 0.3  # of a delay that later moves do not make up for (the best of 0.1, 0.3, 0.5, 1 and 2 on two public logs)
+HYSTERESIS = 1.5  # times its cost that a move between actors that go on must gain
+TRIES = 3  # responses of a sender that find no place, the most promising first, before it waits for the next look
+OFFERS = 24  # responses of a sender that a look lists
+
+
+class Sent(NamedTuple):
+    """A move and the actor that it leaves."""
+
+    from_actor: int
+    move: Move
+
+
+@dataclass
+class Links:
+    """What one look leaves to the next: actors that are being drained, and when every actor's link is free."""
+
+    leaving: set[int] = field(default_factory=set)
+    free_s: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Look:
+    """What is left to send of what a look found.
+
+    Attributes:
+        places: as of the look, with everything sent since.
+        lists: offers by position of their sender, in the order in which they are tried.
+    """
+
+    places: Places
+    lists: dict[int, list[Offer]]
+
+    def send(self, now_s: float, links: Links, complete: Sequence[bool] | NDArray[np.bool_] | None = None) -> list[Sent]:
+        """The next responses of all senders whose link is free, entered in ``places`` and ``links``."""
+        places, moves = self.places, list[Sent]()
+        for k in [k for k in self.lists if links.free_s.get(places.ids[k], -math.inf) <= now_s + 1e-9]:
+            waiting, drains = self.lists[k], not places.stays[k]
+            missed: list[Offer] = []
+            at = 0
+            while at < len(waiting) and len(missed) < TRIES and (drains or places.count[k] > 1):
+                offer = waiting[at]
+                at += 1
+                if complete is not None and complete[offer.response]:
+                    continue
+                to, gain = places.best(offer, k)
+                if to < 0 or (not drains and gain <= offer.least_gain[places.kind[to]]):
+                    missed.append(offer)
+                    continue
+                moves.append(Sent(places.ids[k], Move(offer.response, places.ids[to])))
+                places.move(offer, k, to)
+                if offer.kv_tokens > 0:
+                    links.free_s[places.ids[k]] = now_s + offer.pass_s[places.kind[to]]
+                    break
+            if drains:
+                waiting[:at] = missed  # their turn comes again when there is room
+            elif len(missed) < TRIES:
+                del waiting[:at]
+            else:
+                waiting.clear()
+            if not waiting:
+                del self.lists[k]
+        return moves
+
+    def next_s(self, now_s: float, links: Links) -> float:
+        """When the first link that has more to send gets free; infinite when nothing is left to send."""
+        times = [links.free_s.get(self.places.ids[k], now_s) for k in self.lists]
+        return min(times, default=math.inf)
+
+
+def look(s: Survivors, remaining: RemainingLengths, price: float, links: Links) -> Look:
+    """Decide whether an actor is given back, and list what should move: up to ``OFFERS`` responses of an actor that goes on."""
+    links.leaving &= set(s.ids)
+    stays = np.array([k not in links.leaving for k in s.ids])
+    step = s.step_s
+    takes, stall = s.fleet.moves_s(s.kv_tokens, s.kind[s.owner])
+    delay = takes + (step[s.owner] / 2)[:, None]  # until it is admitted
+    loses = (s.worth / step[s.owner])[:, None] * delay
+    folded = _fold(s, stays, remaining, price, delay, stall, loses)
+    if folded is not None:
+        stays[folded] = False
+        links.leaving.add(s.ids[folded])
+    time_s = np.maximum(s.left_tokens * step[s.owner], 1e-12)
+    listed: dict[int, IntArray] = {}
+    for k in np.flatnonzero(~stays & (s.count > 0)).tolist():
+        mine = np.flatnonzero((s.owner == k) & s.movable)
+        listed[k] = mine[np.argsort(-s.left_tokens[mine], kind="stable")[:OFFERS]]
+    chosen = np.flatnonzero(s.movable & (stays & (s.count > 1))[s.owner])
+    if len(chosen) and np.count_nonzero(stays) > 1:
+        gain = s.gains(chosen, stays) * time_s[chosen, None]
+        gain -= HYSTERESIS * stall[chosen][:, s.kind] * (s.actor_worth / step)
+        gain -= HYSTERESIS * loses[chosen][:, s.kind]
+        net = gain.max(axis=1)
+        pays = chosen[net > 0][np.argsort(-net[net > 0], kind="stable")]
+        for k in np.unique(s.owner[pays]).tolist():
+            listed[k] = pays[s.owner[pays] == k][:OFFERS]
+    everyone = np.concatenate([np.zeros(0, np.int64), *listed.values()])
+    waiting = iter(offers(s, everyone, HYSTERESIS * stall / time_s[:, None], HYSTERESIS * loses / time_s[:, None], takes))
+    return Look(Places(s, stays), {k: list(itertools.islice(waiting, len(own))) for k, own in listed.items() if len(own)})
+
+
+def _fold(
+    s: Survivors, stays: NDArray[np.bool_], remaining: RemainingLengths, price: float, delay: FloatArray,
+    stall: FloatArray, loses: FloatArray,
+) -> int | None:  # fmt: skip
+    """The position of the actor to give back now, or None. What is still being drained counts as spread over the others."""
+    open_actors = np.flatnonzero(stays & (s.count > 0))
+    if len(open_actors) < 2 or not np.isfinite(s.left_s):
+        return None
+    expected_s = float((s.left_tokens * s.step_s[s.owner]).max())
+    s = _as_if_drained(s, stays)
+    rate = s.actor_worth / s.step_s
+    best, chosen = LEAST_RISE * float(s.price[open_actors].mean()), None
+    for k in open_actors[np.argsort((rate - s.price)[open_actors], kind="stable")][:FOLD_CANDIDATES].tolist():
+        if s.price[k] - rate[k] + _places_worth(s, k, stays) <= best:
+            continue
+        rise = s.fold_gain(k, stays)
+        if rise <= best:
+            continue
+        mine = np.flatnonzero(s.owner == k)
+        others = open_actors[open_actors != k]
+        lasts = remaining.survival(s.response[mine], s.tokens[mine], remaining.response_limit - 1.0)
+        kinds = np.unique(s.kind[others])  # each response goes to the kind that it reaches soonest
+        late = (
+            price
+            * float(delay[mine][:, kinds].min(axis=1).max(initial=0.0))
+            * (1.0 - float(np.prod(1.0 - np.clip(lasts, 0.0, 1.0))))
+        )
+        held_up = float(stall[mine][:, kinds].min(axis=1).sum()) * float(rate[others].mean())
+        cost = LATE_SHARE * (late + float(loses[mine][:, kinds].min(axis=1).sum())) + held_up
+        rise -= cost / max(min(s.left_s, expected_s) / 2, 1e-9)
+        if rise > best:
+            best, chosen = rise, k
+    return chosen
+
+
+def _as_if_drained(s: Survivors, stays: NDArray[np.bool_]) -> Survivors:
+    """The survivors with the responses of leaving actors dealt to those that stay, the least loaded first."""
+    pending = np.flatnonzero(~stays[s.owner])
+    if not len(pending):
+        return s
+    staying = np.flatnonzero(stays)
+    owner = s.owner.copy()
+    owner[pending] = staying[np.argsort(s.actor_load[staying], kind="stable")][np.arange(len(pending)) % len(staying)]
+
+    load = s.load_on[np.arange(len(owner)), s.kind[owner]]
+
+    def per_actor(values: FloatArray) -> FloatArray:
+        return np.asarray(np.bincount(owner, weights=values, minlength=len(stays)), dtype=float)
+
+    came = np.bincount(owner[pending], minlength=len(stays))
+    return replace(
+        s, owner=owner, actor_load=per_actor(load), actor_worth=per_actor(s.worth),
+        count=np.bincount(owner, minlength=len(stays)), slots=s.slots - came,
+        memory=s.memory - np.bincount(owner[pending], weights=s.reserved[pending], minlength=len(stays)),
+    )  # fmt: skip
+
+
+def _places_worth(s: Survivors, k: int, stays: NDArray[np.bool_]) -> float:
+    """Roughly what the other actors gain from the responses of ``k``, never less than in truth: each one's best place as
+    if it came alone; losses count half, as they shrink with what has come before."""
+    step = s.step_s
+    rate = s.actor_worth / step
+    others = np.flatnonzero(stays & (np.arange(len(step)) != k))
+    mine = np.flatnonzero(s.owner == k)
+    gain = ((s.worth[mine][:, None] - s.load_on[mine][:, s.kind[others]] * rate[others]) / step[others]).max(axis=1)
+    return float(np.maximum(gain, gain / 2).sum())

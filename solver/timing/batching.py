@@ -1,0 +1,343 @@
+"""Continuous batching on one actor, in whole decode iterations: who is in the batch when, and how long each iteration takes.
+
+Knows admission and a latency model; nothing of plans, clusters or clocks. The planner's ``evaluate`` and the simulated
+engine both use it, so what is planned is what is simulated.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
+from solver.model.workload import FloatArray, IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Residency:
+    """Stretches in which responses are in the batch; one per response unless it was evicted and came back.
+
+    Attributes:
+        response: (V,) index of the response in the arrays given to ``schedule``.
+        first: (V,) iteration in which it joins. last: (V,) iteration at whose start it is gone (half-open).
+        context: (V,) KV tokens that it holds at ``first``.
+        prefill: (V,) prompt and generated tokens that prefill is charged for when it joins: its context but for what is there.
+    """
+
+    response: IntArray
+    first: IntArray
+    last: IntArray
+    context: IntArray
+    prefill: IntArray
+
+    @property
+    def computed(self) -> IntArray:
+        """(V,) tokens that prefill computes: those that it is charged for, but for the last one, which is decoded."""
+        return np.asarray(self.prefill - (self.prefill > 0))
+
+
+def schedule(
+    remaining: IntArray,
+    context: IntArray,
+    most_tokens: IntArray,
+    there_tokens: IntArray,
+    admission: Admission,
+    running: int = 0,
+    refills: bool = False,
+) -> Residency:
+    """Run continuous batching for responses queued in the given order, all available from iteration 0.
+
+    Args:
+        remaining: (n,) iterations each response needs; context: (n,) KV tokens at its next iteration.
+        most_tokens: (n,) the most KV tokens it can reach (what ``reserve`` sets aside).
+        there_tokens: (n,) KV tokens of its context, at most all of it, that are there when it joins and need no prefill: its
+            own cache came along, its prompt's was received in part or whole, or an earlier response computes it. Once
+            evicted, a response computes its whole context.
+        running: the first ``running`` responses are in the batch already.
+        refills: it is known that they do not all fit at once, which takes a while to find out.
+    """
+    n = len(remaining)
+    prefill = context - there_tokens
+    if not refills and n <= admission.max_batch and _fits_at_once(remaining, context, most_tokens, admission):
+        return Residency(np.arange(n), np.zeros(n, np.int64), remaining.astype(np.int64), context, prefill)
+    if _only_slots_bind(most_tokens, admission):
+        return _schedule_slots(remaining, context, prefill, admission.max_batch)
+    if admission.rule == "reserve" and not running:
+        return _schedule_reserved(remaining, context, most_tokens, prefill, admission)
+    return _schedule_with_refill(remaining, context, most_tokens, prefill, admission, running)
+
+
+def _only_slots_bind(most_tokens: IntArray, admission: Admission) -> bool:
+    """Whether any responses that fill the slots also fit into memory, so that memory never matters."""
+    if admission.rule != "reserve":
+        return False
+    slots = min(admission.max_batch, len(most_tokens))
+    return int(np.partition(most_tokens, -slots)[-slots:].sum()) <= admission.kv_capacity_tokens
+
+
+def _schedule_slots(remaining: IntArray, context: IntArray, prefill: IntArray, slots: int) -> Residency:
+    """Refill where only slots bind: every response, in order, joins when the first slot is free."""
+    works = remaining > 0
+    lengths = remaining[works]
+    runs = np.flatnonzero(np.diff(lengths, prepend=-1))
+    begin = np.zeros(len(remaining), dtype=np.int64)
+    begin[works] = _joins_by_run(lengths, runs, slots) if 2 * len(runs) < len(lengths) else _joins(lengths, slots)
+    return Residency(np.arange(len(remaining)), begin, begin + remaining, context, prefill)
+
+
+def _schedule_reserved(
+    remaining: IntArray, context: IntArray, most_tokens: IntArray, prefill: IntArray, admission: Admission
+) -> Residency:
+    """Refill where reserved memory binds as well: every response, in order, joins when enough has left."""
+    capacity, slots = admission.kv_capacity_tokens, admission.max_batch
+    unit = int(most_tokens.max()) + 1  # an entry of the heap is the iteration from which tokens are free, and how many
+    ends: list[int] = []
+    begin = np.zeros(len(remaining), dtype=np.int64)
+    works = remaining > 0
+    first = []
+    now = used = 0
+    for length, held in zip(remaining[works].tolist(), most_tokens[works].tolist(), strict=True):
+        while ends and (used + held > capacity or len(ends) >= slots):
+            end = heapq.heappop(ends)
+            now = end // unit
+            used -= end % unit
+        heapq.heappush(ends, (now + length) * unit + held)
+        used += held
+        first.append(now)
+    begin[works] = first
+    return Residency(np.arange(len(remaining)), begin, begin + remaining, context, prefill)
+
+
+def _joins(lengths: IntArray, slots: int) -> IntArray:
+    """(n,) iterations in which responses that last ``lengths`` join."""
+    at_once = min(slots, len(lengths))
+    free = sorted(lengths[:at_once].tolist())  # a heap, by the iteration from which each slot is free
+    first = [0] * at_once
+    for length in lengths[at_once:].tolist():
+        first.append(heapq.heapreplace(free, free[0] + length))
+    return np.array(first, dtype=np.int64)
+
+
+def _joins_by_run(lengths: IntArray, runs: IntArray, slots: int) -> IntArray:
+    """The same where neighbours of equal length, from each of ``runs`` to the next, can be taken together."""
+    free_at, free = [0], {0: slots}  # a heap of the iterations from which slots are free, and how many are
+    joins, together = [], []
+    for length, left in zip(lengths[runs].tolist(), np.diff(runs, append=len(lengths)).tolist(), strict=True):
+        while left:
+            now = free_at[0]
+            count = free[now]
+            if count > left:
+                free[now] = count - left
+                count = left
+            else:
+                heapq.heappop(free_at)
+                del free[now]
+            joins.append(now)
+            together.append(count)
+            left -= count
+            now += length
+            if now in free:
+                free[now] += count
+            else:
+                free[now] = count
+                heapq.heappush(free_at, now)
+    return np.repeat(np.array(joins, dtype=np.int64), together)
+
+
+def _fits_at_once(remaining: IntArray, context: IntArray, most_tokens: IntArray, admission: Admission) -> bool:
+    if admission.rule == "reserve":
+        return int(most_tokens.sum()) <= admission.kv_capacity_tokens
+    if int((context + remaining).sum()) <= admission.kv_capacity_tokens:
+        return True
+    return int(peak_tokens(remaining, context, np.array([0, len(remaining)]))[0]) <= admission.kv_capacity_tokens
+
+
+def peak_tokens(remaining: IntArray, context: IntArray, edges: IntArray) -> IntArray:
+    """(G,) most KV tokens that the responses of each group ``edges[g]:edges[g + 1]`` hold in an iteration when all of them join
+    at once: memory grows until one completes, so it is most in a response's last iteration."""
+    sizes = np.diff(edges)
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    shortest_first = np.lexsort((remaining, group))
+    left = remaining[shortest_first]
+    before = np.concatenate([[0], np.cumsum(context[shortest_first])])
+    with_them = np.repeat(before[edges[1:]], sizes) - before[:-1]
+    still_there = np.repeat(edges[1:], sizes) - np.arange(len(left))
+    held = np.where(left > 0, with_them + still_there * (left - 1), 0)
+    return np.asarray(np.maximum.reduceat(held, edges[:-1]))
+
+
+def _schedule_with_refill(
+    remaining: IntArray,
+    context: IntArray,
+    most_tokens: IntArray,
+    prefill: IntArray,
+    admission: Admission,
+    running: int,
+) -> Residency:
+    """The general case, jumping from event to event (completion or eviction) in whole iterations.
+
+    The rule of ``solver.model.admission``, written out: it is asked at every event of every group that is timed.
+    """
+    preempt, slots, capacity = admission.rule == "preempt", admission.max_batch, admission.kv_capacity_tokens
+    left, ctx, to_compute = remaining.tolist(), context.tolist(), prefill.tolist()
+    counts = ctx if preempt else most_tokens.tolist()  # what a response takes of the memory when it joins
+    queue = [i for i in range(len(left) - 1, running - 1, -1) if left[i] > 0]  # the front of the queue is the end of the list
+    rows: list[tuple[int, int, int, int, int]] = [(i, 0, 0, ctx[i], to_compute[i]) for i in range(len(left)) if left[i] == 0]
+    ends: dict[int, int] = {}  # of those in the batch, in order of admission: the iteration in which each is complete
+    unit = len(left)
+    finishing: list[int] = []  # a heap of iteration * unit + response; those that were evicted since are still in it
+    now = used = 0  # used: KV tokens counted by the admission rule, for `preempt` as of iteration `now`
+    for i in range(running):
+        if left[i] > 0:
+            ends[i] = left[i]
+            used += counts[i]
+            heapq.heappush(finishing, left[i] * unit + i)
+    while queue or ends:
+        while finishing:
+            end, i = divmod(finishing[0], unit)
+            if ends.get(i) == end:
+                if end > now:
+                    break
+                del ends[i]
+                rows.append((i, now - left[i], now, ctx[i], to_compute[i]))
+                used -= ctx[i] + left[i] if preempt else counts[i]
+            heapq.heappop(finishing)
+        if preempt and used > capacity and len(ends) > 1:
+            while used > capacity and len(ends) > 1:
+                i, end = ends.popitem()  # the youngest
+                done = left[i] - (end - now)
+                rows.append((i, now - done, now, ctx[i], to_compute[i]))
+                ctx[i] += done
+                left[i] -= done
+                used -= ctx[i]
+                to_compute[i] = ctx[i]  # its KV cache is gone: recompute on return
+                queue.append(i)
+        else:
+            while queue:
+                i = queue[-1]
+                if ends and (len(ends) >= slots or used + counts[i] > capacity):
+                    break
+                queue.pop()
+                ends[i] = end = now + left[i]
+                used += counts[i]
+                heapq.heappush(finishing, end * unit + i)
+        if not ends:
+            continue
+        while True:
+            end, i = divmod(finishing[0], unit)
+            if ends.get(i) == end:
+                break
+            heapq.heappop(finishing)  # of a response that was evicted since
+        if preempt:
+            batch = len(ends)
+            step = end - now
+            if batch > 1:
+                step = min(step, max(1, (capacity - used) // batch + 1))
+            used += step * batch
+            now += step
+        else:
+            now = end
+    table = np.array(rows, dtype=np.int64).reshape(-1, 5)
+    return Residency(table[:, 0], table[:, 1], table[:, 2], table[:, 3], table[:, 4])
+
+
+def _batch_and_kv(residency: Residency, horizon: int) -> tuple[IntArray, IntArray]:
+    """(horizon,) responses in the batch and KV tokens they hold, per iteration."""
+    batch = np.zeros(horizon + 1, np.int64)
+    offset = np.zeros(horizon + 1, np.int64)
+    np.add.at(batch, residency.first, 1)
+    np.add.at(batch, residency.last, -1)
+    start = residency.context - residency.first
+    np.add.at(offset, residency.first, start)
+    np.add.at(offset, residency.last, -start)
+    batch = np.cumsum(batch)[:horizon]
+    return batch, np.cumsum(offset)[:horizon] + np.arange(horizon) * batch
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """An actor's iterations with their times, counted from when it is ready.
+
+    Attributes:
+        residency: who is in the batch when.
+        boundary_s: (I+1,) boundaries between iterations; iteration t lies between entries t and t+1. It begins with prefill;
+            the rest counts as decoding, what its newcomers take beside their prefill included.
+        prefill_s: (I,) part of each iteration spent on prefill, at its start.
+        prefill_tokens: (I,) tokens computed in it.
+        batch, kv_tokens: (I,) responses in the batch and KV tokens they hold.
+        end_s: (n,) completion time of each response.
+    """
+
+    residency: Residency
+    boundary_s: FloatArray
+    prefill_s: FloatArray
+    prefill_tokens: IntArray
+    batch: IntArray
+    kv_tokens: IntArray
+    end_s: FloatArray
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds until the last response is complete."""
+        return float(self.boundary_s[-1])
+
+
+def timeline(
+    remaining: IntArray,
+    context: IntArray,
+    most_tokens: IntArray,
+    there_tokens: IntArray,
+    latency: LatencyModel,
+    admission: Admission,
+    running: int = 0,
+) -> Timeline:
+    """Schedule the responses and charge every iteration: what newcomers have to compute is prefilled in one call (none where
+    everything is there), each of them takes ``join_s``, then all decode one token. Arguments are those of ``schedule``."""
+    residency = schedule(remaining, context, most_tokens, there_tokens, admission, running)
+    horizon = int(residency.last.max(initial=0))
+    batch, kv = _batch_and_kv(residency, horizon)
+    tokens = np.zeros(horizon + 1, np.int64)
+    stays = residency.last > residency.first
+    np.add.at(tokens, residency.first[stays], residency.prefill[stays])
+    tokens = tokens[:horizon]
+    prefill_s = np.where(tokens > 0, latency.prefill_s(tokens), 0.0)
+    seconds = latency.step_s(batch, kv) + prefill_s
+    if latency.join_s:
+        joins = stays & ((residency.first > 0) | (residency.response >= running))
+        seconds += latency.join_s * np.bincount(residency.first[joins], minlength=horizon)
+    boundary_s = np.concatenate([[0.0], np.cumsum(seconds)])
+    last = np.zeros(len(remaining), np.int64)
+    np.maximum.at(last, residency.response, residency.last)
+    return Timeline(residency, boundary_s, prefill_s, tokens, batch, kv, boundary_s[last])
+
+
+def busy_s(
+    remaining: IntArray,
+    context: IntArray,
+    most_tokens: IntArray,
+    there_tokens: IntArray,
+    latency: LatencyModel,
+    admission: Admission,
+    refills: bool = False,
+) -> float:
+    """``timeline(...).busy_s``. An affine latency model needs no iteration one by one: an iteration's time is a sum over its
+    responses, so all of them together take base times their number plus the loads, whatever the order of admission."""
+    if latency.table is not None:
+        return timeline(remaining, context, most_tokens, there_tokens, latency, admission).busy_s
+    r = schedule(remaining, context, most_tokens, there_tokens, admission, refills=refills)
+    stay = (r.last - r.first).astype(float)
+    kv_steps = float(np.dot(stay, r.context) + (stay * (stay - 1)).sum() / 2)
+    seconds = (
+        latency.base_s * float(r.last.max(initial=0))
+        + latency.per_response_s * float(stay.sum())
+        + latency.per_kv_token_s * kv_steps
+        + latency.join_s * float(np.count_nonzero(stay))
+    )
+    computed = (r.prefill > 0) & (stay > 0)
+    tokens = int(r.prefill[computed].sum())
+    if tokens == 0:
+        return seconds
+    return seconds + float(latency.prefill_s(tokens, len(set(r.first[computed].tolist()))))

@@ -1,0 +1,187 @@
+"""The one function that says what a plan takes: time, GPU-seconds and dollars of every actor under its latency model.
+
+Knows plans, workloads and latency; nothing of runtime rules (a plan with a rule is evaluated as if the rule never acted).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from solver.model.admission import Admission
+from solver.model.errors import PlanningError
+from solver.model.latency import LatencyModel
+from solver.model.objective import StepRest
+from solver.model.offers import Latencies, latency_of
+from solver.model.plan import ActorPlan, Plan
+from solver.model.workload import FloatArray, IntArray, Workload
+from solver.timing.batching import busy_s
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What a plan takes. Over S sets of lengths (the scenarios, or one), the scalars are means.
+
+    Attributes:
+        makespan_s, gpu_seconds, cost_usd: of generation. done_s: (N,) when each actor is done.
+        makespans_s, gpu_seconds_of, cost_usd_of: (S,) of every set of lengths.
+    """
+
+    makespan_s: float
+    gpu_seconds: float
+    cost_usd: float
+    done_s: FloatArray
+    makespans_s: FloatArray
+    gpu_seconds_of: FloatArray
+    cost_usd_of: FloatArray
+
+
+def ready_s(latency: LatencyModel, prewarmed: bool = False) -> float:
+    """Seconds from taking an actor's GPUs until it can decode: start (none when prewarmed) and weight sync."""
+    return latency.sync_s if prewarmed else latency.start_s + latency.sync_s
+
+
+def admission_of(latency: LatencyModel, max_batch: int | None = None, rule: str = "reserve") -> Admission:
+    """Slots and KV memory of an actor of this latency model, with fewer slots when the plan says so."""
+    slots = latency.max_batch if max_batch is None else min(max_batch, latency.max_batch)
+    return Admission(slots, latency.kv_capacity_tokens, rule)
+
+
+def there_tokens(
+    workload: Workload,
+    responses: ArrayLike,
+    prefixes: ArrayLike = (),
+    prefix_tokens: ArrayLike = (),
+    shares_prompts: bool = False,
+) -> IntArray:
+    """(n,) KV tokens of each response's context that are there when it joins.
+
+    Args:
+        responses: (n,) the actor's, in admission order.
+        prefixes, prefix_tokens: prompts of which it received a prefix, and the tokens of each.
+        shares_prompts: the first response of a prompt computes what was not received of it; all of the prompt is there for the
+            later ones. A response of no length computes nothing for others.
+
+    Raises:
+        PlanningError: a prefix is longer than its prompt, or there is no such prompt.
+    """
+    chosen = np.asarray(responses, dtype=np.int64)
+    owner = workload.prompt_of[chosen]
+    there: IntArray = np.zeros(len(chosen), np.int64)
+    if np.size(prefixes):
+        received = np.zeros(len(workload.prompt_tokens), np.int64)
+        asked = np.asarray(prefixes, dtype=np.int64)
+        if unknown := asked[(asked < 0) | (asked >= len(received))].tolist():
+            raise PlanningError(
+                f"an actor receives a prefix of prompt {unknown[0]}; the workload has prompts 0 to {len(received) - 1}"
+            )
+        received[asked] = prefix_tokens
+        too_long = np.flatnonzero((received > workload.prompt_tokens) | (received < 0))
+        if len(too_long):
+            i = int(too_long[0])
+            raise PlanningError(f"an actor receives {received[i]} tokens of prompt {i}, which has {workload.prompt_tokens[i]}")
+        there = received[owner]
+    if shares_prompts:
+        later = np.ones(len(chosen), dtype=bool)
+        works = np.flatnonzero(workload.remaining_tokens[chosen] > 0)
+        later[works[np.unique(owner[works], return_index=True)[1]]] = False
+        there = np.where(later, workload.prompt_tokens[owner], there)
+    return there
+
+
+def actor_busy_s(workload: Workload, actor: ActorPlan, latency: LatencyModel, admission: Admission) -> float:
+    """Seconds from when the actor can decode until its last response is complete."""
+    chosen = np.asarray(actor.responses, dtype=np.int64)
+    return busy_s(
+        workload.remaining_tokens[chosen],
+        workload.context_tokens[chosen],
+        workload.reserved_tokens[chosen],
+        there_tokens(workload, chosen, actor.prefixes, actor.prefix_tokens, actor.shares_prompts),
+        latency,
+        admission,
+    )
+
+
+def generated_s(actors: tuple[ActorPlan, ...], done_s: ArrayLike) -> float:
+    """When the last response is complete; an actor without any, one that only prefills, does not count."""
+    works = np.array([len(a.responses) > 0 for a in actors], dtype=bool)
+    return float(np.asarray(done_s, dtype=float)[works].max(initial=0.0))
+
+
+def held_s(actors: tuple[ActorPlan, ...], done_s: ArrayLike, rest: StepRest) -> FloatArray:
+    """(N,) seconds for which each actor holds its GPUs: until it is done, or until its release if that is later."""
+    makespan = generated_s(actors, done_s)
+    until = {"generation": makespan, "step": makespan + rest.seconds}
+    done = np.asarray(done_s, dtype=float).tolist()
+    return np.array([max(until.get(a.release, d), d) - a.start_s for a, d in zip(actors, done, strict=True)])
+
+
+def evaluate(
+    plan: Plan,
+    workload: Workload,
+    latency: Latencies,
+    rest: StepRest = StepRest(),  # noqa: B008 (frozen)
+    *,
+    table: bool = False,
+    admission: str = "reserve",
+) -> Evaluation:
+    """What ``plan`` takes on ``workload``.
+
+    Args:
+        plan: every response of the workload must be in it exactly once.
+        workload: the lengths to evaluate with (predicted ones reproduce the plan's own numbers); with scenarios, every number
+            is the mean over them.
+        latency: times of an actor, or one latency model per kind and size.
+        table: charge the measured table instead of the affine fit that planning uses.
+        admission: ``reserve`` or ``preempt``.
+
+    Raises:
+        PlanningError: a response is missing, planned twice or not in the workload, or a kind has no latency model.
+    """
+    check_complete(plan, len(workload))
+    models = [latency_of(latency, a.kind, len(a.gpu_ids)) for a in plan.actors]
+    if not table:
+        models = [model.affine for model in models]
+    gpus = np.array([len(a.gpu_ids) for a in plan.actors], dtype=float)
+    price = np.array([a.usd_per_gpu_s for a in plan.actors])
+    done_of, gpu_s_of, usd_of = [], [], []
+    for case in workload.cases():
+        done = np.array(
+            [
+                a.start_s
+                + ready_s(model, a.prewarmed)
+                + a.receive_s
+                + actor_busy_s(case, a, model, admission_of(model, a.max_batch, admission))
+                for a, model in zip(plan.actors, models, strict=True)
+            ]
+        )
+        gpu_s = gpus * held_s(plan.actors, done, rest)
+        done_of.append(done)
+        gpu_s_of.append(float(gpu_s.sum()))
+        usd_of.append(float((gpu_s * price).sum()))
+    makespans = np.array([generated_s(plan.actors, done) for done in done_of])
+    gpu_seconds, cost_usd = np.array(gpu_s_of), np.array(usd_of)
+    return Evaluation(
+        float(makespans.mean()), float(gpu_seconds.mean()), float(cost_usd.mean()), np.mean(done_of, axis=0),
+        makespans, gpu_seconds, cost_usd,
+    )  # fmt: skip
+
+
+def check_complete(plan: Plan, responses: int) -> None:
+    """Refuse a plan that does not hold each of the ``responses`` exactly once.
+
+    Raises:
+        PlanningError: naming the first response that is wrong.
+    """
+    planned = np.array([i for a in plan.actors for i in a.responses], dtype=np.int64)
+    if unknown := planned[(planned < 0) | (planned >= responses)].tolist():
+        raise PlanningError(f"the plan holds response {unknown[0]}, but the workload has responses 0 to {responses - 1} only")
+    counts = np.bincount(planned, minlength=responses)
+    if np.any(counts != 1):
+        wrong = int(np.flatnonzero(counts != 1)[0])
+        raise PlanningError(
+            f"response {wrong} is in the plan {counts[wrong]} times; "
+            f"each of the {responses} responses must be in it exactly once"
+        )

@@ -1,0 +1,179 @@
+"""Exact times of many groups of responses at once, without making a plan of them.
+
+Knows workloads, admission and one affine latency model; nothing of clusters. A group that fits into the batch at once takes
+``base * longest + sum of loads`` (an iteration's time is a sum over its responses), which is a few numpy calls for all groups
+together. Groups that refill their slots go through ``solver.timing.batching``, so the numbers are those of ``solver.evaluate``.
+
+**The least that a group takes.** No iteration decodes more responses than there are slots, or than fit into the memory if the
+least is reserved for each, so there are at least (sum of iterations) / that. Nor do those in it count for more KV tokens than
+the memory has, or than one response alone takes (a batch of one never overflows): a response counts in every iteration that it
+is in for what is reserved, or for its context, so there are at least (sum of these over all iterations of all responses) / that
+as well. What is evicted and computed again only adds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
+from solver.model.workload import FloatArray, IntArray, Workload
+from solver.timing.batching import busy_s, peak_tokens
+from solver.timing.evaluate import there_tokens
+
+
+def _running(values: NDArray[np.generic]) -> FloatArray:
+    """(S, n+1) running sums along the last axis, starting with 0."""
+    sums = np.zeros((values.shape[0], values.shape[1] + 1))
+    np.cumsum(values, axis=1, out=sums[:, 1:])
+    return sums
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Responses in groups: ``order[edges[g]:edges[g + 1]]`` is group g, in admission order."""
+
+    order: IntArray
+    edges: IntArray
+
+    def groups(self) -> list[IntArray]:
+        """The groups one by one."""
+        return [self.order[a:b] for a, b in itertools.pairwise(self.edges.tolist())]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupTimes:
+    """Times of contiguous groups of responses in one order, for every set of lengths of the workload.
+
+    Attributes:
+        cases: the S workloads (scenarios, or one); order: (R,) responses in order of admission.
+        length: (S, R) iterations in that order; load: (S, R+1) running sums of loads, but for prefill.
+        tokens: (S, R+1) running sums of prompt tokens to prefill (unless prompts are shared).
+        held: (S, R+1) running sums of the KV tokens that admission counts at most; occupied: of those that it counts over all
+            iterations. memory: (S,) the most that it counts in one iteration.
+    """
+
+    cases: tuple[Workload, ...]
+    latency: LatencyModel
+    admission: Admission
+    order: IntArray
+    shares_prompts: bool
+    length: IntArray
+    load: FloatArray
+    tokens: FloatArray
+    held: FloatArray
+    occupied: FloatArray
+    memory: FloatArray
+
+    @classmethod
+    def of(
+        cls, workload: Workload, latency: LatencyModel, admission: Admission, order: IntArray, shares_prompts: bool = False
+    ) -> GroupTimes:
+        """Sum the loads of ``workload`` in ``order`` under the affine fit of ``latency``."""
+        cases = workload.cases()
+        remaining = np.stack([case.remaining_tokens[order] for case in cases])
+        context = workload.context_tokens[order]
+        n = remaining.astype(float)
+        kv_steps = context * n + n * (n - 1) / 2
+        load = latency.per_response_s * n + latency.per_kv_token_s * kv_steps + latency.join_s * (n > 0)
+        reserved = workload.reserved_tokens[order] + np.zeros_like(n)
+        reserves = admission.rule == "reserve"
+        held, occupied = (reserved, reserved * n) if reserves else (context + n, kv_steps)
+        tokens = np.where(remaining > 0, context, 0)
+        memory = np.maximum(admission.kv_capacity_tokens, held.max(axis=1, initial=0.0))
+        return cls(
+            cases, latency.affine, admission, order, shares_prompts, remaining, _running(load), _running(tokens),
+            _running(held), _running(occupied), memory,
+        )  # fmt: skip
+
+    def busy_s(self, edges: IntArray, how: str = "exact") -> FloatArray:
+        """(S, G) seconds from when an actor can decode until it is done, for groups ``order[edges[g]:edges[g + 1]]``.
+
+        Args:
+            edges: (G+1,) rising, from 0 to R; no group is empty.
+            how: for groups that refill, ``exact`` or the ``least`` that they can take.
+        """
+        seconds, refills = self.least_s(edges)
+        if how == "exact":
+            for case in np.flatnonzero(refills.any(axis=1)):
+                seconds[case] = self.exact_row(edges, int(case), seconds[case], refills[case])
+        return seconds
+
+    def least_s(self, edges: IntArray) -> tuple[FloatArray, NDArray[np.bool_]]:
+        """(S, G) the least that each group can take, and whether it may take more because it refills."""
+        first, last = edges[:-1], edges[1:]
+        iterations = np.maximum.reduceat(self.length, first, axis=1).astype(float)
+        refills = (last - first)[None, :] > self.admission.max_batch
+        refills = refills | (self.held[:, last] - self.held[:, first] > self.admission.kv_capacity_tokens)
+        if refills.any():
+            slots: IntArray | int = self.admission.max_batch
+            if self.admission.rule == "reserve":
+                reserved = self.cases[0].reserved_tokens[self.order]
+                fit = self.admission.kv_capacity_tokens // np.maximum(np.minimum.reduceat(reserved, first), 1)
+                slots = np.clip(fit, 1, self.admission.max_batch)
+            by_slots = np.add.reduceat(self.length, first, axis=1) / slots
+            by_memory = (self.occupied[:, last] - self.occupied[:, first]) / self.memory[:, None]
+            least = np.maximum(np.maximum(by_slots, by_memory * (1 - 1e-12)), iterations)  # running sums are rounded
+            iterations = np.where(refills, least, iterations)
+        tokens = self._prefill_tokens(edges)
+        seconds: FloatArray = (
+            self.latency.base_s * iterations
+            + self.load[:, last]
+            - self.load[:, first]
+            + np.where(tokens > 0, self.latency.prefill_s(tokens), 0.0)
+        )
+        return seconds, refills
+
+    def exact_row(self, edges: IntArray, case: int, least_s: FloatArray, refills: NDArray[np.bool_]) -> FloatArray:
+        """(G,) what the groups take in one set of lengths, given the least and which of them refill."""
+        seconds = least_s.copy()
+        for g in np.flatnonzero(refills & ~self._fit(edges, case, refills)).tolist():
+            seconds[g] = self._one(case, self.order[int(edges[g]) : int(edges[g + 1])])
+        return seconds
+
+    def _fit(self, edges: IntArray, case: int, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """(G,) which of the ``chosen`` groups fit at once after all, as the short ones are complete before the long ones have
+        grown. They take the least."""
+        fit = np.zeros(len(chosen), dtype=bool)
+        asked = np.flatnonzero(chosen & (np.diff(edges) <= self.admission.max_batch))
+        if self.admission.rule == "reserve" or not len(asked):
+            return fit
+        sizes = np.diff(edges)[asked]
+        own = np.cumsum([0, *sizes.tolist()])
+        at = np.repeat(edges[asked] - own[:-1], sizes) + np.arange(own[-1])
+        context = self.cases[case].context_tokens[self.order[at]]
+        fit[asked] = peak_tokens(self.length[case, at], context, own) <= self.admission.kv_capacity_tokens
+        return fit
+
+    def _prefill_tokens(self, edges: IntArray) -> FloatArray:
+        """(S, G) prompt and generated tokens that each group computes; a shared prompt is computed by its first response."""
+        if not self.shares_prompts:
+            return np.asarray(self.tokens[:, edges[1:]] - self.tokens[:, edges[:-1]])
+        group = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
+        owner, generated = self.cases[0].prompt_of[self.order], self.cases[0].generated_tokens[self.order]
+        prompt = self.cases[0].prompt_tokens[owner]
+        key = group * (int(owner.max()) + 1) + owner
+        rows = []
+        for length in self.length:
+            works = np.flatnonzero(length > 0)
+            once = works[np.unique(key[works], return_index=True)[1]]
+            own = np.bincount(group[works], weights=generated[works], minlength=len(edges) - 1)
+            rows.append(own + np.bincount(group[once], weights=prompt[once], minlength=len(edges) - 1))
+        return np.stack(rows)
+
+    def _one(self, case: int, responses: IntArray) -> float:
+        """A group that refills, through ``solver.timing.batching``."""
+        work = self.cases[case]
+        return busy_s(
+            work.remaining_tokens[responses],
+            work.context_tokens[responses],
+            work.reserved_tokens[responses],
+            there_tokens(work, responses, shares_prompts=self.shares_prompts),
+            self.latency,
+            self.admission,
+            refills=True,
+        )

@@ -1,0 +1,70 @@
+"""What groups of responses on actors of one kind take and are worth: time, cost and value of the whole step.
+
+Knows the objective, the rest of the step and how GPUs are paid for; nothing of how groups are found. Plans with several kinds
+are priced by ``solver.evaluate``; for one kind both give the same numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.model.cluster import Cluster
+from solver.model.latency import LatencyModel
+from solver.model.objective import Objective, StepRest
+from solver.model.workload import FloatArray
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """How actors of one kind are paid for.
+
+    Attributes:
+        actor_rate: cost of one actor for one second, in the unit of the objective; learner_rate: of the learner's GPUs.
+        sync_s, start_s: before an actor decodes, the latter only from the ``prewarmed``-th actor on.
+        release: when actors give their GPUs back (``done``, ``generation`` or ``step``).
+    """
+
+    objective: Objective
+    rest: StepRest
+    actor_rate: float
+    learner_rate: float
+    sync_s: float
+    start_s: float
+    prewarmed: int
+    release: str = "done"
+
+    @classmethod
+    def of(
+        cls, cluster: Cluster, latency: LatencyModel, objective: Objective, rest: StepRest, release: str = "done"
+    ) -> Pricing:
+        """Of actors of ``latency`` on ``cluster``."""
+        per_gpu = 1.0 if objective.cost == "gpu_s" else cluster.usd_per_gpu_s
+        return cls(
+            objective,
+            rest,
+            cluster.gpus_per_actor * per_gpu,
+            rest.learner_rate(objective.cost, cluster.usd_per_gpu_s),
+            latency.sync_s,
+            latency.start_s,
+            cluster.prewarmed,
+            release,
+        )
+
+    def step(self, busy_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(S,) time and cost of the whole step when actors are busy for (S, N) seconds once they can decode."""
+        actors = busy_s.shape[1]
+        ready = self.sync_s + np.where(np.arange(actors) >= self.prewarmed, self.start_s, 0.0)
+        done = busy_s + ready
+        makespan = done.max(axis=1)
+        if self.release == "done":
+            held = done.sum(axis=1)
+        else:
+            held = actors * (makespan + (self.rest.seconds if self.release == "step" else 0.0))
+        time_s = makespan + self.rest.seconds
+        return time_s, self.actor_rate * held + self.learner_rate * time_s
+
+    def value(self, busy_s: FloatArray, norms: tuple[float, float]) -> float:
+        """The objective over the scenarios, for (S, N) busy seconds."""
+        return self.objective.value_over(*self.step(busy_s), norms)
