@@ -1,6 +1,6 @@
 """``rlhfless profile``: options in, one measurement or a log's times, a profile and what it says out.
 
-Thin: measuring is the business of ``rlhfless.latency.measure``, what is timed that of ``rlhfless.engine.torch_profile``,
+Thin: measuring is the business of ``rlhfless.latency.measure``, what is timed that of ``rlhfless.engine.torch.benchmark``,
 scaling a profile to a log's times that of ``rlhfless.latency.from_log``.
 """
 
@@ -83,7 +83,7 @@ def profile(
         )
     if memory_gib is not None and not math.isfinite(memory_gib * 2**30):
         raise InputError(f"--memory-gib {memory_gib}: is no memory; a finite number of GiB above 0 is needed")
-    from rlhfless.engine.torch_profile import engine_timers
+    from rlhfless.engine.torch.benchmark import engine_timers
     from rlhfless.latency import save_profile
     from rlhfless.latency.measure import BATCHES, FAST, measure_profile
 

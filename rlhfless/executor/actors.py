@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from rlhfless.engine.members import Requests
 from rlhfless.engine.protocol import CountsInArrays, Engine, Foresees, Request, TellsSignals
+from rlhfless.engine.simulated.requests import Requests
 from rlhfless.executor.beginning import Beginning, holder_of
 from rlhfless.executor.check import ChecksRequests, check_before_prefill
 from rlhfless.executor.node_links import NodeLinks

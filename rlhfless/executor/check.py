@@ -10,8 +10,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from rlhfless.engine.members import Requests
 from rlhfless.engine.protocol import Request
+from rlhfless.engine.simulated.requests import Requests
 from solver.model.admission import Admission
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError

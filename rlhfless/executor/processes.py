@@ -56,9 +56,9 @@ class ProcessPool(Pool[Process]):
         clock: Clock = MACHINE,
     ) -> None:
         if devices is None:
-            from rlhfless.engine import torch_process
+            from rlhfless.engine.torch import worker_backend as torch_backend
 
-            devices = torch_process.cuda_devices()
+            devices = torch_backend.cuda_devices()
         super().__init__(lifecycle, faults, clock)
         self.devices = tuple(devices)
         self._all: list[Process] = []

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rlhfless.engine.columns import Completions
 from rlhfless.engine.protocol import Completion, EngineSpan
-from rlhfless.engine.stretch import Stretch
+from rlhfless.engine.simulated.completions import Completions
+from rlhfless.engine.simulated.lazy_spans import Stretch
 from solver.model.plan import Plan
 from solver.model.runtime_rules import RuntimeRule
 

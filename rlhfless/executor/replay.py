@@ -2,7 +2,7 @@
 
 The prefixes that the plan computes once for many responses are computed again too, as an actor of their own would.
 
-Knows journals, token ids and numbers; nothing of how an engine replays one (``rlhfless.engine.torch_replay``), nor of the
+Knows journals, token ids and numbers; nothing of how an engine replays one (``rlhfless.engine.torch.replay``), nor of the
 step's times.
 All actors share one device, so they must be alike, and of one GPU: what is measured there cannot stand for two kinds or sizes
 of actors, nor for several GPUs.
@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from rlhfless.engine.journal import Journal, Replayed
+from rlhfless.engine.common.journal import Journal, Replayed
 from rlhfless.executor.actors import EngineFactory
 from solver.model.errors import PlanningError
 from solver.model.plan import Plan

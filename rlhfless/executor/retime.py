@@ -24,9 +24,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rlhfless.engine.journal import Change, Journal, Replayed
+from rlhfless.engine.common.journal import Change, Journal, Replayed
+from rlhfless.engine.common.span_accumulator import SpanAccumulator
 from rlhfless.engine.protocol import Engine
-from rlhfless.engine.spans import SpanAccumulator
 from rlhfless.executor.actors import Held
 from rlhfless.executor.beginning import Beginning, holder_of
 from rlhfless.executor.record import Row, StepRecord

@@ -13,7 +13,7 @@ from solver.model.plan import Plan
 
 
 class Side(Protocol):
-    """A module beside a kind of engine (``torch_process``, ``vllm_process``)."""
+    """A module beside a kind of engine (``torch/worker_backend``, ``vllm/worker_backend``)."""
 
     def cuda_devices(self) -> list[str]:
         """The CUDA devices that the process sees, in order; none for engines that do not use them."""

@@ -12,9 +12,9 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from rlhfless.engine.columns import Completions
-from rlhfless.engine.members import Requests
 from rlhfless.engine.protocol import Request
+from rlhfless.engine.simulated.completions import Completions
+from rlhfless.engine.simulated.requests import Requests
 from rlhfless.executor.actors import Actor, Held
 from rlhfless.executor.beginning import holder_of
 from rlhfless.executor.check import check_responses

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
-from rlhfless.engine.columns import Completions
-from rlhfless.engine.members import changed
 from rlhfless.engine.protocol import Progress, Request
+from rlhfless.engine.simulated.completions import Completions
+from rlhfless.engine.simulated.requests import changed
 from rlhfless.executor.actors import Live
 from rlhfless.executor.decisions import check_all_go, check_decision, receiver_of
 from rlhfless.executor.node_links import NodeLinks

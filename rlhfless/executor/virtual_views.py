@@ -15,8 +15,8 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from rlhfless.engine.columns import Completions
 from rlhfless.engine.protocol import Request
+from rlhfless.engine.simulated.completions import Completions
 from rlhfless.executor.actors import Live
 from rlhfless.executor.decisions import checked_decisions
 from rlhfless.executor.known_signals import KnownSignals

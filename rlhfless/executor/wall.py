@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from rlhfless.engine.columns import Completions
 from rlhfless.engine.protocol import Request
+from rlhfless.engine.simulated.completions import Completions
 from rlhfless.executor.billing import bill
 from rlhfless.executor.check import check_gpus
 from rlhfless.executor.decisions import checked_decisions

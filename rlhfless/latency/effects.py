@@ -1,9 +1,10 @@
 """What happens to actors of large clusters beside decoding, one small value per effect, each of them off unless it is asked
 for.
 
-Knows latency models, counts and seconds; nothing of engines or plans (``rlhfless.engine.disturbed`` makes engines of them).
-What is drawn is drawn from a seed and the number of the actor, and the same draw is only scaled by how severe an effect is, so
-a more severe one never makes an actor faster. An effect of severity 0 gives back the very latency model that it was given.
+Knows latency models, counts and seconds; nothing of engines or plans (``rlhfless.engine.simulated.disturbances`` makes engines
+of them). What is drawn is drawn from a seed and the number of the actor, and the same draw is only scaled by how severe an
+effect is, so a more severe one never makes an actor faster. An effect of severity 0 gives back the very latency model that it
+was given.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ class PrefillInterference:
 
     Args:
         slowdown: by which share every token of prefill takes longer.
-        chunk_tokens: most tokens of an iteration, those that are decoded included (``rlhfless.engine.chunked``); None computes
-            everything that newcomers need in the iteration in which they join.
+        chunk_tokens: most tokens of an iteration, those that are decoded included
+            (``rlhfless.engine.simulated.chunked_prefill``); None computes everything that newcomers need in the iteration in
+            which they join.
         attention: by which share attention of those that decode takes longer in an iteration that prefills as well, charged as
             that many more KV tokens.
     """

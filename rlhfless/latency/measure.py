@@ -2,7 +2,7 @@
 
 Knows torch and transformers (imported inside functions only); what is timed comes from outside as two callables,
 ``decode_iteration(batch, context)`` and one that runs a course of joining and ending responses (``rlhfless.latency.changes``):
-those of the engine that will run (``rlhfless.engine.torch_profile``). The whole grid is gone through in rounds, each in an
+those of the engine that will run (``rlhfless.engine.torch.benchmark``). The whole grid is gone through in rounds, each in an
 order of its own, and the median over the rounds is kept: a slow phase of the machine hits all points alike. A point where a
 bigger batch or a longer context came out faster stays as measured. The clock is that of ``rlhfless.latency.stopwatch``.
 Batches that the device does not hold are left out, and the profile says so. Measure where nothing else runs.

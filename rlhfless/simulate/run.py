@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from rlhfless.engine.disturbed import DisturbedEngines
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.disturbances import DisturbedEngines
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.errors import InputError
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.actors import EngineFactory

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from rlhfless.engine.members import Requests
 from rlhfless.engine.protocol import Request
+from rlhfless.engine.simulated.requests import Requests
 from rlhfless.errors import InputError
 from rlhfless.latency.effects import Effects
 from rlhfless.predict import EwmaPredictor, Predictor

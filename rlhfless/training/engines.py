@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlhfless.engine.sampling import Sampling
-from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.engine.torch_forward import RowModel
-from rlhfless.engine.torch_memory import admission_within
-from rlhfless.engine.torch_process import cuda_devices
+from rlhfless.engine.torch.capacity import admission_within
+from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.sampling import Sampling
+from rlhfless.engine.torch.worker_backend import cuda_devices
 from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep
 from rlhfless.executor.ray_cluster import import_ray
 from rlhfless.executor.ray_placement import FewerGpus
@@ -70,7 +70,7 @@ class TorchEngines:
 
 class VllmEngines:
     """vLLM in the process of every actor, which reads each step's weights from a folder, in memory where the system has one; on
-    other machines it is one of theirs (see ``vllm_carried``).
+    other machines it is one of theirs (see ``vllm/weight_shipping``).
 
     It computes in float32, as the learner does.
 
@@ -86,8 +86,8 @@ class VllmEngines:
 
     def of_step(self, model: Any, step: int) -> Any:
         """See ``Engines``; writes a folder with the weights and removes those of earlier steps, but the last where it stays."""
-        from rlhfless.engine.vllm_factory import VllmEngineFactory
-        from rlhfless.engine.vllm_weights import write_weights
+        from rlhfless.engine.vllm.factory import VllmEngineFactory
+        from rlhfless.engine.vllm.weight_folders import write_weights
 
         folder = write_weights(model, self._folder.path, step, keep=self._last)
         if self._keeps_last:
@@ -106,7 +106,7 @@ def check_engine(engine: str) -> None:
         MissingExtra, InputError: vLLM is not installed, or a version that is not supported.
     """
     if engine == "vllm":
-        from rlhfless.engine.vllm_adapter import check_version
+        from rlhfless.engine.vllm.adapter import check_version
 
         check_version()
 

@@ -22,7 +22,7 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_forward import one_thread
+from rlhfless.engine.torch.model import one_thread
 from rlhfless.executor import ActorError, ProcessPool, RayPool, StepRecord, run_step
 from rlhfless.executor.progress import Watch
 from rlhfless.executor.ray_placement import FewerGpus

@@ -22,7 +22,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.engine.sampling import Sampling
+from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import ProcessPool, RayPool
 from rlhfless.executor.ray_placement import FewerGpus
 from rlhfless.latency import load_profile, usd_per_gpu_hour

@@ -23,7 +23,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.engine.torch_forward import one_thread
+from rlhfless.engine.torch.model import one_thread
 from rlhfless.executor import StepRecord
 from rlhfless.folders import OwnFolder
 from rlhfless.trace import Trace, TraceError, TraceWriter

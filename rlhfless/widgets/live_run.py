@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.executor.progress import StepProgress
 from rlhfless.scheduling import make_policy

@@ -18,8 +18,8 @@ from typing import Any
 
 import pandas as pd
 
-from rlhfless.engine.members import Requests
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.engine.simulated.requests import Requests
 from rlhfless.errors import InputError
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.scheduling import make_policy

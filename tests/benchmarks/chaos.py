@@ -53,8 +53,8 @@ def engines_of(kind: str, limit: int) -> Any:
     """A factory: of engines that count, or of a tiny model's."""
     if kind == "counting":
         return CountingEngines()
-    from rlhfless.engine.torch_factory import TorchEngineFactory
-    from rlhfless.engine.torch_forward import RowModel
+    from rlhfless.engine.torch.factory import TorchEngineFactory
+    from rlhfless.engine.torch.model import RowModel
     from rlhfless.training.model import tiny_qwen2
     from rlhfless.training.tokenizer import CharTokenizer
 

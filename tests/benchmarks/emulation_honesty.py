@@ -29,12 +29,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rlhfless.engine.journal import Journal, Replayed
+from rlhfless.engine.common.journal import Journal, Replayed
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_clock import MEASURED
-from rlhfless.engine.torch_engine import TorchEngine
-from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.engine.torch_forward import RowModel, one_thread
+from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.engine.torch.iteration_clock import MEASURED
+from rlhfless.engine.torch.model import RowModel, one_thread
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.replay import REPLAYS
 from rlhfless.latency import load_profile

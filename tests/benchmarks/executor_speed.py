@@ -35,11 +35,11 @@ from executor_steps import PROMPTS as STEP_PROMPTS
 from executor_steps import torch_steps
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rlhfless.engine.members import Requests
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.simulated import SimulatedEngine
-from rlhfless.engine.torch_engine import TorchEngine
-from rlhfless.engine.torch_forward import RowModel
+from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.engine.simulated.requests import Requests
+from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.model import RowModel
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.latency import load_profile
 from rlhfless.scheduling import PlanningInput, make_policy

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.engine.torch_forward import RowModel
-from rlhfless.engine.torch_rows import Rows
-from rlhfless.engine.torch_step import DecodeStep
+from rlhfless.engine.torch.decode_step import DecodeStep
+from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.engine.torch.kv_rows import Rows
+from rlhfless.engine.torch.model import RowModel
 from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.scheduling import PlanningInput, make_policy

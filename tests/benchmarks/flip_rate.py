@@ -28,8 +28,8 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_engine import TorchEngine
-from rlhfless.engine.torch_forward import RowModel
+from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.model import RowModel
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from gpu_workload import LIMIT, attempted
 
-from rlhfless.engine.kv_cache import BLOCK
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_clock import MEASURED
-from rlhfless.engine.torch_engine import TorchEngine
-from rlhfless.engine.torch_forward import RowModel
-from rlhfless.engine.torch_profile import engine_timers
-from rlhfless.engine.torch_step import GRAPH_WIDTH
+from rlhfless.engine.torch.benchmark import engine_timers
+from rlhfless.engine.torch.decode_step import GRAPH_WIDTH
+from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.iteration_clock import MEASURED
+from rlhfless.engine.torch.kv_cache import BLOCK
+from rlhfless.engine.torch.model import RowModel
 from rlhfless.latency import load_profile, read_profile
 from rlhfless.latency.changes import Course, measure_changes
 from rlhfless.latency.measure import TIMED_CALLS, WARM_UP_CALLS, CausalLM, median_seconds

@@ -19,13 +19,13 @@ import torch
 from gpu_plans import cluster_of, prompts_of, read, read_file
 from gpu_workload import LIMIT, LONGEST_PROMPT, Step, attempted, step_of
 
-from rlhfless.engine.journal import Journal, Replayed
+from rlhfless.engine.common.journal import Journal, Replayed
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.simulated import SimulatedEngine
-from rlhfless.engine.torch_clock import MEASURED
-from rlhfless.engine.torch_engine import TorchEngine
-from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.engine.torch_forward import RowModel
+from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.engine.torch.iteration_clock import MEASURED
+from rlhfless.engine.torch.model import RowModel
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.latency import load_profile, save_profile
 from rlhfless.latency.measure import CausalLM

@@ -33,9 +33,9 @@ import torch
 from gpu_engine import RESULTS, about, load
 from gpu_workload import LIMIT, LONGEST_PROMPT, Step, known_lengths, step_of
 
-from rlhfless.engine.torch_clock import MEASURED
-from rlhfless.engine.torch_engine import TorchEngine
-from rlhfless.engine.torch_forward import RowModel
+from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.iteration_clock import MEASURED
+from rlhfless.engine.torch.model import RowModel
 from rlhfless.training.algorithms import make_algorithm
 from rlhfless.training.batch import Batch
 from solver.model.admission import Admission

@@ -41,7 +41,7 @@ from inflight_cases import Case, PerToken, made_up, public, shipped
 from predictor_logs import gsm8k, math500
 from uncertainty import ACTORS, cost_at
 
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.predict.remaining import quantiles_left
 from rlhfless.predict.signals import recent_means

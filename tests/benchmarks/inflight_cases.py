@@ -85,9 +85,9 @@ def public(name: str, make: Callable[[], Any]) -> Case | None:
 
 def shipped(rounds: int = 4, prompts: int = 128) -> Case:
     """The shipped weights, decoded with their signals."""
-    from rlhfless.engine.sampling import Sampling
-    from rlhfless.engine.torch_factory import TorchEngineFactory
-    from rlhfless.engine.torch_forward import RowModel
+    from rlhfless.engine.torch.factory import TorchEngineFactory
+    from rlhfless.engine.torch.model import RowModel
+    from rlhfless.engine.torch.sampling import Sampling
     from rlhfless.latency import load_profile
     from rlhfless.scheduling import make_policy
     from rlhfless.training.arithmetic import ArithmeticTask

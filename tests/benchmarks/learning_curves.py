@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from task_dynamics import HELD_OUT, REQUIRED, accuracy
 
-from rlhfless.engine.torch_forward import one_thread
+from rlhfless.engine.torch.model import one_thread
 from rlhfless.errors import InputError
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.loop import Trainer

@@ -32,8 +32,8 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.engine.torch_forward import RowModel
+from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.engine.torch.model import RowModel
 from rlhfless.executor import Faults, Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep, StepRecord
 from rlhfless.executor.ray_cluster import RayCluster
 from rlhfless.latency import load_profile

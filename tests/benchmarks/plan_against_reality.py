@@ -37,12 +37,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlhfless.engine.journal import Journal, Replayed
+from rlhfless.engine.common.journal import Journal, Replayed
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_engine import TorchEngine
-from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.engine.torch_forward import RowModel, one_thread
-from rlhfless.engine.torch_profile import engine_timers
+from rlhfless.engine.torch.benchmark import engine_timers
+from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.engine.torch.model import RowModel, one_thread
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.latency import load_profile, read_profile
 from rlhfless.latency.changes import AFTER

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
 from rlhfless.simulate import LoggedStep, Setting

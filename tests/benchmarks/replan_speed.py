@@ -28,7 +28,7 @@ from planning_speed import workload
 
 import solver
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.scheduling.policy import PlanningInput

@@ -50,9 +50,9 @@ def dynamics(rollouts: pd.DataFrame) -> dict[str, float]:
 def accuracy(model: Any, tokenizer: Any, count: int = HELD_OUT, response_limit: int = 320, seed: int = 0) -> pd.DataFrame:
     """One sampled response to each of ``count`` held-out problems: ``reward`` and ``response_tokens``."""
     from rlhfless.engine.protocol import Request
-    from rlhfless.engine.torch_clock import MEASURED
-    from rlhfless.engine.torch_engine import TorchEngine
-    from rlhfless.engine.torch_forward import RowModel
+    from rlhfless.engine.torch.engine import TorchEngine
+    from rlhfless.engine.torch.iteration_clock import MEASURED
+    from rlhfless.engine.torch.model import RowModel
     from rlhfless.training.arithmetic import ArithmeticTask
     from solver import Admission
 

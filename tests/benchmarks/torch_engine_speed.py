@@ -38,8 +38,8 @@ import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_engine import TorchEngine
-from rlhfless.engine.torch_forward import RowModel
+from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.model import RowModel
 from solver.model.admission import Admission
 
 VOCAB, EOS, PROMPT_TOKENS, LIMIT, SLOTS, RESPONSES, THREADS = 512, 0, 32, 400, 64, 256, 2

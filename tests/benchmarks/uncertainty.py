@@ -43,7 +43,7 @@ from fluid_fronts import LATENCY, ideal_fold, limits
 from uncertainty_logs import Log, logs, made_up
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.scheduling.draining import DrainingFold
 from rlhfless.scheduling.fold import Fold

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from validation_errors import signed_error
 
-from rlhfless.engine.disturbed import DisturbedEngines
 from rlhfless.engine.protocol import Request
+from rlhfless.engine.simulated.disturbances import DisturbedEngines
 from rlhfless.latency.effects import Effects, PrefillInterference
 from rlhfless.latency.fit import fit_table
 from solver.model.admission import Admission

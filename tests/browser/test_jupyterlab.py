@@ -153,7 +153,7 @@ ZOOMED = "from rlhfless.widgets import zoom\nzoom(result.traces['solver'])"
 ZOOMED_FAR = "zoom(result.traces['solver'], max_spans=0)"
 LIVE = """
 import solver
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import Executor
 from rlhfless.widgets import live
 one = result.logged[-1]

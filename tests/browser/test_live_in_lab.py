@@ -15,7 +15,7 @@ from rlhfless.trace import read_trace
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 EXECUTOR = """
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import Executor
 from rlhfless.simulate import logged_steps
 from rlhfless.trace import read_rollouts

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_simulated import LIMIT, ODD_S, PlainEngine, admissions, assert_same_completions, latencies, requests
 
-from rlhfless.engine import disturbed
-from rlhfless.engine.disturbed import DisturbedEngines, InterruptedEngine
 from rlhfless.engine.protocol import Engine, Progress, Request
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated import disturbances
+from rlhfless.engine.simulated.disturbances import DisturbedEngines, InterruptedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.latency.effects import Effects, Outages, PrefillInterference, StartDelays, Stragglers
 from rlhfless.scheduling import PlanningInput, make_policy
@@ -126,7 +126,7 @@ def test_longer_outages_never_end_sooner_and_any_is_worse_than_none(data, latenc
 
 
 def test_outages_that_let_no_iteration_end_are_refused(monkeypatch):
-    monkeypatch.setattr(disturbed, "MOST_IN_VAIN", 100)
+    monkeypatch.setattr(disturbances, "MOST_IN_VAIN", 100)
     engine = DisturbedEngines(Effects(outages=Outages(1e12, 0.1)))(SECOND, ROOM, 0.0)
     engine.add([Request(0, 0, 20, target_tokens=5)])
     with refused(PlanningError, "101"):

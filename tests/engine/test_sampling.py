@@ -10,8 +10,8 @@ transformers = pytest.importorskip("transformers")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from rlhfless.engine.sampling import Sampling, draw, race_numbers, signals  # noqa: E402
-from rlhfless.engine.torch_noise import NoiseAhead, exponentials, places, streams, token_keys  # noqa: E402
+from rlhfless.engine.torch.gumbel_noise import NoiseAhead, exponentials, places, streams, token_keys  # noqa: E402
+from rlhfless.engine.torch.sampling import Sampling, draw, race_numbers, signals  # noqa: E402
 
 VOCAB = 24
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
-from rlhfless.engine.simulated import MOVED_KV, SimulatedEngine
+from rlhfless.engine.simulated.engine import MOVED_KV, SimulatedEngine
 from solver import Admission, LatencyModel, Workload
 from solver.timing.batching import timeline
 from solver.timing.evaluate import there_tokens

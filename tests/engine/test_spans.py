@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhfless.engine.spans import SpanAccumulator
+from rlhfless.engine.common.span_accumulator import SpanAccumulator
 
 iterations = st.lists(st.tuples(st.floats(1e-6, 10.0), st.integers(1, 8)), min_size=1, max_size=50)
 

@@ -13,11 +13,11 @@ pytest.importorskip("transformers")
 
 from torch_models import EOS, VOCAB, tiny_model  # noqa: E402
 
-from rlhfless.engine.kv_cache import BLOCK  # noqa: E402
 from rlhfless.engine.protocol import Request  # noqa: E402
-from rlhfless.engine.torch_engine import TorchEngine  # noqa: E402
-from rlhfless.engine.torch_forward import RowModel, Segment, one_thread  # noqa: E402
-from rlhfless.engine.torch_weights import ARCHITECTURES  # noqa: E402
+from rlhfless.engine.torch.engine import TorchEngine  # noqa: E402
+from rlhfless.engine.torch.kv_cache import BLOCK  # noqa: E402
+from rlhfless.engine.torch.model import RowModel, Segment, one_thread  # noqa: E402
+from rlhfless.engine.torch.weights import ARCHITECTURES  # noqa: E402
 from solver.model.admission import Admission  # noqa: E402
 from solver.model.latency import LatencyModel  # noqa: E402
 

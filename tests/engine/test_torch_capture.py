@@ -12,13 +12,13 @@ import torch
 from torch_models import EOS, tiny_model
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.sampling import Sampling
-from rlhfless.engine.torch_clock import MEASURED
-from rlhfless.engine.torch_engine import TorchEngine
-from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.engine.torch_forward import RowModel
-from rlhfless.engine.torch_replay import replay
-from rlhfless.engine.torch_step import DecodeStep
+from rlhfless.engine.torch.decode_step import DecodeStep
+from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.engine.torch.iteration_clock import MEASURED
+from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.replay import replay
+from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import run_step
 from solver import ActorPlan, Cluster, LatencyModel, Plan
 from solver.model.admission import Admission

@@ -15,11 +15,11 @@ pytest.importorskip("transformers")
 from torch_models import EOS, VOCAB, tiny_model  # noqa: E402
 
 from rlhfless.engine.protocol import Request  # noqa: E402
-from rlhfless.engine.sampling import Sampling  # noqa: E402
-from rlhfless.engine.torch_engine import TorchEngine  # noqa: E402
-from rlhfless.engine.torch_factory import TorchEngineFactory  # noqa: E402
-from rlhfless.engine.torch_forward import RowModel, one_thread  # noqa: E402
-from rlhfless.engine.torch_noise import exponentials, places, streams, token_keys  # noqa: E402
+from rlhfless.engine.torch.engine import TorchEngine  # noqa: E402
+from rlhfless.engine.torch.factory import TorchEngineFactory  # noqa: E402
+from rlhfless.engine.torch.gumbel_noise import exponentials, places, streams, token_keys  # noqa: E402
+from rlhfless.engine.torch.model import RowModel, one_thread  # noqa: E402
+from rlhfless.engine.torch.sampling import Sampling  # noqa: E402
 from solver.model.admission import Admission  # noqa: E402
 from solver.model.latency import LatencyModel  # noqa: E402
 
@@ -338,7 +338,9 @@ def test_refusals_are_one_sentence_each(hf, model):
 
 
 def test_without_torch_the_message_names_the_extra():
-    blocked = "import sys; sys.modules['torch'] = None; import rlhfless.engine.protocol, rlhfless.engine.spans; "
-    run = [sys.executable, "-c", blocked + "import rlhfless.engine.torch_engine"]
+    blocked = (
+        "import sys; sys.modules['torch'] = None; import rlhfless.engine.protocol, rlhfless.engine.common.span_accumulator; "
+    )
+    run = [sys.executable, "-c", blocked + "import rlhfless.engine.torch.engine"]
     error = subprocess.run(run, capture_output=True, text=True).stderr
     assert error.endswith("the torch engine needs torch, which is not installed: pip install 'rlhfless[torch]'\n")

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch_models import EOS, VOCAB, tiny_model
 
-from rlhfless.engine import torch_engine
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_clock import IterationClock
-from rlhfless.engine.torch_engine import TorchEngine
-from rlhfless.engine.torch_forward import RowModel
-from rlhfless.engine.torch_loop import DecodeLoop
+from rlhfless.engine.torch import engine as torch_engine
+from rlhfless.engine.torch.decode_loop import DecodeLoop
+from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.iteration_clock import IterationClock
+from rlhfless.engine.torch.model import RowModel
 from rlhfless.latency import load_profile
 from solver import Admission, LatencyModel
 

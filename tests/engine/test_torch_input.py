@@ -13,9 +13,9 @@ from error_messages import refused
 from torch_models import EOS, VOCAB, tiny_model
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.sampling import Sampling
-from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.engine.torch_forward import RowModel, counting
+from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.engine.torch.model import RowModel, counting
+from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import ProcessPool, run_step
 from solver import ActorPlan, Admission, Cluster, LatencyModel, Plan, Prefill
 

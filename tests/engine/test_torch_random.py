@@ -14,9 +14,9 @@ pytest.importorskip("transformers")
 from torch_models import EOS, VOCAB, tiny_model  # noqa: E402
 
 from rlhfless.engine.protocol import Request  # noqa: E402
-from rlhfless.engine.simulated import SimulatedEngine  # noqa: E402
-from rlhfless.engine.torch_engine import TorchEngine  # noqa: E402
-from rlhfless.engine.torch_forward import RowModel, counting  # noqa: E402
+from rlhfless.engine.simulated.engine import SimulatedEngine  # noqa: E402
+from rlhfless.engine.torch.engine import TorchEngine  # noqa: E402
+from rlhfless.engine.torch.model import RowModel, counting  # noqa: E402
 from solver.model.admission import Admission  # noqa: E402
 from solver.model.latency import LatencyModel  # noqa: E402
 

@@ -14,10 +14,10 @@ from error_messages import refused
 from torch_models import EOS, tiny_model
 
 from rlhfless import free_memory
-from rlhfless.engine import torch_prefixes
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_engine import TorchEngine
-from rlhfless.engine.torch_forward import RowModel
+from rlhfless.engine.torch import prefixes as torch_prefixes
+from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.model import RowModel
 from solver import Admission, LatencyModel
 
 LATENCY = LatencyModel("test", 1, base_s=1.0, per_response_s=0.1)
@@ -148,7 +148,7 @@ def test_weights_and_prefixes_without_room_say_so(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(model, "prefill", full)
     with refused(MemoryError):
         torch_prefixes.compute_prefixes(model, {0: np.arange(1, 5)})
-    monkeypatch.setattr("rlhfless.engine.torch_forward.copy_weights", full)
+    monkeypatch.setattr("rlhfless.engine.torch.model.copy_weights", full)
     before = model.weights
     with refused(MemoryError):
         model.load(source)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch_models import EOS, tiny_model
 
-from rlhfless.engine.sampling import Sampling
-from rlhfless.engine.torch_forward import RowModel
-from rlhfless.engine.torch_step import DecodeStep, GraphedStep, Inputs
+from rlhfless.engine.torch.decode_step import DecodeStep, GraphedStep, Inputs
+from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.sampling import Sampling
 
 
 class Graph:

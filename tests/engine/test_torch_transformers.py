@@ -14,11 +14,11 @@ from torch_models import EOS, VOCAB, tiny_model  # noqa: E402
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM  # noqa: E402
 
 from rlhfless.engine.protocol import Request  # noqa: E402
-from rlhfless.engine.torch_engine import TorchEngine  # noqa: E402
-from rlhfless.engine.torch_forward import RowModel, counting, one_thread  # noqa: E402
-from rlhfless.engine.torch_memory import admission_within  # noqa: E402
-from rlhfless.engine.torch_prefixes import compute_prefixes  # noqa: E402
-from rlhfless.engine.torch_weights import ARCHITECTURES  # noqa: E402
+from rlhfless.engine.torch.capacity import admission_within  # noqa: E402
+from rlhfless.engine.torch.engine import TorchEngine  # noqa: E402
+from rlhfless.engine.torch.model import RowModel, counting, one_thread  # noqa: E402
+from rlhfless.engine.torch.prefixes import compute_prefixes  # noqa: E402
+from rlhfless.engine.torch.weights import ARCHITECTURES  # noqa: E402
 from solver.model.admission import Admission  # noqa: E402
 from solver.model.latency import LatencyModel  # noqa: E402
 

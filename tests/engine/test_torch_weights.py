@@ -7,8 +7,8 @@ import torch
 from error_messages import refused
 from torch_models import tiny_model
 
-from rlhfless.engine import torch_process
-from rlhfless.engine.torch_forward import RowModel
+from rlhfless.engine.torch import worker_backend as torch_backend
+from rlhfless.engine.torch.model import RowModel
 from rlhfless.errors import InputError
 
 
@@ -23,7 +23,7 @@ def test_a_head_that_is_tied_to_the_embedding_is_held_and_sent_once(given: str) 
     assert torch.equal(model.weights.embedding, source.get_input_embeddings().weight)
     bytes_of = sum(p.numel() * p.element_size() for p in source.parameters())
     assert model.weight_bytes == bytes_of
-    packed, _ = torch_process.pack(model.weights)
+    packed, _ = torch_backend.pack(model.weights)
     assert packed.nbytes < bytes_of + source.get_input_embeddings().weight.nbytes / 2
 
 

@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from vllm_samples import EOS, LATENCY, LIMIT, LONGEST, VOCABULARY, factory_of, model_of, requests, scripted, token_after
 
-from rlhfless.engine import vllm_adapter
 from rlhfless.engine.protocol import Completion, Request
-from rlhfless.engine.vllm_adapter import Replica, Settings, VllmError
-from rlhfless.engine.vllm_engine import seed_at
-from rlhfless.engine.vllm_weights import VERSION_FILE, check_weights, write_weights
+from rlhfless.engine.vllm import adapter as vllm_adapter
+from rlhfless.engine.vllm.adapter import Replica, Settings, VllmError
+from rlhfless.engine.vllm.engine import seed_at
+from rlhfless.engine.vllm.weight_folders import VERSION_FILE, check_weights, write_weights
 from rlhfless.errors import InputError, MissingExtra
 from rlhfless.executor.worker import failed
 from solver.model.admission import Admission

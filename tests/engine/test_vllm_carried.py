@@ -20,10 +20,12 @@ from torch_wall_samples import until
 from vllm_samples import factory_of, model_of
 
 from rlhfless import folders
-from rlhfless.engine import torch_process, vllm_carried, vllm_process
-from rlhfless.engine.vllm_carried import Carried
-from rlhfless.engine.vllm_factory import VllmEngineFactory
-from rlhfless.engine.vllm_weights import check_weights, write_weights
+from rlhfless.engine.torch import worker_backend as torch_backend
+from rlhfless.engine.vllm import weight_shipping
+from rlhfless.engine.vllm import worker_backend as vllm_backend
+from rlhfless.engine.vllm.factory import VllmEngineFactory
+from rlhfless.engine.vllm.weight_folders import check_weights, write_weights
+from rlhfless.engine.vllm.weight_shipping import Carried
 
 
 @pytest.fixture(autouse=True)
@@ -46,19 +48,19 @@ def contents(folder: str | Path) -> dict[str, bytes]:
 
 def test_a_side_reads_what_was_carried_as_a_factory_with_a_folder_of_its_own(machine: Path, engines: VllmEngineFactory) -> None:
     expected = contents(engines.weights)
-    packed, tensors = vllm_process.pack(engines.carried())
+    packed, tensors = vllm_backend.pack(engines.carried())
     laid_out = np.empty(packed.nbytes, np.uint8)
-    torch_process.write(packed, tensors, memoryview(laid_out))
+    torch_backend.write(packed, tensors, memoryview(laid_out))
     write_weights(model_of(2), Path(engines.weights).parent, 5)  # after which the learner's folder is gone
-    found = vllm_process.read(packed, memoryview(laid_out), "cpu")
+    found = vllm_backend.read(packed, memoryview(laid_out), "cpu")
     laid_out[:] = 0
     assert Path(found.weights).is_relative_to(machine)
     assert contents(found.weights) == expected
     check_weights(Path(found.weights), 4)
     assert (found.weights_version, found.eos_id) == (4, engines.eos_id)
-    vllm_process.weights_are_read()
+    vllm_backend.weights_are_read()
     assert not list(machine.iterdir())
-    vllm_process.weights_are_read()
+    vllm_backend.weights_are_read()
 
 
 def test_the_last_reader_removes_them(machine: Path, engines: VllmEngineFactory) -> None:
@@ -80,7 +82,7 @@ def test_what_somebody_left_who_was_killed_is_removed_by_the_next(machine: Path,
     os.close(left.lock)  # as the system does with the files of a process that has ended
     mine = engines.carried().lay_down()
     assert sorted(machine.iterdir()) == sorted([read.place, mine.place])
-    half = machine / f"{vllm_carried.PREFIX}half"
+    half = machine / f"{weight_shipping.PREFIX}half"
     (half / "unfinished").mkdir(parents=True)
     mine.let_go()
     read.let_go()

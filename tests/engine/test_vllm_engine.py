@@ -29,9 +29,9 @@ from vllm_samples import (
 )
 
 from rlhfless.engine.protocol import Completion, EngineSpan, Request
-from rlhfless.engine.sampling import Sampling
-from rlhfless.engine.vllm_adapter import VllmError
-from rlhfless.engine.vllm_weights import write_weights
+from rlhfless.engine.torch.sampling import Sampling
+from rlhfless.engine.vllm.adapter import VllmError
+from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.errors import InputError
 from solver.model.admission import Admission
 
@@ -93,7 +93,8 @@ def decode_in_pieces(folder: Path, wanted: Sequence[Request], every: int) -> tup
 def decode_elsewhere(folder: Path, wanted: Sequence[Request], every: int, tamper: bool = False) -> tuple[Outcome, int]:
     """As in ``decode_in_pieces``, but what was cut goes to an engine that has nothing but the KV states, as bytes; returns how
     many of their tokens there were, too."""
-    from rlhfless.engine import vllm_connector, vllm_process
+    from rlhfless.engine.vllm import kv_connector as vllm_connector
+    from rlhfless.engine.vllm import worker_backend as vllm_backend
 
     engine = factory_of(folder, 0)(LATENCY, ROOMY)
     completions, spans, moved_tokens = [], [], 0
@@ -113,12 +114,12 @@ def decode_elsewhere(folder: Path, wanted: Sequence[Request], every: int, tamper
             if request.kv is not None:
                 moved_tokens += request.kv.tokens
                 assert request.kv.tokens == (request.context_tokens - 1) // 32 * 32
-                packed, tensors = vllm_process.pack(request.kv)
+                packed, tensors = vllm_backend.pack(request.kv)
                 laid_out = bytearray(packed.nbytes)
-                vllm_process.write(packed, tensors, memoryview(laid_out))
+                vllm_backend.write(packed, tensors, memoryview(laid_out))
                 if tamper:
                     laid_out[:] = bytes(len(laid_out))
-                kv = vllm_process.read(packed, memoryview(laid_out), "cpu")
+                kv = vllm_backend.read(packed, memoryview(laid_out), "cpu")
                 laid_out[:] = bytes(len(laid_out))
                 request = replace(request, kv=kv)
             waiting.append(request)

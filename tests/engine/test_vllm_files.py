@@ -28,7 +28,7 @@ ACTOR = """
 import os, subprocess, sys, time
 from _multiprocessing import SemLock
 from pathlib import Path
-from rlhfless.engine.vllm_files import PREFIX, noted
+from rlhfless.engine.vllm.temp_files import PREFIX, noted
 from rlhfless.folders import OwnFolder
 
 where, name, script = sys.argv[1:]

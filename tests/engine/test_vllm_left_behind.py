@@ -15,8 +15,8 @@ import pytest
 from torch_wall_samples import until
 from vllm_samples import model_of, needs_vllm, shared_memory_of
 
-from rlhfless.engine.vllm_files import PREFIX
-from rlhfless.engine.vllm_weights import write_weights
+from rlhfless.engine.vllm.temp_files import PREFIX
+from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.folders import ELSEWHERE, SHARED_MEMORY
 
 pytestmark = needs_vllm

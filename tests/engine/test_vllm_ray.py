@@ -27,12 +27,12 @@ from vllm_samples import (
     torch_engine,
 )
 
-from rlhfless.engine import vllm_carried
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.vllm_carried import Carried
-from rlhfless.engine.vllm_factory import VllmEngineFactory
-from rlhfless.engine.vllm_files import PREFIX
-from rlhfless.engine.vllm_weights import write_weights
+from rlhfless.engine.vllm import weight_shipping
+from rlhfless.engine.vllm.factory import VllmEngineFactory
+from rlhfless.engine.vllm.temp_files import PREFIX
+from rlhfless.engine.vllm.weight_folders import write_weights
+from rlhfless.engine.vllm.weight_shipping import Carried
 from rlhfless.executor import ActorError, Lifecycle, RayPool, StepRecord
 from rlhfless.folders import in_memory
 from rlhfless.trace.checks import validate
@@ -79,7 +79,7 @@ def pids(record: StepRecord) -> dict[str, int]:
 
 
 def carried_here() -> set[Path]:
-    return set(in_memory().glob(f"{vllm_carried.PREFIX}*"))
+    return set(in_memory().glob(f"{weight_shipping.PREFIX}*"))
 
 
 @pytest.fixture(scope="module")

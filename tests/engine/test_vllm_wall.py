@@ -30,8 +30,8 @@ from vllm_samples import (
     torch_engine,
 )
 
-from rlhfless.engine import vllm_adapter
-from rlhfless.engine.vllm_weights import write_weights
+from rlhfless.engine.vllm import adapter as vllm_adapter
+from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.errors import InputError
 from rlhfless.executor import ActorError, Executor, Faults, Lifecycle, ProcessPool, StepRecord, run_step
 from rlhfless.executor.worker import Worker, failed

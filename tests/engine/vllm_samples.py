@@ -1,7 +1,8 @@
 """A tiny model for real vLLM, a process that runs it, and a stand-in for the tests of what needs no tokens.
 
 The model is the project's own with heads as wide as vLLM's CPU build needs them (a multiple of 32). vLLM changes the process
-that it runs in (threads, environment), so it never starts in that of the tests: ``vllm_process`` calls functions in another.
+that it runs in (threads, environment), so it never starts in that of the tests: ``vllm/worker_backend`` calls functions in
+another.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ import pytest
 import torch
 
 from rlhfless.engine.protocol import Completion, Request
-from rlhfless.engine.sampling import Sampling
-from rlhfless.engine.torch_engine import TorchEngine
-from rlhfless.engine.torch_forward import RowModel
-from rlhfless.engine.vllm_adapter import Drawn, Settings
-from rlhfless.engine.vllm_engine import VllmEngine
-from rlhfless.engine.vllm_factory import VllmEngineFactory
-from rlhfless.engine.vllm_kv import BlocksKV
-from rlhfless.engine.vllm_weights import write_weights
+from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.sampling import Sampling
+from rlhfless.engine.vllm.adapter import Drawn, Settings
+from rlhfless.engine.vllm.engine import VllmEngine
+from rlhfless.engine.vllm.factory import VllmEngineFactory
+from rlhfless.engine.vllm.kv_blocks import BlocksKV
+from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.executor import Lifecycle, StepRecord
 from rlhfless.executor.lifecycle import History
 from rlhfless.folders import SHARED_MEMORY
@@ -131,7 +132,7 @@ def vllm_process(root: Path) -> Iterator[Callable[..., Any]]:
 
 
 def _start(folder: Path) -> None:
-    from rlhfless.engine import vllm_process
+    from rlhfless.engine.vllm import worker_backend as vllm_process
 
     vllm_process.use_device("cpu")
     assert vllm_process.bring_up(factory_of(folder, 0), LATENCY)

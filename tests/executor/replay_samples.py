@@ -9,8 +9,8 @@ import numpy as np
 from executor_samples import LIMIT, Restless, Step, random_step
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.engine.torch_forward import RowModel
+from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.engine.torch.model import RowModel
 from rlhfless.executor import StepRecord
 from rlhfless.executor.virtual import VirtualStep
 from rlhfless.scheduling import PlanningInput, make_policy

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from benchmark_scripts import emulation_honesty
 
-from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.engine.torch_forward import RowModel, one_thread
+from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.engine.torch.model import RowModel, one_thread
 from rlhfless.latency import load_profile
 from rlhfless.latency.measure import TINY, CausalLM
 

@@ -13,12 +13,12 @@ import pytest
 from error_messages import refused
 from executor_samples import plan_of, random_step
 
-from rlhfless.engine.kv_cache import KVCache
 from rlhfless.engine.protocol import Progress, Request
-from rlhfless.engine.simulated import SimulatedEngine
-from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.engine.torch_forward import RowModel
-from rlhfless.engine.torch_memory import admission_within
+from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.engine.torch.capacity import admission_within
+from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.engine.torch.kv_cache import KVCache
+from rlhfless.engine.torch.model import RowModel
 from rlhfless.executor import Executor, StepRecord, run_step
 from rlhfless.executor.progress import StepProgress, Watch
 from rlhfless.training.model import tiny_qwen2

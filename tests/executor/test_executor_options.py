@@ -6,7 +6,7 @@ import pytest
 from error_messages import refused
 from executor_samples import plan_of, random_step
 
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import Executor
 
 

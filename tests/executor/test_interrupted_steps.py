@@ -14,8 +14,8 @@ from executor_samples import Restless, plan_of, random_step
 from torch_wall_samples import CLUSTER, LATENCY, actor_plan, factory_of, requests, token_bytes
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.simulated import SimulatedEngine
-from rlhfless.engine.torch_factory import TorchEngineFactory
+from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.executor import Executor, StepRecord, run_step
 from rlhfless.trace import Trace
 from solver.model.objective import StepRest

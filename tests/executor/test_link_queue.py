@@ -10,7 +10,7 @@ from executor_samples import Orders, plan_of, uniform_step
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from solver import LatencyModel
 from solver.model.runtime_rules import Cut, Decision, Move

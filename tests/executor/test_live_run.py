@@ -11,7 +11,7 @@ from error_messages import refused
 from executor_samples import plan_of, run, uniform_step
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import Executor
 from rlhfless.executor.progress import StepProgress
 from rlhfless.widgets import LiveRun, live, steps_of

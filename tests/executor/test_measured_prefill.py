@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from replay_samples import factory
 
-from rlhfless.engine.journal import Journal, Replayed
+from rlhfless.engine.common.journal import Journal, Replayed
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_factory import TorchEngineFactory
+from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.beginning import Beginning
 from rlhfless.executor.replay import REPLAYS

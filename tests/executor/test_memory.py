@@ -13,12 +13,12 @@ from error_messages import refused
 from executor_samples import Restless, plan_of, uniform_step
 from torch import Tensor
 
-from rlhfless.engine.kv_cache import KVCache
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.simulated import SimulatedEngine
-from rlhfless.engine.torch_engine import TorchEngine
-from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.engine.torch_forward import RowModel
+from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.engine.torch.kv_cache import KVCache
+from rlhfless.engine.torch.model import RowModel
 from rlhfless.executor import Executor, run_step
 from rlhfless.executor.progress import StepProgress
 from rlhfless.training.model import tiny_qwen2

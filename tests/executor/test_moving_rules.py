@@ -11,7 +11,7 @@ import pytest
 from torch_wall_samples import CLUSTER, LATENCY, PROMPTS, SAMPLES, actor_plan, factory_of, requests, token_bytes
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_factory import TorchEngineFactory
+from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.executor import Faults, ProcessPool, StepRecord, run_step
 from rlhfless.scheduling import PlanningInput, SchedulingPolicy, make_policy
 from rlhfless.scheduling.replan import SolverReplan

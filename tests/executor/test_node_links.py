@@ -14,8 +14,8 @@ from executor_samples import Orders, Restless, Step, assert_sound, plan_of, rand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhfless.engine.disturbed import DisturbedEngines
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.disturbances import DisturbedEngines
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.executor.node_links import NodeLinks
 from rlhfless.latency.effects import Contention, Effects, StartDelays

@@ -10,7 +10,7 @@ import pytest
 from benchmark_scripts import emulation_honesty, plan_against_reality
 from executor_samples import plan_of, run, uniform_step
 
-from rlhfless.engine.journal import Journal, Newcomer, Replayed
+from rlhfless.engine.common.journal import Journal, Newcomer, Replayed
 from solver.model.latency import LatencyModel
 from solver.timing.evaluate import evaluate
 

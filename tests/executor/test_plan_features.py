@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.trace import Trace, step_metrics
 from solver import ActorPlan, Cluster, LatencyModel, Plan, PlanningError, StepRest, Workload

@@ -11,9 +11,9 @@ import pytest
 from test_torch_prefill import CLUSTER, LATENCY, LIMIT, SAMPLES
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.simulated import SimulatedEngine
-from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.engine.torch_forward import RowModel, counting
+from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.engine.torch.model import RowModel, counting
 from rlhfless.executor import Faults, ProcessPool, StepRecord, run_step
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch_wall_samples import LATENCY, factory_of, requests
 
-from rlhfless.engine import torch_process
+from rlhfless.engine.torch import worker_backend as torch_backend
 from rlhfless.errors import InputError, MissingExtra
 from rlhfless.executor import RayPool, worker
 from rlhfless.executor.ray_clock import boot_id, offset_of
@@ -216,9 +216,9 @@ def test_an_actor_refuses_orders_of_another_version_than_its_weights() -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
     from rlhfless.executor.ray_actor import RayWorker, Told, lay_out
 
-    packed, weights = lay_out(torch_process, factory_of().in_real_time())
+    packed, weights = lay_out(torch_backend, factory_of().in_real_time())
     outbox = Outbox([])
-    actor = RayWorker(outbox, queue.SimpleQueue(), "cpu", torch_process.__name__, {}, {})  # type: ignore[arg-type]
+    actor = RayWorker(outbox, queue.SimpleQueue(), "cpu", torch_backend.__name__, {}, {})  # type: ignore[arg-type]
     begin = worker.Begin(0.0, worker.Block("weights-7", packed), LATENCY, Admission(4, 1 << 20), 7)
     with refused(RuntimeError):
         actor._obey(Told(6, worker.Add(requests()[:1])))
@@ -239,7 +239,7 @@ def test_orders_that_overtake_each_other_are_obeyed_in_order() -> None:
     from rlhfless.executor.ray_actor import DecodeActor
 
     with mock.patch.object(DecodeActor, "_serve"):
-        actor = DecodeActor(torch_process.__name__)
+        actor = DecodeActor(torch_backend.__name__)
     for number in np.random.default_rng(0).permutation(20).tolist():
         actor.tell(number, pickle.dumps(f"order {number}"), {})
     obeyed = [actor._inbox.get_nowait() for _ in range(20)]
@@ -255,9 +255,9 @@ def decoding(out: Outbox, exports: dict[str, np.ndarray]) -> Any:
     """An actor with weights."""
     from rlhfless.executor.ray_actor import RayWorker, Told, lay_out
 
-    packed, weights = lay_out(torch_process, factory_of().in_real_time())
+    packed, weights = lay_out(torch_backend, factory_of().in_real_time())
     inbox: Any = queue.SimpleQueue()
-    actor = RayWorker(out, inbox, "cpu", torch_process.__name__, {"weights": weights}, exports)  # type: ignore[arg-type]
+    actor = RayWorker(out, inbox, "cpu", torch_backend.__name__, {"weights": weights}, exports)  # type: ignore[arg-type]
     with mock.patch("ray.get", lambda stored, timeout: stored):
         actor._obey(Told(0, worker.Begin(0.0, worker.Block("weights", packed), LATENCY, Admission(4, 1 << 20), 0)))
     return actor
@@ -344,6 +344,6 @@ def test_weights_that_cannot_be_read_end_the_actor() -> None:
         from rlhfless.executor.ray_actor import RayWorker, Told
 
         inbox: Any = queue.SimpleQueue()
-        actor = RayWorker(Outbox([]), inbox, "cpu", torch_process.__name__, {"weights": None}, {})  # type: ignore[arg-type]
+        actor = RayWorker(Outbox([]), inbox, "cpu", torch_backend.__name__, {"weights": None}, {})  # type: ignore[arg-type]
         with pytest.raises(exceptions.ObjectLostError):
             actor._obey(Told(0, worker.Begin(0.0, worker.Block("weights", None), LATENCY, Admission(4, 1 << 20), 0)))

@@ -38,7 +38,7 @@ from torch_wall_samples import (
 )
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_factory import TorchEngineFactory
+from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.executor import Faults, Lifecycle, ProcessPool, ShortestStep, StepRecord, local, run_step
 from rlhfless.executor.remote import Lost, Report
 from rlhfless.trace.checks import validate

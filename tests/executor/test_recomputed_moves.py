@@ -10,8 +10,8 @@ import pytest
 from executor_samples import Restless, plan_of, run, uniform_step
 from replay_samples import executed, factory, torch_requests, torch_step
 
-from rlhfless.engine.journal import Replayed
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.common.journal import Replayed
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import StepRecord
 from rlhfless.executor.retime import retime
 from rlhfless.executor.virtual import VirtualStep

@@ -11,13 +11,13 @@ from error_messages import refused
 from executor_samples import Restless, assert_sound, plan_of
 from replay_samples import executed, factory, torch_requests, torch_step
 
-from rlhfless.engine import torch_replay
-from rlhfless.engine.journal import Journal, Replayed
+from rlhfless.engine.common.journal import Journal, Replayed
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.sampling import Sampling
-from rlhfless.engine.simulated import SimulatedEngine
-from rlhfless.engine.torch_engine import TorchEngine
-from rlhfless.engine.torch_replay import Replay
+from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.engine.torch import replay as torch_replay
+from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.replay import Replay
+from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.replay import REPLAYS, measure
 from solver import Cluster, PlanningError

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from replay_samples import executed, factory, torch_requests, torch_step
 
-from rlhfless.engine.journal import Journal, Newcomer, Replayed
+from rlhfless.engine.common.journal import Journal, Newcomer, Replayed
 from rlhfless.executor.actors import Held
 from rlhfless.executor.beginning import Beginning
 from rlhfless.executor.billing import bill

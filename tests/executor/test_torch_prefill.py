@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.simulated import SimulatedEngine
-from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.engine.torch_forward import RowModel, counting, one_thread
-from rlhfless.engine.torch_prefixes import compute_prefixes
+from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.engine.torch.model import RowModel, counting, one_thread
+from rlhfless.engine.torch.prefixes import compute_prefixes
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.engine.torch_forward import RowModel
+from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.engine.torch.model import RowModel
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.scheduling import POLICIES, PlanningInput, make_policy
 from rlhfless.scheduling.rlhfuse import RLHFuse
@@ -90,7 +90,7 @@ def test_tokens_do_not_depend_on_the_policy(
 
 def test_the_clock_is_that_of_the_simulated_engine(factory: TorchEngineFactory) -> None:
     """With the lengths that came out, the simulated engine takes the same time and moves the same responses."""
-    from rlhfless.engine.simulated import SimulatedEngine
+    from rlhfless.engine.simulated.engine import SimulatedEngine
 
     real = run("rlhfless", factory)
     asked = [

@@ -14,7 +14,7 @@ from executor_samples import LIMIT, Orders, Restless, Step, assert_sound, execut
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.scheduling.draining import DrainingFold

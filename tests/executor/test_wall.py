@@ -11,8 +11,8 @@ from executor_samples import Restless, plan_of, uniform_step
 from remote_samples import ScriptedCrew
 from torch_wall_samples import CLUSTER, LATENCY, factory_of, requests
 
-from rlhfless.engine.simulated import SimulatedEngine
-from rlhfless.engine.torch_factory import TorchEngineFactory
+from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.executor import ProcessPool, StepRecord
 from rlhfless.executor.carrier import Place
 from rlhfless.executor.wall import WallStep
@@ -109,15 +109,15 @@ def test_what_cannot_run_is_refused_before_anything_starts(factory: TorchEngineF
 
 
 def test_what_processes_share_arrives_as_it_was() -> None:
-    from rlhfless.engine import torch_process
+    from rlhfless.engine.torch import worker_backend as torch_backend
 
     tensor = torch.randn(3, 5).to(torch.bfloat16)
     thing = {"a": tensor, "again": tensor, "none": torch.zeros(2, 0), "strided": torch.arange(6).view(2, 3).T, "n": 1}
-    packed, tensors = torch_process.pack(thing)
+    packed, tensors = torch_backend.pack(thing)
     assert len(tensors) == 3
     buffer = memoryview(bytearray(packed.nbytes))
-    torch_process.write(packed, tensors, buffer)
-    there = torch_process.read(packed, buffer, "cpu")
+    torch_backend.write(packed, tensors, buffer)
+    there = torch_backend.read(packed, buffer, "cpu")
     buffer[:] = bytes(len(buffer))
     assert there["a"] is there["again"]
     assert there["n"] == 1

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from rlhfless.engine.protocol import Progress, Request
-from rlhfless.engine.torch_engine import TorchEngine
-from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.engine.torch_forward import RowModel
+from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.engine.torch.model import RowModel
 from rlhfless.executor import Faults, StepRecord
 from rlhfless.executor.wall_losses import GRACE_S
 from rlhfless.scheduling import PlanningInput, make_policy

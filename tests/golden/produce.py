@@ -19,7 +19,7 @@ import pandas as pd
 from plain import Names, plain
 
 import solver
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.node_links import NodeLinks
 from rlhfless.latency import load_profile

@@ -21,10 +21,10 @@ import pandas as pd
 from plain import plain
 from produce import DATA, NAMES, rows_of, shipped_run
 
-from rlhfless.engine.journal import Journal, Replayed
+from rlhfless.engine.common.journal import Journal, Replayed
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch_factory import TorchEngineFactory
-from rlhfless.engine.torch_forward import RowModel
+from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.engine.torch.model import RowModel
 from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.scheduling import make_policy

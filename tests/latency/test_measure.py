@@ -13,10 +13,11 @@ import pytest
 import torch
 from error_messages import refused
 
-from rlhfless.engine import kv_cache, torch_profile
-from rlhfless.engine.kv_cache import KVCache
-from rlhfless.engine.torch_engine import TorchEngine
-from rlhfless.engine.torch_profile import EngineTimer, engine_timers
+from rlhfless.engine.torch import benchmark as torch_benchmark
+from rlhfless.engine.torch import kv_cache
+from rlhfless.engine.torch.benchmark import EngineTimer, engine_timers
+from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.errors import MissingExtra
 from rlhfless.latency import ProfileError, load_profile, measure, save_profile
 from rlhfless.latency.changes import AFTER, GAP, Course, RunCourse
@@ -94,7 +95,7 @@ def test_the_batch_of_a_course_changes_as_the_course_says(batch: int, tokens: in
         def close(self) -> None:
             engines.append(self)
 
-    monkeypatch.setattr(torch_profile, "TorchEngine", Watched)
+    monkeypatch.setattr(torch_benchmark, "TorchEngine", Watched)
     course = Course(batch, tokens)
     model = measure.CausalLM(measure.TINY).model
     seconds = EngineTimer(model, tokens + course.iterations).run_course(course)

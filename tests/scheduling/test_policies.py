@@ -11,7 +11,7 @@ import pytest
 from error_messages import refused
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.scheduling import POLICIES, PlanningInput, PolicyError, ladder, make_policy
 from rlhfless.scheduling.fixed import LeastLoaded, Random, Static

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.scheduling.draining import DrainingFold

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.scheduling.draining import DrainingFold

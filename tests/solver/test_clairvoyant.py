@@ -15,7 +15,7 @@ from solver_strategies import latencies, lognormal_workload
 
 import solver
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.latency import list_profiles, load_profile
 from rlhfless.scheduling import POLICIES, PlanningInput, make_policy

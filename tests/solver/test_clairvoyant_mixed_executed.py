@@ -14,7 +14,7 @@ from solver_strategies import first_gpu, latencies, lognormal_workload, plan_gen
 
 import solver
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.scheduling.fold import SquareRootFold

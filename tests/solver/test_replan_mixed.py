@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import solver
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.simulated import SimulatedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from solver.lengths.survival import known_lengths
 from solver.model.runtime_rules import ActorView, StepState

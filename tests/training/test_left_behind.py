@@ -12,7 +12,7 @@ import pytest
 from torch_wall_samples import until
 from training_samples import started
 
-from rlhfless.engine.sampling import Sampling
+from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.engines import VllmEngines
 from rlhfless.training.loop import Trainer

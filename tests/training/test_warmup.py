@@ -10,7 +10,7 @@ from error_messages import refused
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from rlhfless.engine.torch_forward import one_thread  # noqa: E402
+from rlhfless.engine.torch.model import one_thread  # noqa: E402
 from rlhfless.training.arithmetic import ArithmeticTask  # noqa: E402
 from rlhfless.training.config import TrainError  # noqa: E402
 from rlhfless.training.model import load_model, save_model, tiny_qwen2  # noqa: E402

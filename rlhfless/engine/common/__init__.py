@@ -1,0 +1,1 @@
+"""What all engines share: checks of requests, spans, journals."""

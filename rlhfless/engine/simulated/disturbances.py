@@ -1,0 +1,170 @@
+"""Simulated engines to which things happen: late starts, slow iterations, prefill in chunks, outages.
+
+Knows effects and the engine protocol; nothing of plans. An engine to which nothing can happen is a plain ``SimulatedEngine``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
+from rlhfless.engine.simulated.chunked_prefill import ChunkedEngine
+from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.engine.simulated.requests import changed
+from rlhfless.latency.effects import Effects
+from solver.model.admission import Admission
+from solver.model.errors import PlanningError
+from solver.model.latency import LatencyModel
+from solver.model.workload import FloatArray, IntArray
+
+Plain = SimulatedEngine | ChunkedEngine
+MOST_IN_VAIN = 10_000  # outages in a row that let no iteration end
+
+
+class DisturbedEngines:
+    """An engine factory for ``run_step``: actors are numbered in the order in which they are made, so a plan has the same
+    outages every time it is run with a factory of its own.
+
+    Args:
+        effects: that happen to them.
+    """
+
+    def __init__(self, effects: Effects) -> None:
+        self._effects, self._made = effects, 0
+
+    def start_delays_s(self, actors: int) -> list[float]:
+        """By how much the starts of the first ``actors`` take longer than the latency model says."""
+        starts = self._effects.starts
+        return [0.0 if starts is None else starts.delay_s(self._effects.draws(actor)[1]) for actor in range(actors)]
+
+    def __call__(self, latency: LatencyModel, admission: Admission, clock_s: float) -> Plain | InterruptedEngine:
+        """The engine of the next actor."""
+        effects = self._effects
+        straggling, _, failing = effects.draws(self._made)
+        self._made += 1
+        if effects.prefill is not None:
+            latency = effects.prefill.applied(latency)
+        if effects.stragglers is not None:
+            latency = effects.stragglers.applied(latency, straggling)
+        engine: Plain = SimulatedEngine(latency, admission, clock_s)
+        if effects.prefill is not None and effects.prefill.by_iteration:
+            engine = ChunkedEngine(latency, admission, clock_s, effects.prefill.budget_tokens, effects.prefill.attention)
+        outages = effects.outages
+        if outages is None or outages.per_gpu_hour == 0:
+            return engine
+        gpus = latency.gpus_per_actor
+        return InterruptedEngine(engine, lambda: outages.up_s(gpus, failing), outages.down_s)
+
+
+class InterruptedEngine:
+    """A simulated engine that goes down now and then.
+
+    At an outage the iteration under way is lost and all KV caches with it; the batch, then the queue, is queued again and
+    can join when the engine is up. Nobody foresees an outage; ``peek_next_event_s`` may name its time, as one at which it can
+    be asked anew.
+
+    Args:
+        engine: that decodes in between.
+        next_up_s: seconds that it is up before the next outage, asked once for each.
+        down_s: that every outage takes.
+
+    Raises:
+        PlanningError: from ``advance`` and ``cut``: outages follow each other so fast that no iteration ever ends.
+    """
+
+    reuses_prefixes = False  # what was received or shared does not outlive an outage, and nobody would send it again
+
+    def __init__(self, engine: Plain, next_up_s: Callable[[], float], down_s: float) -> None:
+        self._engine, self._next_up_s, self._down_s = engine, next_up_s, down_s
+        self.slots = engine.slots
+        self._in_vain = 0  # outages since the last iteration
+        self._up_s = engine.clock_s  # nothing joins before
+        self._fails_s = engine.clock_s + next_up_s()
+
+    @property
+    def clock_s(self) -> float:
+        """End of the last committed iteration."""
+        return self._engine.clock_s
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """See the protocol. While it is down, what comes waits."""
+        if self._up_s > self._engine.clock_s:
+            requests = [changed(r, available_s=max(r.available_s, self._up_s)) for r in requests]
+        self._engine.add(requests)
+
+    def peek_next_event_s(self, completions: int = 1) -> float:
+        """See the protocol."""
+        return self._before_outage(self._engine.peek_next_event_s(completions))
+
+    def next_completions_s(self, count: int) -> FloatArray:
+        """See the protocol."""
+        return np.minimum(self._engine.next_completions_s(count), self._fails_s)
+
+    def _before_outage(self, at_s: float) -> float:
+        return min(at_s, self._fails_s) if at_s < math.inf else at_s
+
+    def advance(self, to_s: float) -> Progress:
+        """See the protocol."""
+        completions: list[Completion] = []
+        spans: list[EngineSpan] = []
+        interrupted = False
+        while self._fails_s <= to_s and self._engine.peek_next_event_s() < math.inf:
+            interrupted = True
+            before = self._engine.advance(self._fails_s)
+            self._in_vain = 0 if len(before.spans) else self._in_vain + 1
+            if self._in_vain > MOST_IN_VAIN:
+                raise PlanningError(
+                    f"an actor went down {self._in_vain} times without finishing an iteration in between; fewer outages, or "
+                    f"shorter iterations, are needed"
+                )
+            for progress in (before, self._go_down()):
+                completions += progress.completions
+                spans += progress.spans
+        last = self._engine.advance(to_s)
+        if not interrupted:
+            return last
+        return Progress([*completions, *last.completions], [*spans, *last.spans])
+
+    def _go_down(self) -> Progress:
+        """Queue everything again, for when it is up; what that commits is nothing, or what needs no iterations."""
+        engine = self._engine
+        taken, progress = engine.cut(engine.clock_s)
+        self._up_s = self._fails_s + self._down_s
+        self._fails_s = self._up_s + self._next_up_s()
+        if taken:
+            engine.add([changed(r, kv=None, available_s=max(r.available_s, self._up_s)) for r in taken])
+        return progress
+
+    def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
+        """See the protocol."""
+        before = self.advance(at_s)
+        taken, after = self._engine.cut(at_s, responses)
+        return taken, Progress([*before.completions, *after.completions], [*before.spans, *after.spans])
+
+    def generated_tokens(self) -> dict[int, int]:
+        """See the protocol."""
+        return self._engine.generated_tokens()
+
+    def generated_arrays(self) -> tuple[IntArray, IntArray]:
+        """``generated_tokens`` as arrays."""
+        return self._engine.generated_arrays()
+
+    def running(self) -> tuple[int, ...]:
+        """See the protocol."""
+        return self._engine.running()
+
+    def waiting(self) -> tuple[int, ...]:
+        """See the protocol."""
+        return self._engine.waiting()
+
+    def sync(self, weights: Any, weights_version: int) -> None:
+        """See the protocol."""
+        self._engine.sync(weights, weights_version)
+
+    def close(self) -> None:
+        """See the protocol."""
+        self._engine.close()

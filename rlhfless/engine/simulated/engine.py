@@ -1,0 +1,305 @@
+"""The simulated engine: lengths from a log, times from the full profile table.
+
+Knows true lengths and the latency model; nothing of tokens. Its iterations are those of ``solver.timing.batching`` (the
+planner's own arithmetic), so an undisturbed actor is finished in one numpy call. Whatever disturbs it makes it go on with
+another course (``rlhfless.engine.simulated.schedule``): a cut from the committed boundary on, an arrival from the boundary on
+at which it can join, which is looked up, and the course after it worked out, before it is committed.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlhfless.engine.protocol import Completion, Progress, Request
+from rlhfless.engine.simulated.completions import Completions, joined
+from rlhfless.engine.simulated.lazy_spans import Stretch
+from rlhfless.engine.simulated.requests import MEMBER, Members, Requests, changed, members_of, refusal
+from rlhfless.engine.simulated.schedule import Course
+from rlhfless.engine.simulated.start import followed, scheduled
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
+from solver.model.workload import FloatArray, IntArray
+
+MOVED_KV = "kv"  # stands for the KV state of a simulated response: only its presence matters
+WHOLE = np.dtype((np.void, MEMBER.itemsize))  # a row as bytes
+NOBODY = np.zeros(0, np.int64)
+
+
+class SimulatedEngine:
+    """An engine of ``rlhfless.engine.protocol`` that decodes nothing and takes the time that the profile says.
+
+    Args:
+        latency: charged with its measured table where it has one.
+        admission: slots, KV memory and rule.
+        clock_s: when it is ready.
+    """
+
+    reuses_prefixes = True
+
+    def __init__(self, latency: LatencyModel, admission: Admission, clock_s: float = 0.0) -> None:
+        self.slots = admission.max_batch
+        self._latency, self._admission = latency, admission
+        self._requests: dict[int, Request] = {}
+        self._given: list[Requests] = []  # not in ``_requests`` yet
+        self._arriving: list[Request] = []  # not yet available, earliest first
+        self._members: Members = members_of([])  # while there is no course: the batch, then the queue, at ``_base_s``
+        self._running = 0  # how many of them are in the batch
+        self._base_s = clock_s
+        self._ahead: Course | None = None  # from there on; None until it is asked for
+        self._later: list[tuple[Course, int]] = []  # courses after it, with how many arrivals they begin
+        self._known_prompts: set[int] = set()  # whose KV cache is here for all that share it
+
+    @property
+    def clock_s(self) -> float:
+        """End of the last committed iteration."""
+        return self._base_s if self._ahead is None else self._ahead.clock_s
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """See the protocol. Every request needs ``target_tokens``."""
+        if isinstance(requests, Requests) and requests.at_once and not self._arriving:
+            self._given.append(requests)
+            if requests.available_s[0] <= self.clock_s:
+                self._leave_course()
+                self._members = _together(self._members, requests.rows)
+                return
+        else:
+            self._read_given()
+            for r in requests:
+                if (why := refusal(r)) is not None:
+                    raise ValueError(why)
+                self._requests[r.response] = r
+        for r in requests:
+            bisect.insort(self._arriving, r, key=_available_s)
+            while self._later and self._later[-1][0].base_s >= r.available_s:
+                self._later.pop()
+        self._take_in(-math.inf)
+
+    def peek_next_event_s(self, completions: int = 1) -> float:
+        """See the protocol. Looks through arrivals, unless what they compute depends on who has joined by then."""
+        times_s = self.next_completions_s(completions)
+        return float(times_s[-1]) if len(times_s) == completions else math.inf
+
+    def next_completions_s(self, count: int) -> FloatArray:
+        """See the protocol. Looks through arrivals as ``peek_next_event_s`` does."""
+        course, later, taken = self._course(), 0, 0
+        told: list[FloatArray] = []
+        while True:
+            limit = self._next_arrival_index(course, taken)
+            ends = course.finish[course.reported : course.reported + count]
+            if limit is not None:
+                ends = ends[: int(ends.searchsorted(limit, side="right"))]
+            told.append(course.iterations.times(ends))
+            count -= len(ends)
+            if limit is None or not count:
+                break
+            if course.shares:
+                joins_s = max(course.iterations.end_s(limit), self._arriving[taken].available_s)
+                told.append(np.full(count, joins_s))
+                break
+            if later == len(self._later):
+                self._later.append(self._after_arrivals(course, limit, course.reported + len(ends), taken))
+            course, taken = self._later[later][0], taken + self._later[later][1]
+            later += 1
+        return told[0] if len(told) == 1 else np.concatenate(told)
+
+    def advance(self, to_s: float) -> Progress:
+        """See the protocol."""
+        committed = _Committed()
+        while True:
+            # right after a cut the clock may be ahead: then there is nothing to commit, and the course may change again
+            course = self._course()
+            if to_s >= course.clock_s:
+                until = course.iterations.last_by(to_s)
+                if self._arriving and self._arriving[0].available_s <= to_s:
+                    until = min(until, max(course.iterations.first_from(self._arriving[0].available_s), course.done))
+                if until > course.done or course.begins_with_completions:
+                    self._commit(course, until, committed)
+            if not self._arriving or not self._take_in(to_s):
+                return committed.progress()
+
+    def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
+        """See the protocol."""
+        committed = _Committed(self.advance(at_s))
+        course = self._course()
+        if self.clock_s < at_s and not course.over:
+            self._commit(course, course.done + 1, committed)
+        rows, members, running = course.remaining(course.done, course.reported)
+        leaves = np.ones(len(members), dtype=bool)
+        if responses is not None:
+            leaves = np.isin(members["response"], np.array(responses, dtype=np.int64))
+        self._read_given()
+        taken = [self._export(row) for row in members[leaves].tolist()]
+        going_on, self._later = members[~leaves], []
+        left = running - int(np.count_nonzero(leaves[:running]))
+        after = None
+        if len(going_on) and running == len(members):
+            after = self._followed(course, course.done, course.clock_s, going_on, left, rows[leaves])
+        self._members, self._running, self._base_s, self._ahead = going_on, left, course.clock_s, after
+        for r in [r for r in self._arriving if responses is None or r.response in responses]:
+            self._arriving.remove(r)
+            taken.append(changed(r, kv=None if r.kv is None else MOVED_KV, there_tokens=0, shares_prompt=False))
+        return taken, committed.progress()
+
+    def generated_tokens(self) -> dict[int, int]:
+        """See the protocol."""
+        responses, tokens = self.generated_arrays()
+        return dict(zip(responses.tolist(), tokens.tolist(), strict=True))
+
+    def generated_arrays(self) -> tuple[IntArray, IntArray]:
+        """``generated_tokens`` as (n,) responses and (n,) committed tokens, for those who ask often."""
+        responses, tokens = self._course().tokens()
+        if self._arriving:
+            responses = np.append(responses, [r.response for r in self._arriving])
+            tokens = np.append(tokens, [r.generated_tokens for r in self._arriving])
+        return responses, tokens
+
+    def running(self) -> tuple[int, ...]:
+        """See the protocol. The same object as before where nothing changed."""
+        return (self._ahead or self._course()).in_batch_and_queue()[0]
+
+    def waiting(self) -> tuple[int, ...]:
+        """See the protocol. The same object as before where nothing changed."""
+        queued = (self._ahead or self._course()).in_batch_and_queue()[1]
+        return (*queued, *(r.response for r in self._arriving)) if self._arriving else queued
+
+    def sync(self, weights: Any, weights_version: int) -> None:
+        """Nothing to take over: lengths come from the log."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    # --- disturbances -----------------------------------------------------------------------------------------------
+
+    def _course(self) -> Course:
+        """What comes after the boundary ``base_s``, with what is committed of it."""
+        if self._ahead is None:
+            self._ahead = self._scheduled(self._members, self._running, self._base_s)
+        return self._ahead
+
+    def _scheduled(self, members: Members, running: int, base_s: float) -> Course:
+        return scheduled(members, running, base_s, self._latency, self._admission, self._known_prompts)
+
+    def _followed(
+        self, course: Course, at: int, base_s: float, members: Members, running: int, gone: IntArray
+    ) -> Course | None:
+        return followed(course, at, base_s, members, running, gone, self._latency, self._admission)
+
+    def _leave_course(self) -> None:
+        """Take the committed boundary as the base: another course can start there."""
+        if self._ahead is not None:
+            course, self._ahead, self._later = self._ahead, None, []
+            self._base_s = course.clock_s
+            _, self._members, self._running = course.remaining(course.done, course.reported)
+
+    def _next_arrival_index(self, course: Course, taken: int = 0) -> int | None:
+        """The first boundary, from the committed one on, at which an arriving response, but for the first ``taken``, may join;
+        None without one."""
+        if taken == len(self._arriving):
+            return None
+        return max(course.iterations.first_from(self._arriving[taken].available_s), course.done)
+
+    def _after_arrivals(self, course: Course, at: int, reported: int, taken: int = 0) -> tuple[Course, int]:
+        """The course that begins at a boundary of this one with those who can join there, and how many these are.
+
+        Args:
+            reported: completions of this course by then. taken: of the arriving, the first, that have joined before.
+        """
+        base_s = max(course.iterations.end_s(at), self._arriving[taken].available_s)
+        count = bisect.bisect_right(self._arriving, base_s, taken, key=_available_s) - taken
+        _, members, running = course.remaining(at, reported)
+        everyone = _together(members, members_of(self._arriving[taken : taken + count]))
+        after = None
+        if running == len(members):
+            after = self._followed(course, at, base_s, everyone, running, NOBODY)
+        return after or self._scheduled(everyone, running, base_s), count
+
+    def _take_in(self, to_s: float) -> bool:
+        """At the committed boundary, queue what is available; an idle engine's clock jumps, ``to_s`` at most.
+
+        Returns whether anything was taken in.
+        """
+        if not self._arriving:
+            return False
+        clock_s, first_s = self.clock_s, self._arriving[0].available_s
+        if first_s > clock_s and not (first_s <= to_s and self._course().over):
+            return False
+        course = self._course()
+        if not self._later:
+            self._later.append(self._after_arrivals(course, course.done, course.reported))
+        self._ahead, count = self._later.pop(0)
+        del self._arriving[:count]
+        return True
+
+    def _read_given(self) -> None:
+        for given in self._given:
+            self._requests.update(zip(given.rows["response"].tolist(), given, strict=True))
+        self._given.clear()
+
+    def _finish_of(self, response: int) -> str:
+        self._read_given()
+        return self._requests[response].target_finish
+
+    def _export(self, row: tuple[Any, ...]) -> Request:
+        """A member as a request that another engine can go on with."""
+        response, _, _, _, tokens, has_kv, _, _, start_s, first_token_s, prefill_tokens = row
+        return changed(
+            self._requests[response],
+            generated_tokens=tokens,
+            kv=MOVED_KV if has_kv else None,
+            there_tokens=0,
+            shares_prompt=False,
+            start_s=None if math.isnan(start_s) else start_s,
+            first_token_s=None if math.isnan(first_token_s) else first_token_s,
+            prefill_tokens_computed=prefill_tokens,
+        )
+
+    def _commit(self, course: Course, until: int, committed: _Committed) -> None:
+        """Commit iterations up to boundary ``until`` and note what they completed."""
+        first = course.done
+        before, reported = course.commit(until)
+        if course.shares:
+            self._known_prompts.update(course.members["prompt"][course.joining(first, until)].tolist())
+        if until > first:
+            committed.spans.append(Stretch(course, self.slots, first, until))
+        if reported == before:
+            return
+
+        def make(places: range) -> list[Completion]:
+            return course.completions(places, self._finish_of)
+
+        over = slice(before, reported)
+        ends_s = course.iterations.times(course.finish[over])
+        responses, tokens = course.ending(over)
+        committed.completions.append(Completions(responses, ends_s, tokens, make, range(before, reported)))
+
+
+class _Committed:
+    """What is committed, part by part, after what ``before`` says."""
+
+    def __init__(self, before: Progress | None = None) -> None:
+        self.completions: list[Completions] = []
+        self.spans: list[Stretch] = []
+        if before is not None:
+            self.completions += [Completions.of(before.completions)] if before.completions else []
+            self.spans += [before.spans] if isinstance(before.spans, Stretch) else []
+
+    def progress(self) -> Progress:
+        """All of it."""
+        if len(self.spans) > 1:
+            for later in self.spans[1:]:
+                self.spans[0].add(later)
+        return Progress(joined(self.completions), self.spans[0] if self.spans else [])
+
+
+def _available_s(request: Request) -> float:
+    return request.available_s
+
+
+def _together(members: Members, newcomers: Members) -> Members:
+    """Both, faster than ``np.concatenate`` joins rows."""
+    return np.concatenate([members.view(WHOLE), newcomers.view(WHOLE)]).view(MEMBER)

@@ -1,0 +1,113 @@
+"""What a simulated actor did between two committed boundaries, told as spans when somebody looks at it.
+
+Knows courses; nothing of who commits them, or when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+import numpy as np
+
+from rlhfless.engine.protocol import EngineSpan
+from rlhfless.engine.simulated.schedule import NOBODY, Course
+
+
+class Stretch(Sequence[EngineSpan]):
+    """The iterations of a course from boundary ``first`` to boundary ``until``, and what was added to them: a prefill span
+    wherever one was computed, and a decode span for every stretch between."""
+
+    __slots__ = ("_parts", "_spans")
+
+    def __init__(self, course: Course, slots: int, first: int, until: int) -> None:
+        self._parts = [_Part(course, slots, first, until)]
+        self._spans: list[EngineSpan] | None = None
+
+    def add(self, later: Stretch) -> None:
+        """What the actor did then is a part of this from now on."""
+        assert self._spans is None, "nobody has looked at it yet"
+        for part in later._parts:
+            last = self._parts[-1]
+            if part.course is last.course and part.first == last.until:
+                last.until = part.until
+            else:
+                last.shrink()
+                self._parts.append(part)
+
+    def _all(self) -> list[EngineSpan]:
+        if self._spans is None:
+            self._spans = [span for part in self._parts for span in part.tell()]
+            self._parts.clear()
+        return self._spans
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    @overload
+    def __getitem__(self, index: int) -> EngineSpan: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[EngineSpan]: ...
+    def __getitem__(self, index: int | slice) -> EngineSpan | list[EngineSpan]:
+        return self._all()[index]
+
+    def __iter__(self) -> Iterator[EngineSpan]:
+        return iter(self._all())
+
+
+class _Part:
+    """Committed iterations of one course."""
+
+    __slots__ = ("course", "first", "iterations", "prefilled", "slots", "until")
+
+    def __init__(self, course: Course, slots: int, first: int, until: int) -> None:
+        self.course: Course | None = course
+        self.iterations, self.prefilled = course.iterations, NOBODY  # what ``course`` says, where there is one
+        self.slots, self.first, self.until = slots, first, until
+
+    def shrink(self) -> None:
+        """Nothing follows: what was expected beyond needs no memory any more."""
+        if self.course is not None:
+            found = self.course.prefilled(self.first, self.until)
+            self.prefilled, self.course = found._replace(iteration=found.iteration - self.first), None
+            self.iterations, self.first, self.until = self.iterations.part(self.first, self.until), 0, self.until - self.first
+
+    def tell(self) -> list[EngineSpan]:
+        """Its spans."""
+        done, first, until = self.iterations, self.first, self.until
+        if until == first:
+            return []
+        low, high = np.searchsorted(done.prefill_at, [first, until])
+        prefills, prefill_s = done.prefill_at[low:high], done.prefill_s[low:high]
+        begins = prefills if len(prefills) and prefills[0] == first else np.append(first, prefills)
+        at_s, seconds = done.boundary_s[first : until + 1], np.diff(done.boundary_s[first : until + 1])
+        batch, kv_tokens = done.batch[first:until], done.kv_tokens[first:until]
+        seconds[prefills - first] -= prefill_s
+        at = begins - first
+        total = np.add.reduceat(seconds, at)
+        tokens = np.add.reduceat(batch, at)
+        weight = np.where(total > 0, total, 1.0)
+        batch_mean, kv_mean = (
+            np.where(total > 0, np.add.reduceat(seconds * x, at) / weight, x[at]) for x in (batch, kv_tokens)
+        )
+        batch_mean = np.minimum(batch_mean, self.slots)  # weights of times round, a batch has no more than its slots
+        ready = at_s[at].copy()
+        ready[len(at) - len(prefills) :] += prefill_s
+        ends = at_s[np.append(at[1:], until - first)]
+        told = []
+        columns = (ready, ends, batch_mean, tokens, kv_mean)
+        decoded = zip(*(column.tolist() for column in columns), strict=True)
+        starts_s, computing = at_s[prefills - first], done.computing[low:high]
+        computed_tokens = done.prefill_tokens[low:high] - computing  # the last of each is decoded
+        joined = self.prefilled if self.course is None else self.course.prefilled(first, until)
+        who = list(zip(joined.response.tolist(), joined.tokens.tolist(), strict=True))
+        after = joined.iteration.searchsorted(prefills, side="right")
+        own = map(slice, np.append(0, after[:-1]).tolist(), after.tolist())
+        computed = zip(starts_s.tolist(), computing.tolist(), computed_tokens.tolist(), own, strict=True)
+        slots, prefilled = self.slots, len(at) - len(prefills)
+        for k, (begin_s, end_s, mean, decoded_tokens, kv) in enumerate(decoded):
+            if k >= prefilled:
+                from_s, count, held, whose = next(computed)
+                told.append(EngineSpan("prefill", from_s, begin_s, float(count), slots, held, float(held), None, who[whose]))
+            told.append(EngineSpan("decode", begin_s, end_s, mean, slots, decoded_tokens, kv))
+        return told

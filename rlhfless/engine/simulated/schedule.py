@@ -1,0 +1,252 @@
+"""The course that the responses of a simulated actor take if nothing disturbs it, and how far of it is committed.
+
+Knows who is in the batch in which iteration; nothing of requests or cuts, nor of how a course is found
+(``rlhfless.engine.simulated.start``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhfless.engine.protocol import Completion
+from rlhfless.engine.simulated.iteration_times import Iterations
+from rlhfless.engine.simulated.requests import Members
+from solver.model.workload import FloatArray, IntArray
+from solver.timing.batching import Residency
+
+BoolArray = NDArray[np.bool_]
+
+
+class Prefilled(NamedTuple):
+    """Responses that joined without all of their contexts: (V,) iterations, in order, who, and tokens computed for them."""
+
+    iteration: IntArray
+    response: IntArray
+    tokens: IntArray
+
+
+NOBODY = Prefilled(*[np.zeros(0, np.int64)] * 3)
+
+
+class Course:
+    """The future of ``members`` from the boundary ``base_s``; ``commit`` makes a part of it the past.
+
+    Members stay as they were at ``base_s``: what becomes of them is worked out from how far the course is committed.
+
+    Args:
+        running: how many of the members, the first ones, are in the batch.
+        stays: when they are in the batch. iterations: that follow.
+
+    Attributes:
+        done: the last boundary that is committed; clock_s: its time.
+        begins_with_completions: nothing is committed yet, and what needs no iterations is complete at ``base_s``.
+        finish: (n,) boundaries at which responses end, in order; finishing: (n,) their rows in this order (ties by row).
+        reported: how many of these are committed.
+    """
+
+    def __init__(self, members: Members, running: int, base_s: float, stays: Residency, iterations: Iterations) -> None:
+        self.members, self.stays, self.iterations = members, stays, iterations
+        self._running, self.base_s = running, base_s
+        self.once = len(stays.response) == len(members)  # nobody is evicted
+        if self.once:
+            last = stays.last
+        else:
+            last = np.zeros(len(members), np.int64)
+            np.maximum.at(last, stays.response, stays.last)
+        self._last = last
+        self._together = self.once and not stays.first.any()
+        self.finishing = last.argsort(kind="stable")
+        self.finish = last[self.finishing]
+        self._names = members["response"]
+        self.shares = bool((members["prompt"] >= 0).any())
+        self.done = self.reported = 0
+        self.clock_s = base_s
+        self.begins_with_completions = len(last) > 0 and not self.finish[0]
+        self._seen: tuple[tuple[int, ...], tuple[int, ...]] = (), ()
+        self._seen_until = -1.0  # the boundary at which something else is to be seen
+        self._changes: IntArray | None = None  # boundaries at which batch or queue change
+        self._told: tuple[FloatArray, FloatArray, IntArray] | None = None  # of completions
+
+    def ending(self, places: slice) -> tuple[IntArray, IntArray]:
+        """Names and lengths of the responses at these places of ``finishing``."""
+        rows = self.finishing[places]
+        return self._names[rows], self.members["target_tokens"][rows]
+
+    def left_of(self, row: int, at: int) -> tuple[int, int]:
+        """Of a row in the batch at a boundary, where nobody is evicted: iterations that are left to it, and its KV tokens."""
+        return int(self._last[row]) - at, int(self.stays.context[row]) + at - int(self.stays.first[row])
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to commit."""
+        return self.done == self.iterations.last
+
+    def completed_by(self, index: int) -> int:
+        """How many responses end at this boundary or before it."""
+        return int(self.finish.searchsorted(index, side="right"))
+
+    # --- what holds at a boundary -----------------------------------------------------------------------------------------
+
+    def batch(self, at: int) -> IntArray:
+        """Rows in the batch at a boundary, in order of admission."""
+        if not at:
+            return np.arange(self._running)
+        stays = self.stays
+        inside: IntArray = (stays.last > at if self._together else (stays.first < at) & (stays.last > at)).nonzero()[0]
+        if self.once:  # rows join in their order
+            return inside
+        rows: IntArray = stays.response[inside[np.lexsort((stays.response[inside], stays.first[inside]))]]
+        return rows
+
+    def in_batch_and_queue(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Responses in the batch, in order of admission, and the others that are not complete; the same objects as before
+        where nothing changed."""
+        if self.done < self._seen_until:
+            return self._seen
+        inside, waiting = self.batch(self.done), ()
+        if len(self._names) > self.reported + len(inside):
+            queued = np.ones(len(self._names), dtype=bool)
+            queued[self.finishing[: self.reported]] = False
+            queued[inside] = False
+            waiting = tuple(self._names[queued].tolist())
+        self._seen = tuple(self._names[inside].tolist()), waiting
+        self._seen_until = self._next_change()
+        return self._seen
+
+    def _next_change(self) -> float:
+        """The next boundary after ``done`` at which somebody joins or leaves the batch or is complete."""
+        if not self.done:
+            return 0.0  # what needs no iterations may still be committed
+        if self._together:
+            return float(self.finish[self.reported]) if self.reported < len(self.finish) else math.inf
+        if self._changes is None:
+            self._changes = np.unique(np.concatenate([self.stays.first + 1, self.stays.last]))
+        place = int(self._changes.searchsorted(self.done, side="right"))
+        return float(self._changes[place]) if place < len(self._changes) else math.inf
+
+    def tokens(self) -> tuple[IntArray, IntArray]:
+        """Responses that are not complete, and their committed tokens."""
+        ahead = self.finishing[self.reported :]
+        return self._names[ahead], self._tokens_at(self.done)[ahead]
+
+    def _tokens_at(self, at: int) -> IntArray:
+        """(n,) tokens of every row at a boundary."""
+        generated, stays = self.members["generated_tokens"], self.stays
+        decoded = np.maximum(np.minimum(stays.last, at) - stays.first, 0)
+        if self.once:
+            return np.asarray(generated + decoded)
+        tokens: IntArray = generated.copy()
+        np.add.at(tokens, stays.response, decoded)
+        return tokens
+
+    def remaining(self, at: int, reported: int) -> tuple[IntArray, Members, int]:
+        """Who is not complete at a boundary: rows, and the members as they are then, the batch, then the queue; and how many
+        are in the batch.
+
+        Evicted responses are at the front of the queue, the last evicted first.
+
+        Args:
+            reported: completions that are not among them.
+        """
+        inside = self.batch(at)
+        if len(inside) < len(self.members) - reported:
+            rest = np.ones(len(self.members), dtype=bool)
+            rest[self.finishing[:reported]] = rest[inside] = False
+            queue = np.flatnonzero(rest)
+            rows = np.concatenate([inside, queue if self.once else self._evicted_first(queue, at)])
+        else:
+            rows = inside
+        members = self.members.take(rows)
+        if at and self._together:
+            self._note_all(members, rows, at)
+        elif at:
+            self._note(members, rows, len(inside), at)
+        return rows, members, len(inside)
+
+    def _evicted_first(self, queue: IntArray, at: int) -> IntArray:
+        left, stays = np.full(len(self.members), -1), self.stays
+        gone = (stays.last <= at) & (stays.last > stays.first)
+        np.maximum.at(left, stays.response[gone], stays.last[gone])
+        return queue[np.argsort(-left[queue], kind="stable")]
+
+    def _note(self, members: Members, rows: IntArray, inside: int, at: int) -> None:
+        """Write into ``members``, of these rows, what the iterations up to a boundary have made of them."""
+        joined, members["start_s"], members["first_token_s"], members["prefill_tokens"] = (x[rows] for x in self._facts(at))
+        members["generated_tokens"] = self._tokens_at(at)[rows]
+        members["has_kv"][joined] = False
+        members["has_kv"][:inside] = True
+        members["there_tokens"][joined], members["prompt"][joined] = 0, -1  # who is evicted computes its whole context
+
+    def _note_all(self, members: Members, rows: IntArray, at: int) -> None:
+        """The same where everybody joined in the first iteration; of those that had joined before, all but one fact holds."""
+        members["generated_tokens"] += at
+        known = int(rows.searchsorted(self._running))
+        new = members[known:]
+        if not len(new):
+            return
+        new["has_kv"], new["there_tokens"], new["prompt"] = True, 0, -1
+        new["prefill_tokens"] += self.stays.computed[rows[known:]]
+        for name, index in (("start_s", 0), ("first_token_s", 1)):
+            unknown = np.isnan(new[name])
+            if unknown.any():
+                new[name][unknown] = self.iterations.end_s(index)
+
+    def _facts(self, at: int) -> tuple[BoolArray, FloatArray, FloatArray, IntArray]:
+        """Of every row at a boundary: whether it has joined, when it first did anywhere, when its first token was there (not
+        a number before that), and prefill."""
+        stays, members = self.stays, self.members
+        some = np.flatnonzero((stays.first < at) & (stays.last > stays.first))
+        if not self.once:
+            some = some[np.argsort(-stays.first[some], kind="stable")]  # of equal rows the last assignment holds
+        rows, first = stays.response[some], stays.first[some]
+        joined = np.zeros(len(members), dtype=bool)
+        joined[rows] = True
+        start_s, first_token_s, prefill = (members[name].copy() for name in ("start_s", "first_token_s", "prefill_tokens"))
+        np.add.at(prefill, rows, stays.computed[some])
+        if len(first):
+            self.iterations.end_s(int(first.max()) + 1)
+        for column, offset in ((start_s, 0), (first_token_s, 1)):
+            new = np.isnan(column[rows])
+            column[rows[new]] = self.iterations.boundary_s[first[new] + offset]
+        return joined, start_s, first_token_s, prefill
+
+    # --- committing -----------------------------------------------------------------------------------------------------
+
+    def commit(self, until: int) -> tuple[int, int]:
+        """Commit the iterations up to boundary ``until``; the places in ``finishing`` from and to which responses are complete
+        now."""
+        before = self.reported
+        self.done, self.reported = until, self.completed_by(until)
+        self.clock_s, self.begins_with_completions = self.iterations.end_s(until), False
+        return before, self.reported
+
+    def joining(self, first: int, until: int) -> IntArray:
+        """Rows that join between two boundaries."""
+        stays = self.stays
+        return stays.response[(stays.first >= first) & (stays.first < until) & (stays.last > stays.first)]
+
+    def prefilled(self, first: int, until: int) -> Prefilled:
+        """Who joins between two boundaries and has tokens to compute then, in order of admission."""
+        if not len(self.iterations.prefill_at):
+            return NOBODY
+        stays = self.stays
+        rows = np.flatnonzero((stays.first >= first) & (stays.first < until) & (stays.last > stays.first) & (stays.prefill > 1))
+        rows = rows[stays.first[rows].argsort(kind="stable")]
+        return Prefilled(stays.first[rows], self._names[stays.response[rows]], stays.computed[rows])
+
+    def completions(self, places: range, finish_of: Callable[[int], str]) -> list[Completion]:
+        """The completions at these places of ``finishing``; ``finish_of`` says the finish reason of a response."""
+        if self._told is None:
+            self._told = self._facts(self.iterations.last)[1:]
+        rows = self.finishing[places.start : places.stop : places.step]
+        end_s = self.iterations.times(self._last[rows])
+        start_s, first_token_s, prefill = (x[rows] for x in self._told)
+        ends = (np.where(np.isnan(x), end_s, x).tolist() for x in (first_token_s, start_s))
+        names = self._names[rows].tolist()
+        columns = (names, end_s.tolist(), self.members["target_tokens"][rows].tolist(), map(finish_of, names), *ends)
+        return list(map(Completion, *columns, prefill.tolist()))

@@ -1,0 +1,99 @@
+"""How the courses of a simulated actor begin: scheduled anew, or as the rest of the course before.
+
+Knows admission and the latency model; nothing of requests, nor of when an actor is disturbed. A course that begins with a queue
+is scheduled by ``solver.timing.batching``. Where everybody is in the batch and there is room, one that begins with newcomers,
+or without some, needs no schedule: it is the rest of the course before it, with their part added or taken away.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlhfless.engine.simulated.iteration_times import Iterations
+from rlhfless.engine.simulated.requests import Members, there_tokens
+from rlhfless.engine.simulated.schedule import Course
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
+from solver.model.workload import IntArray
+from solver.timing.batching import Residency, timeline
+
+
+def scheduled(
+    members: Members,
+    running: int,
+    base_s: float,
+    latency: LatencyModel,
+    admission: Admission,
+    known_prompts: set[int],
+) -> Course:
+    """A course with whoever has to wait in a queue, or is evicted.
+
+    Args:
+        known_prompts: whose KV cache is with the actor.
+    """
+    context = members["prompt_tokens"] + members["generated_tokens"]
+    remaining = np.maximum(members["target_tokens"] - members["generated_tokens"], 0)
+    most = members["prompt_tokens"] + members["limit_tokens"]
+    there = there_tokens(members, remaining, known_prompts)
+    run = timeline(remaining, context, most, there, latency, admission, running)
+    stays = run.residency
+    if len(stays.response) == len(members) and (stays.response[1:] < stays.response[:-1]).any():
+        order = stays.response.argsort()
+        stays = Residency(*(x[order] for x in (stays.response, stays.first, stays.last, stays.context, stays.prefill)))
+    return Course(members, running, base_s, stays, Iterations.of(run, latency, base_s))
+
+
+def followed(
+    course: Course,
+    at: int,
+    base_s: float,
+    members: Members,
+    running: int,
+    gone: IntArray,
+    latency: LatencyModel,
+    admission: Admission,
+) -> Course | None:
+    """The course that follows another one from its boundary ``at`` on, where everybody is in the batch then.
+
+    None where somebody has to wait or is evicted, or where what a newcomer computes depends on others.
+
+    Args:
+        base_s: the boundary's time; an idle actor may have waited.
+        members: as they are then: who goes on, as ``remaining`` says, then the newcomers.
+        running: how many of the members go on. gone: rows of that course that are taken away.
+    """
+    new, count = members[running:], len(members)
+    if not course.once or count > admission.max_batch or (new["prompt"] >= 0).any():
+        return None
+    prompt, tokens = members["prompt_tokens"], members["generated_tokens"]
+    context, left = prompt + tokens, members["target_tokens"] - tokens
+    if count and left.min() <= 0:
+        return None
+    reserves = admission.rule == "reserve"
+    if reserves and int((prompt + members["limit_tokens"]).sum()) > admission.kv_capacity_tokens:
+        return None
+    horizon, before = int(left.max(initial=0)), course.iterations
+    batch, kv_tokens = _rest(before.batch, at, horizon), _rest(before.kv_tokens, at, horizon)
+    for row in gone.tolist():
+        lasts, held = course.left_of(row, at)
+        batch[:lasts] -= 1
+        kv_tokens[:lasts] -= np.arange(held, held + lasts)[:horizon]
+    for lasts, held in zip(left[running:].tolist(), context[running:].tolist(), strict=True):
+        batch[:lasts] += 1
+        kv_tokens[:lasts] += np.arange(held, held + lasts)
+    if not reserves and int(kv_tokens.max(initial=0)) > admission.kv_capacity_tokens:
+        return None
+    prefill = np.zeros(count, np.int64)
+    computed = computing = 0
+    if count > running:
+        prefill[running:] = own = np.where(new["has_kv"], 0, context[running:] - new["there_tokens"])
+        computed, computing = int(own.sum()), int(np.count_nonzero(own > 0))
+    stays = Residency(np.arange(count), np.zeros(count, np.int64), left, context, prefill)
+    iterations = Iterations(latency, base_s, batch, kv_tokens, computed, computing, count - running)
+    return Course(members, running, base_s, stays, iterations)
+
+
+def _rest(per_iteration: IntArray, at: int, horizon: int) -> IntArray:
+    """A copy of it from ``at`` on, as long as ``horizon``: 0 beyond its end."""
+    rest = per_iteration[at : at + horizon]
+    return rest.copy() if len(rest) == horizon else np.concatenate([rest, np.zeros(horizon - len(rest), np.int64)])

@@ -1,0 +1,1 @@
+"""A continuous-batching engine in PyTorch, for one model replica."""

@@ -1,0 +1,107 @@
+"""What iterations of the torch engine take: the timers behind ``rlhfless profile``.
+
+Knows the engine; nothing of profiles. What is timed is what an actor runs: one committed iteration, bookkeeping and sampling
+included, of a batch whose responses hold ``context`` KV tokens each; and all iterations of a course in which responses join
+and end, timed as ``replay.py`` times what an actor did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlhfless.engine.protocol import Request
+from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.iteration_clock import MEASURED
+from rlhfless.engine.torch.model import RowModel
+from rlhfless.latency.changes import Course, RunCourse
+from rlhfless.latency.stopwatch import stopwatch
+from rlhfless.torch_room import room
+from solver.model.admission import Admission
+from solver.model.workload import FloatArray
+
+Timed = Callable[[int, int], None]
+LEFT_TOKENS = 64  # iterations an engine can go on before it is set up again
+
+
+class EngineTimer:
+    """Runs single iterations of given sizes, for which an engine is kept until another size is asked for, and courses."""
+
+    def __init__(self, model: Any, max_tokens: int) -> None:
+        self._rows = RowModel(model, max_tokens + LEFT_TOKENS)
+        self._size: tuple[int, int] | None = None
+        self._engine: TorchEngine | None = None
+        self._left = 0
+
+    def decode_iteration(self, batch: int, context: int) -> None:
+        """One iteration of ``batch`` responses that hold about ``context`` KV tokens each (up to 64 more).
+
+        Raises:
+            MemoryError: the device has no room for them.
+        """
+        if self._engine is None or self._size != (batch, context) or self._left == 0:
+            self._close()
+            self._engine = self._ready_engine(batch, context)
+            self._size, self._left = (batch, context), LEFT_TOKENS - 1
+        self._left -= 1
+        self._engine.commit_next()
+
+    def run_course(self, course: Course) -> FloatArray:
+        """The (iterations,) seconds of a course on an engine of its own, but for preparing shapes.
+
+        Raises:
+            MemoryError: the device has no room for it.
+        """
+        self._close()
+        longest = course.tokens + course.iterations + 1
+        engine = TorchEngine(self._rows, Admission(course.batch, course.batch * longest), MEASURED, eos_id=0)
+        ids, now_s = np.zeros(course.tokens, dtype=np.int64), stopwatch(self._rows.device.type)
+        requests = [
+            Request(i, course.tokens, course.iterations + 1, target_tokens=tokens, prompt_ids=ids, seed=i)
+            for i, tokens in enumerate(course.lengths)
+        ]
+        seconds = np.zeros(course.iterations)
+        try:
+            for k in range(course.iterations):
+                prepared_s, begin = engine.journal.prepare_s, now_s()
+                if k == 0:
+                    engine.add(requests)
+                engine.commit_next()
+                seconds[k] = now_s() - begin - (engine.journal.prepare_s - prepared_s)
+        finally:
+            engine.close()
+        return seconds
+
+    def _close(self) -> None:
+        """Give the kept engine's KV cache back: a device that holds one of the largest may not hold two."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def _ready_engine(self, batch: int, context: int) -> TorchEngine:
+        """An engine whose responses arrive with their KV caches, so that no prefill is timed."""
+        rows = self._rows
+        shape = (2, rows.layer_count, rows.kv_heads, context - 1, rows.head_dim)
+        with room(rows.device, f"the KV cache of a response of {context} tokens"):
+            kv = torch.zeros(shape, dtype=rows.dtype, device=rows.device)
+        admission = Admission(batch, batch * (context + LEFT_TOKENS))
+        engine = TorchEngine(rows, admission, MEASURED, eos_id=0)
+        ids = np.zeros(context, dtype=np.int64)
+        requests = [
+            Request(i, context, LEFT_TOKENS, target_tokens=LEFT_TOKENS, prompt_ids=ids, seed=i, kv=kv) for i in range(batch)
+        ]
+        try:
+            engine.add(requests)
+        except MemoryError:
+            engine.close()
+            raise
+        return engine
+
+
+def engine_timers(model: Any, max_tokens: int) -> tuple[Timed, RunCourse]:
+    """Timers of a decode iteration and of a course, for ``rlhfless.latency.measure_profile``."""
+    timer = EngineTimer(model, max_tokens)
+    return timer.decode_iteration, timer.run_course

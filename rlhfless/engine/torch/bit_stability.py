@@ -1,0 +1,51 @@
+"""From how many rows on the matrix kernels of this machine give a row the same bits in every batch: measured, as nobody says.
+
+Knows the model's pass; nothing of responses or engines.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from rlhfless.engine.torch.kv_cache import blocks
+from rlhfless.engine.torch.prefill import CPU_PASS_TOKENS, tokens_by_themselves
+
+if TYPE_CHECKING:
+    from rlhfless.engine.torch.model import RowModel
+
+PROBED_ROWS = (*range(1, 65), 96, 128, 200, CPU_PASS_TOKENS)
+
+
+def fewest_stable_rows(model: RowModel) -> int:
+    """The fewest rows from which on the number of rows changes no bit of a row's logits; 0 if there is none.
+
+    On CPUs it is usually 4 (one to three rows take another kernel).
+    """
+    sizes = [n for n in PROBED_ROWS if n <= model.max_tokens]
+    most = sizes[-1]
+    tokens = torch.randint(model.vocabulary, (most,), generator=torch.Generator().manual_seed(0)).to(model.device)
+    positions = torch.arange(most, device=model.device)
+    cache = model.new_cache()
+    cache.reserve_rows(1)
+    row = torch.zeros(most, dtype=torch.int64, device=model.device)
+    width = blocks(most)
+
+    def logits(rows: int) -> Tensor:  # always the last ones, so that a row also changes its place
+        mask = cache.mask(positions[-rows:], width)  # the first cells are written already
+        parts = [slice(0, rows)] if rows == most else [slice(0, 1), slice(1, rows)][:rows]  # padding does not attend
+
+        def attend(layer: int, queries: Tensor) -> Tensor:
+            return torch.cat([tokens_by_themselves(cache, layer, 0, width, queries[own], mask[own]) for own in parts])
+
+        return model.logits(model.compute(cache, tokens[-rows:], positions[-rows:], row[-rows:], attend))
+
+    expected = logits(most)
+    stable = most
+    for rows in reversed(sizes):
+        if not torch.equal(logits(rows), expected[-rows:]):
+            break
+        stable = rows
+    return stable if stable < most else 0

@@ -1,0 +1,35 @@
+"""Slots and KV capacity of an actor from its memory: what fits beside the weights.
+
+Knows bytes; nothing of requests or clocks. The rows of the KV cache are of one length, so slots are rows, under ``preempt``
+too, where every row has cells for the longest context. A cache with all the slots that are counted here fits, whatever the
+batch. Growing to that may not: old and new rows are there together while the old ones are copied (``KVCache.reserve_rows``).
+"""
+
+from __future__ import annotations
+
+from rlhfless.engine.torch.model import RowModel
+from solver.model.admission import Admission
+
+OTHER_SHARE = 0.1  # of the memory, for activations and what the libraries take
+
+
+def admission_within(model: RowModel, memory_bytes: int, *, most_slots: int = 256, rule: str = "reserve") -> Admission:
+    """Slots and KV tokens of an actor with ``memory_bytes`` on its (emulated) GPU; planner and engine get the same.
+
+    Args:
+        most_slots: no more, however much memory there is. rule: ``reserve`` or ``preempt``.
+
+    Raises:
+        MemoryError: the weights and one response do not fit; says what is needed.
+    """
+    a_row = model.cells * model.kv_bytes_per_token
+    room = int(memory_bytes * (1 - OTHER_SHARE)) - model.weight_bytes
+    rows = min(most_slots, room // a_row)
+    fewest = max(1, model.padded(1, most_slots))  # rows that the smallest batch feeds
+    if rows < fewest:
+        needed = (model.weight_bytes + fewest * a_row) / (1 - OTHER_SHARE)
+        raise MemoryError(
+            f"{memory_bytes / 2**30:.3f} GiB hold no actor: weights of {model.weight_bytes / 2**30:.3f} GiB and {fewest} slots "
+            f"of {model.cells} tokens need {needed / 2**30:.3f} GiB; give more memory or shorten the longest context"
+        )
+    return Admission(rows, rows * model.cells, rule)

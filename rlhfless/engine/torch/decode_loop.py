@@ -1,0 +1,253 @@
+"""The iterations of one actor: planned from what is committed, run, and committed.
+
+Knows responses and iterations, not requests. Until iterations are committed nothing of them is seen, so those that were
+planned, or one that was run, too early are simply forgotten. A batch that nobody joins or leaves is planned, run and committed
+for as many iterations at once as nothing can change in.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+from rlhfless.engine.common.journal import Journal, Newcomer
+from rlhfless.engine.common.span_accumulator import SpanAccumulator
+from rlhfless.engine.protocol import Completion
+from rlhfless.engine.torch.decode_run import Stretch
+from rlhfless.engine.torch.decode_step import decode_step
+from rlhfless.engine.torch.iteration_clock import IterationClock
+from rlhfless.engine.torch.kv_rows import Rows
+from rlhfless.engine.torch.lookahead import Ahead, NewBatch
+from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.sampling import Sampling
+from rlhfless.engine.torch.scheduler import Queue
+from rlhfless.engine.torch.sequence import ActiveResponse
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
+
+
+class DecodeLoop:
+    """Decodes the responses of a queue; works in inference mode only. Arguments are those of ``TorchEngine``.
+
+    Attributes:
+        queue: who is here. rows: where their KV state lies.
+        upcoming: what comes next, as far as that is known.
+        stretch: the batch as it is; None once somebody joined or left.
+        clock_s: end of the last committed iteration.
+        journal: what was committed. spans: the same, as spans.
+    """
+
+    def __init__(
+        self,
+        model: RowModel,
+        admission: Admission,
+        charge: LatencyModel | str,
+        eos_id: int,
+        sampling: Sampling,
+        start_s: float,
+        signals: Sequence[str],
+    ) -> None:
+        self._clock, self._eos_id = IterationClock(charge, model.device), eos_id
+        self.step = decode_step(model, sampling, eos_id, signals)
+        self.queue = Queue(admission)
+        self.rows = Rows(model, admission.max_batch, draws=sampling.temperature > 0)
+        self.upcoming: Ahead | None = None
+        self.stretch: Stretch | None = None
+        self.clock_s = start_s
+        self.journal = Journal(admission.max_batch, start_s)
+        self.spans = SpanAccumulator(admission.max_batch)
+
+    def close(self) -> None:
+        """Give all memory back, whoever still refers to it; clock and journal stay. Idempotent."""
+        coming = () if self.upcoming is None or self.upcoming.change is None else self.upcoming.change.batch
+        for s in (*self.queue, *coming):
+            s.kv = None
+            s.forget_prefix()
+        self.queue = Queue(self.queue.admission)
+        self.upcoming = self.stretch = None
+        self.step.release()
+        self.rows.close()
+        self.rows = Rows(self.rows.model, self.rows.slots, draws=self.rows.noise is not None)
+
+    # Planning
+
+    def next(self) -> Ahead | None:
+        """What comes after the last committed iteration, with its times known; None when nothing is left."""
+        if self.upcoming is None and (ahead := self.plan()) is not None:
+            self.upcoming = ahead
+            if self._clock.model is None:
+                ahead.take(*self.run(ahead, 1))
+            elif ahead.stretch is not None:
+                ahead.take(0.0, self._unchanged_s(ahead))
+            else:
+                assert ahead.change is not None
+                (decode_s,) = self._clock.steps_s(ahead.batch, ahead.kv_tokens, 1)
+                ahead.take(
+                    self._clock.prefill_s(ahead.change.missing_tokens),
+                    [decode_s + self._clock.joins_s(len(ahead.change.newcomers))],
+                )
+        return self.upcoming
+
+    def next_completion_s(self) -> float:
+        """A time before which no iteration completes a response; infinite when nothing is left."""
+        ahead = self.next()
+        if ahead is None:
+            return math.inf
+        known = ahead.stretch is not None and not ahead.stretch.ends_by_itself
+        return ahead.ends_s[-1] if known else ahead.ends_s[0]
+
+    def nothing_by(self, to_s: float) -> bool:
+        """Whether it is known already that nothing ends by this time."""
+        ahead = self.upcoming
+        return ahead is not None and ahead.ends_s[0] > to_s and self.queue.due_s(self.clock_s) > to_s
+
+    def plan(self) -> Ahead | None:
+        """Who decodes next; changes nothing."""
+        queue, same = self.queue, self.stretch
+        if same is not None and not queue.changes(self.clock_s, same.kv_tokens):
+            return Ahead(self.clock_s, len(queue.running), same.kv_tokens, stretch=same)
+        self.settle()
+        planned = queue.plan(self.clock_s)
+        if planned is None:
+            return None
+        change = NewBatch.of(planned, self.rows.there(planned.newcomers))
+        # Where some have only left, no row has to be filled: the rest goes on for as long as nothing can change.
+        stretch = None if change.newcomers or change.evicted else self.rows.make(change)
+        return Ahead(planned.start_s, len(planned.batch), planned.kv_tokens, change, stretch=stretch)
+
+    def _unchanged_s(self, ahead: Ahead) -> list[float]:
+        """By the model: seconds of the iterations after which, at the earliest, the batch changes."""
+        assert ahead.stretch is not None
+        count = min(ahead.stretch.certain, self.queue.holds(ahead.kv_tokens))
+        seconds = self._clock.steps_s(ahead.batch, ahead.kv_tokens, int(count))
+        until_s = self.queue.changes_s(ahead.start_s)
+        if until_s < math.inf:
+            ahead.take(0.0, seconds)
+            seconds = seconds[: max(1, bisect_left(ahead.starts_s, until_s))]
+        return seconds
+
+    # Running
+
+    def run(self, ahead: Ahead, count: int) -> tuple[float, list[float]]:
+        """Compute the tokens of the first iterations, at most ``count``; returns the seconds of the prefill before them, and
+        of each.
+
+        Writes no cell of the cache that a committed token owns, so the iterations may still be forgotten.
+        """
+        cache, clock, change = self.rows.cache, self._clock, ahead.change
+        if ahead.stretch is None:
+            assert change is not None
+            ahead.stretch = self.rows.make(change)
+            if change.evicted:  # rows have changed places
+                self.stretch = None
+        stretch = ahead.stretch
+        clock.wait()
+        self.journal.prepare_s += self.step.prepare(cache, len(stretch.rows) + stretch.padding, stretch.width)
+        begin = decode = clock.now_s()
+        if change is not None and change.newcomers:
+            self.rows.compute(change, self.queue.waiting)
+            clock.wait()
+            decode = clock.now_s()
+        ahead.drawn = stretch.run(self.step, cache, count, self._eos_id)
+        clock.wait()
+        computes = change is not None and change.missing_tokens
+        return (decode - begin if computes else 0.0), [clock.now_s() - decode]
+
+    def run_now(self, ahead: Ahead, clock: Callable[[], float]) -> None:
+        """Run the first iteration in real time: it ends when ``clock`` says, and begins once its shape is prepared."""
+        before_s = self.journal.prepare_s
+        prefill_s, _ = self.run(ahead, 1)
+        if (prepare_s := self.journal.prepare_s - before_s) > 0:
+            self.spans.capture(ahead.start_s, ahead.start_s + prepare_s)
+            ahead.start_s += prepare_s
+        ahead.take(prefill_s, [clock() - (ahead.start_s + prefill_s)])
+
+    # Committing
+
+    def commit_while(self, wanted: Callable[[Ahead], int], to_s: float) -> list[Completion]:
+        """Iterations as long as they are wanted, and responses of no tokens that end by ``to_s``."""
+        completions: list[Completion] = []
+        while True:
+            due_s = self.queue.due_s(self.clock_s)
+            if due_s <= to_s and due_s < math.inf:
+                completions += self.complete_due(due_s)
+            elif due_s == math.inf and (ahead := self.next()) is not None and (count := wanted(ahead)):
+                completions += self.commit(ahead, count)
+            else:
+                return completions
+
+    def commit(self, ahead: Ahead, count: int) -> list[Completion]:
+        """Make at most ``count`` iterations part of the state; returns the responses that the last of them finished."""
+        if not ahead.drawn:
+            self.run(ahead, count)
+        assert ahead.stretch is not None
+        done = len(ahead.drawn)
+        self._record(ahead, done)
+        if ahead.change is not None:
+            self._change_batch(ahead, ahead.change, ahead.stretch)
+        self.clock_s = ahead.ends_s[done - 1]
+        self.journal.commit(ahead.prefill_s, ahead.decode_s[:done], self.clock_s)
+        if ahead.change is not None:
+            for s in ahead.change.newcomers:
+                s.first_token_s = self.clock_s if s.first_token_s is None else s.first_token_s
+        ends = ahead.stretch.commit(ahead.drawn, self._eos_id)
+        self.upcoming = ahead if ahead.drop(done) and not ends else None
+        return self._finish(ends) if ends else []
+
+    def _change_batch(self, ahead: Ahead, change: NewBatch, stretch: Stretch) -> None:
+        for s in change.evicted:
+            s.there_tokens, s.shares = 0, False
+        self.journal.leave(s.request.response for s in change.evicted)
+        there, batch = change.there, len(stretch.rows)
+        joined = [Newcomer(s.request.response, s.context_tokens, there[s], s.forced) for s in change.newcomers]
+        self.journal.change(batch, batch + stretch.padding, stretch.longest, ahead.kv_tokens, joined)
+        for s, new in zip(change.newcomers, joined, strict=True):
+            s.prefill_tokens += new.computed_tokens
+            s.start_s = ahead.start_s if s.start_s is None else s.start_s
+            s.kv = None
+        self.queue.enter(change.batch, change.newcomers, change.evicted)
+        self.rows.commit(change, self.queue.waiting)
+        self.stretch = stretch
+
+    def _record(self, ahead: Ahead, done: int) -> None:
+        """Spans of the first ``done`` iterations."""
+        begin_s, batch, change = ahead.start_s + ahead.prefill_s, ahead.batch, ahead.change
+        if change is not None and change.missing_tokens:
+            tokens = change.computed_tokens
+            each = [(s.request.response, s.context_tokens - there - 1) for s, there in change.there.items()]
+            computed = [(response, count) for response, count in each if count > 0]
+            self.spans.prefill(ahead.start_s, begin_s, tokens, change.computing, tokens, computed)
+        seconds = ahead.decode_s[:done]
+        kv_tokens = range(ahead.kv_tokens, ahead.kv_tokens + batch * done, batch)
+        held_s = sum([held * each for held, each in zip(kv_tokens, seconds, strict=True)])
+        self.spans.decode(begin_s, ahead.ends_s[done - 1], batch * done, batch * sum(seconds), held_s)
+
+    def _finish(self, ends: Sequence[ActiveResponse]) -> list[Completion]:
+        self.settle()
+        left = self.leave(ends)
+        self.journal.finish(s.request.response for s in left)
+        return [s.completion(self.clock_s, s.finish_reason(self._eos_id)) for s in left]
+
+    def complete_due(self, due_s: float) -> list[Completion]:
+        """Complete the responses of no tokens whose time is ``due_s``, if it is finite."""
+        if due_s == math.inf:
+            return []
+        self.clock_s, self.upcoming = max(self.clock_s, due_s), None
+        due = self.queue.empty.take_due(due_s)
+        self.journal.finish(s.request.response for s in due)
+        return [s.completion(due_s, s.finish_reason(self._eos_id)) for s in due]
+
+    def leave(self, leaving: Sequence[ActiveResponse]) -> list[ActiveResponse]:
+        """Responses leave; those of the batch, which are returned in admission order, give their rows back. All is settled."""
+        left = self.queue.remove(set(leaving))
+        for s in left:
+            self.rows.free(s)
+        self.journal.leave(s.request.response for s in left)
+        self.stretch = None if left else self.stretch
+        return left
+
+    def settle(self) -> None:
+        """Bring the ids of committed iterations to the responses."""
+        if self.stretch is not None:
+            self.stretch.settle()

@@ -1,0 +1,146 @@
+"""Iterations of one unchanged batch: what they feed next stays on the device, what they drew is fetched when it is needed.
+
+Knows the rows of a batch and tensors; nothing of the model, the clock or the queue. As long as nobody joins or leaves, an
+iteration costs the host no work per response, and with forced lengths no synchronisation with the device but one in
+``SETTLED_EVERY`` iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlhfless.engine.torch.decode_step import DecodeStep, Drawn, Inputs
+from rlhfless.engine.torch.gumbel_noise import NoiseAhead
+from rlhfless.engine.torch.kv_cache import KVCache
+from rlhfless.engine.torch.sequence import ActiveResponse, Settled
+
+SETTLED_EVERY = 64  # so that logits that are no numbers are noticed, and little waits on the device
+
+
+@cache
+def _iterations(device: torch.device) -> Tensor:
+    """(SETTLED_EVERY, 1) 0, 1, 2, ..."""
+    return torch.arange(SETTLED_EVERY, device=device)[:, None]
+
+
+class Stretch:
+    """A batch in order of its cache rows; works in inference mode only.
+
+    Args:
+        padded: rows to feed; those beyond the batch stand at the cell ``spare``.
+        noise: of the same rows; None where nothing is drawn by chance.
+
+    Attributes:
+        steps: committed iterations.
+        kv_tokens: that the batch holds at its next iteration.
+        longest: KV tokens of its longest context at its first iteration.
+        ends_by_itself: whether any response may end sooner than by its length.
+    """
+
+    def __init__(
+        self, rows: list[ActiveResponse], padded: int, spare: int, noise: NoiseAhead | None, device: torch.device
+    ) -> None:
+        self.rows, self.padding, self.steps = rows, padded - len(rows), 0
+        fed = np.zeros((4, padded), np.int64)  # tokens, positions, what is added to positions, whether lengths are forced
+        fed[1, len(rows) :] = spare
+        contexts = [s.prompt_tokens + s.count for s in rows]
+        fed[:, : len(rows)] = (
+            [s.last_token for s in rows], [context - 1 for context in contexts], [1] * len(rows), [s.forced for s in rows],
+        )  # fmt: skip
+        self.kv_tokens, self.longest = sum(contexts), max(contexts)
+        left = [s.stop_tokens - s.count for s in rows]  # iterations until its length ends each
+        self._next_end, self._left = min(left), left
+        self._tokens, self._positions, self._moves, forced = torch.from_numpy(fed).to(device).unbind()
+        self._forced = forced.bool() if any(s.forced for s in rows) else None
+        self._free = [row for row, s in enumerate(rows) if not s.forced]
+        self.ends_by_itself = bool(self._free)
+        self._noise = noise
+        self._pending: list[Drawn] = []
+
+    @property
+    def unsettled(self) -> int:
+        """Committed tokens of each response that it does not have yet."""
+        return len(self._pending)
+
+    @property
+    def certain(self) -> int:
+        """Iterations after which, at the earliest, a length ends a response or tokens are settled."""
+        return min(self._next_end - self.steps, SETTLED_EVERY - len(self._pending))
+
+    @property
+    def width(self) -> int:
+        """Cells that its next iteration attends over."""
+        return self.longest + self.steps
+
+    def run(self, step: DecodeStep, kv: KVCache, count: int, eos_id: int) -> list[Drawn]:
+        """Compute the next iterations, at most ``count`` of the ``certain`` ones, until a response ends; at least one.
+
+        Changes nothing but cells of the cache that nobody owns yet: they may still be forgotten.
+        """
+        rows, width, padding = len(self.rows) + self.padding, self.width, self.padding
+        noises: Sequence[Tensor | None] = [None] * count
+        if self._noise is not None:
+            noises = self._noise.ahead(count, rows, len(self.rows))
+            count = len(noises)
+        places: Sequence[Tensor] = (self._positions,)
+        if count > 1:
+            places = torch.addcmul(self._positions, self._moves, _iterations(self._moves.device)[:count]).unbind()
+        tokens, forced, free = self._tokens, self._forced, self._free
+        drawn: list[Drawn] = []
+        for k, (noise, positions) in enumerate(zip(noises, places, strict=True)):
+            one = step(kv, Inputs(tokens, positions, noise, forced), width + k, padding)
+            drawn.append(one)
+            tokens = one.ids
+            if free and count > 1 and self._ending(one, eos_id):
+                break
+        return drawn
+
+    def commit(self, drawn: Sequence[Drawn], eos_id: int) -> list[ActiveResponse]:
+        """The next iterations drew this; returns those whose response ends with the last of them, in order of rows."""
+        count = len(drawn)
+        self._pending += drawn
+        self._tokens = drawn[-1].ids
+        self._positions = self._positions.add(self._moves, alpha=count)
+        self.steps += count
+        self.kv_tokens += len(self.rows) * count
+        if self._noise is not None:
+            self._noise.commit(count)
+        ends = self._ending(drawn[-1], eos_id) if self._free else []
+        if self.steps == self._next_end:
+            ends = sorted({*ends, *(row for row, left in enumerate(self._left) if left == self.steps)})
+        if len(self._pending) >= SETTLED_EVERY:
+            self.settle()
+        return [self.rows[row] for row in ends]
+
+    def _ending(self, drawn: Drawn, eos_id: int) -> list[int]:
+        """Rows whose response ends by itself."""
+        ids = drawn.ids.tolist()
+        return [row for row in self._free if ids[row] == eos_id] if eos_id in ids else []
+
+    def settle(self) -> None:
+        """Bring what was drawn to the host and append it to the responses.
+
+        Raises:
+            FloatingPointError: logits were not numbers; names the response.
+        """
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        ids, logprobs = torch.stack([d.ids for d in pending], 1), torch.stack([d.logprobs for d in pending], 1)
+        own_ids, own_logprobs = ids.cpu().numpy(), logprobs.cpu().numpy()
+        found = {name: torch.stack([d.signals[name] for d in pending], 1).float().cpu().numpy() for name in pending[0].signals}
+        settled, count = Settled(own_ids, own_logprobs, found), len(pending)
+        for row, (s, last) in enumerate(zip(self.rows, own_ids[:, -1].tolist(), strict=False)):  # beyond them is padding
+            s.parts.append((settled, row))
+            s.count += count
+            s.last_token = last
+        if np.isnan(own_logprobs.sum()) and (bad := np.isnan(own_logprobs[: len(self.rows)]).any(1)).any():
+            raise FloatingPointError(
+                f"the model's logits for response {self.rows[int(bad.argmax())].request.response} are not numbers; its weights "
+                "or the precision are to blame: load finite weights, or decode in float32"
+            )

@@ -1,0 +1,165 @@
+"""One decode iteration on the device: forward pass, sampling, and the signals that were asked for.
+
+Knows tensors only; nothing of responses or clocks. On a GPU the iteration of every (rows, width) is captured once as a CUDA
+graph and replayed; on the CPU it is computed as it stands.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import cache as cached
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rlhfless.engine.torch.kv_cache import KVCache
+from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.sampling import Sampling, draw, race_numbers, signals
+from rlhfless.engine.torch.weights import Weights
+
+SIGNALS = ("eos_logprob", "entropy", "hidden")
+GRAPH_WIDTH = 256  # contexts are rounded up to this many cells, so that few graphs are needed
+WARM_UP_CALLS = 3
+
+
+class Drawn(NamedTuple):
+    """(R,) ids and log-probabilities that an iteration drew, padding included, and its signals by name, (R, ...) each."""
+
+    ids: Tensor
+    logprobs: Tensor
+    signals: dict[str, Tensor]
+
+
+class Inputs(NamedTuple):
+    """(R,) ids to feed, (R,) their positions, (R, numbers) noise to draw by (None: the likeliest is taken), and (R,) whether
+    the end of text is forbidden (None: nowhere)."""
+
+    tokens: Tensor
+    positions: Tensor
+    noise: Tensor | None
+    forced: Tensor | None
+
+
+class DecodeStep:
+    """Computes iterations of one actor.
+
+    Args:
+        wanted: signals to return, of ``SIGNALS``.
+
+    Raises:
+        ValueError: an unknown signal.
+    """
+
+    def __init__(self, model: RowModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> None:
+        if unknown := [name for name in wanted if name not in SIGNALS]:
+            raise ValueError(f"signal {unknown[0]!r} is unknown; choose of {', '.join(SIGNALS)}")
+        self.model, self.sampling, self.eos_id, self.wanted = model, sampling, eos_id, tuple(wanted)
+
+    def prepare(self, cache: KVCache, rows: int, width: int) -> float:
+        """Do now what the first iteration of this shape would have to do; returns the seconds that it took: nothing here."""
+        return 0.0
+
+    def release(self) -> None:
+        """Give back what was prepared: nothing here."""
+
+    def __call__(self, cache: KVCache, inputs: Inputs, width: int, padding: int) -> Drawn:
+        """Draw the next token of every row; ``width`` cells are attended over, the last ``padding`` rows are nobody's."""
+        model = self.model
+        states = model.decode(cache, inputs.tokens, inputs.positions, width, padding)
+        logits = model.logits(states)
+        ids, logprobs = draw(logits, inputs.noise, self.sampling, self.eos_id, inputs.forced)
+        found: dict[str, Tensor] = {}
+        if "eos_logprob" in self.wanted or "entropy" in self.wanted:
+            found = dict(zip(SIGNALS, signals(logits, self.eos_id), strict=False))
+        if "hidden" in self.wanted:
+            found["hidden"] = model.normed(states)
+        return Drawn(ids, logprobs, {name: found[name] for name in self.wanted})
+
+
+class GraphedStep(DecodeStep):
+    """The same as CUDA graphs, one for each number of rows and rounded width, all in one memory pool.
+
+    Capturing takes some tens of milliseconds and is done in ``prepare``, which tells what it took, so that no
+    iteration is charged for it. A graph has the addresses of the
+    cache and of the weights in it, so graphs are kept for one cache tensor and one copy of the weights only.
+    """
+
+    def __init__(self, model: RowModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> None:
+        super().__init__(model, sampling, eos_id, wanted)
+        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Inputs, Drawn]] = {}
+        self._captured: tuple[Tensor, Weights] | None = None  # kept, so that nothing else can come to stand at these addresses
+        self._pool: tuple[int, int] | None = None
+
+    def prepare(self, cache: KVCache, rows: int, width: int) -> float:
+        """Capture the iteration of this shape, unless it has been; returns the seconds that it took."""
+        weights = self.model.weights
+        if self._captured is None or self._captured[0] is not cache.data or self._captured[1] is not weights:
+            self.release()
+            self._captured = cache.data, weights
+        key = self._key(cache, rows, width)
+        if key in self._graphs:
+            return 0.0
+        device = self.model.device
+        begin = time.perf_counter()
+        inputs = Inputs(
+            torch.zeros(rows, dtype=torch.int64, device=device),
+            torch.full((rows,), cache.spare, dtype=torch.int64, device=device),
+            torch.ones(rows, race_numbers(self.model.vocabulary), device=device) if self.sampling.temperature > 0 else None,
+            torch.zeros(rows, dtype=torch.bool, device=device),
+        )
+        hooks, self.model.hooks = self.model.hooks, []
+        side = _capture_stream(device)
+        try:
+            side.wait_stream(torch.cuda.current_stream(device))
+            with torch.cuda.stream(side):
+                for _ in range(WARM_UP_CALLS):
+                    super().__call__(cache, inputs, key[1], 0)
+            torch.cuda.current_stream(device).wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool, stream=side):  # type: ignore[arg-type]
+                drawn = super().__call__(cache, inputs, key[1], 0)
+        finally:
+            self.model.hooks = hooks
+        self._pool = graph.pool()
+        self._graphs[key] = graph, inputs, drawn
+        return time.perf_counter() - begin
+
+    def release(self) -> None:
+        """Drop all graphs and their memory pool: torch refuses captures into a pool whose graphs are all gone."""
+        self._graphs.clear()
+        self._captured = self._pool = None
+
+    def __call__(self, cache: KVCache, inputs: Inputs, width: int, padding: int) -> Drawn:
+        rows = len(inputs.tokens)
+        self.prepare(cache, rows, width)
+        for hook in self.model.hooks:
+            hook("decode", inputs.tokens[: rows - padding])
+        graph, fixed, drawn = self._graphs[self._key(cache, rows, width)]
+        assert fixed.forced is not None
+        fixed.tokens.copy_(inputs.tokens)
+        fixed.positions.copy_(inputs.positions)
+        if fixed.noise is not None and inputs.noise is not None:
+            fixed.noise.copy_(inputs.noise)
+        if inputs.forced is None:
+            fixed.forced.zero_()
+        else:
+            fixed.forced.copy_(inputs.forced)
+        graph.replay()
+        return Drawn(drawn.ids.clone(), drawn.logprobs.clone(), {name: x.clone() for name, x in drawn.signals.items()})
+
+    def _key(self, cache: KVCache, rows: int, width: int) -> tuple[int, int]:
+        return rows, min(-(-width // GRAPH_WIDTH) * GRAPH_WIDTH, cache.cells)
+
+
+@cached
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """Where graphs are warmed up and captured; one, because cuBLAS keeps some memory for every stream that it was used on, and
+    in the warm-up that memory comes from outside the graphs' pool."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def decode_step(model: RowModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> DecodeStep:
+    """The step for the model's device."""
+    return (GraphedStep if model.device.type == "cuda" else DecodeStep)(model, sampling, eos_id, wanted)

@@ -1,0 +1,235 @@
+"""Real decoding with a transformers language model: the torch engine behind the engine protocol.
+
+Knows requests and what is asked of an engine. How its iterations come about stands in decode_loop.py, who decodes in
+scheduler.py, where KV state lies in kv_rows.py, what a batch that nobody joins or leaves feeds next in decode_run.py,
+how a token is computed in model.py and decode_step.py, how it is drawn in sampling.py, what is charged in
+iteration_clock.py. Many engines may share one ``RowModel``: N emulated GPUs on one device, one copy of the weights.
+
+On one machine, in float32 on the CPU, token ids depend on (weights, prompt, seed) only: not on the batch, the actor, the
+time of a cut, whether KV was moved or recomputed, or whose prefix was reused.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhfless.engine.common.journal import Journal
+from rlhfless.engine.protocol import Completion, Progress, Request
+from rlhfless.errors import missing_extra
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
+from solver.model.runtime_rules import SIGNAL_TOKENS, Signals
+
+try:
+    import torch
+
+    from rlhfless.engine.common.request_validation import Room
+    from rlhfless.engine.torch.decode_loop import DecodeLoop
+    from rlhfless.engine.torch.lookahead import Ahead
+    from rlhfless.engine.torch.model import RowModel, one_thread
+    from rlhfless.engine.torch.sampling import Sampling
+    from rlhfless.engine.torch.sequence import ActiveResponse
+    from rlhfless.torch_room import room
+except ImportError as error:
+    if error.name != "torch":
+        raise
+    raise missing_extra("the torch engine", error.name, "torch") from None
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _computes(method: Callable[Concatenate[TorchEngine, P], T]) -> Callable[Concatenate[TorchEngine, P], T]:
+    """Enters torch's modes once for however many iterations a call runs, and says it where the device has no room."""
+
+    @functools.wraps(method)
+    def call(self: TorchEngine, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        device = self.model.device
+        with room(device, f"what an actor with {self.slots} slots computes"), torch.inference_mode(), one_thread(device):
+            return method(self, *args, **kwargs)
+
+    return call
+
+
+class TorchEngine:
+    """One actor that decodes with a ``RowModel``.
+
+    Args:
+        model: the weights; may be shared with other engines on its device.
+        admission: slots and KV memory, and who joins and leaves the batch.
+        charge: a latency model, whose seconds an iteration takes, or ``"measured"``: the seconds that it took here.
+        eos_id: the token that ends a response; never drawn where a length is forced.
+        start_s: where the clock starts.
+        signals: what to return of every token beside its log-probability, at no extra pass: ``eos_logprob``, ``entropy``,
+            ``hidden`` (the last hidden state).
+
+    Raises:
+        ValueError: ``charge`` is neither, or a signal is unknown.
+    """
+
+    reuses_prefixes = True
+
+    def __init__(
+        self,
+        model: RowModel,
+        admission: Admission,
+        charge: LatencyModel | str,
+        *,
+        eos_id: int,
+        sampling: Sampling | None = None,
+        start_s: float = 0.0,
+        signals: Sequence[str] = (),
+    ) -> None:
+        self.model, self.slots, self.weights_version = model, admission.max_batch, 0
+        self._room = Room.of(model, admission)
+        self._loop = DecodeLoop(model, admission, charge, eos_id, sampling or Sampling(), start_s, signals)
+
+    @property
+    def clock_s(self) -> float:
+        """See the protocol."""
+        return self._loop.clock_s
+
+    @property
+    def journal(self) -> Journal:
+        """What was committed, from which ``replay.py`` can run it again."""
+        return self._loop.journal
+
+    @_computes
+    def add(self, requests: Sequence[Request]) -> None:
+        """See the protocol."""
+        loop, upcoming = self._loop, self._loop.upcoming
+        responses = [ActiveResponse.of(request, loop.clock_s, self._room) for request in requests]
+        loop.queue.add(responses)
+        loop.rows.reserve(loop.queue.needed_slots())
+        if upcoming is not None and any(s.queued_s <= upcoming.starts_s[-1] for s in responses):
+            loop.upcoming = None
+
+    def peek_next_event_s(self, completions: int = 1) -> float:
+        """See the protocol. What it has to compute for that is kept for ``advance``."""
+        loop = self._loop
+        if (due_s := loop.queue.due_s(loop.clock_s)) < math.inf:
+            return due_s
+        if loop.upcoming is None:  # else nothing is computed, and an executor asks all of its engines again and again
+            self._look_ahead()
+        return loop.next_completion_s()
+
+    def advance(self, to_s: float) -> Progress:
+        """See the protocol."""
+        if self._loop.nothing_by(to_s):
+            return Progress([], self._loop.spans.drain())
+        return self._advance(to_s)
+
+    @_computes
+    def step(self, from_s: float, clock: Callable[[], float]) -> Progress:
+        """One iteration in real time, for a loop on the wall clock; nothing when nobody is here.
+
+        Args:
+            from_s: where it begins, unless the last one ended later.
+            clock: asked when its tokens are there: where it ends, and the next one begins. What preparing its shape for the
+                device takes (CUDA graphs) is a span of its own before it.
+        """
+        loop = self._loop
+        loop.clock_s, loop.upcoming = max(loop.clock_s, from_s), None
+        completions = loop.complete_due(loop.queue.due_s(loop.clock_s))
+        ahead = loop.plan()
+        if ahead is None:
+            return Progress(completions, [])
+        loop.run_now(ahead, clock)
+        return Progress([*completions, *loop.commit(ahead, 1)], loop.spans.drain())
+
+    @_computes
+    def commit_next(self) -> list[Completion]:
+        """Commit the next iteration, which there must be, and do nothing for the one after it; returns what it finished."""
+        ahead = self._loop.next()
+        assert ahead is not None, "nothing is left to decode"
+        return self._loop.commit(ahead, 1)
+
+    @_computes
+    def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
+        """See the protocol."""
+        progress, loop = Progress([], []), self._loop
+        if loop.clock_s < at_s:  # else no iteration can be under way: measured ones would be run to be forgotten
+            progress = self._commit_while(lambda ahead: bisect_left(ahead.starts_s, at_s), at_s)
+        if loop.clock_s < at_s < math.inf:  # idle at that time
+            loop.clock_s = at_s
+        loop.upcoming = None
+        loop.settle()
+        wanted = None if responses is None else set(responses)
+        taken = [s for s in loop.queue if wanted is None or s.request.response in wanted]
+        requests = [s.export(loop.clock_s, loop.rows.kv_of(s)) for s in taken]
+        loop.leave(taken)
+        loop.rows.forget_prompts(loop.queue.waiting)
+        return requests, progress
+
+    def generated_tokens(self) -> dict[int, int]:
+        """See the protocol."""
+        queue, stretch = self._loop.queue, self._loop.stretch
+        tokens = {s.request.response: s.count for s in queue}
+        if stretch is not None and (more := stretch.unsettled):
+            for s in queue.running:
+                tokens[s.request.response] += more
+        return tokens
+
+    @_computes
+    def recent_signals(self) -> tuple[NDArray[np.int64], Signals]:
+        """See ``TellsSignals``. Where signals were asked for, it synchronises with the device."""
+        if not (names := self._loop.step.wanted):
+            return np.zeros(0, np.int64), {}
+        self._loop.settle()
+        told = [(s.request.response, s.recent_signals(SIGNAL_TOKENS)) for s in self._loop.queue if s.count]
+        told = [(response, found) for response, found in told if found]
+        if not told:
+            return np.zeros(0, np.int64), {}
+        responses = np.array([response for response, _ in told], dtype=np.int64)
+        return responses, {name: np.array([found[name] for _, found in told]) for name in names}
+
+    def running(self) -> tuple[int, ...]:
+        """See the protocol."""
+        return tuple([s.request.response for s in self._loop.queue.running])
+
+    def waiting(self) -> tuple[int, ...]:
+        """See the protocol."""
+        queue = self._loop.queue
+        return tuple([s.request.response for s in (*queue.waiting, *queue.empty)])
+
+    def sync(self, weights: Any, weights_version: int) -> None:
+        """Take over a model's weights or a state dict, for every engine that shares the ``RowModel``.
+
+        Responses under way keep the KV state that the old weights computed of them; prompts and prefixes that others wait for
+        are computed anew.
+        """
+        loop = self._loop
+        self.model.load(weights)
+        self.weights_version = weights_version
+        loop.upcoming = None
+        loop.rows.forget_prompts()
+        for s in loop.queue.waiting:
+            s.forget_prefix()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of KV state that it holds for its batch and of prompts that others will share."""
+        return self._loop.rows.held_bytes
+
+    def close(self) -> None:
+        """See the protocol."""
+        self._loop.close()
+
+    @_computes
+    def _look_ahead(self) -> None:
+        self._loop.next()
+
+    @_computes
+    def _advance(self, to_s: float) -> Progress:
+        return self._commit_while(lambda ahead: bisect_right(ahead.ends_s, to_s), to_s)
+
+    def _commit_while(self, wanted: Callable[[Ahead], int], to_s: float) -> Progress:
+        return Progress(self._loop.commit_while(wanted, to_s), self._loop.spans.drain())

@@ -1,0 +1,131 @@
+"""Noise for the races of ``sampling.py``: exponential numbers, a function of seed, index of the token and place in the race.
+
+Knows rows, seeds and counts; nothing of logits or responses. Numbers come from hashes of counters, so that those of any token
+can be computed anywhere, on any device, for all rows and many iterations in one go.
+
+Sources: splitmix64 (G. L. Steele, D. Lea, C. H. Flood, OOPSLA 2014) makes a key of 64 bits from seed and index; its two
+halves choose a permutation of 32 bits (xor, odd factor, xor with a shift, factor of lowbias32 by C. Wellons,
+https://github.com/skeeto/hash-prospector), which turns the bits of every place into 31 random ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlhfless.engine.torch.kv_cache import give_back
+from rlhfless.engine.torch.sampling import race_numbers
+
+MOST_AHEAD = 32  # iterations whose noise is made at once; those beyond a change of the batch are made in vain
+NUMBERS_AHEAD = {"cpu": 1 << 18, "cuda": 1 << 22}  # that are made at once: what a cache holds, few waits for the host
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2 ** 64 / golden ratio, odd
+LARGEST = (1 << 31) - 128  # the largest float32 below 2 ** 31
+Words = NDArray[np.uint64]
+
+
+def mixed(x: Words) -> Words:
+    """The finaliser of splitmix64: a permutation of 64 bits that flips about half of them wherever one is flipped."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    last: Words = x ^ (x >> np.uint64(31))
+    return last
+
+
+def streams(seeds: Sequence[int]) -> Words:
+    """(R,) where the streams of these seeds begin."""
+    return mixed(np.array([seed % (1 << 64) for seed in seeds], np.uint64))
+
+
+def token_keys(streams: Words, first: NDArray[np.int64], count: int) -> Words:
+    """(count, R) keys of the tokens ``first``, ``first + 1``, ... of responses with these (R,) streams."""
+    index = first + np.arange(1, count + 1)[:, None]
+    return mixed(streams + index.astype(np.uint64) * GOLDEN)
+
+
+def places(numbers: int, device: torch.device) -> Tensor:
+    """(numbers,) int32: random bits of every place in a race."""
+    bits = mixed(np.arange(1, numbers + 1, dtype=np.uint64) * GOLDEN)
+    return torch.from_numpy((bits >> np.uint64(32)).astype(np.uint32).view(np.int32)).to(device)
+
+
+def exponentials(keys: Tensor, places: Tensor) -> Tensor:
+    """(..., P) float32 from the exponential distribution of mean 1, for (..., 2) int32 halves of keys and (P,) places."""
+    x = places ^ keys[..., :1]
+    part = torch.empty_like(x)
+
+    def shifted(bits: int) -> Tensor:  # with zeros from the left: torch has no unsigned numbers of 32 bits
+        return torch.bitwise_right_shift(x, bits, out=part).bitwise_and_((1 << 32 - bits) - 1)
+
+    x.mul_(keys[..., 1:] | 1)  # another permutation for every key
+    x.bitwise_xor_(shifted(15)).mul_(0x846CA68B - (1 << 32))
+    # Small numbers win races: as (k + 1/2) / 2 ** 31 they keep their relative precision, and none is 0. Those that would round
+    # to 2 ** 31 are held below it: an infinite number loses even where the filters leave no other token.
+    return shifted(1).float().clamp_max_(LARGEST).add_(0.5).mul_(-(2.0**-31)).log1p_().neg_()
+
+
+class NoiseAhead:
+    """Noise of an actor's rows for the next iterations; only rows that change are made anew.
+
+    Args:
+        slots: most rows. vocabulary: tokens of the model.
+    """
+
+    def __init__(self, slots: int, vocabulary: int, device: torch.device) -> None:
+        self._numbers, self._device = race_numbers(vocabulary), device
+        self._places = places(self._numbers, device)
+        self._ahead = max(1, min(MOST_AHEAD, NUMBERS_AHEAD[device.type] // (slots * self._numbers)))
+        self._block = torch.empty(0)  # (ahead, slots, numbers), of which the iterations from ``_at`` on are still to come
+        self._slots, self._at = slots, self._ahead
+        self._stream, self._token = np.zeros(slots, np.uint64), np.zeros(slots, np.int64)  # its tokens less ``_committed``
+        self._committed = 0
+
+    def join(self, begin: int, seeds: Sequence[int], tokens: Sequence[int]) -> None:
+        """Rows from ``begin`` on belong to responses with these seeds, which have so many tokens."""
+        end = begin + len(seeds)
+        self._stream[begin:end] = streams(seeds)
+        self._token[begin:end] = np.array(tokens, np.int64) - self._committed
+        if self._at < self._ahead:
+            self._make(begin, end)
+
+    def move(self, row: int, to_row: int) -> None:
+        """What a row would have drawn, ``to_row`` draws now."""
+        for numbers in (self._stream, self._token):
+            numbers[to_row] = numbers[row]
+        if self._at < self._ahead:
+            self._block[self._at :, to_row] = self._block[self._at :, row]
+
+    def swap(self, row: int, other: int) -> None:
+        """Exchange two rows."""
+        for numbers in (self._stream, self._token):
+            numbers[[row, other]] = numbers[[other, row]]
+        self._at = self._ahead
+
+    def ahead(self, count: int, rows: int, used: int) -> tuple[Tensor, ...]:
+        """(rows, numbers) for each of the next iterations, one to ``count`` of them; ``used`` rows belong to responses."""
+        if self._at == self._ahead:
+            if not len(self._block):
+                self._block = torch.ones(self._ahead, self._slots, self._numbers, device=self._device)
+            self._at = 0
+            self._make(0, used)
+        if count == 1:
+            return (self._block[self._at, :rows],)
+        return self._block[self._at : self._at + count, :rows].unbind()
+
+    def commit(self, count: int = 1) -> None:
+        """The next ``count`` iterations count."""
+        self._at += count
+        self._committed += count
+
+    def free(self) -> None:
+        """Give the memory back; nothing is drawn afterwards. Idempotent."""
+        give_back(self._block)
+        self._block = self._places = torch.empty(0)
+
+    def _make(self, begin: int, end: int) -> None:
+        keys = token_keys(self._stream[begin:end], self._token[begin:end] + self._committed, self._ahead - self._at)
+        halves = torch.from_numpy(keys.view(np.int32).reshape(*keys.shape, 2)).to(self._device)
+        self._block[self._at :, begin:end] = exponentials(halves, self._places)

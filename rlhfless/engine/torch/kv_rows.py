@@ -1,0 +1,173 @@
+"""The rows of an actor's KV cache: which response holds which, and how a newcomer's row is filled.
+
+Knows responses, KV state and the model; nothing of clocks, queues or admission. Rows in use are always the first ones. A
+newcomer's row is filled with what came with it, with a prompt that another response here has computed, and by computing the
+rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlhfless.engine.torch.decode_run import Stretch
+from rlhfless.engine.torch.gumbel_noise import NoiseAhead
+from rlhfless.engine.torch.kv_cache import give_back
+from rlhfless.engine.torch.lookahead import NewBatch
+from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.prefill import Segment
+from rlhfless.engine.torch.sequence import ActiveResponse
+
+
+class Rows:
+    """Rows of one actor with ``slots`` slots; works in inference mode only.
+
+    Args:
+        draws: whether tokens are drawn by chance.
+
+    Attributes:
+        of: the response of each row in use; never changed in place.
+        noise: by which their next tokens are drawn.
+    """
+
+    def __init__(self, model: RowModel, slots: int, draws: bool = True) -> None:
+        self.model, self.slots = model, slots
+        self.of: list[ActiveResponse] = []
+        self.cache = model.new_cache()
+        most = model.padded(slots, slots)
+        self.noise = NoiseAhead(most, model.vocabulary, model.device) if draws else None
+        self._shared: dict[int, Tensor] = {}  # KV state of prompts that responses in the queue will share
+        self._computing: dict[int, Tensor] = {}  # the same of the last iteration that was run
+
+    def there(self, newcomers: Iterable[ActiveResponse]) -> dict[ActiveResponse, int]:
+        """Tokens of each newcomer's context that need not be computed: all, what was received, or a prompt that is shared."""
+        known, there = set(self._shared), {}
+        for s in newcomers:
+            prompt = s.request.prompt
+            if s.kv is not None:
+                there[s] = s.context_tokens
+            elif s.shares and prompt in known:
+                there[s] = s.request.prompt_tokens
+            else:
+                there[s] = s.there_tokens
+                if s.shares and prompt is not None:
+                    known.add(prompt)
+        return there
+
+    def reserve(self, rows: int) -> None:
+        """Have room for so many responses: memory is taken and touched now, not when the first of them decode."""
+        self.cache.reserve_rows(self.model.padded(min(rows, self.slots), self.slots), self.model.padded(self.slots, self.slots))
+
+    def make(self, change: NewBatch) -> Stretch:
+        """Rows for a new batch, with what came with its newcomers.
+
+        Writes no cell that a committed token owns: the batch may still be forgotten.
+        """
+        if change.evicted:
+            self.of = list(self.of)
+        for s in change.evicted:  # out of the batch, but whole until the new one is committed
+            row, last = self.of.index(s), len(self.of) - 1 - change.evicted.index(s)
+            self.cache.swap(row, last)
+            self.of[row], self.of[last] = self.of[last], s
+            if self.noise is not None:
+                self.noise.swap(row, last)
+        change.rows = [*self.of[: len(self.of) - len(change.evicted)], *change.newcomers]
+        padded, newcomers = self.model.padded(len(change.rows), self.slots), change.newcomers
+        if padded > self.cache.data.shape[2]:
+            self.reserve(len(change.rows))
+        if self.noise is not None and newcomers:
+            begin = len(change.rows) - len(newcomers)
+            self.noise.join(begin, [s.request.seed for s in newcomers], [s.count for s in newcomers])
+        for row, s in self._new(change):
+            if s.kv is not None:
+                self.cache.put(row, s.kv)
+            elif known := self._received(s, change):
+                s.request.prefix_kv.put(self.cache, row, known)
+        return Stretch(change.rows, padded, self.cache.spare, self.noise, self.model.device)
+
+    def compute(self, change: NewBatch, queue: Iterable[ActiveResponse]) -> None:
+        """Compute what is not there for the newcomers; prompts that others in ``queue`` share are computed once."""
+        wanted = Counter(s.request.prompt for s in queue if s.shares) if any(s.shares for s in change.newcomers) else {}
+        shared: dict[int, Any] = {}
+        change.shared = self._computing = shared
+        sharing = [(row, s) for row, s in self._new(change) if self._shares(s, change)]
+        alone = [(row, s) for row, s in self._new(change) if s.kv is None and not self._shares(s, change)]
+        self.model.prefill(self.cache, [_segment(self.model, row, self._received(s, change), s) for row, s in alone])
+        for row, s in alone:
+            prompt = s.request.prompt
+            if s.shares and prompt is not None and wanted[prompt] > 1:
+                shared[prompt] = self.cache.take(row, s.request.prompt_tokens - 1)
+        rest: list[Segment] = []
+        for row, s in sharing:
+            prompt = s.request.prompt
+            assert prompt is not None
+            kv = shared[prompt] if prompt in shared else self._shared[prompt]
+            self.cache.put(row, kv)
+            rest.append(_segment(self.model, row, kv.shape[3], s))
+        self.model.prefill(self.cache, rest)
+
+    def commit(self, change: NewBatch, queue: Iterable[ActiveResponse]) -> None:
+        """The new batch counts: its rows are the rows now."""
+        self.of = change.rows
+        if change.newcomers:
+            self._shared |= change.shared
+            self.forget_prompts(queue)
+
+    def free(self, s: ActiveResponse) -> None:
+        """Give a row back: the last row in use moves into its place."""
+        self.of = list(self.of)
+        row, last = self.of.index(s), self.of.pop()
+        if last is not s:
+            self.cache.move(len(self.of), row, last.context_tokens)
+            self.of[row] = last
+            if self.noise is not None:
+                self.noise.move(len(self.of), row)
+
+    def kv_of(self, s: ActiveResponse) -> Any:
+        """A copy of its KV state, or what it came with."""
+        return self.cache.take(self.of.index(s), s.context_tokens - 1) if s in self.of else s.kv
+
+    def forget_prompts(self, queue: Iterable[ActiveResponse] = ()) -> None:
+        """Drop the KV state of prompts that nobody in ``queue`` waits for; no iteration that was run waits to be committed."""
+        self._computing = {}
+        if self._shared:
+            wanted = {s.request.prompt for s in queue if s.shares}
+            self._shared = {prompt: kv for prompt, kv in self._shared.items() if prompt in wanted}
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the cache, and of prompts that are kept to be shared."""
+        kept = {id(kv): kv for some in (self._shared, self._computing) for kv in some.values()}
+        return sum(t.untyped_storage().nbytes() for t in (self.cache.data, *kept.values()))
+
+    def close(self) -> None:
+        """Give all memory back, whoever still refers to it. Idempotent."""
+        self.cache.free()
+        give_back(*self._shared.values(), *self._computing.values())
+        self._shared.clear()
+        self._computing.clear()
+        self.of = []
+        if self.noise is not None:
+            self.noise.free()
+
+    def _new(self, change: NewBatch) -> list[tuple[int, ActiveResponse]]:
+        return list(enumerate(change.newcomers, len(change.rows) - len(change.newcomers)))
+
+    def _shares(self, s: ActiveResponse, change: NewBatch) -> bool:
+        """Whether its prompt is (or will be by then) computed for another response."""
+        return s.kv is None and change.there[s] > s.there_tokens
+
+    def _received(self, s: ActiveResponse, change: NewBatch) -> int:
+        """Cells that the KV state which it came with fills."""
+        if s.kv is not None or s.request.prefix_kv is None or self._shares(s, change):
+            return 0
+        return min(change.there[s], s.context_tokens - 1, int(s.request.prefix_kv.tokens))
+
+
+def _segment(model: RowModel, row: int, known: int, s: ActiveResponse) -> Segment:
+    """The rest of a response's context, but for its last token."""
+    return Segment(row, known, torch.from_numpy(s.tokens(known, s.context_tokens - 1)).to(model.device))

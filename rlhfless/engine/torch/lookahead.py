@@ -1,0 +1,93 @@
+"""What comes next on an actor: iterations of one batch, planned, perhaps run, not committed.
+
+Knows responses, counts and seconds; nothing of models, or of who may join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from rlhfless.engine.torch.sequence import ActiveResponse
+
+if TYPE_CHECKING:
+    from rlhfless.engine.torch.decode_run import Stretch
+    from rlhfless.engine.torch.decode_step import Drawn
+    from rlhfless.engine.torch.scheduler import NextBatch
+
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+
+@dataclass(eq=False)
+class NewBatch:
+    """A batch that is not that of the iteration before; every response's tokens are settled.
+
+    Attributes:
+        batch: in admission order, newcomers last; evicted: youngest first.
+        there: tokens of each newcomer's context that need not be computed.
+        missing_tokens: the others, of all newcomers; computed_tokens: those of them that prefill computes, all but the last of
+            each newcomer, which its first iteration feeds; computing: newcomers of which some are missing.
+        rows: the batch in order of cache rows; shared: KV state of whole prompts, computed here, for others that will need it.
+            Both once run.
+    """
+
+    batch: list[ActiveResponse]
+    newcomers: Sequence[ActiveResponse]
+    evicted: Sequence[ActiveResponse]
+    there: Mapping[ActiveResponse, int]
+    missing_tokens: int
+    computed_tokens: int
+    computing: int
+    rows: list[ActiveResponse] = field(default_factory=list)
+    shared: Mapping[int, Any] = field(default_factory=lambda: NOTHING)
+
+    @classmethod
+    def of(cls, planned: NextBatch, there: Mapping[ActiveResponse, int]) -> NewBatch:
+        """What a planned batch needs."""
+        missing = [s.context_tokens - known for s, known in there.items()]
+        tokens, computing = sum(missing), sum([n > 0 for n in missing])
+        return cls(planned.batch, planned.newcomers, planned.evicted, there, tokens, tokens - computing, computing)
+
+
+@dataclass(eq=False)
+class Ahead:
+    """Iterations of one batch, back to back.
+
+    Attributes:
+        batch: responses in it; kv_tokens: that it holds at the start of the first, ``batch`` more at that of each that follows.
+        change: the batch, where it is a new one. Where newcomers or evicted ones make it so, that is one iteration.
+        prefill_s: before the first; decode_s, ends_s: of each iteration, and the boundary that it leads to; empty while what it
+            takes is not known.
+        drawn: by those that were run. stretch: with which; None while rows of a new batch are still to be filled.
+    """
+
+    start_s: float
+    batch: int
+    kv_tokens: int
+    change: NewBatch | None = None
+    prefill_s: float = 0.0
+    decode_s: Sequence[float] = ()
+    ends_s: Sequence[float] = ()
+    drawn: Sequence[Drawn] = ()
+    stretch: Stretch | None = None
+
+    @property
+    def starts_s(self) -> Sequence[float]:
+        """When each of the iterations begins."""
+        return [self.start_s, *self.ends_s[:-1]]
+
+    def take(self, prefill_s: float, decode_s: Sequence[float]) -> None:
+        """What the iterations take."""
+        self.prefill_s, self.decode_s = prefill_s, decode_s
+        _, *self.ends_s = accumulate(decode_s, initial=self.start_s + prefill_s)
+
+    def drop(self, count: int) -> bool:
+        """The first ``count`` are committed; returns whether any are left."""
+        if count == len(self.ends_s):
+            return False
+        self.start_s, self.prefill_s, self.kv_tokens = self.ends_s[count - 1], 0.0, self.kv_tokens + self.batch * count
+        self.decode_s, self.ends_s, self.drawn, self.change = self.decode_s[count:], self.ends_s[count:], (), None
+        return True

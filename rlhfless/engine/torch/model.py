@@ -1,0 +1,225 @@
+"""One forward pass of a Llama-like language model over rows, each of which is one token of some response.
+
+Knows weights and the KV cache, nothing of responses, clocks or sampling. The weights are those of a transformers model
+(Llama, Qwen2, Qwen3); the pass is our own, because transformers spends more time on Python than a small model on arithmetic.
+
+On the CPU in float32 every row attends by itself, so prefill and decoding give the same bits, and so does every batch. On a
+GPU prefill attends a whole segment at once, and bits depend on the shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rlhfless.engine.torch.bit_stability import fewest_stable_rows
+from rlhfless.engine.torch.kv_cache import KVCache, blocks, give_back
+from rlhfless.engine.torch.prefill import Segment, prefill
+from rlhfless.engine.torch.weights import check_architecture, copy_weights, held_bytes, no_weights, shapes_of, tensors_of
+from rlhfless.errors import InputError
+from rlhfless.torch_room import room
+from solver.model.errors import is_whole
+
+FeedHook = Callable[[str, Tensor], None]
+"""Called before each pass with ``prefill`` or ``decode`` and the (tokens,) ids that are fed, padding left out."""
+
+Attend = Callable[[int, Tensor], Tensor]
+"""Layer and (n, kv_heads, queries of each, head_dim) queries to attended values of the same shape."""
+
+
+class RowModel:
+    """A causal language model that feeds rows; holds a copy of the weights, so training in place changes nothing here.
+
+    Args:
+        model: a transformers causal language model of one of ``ARCHITECTURES``.
+        max_tokens: longest context (prompt and response); the model's own by default.
+
+    Attributes:
+        hooks: told what is fed, pass by pass: how computed tokens are counted where they are computed.
+        known_tokens: longest context that the model was made for; only its speed is known beyond.
+        weights: those in use; ``load`` replaces them by others.
+
+    Raises:
+        InputError: another architecture, no model with a head, or ``max_tokens`` is below 2.
+    """
+
+    def __init__(self, model: Any, max_tokens: int | None = None) -> None:
+        check_architecture(model)
+        config = model.config
+        self.layer_count, self.vocabulary = config.num_hidden_layers, config.vocab_size
+        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.eps = config.rms_norm_eps
+        self.known_tokens = config.max_position_embeddings
+        if max_tokens is not None and not is_whole(max_tokens, 2):
+            raise InputError(f"max_tokens is {max_tokens}; a whole number of at least 2, prompt and response, is needed")
+        self.max_tokens = self.known_tokens if max_tokens is None else int(max_tokens)
+        self.cells = blocks(self.max_tokens + 1)
+        self.device, self.dtype = model.device, model.dtype
+        self.hooks: list[FeedHook] = []
+        with torch.inference_mode():
+            like = torch.empty(0, dtype=self.dtype, device=self.device)
+            cos, sin = model.base_model.rotary_emb(like, torch.arange(self.cells, device=self.device)[None])
+        half = self.head_dim // 2
+        self._cos = cos[0, :, None]  # (cells, 1, head_dim)
+        self._sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)[:, None]  # the sign of rotate_half
+        self._shapes = shapes_of(model)
+        self.load(model)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without its hooks: they belong to this process."""
+        return {**self.__dict__, "hooks": []}
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of keys and values of one token over all layers."""
+        return int(2 * self.layer_count * self.kv_heads * self.head_dim * self.dtype.itemsize)
+
+    @property
+    def bit_stable(self) -> bool:
+        """Whether tokens can be the same bit for bit in every batch: in float32 on the CPU."""
+        return bool(self.device.type == "cpu" and self.dtype == torch.float32)
+
+    def load(self, weights: Any) -> None:
+        """Copy the weights of a model of the same architecture, or of its state dict.
+
+        Raises:
+            InputError: a parameter is missing or of another shape, or there are more layers.
+            MemoryError: the device has no room for them beside those in use.
+        """
+        with room(self.device, "a copy of the model's weights"):
+            self.weights = copy_weights(weights, self._shapes, self.layer_count, self.device, self.dtype)
+
+    def free(self) -> None:
+        """Give the weights' memory back, until ``load``, whoever still refers to them."""
+        weights, self.weights = self.weights, no_weights()
+        give_back(*tensors_of(weights))
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights that are held."""
+        return held_bytes(self.weights)
+
+    def new_cache(self) -> KVCache:
+        """An empty cache of this model's shape, on its device, with ``cells`` cells in each row."""
+        return KVCache(self.layer_count, self.kv_heads, self.head_dim, self.cells, self.dtype, self.device)
+
+    def decode(self, cache: KVCache, tokens: Tensor, positions: Tensor, width: int, padding: int = 0) -> Tensor:
+        """Feed one token to each of the first R rows of the cache.
+
+        Args:
+            tokens, positions: (R,) ids and where in their contexts they stand; padding, at the end, stands at ``cache.spare``.
+            width: cells to attend over, more than every position (other than padding's); rounded up to whole blocks.
+
+        Returns:
+            (R, hidden) states after the last layer, before the final norm.
+        """
+        for hook in self.hooks:
+            hook("decode", tokens[: len(tokens) - padding])
+        width, count = blocks(width), len(tokens)
+        # Padding is for the matrix kernels; it attends to nothing, unless rows are stable only where all are the same.
+        used = count if self.bit_stable and not self.stable_rows else count - padding
+        mask = cache.mask(positions[:used], width)
+        rows = torch.arange(count, device=self.device)
+
+        def attend(layer: int, queries: Tensor) -> Tensor:
+            keys, values = cache.read(layer, slice(0, used), width)
+            # The query heads that share a KV head stand where queries stand: one pass over its keys serves them all.
+            attended = F.scaled_dot_product_attention(queries[:used], keys, values, attn_mask=mask)
+            return attended if used == count else F.pad(attended, (0, 0, 0, 0, 0, 0, 0, count - used))
+
+        return self.compute(cache, tokens, positions, rows, attend)
+
+    def prefill(self, cache: KVCache, segments: Sequence[Segment]) -> None:
+        """Compute keys and values of ``segments``, whose rows hold everything before them; many segments share a pass."""
+        prefill(self, cache, segments)
+
+    def compute(self, cache: KVCache, tokens: Tensor, positions: Tensor, rows: Tensor, attend: Attend) -> Tensor:
+        """All layers over (n,) tokens, whose keys and values are written at ``positions`` of ``rows``; returns the (n, hidden)
+        states after the last one. What is fed is told to no hook."""
+        if not self.weights.layers:
+            raise RuntimeError("the model's weights were given back; load() some before decoding goes on")
+        n, heads, kv_heads, dim = len(tokens), self.heads, self.kv_heads, self.head_dim
+        x = F.embedding(tokens, self.weights.embedding)
+        cos, sin = self._cos[positions], self._sin[positions]
+        for index, layer in enumerate(self.weights.layers):
+            qkv = layer.qkv(F.rms_norm(x, x.shape[1:], layer.input_norm, self.eps)).view(n, heads + 2 * kv_heads, dim)
+            qk = qkv[:, : heads + kv_heads]
+            if layer.q_norm is not None and layer.k_norm is not None:
+                qk[:, :heads] = F.rms_norm(qk[:, :heads], (dim,), layer.q_norm, self.eps)
+                qk[:, heads:] = F.rms_norm(qk[:, heads:], (dim,), layer.k_norm, self.eps)
+            turned = torch.cat((qk[..., dim // 2 :], qk[..., : dim // 2]), -1)
+            qk.mul_(cos).addcmul_(turned, sin)
+            cache.write(index, rows, positions, qkv[:, heads:].view(n, 2, kv_heads, dim))
+            attended = attend(index, qkv[:, :heads].view(n, kv_heads, heads // kv_heads, dim))
+            x = x + layer.out(attended.reshape(n, heads * dim))
+            gate, up = layer.gate_up(F.rms_norm(x, x.shape[1:], layer.mlp_norm, self.eps)).chunk(2, -1)
+            x = x + layer.down(F.silu(gate).mul_(up))
+        return x
+
+    def normed(self, x: Tensor) -> Tensor:
+        """(R, hidden) last hidden states of what ``decode`` returns: what the head reads."""
+        return F.rms_norm(x, x.shape[1:], self.weights.norm, self.eps)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """(R, V) float32 logits of the states that ``decode`` returns."""
+        return self.weights.head(self.normed(x)).float()
+
+    def padded(self, rows: int, most: int) -> int:
+        """Rows to feed so that a row's result does not depend on how many others there are; without that promise, the next of
+        few sizes, so that few shapes have to be prepared."""
+        if not self.bit_stable:
+            return next((size for size in (1, 2, 4, 8, *range(16, most, 16)) if size >= rows), most)
+        return max(rows, self.stable_rows) if self.stable_rows else max(rows, most)
+
+    @cached_property
+    def stable_rows(self) -> int:
+        """The fewest rows from which on the number of rows changes no bit of a row's logits; 0 if there is none."""
+        with torch.inference_mode(), one_thread(self.device):
+            return fewest_stable_rows(self)
+
+
+@dataclass
+class FedTokens:
+    """Tokens that went through a model: of prefill passes, and of decode iterations (one per response)."""
+
+    prefill: int = 0
+    decode: int = 0
+
+
+@contextmanager
+def counting(model: RowModel) -> Iterator[FedTokens]:
+    """Count what is fed to the model, where it is fed."""
+    fed = FedTokens()
+
+    def hook(phase: str, tokens: Tensor) -> None:
+        setattr(fed, phase, getattr(fed, phase) + len(tokens))
+
+    model.hooks.append(hook)
+    try:
+        yield fed
+    finally:
+        model.hooks.remove(hook)
+
+
+@contextmanager
+def one_thread(device: torch.device) -> Iterator[None]:
+    """On the CPU, compute with one thread: with several, kernels split the work by its size, and bits depend on the batch."""
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,105 @@
+"""Prefill: passes over many tokens of some rows, each token a row of the pass.
+
+Knows the model's pass and the KV cache; nothing of responses or clocks. Where bits are promised every token attends by itself,
+as decoding would have it; elsewhere a whole segment attends at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rlhfless.engine.torch.kv_cache import KVCache, blocks
+
+if TYPE_CHECKING:
+    from rlhfless.engine.torch.model import RowModel
+
+CPU_PASS_TOKENS = 256  # of one pass; small, as every row holds its scores over its whole context
+GPU_PASS_TOKENS = 8192
+PIECE_TOKENS = 64  # that attend over as many cells; fewer would cost more calls than they save
+
+
+class Segment(NamedTuple):
+    """Tokens of one cache row that follow each other: ``tokens`` (T,) from position ``start`` on."""
+
+    row: int
+    start: int
+    tokens: Tensor
+
+
+def prefill(model: RowModel, cache: KVCache, segments: Sequence[Segment]) -> None:
+    """Compute keys and values of ``segments``, whose rows hold everything before them; many segments share a pass."""
+    most = GPU_PASS_TOKENS if model.device.type == "cuda" else CPU_PASS_TOKENS
+    batch: list[Segment] = []
+    room = most
+    for row, start, tokens in segments:
+        at = 0
+        while at < len(tokens):
+            piece = tokens[at : at + room]
+            batch.append(Segment(row, start + at, piece))
+            at, room = at + len(piece), room - len(piece)
+            if not room:
+                _pass(model, cache, batch)
+                batch, room = [], most
+    if batch:
+        _pass(model, cache, batch)
+
+
+def _pass(model: RowModel, cache: KVCache, segments: Sequence[Segment]) -> None:
+    tokens = torch.cat([s.tokens for s in segments])
+    for hook in model.hooks:
+        hook("prefill", tokens)
+    count, device, stable = len(tokens), model.device, model.bit_stable
+    padding = (0, model.padded(count, CPU_PASS_TOKENS) - count if stable else 0)
+    positions = torch.cat([torch.arange(s.start, s.start + len(s.tokens), device=device) for s in segments])
+    rows = torch.cat([torch.full((len(s.tokens),), s.row, device=device) for s in segments])
+    tokens, rows = F.pad(tokens, padding), F.pad(rows, padding, value=segments[-1].row)
+    positions = F.pad(positions, padding, value=cache.spare)
+    attend_segment = tokens_by_themselves if stable else _causally
+    pieces = [piece for s in segments for piece in (_pieces(s) if stable else [(s.row, s.start, s.start + len(s.tokens))])]
+    parts, begin = [], 0
+    for i, (row, start, end) in enumerate(pieces):
+        own = slice(begin, begin + end - start + (padding[1] if i == len(pieces) - 1 else 0))
+        width = blocks(end) if stable else end
+        parts.append((row, width, own, None if start == 0 and not stable else cache.mask(positions[own], width)))
+        begin = own.stop
+
+    def attend(layer: int, queries: Tensor) -> Tensor:
+        return torch.cat([attend_segment(cache, layer, row, width, queries[own], mask) for row, width, own, mask in parts])
+
+    model.compute(cache, tokens, positions, rows, attend)
+
+
+def _pieces(s: Segment) -> list[tuple[int, int, int]]:
+    """Row, first and last position of parts of a segment that attend over as many cells each as the last of them needs: tokens
+    would else all attend over the whole segment. A row's bits do not depend on how many masked cells follow (``kv_cache``)."""
+    end = s.start + len(s.tokens)
+    edges = [s.start, *range((s.start // PIECE_TOKENS + 1) * PIECE_TOKENS, end, PIECE_TOKENS), end]
+    return [(s.row, a, b) for a, b in pairwise(edges)]
+
+
+def tokens_by_themselves(cache: KVCache, layer: int, row: int, width: int, queries: Tensor, mask: Tensor | None) -> Tensor:
+    """Every token as decoding would have it: the same kernel, one row of a batch for each.
+
+    Args:
+        row: of the cache, of which the first ``width`` cells are attended over.
+        queries: (n, kv_heads, queries of each, head_dim); mask: (n, 1, 1, width).
+    """
+    read = cache.read(layer, slice(row, row + 1), width)
+    keys, values = (t.expand(len(queries), -1, -1, -1) for t in read)
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+
+
+def _causally(cache: KVCache, layer: int, row: int, width: int, queries: Tensor, mask: Tensor | None) -> Tensor:
+    """The whole segment in one call; without a mask it begins its row."""
+    count, kv_heads, shared, dim = queries.shape
+    keys, values = cache.read(layer, slice(row, row + 1), width)
+    q = queries.reshape(1, count, kv_heads * shared, dim).transpose(1, 2)
+    mask = None if mask is None else mask[:, 0, 0]
+    out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, is_causal=mask is None, enable_gqa=True)
+    return out.transpose(1, 2).reshape(queries.shape)

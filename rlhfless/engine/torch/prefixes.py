@@ -1,0 +1,98 @@
+"""Prefixes computed once for many responses: what a prefill actor does, and what it hands over.
+
+Knows token ids, the prefix tree and the model; nothing of plans, actors or times. KV state of a prefix is kept in pieces, one
+per node of the tree, so that what many prompts share is in memory once however many receive it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlhfless.engine.torch.kv_cache import KVCache, give_back
+from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.prefill import Segment
+from rlhfless.torch_room import room
+from solver.prefix_sharing.choose_prefixes import PrefixTree
+
+ROWS = 64  # nodes that are computed side by side
+
+
+class PrefixKV(NamedTuple):
+    """KV state of the first tokens of a prompt: pieces that follow each other, each (2, layers, kv_heads, tokens, head_dim)."""
+
+    pieces: tuple[Tensor, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all pieces."""
+        return sum(int(piece.shape[3]) for piece in self.pieces)
+
+    def put(self, cache: KVCache, row: int, tokens: int) -> None:
+        """Fill the first ``tokens`` cells of a row."""
+        at = 0
+        for piece in self.pieces:
+            count = min(int(piece.shape[3]), tokens - at)
+            if count > 0:
+                cache.put(row, piece, at, count)
+            at += count
+
+
+@torch.inference_mode()
+def compute_prefixes(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> dict[int, PrefixKV]:
+    """KV state of prefixes (token ids by prompt), each node of their tree computed once.
+
+    The nodes of a level of the tree share passes, as they wait for nothing but the level above.
+
+    Raises:
+        MemoryError: the device has no room.
+    """
+    if not prefixes:
+        return {}
+    tree = PrefixTree.of_token_ids(list(prefixes.values()))
+    device = model.device
+    tokens = [torch.from_numpy(np.asarray(ids, dtype=np.int64)).to(device) for ids in prefixes.values()]
+    through = np.zeros(len(tree), np.int64)  # a prompt that passes through the node
+    through[tree.node_of] = np.arange(len(tokens))
+    known: list[PrefixKV] = [PrefixKV(())] * len(tree)
+    depth = np.zeros(len(tree), np.int64)
+    for v in range(1, len(tree)):
+        depth[v] = depth[tree.parent[v]] + 1
+    ends = set(tree.node_of.tolist())
+    for v in range(len(tree) - 1, 0, -1):
+        if v not in ends:  # then its subtree, which follows it, holds one
+            through[v] = through[v + 1]
+    cache = model.new_cache()
+    cache.reserve_rows(min(ROWS, len(tree)))
+    try:
+        with room(device, f"{len(tree) - 1} prefixes that are computed once"):
+            _compute_levels(model, cache, tree, known, depth, [tokens[i] for i in through])
+    except BaseException:
+        give_back(*(piece for one in known for piece in one.pieces))
+        raise
+    finally:
+        cache.free()
+    return {prompt: known[v] for prompt, v in zip(prefixes, tree.node_of.tolist(), strict=True)}
+
+
+def _compute_levels(
+    model: RowModel, cache: KVCache, tree: PrefixTree, known: list[PrefixKV], depth: np.ndarray, tokens: list[Tensor]
+) -> None:
+    """Fill in ``known`` of every node, level by level; ``tokens`` are those of a prompt through each."""
+    for level in range(1, int(depth.max()) + 1):
+        nodes = np.flatnonzero(depth == level).tolist()
+        for begin in range(0, len(nodes), ROWS):
+            some = nodes[begin : begin + ROWS]
+            segments = []
+            for row, v in enumerate(some):
+                start, end = int(tree.start_tokens[v]), int(tree.end_tokens[v])
+                known[tree.parent[v]].put(cache, row, start)
+                segments.append(Segment(row, start, tokens[v][start:end]))
+            model.prefill(cache, segments)
+            for segment, v in zip(segments, some, strict=True):
+                piece = cache.take(segment.row, segment.start + len(segment.tokens), segment.start)
+                known[v] = PrefixKV((*known[tree.parent[v]].pieces, piece))

@@ -1,0 +1,149 @@
+"""Runs again what an actor did, alone and back to back, to measure it: the same shapes, other tokens. Prefixes that were
+computed once for many responses are computed again as they are.
+
+Knows journals and the torch engine; nothing of plans or of the other actors. Responses are made up so that they join with
+contexts of the same lengths, of which as much is there as was, and leave after as many iterations. So the engine goes through
+the same batches with a cache of the same size, its own bookkeeping included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rlhfless.engine.common.journal import Change, Journal, Newcomer, Replayed
+from rlhfless.engine.protocol import Request
+from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.iteration_clock import MEASURED
+from rlhfless.engine.torch.kv_cache import give_back
+from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.prefixes import PrefixKV, compute_prefixes
+from rlhfless.engine.torch.sampling import Sampling
+from rlhfless.latency.stopwatch import stopwatch
+from solver.model.admission import Admission
+
+WARM_UP_ITERATIONS = 8
+NO_TOKEN = -1  # an end of text that is never drawn: responses end when the journal says so
+AMPLE = 1 << 62
+
+
+class Replay:
+    """One replay of a journal.
+
+    Attributes:
+        journal: of what was run.
+    """
+
+    def __init__(self, model: RowModel, journal: Journal, sampling: Sampling, signals: Sequence[str] = ()) -> None:
+        self.asked = journal
+        self._model = model
+        self._engine = TorchEngine(
+            model, Admission(journal.slots, AMPLE), MEASURED, eos_id=NO_TOKEN, sampling=sampling, signals=signals
+        )
+        self._now_s = stopwatch(model.device.type)
+        self._stays = _stays(journal)
+        self._finished = {(iterations, response) for iterations, response in journal.finished}
+
+    @property
+    def journal(self) -> Journal:
+        """Of what was run."""
+        return self._engine.journal
+
+    def run(self, iterations: int) -> NDArray[np.float64]:
+        """The first ``iterations``: (iterations, 2) seconds of the prefill before each, and of the rest of it.
+
+        The rest is everything that the host does for it too: taking newcomers in, planning, sampling, taking leave. Not in it
+        are exports of KV caches, which stand for transfers, and what prepares shapes once.
+        """
+        seconds = np.zeros((iterations, 2))
+        try:
+            for change, until in self.asked.stays():
+                if change.iteration >= iterations:
+                    break
+                self._let_go(change)
+                requests = [self._request(new, change.iteration) for new in change.joined]
+                for k in range(change.iteration, min(until, iterations)):
+                    seconds[k] = self._timed(requests if k == change.iteration else [])
+        finally:
+            self._engine.close()
+        return seconds
+
+    def _timed(self, requests: Sequence[Request]) -> tuple[float, float]:
+        engine, journal = self._engine, self.journal
+        prepared_s, begin = journal.prepare_s, self._now_s()
+        if requests:
+            engine.add(requests)
+        engine.commit_next()
+        whole_s = self._now_s() - begin - (journal.prepare_s - prepared_s)
+        return journal.prefill_s[-1], whole_s - journal.prefill_s[-1]
+
+    def _let_go(self, change: Change) -> None:
+        """Those who left unfinished: moved on, or evicted."""
+        here = set(self._engine.running())
+        if gone := [response for response in change.left if response in here]:
+            self._engine.cut(self._engine.clock_s, gone)
+
+    def _request(self, new: Newcomer, iteration: int) -> Request:
+        """A response that joins now and stays as long as it did."""
+        end = self._stays[new.response, iteration]
+        tokens = end - iteration + ((end, new.response) not in self._finished)  # who does not finish has some left
+        context, there = new.context_tokens, new.there_tokens
+        whole = there == context
+        return Request(
+            new.response, context, tokens, target_tokens=tokens if new.forced else None,
+            prompt_ids=np.zeros(context, np.int64), seed=new.response,
+            kv=self._kv(context - 1) if whole else None,
+            there_tokens=0 if whole else there, prefix_kv=PrefixKV((self._kv(there),)) if 0 < there < context else None,
+        )  # fmt: skip
+
+    def _kv(self, tokens: int) -> torch.Tensor:
+        model = self._model
+        shape = (2, model.layer_count, model.kv_heads, tokens, model.head_dim)
+        return torch.zeros(shape, dtype=model.dtype, device=model.device)
+
+
+def _stays(journal: Journal) -> dict[tuple[int, int], int]:
+    """(response, iteration at which it joins) to the iteration before which it leaves."""
+    stays: dict[tuple[int, int], int] = {}
+    inside: dict[int, int] = {}
+    for change in journal.changes:
+        for response in change.left:
+            stays[response, inside.pop(response)] = change.iteration
+        inside |= {new.response: change.iteration for new in change.joined}
+    return stays | {(response, since): len(journal) for response, since in inside.items()}
+
+
+def replay(model: RowModel, journal: Journal, sampling: Sampling, signals: Sequence[str] = ()) -> Replayed:
+    """Run all of the journal's iterations, after its first ``WARM_UP_ITERATIONS`` have been run once to warm up."""
+    first = Replay(model, journal, sampling, signals)
+    warm_up_s = float(first.run(min(WARM_UP_ITERATIONS, len(journal))).sum()) + first.journal.prepare_s
+    again = Replay(model, journal, sampling, signals)
+    seconds = again.run(len(journal))
+    assert [_shape(c) for c in again.journal.changes] == [_shape(c) for c in journal.changes], "another course was replayed"
+    return Replayed(seconds, warm_up_s + again.journal.prepare_s)
+
+
+def replay_prefixes(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> Replayed:
+    """Compute prefixes (token ids by prompt) for many responses, after they have been computed once to warm up: one prefill."""
+    warm_up_s, seconds = (_prefix_seconds(model, prefixes) for _ in range(2))
+    return Replayed(np.array([[seconds, 0.0]]), warm_up_s)
+
+
+def _prefix_seconds(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> float:
+    cuda, now_s = model.device.type == "cuda", stopwatch(model.device.type)
+    if cuda:
+        torch.cuda.synchronize(model.device)
+    begin = now_s()
+    computed = compute_prefixes(model, prefixes)
+    if cuda:
+        torch.cuda.synchronize(model.device)
+    seconds = now_s() - begin
+    give_back(*{id(piece): piece for kv in computed.values() for piece in kv.pieces}.values())
+    return seconds
+
+
+def _shape(change: Change) -> tuple[int, ...]:
+    return change.iteration, change.batch, change.rows, change.width, change.kv_tokens, change.missing_tokens

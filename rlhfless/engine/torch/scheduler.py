@@ -1,0 +1,155 @@
+"""Who decodes with an actor, and who waits: the batch, the queue, and the admission rule applied to them.
+
+Knows responses and token counts; nothing of models, tensors or what an iteration takes. Plans change nothing until they are
+entered, so a plan may be forgotten.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from rlhfless.engine.common.empty_responses import NoTokens
+from rlhfless.engine.torch.sequence import ActiveResponse
+from solver.model.admission import Admission
+
+
+class NextBatch(NamedTuple):
+    """Who decodes next.
+
+    Attributes:
+        start_s: when it can begin.
+        batch: in admission order, newcomers last; evicted: youngest first.
+        kv_tokens: that the batch holds at its start.
+    """
+
+    start_s: float
+    batch: list[ActiveResponse]
+    kv_tokens: int
+    newcomers: list[ActiveResponse]
+    evicted: list[ActiveResponse]
+
+
+class Queue:
+    """The responses of one actor.
+
+    Attributes:
+        running: in admission order.
+        waiting: in the order in which they became available, evicted ones first.
+        empty: responses of no tokens.
+    """
+
+    def __init__(self, admission: Admission) -> None:
+        self.admission = admission
+        self.running: list[ActiveResponse] = []
+        self.waiting: list[ActiveResponse] = []
+        self.empty = NoTokens[ActiveResponse]()
+        self._reserved = 0  # tokens that the batch may come to hold
+
+    def __iter__(self) -> Iterator[ActiveResponse]:
+        yield from self.running
+        yield from self.waiting
+        yield from self.empty
+
+    def add(self, responses: Iterable[ActiveResponse]) -> None:
+        """Responses wait in the order in which they become available, those of no tokens apart."""
+        responses = list(responses)
+        self.waiting += [s for s in responses if s.stop_tokens]
+        self.waiting.sort(key=_queued_s)
+        self.empty.add(s for s in responses if not s.stop_tokens)
+
+    def needed_slots(self) -> int:
+        """Slots that all who are here would use if memory were no limit."""
+        return min(self.admission.max_batch, len(self.running) + len(self.waiting))
+
+    def due_s(self, clock_s: float) -> float:
+        """When the next response of no tokens ends if that is not after the next iteration begins; else infinite."""
+        if not self.empty:
+            return math.inf
+        start_s = clock_s
+        if not self.running:
+            start_s = max(clock_s, self.waiting[0].queued_s) if self.waiting else math.inf
+        return self.empty.due_s(clock_s, start_s)
+
+    def changes_s(self, clock_s: float) -> float:
+        """The first time after ``clock_s`` at which somebody who is here may join the batch, or a response of no tokens end;
+        infinite where nobody can before the batch changes: who does not fit now does not fit beside more tokens."""
+        first_s = self.empty.first_s
+        if self.waiting and len(self.running) < self.admission.max_batch and (at_s := self.waiting[0].queued_s) > clock_s:
+            return min(first_s, at_s)
+        return first_s
+
+    def holds(self, kv_tokens: int) -> float:
+        """Iterations that the batch, which holds ``kv_tokens``, can begin before its memory overflows; it does not now."""
+        batch, admission = len(self.running), self.admission
+        if not admission.overflows(batch, admission.kv_capacity_tokens + 1):
+            return math.inf
+        return (admission.kv_capacity_tokens - kv_tokens) // batch + 1
+
+    def changes(self, clock_s: float, kv_tokens: int) -> bool:
+        """Whether somebody joins or leaves the batch, which holds ``kv_tokens``, at ``clock_s``."""
+        batch, waiting, admission = len(self.running), self.waiting, self.admission
+        if admission.overflows(batch, kv_tokens):
+            return True
+        if not waiting or batch == admission.max_batch or waiting[0].queued_s > clock_s:
+            return False
+        return admission.admits(batch, self._held(kv_tokens), self._needs(waiting[0], waiting[0].context_tokens))
+
+    def plan(self, clock_s: float) -> NextBatch | None:
+        """The next batch after ``clock_s``, when every response's tokens are settled; None when nobody is left."""
+        admission, batch, start_s = self.admission, list(self.running), clock_s
+        if not batch:
+            if not self.waiting:
+                return None
+            start_s = max(start_s, self.waiting[0].queued_s)
+        kv_tokens = sum([s.prompt_tokens + s.count for s in batch])
+        held = self._held(kv_tokens)
+        evicted: list[ActiveResponse] = []
+        while admission.overflows(len(batch), held):
+            evicted.append(batch.pop())
+            held -= evicted[-1].context_tokens
+            kv_tokens -= evicted[-1].context_tokens
+        newcomers: list[ActiveResponse] = []
+        if not evicted:
+            for s in self.waiting:
+                needs = self._needs(s, s.context_tokens)
+                if s.queued_s > start_s or not admission.admits(len(batch), held, needs):
+                    break
+                newcomers.append(s)
+                batch.append(s)
+                held += needs
+                kv_tokens += s.context_tokens
+        return NextBatch(start_s, batch, kv_tokens, newcomers, evicted)
+
+    def enter(
+        self, batch: list[ActiveResponse], newcomers: Sequence[ActiveResponse], evicted: Sequence[ActiveResponse]
+    ) -> None:
+        """A planned batch is the batch now."""
+        self.running = batch
+        del self.waiting[: len(newcomers)]  # whoever joins is from the front
+        self._reserved += sum(s.most_tokens for s in newcomers) - sum(s.most_tokens for s in evicted)
+        for s in evicted:
+            s.queued_s = -math.inf
+            self.waiting.insert(0, s)
+
+    def remove(self, gone: set[ActiveResponse]) -> list[ActiveResponse]:
+        """Responses leave for good; returns those that were in the batch."""
+        left = [s for s in self.running if s in gone]
+        self.running = [s for s in self.running if s not in gone]
+        self._reserved -= sum(s.most_tokens for s in left)
+        if len(left) < len(gone):
+            self.waiting = [s for s in self.waiting if s not in gone]
+            self.empty.remove(gone)
+        return left
+
+    def _held(self, kv_tokens: int) -> int:
+        """KV tokens that the batch counts for."""
+        return self._reserved if self.admission.rule == "reserve" else kv_tokens
+
+    def _needs(self, s: ActiveResponse, context_tokens: int) -> int:
+        return self.admission.held_tokens(context_tokens, s.most_tokens)
+
+
+def _queued_s(s: ActiveResponse) -> float:
+    return s.queued_s

@@ -1,0 +1,35 @@
+"""What the torch engine refuses, each in one sentence.
+
+Knows KV states that come with requests; what other engines refuse, too, stands in common/request_validation.py. Nothing of
+models or of what else is with the actor.
+"""
+
+from __future__ import annotations
+
+from rlhfless.engine.common import request_validation
+from rlhfless.engine.common.request_validation import Room
+from rlhfless.engine.protocol import Request
+
+
+def check(request: Request, room: Room) -> None:
+    """Refuse a request that would be decoded wrongly or not at all.
+
+    Raises:
+        ValueError: naming the response, what is wrong with it, and what would be right.
+    """
+    request_validation.check(request, room, _kv_wrong)
+
+
+def _kv_wrong(r: Request) -> str | None:
+    if r.kv is not None and r.kv.shape[3] != r.context_tokens - 1:
+        return f"comes with the KV state of {r.kv.shape[3]} tokens; it needs {r.context_tokens - 1}, all tokens but the last"
+    if not 0 <= r.there_tokens <= r.prompt_tokens or (r.shares_prompt and r.prompt is None):
+        return (
+            f"has {r.there_tokens} there_tokens of {r.prompt_tokens} prompt tokens and prompt {r.prompt}; at most all of "
+            "them, and the prompt's index where it shares it, are needed"
+        )
+    have = 0 if r.prefix_kv is None else r.prefix_kv.tokens
+    need = min(r.there_tokens, r.prompt_tokens - 1)
+    if have < need:
+        return f"says that {need} tokens of its prompt are there, but comes with the KV state of {have}"
+    return None

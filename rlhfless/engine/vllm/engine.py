@@ -1,0 +1,357 @@
+"""Real decoding with vLLM behind the engine protocol, for an actor in a process of its own.
+
+Knows requests, the batch and the clock; how vLLM is spoken to stands in adapter.py. Who is in the batch is decided here,
+by the admission rule that planner and engines share: vLLM gets a response when it joins, and always has room for all it got.
+An iteration takes what it takes. vLLM computes prefill and decode of an iteration in one pass: its time is split between the
+two spans by the tokens of each.
+
+vLLM shares the KV cache of equal prefixes within an actor by itself, in whole blocks. What another actor or the learner has
+computed of a prompt is not taken, so plans that hand prefixes over are refused (``takes_prefixes``). A response that is cut
+takes the KV state of its full blocks along where the replica can hand it over; what is missing of a context, all of it where
+there is no KV state, is computed but for what the prefix cache holds.
+
+Every response has a random stream of its own. One that was cut goes on with a stream derived from its seed and its length: what
+a migration promises is the same distribution, not the same tokens.
+
+It tells no signals (``TellsSignals``): vLLM gives the log-probabilities of the tokens that it drew and, where asked, of the few
+most likely ones. The end of text is seldom among these, and entropy and hidden states are not given; asking for the whole
+vocabulary would take a row of it to the host for every token.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlhfless.engine.common.empty_responses import NoTokens
+from rlhfless.engine.common.request_validation import Room
+from rlhfless.engine.common.span_accumulator import SpanAccumulator
+from rlhfless.engine.protocol import Completion, Progress, Request
+from rlhfless.engine.torch.sampling import Sampling
+from rlhfless.engine.vllm.adapter import Drawn, Replica, VllmError
+from rlhfless.engine.vllm.kv_blocks import BlocksKV
+from rlhfless.engine.vllm.sequence import ActiveResponse
+from solver.model.admission import Admission
+
+
+@dataclass(eq=False)
+class Iteration:
+    """An iteration that vLLM has computed.
+
+    Attributes:
+        batch: in admission order, newcomers last; evicted: youngest first.
+        kv_tokens: that the batch holds at its start.
+        drawn: what each response got; who is missing is still being prefilled.
+    """
+
+    start_s: float
+    batch: list[ActiveResponse]
+    kv_tokens: int
+    newcomers: list[ActiveResponse]
+    evicted: list[ActiveResponse]
+    end_s: float = 0.0
+    drawn: dict[ActiveResponse, Drawn] = field(default_factory=dict)
+
+
+class VllmEngine:
+    """One actor that decodes with a ``Replica``.
+
+    Args:
+        replica: started, with the step's weights; nobody else uses it.
+        admission: slots and KV memory, and who joins and leaves the batch; within what the replica was started with.
+        eos_id: the token that ends a response; never drawn where a length is forced.
+        start_s: where the clock starts.
+
+    An iteration that ``peek_next_event_s`` or ``advance`` looked at is computed: a response added since then joins after it,
+    and one that is cut before it is committed loses the token that it drew there.
+    """
+
+    reuses_prefixes = False  # as a plan asks for it: it takes no prefixes, and shares equal ones whether asked to or not
+
+    def __init__(
+        self, replica: Replica, admission: Admission, *, eos_id: int, sampling: Sampling | None = None, start_s: float = 0.0
+    ) -> None:
+        self.replica, self.admission, self.eos_id, self.sampling = replica, admission, eos_id, sampling or Sampling()
+        self.slots = admission.max_batch
+        self._clock_s = start_s
+        self._running: list[ActiveResponse] = []  # in admission order
+        self._waiting: list[ActiveResponse] = []  # in the order in which they became available
+        self._empty = NoTokens[ActiveResponse]()
+        self._names: dict[ActiveResponse, str] = {}  # of those that vLLM has
+        self._joined_tokens: dict[ActiveResponse, int] = {}  # context of those whose prefill is not accounted for yet
+        self._count = itertools.count()
+        self._upcoming: Iteration | None = None
+        self._spans = SpanAccumulator(self.slots)
+
+    @property
+    def clock_s(self) -> float:
+        """See the protocol."""
+        return self._clock_s
+
+    @property
+    def weights_version(self) -> int | None:
+        """Of the weights that it decodes with; None once it is closed."""
+        return self.replica.version
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """See the protocol."""
+        replica = self.replica
+        room = Room(replica.settings.max_tokens, self.admission.kv_capacity_tokens, replica.vocabulary)
+        responses = [ActiveResponse.of(request, self._clock_s, room, replica.hands_over) for request in requests]
+        self._waiting += [s for s in responses if s.stop_tokens]
+        self._waiting.sort(key=lambda s: s.queued_s)
+        self._empty.add(s for s in responses if not s.stop_tokens)
+
+    def peek_next_event_s(self, completions: int = 1) -> float:
+        """See the protocol. The end of the next iteration, in which any number may complete."""
+        if (due_s := self._due_s()) < math.inf:
+            return due_s
+        iteration = self._next()
+        return math.inf if iteration is None else iteration.end_s
+
+    def advance(self, to_s: float) -> Progress:
+        """See the protocol."""
+        return self._commit_while(lambda iteration: iteration.end_s <= to_s, to_s)
+
+    def step(self, from_s: float, clock: Callable[[], float]) -> Progress:
+        """One iteration in real time, for a loop on the wall clock; nothing when nobody is here.
+
+        Args:
+            from_s: where it begins, unless the last one ended later.
+            clock: asked when its tokens are there: where it ends, and the next one begins.
+        """
+        self._clock_s = max(self._clock_s, from_s)
+        completions = self._complete_due(self._due_s())
+        iteration = self._next()
+        if iteration is None:
+            return Progress(completions, [])
+        iteration.end_s = clock()
+        return Progress([*completions, *self._commit(iteration)], self._spans.drain())
+
+    def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
+        """See the protocol."""
+        progress = Progress([], [])
+        if self._clock_s < at_s:
+            progress = self._commit_while(lambda iteration: iteration.start_s < at_s, at_s)
+        if self._clock_s < at_s < math.inf:  # idle at that time
+            self._clock_s = at_s
+        wanted = None if responses is None else set(responses)
+        taken = [s for s in self._all() if wanted is None or s.request.response in wanted]
+        kv = self._leave(taken)
+        return [s.export(self._clock_s, kv.get(s)) for s in taken], progress
+
+    def generated_tokens(self) -> dict[int, int]:
+        """See the protocol."""
+        return {s.request.response: len(s.ids) for s in self._all()}
+
+    def running(self) -> tuple[int, ...]:
+        """See the protocol."""
+        return tuple(s.request.response for s in self._running)
+
+    def waiting(self) -> tuple[int, ...]:
+        """See the protocol."""
+        return tuple(s.request.response for s in (*self._waiting, *self._empty))
+
+    def sync(self, weights: Any, weights_version: int) -> None:
+        """Take over the weights of the folder ``weights`` (see ``weight_folders``), between steps.
+
+        Raises:
+            InputError: the folder does not hold this version.
+            VllmError: responses are under way, whose KV state the old weights computed.
+        """
+        self.replica.load(Path(weights), weights_version)
+
+    def close(self) -> None:
+        """See the protocol."""
+        self._leave(self._all())
+        self.replica.sleep()
+
+    def _all(self) -> list[ActiveResponse]:
+        return [*self._running, *self._waiting, *self._empty]
+
+    # Planning
+
+    def _due_s(self) -> float:
+        """When the next response of no tokens ends if that is not after the next iteration begins; else infinite."""
+        start_s = self._clock_s
+        if self._upcoming is not None:
+            start_s = self._upcoming.start_s
+        elif not self._running:
+            start_s = max(start_s, self._waiting[0].queued_s) if self._waiting else math.inf
+        return self._empty.due_s(self._clock_s, start_s)
+
+    def _next(self) -> Iteration | None:
+        """The iteration after the last committed one, computed; None when nothing is left."""
+        if self._upcoming is None and (iteration := self._plan()) is not None:
+            began_s = time.perf_counter()
+            self._run(iteration)
+            iteration.end_s = iteration.start_s + time.perf_counter() - began_s
+            self._upcoming = iteration
+        return self._upcoming
+
+    def _plan(self) -> Iteration | None:
+        """Who decodes next, by the admission rule; changes nothing."""
+        start_s, admission, batch = self._clock_s, self.admission, list(self._running)
+        if not batch:
+            if not self._waiting:
+                return None
+            start_s = max(start_s, self._waiting[0].queued_s)
+        held, evicted, newcomers = sum(map(self._held, batch)), [], []
+        while admission.overflows(len(batch), held):
+            evicted.append(batch.pop())
+            held -= self._held(evicted[-1])
+        if not evicted:
+            for one in self._waiting:
+                if one.queued_s > start_s or not admission.admits(len(batch), held, self._held(one)):
+                    break
+                newcomers.append(one)
+                batch.append(one)
+                held += self._held(one)
+        return Iteration(start_s, batch, sum(s.context_tokens for s in batch), newcomers, evicted)
+
+    def _held(self, one: ActiveResponse) -> int:
+        return self.admission.held_tokens(one.context_tokens, one.request.prompt_tokens + one.request.limit_tokens)
+
+    # Running
+
+    def _run(self, iteration: Iteration) -> None:
+        """Let vLLM compute it.
+
+        Raises:
+            FloatingPointError: log-probabilities were not numbers; names the response.
+        """
+        self._abort(iteration.evicted)
+        for s in iteration.newcomers:
+            self._names[s] = name = f"{s.request.response}-{next(self._count)}"
+            self._joined_tokens[s] = s.context_tokens
+            seed, tokens = seed_at(s.request.seed, len(s.ids)), s.stop_tokens - len(s.ids)
+            self.replica.add(name, s.context, self.sampling, seed, self.eos_id, tokens, s.forced, s.kv)
+            s.kv = None
+        drawn = {one.name: one for one in self.replica.step()}
+        iteration.drawn = {s: drawn[name] for s in iteration.batch if (name := self._names[s]) in drawn}
+        for s, one in iteration.drawn.items():
+            if not all(map(math.isfinite, one.logprobs)):
+                raise FloatingPointError(
+                    f"vLLM's log-probabilities for response {s.request.response} are not finite numbers; its weights or the "
+                    "precision are to blame: load finite weights, or decode in float32"
+                )
+
+    def _abort(self, leaving: Sequence[ActiveResponse]) -> None:
+        if names := self._forget(leaving):
+            self.replica.abort(names)
+
+    def _forget(self, leaving: Sequence[ActiveResponse]) -> list[str]:
+        """vLLM does not have these any more, or will not; returns what they were called there."""
+        for s in leaving:
+            self._joined_tokens.pop(s, None)
+        return [self._names.pop(s) for s in leaving if s in self._names]
+
+    # Committing
+
+    def _commit_while(self, wanted: Callable[[Iteration], bool], to_s: float) -> Progress:
+        """Iterations as long as they are wanted, and responses of no tokens that end by ``to_s``."""
+        completions: list[Completion] = []
+        while True:
+            due_s = self._due_s()
+            if due_s <= to_s and due_s < math.inf:
+                completions += self._complete_due(due_s)
+            elif due_s == math.inf and (iteration := self._next()) is not None and wanted(iteration):
+                completions += self._commit(iteration)
+            else:
+                return Progress(completions, self._spans.drain())
+
+    def _complete_due(self, due_s: float) -> list[Completion]:
+        """Complete the responses of no tokens whose time is ``due_s``, if it is finite."""
+        if due_s == math.inf:
+            return []
+        self._clock_s = max(self._clock_s, due_s)
+        return [s.completion(due_s, s.request.target_finish) for s in self._empty.take_due(due_s)]
+
+    def _commit(self, iteration: Iteration) -> list[Completion]:
+        """Make what the iteration computed part of the state; returns the responses that it finished."""
+        self._evict(iteration.evicted)
+        for s in iteration.newcomers:
+            self._waiting.remove(s)
+            s.start_s = iteration.start_s if s.start_s is None else s.start_s
+        self._running, self._upcoming, self._clock_s = iteration.batch, None, iteration.end_s
+        computed: list[tuple[int, int]] = []
+        for s, drawn in iteration.drawn.items():
+            s.ids += drawn.ids
+            s.logprobs += drawn.logprobs
+            s.first_token_s = self._clock_s if s.first_token_s is None else s.first_token_s
+            if (context_tokens := self._joined_tokens.pop(s, None)) is not None:
+                s.prefill_tokens += context_tokens - drawn.cached_tokens
+                computed.append((s.request.response, context_tokens - drawn.cached_tokens))
+        self._record(iteration, computed)
+        return self._finish(iteration)
+
+    def _evict(self, evicted: Sequence[ActiveResponse]) -> None:
+        """From the batch to the front of the queue, youngest first."""
+        for s in evicted:
+            s.queued_s = -math.inf
+            self._running.remove(s)
+            self._waiting.insert(0, s)
+
+    def _record(self, iteration: Iteration, newcomers: Sequence[tuple[int, int]]) -> None:
+        """Spans of an iteration that computed tokens of the contexts of ``newcomers``: (response, tokens)."""
+        start_s, end_s, tokens = iteration.start_s, iteration.end_s, sum(len(d.ids) for d in iteration.drawn.values())
+        if not tokens:  # long contexts take several iterations; their tokens are counted in the last one
+            self._spans.prefill(start_s, end_s, 0, len(iteration.batch), iteration.kv_tokens)
+            return
+        computed = sum(count for _, count in newcomers)
+        decode_s = (end_s - start_s) * tokens / (tokens + computed)
+        if computed:
+            self._spans.prefill(start_s, end_s - decode_s, computed, len(newcomers), computed, newcomers)
+        begin_s, batch = end_s - decode_s if computed else start_s, len(iteration.drawn)
+        self._spans.decode(begin_s, end_s, tokens, batch * decode_s, iteration.kv_tokens * decode_s)
+
+    def _finish(self, iteration: Iteration) -> list[Completion]:
+        done = []
+        for s, drawn in iteration.drawn.items():
+            reason = s.finish_reason(self.eos_id)
+            if drawn.finished != (reason is not None):
+                ended = "ended" if drawn.finished else "did not end"
+                raise VllmError(f"vLLM {ended} response {s.request.response} at {len(s.ids)} of {s.stop_tokens} tokens")
+            if reason is not None:
+                done.append(s.completion(self._clock_s, reason))
+                del self._names[s]
+        over = {c.response for c in done}
+        self._running = [s for s in self._running if s.request.response not in over]
+        return done
+
+    def _leave(self, leaving: Sequence[ActiveResponse]) -> dict[ActiveResponse, BlocksKV]:
+        """Responses are not here any more, and whatever was drawn for them and not committed is forgotten.
+
+        Returns:
+            KV states of those that have one.
+        """
+        gone = set(leaving)
+        kv = {s: s.kv for s in leaving if s.kv is not None}
+        names = {self._names[s]: s for s in leaving if s in self._names}
+        kv |= {names[name]: state for name, state in self.replica.hand_over(list(names)).items()}
+        self._forget(leaving)
+        self._running = [s for s in self._running if s not in gone]
+        self._waiting = [s for s in self._waiting if s not in gone]
+        self._empty.remove(gone)
+        if (upcoming := self._upcoming) is not None:
+            upcoming.batch = [s for s in upcoming.batch if s not in gone]
+            upcoming.newcomers = [s for s in upcoming.newcomers if s not in gone]
+            upcoming.evicted = [s for s in upcoming.evicted if s not in gone]
+            upcoming.drawn = {s: drawn for s, drawn in upcoming.drawn.items() if s not in gone}
+            if not upcoming.batch:
+                self._upcoming = None
+                self._evict(upcoming.evicted)  # which vLLM has done already
+        return kv
+
+
+def seed_at(seed: int, tokens: int) -> int:
+    """The seed with which a response of this seed, modulo 2 ** 64, goes on after ``tokens`` tokens; vLLM's begin at their first
+    one."""
+    return int(np.random.SeedSequence([seed % (1 << 64), tokens]).generate_state(1, np.uint64)[0] >> np.uint64(1))

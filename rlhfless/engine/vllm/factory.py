@@ -1,0 +1,86 @@
+"""What makes vLLM engines: a small value that names weights, not one that holds them, so that it can be sent to processes.
+
+Knows the step's weights and how vLLM is to be started; nothing of batches or orders. Does not load vLLM, which is needed where
+actors run only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rlhfless.errors import missing_extra
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
+
+try:
+    from rlhfless.engine.torch.sampling import Sampling
+    from rlhfless.engine.vllm.adapter import Settings, check_version
+    from rlhfless.engine.vllm.engine import VllmEngine
+    from rlhfless.engine.vllm.weight_folders import check_weights
+    from rlhfless.engine.vllm.weight_shipping import Carried
+except ImportError as error:
+    if error.name != "torch":
+        raise
+    raise missing_extra("the vLLM engine", error.name, "vllm") from None
+
+
+@dataclass(frozen=True)
+class VllmEngineFactory:
+    """Makes the vLLM engines of a step's actors, all with the same weights: one call per actor, in its process.
+
+    Attributes:
+        weights: folder with the step's weights (see ``weight_folders``); every process can read it.
+        weights_version: that the folder must hold; an actor decodes with these weights or not at all.
+        eos_id: the token that ends a response.
+        max_tokens: most tokens of a response with its prompt.
+        dtype, eager, options: see ``Settings``.
+    """
+
+    weights: str
+    weights_version: int
+    eos_id: int
+    max_tokens: int
+    sampling: Sampling = field(default_factory=Sampling)
+    dtype: str = "auto"
+    eager: bool | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    side: ClassVar[str] = "rlhfless.engine.vllm.worker_backend"
+    several_gpus: ClassVar[bool] = True
+    start_floor_s: ClassVar[float] = 900.0  # it compiles, captures graphs, and reads weights that may be large
+    brings_up: ClassVar[bool] = True
+    takes_prefixes: ClassVar[bool] = False
+
+    def carried(self) -> Carried:
+        """With the weights, for machines that do not see their folder; their side reads it as this factory with another one."""
+        return Carried.of(self)
+
+    def in_real_time(self) -> VllmEngineFactory:
+        """Itself, once it is clear that it can be started.
+
+        Raises:
+            MissingExtra, InputError: vLLM is missing or of another version, or the weights are.
+        """
+        check_version()
+        check_weights(Path(self.weights), self.weights_version)
+        return self
+
+    def binding(self, latency: LatencyModel) -> Settings:
+        """What a process for actors of this latency model is bound to: as many slots and KV tokens as any plan may use."""
+        return Settings(
+            latency.gpus_per_actor, latency.max_batch, latency.kv_capacity_tokens, self.max_tokens, self.dtype, self.eager,
+            self.options,
+        )  # fmt: skip
+
+    def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> VllmEngine:
+        from rlhfless.engine.vllm import worker_backend as vllm_backend  # which holds the process's replica
+
+        try:
+            replica = vllm_backend.replica_for(self.binding(latency), Path(self.weights), self.weights_version)
+            replica.load(Path(self.weights), self.weights_version)
+        finally:
+            vllm_backend.weights_are_read()
+        return VllmEngine(replica, admission, eos_id=self.eos_id, sampling=self.sampling, start_s=start_s)

@@ -1,0 +1,100 @@
+"""vLLM's weights on their way to other machines: their files as bytes, and for as long as they are read a folder of them there.
+
+Knows files and locks; nothing of Ray, vLLM or what is decoded. Whoever needs a version first on a machine lays it down, in
+memory where the system has such a place; others there read the same folder, and the last one removes it. What a process that
+was killed left behind is removed by its sweeper (``rlhfless.folders``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from rlhfless.folders import give_up, goes_with_this_process, in_memory, is_at, locked, sweep
+
+if TYPE_CHECKING:
+    from rlhfless.engine.vllm.factory import VllmEngineFactory
+
+PREFIX = "rlhfless-carried-"
+AGAIN_S = 0.01
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A factory with its weights.
+
+    Attributes:
+        files: (bytes,) uint8 of every file of its folder, by name.
+        name: of this version of these weights, different from all others.
+    """
+
+    engines: VllmEngineFactory
+    files: Mapping[str, Tensor]
+    name: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    @classmethod
+    def of(cls, engines: VllmEngineFactory) -> Carried:
+        """With the files as they are now, which are read when they are laid out."""
+        files = sorted(Path(engines.weights).iterdir())
+        return cls(engines, {f.name: torch.from_file(str(f), size=f.stat().st_size, dtype=torch.uint8) for f in files})
+
+    def lay_down(self) -> LaidDown:
+        """Its folder on this machine, written unless it is there."""
+        sweep(PREFIX, in_memory())
+        place = in_memory() / f"{PREFIX}{self.name}"
+        goes_with_this_process(place)
+        while True:
+            with contextlib.suppress(FileExistsError):
+                place.mkdir(mode=0o700)
+            if (lock := locked(place, fcntl.LOCK_SH)) is None:  # waits while somebody writes
+                continue
+            try:
+                if not (place / "weights").exists():
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gives the other lock up, so it may be removed now
+                    if is_at(lock, place):
+                        self._write(place)
+                    fcntl.flock(lock, fcntl.LOCK_SH)
+                if is_at(lock, place):
+                    return LaidDown(replace(self.engines, weights=str(place / "weights")), place, lock)
+            except BlockingIOError:
+                time.sleep(AGAIN_S)  # somebody else is about to write
+            except BaseException:
+                give_up(place, lock)
+                raise
+            os.close(lock)
+
+    def _write(self, place: Path) -> None:
+        unfinished = place / "unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)  # of somebody who was killed
+        unfinished.mkdir()
+        for name, content in self.files.items():
+            content.numpy().tofile(unfinished / name)
+        unfinished.rename(place / "weights")
+
+
+@dataclass(frozen=True)
+class LaidDown:
+    """Weights in a folder of this machine, which is there at least until ``let_go``.
+
+    Attributes:
+        engines: the factory that reads them. place: what is removed. lock: an open file, shared by all that read.
+    """
+
+    engines: VllmEngineFactory
+    place: Path
+    lock: int
+
+    def let_go(self) -> None:
+        """The weights were read. Called once."""
+        give_up(self.place, self.lock)

@@ -1,0 +1,115 @@
+"""What a process that decodes with vLLM does beside decoding: it knows its devices and holds its one replica.
+
+Knows devices and the replica; nothing of requests, orders or plans. vLLM is started once in a process, and a start takes long:
+the replica stays from step to step, asleep in between, and takes over each step's weights.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlhfless.engine.torch import worker_backend as torch_backend
+from rlhfless.engine.torch.worker_backend import Packed, cuda_devices, pack, write
+from rlhfless.engine.vllm.adapter import Replica, Settings, VllmError
+from rlhfless.engine.vllm.factory import VllmEngineFactory
+from rlhfless.engine.vllm.weight_shipping import Carried, LaidDown
+from solver.model.latency import LatencyModel
+
+__all__ = [
+    "bring_up",
+    "cuda_devices",
+    "free_memory",
+    "pack",
+    "read",
+    "replica_for",
+    "start_ahead",
+    "use_device",
+    "weights_are_read",
+    "write",
+]
+
+
+@dataclass
+class _Process:
+    """This process. ``devices`` are the numbers of its GPUs, none on the CPU; ``weights`` those that it is about to read, where
+    they came from another machine."""
+
+    devices: list[str] = field(default_factory=list)
+    replica: Replica | None = None
+    weights: LaidDown | None = None
+
+
+_here = _Process()
+
+
+def use_device(device: str) -> None:
+    """This process computes on ``device`` from now on, ``cpu`` or CUDA devices with commas between them. Leaves CUDA alone:
+    vLLM chooses among the devices that it sees."""
+    if device == "cpu":
+        torch_backend.use_device(device)  # one thread
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    numbers = [int(name.removeprefix("cuda:")) for name in device.split(",")]
+    _here.devices = [visible.split(",")[i] if visible else str(i) for i in numbers]
+
+
+def read(packed: Packed, buffer: memoryview, device: str) -> Any:
+    """What ``pack`` was given; weights that came with it lie in a folder here until ``weights_are_read``."""
+    found = torch_backend.view(packed, buffer)
+    if not isinstance(found, Carried):
+        return torch_backend.read(packed, buffer, "cpu")  # to the device in whole blocks, when it is needed there
+    weights_are_read()
+    _here.weights = found.lay_down()
+    return _here.weights.engines
+
+
+def weights_are_read() -> None:
+    """The replica has them: their folder may go."""
+    if _here.weights is not None:
+        _here.weights.let_go()
+        _here.weights = None
+
+
+def bring_up(engines: VllmEngineFactory, latency: LatencyModel) -> bool:
+    """Start vLLM unless it runs; returns whether it had to be started."""
+    if _here.replica is not None:
+        return False
+    try:
+        replica_for(engines.binding(latency), Path(engines.weights), engines.weights_version)
+    except BaseException:
+        weights_are_read()
+        raise
+    return True
+
+
+def start_ahead(engines: VllmEngineFactory, latency: LatencyModel) -> None:
+    """Start vLLM before the step whose weights it will have: it sleeps, with none, as between two steps."""
+    try:
+        replica_for(engines.binding(latency), Path(engines.weights), engines.weights_version).sleep()
+    finally:
+        weights_are_read()
+
+
+def replica_for(settings: Settings, folder: Path, version: int) -> Replica:
+    """This process's replica, started with these weights if there was none.
+
+    Raises:
+        VllmError: it was started with other settings.
+    """
+    if _here.replica is None:
+        if settings.gpus > 1:
+            multiprocessing.current_process().daemon = (
+                False  # a process per GPU is started, which daemons may not; they end with it
+            )
+        _here.replica = Replica(settings, _here.devices, folder, version)
+    elif _here.replica.settings != settings:
+        raise VllmError(f"vLLM runs here with {_here.replica.settings}; another process is needed for {settings}")
+    return _here.replica
+
+
+def free_memory(device: str) -> None:
+    """Nothing: a closed engine's replica sleeps."""
