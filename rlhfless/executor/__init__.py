@@ -4,16 +4,16 @@ this machine, by ``RayPool.run_step`` on those of a Ray cluster.
 Records hold the trace's rows.
 """
 
-from rlhfless.executor.actors import EngineFactory
-from rlhfless.executor.decisions import RuleError
+from rlhfless.executor.distributed.failure_detection import Faults
+from rlhfless.executor.distributed.local.pool import ProcessPool
+from rlhfless.executor.distributed.messages import ActorError
+from rlhfless.executor.distributed.pool.lifecycle import Lifecycle, PlanForecast, ShortestStep
+from rlhfless.executor.distributed.ray.pool import RayPool
 from rlhfless.executor.executor import Executor
-from rlhfless.executor.faults import Faults
-from rlhfless.executor.lifecycle import Lifecycle, PlanForecast, ShortestStep
-from rlhfless.executor.processes import ProcessPool
-from rlhfless.executor.ray_pool import RayPool
-from rlhfless.executor.record import StepRecord
-from rlhfless.executor.remote import ActorError
-from rlhfless.executor.virtual import run_step
+from rlhfless.executor.step.actor_state import EngineFactory
+from rlhfless.executor.step.record import StepRecord
+from rlhfless.executor.step.rule_validation import RuleError
+from rlhfless.executor.virtual.executor import run_step
 
 __all__ = [
     "ActorError",

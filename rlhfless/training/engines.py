@@ -15,8 +15,8 @@ from rlhfless.engine.torch.model import RowModel
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.torch.worker_backend import cuda_devices
 from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep
-from rlhfless.executor.ray_cluster import import_ray
-from rlhfless.executor.ray_placement import FewerGpus
+from rlhfless.executor.distributed.ray.cluster import import_ray
+from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.folders import OwnFolder, in_memory
 from rlhfless.training.config import TrainConfig, TrainError
 from solver.model.cluster import Cluster

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from transformers import AutoModelForCausalLM
 
-from rlhfless.executor.worker import die_with_parent
+from rlhfless.executor.distributed.worker.worker import die_with_parent
 from rlhfless.model_folders import NO_CODE
 from rlhfless.training.learner import LocalLearner
 from rlhfless.training.ranks import Ranks, whole

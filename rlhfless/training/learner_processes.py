@@ -25,7 +25,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.executor.spawn import how_it_ended, undisturbed, without_main
+from rlhfless.executor.distributed.local.process import how_it_ended, undisturbed, without_main
 from rlhfless.training import learner_process
 from rlhfless.training.algorithms import algorithm_options
 from rlhfless.training.batch import Batch

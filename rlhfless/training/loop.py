@@ -24,8 +24,8 @@ except ImportError as error:
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.model import one_thread
 from rlhfless.executor import ActorError, ProcessPool, RayPool, StepRecord, run_step
-from rlhfless.executor.progress import Watch
-from rlhfless.executor.ray_placement import FewerGpus
+from rlhfless.executor.distributed.ray.placement import FewerGpus
+from rlhfless.executor.step.progress import Watch
 from rlhfless.scheduling import PlanningInput, SchedulingPolicy
 from rlhfless.trace import Trace
 from rlhfless.training.algorithm import Algorithm

@@ -21,7 +21,7 @@ import pandas as pd
 
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
-from rlhfless.executor.progress import StepProgress
+from rlhfless.executor.step.progress import StepProgress
 from rlhfless.scheduling import make_policy
 from rlhfless.simulate import Setting, logged_steps
 from rlhfless.trace import Trace, step_metrics

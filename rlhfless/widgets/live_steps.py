@@ -12,7 +12,7 @@ import pandas as pd
 
 from rlhfless.engine.protocol import Request
 from rlhfless.executor import Executor, StepRecord
-from rlhfless.executor.progress import Watch
+from rlhfless.executor.step.progress import Watch
 from rlhfless.simulate import Setting
 from rlhfless.trace import Trace
 from solver.model.plan import Plan

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.executor import StepRecord
-from rlhfless.executor.pool import Pool
+from rlhfless.executor.distributed.pool.pool import Pool
 
 GONE_S = 30.0  # that what is ending may take to be gone
 

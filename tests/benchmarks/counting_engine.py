@@ -2,7 +2,8 @@
 
 For measurements of everything around an engine, with real processes. A response's next token is a function of its seed, the
 weights and its whole context, of which the KV state is a checksum: whoever goes on with a wrong state, a wrong length or other
-weights writes other tokens. The module is the processes' side of it (``rlhfless.executor.sides``) and loads no torch.
+weights writes other tokens. The module is the processes' side of it (``rlhfless.executor.distributed.worker.backend``) and
+loads no torch.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def free_memory(device: str) -> None:
 
 @dataclass(frozen=True)
 class CountingEngines:
-    """Makes engines (see ``rlhfless.executor.sides.RemoteEngines``).
+    """Makes engines (see ``rlhfless.executor.distributed.worker.backend.RemoteEngines``).
 
     Attributes:
         weights: change every token. kv_bytes: size of a KV state that is handed over.
@@ -111,7 +112,8 @@ class _Member:
 
 
 class CountingEngine:
-    """One replica (see ``rlhfless.executor.worker.SteppedEngine``); responses need a ``target_tokens`` and ``prompt_ids``.
+    """One replica (see ``rlhfless.executor.distributed.worker.worker.SteppedEngine``); responses need a ``target_tokens`` and
+    ``prompt_ids``.
 
     Attributes:
         sleep: waits for as long as work is planned to take.

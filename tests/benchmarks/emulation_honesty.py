@@ -36,7 +36,7 @@ from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.iteration_clock import MEASURED
 from rlhfless.engine.torch.model import RowModel, one_thread
 from rlhfless.executor import StepRecord, run_step
-from rlhfless.executor.replay import REPLAYS
+from rlhfless.executor.virtual.measured_pass import REPLAYS
 from rlhfless.latency import load_profile
 from rlhfless.latency.measure import TINY, CausalLM
 from rlhfless.latency.stopwatch import stopwatch

@@ -35,7 +35,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.model import RowModel
 from rlhfless.executor import Faults, Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep, StepRecord
-from rlhfless.executor.ray_cluster import RayCluster
+from rlhfless.executor.distributed.ray.cluster import RayCluster
 from rlhfless.latency import load_profile
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.trace import Trace, held_gpu_seconds

@@ -28,7 +28,7 @@ from rlhfless.engine.vllm.adapter import Replica, Settings, VllmError
 from rlhfless.engine.vllm.engine import seed_at
 from rlhfless.engine.vllm.weight_folders import VERSION_FILE, check_weights, write_weights
 from rlhfless.errors import InputError, MissingExtra
-from rlhfless.executor.worker import failed
+from rlhfless.executor.distributed.worker.worker import failed
 from solver.model.admission import Admission
 
 

@@ -34,7 +34,7 @@ from rlhfless.engine.vllm import adapter as vllm_adapter
 from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.errors import InputError
 from rlhfless.executor import ActorError, Executor, Faults, Lifecycle, ProcessPool, StepRecord, run_step
-from rlhfless.executor.worker import Worker, failed
+from rlhfless.executor.distributed.worker.worker import Worker, failed
 from rlhfless.trace.checks import validate
 from solver import Cluster, Plan, PlanningError
 from solver.model.plan import ActorPlan

@@ -33,7 +33,7 @@ from rlhfless.engine.vllm.factory import VllmEngineFactory
 from rlhfless.engine.vllm.kv_blocks import BlocksKV
 from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.executor import Lifecycle, StepRecord
-from rlhfless.executor.lifecycle import History
+from rlhfless.executor.distributed.pool.lifecycle import History
 from rlhfless.folders import SHARED_MEMORY
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer

@@ -19,7 +19,8 @@ import pytest
 from executor_samples import plan_of
 from torch_wall_samples import requests
 
-from rlhfless.executor import RayPool, StepRecord, ray_sweeper
+from rlhfless.executor import RayPool, StepRecord
+from rlhfless.executor.distributed.ray import cleanup as ray_cleanup
 from solver import Cluster, Plan
 from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger
 
@@ -50,7 +51,7 @@ def two_nodes(**config: object) -> Iterator[RayNodes]:
                 ray.shutdown()
                 if nodes is not None:
                     nodes.shutdown()
-                ray_sweeper.sweep(folder, os.getpid(), os.getsid(0))
+                ray_cleanup.sweep(folder, os.getpid(), os.getsid(0))
 
 
 def _started(config: dict[str, object], tries: int = 3) -> RayNodes:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from rlhfless.engine.protocol import Completion, Request
-from rlhfless.executor.remote import Lost, Order, RemoteActor, Report
+from rlhfless.executor.distributed.messages import Lost, Order, RemoteActor, Report
 
 
 class ScriptedActor:

@@ -12,7 +12,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.model import RowModel
 from rlhfless.executor import StepRecord
-from rlhfless.executor.virtual import VirtualStep
+from rlhfless.executor.virtual.executor import VirtualStep
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer

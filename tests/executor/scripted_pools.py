@@ -12,8 +12,9 @@ from typing import Any
 
 from scripted_world import Actor, Copying, Inbox, World
 
-from rlhfless.executor import ProcessPool, worker
-from rlhfless.executor.spawn import Process
+from rlhfless.executor import ProcessPool
+from rlhfless.executor.distributed.local.process import Process
+from rlhfless.executor.distributed.worker import worker
 
 
 class LocalWorker(Copying, worker.Worker):

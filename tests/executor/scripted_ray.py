@@ -28,9 +28,13 @@ from ray.exceptions import (
     RayError,
 )
 
-from rlhfless.executor import RayPool, ray_crew, ray_member, ray_pool, worker
-from rlhfless.executor import ray_actor as real
-from rlhfless.executor.ray_clock import boot_id
+from rlhfless.executor import RayPool
+from rlhfless.executor.distributed.ray import actor as real
+from rlhfless.executor.distributed.ray import actors as ray_actors
+from rlhfless.executor.distributed.ray import handle as ray_handle
+from rlhfless.executor.distributed.ray import pool as ray_pool
+from rlhfless.executor.distributed.ray.clock_sync import boot_id
+from rlhfless.executor.distributed.worker import worker
 
 NODES = ("a" * 56, "b" * 56)
 AHEAD_S = (0.0, 5000.0)  # of the clocks of the two nodes
@@ -260,8 +264,8 @@ def ray_pool_in(world: World, **options: Any) -> Iterator[RayPool]:
         mock.patch.object(ray_pool, "RayCluster", return_value=cluster),
         mock.patch.object(real, "remote_class", return_value=ActorClass(ray)),
         mock.patch.object(real, "ray", ray),
-        mock.patch.object(ray_member, "ray", ray),
-        mock.patch.object(ray_crew, "ray", ray),
+        mock.patch.object(ray_handle, "ray", ray),
+        mock.patch.object(ray_actors, "ray", ray),
         RayPool(clock=world.clock, **options) as pool,
     ):
         watch(pool, world)

@@ -24,8 +24,8 @@ from scripted_world import Actor, Dice, Trouble, World
 
 from rlhfless.engine.protocol import Request
 from rlhfless.executor import ActorError, Faults, Lifecycle, StepRecord
-from rlhfless.executor.pool import Pool
-from rlhfless.executor.remote import Report
+from rlhfless.executor.distributed.messages import Report
+from rlhfless.executor.distributed.pool.pool import Pool
 from rlhfless.trace import Trace
 from solver import Cluster, LatencyModel, Plan
 from solver.model.runtime_rules import ActorView, Decision, RuntimeRule, StepState, Trigger

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from scripted_engine import HERE
 
-from rlhfless.executor import worker
-from rlhfless.executor.clock import Clock
-from rlhfless.executor.remote import NoRoom, Report, Unreachable
+from rlhfless.executor.distributed.messages import NoRoom, Report, Unreachable
+from rlhfless.executor.distributed.wall_clock import Clock
+from rlhfless.executor.distributed.worker import worker
 
 COPY_S = 1e-4  # that laying a state out or reading it takes
 FAILURES: dict[str, Exception] = {

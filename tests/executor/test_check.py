@@ -11,7 +11,7 @@ from executor_samples import plan_of, uniform_step
 
 from rlhfless.engine.protocol import Request
 from rlhfless.executor import StepRecord, run_step
-from rlhfless.executor.wall import WallStep
+from rlhfless.executor.distributed.executor import WallStep
 from solver import LatencyModel, Plan, PlanningError
 from solver.model.objective import StepRest
 

@@ -14,7 +14,7 @@ from executor_samples import Step, plan_of, run, uniform_step
 from remote_samples import ScriptedCrew
 
 from rlhfless.executor import RuleError, StepRecord
-from rlhfless.executor.wall import WallStep
+from rlhfless.executor.distributed.executor import WallStep
 from solver import Plan
 from solver.model.objective import StepRest
 from solver.model.runtime_rules import ActorView, Cut, Decision, Move, StepState, Trigger

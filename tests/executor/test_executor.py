@@ -20,7 +20,7 @@ from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.engine.torch.model import RowModel
 from rlhfless.executor import Executor, StepRecord, run_step
-from rlhfless.executor.progress import StepProgress, Watch
+from rlhfless.executor.step.progress import StepProgress, Watch
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 from solver import Cluster, LatencyModel, Plan, PlanningError
@@ -93,7 +93,7 @@ def test_a_step_is_told_of_every_half_second_of_the_wall_clock(wall_s: float, mo
         told.append(progress.completed)
         now[0] += 60.0  # drawing, or a pause: not the step's
 
-    monkeypatch.setattr("rlhfless.executor.telling.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("rlhfless.executor.virtual.progress_pacing.time.monotonic", lambda: now[0])
     watched = run_step(plan, asked, Slow, latency, CLUSTER, watch=watch)
     took = list(pieces.values())
     assert sum(took) == pytest.approx(wall_s)

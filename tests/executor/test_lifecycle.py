@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from rlhfless.errors import InputError
 from rlhfless.executor import Lifecycle, PlanForecast, ShortestStep, StepRecord
-from rlhfless.executor.carrier import Place
-from rlhfless.executor.holdings import Holdings
-from rlhfless.executor.lifecycle import Forecast, History
-from rlhfless.executor.warm_rows import WarmRow, write_warm
+from rlhfless.executor.distributed.pool.lifecycle import Forecast, History
+from rlhfless.executor.distributed.pool.placement import Place
+from rlhfless.executor.distributed.pool.warm_allocations import WarmRow, write_warm
+from rlhfless.executor.distributed.pool.warm_pool import Holdings
 from rlhfless.trace import Trace, held_gpu_seconds
 from rlhfless.trace.metrics import interval_union_s
 from solver.model.objective import StepRest

@@ -13,7 +13,7 @@ from executor_samples import plan_of, run, uniform_step
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import Executor
-from rlhfless.executor.progress import StepProgress
+from rlhfless.executor.step.progress import StepProgress
 from rlhfless.widgets import LiveRun, live, steps_of
 from solver import LatencyModel, MixedCluster, Pool, plan_generation
 from solver.model.errors import PlanningError

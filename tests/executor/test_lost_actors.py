@@ -16,10 +16,10 @@ from remote_samples import ScriptedActor, ScriptedCrew
 
 from rlhfless.engine.protocol import EngineSpan
 from rlhfless.executor import ActorError, Faults, StepRecord
-from rlhfless.executor.faults import Speed
-from rlhfless.executor.recovery import Goes, Left, resolve, what_is_left
-from rlhfless.executor.remote import Lost, Order, RemoteActor, Report
-from rlhfless.executor.wall import WallStep
+from rlhfless.executor.distributed.executor import WallStep
+from rlhfless.executor.distributed.failure_detection import Speed
+from rlhfless.executor.distributed.messages import Lost, Order, RemoteActor, Report
+from rlhfless.executor.distributed.recovery import Goes, Left, resolve, what_is_left
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.trace import Trace
 from solver import Admission, Fleet, LatencyModel, MixedCluster, Objective, Plan, PlanningError, Pool, Workload, known_lengths

@@ -16,8 +16,8 @@ from rlhfless.engine.common.journal import Journal, Replayed
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.executor import StepRecord, run_step
-from rlhfless.executor.beginning import Beginning
-from rlhfless.executor.replay import REPLAYS
+from rlhfless.executor.step.startup import Beginning
+from rlhfless.executor.virtual.measured_pass import REPLAYS
 from solver import ActorPlan, Cluster, LatencyModel, Plan, PlanningError, StepRest
 from solver.model.admission import Admission
 from solver.model.plan import Prefill

@@ -20,7 +20,7 @@ from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.engine.torch.model import RowModel
 from rlhfless.executor import Executor, run_step
-from rlhfless.executor.progress import StepProgress
+from rlhfless.executor.step.progress import StepProgress
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer
 from solver import Admission, Cluster, LatencyModel

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rlhfless.engine.simulated.disturbances import DisturbedEngines
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
-from rlhfless.executor.node_links import NodeLinks
+from rlhfless.executor.step.shared_links import NodeLinks
 from rlhfless.latency.effects import Contention, Effects, StartDelays
 from rlhfless.simulate import Setting, simulate
 from rlhfless.trace import validate

@@ -16,16 +16,17 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[r
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, OutOfDiskError, OutOfMemoryError, RayError
 
-from rlhfless.executor import ray_member, worker
-from rlhfless.executor.carrier import Place
-from rlhfless.executor.clock import Clock
-from rlhfless.executor.ray_actor import Told, Up
-from rlhfless.executor.ray_clock import SAME
-from rlhfless.executor.ray_crew import RayCrew
-from rlhfless.executor.ray_member import Member
-from rlhfless.executor.ray_placement import RayNode
-from rlhfless.executor.record import StepRecord
-from rlhfless.executor.remote import Lost, NoRoom
+from rlhfless.executor.distributed.messages import Lost, NoRoom
+from rlhfless.executor.distributed.pool.placement import Place
+from rlhfless.executor.distributed.ray import handle as ray_handle
+from rlhfless.executor.distributed.ray.actor import Told, Up
+from rlhfless.executor.distributed.ray.actors import RayCrew
+from rlhfless.executor.distributed.ray.clock_sync import SAME
+from rlhfless.executor.distributed.ray.handle import Member
+from rlhfless.executor.distributed.ray.placement import RayNode
+from rlhfless.executor.distributed.wall_clock import Clock
+from rlhfless.executor.distributed.worker import worker
+from rlhfless.executor.step.record import StepRecord
 from solver import Plan
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
@@ -126,7 +127,7 @@ def test_times_of_an_actor_elsewhere_are_put_on_this_clock(handle: Handle) -> No
 
 
 def test_an_actor_of_this_boot_is_not_asked_what_time_it_is(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_member, "boot_id", lambda: "another boot")
+    monkeypatch.setattr(ray_handle, "boot_id", lambda: "another boot")
     handle.answers = False
     member = member_on(handle, CLOCK.now_s())
     assert member.clock == SAME
@@ -159,7 +160,7 @@ def test_an_order_for_which_there_is_no_room_is_one_sentence(handle: Handle) -> 
 
 
 def test_a_failure_without_a_message_is_named_by_its_kind() -> None:
-    assert "8 bytes (MemoryError); give it more" in str(ray_member.no_room(8, MemoryError()))
+    assert "8 bytes (MemoryError); give it more" in str(ray_handle.no_room(8, MemoryError()))
 
 
 def test_what_is_laid_out_is_not_held_by_its_sender(handle: Handle) -> None:

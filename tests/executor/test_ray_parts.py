@@ -23,10 +23,11 @@ from torch_wall_samples import LATENCY, factory_of, requests
 
 from rlhfless.engine.torch import worker_backend as torch_backend
 from rlhfless.errors import InputError, MissingExtra
-from rlhfless.executor import RayPool, worker
-from rlhfless.executor.ray_clock import boot_id, offset_of
-from rlhfless.executor.ray_cluster import RayCluster
-from rlhfless.executor.ray_placement import RayNode, largest_cluster, place_nodes
+from rlhfless.executor import RayPool
+from rlhfless.executor.distributed.ray.clock_sync import boot_id, offset_of
+from rlhfless.executor.distributed.ray.cluster import RayCluster
+from rlhfless.executor.distributed.ray.placement import RayNode, largest_cluster, place_nodes
+from rlhfless.executor.distributed.worker import worker
 from solver import Cluster, PlanningError
 from solver.model.admission import Admission
 from solver.model.cluster import MixedCluster, Pool
@@ -214,7 +215,7 @@ class Outbox:
 
 def test_an_actor_refuses_orders_of_another_version_than_its_weights() -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
-    from rlhfless.executor.ray_actor import RayWorker, Told, lay_out
+    from rlhfless.executor.distributed.ray.actor import RayWorker, Told, lay_out
 
     packed, weights = lay_out(torch_backend, factory_of().in_real_time())
     outbox = Outbox([])
@@ -236,7 +237,7 @@ def test_an_actor_refuses_orders_of_another_version_than_its_weights() -> None:
 
 def test_orders_that_overtake_each_other_are_obeyed_in_order() -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
-    from rlhfless.executor.ray_actor import DecodeActor
+    from rlhfless.executor.distributed.ray.actor import DecodeActor
 
     with mock.patch.object(DecodeActor, "_serve"):
         actor = DecodeActor(torch_backend.__name__)
@@ -253,7 +254,7 @@ def test_orders_that_overtake_each_other_are_obeyed_in_order() -> None:
 
 def decoding(out: Outbox, exports: dict[str, np.ndarray]) -> Any:
     """An actor with weights."""
-    from rlhfless.executor.ray_actor import RayWorker, Told, lay_out
+    from rlhfless.executor.distributed.ray.actor import RayWorker, Told, lay_out
 
     packed, weights = lay_out(torch_backend, factory_of().in_real_time())
     inbox: Any = queue.SimpleQueue()
@@ -276,7 +277,7 @@ def test_a_kv_state_that_cannot_be_read_is_computed_again() -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
     from ray import exceptions
 
-    from rlhfless.executor.ray_actor import Told
+    from rlhfless.executor.distributed.ray.actor import Told
 
     two = requests()[:2]
     out = Outbox([])
@@ -319,7 +320,7 @@ def test_prefixes_that_cannot_be_read_are_computed_by_their_receiver() -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
     from ray import exceptions
 
-    from rlhfless.executor.ray_actor import Told
+    from rlhfless.executor.distributed.ray.actor import Told
 
     out = Outbox([])
     alone = decoding(out, {})
@@ -341,7 +342,7 @@ def test_weights_that_cannot_be_read_end_the_actor() -> None:
     from ray import exceptions
 
     with mock.patch("ray.get", side_effect=exceptions.ObjectLostError("00", None, "")):
-        from rlhfless.executor.ray_actor import RayWorker, Told
+        from rlhfless.executor.distributed.ray.actor import RayWorker, Told
 
         inbox: Any = queue.SimpleQueue()
         actor = RayWorker(Outbox([]), inbox, "cpu", torch_backend.__name__, {"weights": None}, {})  # type: ignore[arg-type]

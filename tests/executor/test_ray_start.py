@@ -16,8 +16,8 @@ import pytest
 from error_messages import refused
 
 from rlhfless.errors import InputError
-from rlhfless.executor import ray_cluster
-from rlhfless.executor.ray_cluster import START_TRIES, RayCluster
+from rlhfless.executor.distributed.ray import cluster as ray_cluster
+from rlhfless.executor.distributed.ray.cluster import START_TRIES, RayCluster
 
 
 def test_ray_that_cannot_be_started_is_one_sentence_and_leaves_nothing() -> None:

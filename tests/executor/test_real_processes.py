@@ -39,8 +39,9 @@ from torch_wall_samples import (
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.factory import TorchEngineFactory
-from rlhfless.executor import Faults, Lifecycle, ProcessPool, ShortestStep, StepRecord, local, run_step
-from rlhfless.executor.remote import Lost, Report
+from rlhfless.executor import Faults, Lifecycle, ProcessPool, ShortestStep, StepRecord, run_step
+from rlhfless.executor.distributed.local import actors as local_actors
+from rlhfless.executor.distributed.messages import Lost, Report
 from rlhfless.trace.checks import validate
 from solver import Cluster, deduplicate
 
@@ -91,7 +92,7 @@ def events(record: StepRecord, name: str) -> list[dict[str, Any]]:
 
 def striking(monkeypatch: pytest.MonkeyPatch, strike: Strike) -> None:
     """``strike`` hears of every report before the loop does."""
-    reports = local.LocalCrew.reports
+    reports = local_actors.LocalCrew.reports
 
     def heard(self: Any, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
         found = reports(self, timeout_s)
@@ -99,7 +100,7 @@ def striking(monkeypatch: pytest.MonkeyPatch, strike: Strike) -> None:
             strike(self, index, said)
         return found
 
-    monkeypatch.setattr(local.LocalCrew, "reports", heard)
+    monkeypatch.setattr(local_actors.LocalCrew, "reports", heard)
 
 
 def once(index: int, how: signal.Signals) -> Strike:

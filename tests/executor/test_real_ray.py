@@ -42,7 +42,7 @@ from ray_samples import (
 )  # fmt: skip
 from scripted_strikes import MoveOne
 
-from rlhfless.executor import ray_member
+from rlhfless.executor.distributed.ray import handle as ray_handle
 
 HERE = Path(__file__).parent
 GPUS = CLUSTER.gpus
@@ -152,7 +152,7 @@ def test_a_kv_state_whose_sender_dies_or_that_has_no_room_is_computed_again(
             assert not details(record, "lost"), "nobody is lost for it"
         assert [len([s for s in r.spans if s["phase"] == "transfer"]) for r in (roomy, full)] == [1, 0]
         assert (len(roomy.recomputes), len(full.recomputes)) == (0, 1)
-        export, killed = ray_member.Member.export, []
+        export, killed = ray_handle.Member.export, []
 
         def dead(self: Any, name: str) -> Any:
             """It has said what it hands over, and is asked for it too late."""
@@ -161,7 +161,7 @@ def test_a_kv_state_whose_sender_dies_or_that_has_no_room_is_computed_again(
             until(lambda: not running({self.up.pid}), "it has ended")
             return export(self, name)
 
-        monkeypatch.setattr(ray_member.Member, "export", dead)
+        monkeypatch.setattr(ray_handle.Member, "export", dead)
         record = counting(pool, MoveOne())
         assert chaos_counts.token_bytes(record) == undisturbed
         assert len(killed) == len(record.recomputes) == 1

@@ -13,8 +13,8 @@ from replay_samples import executed, factory, torch_requests, torch_step
 from rlhfless.engine.common.journal import Replayed
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import StepRecord
-from rlhfless.executor.retime import retime
-from rlhfless.executor.virtual import VirtualStep
+from rlhfless.executor.virtual.executor import VirtualStep
+from rlhfless.executor.virtual.retiming import retime
 from solver import StepRest
 from solver.model.runtime_rules import Move, Trigger
 

@@ -19,7 +19,7 @@ from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.replay import Replay
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import StepRecord, run_step
-from rlhfless.executor.replay import REPLAYS, measure
+from rlhfless.executor.virtual.measured_pass import REPLAYS, measure
 from solver import Cluster, PlanningError
 from solver.model.admission import Admission
 from solver.model.runtime_rules import RuntimeRule

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from replay_samples import executed, factory, torch_requests, torch_step
 
 from rlhfless.engine.common.journal import Journal, Newcomer, Replayed
-from rlhfless.executor.actors import Held
-from rlhfless.executor.beginning import Beginning
-from rlhfless.executor.billing import bill
-from rlhfless.executor.record import StepRecord
-from rlhfless.executor.retime import StepLog, retime
-from rlhfless.executor.virtual import VirtualStep
+from rlhfless.executor.step.actor_state import Held
+from rlhfless.executor.step.allocations import bill
+from rlhfless.executor.step.record import StepRecord
+from rlhfless.executor.step.startup import Beginning
+from rlhfless.executor.virtual.executor import VirtualStep
+from rlhfless.executor.virtual.retiming import StepLog, retime
 from solver import StepRest
 from solver.model.runtime_rules import Cut, Move, Trigger
 

@@ -28,7 +28,7 @@ from scripted_strikes import (
 from scripted_world import Actor, Punctual
 
 from rlhfless.executor import ActorError
-from rlhfless.executor.wall_losses import GRACE_S
+from rlhfless.executor.distributed.failure_handling import GRACE_S
 from solver.model.runtime_rules import StepState
 
 

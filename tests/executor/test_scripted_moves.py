@@ -29,8 +29,8 @@ from scripted_strikes import (
 )
 from scripted_world import Actor, Punctual
 
-from rlhfless.executor import worker
-from rlhfless.executor.remote import Report
+from rlhfless.executor.distributed.messages import Report
+from rlhfless.executor.distributed.worker import worker
 from solver import Cluster, Plan, StepRest, deduplicate
 from solver.model.runtime_rules import SIGNAL_TOKENS
 from solver.model.workload import Workload

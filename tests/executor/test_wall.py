@@ -14,8 +14,8 @@ from torch_wall_samples import CLUSTER, LATENCY, factory_of, requests
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.executor import ProcessPool, StepRecord
-from rlhfless.executor.carrier import Place
-from rlhfless.executor.wall import WallStep
+from rlhfless.executor.distributed.executor import WallStep
+from rlhfless.executor.distributed.pool.placement import Place
 from solver import Cluster, Plan, PlanningError
 from solver.model.objective import StepRest
 from solver.model.runtime_rules import ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger

@@ -16,7 +16,7 @@ from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.model import RowModel
 from rlhfless.executor import Faults, StepRecord
-from rlhfless.executor.wall_losses import GRACE_S
+from rlhfless.executor.distributed.failure_handling import GRACE_S
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.training.model import tiny_qwen2
 from rlhfless.training.tokenizer import CharTokenizer

@@ -21,7 +21,7 @@ from plain import Names, plain
 import solver
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
-from rlhfless.executor.node_links import NodeLinks
+from rlhfless.executor.step.shared_links import NodeLinks
 from rlhfless.latency import load_profile
 from rlhfless.latency.effects import Contention, Effects, Outages, PrefillInterference, StartDelays, Stragglers
 from rlhfless.predict import make_predictor

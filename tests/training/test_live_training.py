@@ -10,7 +10,7 @@ import pytest
 from error_messages import refused
 from training_samples import config
 
-from rlhfless.executor.progress import StepProgress
+from rlhfless.executor.step.progress import StepProgress
 from rlhfless.trace import read_trace
 from rlhfless.training.loop import Trainer
 from rlhfless.widgets import LiveRun, steps_of

@@ -17,7 +17,7 @@ from training_samples import config, same_weights  # noqa: E402
 
 from rlhfless.cli import main  # noqa: E402
 from rlhfless.executor import ActorError, RayPool, StepRecord, run_step  # noqa: E402
-from rlhfless.executor.ray_placement import RayNode, place_nodes  # noqa: E402
+from rlhfless.executor.distributed.ray.placement import RayNode, place_nodes  # noqa: E402
 from rlhfless.trace import read_trace  # noqa: E402
 from rlhfless.trace.phases import step_costs  # noqa: E402
 from rlhfless.training import engines  # noqa: E402

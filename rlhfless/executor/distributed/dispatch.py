@@ -1,0 +1,280 @@
+"""Who has which response on the wall clock, and the orders that follow from what is decided.
+
+Knows plans, requests and remote actors; nothing of when decisions are made, of what actors report, or of what can go wrong.
+From the decision on a response belongs to its receiver, whoever still has it. An actor that has not started yet, or that waits
+for prefixes, is given nothing: what is meant for it is kept here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rlhfless.engine.protocol import Request
+from rlhfless.executor.distributed.actor_state import Remote
+from rlhfless.executor.distributed.failure_detection import Faults, Speed
+from rlhfless.executor.distributed.messages import Crew
+from rlhfless.executor.step.actor_state import Held, with_prefixes, without_prompt
+from rlhfless.executor.step.prefixes import prefixes_of
+from rlhfless.executor.step.record import Recompute, StepRecord
+from rlhfless.executor.step.rule_validation import check_all_go, check_decision, receiver_of
+from rlhfless.executor.step.step_state import Step
+from solver.model.errors import PlanningError
+from solver.model.offers import Latencies, latency_of
+from solver.model.plan import ActorPlan, Plan
+from solver.model.runtime_rules import ActorView, Cut, Decision, Move, StepState
+from solver.timing.evaluate import admission_of
+
+
+class WallOrders(Step[Remote]):
+    """A step on the wall clock as far as its orders go.
+
+    Attributes:
+        latest: of responses that were handed over or begun anew: their request as it was last known here, without KV state.
+        leaving: responses that an actor was told to hand over and has not yet: that actor.
+        sender: of responses that were handed over: who did it last.
+        ending: actors that were told to close.
+        later: actors that start later, the next one last; started: all that have been.
+
+    Raises:
+        PlanningError: a kind has no latency model, or a response does not say the prompt that the plan shares.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        requests: Sequence[Request],
+        crew: Crew,
+        latency: Latencies,
+        record: StepRecord,
+        admission: str,
+        migration: str,
+        faults: Faults,
+        weights_version: int,
+    ) -> None:
+        super().__init__(plan, requests, record, migration, admission)
+        self.crew, self.latency, self.admission, self.faults = crew, latency, admission, faults
+        self.weights_version = weights_version
+        self.longest_tokens = max((r.prompt_tokens + r.limit_tokens for r in requests), default=0)
+        self.latest: dict[int, Request] = {}
+        self.leaving: dict[int, Remote] = {}
+        self.sender: dict[int, str] = {}
+        self.ending: dict[int, Remote] = {}
+        self.later: list[Remote] = []
+        self.started: list[Remote] = []
+        for i, actor in enumerate(plan.actors):
+            if (refusal := without_prompt(i, actor, self.requests)) is not None:
+                raise PlanningError(refusal)
+        self.planned = [self._remote(i, actor, record.start_s + actor.start_s) for i, actor in enumerate(plan.actors)]
+
+    def _remote(self, index: int, plan: ActorPlan, start_s: float) -> Remote:
+        model, count = latency_of(self.latency, plan.kind, len(plan.gpu_ids)), len(plan.responses)
+        return Remote(
+            index, plan, model, start_s, count, expecting=count, waiting=plan.responses, until_s=start_s,
+            admission=admission_of(model, plan.max_batch, self.admission), speed=Speed(model),
+            own=dict.fromkeys(plan.responses),
+        )  # fmt: skip
+
+    # --- starting -----------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Start the actors of the plan whose time has come, and the prefill that others wait for."""
+        for actor in self.planned:
+            self.live[actor.index] = actor
+            self.owner.update(dict.fromkeys(actor.plan.responses, actor))
+            actor.kept = [*with_prefixes(actor.plan, [self.requests[r] for r in actor.plan.responses])]
+            actor.awaits = bool(actor.plan.prefixes) and self.plan.prefill is not None
+            actor.closing = actor.index == self.plan.prefill_actor  # nothing but prefixes is for it
+        prefill = self.plan.prefill_actor
+        first = [a for a in self.planned if a.plan.start_s <= 0 or a.index == prefill]
+        self.later = sorted((a for a in self.planned if a not in first), key=lambda a: -a.start_s)
+        self._start(first)
+        if self.plan.prefill is None:
+            return
+        prefixes = prefixes_of(self.plan, self.requests)
+        receivers = {a.index: a.plan.prefixes for a in self.planned if a.awaits}
+        if prefill is None:
+            handles, done_s = self.crew.prefill(prefixes, receivers)
+            self.plan = replace(self.plan, prefill=replace(self.plan.prefill, done_s=done_s - self.record.start_s))
+            self._give_prefixes(handles)
+        else:
+            actor = self.planned[prefill]
+            assert actor.remote is not None
+            actor.answers += 1
+            actor.remote.prefill(prefixes, receivers)
+
+    def _start(self, actors: Sequence[Remote]) -> None:
+        """Start them all at once, with what is kept for them."""
+        for actor, remote in zip(actors, self.crew.start([a.order(self.weights_version) for a in actors]), strict=True):
+            actor.remote = remote
+            self.started.append(actor)
+            actor.due_s = self.crew.now_s() + self.faults.start_s(actor.latency)
+            self._open(actor)
+
+    def _open(self, actor: Remote) -> None:
+        """It is given what was kept for it, if it has started and waits for no prefixes."""
+        if actor.remote is None or actor.awaits or actor.kept is None:
+            return
+        kept, actor.kept = actor.kept, None
+        if kept:
+            actor.remote.add(kept, actor.prefixes)
+            self._expect(actor)
+
+    def _give_prefixes(self, handles: Mapping[int, Any]) -> None:
+        """Actors go on with the prefixes that came for them; without any they compute everything themselves."""
+        for actor in [a for a in self.live.values() if a.awaits]:
+            actor.awaits, actor.prefixes = False, handles.get(actor.index)
+            assert actor.kept is not None
+            if actor.prefixes is None:
+                actor.kept = [replace(r, there_tokens=0) for r in actor.kept]
+            self._open(actor)
+
+    # --- giving and taking --------------------------------------------------------------------------------------------
+
+    def _send(self, receiver: Remote, requests: list[Request]) -> None:
+        if receiver.kept is not None:
+            receiver.kept += requests
+            return
+        assert receiver.remote is not None
+        receiver.remote.add(requests)
+        self._expect(receiver)
+
+    def _ask_for(self, actor: Remote, responses: Sequence[int], with_kv: Collection[int]) -> None:
+        """The actor is to hand responses over, which belong to others already; what it was not given yet, they get at once."""
+        if actor.kept is not None:
+            there = {r.response: r for r in actor.kept}
+            actor.kept = [r for r in actor.kept if r.response not in responses]
+            for response in responses:
+                self._send(self.owner[response], [replace(there[response], there_tokens=0, shares_prompt=False)])
+            self.record.moves += len(responses)
+            return
+        assert actor.remote is not None
+        self.leaving.update(dict.fromkeys(responses, actor))
+        actor.answers += 1
+        actor.remote.cut(responses, with_kv)
+        self._expect(actor)
+
+    def _pass_on(self, sender: Remote, taken: Sequence[Request]) -> None:
+        """Give what an actor handed over to those it is meant for."""
+        for request in taken:
+            response, receiver = request.response, self.owner[request.response]
+            del self.leaving[response]
+            self.sender[response] = sender.holder
+            self.latest[response] = replace(request, kv=None)
+            passed_on = request if sender.can_move_to(receiver) else self.latest[response]
+            if passed_on.kv is None and passed_on.generated_tokens:
+                self.record.recomputes.append(Recompute(self.crew.now_s(), response, sender.holder, receiver.holder))
+            self._send(receiver, [passed_on])
+        self.record.moves += len(taken)
+
+    def _give(self, response: int, receiver: Remote) -> None:
+        """The response is the receiver's from now on."""
+        before = self.owner[response]
+        del before.own[response]
+        receiver.own[response] = None
+        self.owner[response] = receiver
+        for actor, change in ((before, -1), (receiver, 1)):
+            actor.expecting += change
+            actor.assigned += change
+
+    def _release_done(self) -> None:
+        """Actors with nothing left to do give their GPUs back."""
+        for actor in [a for a in self.live.values() if a.done]:
+            del self.live[actor.index]
+            if actor.remote is None:  # its time never came
+                self.later.remove(actor)
+                continue
+            self.ending[actor.index] = actor
+            actor.remote.close()
+            self._expect(actor)
+
+    def _hold(self, actor: Remote, done_s: float) -> None:
+        """Note that it had its GPUs until then."""
+        role = "prefill" if actor.index == self.plan.prefill_actor else "decode"
+        self.held.append(Held(actor.index, role, actor.plan, actor.start_s, done_s))
+
+    def _expect(self, actor: Remote) -> None:
+        """It was given an order: from now on, if not before, it must be heard of."""
+        if actor.due_s == math.inf:
+            actor.due_s = self.crew.now_s() + self._silence_s(actor)
+
+    def _silence_s(self, actor: Remote) -> float:
+        """Seconds for which it may say nothing; infinite while there is nothing for it to say."""
+        if actor.index in self.live and not actor.answers and (actor.kept is not None or not self._has_work(actor)):
+            return math.inf
+        joining = len(actor.own) - len(actor.running)
+        return self.faults.silence_s(
+            actor.latency, actor.admission.max_batch, len(actor.own), max(0, joining), self.longest_tokens
+        )
+
+    def _has_work(self, actor: Remote) -> bool:
+        """Whether any of its responses is there already."""
+        return any(r not in self.leaving for r in actor.own)
+
+    # --- what a rule may see ------------------------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        """Ask the rule, if there is one, when it wants to be asked next."""
+        if self.rule is not None:
+            self._ask_triggers(self._views())
+
+    def _views(self) -> tuple[ActorView, ...]:
+        """What is known of every actor that goes on."""
+        return tuple(self._view(actor) for actor in self.live.values() if not actor.closing)
+
+    def _view(self, actor: Remote) -> ActorView:
+        """As it was last reported, without what was meant for others since; what it has not seen yet is arriving."""
+        own, leaving = actor.own, self.leaving
+        running = tuple(r for r in actor.running if r in own and r not in leaving)
+        waiting = tuple(r for r in actor.waiting if r in own and r not in leaving)
+        here = {*running, *waiting}
+        arriving = tuple(r for r in own if r not in here)
+        free, gpus = max(0, actor.admission.max_batch - len(own)), len(actor.plan.gpu_ids)
+        free_kv = actor.admission.kv_capacity_tokens - self._weigh([*own], self.known_tokens)
+        return ActorView(
+            actor.index, gpus, actor.assigned, actor.completed, running, waiting, arriving, free, free_kv, actor.replaces
+        )
+
+    def _state(self, now_s: float) -> StepState:
+        views, known = self._views(), self.known_tokens.copy()
+        complete, told = self.complete.copy(), self.known_signals.shown(self.complete)
+        return StepState(now_s, views, known, complete, self.prompt_tokens, self.reserved_tokens, told)
+
+    # --- decisions ----------------------------------------------------------------------------------------------------
+
+    def _apply(self, now_s: float, decision: Decision) -> None:
+        """Order what was decided. Responses that are between actors just get another receiver."""
+        check_decision(self.rule, decision, self.live, len(self.requests))
+        if isinstance(decision, Cut):
+            actor, meant = self.live[decision.actor], {m.response: m.to_actor for m in decision.moves}
+            check_all_go(self.rule, decision, actor.own)
+            goes_to = {r: meant[r] for r in actor.own}
+            actor.closing, actor.asked_at, actor.asked_time_s = True, None, math.inf
+        else:
+            if self.complete[decision.response]:
+                return
+            actor, goes_to = self.owner[decision.response], {decision.response: decision.to_actor}
+        self._tell_decision(now_s, decision, actor, goes_to)
+        with_kv = []
+        asked = [r for r in goes_to if r not in self.leaving]
+        for response, to_actor in goes_to.items():
+            receiver = receiver_of(self.rule, Move(response, to_actor), actor, self.live)
+            known = int(self.prompt_tokens[response] + self.known_tokens[response])
+            if self._moves_kv(actor, receiver, known):
+                with_kv.append(response)
+            self._give(response, receiver)
+        if asked:
+            self._ask_for(actor, asked, set(asked).intersection(with_kv))
+
+    def _request(self, response: int) -> Request:
+        """The response as it was last known here: what it takes to go on with it when its actor is lost."""
+        return self.latest.get(response, self.requests[response])
+
+    def _restart(self, responses: Sequence[int]) -> None:
+        """What is known of these is what their requests say, which is nothing of signals until an actor goes on with them."""
+        self.known_signals.forget(responses)
+        self.known_tokens[list(responses)] = np.array([self._request(r).generated_tokens for r in responses], dtype=np.int64)

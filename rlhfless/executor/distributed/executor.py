@@ -1,0 +1,189 @@
+"""Runs a plan on the wall clock: actors decode in parallel, each where it is, and this loop hears of it.
+
+Knows plans, rules and remote actors; nothing of processes, devices or engines. What a rule sees at ``now_s`` is what has been
+reported by then. Nobody waits for anybody: a decision becomes orders to the actors, and what they hand over is passed on when
+it arrives (``dispatch.py``). If a response turns out to have been complete before the order to hand it over reached its
+actor, the completion is that actor's, and the receiver expects one less. An actor obeys its orders in order, so a response is
+with one actor only, or in the answer of one. Where actors are lost, the step goes on without them (``failure_handling.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlhfless.engine.protocol import Request
+from rlhfless.engine.simulated.completions import Completions
+from rlhfless.executor.distributed.actor_state import Remote
+from rlhfless.executor.distributed.failure_detection import Faults
+from rlhfless.executor.distributed.failure_handling import WallLosses
+from rlhfless.executor.distributed.messages import ActorError, Crew, Lost, Report
+from rlhfless.executor.step.allocations import bill
+from rlhfless.executor.step.plan_validation import check_gpus
+from rlhfless.executor.step.record import Recompute, StepRecord
+from rlhfless.executor.step.rule_validation import checked_decisions
+from solver.lengths.remaining import RemainingLengths
+from solver.model.cluster import Cluster, MixedCluster
+from solver.model.objective import StepRest
+from solver.model.offers import Latencies
+from solver.model.plan import Plan
+
+
+class WallStep(WallLosses):
+    """One step of a plan on the wall clock.
+
+    Args:
+        crew: where its actors run.
+        latency, cluster, record, rest, admission, migration: see ``rlhfless.executor.run_step``.
+        faults: what is done about actors that die, hang or are slow.
+        forecast: of the lengths of all responses, for planning anew when actors are lost; None learns from the step itself.
+        weights_version: that every actor decodes with.
+        cold_start_s: the longest cold start in earlier steps: when an actor is lost, another one is planned to take as long,
+            whatever the latency model says.
+
+    Raises:
+        PlanningError: a kind has no latency model, or a response does not say the prompt that the plan shares; nothing was
+            started.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        requests: Sequence[Request],
+        crew: Crew,
+        latency: Latencies,
+        cluster: Cluster | MixedCluster,
+        record: StepRecord,
+        rest: StepRest,
+        admission: str,
+        migration: str,
+        faults: Faults = Faults(),  # noqa: B008 (frozen)
+        forecast: RemainingLengths | None = None,
+        weights_version: int = 0,
+        cold_start_s: float = 0.0,
+    ) -> None:
+        check_gpus(plan, cluster)
+        super().__init__(plan, requests, crew, latency, record, admission, migration, faults, weights_version)
+        self.cluster, self.rest = cluster, rest
+        self._prepare_for_losses(forecast, cold_start_s)
+
+    def run(self) -> None:
+        """Until every response is complete and every actor has given its GPUs back.
+
+        Raises:
+            ActorError: the step cannot be finished; the error says why and has the record of what was done until then, as has
+                whatever else stops it (``KeyboardInterrupt``). The crew still holds actors.
+        """
+        try:
+            self._run()
+        except BaseException as error:
+            now_s = self.crew.now_s()
+            for actor in (*self.live.values(), *self.ending.values()):
+                if actor.remote is not None:
+                    self._hold(actor, max(now_s, actor.until_s))
+            bill(self.record, self.plan, self.held, self.cluster, StepRest())
+            if isinstance(error, ActorError):
+                error.record = self.record
+            else:
+                error.__dict__["record"] = self.record
+            raise
+
+    def _run(self) -> None:
+        self._begin()
+        self._release_done()
+        self._ask()
+        while self.live or self.ending:
+            reached = False
+            losses: list[tuple[Remote, Lost]] = []
+            for index, said in self.crew.reports(self._patience_s()):
+                actor = self.live.get(index) or self.ending.get(index)
+                if actor is None or any(actor is one for one, _ in losses):  # it was lost: nothing that it says counts
+                    continue
+                if isinstance(said, Report) and said.ready_s is not None and said.weights_version != self.weights_version:
+                    said = Lost(f"has weights of version {said.weights_version}, not {self.weights_version}")
+                if isinstance(said, Lost):
+                    losses.append((actor, said))
+                else:
+                    reached |= self._take(actor, said)
+            self._release_done()
+            now_s = self.crew.now_s()
+            losses += [one for one in self._silent(now_s) if all(one[0] is not actor for actor, _ in losses)]
+            if losses:
+                self._lose(losses)
+            while self.later and self.later[-1].start_s <= now_s:
+                self._start([self.later.pop()])
+            changed = self._relieve(now_s) or bool(losses)
+            if self.rule is not None and self.live and (reached or self._timed(now_s)):
+                state, self.told_s = self._state(now_s), now_s
+                decisions = checked_decisions(self.rule, self.rule.decide(now_s, state))
+                for decision in decisions:
+                    self._apply(now_s, decision)
+                self._release_done()
+                self._ask_triggers(self._views() if decisions else state.actors)
+            elif changed:
+                self._release_done()
+                self._ask()
+        bill(self.record, self.plan, self.held, self.cluster, self.rest)
+
+    def _patience_s(self) -> float | None:
+        """Until the rule wants to be asked, an actor starts or one is silent."""
+        next_s = min(
+            min((a.asked_time_s for a in self.live.values()), default=math.inf),
+            self.later[-1].start_s if self.later else math.inf,
+            min((a.due_s for a in (*self.live.values(), *self.ending.values())), default=math.inf),
+        )
+        return None if next_s == math.inf else max(0.0, next_s - self.crew.now_s())
+
+    def _take(self, actor: Remote, report: Report) -> bool:
+        """Enter a report; returns whether the rule wants to be asked because of it."""
+        if report.ready_s is not None:
+            up_s, synced_s = (max(actor.start_s, t) for t in report.ready_s)
+            self.record.span(actor.holder, "start", actor.start_s, up_s)
+            self.record.span(actor.holder, "sync", up_s, synced_s)
+            actor.ready, actor.until_s = True, synced_s
+            self.cold_start_s = max(self.cold_start_s, up_s - actor.start_s)
+        self._enter_spans(actor, report)
+        for response in report.again:
+            self.record.recomputes.append(Recompute(report.time_s, response, self.sender[response], actor.holder))
+        reached = False
+        for completion in report.completions:
+            if self.leaving.pop(completion.response, None) is not None:  # it was complete before the order to hand it over
+                self._give(completion.response, actor)
+            del actor.own[completion.response]
+        if report.completions:
+            reached = self._enter([(actor, Completions.of(report.completions))])
+        responses, counts = report.tokens
+        self.known_tokens[np.asarray(responses, dtype=np.int64)] = counts
+        self.known_signals.note(*report.signals)
+        if report.ready_s is None:  # else it has not looked at what was given to it
+            actor.running, actor.waiting = report.running, report.waiting
+        if report.taken is not None:
+            actor.answers -= 1
+            self._pass_on(actor, report.taken)
+        if report.prefixes is not None:
+            actor.answers -= 1
+            self._give_prefixes(report.prefixes)
+        if report.closed:
+            del self.ending[actor.index]
+            self._hold(actor, report.time_s)
+        actor.doubted, actor.due_s = False, self.crew.now_s() + self._silence_s(actor)
+        return reached
+
+    def _enter_spans(self, actor: Remote, report: Report) -> None:
+        self.record.engine_spans(actor.holder, report.spans)
+        actor.speed.observe(report)
+        for copy in report.copies:  # in the foreground on both sides: each stands still while it copies
+            if copy.response is None:
+                source = "learner" if self.plan.prefill_actor is None else self.planned[self.plan.prefill_actor].holder
+                what: dict[str, Any] = {"call": "prefixes"}
+            else:
+                source, what = self.sender.get(copy.response, ""), {"response": copy.response}
+            sender = actor.holder if copy.phase == "migrate" else source
+            self.record.span(
+                actor.holder, copy.phase, copy.start_s, copy.end_s,
+                kv_tokens=float(copy.kv_tokens), bytes=copy.bytes, from_actor=sender, **what,
+            )  # fmt: skip
+        actor.until_s = max([actor.until_s, *(s.end_s for s in report.spans), *(c.end_s for c in report.copies)])

@@ -1,0 +1,99 @@
+"""How long an actor may be silent or slow before it counts as lost, and how often what it had is tried again.
+
+Knows latency models and reports; nothing of plans, of processes, or of what is done about it (``recovery.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlhfless.executor.distributed.messages import Report
+from solver.model.errors import PlanningError, as_given, is_number, is_whole
+from solver.model.latency import LatencyModel
+from solver.model.objective import Objective
+
+WINDOW = 8  # reports over which an actor's speed is measured
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What is done about actors that die, hang or are slow.
+
+    Attributes:
+        retries: times that a response is given to another actor because the one that it was with was lost.
+        restarts: times that a new actor is started on the same GPUs within a step, where one was lost.
+        silence_factor: a working actor is lost when it reports nothing for so many times what an iteration is planned to take.
+        silence_floor_s: but not before that many seconds.
+        start_floor_s: nor before that many, for one that has not reported yet.
+        slow_factor: an actor that takes so many times as long as the others do, measured by what is planned, is relieved of its
+            responses where that is planned to pay; infinite: never.
+        objective: what decides among the ways of going on.
+
+    Raises:
+        PlanningError: a value that makes no sense.
+    """
+
+    retries: int = 3
+    restarts: int = 3
+    silence_factor: float = 20.0
+    silence_floor_s: float = 30.0
+    start_floor_s: float = 120.0
+    slow_factor: float = 6.0
+    objective: Objective = Objective()  # noqa: RUF009 (frozen)
+
+    def __post_init__(self) -> None:
+        for name in ("retries", "restarts"):
+            if not is_whole(getattr(self, name), 0):
+                raise PlanningError(f"{name} is {as_given(getattr(self, name))}; a whole number of 0 or more is needed")
+        for name, least in (("silence_factor", 1), ("silence_floor_s", 0), ("start_floor_s", 0)):
+            if not is_number(getattr(self, name), least):
+                raise PlanningError(f"{name} is {as_given(getattr(self, name))}; a finite number of {least} or more is needed")
+        if not self.slow_factor > 1:
+            raise PlanningError(
+                f"slow_factor is {as_given(self.slow_factor)}; a number above 1, or infinity for never, is needed"
+            )
+
+    def silence_s(self, latency: LatencyModel, slots: int, responses: int, joining: int, longest_tokens: int) -> float:
+        """Seconds for which a working actor may report nothing: an iteration of all its responses, and before it the prefill
+        of those that may join (with contexts of ``longest_tokens`` all of them)."""
+        batch, newcomers = min(slots, responses), min(slots, joining)
+        planned_s = float(latency.step_s(batch, batch * longest_tokens))
+        if newcomers:
+            planned_s += float(latency.prefill_s(newcomers * longest_tokens))
+        return max(self.silence_floor_s, self.silence_factor * planned_s)
+
+    def start_s(self, latency: LatencyModel) -> float:
+        """Seconds that an actor may take from its start to its first report."""
+        return max(self.start_floor_s, self.silence_factor * (latency.start_s + latency.sync_s))
+
+
+class Speed:
+    """How long an actor's iterations take, as a multiple of what is planned for them, over its last reports."""
+
+    def __init__(self, latency: LatencyModel) -> None:
+        self._latency = latency
+        self._taken: list[tuple[float, float]] = []  # seconds, and seconds planned, of each report
+
+    def observe(self, report: Report) -> None:
+        """Enter a report's decode spans."""
+        taken_s = planned_s = 0.0
+        for span in report.spans:
+            if span.phase == "decode" and span.batch_mean > 0:
+                taken_s += span.end_s - span.start_s
+                planned_s += span.tokens / span.batch_mean * float(self._latency.step_s(span.batch_mean, span.kv_tokens))
+        if planned_s > 0:
+            self._taken = [*self._taken[1 - WINDOW :], (taken_s, planned_s)]
+
+    @property
+    def known(self) -> bool:
+        """Whether it has reported often enough."""
+        return len(self._taken) == WINDOW
+
+    @property
+    def ratio(self) -> float:
+        """Seconds per planned second; not a number before anything was reported."""
+        taken_s, planned_s = np.sum(self._taken, axis=0) if self._taken else (math.nan, 1.0)
+        return float(taken_s / planned_s)

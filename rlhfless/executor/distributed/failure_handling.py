@@ -1,0 +1,239 @@
+"""Actors that die, hang or are slow: what they had goes on elsewhere, once, or the step says why it cannot.
+
+Knows who has which response, what actors said last, and the limits of ``Faults``; nothing of what carries actors. An actor is
+lost when its crew says so, when it has been silent for too long, or when it has other weights than the step's. Then nothing
+that it may still say counts. A response that it had goes on from what was last known of it here: as it was last handed over, or
+from its beginning. With random streams of their own responses get the same tokens again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from rlhfless.executor.distributed.actor_state import Remote
+from rlhfless.executor.distributed.dispatch import WallOrders
+from rlhfless.executor.distributed.messages import ActorError, Lost
+from rlhfless.executor.distributed.recovery import Goes, Left, Way, resolve, what_is_left
+from solver.lengths.remaining import RemainingLengths
+from solver.lengths.survival import from_batch
+from solver.model.plan import ActorPlan
+from solver.model.runtime_rules import Cut, Move
+from solver.model.workload import Workload
+
+GRACE_S = 1.0  # after the time by which an actor should have been heard of: this program may have been stopped itself
+LOOKING_SHARE = 0.02  # of the time, at most, that is spent on whether a slow actor should be relieved
+
+
+class WallLosses(WallOrders):
+    """A step on the wall clock that survives its actors."""
+
+    forecast: RemainingLengths | None
+
+    def _prepare_for_losses(self, forecast: RemainingLengths | None, cold_start_s: float) -> None:
+        """
+        Attributes:
+            forecast: of the lengths of all responses; None learns from the step itself.
+            cold_start_s: the longest cold start that was measured, in earlier steps or in this one.
+            retried: of responses: how often their actor was lost. faults_on: of GPUs: how often an actor was lost on them.
+            slots_on: of GPUs on which memory ran out: slots of the next actor there.
+            last_loss: for a sentence; empty before there was one.
+        """
+        self.forecast, self.cold_start_s = forecast, cold_start_s
+        self.retried = np.zeros(len(self.requests), np.int64)
+        self.faults_on: dict[int, int] = {}
+        self.slots_on: dict[int, int] = {}
+        self.places = [replace(a.plan, responses=(), prompts=(), prefixes=(), prefix_tokens=(), start_s=0.0, prewarmed=False,
+                               receive_s=0.0) for a in self.planned]  # fmt: skip
+        self.next_index = len(self.planned)
+        self.last_loss = ""
+
+    # --- noticing -----------------------------------------------------------------------------------------------------
+
+    def _silent(self, now_s: float) -> list[tuple[Remote, Lost]]:
+        """Actors that have said nothing for too long."""
+        found = []
+        for actor in [*self.live.values(), *self.ending.values()]:
+            if actor.due_s > now_s:
+                continue
+            if actor.doubted:
+                said = "since it was started" if not actor.ready else f"since {actor.until_s:.1f} s"
+                found.append((actor, Lost(f"has not been heard of {said}")))
+            else:
+                actor.doubted, actor.due_s = True, now_s + GRACE_S
+        return found
+
+    # --- losing -------------------------------------------------------------------------------------------------------
+
+    def _lose(self, losses: Sequence[tuple[Remote, Lost]]) -> None:
+        """Go on without these actors.
+
+        Raises:
+            ActorError: what they had cannot be given to others any more.
+        """
+        now_s = self.crew.now_s()
+        for actor, lost in losses:
+            self._bury(now_s, actor, lost)
+        hopeless = next((lost for _, lost in losses if lost.hopeless), None)
+        gone = {actor.index for actor, _ in losses}
+        homeless = [r for actor, _ in losses for r in actor.own]
+        with_others = [r for r, actor in self.leaving.items() if actor.index in gone and self.owner[r].index not in gone]
+        if hopeless is not None:
+            error = ActorError(f"{self.last_loss}; every other actor would fail alike, so the step was given up")
+            error.add_note(hopeless.trace)
+            raise error
+        again = [r for r in homeless if r not in self.leaving or self.leaving[r].index in gone]
+        retried = again + with_others
+        self.retried[retried] += 1
+        if (worst := next((r for r in retried if self.retried[r] > self.faults.retries), None)) is not None:
+            raise ActorError(
+                f"{self.last_loss}; response {worst} was lost with its actor {self.retried[worst]} times, and may be retried "
+                f"{self.faults.retries} times, so the step was given up"
+            )
+        self._restart(retried)
+        for response in with_others:  # their next actor goes on
+            del self.leaving[response]
+            self._send(self.owner[response], [self._request(response)])
+        for response in again:
+            self.leaving.pop(response, None)
+        if homeless:
+            way = resolve(homeless, self._left(now_s, gone))
+            if way is None:
+                raise ActorError(
+                    f"{self.last_loss}; {len(homeless)} responses are left, but no actor, and no GPUs on which another one may "
+                    f"be started (restarts: {self.faults.restarts}), so the step was given up"
+                )
+            self._go(now_s, way)
+        if self.plan.prefill_actor in gone:
+            self._give_prefixes({})
+
+    def _bury(self, now_s: float, actor: Remote, lost: Lost) -> None:
+        """It holds its GPUs no longer; what it did after its last report came to nothing."""
+        self.crew.abandon(actor.index)
+        self.live.pop(actor.index, None)
+        self.ending.pop(actor.index, None)
+        phase = "decode" if actor.ready else "start"
+        what = {"tokens": 0, "batch_mean": float(len(actor.running)), "slots": actor.admission.max_batch} if actor.ready else {}
+        if not actor.ready or actor.own:
+            self.record.span(actor.holder, phase, max(actor.start_s, actor.until_s), now_s, call="lost", **what)
+        actor.plan = replace(actor.plan, release="done")  # whatever the plan says, it is gone
+        self._hold(actor, max(now_s, actor.until_s))
+        self.record.event(now_s, "lost", actor.holder, why=lost.why, responses=len(actor.own))
+        self.last_loss = f"{actor.holder} {lost.why}"
+        batch = len(actor.running) or min(actor.admission.max_batch, len(actor.own))  # it may not have come to tell
+        for gpu in actor.plan.gpu_ids:
+            self.faults_on[gpu] = self.faults.restarts + 1 if lost.gpus_gone else self.faults_on.get(gpu, 0) + 1
+            if lost.out_of_memory:
+                self.slots_on[gpu] = max(1, batch // 2)
+
+    # --- going on -----------------------------------------------------------------------------------------------------
+
+    def _left(self, now_s: float, without: set[int]) -> Left:
+        """What is left of the step, whose actors ``without`` do not go on."""
+        if self.forecast is None:
+            nothing = Workload(self.prompt_tokens, range(len(self.requests)), np.zeros(len(self.requests)),
+                               response_limit=self._limit)  # fmt: skip
+            self.forecast = from_batch(nothing)
+        workload = what_is_left(self.prompt_tokens, self.known_tokens, self.complete, self._limit, self.forecast)
+        goes = [self._goes(a) for a in self.live.values() if not a.closing and a.index not in without]
+        usd = self.faults.objective.cost == "usd"
+        ends = [(h.plan, h.done_s - h.start_s) for h in self.held]
+        ends += [(a.plan, max(0.0, now_s - a.start_s)) for a in (*self.live.values(), *self.ending.values())]
+        spent = sum(len(p.gpu_ids) * seconds * (p.usd_per_gpu_s if usd else 1.0) for p, seconds in ends)
+        return Left(
+            workload, goes, self._free(), self.latency, self.admission, self.faults.objective,
+            now_s - self.record.start_s, spent, self.cold_start_s,
+        )  # fmt: skip
+
+    @property
+    def _limit(self) -> int:
+        return max(r.limit_tokens for r in self.requests)
+
+    def _goes(self, actor: Remote, slowness: float = 1.0) -> Goes:
+        return Goes(self._view(actor), actor.plan, actor.latency, actor.admission, slowness)
+
+    def _free(self) -> list[ActorPlan]:
+        """Where a new actor may be started: GPUs of the plan that nobody holds or is going to hold."""
+        warm = self.crew.warm
+        taken = {gpu for a in (*self.live.values(), *self.ending.values()) for gpu in a.plan.gpu_ids}
+        free = []
+        for place in self.places:
+            if taken.isdisjoint(place.gpu_ids) and all(self.faults_on.get(g, 0) <= self.faults.restarts for g in place.gpu_ids):
+                taken.update(place.gpu_ids)
+                slots = min([place.max_batch, *(self.slots_on[g] for g in place.gpu_ids if g in self.slots_on)])
+                free.append(replace(place, max_batch=slots, prewarmed=place.gpu_ids in warm))
+        return free
+
+    def _go(self, now_s: float, way: Way) -> None:
+        """Responses of actors that are lost go on as decided."""
+        started = self._start_more(now_s, way.starts)
+        goes_to: dict[int, list[int]] = {}
+        for actor in started:
+            goes_to[actor.index] = list(actor.plan.responses)
+        for response, to in way.moves.items():
+            goes_to.setdefault(to, []).append(response)
+        for index, responses in goes_to.items():
+            receiver = self.live[index]
+            for response in responses:
+                self._give(response, receiver)
+            between = [r for r in responses if r in self.leaving]  # another actor has these and will hand them over
+            again = [r for r in responses if r not in self.leaving]
+            if again:
+                self._send(receiver, [self._request(r) for r in again])
+                times = int(self.retried[again].max())
+                self.record.event(now_s, "retry", receiver.holder, responses=again, times=times)
+            if between:
+                self.record.event(now_s, "move", receiver.holder, responses=len(between), to={receiver.holder: between})
+        self._start(started)
+
+    def _start_more(self, now_s: float, plans: Sequence[ActorPlan]) -> list[Remote]:
+        """Actors on GPUs that became free; they are started once they have got what they are meant for."""
+        actors = []
+        for plan in plans:
+            self._stop_billing(now_s, plan)
+            actor = self._remote(self.next_index, plan, now_s)
+            actor.own, actor.waiting, actor.expecting, actor.assigned = {}, (), 0, 0
+            actor.replaces = next(i for i, place in enumerate(self.places) if place.gpu_ids == plan.gpu_ids)
+            actor.short_of_memory = not self.slots_on.keys().isdisjoint(plan.gpu_ids)
+            self.next_index += 1
+            self.live[actor.index] = actor
+            actors.append(actor)
+        return actors
+
+    def _stop_billing(self, now_s: float, plan: ActorPlan) -> None:
+        """Who had these GPUs before holds them until now at the most, whatever the plan says of their release."""
+        for i, held in enumerate(self.held):
+            if held.plan.release != "done" and not set(plan.gpu_ids).isdisjoint(held.plan.gpu_ids):
+                self.held[i] = held._replace(plan=replace(held.plan, release="done"), done_s=now_s)
+
+    # --- slow actors --------------------------------------------------------------------------------------------------
+
+    def _relieve(self, now_s: float) -> bool:
+        """Take the responses of an actor that is slow, where that is planned to pay; returns whether anything was done."""
+        if self.faults.slow_factor == math.inf:
+            return False
+        for actor in [a for a in self.live.values() if a.speed.known and not a.closing and a.own]:
+            others = [a.speed.ratio for a in self.started if a is not actor and a.speed.known]
+            if not others or now_s < actor.looked_s:
+                continue
+            slowness = actor.speed.ratio / float(np.median(others))
+            if slowness < self.faults.slow_factor:
+                continue
+            began_s = self.crew.now_s()
+            left = self._left(now_s, {actor.index})
+            way = resolve([*actor.own], left, self._goes(actor, slowness))
+            actor.looked_s = now_s + (self.crew.now_s() - began_s) / LOOKING_SHARE
+            if way is None:
+                continue
+            self.record.event(now_s, "slow", actor.holder, times_planned=round(slowness, 2), responses=len(actor.own))
+            for gpu in actor.plan.gpu_ids:  # nothing more is started there
+                self.faults_on[gpu] = self.faults.restarts + 1
+            started = self._start_more(now_s, way.starts)
+            goes_to = dict(way.moves) | {r: a.index for a in started for r in a.plan.responses}
+            self._start(started)
+            self._apply(now_s, Cut(actor.index, tuple(Move(r, to) for r, to in goes_to.items())))
+            return True
+        return False

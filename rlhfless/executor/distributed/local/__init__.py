@@ -1,0 +1,1 @@
+"""Actors as processes of this machine."""

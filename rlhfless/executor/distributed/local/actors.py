@@ -1,0 +1,160 @@
+"""The actors of one step as processes of a pool: what the event loop's interface means for them.
+
+Knows which process is which actor and what lies in shared memory for it; nothing of which process has which device, which the
+pool knows (``pool.py``), or of what becomes of the responses of one that died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlhfless.engine.protocol import Request
+from rlhfless.executor.distributed.local.process import Process
+from rlhfless.executor.distributed.messages import Lost, NoRoom, Order, RemoteActor, Report
+from rlhfless.executor.distributed.worker import worker
+from rlhfless.executor.distributed.worker.shared_memory import Block, write_block
+from solver.model.plan import ActorPlan
+
+if TYPE_CHECKING:
+    from rlhfless.executor.distributed.local.pool import ProcessPool
+
+
+class LocalCrew:
+    """The crew of one step (see ``PoolCrew``).
+
+    Args:
+        take: the process for an order, one that waits or a new one. keeps: whether a process without work goes on living.
+        engines: a factory with the step's weights. origin_s: the run's start on this machine's monotonic clock.
+    """
+
+    def __init__(
+        self,
+        pool: ProcessPool,
+        take: Callable[[Order], Process],
+        keeps: Callable[[ActorPlan], bool],
+        engines: Any,
+        origin_s: float,
+    ) -> None:
+        self._pool, self._take, self._keeps, self._engines, self._origin_s = pool, take, keeps, engines, origin_s
+        self.given: list[Process] = []
+        self.left: list[tuple[Order, Process, float]] = []
+        self._orders: dict[Process, Order] = {}
+        self._process: dict[int, Process] = {}
+        self._lost: list[Process] = []
+        self._weights: Block | None = None
+
+    @property
+    def engines_ahead(self) -> Any:
+        """See ``PoolCrew``. Such engines name their weights and hold none."""
+        return self._engines
+
+    @property
+    def working(self) -> list[int]:
+        """See ``PoolCrew``."""
+        return [p.pid for p in list(self._process.values()) if p.pid is not None and p.alive]
+
+    @property
+    def warm(self) -> set[tuple[int, ...]]:
+        """See ``Crew``."""
+        return {order.plan.gpu_ids for order, _, _ in self.left}
+
+    def now_s(self) -> float:
+        """See ``Crew``."""
+        return self._pool.now_s()
+
+    def start(self, orders: Sequence[Order]) -> list[RemoteActor]:
+        """All processes are on their way up before the weights are laid out for them, once for all of the step."""
+        started = []
+        for order in orders:
+            process = self._take(order)
+            self.given.append(process)
+            self._orders[process], self._process[order.index] = order, process
+            started.append((process, order))
+        if self._weights is None:
+            self._weights = write_block(self._pool.side, self._pool.new_block(), self._engines)
+        for process, order in started:
+            process.send(worker.Begin(self._origin_s, self._weights, order.latency, order.admission, order.weights_version))
+        return [LocalActor(process, self._pool) for process, _ in started]
+
+    def prefill(
+        self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]
+    ) -> tuple[Mapping[int, Any], float]:
+        """See ``Crew``."""
+        computed = self._engines.compute_prefixes(prefixes)
+        done_s = self.now_s()
+        sent = {}
+        for actor, prompts in receivers.items():
+            with contextlib.suppress(NoRoom):  # it computes them itself
+                sent[actor] = write_block(self._pool.side, self._pool.new_block(), {p: computed[p] for p in prompts})
+        return sent, done_s
+
+    def reports(self, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
+        """See ``Crew``."""
+        inbox, found = self._pool.inbox, []
+        with contextlib.suppress(queue.Empty):
+            found.append(inbox.get(timeout=timeout_s))
+            while True:
+                found.append(inbox.get_nowait())
+        said = []
+        for process, message in found:
+            if process in self._orders:  # else it ended after it was closed, or between steps: nobody's loss
+                said.append((self._orders[process].index, self._read(process, message)))
+        return said
+
+    def abandon(self, index: int) -> None:
+        """See ``Crew``. Its process is killed."""
+        process = self._process.pop(index)
+        self._orders.pop(process, None)
+        process.kill()
+        self._lost.append(process)
+
+    def bury(self) -> None:
+        """Processes that were abandoned are gone: none will lay out anything in shared memory any more."""
+        for process in self._lost:
+            self._pool.forget(process)
+
+    def _read(self, process: Process, said: Any) -> Report | Lost:
+        """What it said, in the words of the interface; an actor that closed goes on waiting, or ends."""
+        if isinstance(said, Report):
+            if not said.closed:
+                return said
+            order = self._orders.pop(process)
+            del self._process[order.index]
+            if not order.short_of_memory and self._keeps(order.plan):
+                self.left.append((order, process, said.time_s))
+                return said
+            self._pool.end(process)
+            return replace(said, time_s=self.now_s())
+        name = f"(process {process.pid} on {process.device})"
+        if said is None:
+            return Lost(f"{name} {process.end()}")
+        return Lost(f"{name} failed with {said.error}", said.out_of_memory, said.hopeless, trace=said.trace)
+
+
+class LocalActor:
+    """An actor of a crew (see ``RemoteActor``)."""
+
+    def __init__(self, process: Process, pool: ProcessPool) -> None:
+        self._process, self._pool = process, pool
+
+    def add(self, requests: Sequence[Request], prefixes: Any = None) -> None:
+        """See ``RemoteActor``."""
+        self._process.send(worker.Add(requests, prefixes))
+
+    def cut(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
+        """See ``RemoteActor``."""
+        self._process.send(worker.CutOff(responses, {r: self._pool.new_block() for r in sorted(with_kv)}))
+
+    def prefill(self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]) -> None:
+        """See ``RemoteActor``."""
+        self._process.send(worker.Prefill(prefixes, receivers, {actor: self._pool.new_block() for actor in receivers}))
+
+    def close(self) -> None:
+        """See ``RemoteActor``."""
+        self._process.send(worker.End())

@@ -1,0 +1,156 @@
+"""Actors as processes of this machine, one per actor, each on a device of its own: the carrier behind the wall clock.
+
+Knows which process has which device, and the names of shared memory; nothing of rules, of how a token is computed, of what is
+said to actors (``actors.py``), or of what becomes of the responses of one that died. Whatever ends a step early ends every
+process and frees all shared memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import queue
+import secrets
+from collections.abc import Sequence
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any
+
+from rlhfless.executor.distributed.failure_detection import Faults
+from rlhfless.executor.distributed.local.actors import LocalCrew
+from rlhfless.executor.distributed.local.process import Process
+from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
+from rlhfless.executor.distributed.pool.placement import Place
+from rlhfless.executor.distributed.pool.pool import Pool
+from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
+from rlhfless.executor.distributed.worker.backend import RemoteEngines
+from rlhfless.executor.distributed.worker.worker import Ahead
+from rlhfless.executor.step.record import StepRecord
+from solver.model.cluster import Cluster, MixedCluster
+from solver.model.plan import Plan
+from solver.model.plurals import counted
+
+CPU = "cpu"
+
+
+class ProcessPool(Pool[Process]):
+    """Processes for the actors of a run's steps (see ``Pool``).
+
+    A process starts when a plan first needs it, in parallel with the others, or ahead of that, as the life-cycle says. An actor
+    that is done gives its memory back; a process that stays pays the next step's weights but no start.
+
+    Args:
+        devices: torch device of every GPU id that plans use; None takes this machine's CUDA devices in order, and on a machine
+            without any lets every actor compute on the CPU with one thread.
+        lifecycle: how long processes live; by default they stay from step to step, as the machine is there anyway.
+        faults: what is done about actors that die, hang or are slow.
+        clock: that the run is measured by, which processes share.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str] | None = None,
+        *,
+        lifecycle: Lifecycle = Lifecycle.serverful(),  # noqa: B008 (frozen)
+        faults: Faults = Faults(),  # noqa: B008 (frozen)
+        clock: Clock = MACHINE,
+    ) -> None:
+        if devices is None:
+            from rlhfless.engine.torch import worker_backend as torch_backend
+
+            devices = torch_backend.cuda_devices()
+        super().__init__(lifecycle, faults, clock)
+        self.devices = tuple(devices)
+        self._all: list[Process] = []
+        self.inbox: queue.SimpleQueue[tuple[Process, Any]] = queue.SimpleQueue()
+        self._name, self._count = f"rlhfless-{os.getpid()}-{secrets.token_hex(2)}", itertools.count()
+        self._blocks: list[str] = []  # names of shared memory that may be there
+
+    def __repr__(self) -> str:
+        where = ", ".join(self.devices) or "the CPU"
+        return f"ProcessPool: {len(self._idle)} idle of {counted(len(self._all), 'process', 'processes')} on {where}"
+
+    @property
+    def meta(self) -> dict[str, str]:
+        """What ``meta.json`` says of a run whose steps are executed here."""
+        return {"clock": "wall", "charging": "measured", "device": f"a process per actor on {', '.join(self.devices) or CPU}"}
+
+    def close(self, record: StepRecord | None = None) -> None:
+        """End every process; what was held until then goes to ``record``. Idempotent; another step would start new ones."""
+        self._idle.close()
+        if record is not None:
+            self._idle.settle(record)
+        self._end_all(list(self._all))
+        self._step_over()
+
+    # --- starting and ending processes (see ``Carrier``) --------------------------------------------------------------
+
+    def start(self, place: Place, ahead: bool = False) -> Process:
+        """A process on the devices of the place."""
+        given = self._ahead_at(place) if ahead else None
+        process = self._spawn(self.device_of(place.gpu_ids), given)
+        self._all.append(process)
+        return process
+
+    def _spawn(self, device: str, ahead: Ahead | None) -> Process:
+        return Process(device, self.side_name, self.inbox, ahead)
+
+    def serves(self, here: Place, wanted: Place) -> bool:
+        """On the same devices; GPU ids without devices of their own are names."""
+        return here.alike(wanted) and self.device_of(here.gpu_ids) == self.device_of(wanted.gpu_ids)
+
+    def up_s(self, actor: Process) -> float | None:
+        """When it could take orders."""
+        return None if actor.up_s is None else actor.up_s - self._origin_s
+
+    def alive(self, actor: Process) -> bool:
+        """Whether it is, as far as its pipe says."""
+        return actor.alive
+
+    def _end_all(self, actors: Sequence[Process]) -> None:
+        for process in actors:
+            process.kill()
+        for process in actors:
+            self.forget(process)
+
+    def forget(self, process: Process) -> None:
+        """A process that was killed."""
+        process.join()
+        if process in self._all:
+            self._all.remove(process)
+
+    # --- a step -------------------------------------------------------------------------------------------------------
+
+    def _new_crew(self, engines: RemoteEngines, record: StepRecord) -> LocalCrew:
+        return LocalCrew(self, lambda order: self._take(order, record), self._idle.keeps, engines, self._origin_s)
+
+    def _refusal(self, plan: Plan, engines: RemoteEngines, cluster: Cluster | MixedCluster) -> str | None:
+        for i, actor in enumerate(plan.actors):
+            if self.devices and max(actor.gpu_ids) >= len(self.devices):
+                return (
+                    f"actor {i} of the plan uses GPU {max(actor.gpu_ids)}, but the pool has "
+                    f"{counted(len(self.devices), 'device')} ({', '.join(self.devices)}); plan for a cluster of "
+                    f"{counted(len(self.devices), 'GPU')}"
+                )
+            if len(actor.gpu_ids) > 1 and self.device_of(actor.gpu_ids) != CPU and not engines.several_gpus:
+                return (
+                    f"actor {i} of the plan holds {len(actor.gpu_ids)} GPUs; the torch engine decodes on one, so plan for one"
+                )
+        return None
+
+    def device_of(self, gpu_ids: Sequence[int]) -> str:
+        """Where an actor with these GPUs computes: a device, or several with commas between them."""
+        return ",".join(dict.fromkeys(self.devices[i] for i in gpu_ids)) if self.devices else CPU
+
+    def new_block(self) -> str:
+        """A name for shared memory, which is freed after the step at the latest."""
+        self._blocks.append(f"{self._name}-{next(self._count)}")
+        return self._blocks[-1]
+
+    def _step_over(self) -> None:
+        for name in self._blocks:
+            with contextlib.suppress(FileNotFoundError, ValueError):  # gone, or its process died before it had a size
+                memory = SharedMemory(name)
+                memory.close()
+                memory.unlink()
+        self._blocks.clear()

@@ -1,0 +1,1 @@
+"""Actors between steps: placement, life cycle and the warm pool."""

@@ -1,0 +1,169 @@
+"""How long an actor lives: kept how long after its work, and started how long before it is wanted.
+
+Knows when steps began and ended and what was planned; nothing of pools, processes or Ray. A cold start costs time in which GPUs
+are held; so does waiting for work, before or after it. Which is dearer depends on how far apart steps are, so both are policies
+here, and ``warm_pool.py`` writes down what each of them held.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rlhfless.errors import InputError
+from solver.model.errors import as_given
+from solver.model.objective import StepRest
+from solver.model.plan import Plan
+
+
+@dataclass
+class History:
+    """The steps of a run as a pool sees them, in seconds since the run's start.
+
+    Attributes:
+        starts_s: when each step's generation began, in order; generated_s: when that of each complete one was over.
+        plan, rest: of the last step.
+        start_s: the longest cold start so far; 0 before there was one.
+    """
+
+    starts_s: list[float] = field(default_factory=list)
+    generated_s: list[float] = field(default_factory=list)
+    plan: Plan | None = None
+    rest: StepRest = field(default_factory=StepRest)
+    start_s: float = 0.0
+
+    def begin(self, at_s: float, plan: Plan, rest: StepRest) -> None:
+        """The next step begins."""
+        self.starts_s.append(at_s)
+        self.plan, self.rest = plan, rest
+
+    def give_up(self) -> None:
+        """The step that began will not be complete: it says nothing about others."""
+        self.starts_s.pop()
+
+    @property
+    def steps_s(self) -> list[float]:
+        """How long each step took, from its generation to the next one's."""
+        return [after - before for before, after in zip(self.starts_s, self.starts_s[1:], strict=False)]
+
+    @property
+    def rests_s(self) -> list[float]:
+        """From the end of each generation to the beginning of the next one."""
+        return [after - over for over, after in zip(self.generated_s, self.starts_s[1:], strict=False)]
+
+
+class Forecast(Protocol):
+    """When the next step begins."""
+
+    def next_start_s(self, history: History) -> float | None:
+        """Asked once the last step has begun; None when nothing can be said."""
+        ...
+
+
+@dataclass(frozen=True)
+class ShortestStep:
+    """The rule of RLHFless (arXiv 2602.22718): the shortest execution time of earlier steps plus a fixed buffer.
+
+    The shortest, so that actors rather wait for the step than the step for them. Says nothing during the first step.
+
+    Raises:
+        InputError: a buffer that is not a number of 0 or more.
+    """
+
+    buffer_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        _refuse("ShortestStep.buffer_s", self.buffer_s)
+
+    def next_start_s(self, history: History) -> float | None:
+        """See ``Forecast``."""
+        if not history.steps_s:
+            return None
+        return history.starts_s[-1] + min(history.steps_s) + self.buffer_s
+
+
+@dataclass(frozen=True)
+class PlanForecast:
+    """The solver's own forecast: the makespan that the plan promises, then the rest of the step.
+
+    The rest is what the caller of ``run_step`` says that it takes; where nothing is said, the shortest one so far. Says nothing
+    as long as neither is known.
+
+    Raises:
+        InputError: a buffer that is not a number of 0 or more.
+    """
+
+    buffer_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        _refuse("PlanForecast.buffer_s", self.buffer_s)
+
+    def next_start_s(self, history: History) -> float | None:
+        """See ``Forecast``."""
+        assert history.plan is not None, "asked before the first step"
+        rest_s = history.rest.seconds or min(history.rests_s, default=None)
+        if rest_s is None:
+            return None
+        return history.starts_s[-1] + history.plan.makespan_s + rest_s + self.buffer_s
+
+
+@dataclass(frozen=True)
+class Lifecycle:
+    """What a pool does with actors between their steps.
+
+    Attributes:
+        keep_s: an actor without work ends after this time: 0 ends it at once, infinity never.
+        prewarm: forecasts the next step, for which the actors of the last plan are started early enough to be up by then; None
+            starts actors when they are needed.
+        patience_s: an actor that was started ahead ends when its step has not begun this long after the forecast.
+
+    Raises:
+        InputError: a time that is not a number of 0 or more.
+    """
+
+    keep_s: float = 0.0
+    prewarm: Forecast | None = None
+    patience_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        _refuse("Lifecycle.keep_s", self.keep_s, math.inf)
+        _refuse("Lifecycle.patience_s", self.patience_s, math.inf)
+
+    @classmethod
+    def cold(cls) -> Lifecycle:
+        """Every actor starts when it is needed and ends with its work: nothing waits, everything starts."""
+        return cls()
+
+    @classmethod
+    def serverful(cls) -> Lifecycle:
+        """The baseline: actors hold their GPUs from their first step on, learning included; nothing starts twice."""
+        return cls(keep_s=math.inf)
+
+    def keeps_until_s(self, history: History, now_s: float) -> float:
+        """Until when to keep an actor that has no work from now on; ``now_s`` says to end it at once.
+
+        It is kept too where the next step's actors would have to be starting by now already.
+        """
+        kept_s = now_s + self.keep_s
+        warm_s = self.prewarm_s(history)
+        if warm_s is not None and warm_s <= now_s:
+            kept_s = max(kept_s, self.given_up_s(history, now_s))
+        return kept_s
+
+    def prewarm_s(self, history: History) -> float | None:
+        """When to start the next step's actors so that they are up when it begins; None for not ahead of it."""
+        begins_s = None if self.prewarm is None or not history.starts_s else self.prewarm.next_start_s(history)
+        return None if begins_s is None else begins_s - history.start_s
+
+    def given_up_s(self, history: History, now_s: float) -> float:
+        """Until when an actor that was started ahead waits for its step."""
+        warm_s = self.prewarm_s(history)
+        assert warm_s is not None
+        return max(now_s, warm_s + history.start_s) + self.patience_s
+
+
+def _refuse(name: str, value: float, most: float = math.nextafter(math.inf, 0.0)) -> None:
+    if not 0.0 <= value <= most:
+        wanted = "of 0 or more" if most == math.inf else "of 0 or more, and finite"
+        raise InputError(f"{name} is {as_given(value)}; a number of seconds {wanted}, is needed")

@@ -1,0 +1,284 @@
+"""A run's steps on remote actors, whatever carries them: what is checked and prepared before a step, and who lives on after it.
+
+Knows engine factories, the run's clock, faults and life-cycles; nothing of how an actor is started, spoken to or ended
+(``local/pool.py``, ``ray/pool.py``), of rules, or of what becomes of the responses of one that was lost. Whatever ends a step
+early (an actor too many that was lost, Ctrl-C) ends every actor.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Generic, Protocol, Self, cast
+
+from rlhfless.engine.protocol import Request
+from rlhfless.executor.distributed.executor import WallStep
+from rlhfless.executor.distributed.failure_detection import Faults
+from rlhfless.executor.distributed.messages import Crew, Order
+from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
+from rlhfless.executor.distributed.pool.placement import H, Place
+from rlhfless.executor.distributed.pool.warm_pool import Holdings
+from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
+from rlhfless.executor.distributed.worker.backend import RemoteEngines, Side, prefix_refusal, remote_engines
+from rlhfless.executor.distributed.worker.worker import Ahead
+from rlhfless.executor.step.plan_validation import ChecksRequests, check_before_prefill
+from rlhfless.executor.step.progress import Watch
+from rlhfless.executor.step.record import StepRecord
+from rlhfless.executor.step.startup import holder_of
+from solver.lengths.remaining import RemainingLengths
+from solver.model.cluster import Cluster, MixedCluster
+from solver.model.errors import PlanningError
+from solver.model.objective import StepRest
+from solver.model.offers import Latencies, latency_of
+from solver.model.plan import Plan
+
+
+class PoolCrew(Crew, Protocol[H]):
+    """The actors of one step of a pool.
+
+    Attributes:
+        given: all that it ever had.
+        left: those that live on without work, with what they were started for and when they were done with it.
+    """
+
+    given: list[H]
+    left: list[tuple[Order, H, float]]
+
+    @property
+    def working(self) -> list[int]:
+        """Ids of the processes of its actors, as far as they are known."""
+        ...
+
+    @property
+    def engines_ahead(self) -> Any:
+        """Its engines, as actors that start ahead of the next step are given them."""
+        ...
+
+    def bury(self) -> None:
+        """The step is over: actors that were abandoned are gone."""
+        ...
+
+
+class Pool(ABC, Generic[H]):
+    """Actors for a run's steps; use it in a ``with`` statement, or ``close`` it. It is the ``Carrier`` of what waits.
+
+    Seconds are those of the run since its start, also between steps: a step starts when ``run_step`` is called, so what was
+    held meanwhile is charged. Call ``settle`` when the rest of a step is over and before its record is kept.
+
+    Args:
+        lifecycle: how long actors live.
+        faults: what is done about actors that die, hang or are slow.
+        clock: that the run is measured by.
+    """
+
+    def __init__(self, lifecycle: Lifecycle, faults: Faults, clock: Clock = MACHINE) -> None:
+        self.faults, self.clock = faults, clock
+        self._idle: Holdings[H] = Holdings(self, lifecycle)
+        self._origin_s = math.nan
+        self._bound: tuple[str, Any] | None = None  # what actors are bound to: the side of their engines, and its own bindings
+        self._ahead: tuple[Any, Latencies] | None = None  # engines of the last step, for actors that start ahead of the next
+        self._under_way: PoolCrew[H] | None = None  # of the step under way
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """How long actors live."""
+        return self._idle.lifecycle
+
+    @property
+    def working(self) -> list[int]:
+        """Ids of the processes that are actors of a step now, as far as they are known."""
+        crew = self._under_way
+        return [] if crew is None else crew.working
+
+    def run_step(
+        self,
+        plan: Plan,
+        requests: Sequence[Request],
+        engines: Any,
+        latency: Latencies,
+        cluster: Cluster | MixedCluster,
+        *,
+        run: str = "run",
+        step: int = 0,
+        start_s: float = 0.0,
+        rest: StepRest = StepRest(),  # noqa: B008 (frozen)
+        admission: str = "reserve",
+        migration: str = "cheaper",
+        forecast: RemainingLengths | None = None,
+        watch: Watch | None = None,
+    ) -> StepRecord:
+        """Run ``plan`` on real devices in real time and record everything; arguments as for ``rlhfless.executor.run_step``.
+
+        Args:
+            engines: a ``TorchEngineFactory`` or a ``VllmEngineFactory``, whose weights, as they are now, go to every actor
+                (hooks of a model stay here). They are those of this step, and an actor with others is not believed. Iterations
+                take what they take.
+            latency: slots and memory, whether moving a KV cache or recomputing it is cheaper, and how long an actor may be
+                silent; no time is charged by it.
+            start_s: the step starts now, which the run's clock shows as this, or as more where more time has passed.
+            forecast: of the lengths of all responses, for planning anew when actors are lost; None learns from the step itself.
+            watch: told of completions.
+
+        Raises:
+            PlanningError: the plan asks for devices that are not there; nothing was started.
+            ValueError: prefixes are to be computed, and a request cannot be decoded; nothing was started.
+            TypeError: engines of another kind.
+            MissingExtra, InputError: the engines cannot be made here.
+            ActorError: too many actors or their nodes were lost (see ``Faults``). All actors have ended; the pool can be used
+                again. The error, as whatever else ends a step early, has the ``record`` of what was done until then.
+        """
+        engines = remote_engines(engines)
+        if (refusal := prefix_refusal(plan, engines) or self._refusal(plan, engines, cluster)) is not None:
+            raise PlanningError(refusal)
+        engines = engines.in_real_time()
+        version = engines.weights_version
+        faults = replace(self.faults, start_floor_s=max(self.faults.start_floor_s, engines.start_floor_s))
+        self._bind(engines, latency)
+        record = StepRecord(run, step, plan, self._start_clock(start_s))
+        crew = self._new_crew(engines, record)
+        under_way = WallStep(
+            plan, requests, crew, latency, cluster, record, rest, admission, migration, faults, forecast,
+            step if version is None else version, self._idle.history.start_s,
+        )  # fmt: skip
+        if plan.prefill is not None and isinstance(engines, ChecksRequests):
+            models = [actor.latency for actor in under_way.planned]
+            check_before_prefill(engines, plan, under_way.requests, models, admission)
+        under_way.watch = watch
+        self._under_way = crew
+        try:
+            self._idle.begin(record, plan, rest)
+            under_way.run()
+            crew.bury()
+            if engines.brings_up and self.lifecycle.prewarm is not None:
+                self._ahead = crew.engines_ahead, latency
+            self._keep(crew, record)
+        except BaseException:
+            self._end_all(crew.given)
+            for order, _, done_s in crew.left:
+                self._idle.waited(Place.of(order.plan), done_s, self.now_s())
+            self._idle.give_up(record)
+            raise
+        finally:
+            self._under_way = None
+            self._step_over()
+        return record
+
+    def settle(self, record: StepRecord) -> None:
+        """Add to the record of the last step what waiting actors have held since, up to now, beside what it says already: a
+        second in which another holder, the learner for example, has their GPUs is that holder's."""
+        self._idle.settle(record)
+
+    def release(self) -> None:
+        """End the actors that wait; another step would start new ones."""
+        self._idle.close()
+
+    @abstractmethod
+    def close(self, record: StepRecord | None = None) -> None:
+        """End every actor; what was held until then goes to ``record``. Idempotent."""
+
+    def now_s(self) -> float:
+        """Seconds since the run's start; not a number before the first step."""
+        return self.clock.now_s() - self._origin_s
+
+    # --- what a pool of one kind knows --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _refusal(self, plan: Plan, engines: RemoteEngines, cluster: Cluster | MixedCluster) -> str | None:
+        """Why the plan cannot run here; None when it can."""
+
+    @abstractmethod
+    def _new_crew(self, engines: RemoteEngines, record: StepRecord) -> PoolCrew[H]:
+        """The crew of a step with these engines."""
+
+    @abstractmethod
+    def start(self, place: Place, ahead: bool = False) -> H:
+        """See ``Carrier``."""
+
+    @abstractmethod
+    def serves(self, here: Place, wanted: Place) -> bool:
+        """See ``Carrier``."""
+
+    @abstractmethod
+    def up_s(self, actor: H) -> float | None:
+        """See ``Carrier``."""
+
+    @abstractmethod
+    def alive(self, actor: H) -> bool:
+        """See ``Carrier``."""
+
+    def end(self, actor: H) -> None:
+        """See ``Carrier``."""
+        self._end_all([actor])
+
+    @abstractmethod
+    def _end_all(self, actors: Sequence[H]) -> None:
+        """End actors, all at once; their GPUs are free when this returns."""
+
+    def _step_over(self) -> None:
+        """Free what was for one step only, whatever became of it."""
+
+    # --- a step's beginning and end -----------------------------------------------------------------------------------
+
+    @property
+    def side(self) -> Side:
+        """What knows the kind of engine that actors are bound to."""
+        return cast(Side, importlib.import_module(self.side_name))
+
+    @property
+    def side_name(self) -> str:
+        """The name of its module."""
+        assert self._bound is not None, "nothing starts before a step has said which engines there are"
+        return self._bound[0]
+
+    def _take(self, order: Order, record: StepRecord) -> H:
+        """The actor for an order: one that waits, also one that has just been done with its part of this step, or a new one."""
+        wanted, crew = Place.of(order.plan), self._under_way
+        assert crew is not None
+        for one in [one for one in crew.left if not set(wanted.gpu_ids).isdisjoint(one[0].plan.gpu_ids)]:
+            before, actor, done_s = one
+            crew.left.remove(one)
+            here = Place.of(before.plan)
+            if here.gpu_ids == wanted.gpu_ids and self.alive(actor):
+                self._idle.waited(here, done_s, self.now_s())
+                return actor
+            self.end(actor)  # it is in the way, or dead
+            self._idle.waited(here, done_s, self.now_s())
+        return self._idle.take(order.index, wanted, record.start_s + order.plan.start_s)
+
+    def _start_clock(self, start_s: float) -> float:
+        """The run's clock goes on where the caller's is, and never back."""
+        if math.isnan(self._origin_s) or start_s > self.now_s():
+            self._origin_s = self.clock.now_s() - start_s
+            return start_s
+        return self.now_s()
+
+    def _bind(self, engines: RemoteEngines, latency: Latencies) -> None:
+        """Actors that wait and cannot make these engines end; new ones will be of their kind."""
+        models = latency if isinstance(latency, Mapping) else {None: latency}
+        bound = engines.side, {key: engines.binding(model) for key, model in models.items()}
+        if bound != self._bound:
+            self._idle.close()
+        self._bound, self._ahead = bound, None
+
+    def _ahead_at(self, place: Place) -> Ahead | None:
+        """What an actor there that starts ahead of its step is given; None where the process is all that it needs."""
+        if self._ahead is None:
+            return None
+        engines, latency = self._ahead
+        return Ahead(engines, latency_of(latency, place.kind, len(place.gpu_ids)))
+
+    def _keep(self, crew: PoolCrew[H], record: StepRecord) -> None:
+        """Generation is over: what lives on waits from when the record says that it was done."""
+        until_s = {row["holder"]: row["end_s"] for row in record.allocations}
+        left = [(actor, order.plan, until_s[holder_of(order.index)]) for order, actor, _ in crew.left]
+        cold_s = [s["end_s"] - s["start_s"] for s in record.spans if s["phase"] == s["call"] == "start"]
+        self._idle.generated(record, left, max(cold_s, default=0.0))

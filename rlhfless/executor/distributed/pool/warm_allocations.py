@@ -1,0 +1,54 @@
+"""What waiting actors held, as rows of the trace: holders of their own, ``warm-`` and their first GPU, with the role ``warm``.
+
+Knows places and the record; nothing of actors. A second of a GPU is charged once: what another holder of the step had it for
+meanwhile (a learner beside a sleeping actor) is that holder's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rlhfless.executor.distributed.pool.placement import Place
+from rlhfless.executor.step.record import StepRecord
+
+
+@dataclass
+class WarmRow:
+    """Something held that is over, or was when somebody looked. ``starting``: from when to when it was not up yet."""
+
+    place: Place
+    start_s: float
+    end_s: float
+    starting: tuple[float, float] | None
+
+
+def holder_at(place: Place) -> str:
+    """The name in the trace of an actor that waits there."""
+    return f"warm-{place.gpu_ids[0]}"
+
+
+def write_warm(record: StepRecord, row: WarmRow) -> None:
+    """Add what is held, and the start in it, to the record."""
+    place, holder = row.place, holder_at(row.place)
+    for gpu_ids, start_s, end_s in list(_alone(record, row)):
+        record.allocate(holder, "warm", place.node, gpu_ids, place.kind, place.market, place.usd_per_gpu_s, start_s, end_s)
+        if row.starting is not None:
+            record.span(holder, "start", max(start_s, row.starting[0]), min(end_s, row.starting[1]), call="prewarm")
+
+
+def _alone(record: StepRecord, row: WarmRow) -> Iterator[tuple[tuple[int, ...], float, float]]:
+    """The stretches of time and those of its GPUs that nobody else in the record has in them."""
+    others = [
+        (set(a["gpu_ids"]), a["start_s"], a["end_s"])
+        for a in record.allocations
+        if a["start_s"] < row.end_s and a["end_s"] > row.start_s and not set(row.place.gpu_ids).isdisjoint(a["gpu_ids"])
+    ]
+    inside = {t for _, *ends in others for t in ends if row.start_s < t < row.end_s}
+    at = [row.start_s, *sorted(inside), row.end_s]
+    for start_s, end_s in itertools.pairwise(at):
+        taken = {gpu for gpus, begin_s, over_s in others if begin_s <= start_s and over_s >= end_s for gpu in gpus}
+        left = tuple(gpu for gpu in row.place.gpu_ids if gpu not in taken)
+        if left and end_s > start_s:
+            yield left, start_s, end_s

@@ -1,0 +1,257 @@
+"""GPUs that a pool holds between the work of its actors: who waits where, until when, and what that cost.
+
+Knows places, a life-cycle and the record; nothing of how an actor is started or ended (a ``Carrier`` does that). What is held
+outside a step's own actors is written down (``warm_allocations.py``): a start where it started ahead, and what no span covers
+is waiting. A thread ends what waited too long and starts what is wanted soon.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic
+
+from rlhfless.executor.distributed.pool.lifecycle import History, Lifecycle
+from rlhfless.executor.distributed.pool.placement import Carrier, H, Place
+from rlhfless.executor.distributed.pool.warm_allocations import WarmRow, holder_at, write_warm
+from rlhfless.executor.step.record import StepRecord
+from solver.model.objective import StepRest
+from solver.model.plan import ActorPlan, Plan
+
+
+@dataclass
+class _Waiting(Generic[H]):
+    actor: H
+    place: Place
+    since_s: float  # what was held before is in a record
+    until_s: float
+    started_s: float | None = None  # ahead of its step; None: it has worked before
+
+    @property
+    def holder(self) -> str:
+        return holder_at(self.place)
+
+
+@dataclass
+class Holdings(Generic[H]):
+    """Actors without work. Its thread ends with ``close``.
+
+    Args:
+        carrier: starts and ends them. lifecycle: how long they live.
+
+        watched: have the thread; else somebody calls ``act``.
+
+    Attributes:
+        history: the steps so far. lock: held by whoever changes what is held.
+    """
+
+    carrier: Carrier[H]
+    lifecycle: Lifecycle
+    watched: bool = True
+    history: History = field(default_factory=History)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    _waiting: list[_Waiting[H]] = field(default_factory=list)
+    _aside: dict[int, _Waiting[H]] = field(default_factory=dict)  # for the step under way, by index of its actors
+    _over: list[WarmRow] = field(default_factory=list)
+    _events: list[tuple[float, str, str, dict[str, object]]] = field(default_factory=list)
+    _wanted: tuple[Place, ...] = ()  # to be started ahead of the next step
+
+    def __post_init__(self) -> None:
+        self._changed = threading.Condition(self.lock)
+        self._closed = False
+        self._failed: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def actors(self) -> list[H]:
+        """Those that wait, in no order that means anything."""
+        return [one.actor for one in self._waiting]
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def begin(self, record: StepRecord, plan: Plan, rest: StepRest) -> None:
+        """A step begins: actors that wait where its plan can use them are set aside for it, those in its way end.
+
+        What was held until now and is in no record yet goes to this one.
+        """
+        with self.lock:
+            self._raise()
+            self.history.begin(record.start_s, plan, rest)
+            self._wanted = ()
+            for row in self._over:  # ended since the step's time was taken, and from then on its GPUs are the step's
+                row.end_s = min(row.end_s, record.start_s)
+            for one in [w for w in self._waiting if not self.carrier.alive(w.actor)]:
+                self._end(one, "lost", record.start_s)
+            places = [Place.of(actor) for actor in plan.actors]
+            for same in (True, False):  # where it was if possible, else elsewhere on its node
+                for i, place in enumerate(places):
+                    fits = [w for w in self._waiting if (w.place == place if same else self.carrier.serves(w.place, place))]
+                    if i not in self._aside and fits:
+                        self._aside[i] = fits[0]
+                        self._waiting.remove(fits[0])
+            taken = {gpu for place in places for gpu in place.gpu_ids}
+            for one in [w for w in self._waiting if taken.intersection(w.place.gpu_ids)]:
+                self._end(one, "in the way", record.start_s)
+            self._write(record)
+
+    def take(self, index: int, place: Place, at_s: float) -> H:
+        """The actor of the step with this index, one that waited or a new one; its step pays for it from ``at_s`` on."""
+        with self.lock:
+            one = self._aside.pop(index, None)
+            if one is None:
+                return self.carrier.start(place)
+            self._note(one, at_s)
+            return one.actor
+
+    def waited(self, place: Place, since_s: float, until_s: float) -> None:
+        """An actor of the step under way waited between two parts of it."""
+        with self.lock:
+            if until_s > since_s:
+                self._over.append(WarmRow(place, since_s, until_s, None))
+
+    def keeps(self, actor: ActorPlan) -> bool:
+        """Whether an actor of the step that has no work left goes on living."""
+        with self.lock:
+            now_s = self.carrier.now_s()
+            return actor.release != "done" or self.lifecycle.keeps_until_s(self.history, now_s) > now_s
+
+    def generated(self, record: StepRecord, left: Sequence[tuple[H, ActorPlan, float]], cold_s: float) -> None:
+        """A step's generation is over.
+
+        Args:
+            left: its actors that live, where the plan had them, and until when the record says that they held their GPUs.
+            cold_s: the longest cold start of the step; 0 if there was none.
+        """
+        with self.lock:
+            now_s = self.carrier.now_s()
+            self._waiting += self._aside.values()
+            self._aside.clear()
+            self.history.generated_s.append(now_s)
+            self.history.start_s = max(self.history.start_s, cold_s)
+            for actor, plan, end_s in left:
+                until_s = self.lifecycle.keeps_until_s(self.history, now_s)
+                if plan.release == "step":
+                    until_s = math.inf  # the plan's own wish, until the next step or ``close``
+                one = _Waiting(actor, Place.of(plan), end_s, until_s)
+                self._waiting.append(one)
+            self._wanted = tuple(Place.of(actor) for actor in record.plan.actors)
+            self._write(record)
+            self._wake()
+
+    def settle(self, record: StepRecord) -> None:
+        """Write down what was held since, up to now: call it when the rest of a step is over, before its record is kept."""
+        with self.lock:
+            self._raise()
+            now_s = self.carrier.now_s()
+            for one in self._waiting:
+                self._note(one, now_s)
+            self._write(record)
+
+    def close(self) -> None:
+        """End everything. Idempotent; another step starts anew."""
+        with self.lock:
+            self._closed, self._wanted = True, ()
+            self._changed.notify_all()
+            for one in list(self._waiting):
+                self._end(one)
+            thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self._closed = False
+
+    def give_up(self, record: StepRecord) -> None:
+        """The step that began will not be complete: actors without work end, and what they held is in its record."""
+        with self.lock:
+            self._waiting += self._aside.values()
+            self._aside, self._wanted = {}, ()
+            for one in list(self._waiting):
+                self._end(one, "given up")
+            self._write(record)
+            if len(self.history.starts_s) > len(self.history.generated_s):
+                self.history.give_up()
+
+    # --- what is held -------------------------------------------------------------------------------------------------
+
+    def _note(self, one: _Waiting[H], now_s: float) -> None:
+        """It was held until now; what follows is another row."""
+        if now_s <= one.since_s:
+            return
+        starting = None
+        if one.started_s is not None:
+            up_s = self.carrier.up_s(one.actor)
+            over_s = now_s if up_s is None else min(max(up_s, one.started_s), now_s)
+            starting = (max(one.since_s, one.started_s), over_s)
+        self._over.append(WarmRow(one.place, one.since_s, now_s, starting))
+        one.since_s = now_s
+
+    def _end(self, one: _Waiting[H], reason: str = "no work", at_s: float | None = None) -> None:
+        """End it; it is charged until its GPUs are free, or until ``at_s``, from when somebody else is."""
+        self.carrier.end(one.actor)
+        self._waiting.remove(one)
+        over_s = self.carrier.now_s() if at_s is None else at_s
+        self._note(one, over_s)
+        self._events.append((over_s, "kill", one.holder, {"reason": reason}))
+
+    def _write(self, record: StepRecord) -> None:
+        for row in self._over:
+            write_warm(record, row)
+        for time_s, name, holder, what in self._events:
+            record.event(time_s, name, holder, **what)
+        if self._over and record.end_s:
+            record.close(max(record.end_s, *(row.end_s for row in self._over)))
+        self._over, self._events = [], []
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """There is something to watch, or something else."""
+        if self._thread is None and self.watched:
+            self._thread = threading.Thread(target=self._watch, name="rlhfless-holdings", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _watch(self) -> None:
+        with self.lock:
+            try:
+                while not self._closed:
+                    at_s = self.act()
+                    wait_s = None if at_s == math.inf else max(0.0, at_s - self.carrier.now_s())
+                    self._changed.wait(wait_s)
+            except BaseException as error:  # said by the next call: here nobody would hear of it
+                self._failed, self._thread = error, None  # the next step's actors have another thread
+
+    def act(self) -> float:
+        """Do what is due; returns when something is due again. The lock is held."""
+        now_s = self.carrier.now_s()
+        for one in [w for w in self._waiting if w.until_s <= now_s]:
+            self._end(one)
+        warm_s = self.lifecycle.prewarm_s(self.history) if self._wanted else None
+        if warm_s is not None and warm_s <= now_s:
+            self._start_ahead()
+            warm_s = None
+        return min([w.until_s for w in self._waiting] + ([] if warm_s is None else [warm_s]), default=math.inf)
+
+    def _start_ahead(self) -> None:
+        """Actors like the last step's, where none waits already."""
+        wanted, self._wanted = self._wanted, ()
+        held = {gpu for one in self._waiting for gpu in one.place.gpu_ids}
+        until_s = self.lifecycle.given_up_s(self.history, self.carrier.now_s())
+        for one in self._waiting:
+            if one.place in wanted:
+                one.until_s = max(one.until_s, until_s)
+        for place in wanted:
+            if held.isdisjoint(place.gpu_ids):
+                now_s = self.carrier.now_s()
+                one = _Waiting(self.carrier.start(place, ahead=True), place, now_s, until_s, now_s)
+                self._waiting.append(one)
+                self._events.append((now_s, "prewarm", one.holder, {}))
+
+    def _raise(self) -> None:
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed

@@ -1,0 +1,1 @@
+"""Actors as Ray actors on the nodes of a cluster."""

@@ -1,0 +1,198 @@
+"""What runs inside a Ray actor: the worker of a local process, with Ray's object store instead of shared memory.
+
+Knows the worker and Ray objects; nothing of plans, rules or other actors. Messages are pickled here, so that arrays arrive as
+they were (what Ray lays out itself can only be read); Ray objects travel beside them by name. An actor holds what it hands over
+until it is asked for it (``export``), so the object belongs to whoever asked and outlives the actor.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import queue
+import threading
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import ray
+from ray.exceptions import RayError
+
+from rlhfless.executor.distributed.messages import Unreachable
+from rlhfless.executor.distributed.ray.clock_sync import boot_id
+from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
+from rlhfless.executor.distributed.worker import worker
+from rlhfless.executor.distributed.worker.backend import Side
+
+# Ray's thread for each method: whoever listens waits, and nobody else does
+GROUPS = {"tell": "orders", "export": "orders", "clock_s": "orders", "listen": "reports"}
+
+
+@dataclass(frozen=True)
+class Told:
+    """An order for who holds this version of the weights. ``within_s``: for so long it may wait for what others handed over."""
+
+    version: int
+    order: Any
+    within_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Up:
+    """The first word of an actor: where it is and since when, on its own monotonic clock."""
+
+    pid: int
+    node_id: str
+    address: str
+    device: str
+    boot_id: str | None
+    up_s: float
+
+
+class RayWorker(worker.Worker):
+    """A worker that holds at most one version of the weights and refuses orders meant for another.
+
+    Args:
+        objects: Ray objects by the names of their blocks. exports: where it puts what it lays out for others, by name.
+    """
+
+    def __init__(
+        self,
+        outbox: _Outbox,
+        inbox: queue.SimpleQueue[Any],
+        device: str,
+        side: str,
+        objects: dict[str, Any],
+        exports: dict[str, np.ndarray],
+        clock: Clock = MACHINE,
+    ) -> None:
+        super().__init__(outbox, inbox, device, side, clock)  # type: ignore[arg-type]  # all it does with a connection is ``send``
+        self.objects, self.exports, self.version = objects, exports, -1
+        self._read_by_s = 0.0
+
+    def _obey(self, order: Any) -> None:
+        if isinstance(order, Exception):
+            raise order
+        told, self._read_by_s = order.order, self.clock.now_s() + order.within_s
+        if isinstance(told, worker.Begin):
+            self.version = told.weights_version
+        elif order.version != self.version:
+            raise RuntimeError(f"an order of weights version {order.version}, while it holds version {self.version}")
+        super()._obey(told)
+
+    def _read(self, block: worker.Block, free: bool = False) -> Any:
+        """Weights are waited for until the driver gives up an actor that is silent, as without them it is nothing; what another
+        actor handed over for so long as it may be.
+
+        Raises:
+            Unreachable: that did not come.
+        """
+        stored = self.objects.pop(block.name)
+        try:  # pulled to this node by the first actor here that asks
+            laid_out = ray.get(stored, timeout=max(0.0, self._read_by_s - self.clock.now_s()) if free else None)
+        except RayError as error:  # its actor or node is gone, its node had no room for it, or the time is over
+            if not free:
+                raise
+            raise Unreachable(f"{block.name} cannot be read ({type(error).__name__})") from error
+        return self.side.read(block.packed, memoryview(laid_out), self.device)
+
+    def _write(self, name: str, thing: Any) -> worker.Block:
+        packed, self.exports[name] = lay_out(self.side, thing)
+        return worker.Block(name, packed)
+
+
+def lay_out(side: Side, thing: Any) -> tuple[Any, np.ndarray]:
+    """What ``side.read`` needs to make ``thing`` again: its form, and its tensors as bytes."""
+    packed, tensors = side.pack(thing)
+    laid_out = np.empty(max(1, packed.nbytes), np.uint8)
+    side.write(packed, tensors, memoryview(laid_out))  # type: ignore[arg-type]
+    return packed, laid_out
+
+
+class _Outbox:
+    """What the actor says, until somebody listens."""
+
+    def __init__(self) -> None:
+        self._said: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def send(self, what: Any) -> None:
+        self._said.put(pickle.dumps(what, protocol=pickle.HIGHEST_PROTOCOL))
+
+    def take(self) -> list[bytes]:
+        """All there is; waits for something."""
+        found = [self._said.get()]
+        while not self._said.empty():
+            found.append(self._said.get())
+        return found
+
+
+class DecodeActor:
+    """A Ray actor. Its worker, which loads the module ``side``, lives in a thread of its own, whose number of threads torch
+    keeps; Ray calls in others.
+
+    Args:
+        ahead: a pickled ``Ahead`` whose engines are a block, for an actor that starts ahead of its step.
+        laid_out: (nbytes,) uint8: what that block says.
+    """
+
+    def __init__(self, side: str, ahead: bytes | None = None, laid_out: np.ndarray | None = None) -> None:
+        self._side = side
+        self._outbox, self._inbox = _Outbox(), queue.SimpleQueue[Any]()
+        self._objects: dict[str, Any] = {}
+        self._exports: dict[str, np.ndarray] = {}
+        self._next, self._early = 0, dict[int, bytes]()
+        threading.Thread(target=self._serve, args=(ahead, laid_out), name="rlhfless-decode", daemon=True).start()
+
+    def tell(self, number: int, told: bytes, objects: Mapping[str, Any]) -> None:
+        """The order (a pickled ``Told``) with this number, counted from 0, with the Ray objects that it names; calls may
+        overtake each other."""
+        self._objects.update(objects)
+        self._early[number] = told
+        while self._next in self._early:
+            told = self._early.pop(self._next)
+            self._next += 1
+            try:
+                self._inbox.put(pickle.loads(told))
+            except Exception as error:  # an order that cannot be read here: the worker says so
+                self._inbox.put(error)
+
+    def export(self, name: str) -> np.ndarray:
+        """(nbytes,) uint8: what the worker laid out under this name, once."""
+        return self._exports.pop(name)
+
+    def clock_s(self) -> float:
+        """This machine's monotonic clock."""
+        return time.monotonic()
+
+    def listen(self) -> list[bytes]:
+        """What the worker said since the last call, in order; waits for something."""
+        return self._outbox.take()
+
+    def _serve(self, ahead: bytes | None, laid_out: np.ndarray | None) -> None:
+        try:
+            warnings.filterwarnings("ignore", message="The given buffer is not writable")  # of Ray's objects, which are read
+            side = cast(Side, importlib.import_module(self._side))
+            cuda = side.cuda_devices() if ray.get_gpu_ids() else []  # Ray lets a process see its own GPUs only
+            device, context = ",".join(cuda) or "cpu", ray.get_runtime_context()
+            decoding = RayWorker(self._outbox, self._inbox, device, self._side, self._objects, self._exports)
+            if ahead is not None:
+                given: worker.Ahead = pickle.loads(ahead)
+                engines = side.read(given.engines.packed, memoryview(laid_out), device)  # type: ignore[arg-type]
+                decoding.start_ahead(engines, given.latency)
+            address = ray.util.get_node_ip_address()
+            self._outbox.send(Up(os.getpid(), context.get_node_id(), address, device, boot_id(), decoding.up_s))
+            decoding.serve()
+        except Exception as error:
+            self._outbox.send(worker.failed(error))
+
+
+def remote_class() -> Any:
+    """The class of the actors, for ``.options(...).remote()``."""
+    for method, group in GROUPS.items():
+        ray.method(concurrency_group=group)(getattr(DecodeActor, method))
+    groups = dict.fromkeys(GROUPS.values(), 1)
+    return ray.remote(concurrency_groups=groups, max_restarts=0, max_task_retries=0)(DecodeActor)

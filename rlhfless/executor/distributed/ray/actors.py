@@ -1,0 +1,212 @@
+"""The Ray actors of one step behind the interface of ``distributed/messages.py``.
+
+Knows Ray actors, Ray objects and the step's weights; nothing of plans' rules, of how an actor computes, or of what becomes of
+the responses of one that was lost. A KV state that an actor hands over is a Ray object of this process that stays on the
+sender's node: the receiver fetches it from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayError
+
+from rlhfless.engine.protocol import Request
+from rlhfless.executor.distributed.messages import Lost, NoRoom, Order, RemoteActor, Report
+from rlhfless.executor.distributed.ray.actor import Told
+from rlhfless.executor.distributed.ray.handle import Member, end_all
+from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
+from rlhfless.executor.distributed.worker import worker
+from rlhfless.executor.step.record import StepRecord
+from rlhfless.executor.step.startup import holder_of
+from solver.model.plan import ActorPlan
+
+
+class RayCrew:
+    """The crew of one step (see ``Crew``).
+
+    Args:
+        take: the actor for an order, one that waits or a new one. keeps: whether an actor without work goes on living.
+        put: lays something out, as a block with this name and its Ray object.
+        engines: a factory with the step's weights.
+        record: for events. origin_s: the run's start on ``clock``.
+        within_s: for so long an actor waits for what another one handed over, before it computes that itself.
+        clock: that the run is measured by.
+
+    Attributes:
+        given: all actors that it ever had. members: those that it still has. left: see ``PoolCrew``.
+    """
+
+    def __init__(
+        self,
+        take: Callable[[Order], Member],
+        keeps: Callable[[ActorPlan], bool],
+        put: Callable[[str, Any], tuple[worker.Block, Any]],
+        engines: Any,
+        record: StepRecord,
+        origin_s: float,
+        within_s: float,
+        clock: Clock = MACHINE,
+    ) -> None:
+        self._take, self._keeps, self._put, self._engines = take, keeps, put, engines
+        self._record, self._origin_s, self._within_s, self._clock = record, origin_s, within_s, clock
+        self.given: list[Member] = []
+        self.members: dict[Member, Order] = {}
+        self.left: list[tuple[Order, Member, float]] = []
+        self._weights: tuple[worker.Block, Any] | None = None
+        self._ended: dict[Member, Report] = {}  # killed: what to report once Ray knows that it is dead
+        self._objects: dict[str, Any] = {}  # laid out and not passed on yet
+        self._names = (f"kv-{i}" for i in itertools.count())
+
+    @property
+    def engines_ahead(self) -> tuple[worker.Block, Any]:
+        """See ``PoolCrew``: with its weights, which stay in the object store while this is referred to."""
+        assert self._weights is not None, "nobody was started"
+        return self._weights
+
+    @property
+    def working(self) -> list[int]:
+        """Ids of the processes of those that are up; see ``PoolCrew``."""
+        return [member.up.pid for member in list(self.members) if member.up is not None and member not in self._ended]
+
+    @property
+    def warm(self) -> set[tuple[int, ...]]:
+        """See ``Crew``."""
+        return {order.plan.gpu_ids for order, _, _ in self.left}
+
+    def now_s(self) -> float:
+        """See ``Crew``."""
+        return self._clock.now_s() - self._origin_s
+
+    def start(self, orders: Sequence[Order]) -> list[RemoteActor]:
+        """All actors are on their way up before the weights are laid out for them, once for all of the step."""
+        members = []
+        for order in orders:
+            members.append(self._take(order))
+            self.given.append(members[-1])
+        self.members.update(zip(members, orders, strict=True))
+        if self._weights is None:
+            self._weights = self._put("weights", self._engines.carried())
+        block, weights = self._weights
+        for member, order in zip(members, orders, strict=True):
+            version = order.weights_version
+            begin = worker.Begin(self._origin_s, block, order.latency, order.admission, version)
+            member.tell(Told(version, begin), {block.name: weights})
+        return [_RayRemote(member, order.weights_version, self) for member, order in zip(members, orders, strict=True)]
+
+    def prefill(
+        self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]
+    ) -> tuple[Mapping[int, Any], float]:
+        """See ``Crew``."""
+        computed = self._engines.compute_prefixes(prefixes)
+        done_s, sent = self.now_s(), {}
+        for actor, prompts in receivers.items():
+            with contextlib.suppress(NoRoom):  # it computes them itself
+                block, stored = self._put(next(self._names), {p: computed[p] for p in prompts})
+                sent[actor], self._objects[block.name] = block, stored
+        return sent, done_s
+
+    def reports(self, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
+        """See ``Crew``."""
+        listening = {member.listening: member for member in self.members}
+        if not listening:  # the next one starts later
+            assert timeout_s is not None, "nobody is there, and nobody will be"
+            self._clock.sleep(timeout_s)
+            return []
+        if not ray.wait(list(listening), timeout=timeout_s)[0]:
+            return []
+        ready, _ = ray.wait(list(listening), num_returns=len(listening), timeout=0)
+        said: list[tuple[int, Report | Lost]] = []
+        for ref in ready:
+            index = self.members[listening[ref]].index
+            said += [(index, one) for one in self._heard(listening[ref])]
+        return said
+
+    def abandon(self, index: int) -> None:
+        """See ``Crew``. Ray kills it."""
+        for member in [m for m, order in self.members.items() if order.index == index]:
+            del self.members[member]
+            self._ended.pop(member, None)
+            member.kill(at_once=True)
+
+    def bury(self) -> None:
+        """The step is over: Ray has the GPUs of those that were lost back."""
+        living = {member for _, member, _ in self.left}
+        for member in living:
+            member.step_over()
+        end_all([member for member in self.given if member not in living and member not in self.members])
+
+    def _heard(self, member: Member) -> list[Report | Lost]:
+        try:
+            said = member.hear()
+        except RayError:
+            if member in self._ended:
+                del self.members[member]
+                return [replace(self._ended.pop(member), time_s=self.now_s())]
+            return [Lost(f"({member.where}) {member.lost}", member.out_of_memory, gpus_gone=member.node_lost)]
+        found: list[Report | Lost] = []
+        for what in said:
+            if isinstance(what, worker.Failed):
+                why = f"({member.where}) failed with {what.error}"
+                found.append(Lost(why, what.out_of_memory, what.hopeless, trace=what.trace))
+                continue
+            assert isinstance(what, Report)
+            self._note(member, what)
+            if not what.closed:
+                found.append(what)
+            elif not self.members[member].short_of_memory and self._keeps(self.members[member].plan):
+                self.left.append((self.members.pop(member), member, what.time_s))
+                found.append(what)
+            else:
+                self._ended[member] = what
+                member.kill()
+        return found
+
+    def _note(self, member: Member, report: Report) -> None:
+        """Where it is, when it is ready; and what it laid out for others."""
+        if report.ready_s is not None and member.up is not None:
+            self._record.event(
+                self.now_s(), "ready", holder_of(self.members[member].index), weights_version=report.weights_version,
+                address=member.node.address, ray_node=member.up.node_id, pid=member.up.pid, device=member.up.device,
+                clock_error_s=member.clock.error_s,
+            )  # fmt: skip
+        for block in (*blocks(report.taken or ()), *(report.prefixes or {}).values()):
+            self._objects[block.name] = member.export(block.name)
+
+
+class _RayRemote:
+    """An actor of a crew (see ``RemoteActor``)."""
+
+    def __init__(self, member: Member, version: int, crew: RayCrew) -> None:
+        self._member, self._version, self._crew = member, version, crew
+
+    def _tell(self, order: Any, objects: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self._member.tell(Told(self._version, order, self._crew._within_s), objects)
+
+    def add(self, requests: Sequence[Request], prefixes: Any = None) -> None:
+        received = [*blocks(requests), *([] if prefixes is None else [prefixes])]
+        objects = {block.name: self._crew._objects.pop(block.name) for block in received}
+        self._tell(worker.Add(requests, prefixes), objects)
+
+    def cut(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
+        names = {r: next(self._crew._names) for r in sorted(with_kv)}
+        self._tell(worker.CutOff(responses, names))
+
+    def prefill(self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]) -> None:
+        names = {actor: next(self._crew._names) for actor in receivers}
+        self._tell(worker.Prefill(prefixes, receivers, names))
+
+    def close(self) -> None:
+        self._tell(worker.End())
+
+
+def blocks(requests: Sequence[Request]) -> list[worker.Block]:
+    """KV states of requests that are laid out elsewhere."""
+    return [r.kv for r in requests if isinstance(r.kv, worker.Block)]

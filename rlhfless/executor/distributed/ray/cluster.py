@@ -1,0 +1,279 @@
+"""A connection to a Ray cluster: one that is there, or one on this machine that ends with its connection.
+
+Knows how Ray is started, joined and left, and its folder; nothing of actors. A cluster of this machine listens on the loopback
+only, has no dashboard and reports no usage. Whatever ends the program, its processes and its folder are gone soon: a
+process that is not Ray's waits for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhfless.errors import InputError, missing_extra, reason
+from rlhfless.executor.distributed.ray import cleanup as ray_cleanup
+
+OBJECT_STORE_BYTES = 512 * 2**20
+START_TRIES = 3
+START_WITHIN_S = 120.0  # of each of Ray's processes; Ray itself gives them 30 s, which a busy machine may not keep
+SILENT_S = 10.0  # so long a start takes without a word
+LOOK_S = 0.1
+PATIENCE = {"RAY_gcs_server_port_wait_time_s": START_WITHIN_S, "RAY_agent_register_timeout_ms": START_WITHIN_S * 1000}
+UNTOLD = "dashboard_agent_listen_port"  # Ray does not tell its node
+AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", UNTOLD, "runtime_env_agent_port")
+AUTH_MODE = "RAY_AUTH_MODE"
+ANSWERS_WITHIN_S = 5.0  # of a head node; Ray itself goes on trying for a quarter of an hour
+
+
+def import_ray() -> Any:
+    """Ray, or the one sentence that says how to get it (MissingExtra)."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise missing_extra("a Ray pool", error.name, "ray") from None
+    return ray
+
+
+class RayCluster:
+    """Joined until ``close``.
+
+    Args:
+        address: of a cluster that is there, as for ``ray.init``; None uses the one that this program has joined already, or
+            starts one here.
+        gpus: logical GPUs of a cluster that is started here; None takes the CUDA devices.
+        runtime_env: of Ray's workers on a cluster that is there; None sends them this program's packages ``rlhfless`` and
+            ``solver``, ``{}`` nothing, for nodes that have them.
+
+    Raises:
+        MissingExtra: Ray is not installed.
+        InputError: no cluster at the address, one of other versions of Ray or Python, none can be started here, or GPUs were
+            counted for one that is there.
+    """
+
+    def __init__(
+        self, address: str | None = None, *, gpus: int | None = None, runtime_env: Mapping[str, Any] | None = None
+    ) -> None:
+        self.ray = import_ray()
+        self._folder: Path | None = None
+        self._auth_mode: str | None = None  # before a cluster was started here
+        self._sweeper: subprocess.Popen[bytes] | None = None
+        self._joined = not self.ray.is_initialized()
+        if gpus is not None and (address is not None or not self._joined):
+            raise InputError(f"gpus is {gpus}, but the Ray cluster is there already and has the GPUs that it has; leave it out")
+        if not self._joined:
+            return
+        if address is not None:
+            self._join(address, _own_code() if runtime_env is None else dict(runtime_env))
+        else:
+            self._start(gpus)
+
+    @property
+    def own(self) -> bool:
+        """Whether the cluster was started here."""
+        return self._folder is not None
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started here ends. Idempotent."""
+        if self._joined:
+            self.ray.shutdown()
+            self._joined = False
+            if self.own:
+                self._forget_tokens()
+        if self._sweeper is not None:
+            assert self._sweeper.stdin is not None
+            self._sweeper.stdin.close()
+            self._sweeper.wait()
+        self._folder, self._sweeper = None, None
+
+    def _join(self, address: str, runtime_env: dict[str, Any]) -> None:
+        try:
+            _reach(address)
+            self.ray.init(address=address, runtime_env=runtime_env or None, log_to_driver=False, logging_level="ERROR")
+        except (OSError, OverflowError, ValueError, RuntimeError) as error:
+            versions = re.findall(r"^ +(?:Ray|Python): (\S+)$", str(error), re.MULTILINE)
+            if len(versions) == 4:  # as Ray lists those that differ, in lines of a plain ``RuntimeError``
+                there, here = (f"Ray {ray} with Python {python}" for ray, python in (versions[:2], versions[2:]))
+                raise InputError(f"the Ray cluster at {address!r} has {there}, this program {here}; both must agree") from None
+            raise InputError(
+                f"no Ray cluster at {address!r} ({reason(error)}); name the address that `ray start` printed"
+            ) from None
+
+    def _start(self, gpus: int | None) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="rlhfless-", dir="/tmp"))  # Ray's sockets need a short path
+        self._auth_mode = os.environ.get(AUTH_MODE)
+        me = str(os.getpid()), str(os.getsid(0))
+        script = [sys.executable, "-I", ray_cleanup.__file__, str(self._folder), *me]
+        self._sweeper = subprocess.Popen(script, stdin=subprocess.PIPE, start_new_session=True)
+        try:
+            patience = {name: os.environ.get(name, f"{within:.0f}") for name, within in PATIENCE.items()}
+            with _environment({"PYTHONPATH": _with_own_code(), **patience}), _loopback(), _ports(), _patient(), _told():
+                self._start_ray(gpus)
+        except BaseException:
+            self.close()
+            raise
+
+    def _forget_tokens(self) -> None:
+        """A cluster that is started here has Ray ask for tokens in this process from then on. One that is joined later may send
+        none: then every message of its head node is refused, and all actors die for no reason that is said."""
+        if os.environ.get(AUTH_MODE) == self._auth_mode:
+            return
+        raylet: Any = importlib.import_module("ray._raylet")
+        if self._auth_mode is None:
+            os.environ.pop(AUTH_MODE, None)
+        else:
+            os.environ[AUTH_MODE] = self._auth_mode
+        raylet.Config.initialize("")  # Ray's own way of having it look at the environment again
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+    def _start_ray(self, gpus: int | None, tries: int = START_TRIES) -> None:
+        """Ray says with a plain ``Exception`` that it did not start. What a try has left is ended before the next one. One that
+        has taken all the time that there is is the last."""
+        began_s = time.monotonic()
+        try:
+            self.ray.init(
+                address="local", num_gpus=gpus, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES,
+                log_to_driver=False, logging_level="ERROR", _temp_dir=str(self._folder),
+            )  # fmt: skip
+        except Exception as error:
+            self._end_remains()
+            if tries == 1 or time.monotonic() - began_s >= START_WITHIN_S:
+                advice = "start one with `ray start --head` and give its address"
+                raise InputError(f"Ray could not be started here ({reason(error)}); {advice}") from error
+            self._start_ray(gpus, tries - 1)
+
+    def _end_remains(self) -> None:
+        """Ray forgets the processes of a start that failed: end whoever uses the folder, which is empty then."""
+        assert self._folder is not None
+        self.ray.shutdown()
+        ray_cleanup.sweep(str(self._folder), os.getpid(), os.getsid(0))
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def _reach(address: str) -> None:
+    """Whether somebody listens where an address names host and port; Ray knows what others mean.
+
+    Raises:
+        OSError, OverflowError, ValueError: nobody does, or there is no such port or host.
+    """
+    if named := re.fullmatch(r"(?:ray://)?\[?([^/\[\]]+)\]?:(\d+)", address):
+        socket.create_connection((named[1], int(named[2])), ANSWERS_WITHIN_S).close()
+
+
+def _packages() -> list[Path]:
+    import rlhfless
+    import solver
+
+    return [Path(package.__path__[0]) for package in (rlhfless, solver)]
+
+
+def _own_code() -> dict[str, Any]:
+    return {"py_modules": [str(package) for package in _packages()], "excludes": ["**/__pycache__"]}
+
+
+def _with_own_code() -> str:
+    paths = [str(package.parent) for package in _packages()]
+    return os.pathsep.join(dict.fromkeys([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]))
+
+
+@contextlib.contextmanager
+def _loopback() -> Iterator[None]:
+    """What is started in here has the address 127.0.0.1, as Ray has it where it makes no clusters of machines."""
+    from ray._private import ray_constants
+
+    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextlib.contextmanager
+def _ports() -> Iterator[None]:
+    """Ray's agents are given free ports in here: where they choose them, a node waits 15 s for each to say so and then dies."""
+    from ray._private import ray_constants, services
+    from ray._private.parameter import RayParams
+
+    make, start, ports = RayParams.__init__, services.start_ray_process, dict[str, int]()
+
+    def make_with_ports(params: Any, *given: Any, **named: Any) -> None:
+        make(params, *given, **named)
+        with contextlib.ExitStack() as open_at_once:  # so that they differ
+            for name in AGENT_PORTS:
+                free = open_at_once.enter_context(socket.create_server(("127.0.0.1", 0)))
+                ports[name] = free.getsockname()[1]
+                setattr(params, name, ports[name])
+
+    def start_with_port(command: list[str], process_type: str, *given: Any, **named: Any) -> Any:
+        if process_type == ray_constants.PROCESS_TYPE_RAYLET:
+            command = [*command, f"--{UNTOLD}={ports[UNTOLD]}"]
+        return start(command, process_type, *given, **named)
+
+    RayParams.__init__, services.start_ray_process = make_with_ports, start_with_port
+    try:
+        yield
+    finally:
+        RayParams.__init__, services.start_ray_process = make, start
+
+
+@contextlib.contextmanager
+def _patient(within_s: float = START_WITHIN_S) -> Iterator[None]:
+    """A node that is started in here may register late: whoever looks for it waits, where Ray looks again for 30 s."""
+    from ray._private import services
+
+    look = services.get_node
+
+    def waiting_look(*which: Any, **more: Any) -> Any:
+        ends_s = time.monotonic() + within_s
+        while True:
+            try:
+                return look(*which, **more)
+            except RuntimeError:  # it is not there yet
+                if time.monotonic() >= ends_s:
+                    raise
+            time.sleep(LOOK_S)
+
+    services.get_node = waiting_look
+    try:
+        yield
+    finally:
+        services.get_node = look
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """What takes long in here is said once."""
+    line = f"Ray is still starting after {SILENT_S:g} s; on a busy machine it may take up to {START_WITHIN_S:g} s"
+    timer = threading.Timer(SILENT_S, lambda: print(line, file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """What is started in here has these variables."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

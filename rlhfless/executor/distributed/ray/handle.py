@@ -1,0 +1,234 @@
+"""One Ray actor as the driver sees it: created on a node, spoken to, listened to, killed.
+
+Knows Ray's handles and the actor's clock; nothing of steps, rules or of what is said. GPUs count as held from when Ray is asked
+for the actor until Ray says that it is dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.exceptions import (
+    ActorUnavailableError,
+    GetTimeoutError,
+    ObjectStoreFullError,
+    OutOfDiskError,
+    OutOfMemoryError,
+    RayError,
+)
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rlhfless.errors import reason
+from rlhfless.executor.distributed.messages import NoRoom
+from rlhfless.executor.distributed.pool.placement import Place
+from rlhfless.executor.distributed.ray.actor import Told, Up
+from rlhfless.executor.distributed.ray.clock_sync import SAME, Offset, boot_id, offset_of
+from rlhfless.executor.distributed.ray.placement import RayNode
+from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
+from rlhfless.executor.distributed.worker import worker
+
+END_S = 15.0  # that Ray may take to say that an actor is dead
+CLOCK_S = 5.0  # that an actor may take to say what its clock shows
+HEARD_S = 30.0  # that what an actor has said may take from its node to here
+FULL = ObjectStoreFullError, OutOfDiskError
+
+
+class Member:
+    """A Ray actor with the GPUs of ``place`` on ``node``, which loads the module ``side``.
+
+    Args:
+        ahead: what it starts before it is up, with its engines as a block and the Ray object of that; None: nothing.
+        machine: this machine's clock.
+
+    Attributes:
+        listening: the Ray object that is there when the actor has said something, or is lost.
+        asked_s, up_s: when Ray was asked for it, and when it was up (None before), on this machine's monotonic clock.
+        up: what it said of itself. clock: its clock's offset, estimated anew for every step.
+        lost: why it is dead, as far as that is known already. node_lost: with its node. out_of_memory: Ray's memory monitor
+            killed it.
+    """
+
+    def __init__(
+        self,
+        actor_class: Any,
+        side: str,
+        place: Place,
+        node: RayNode,
+        cpus: float,
+        ahead: worker.Ahead | None = None,
+        machine: Clock = MACHINE,
+    ) -> None:
+        self.place, self.node, self._machine = place, node, machine
+        self.asked_s = machine.now_s()
+        given = []
+        if ahead is not None:
+            block, stored = ahead.engines
+            given = [pickle.dumps(replace(ahead, engines=block), pickle.HIGHEST_PROTOCOL), stored]
+        self._handle = actor_class.options(
+            num_gpus=len(place.gpu_ids),
+            num_cpus=cpus,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.node_id, soft=False),
+        ).remote(side, *given)
+        self.listening = self._handle.listen.remote()
+        self.up: Up | None = None
+        self.up_s: float | None = None
+        self.clock: Offset = SAME
+        self.lost: str | None = None
+        self.node_lost = self.out_of_memory = False
+        self._doubt: ActorUnavailableError | None = None
+        self._early: list[tuple[Told, Mapping[str, Any]]] = []  # orders before it was up
+        self._told = 0
+        self._exports: list[Any] = []  # asked for, and perhaps not laid out yet
+
+    @property
+    def where(self) -> str:
+        """For a sentence."""
+        process = "" if self.up is None else f"process {self.up.pid} on {self.up.device}, "
+        return f"{process}node {self.node.address}"
+
+    def tell(self, told: Told, objects: Mapping[str, Any]) -> None:
+        """Send an order with the Ray objects of its blocks, by name. If it is gone, nothing happens here: ``hear`` says so.
+
+        Raises:
+            NoRoom: the order is too large for what is left of Ray's object store.
+        """
+        if self.up is None:
+            self._early.append((told, objects))
+            return
+        if isinstance(told.order, worker.Begin):
+            self._look_at_clock()
+            told = replace(told, order=replace(told.order, origin_s=told.order.origin_s + self.clock.offset_s))
+        laid_out = pickle.dumps(told, pickle.HIGHEST_PROTOCOL)
+        try:
+            self._handle.tell.remote(self._told, laid_out, dict(objects))
+        except FULL as error:
+            raise no_room(len(laid_out), error) from None
+        self._told += 1
+
+    def export(self, name: str) -> Any:
+        """The Ray object of what it laid out under this name. It belongs to this process and stays where it is until read."""
+        self._let_go()
+        self._exports.append(self._handle.export.remote(name))
+        return self._exports[-1]
+
+    def step_over(self) -> None:
+        """Nobody reads what it handed over any more."""
+        self._exports = []
+
+    def hear(self) -> list[Any]:
+        """What it said, once ``listening`` is there; nothing while Ray does not know whether it lives.
+
+        Raises:
+            RayError: it is dead, or cannot be heard.
+        """
+        try:
+            heard = ray.get(self.listening, timeout=HEARD_S)
+            if self._doubt is not None:
+                self.kill(at_once=True)  # it lives, but what it said in between may have gone astray
+                raise self._doubt
+        except RayError as error:
+            if isinstance(error, ActorUnavailableError) and self._doubt is not error and self._node_lives:
+                self._doubt = error
+                self.listening = self._handle.clock_s.remote()  # is there when Ray has found out, and before it says more
+                return []
+            self.lost = self._reason(error)
+            raise
+        said = [pickle.loads(one) for one in heard]
+        self._let_go()
+        self.listening = self._handle.listen.remote()
+        if said and isinstance(said[0], Up):
+            self._rise(said.pop(0))
+        return said
+
+    def look(self) -> bool:
+        """Between steps: note whether it is up by now; returns whether it lives, for certain."""
+        with contextlib.suppress(RayError):
+            while self.lost is None and ray.wait([self.listening], timeout=0)[0]:
+                for what in self.hear():
+                    assert isinstance(what, worker.Failed), "between steps an actor says nothing else"
+                    self.lost = what.error
+        return self.lost is None and self._doubt is None
+
+    def kill(self, *, at_once: bool = False) -> None:
+        """What it handed over stays, unless ``at_once``; its ``listening`` ends when Ray knows that it is dead."""
+        if self._exports and not at_once:
+            ray.wait(self._exports, num_returns=len(self._exports), timeout=END_S, fetch_local=False)
+            self._exports = []
+        ray.kill(self._handle, no_restart=True)
+
+    def wait_for_end(self) -> None:
+        """After ``kill``: until Ray has its GPUs back, or does not say so in time."""
+        ends_s = self._machine.now_s() + END_S
+        with contextlib.suppress(RayError):
+            while self._machine.now_s() < ends_s and ray.wait([self.listening], timeout=END_S)[0]:
+                with contextlib.suppress(ActorUnavailableError):  # Ray has not found out yet
+                    ray.get(self.listening, timeout=END_S)
+                self.listening = self._handle.listen.remote()
+
+    def _let_go(self) -> None:
+        """What is laid out by now needs its process no longer, and nobody else's memory: whoever reads it refers to it."""
+        if self._exports:
+            _, self._exports = ray.wait(self._exports, num_returns=len(self._exports), timeout=0, fetch_local=False)
+
+    def _rise(self, up: Up) -> None:
+        self.up, now_s = up, self._machine.now_s()
+        if not self._same_clock:  # its word left between then and now
+            self.clock = Offset(up.up_s - (self.asked_s + now_s) / 2, (now_s - self.asked_s) / 2)
+        self._look_at_clock()
+        self.up_s = max(self.asked_s, up.up_s - self.clock.offset_s)
+        early, self._early = self._early, []
+        for told, objects in early:
+            self.tell(told, objects)
+
+    @property
+    def _same_clock(self) -> bool:
+        assert self.up is not None
+        return self.up.boot_id is not None and self.up.boot_id == boot_id()
+
+    def _look_at_clock(self) -> None:
+        """What is known of it stays where it does not answer: it hangs or is dead, which will be seen."""
+        if not self._same_clock:
+            with contextlib.suppress(RayError):  # the timeout's too
+                ask = lambda: ray.get(self._handle.clock_s.remote(), timeout=CLOCK_S)  # noqa: E731
+                self.clock = offset_of(ask, self._machine.now_s)
+
+    @property
+    def _node_lives(self) -> bool:
+        """As far as Ray knows."""
+        return any(node["NodeID"] == self.node.node_id and node["Alive"] for node in ray.nodes())
+
+    def _reason(self, error: RayError) -> str:
+        """Why it is dead, for a sentence."""
+        if not self._node_lives:
+            self.node_lost = True
+            return f"was lost with its node {self.node.address}"
+        if isinstance(error, GetTimeoutError):
+            return f"cannot be heard: what it said did not come here within {HEARD_S:g} s"
+        self.out_of_memory = isinstance(error, OutOfMemoryError)
+        lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
+        telling = next((line for line in lines if re.search(r"dead because|Worker|exit|killed", line)), reason(error))
+        if "all references to the actor were removed" in telling:
+            telling += " (this program has one; Ray says so, too, if only one of cluster and program has RAY_AUTH_MODE=token)"
+        return f"died: {telling}"
+
+
+def no_room(nbytes: int, error: Exception) -> NoRoom:
+    """What to say where so many bytes cannot be laid out because of ``error``, one of ``FULL``."""
+    return NoRoom(
+        f"Ray's object store has no room for {nbytes:,} bytes ({reason(error)}); give it more "
+        "(`ray start --object-store-memory`)"
+    )
+
+
+def end_all(members: Sequence[Member]) -> None:
+    """Kill actors, all at once, and wait until Ray has their GPUs back."""
+    for member in members:
+        member.kill(at_once=True)
+    for member in members:
+        member.wait_for_end()

@@ -1,0 +1,163 @@
+"""Decode actors as Ray actors, on one machine or many: the carrier behind the wall clock for a cluster.
+
+Knows which actor is where; nothing of rules, of how a token is computed, or of what becomes of the responses of an actor that
+was lost. Whatever ends a step early ends every actor; the cluster stays until ``close``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhfless.executor.distributed.failure_detection import Faults
+from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
+from rlhfless.executor.distributed.pool.placement import Place
+from rlhfless.executor.distributed.pool.pool import Pool
+from rlhfless.executor.distributed.ray.cluster import RayCluster
+from rlhfless.executor.distributed.ray.placement import RayNode, place_nodes
+from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
+from rlhfless.executor.distributed.worker.backend import RemoteEngines
+from rlhfless.executor.distributed.worker.shared_memory import Block
+from rlhfless.executor.step.record import StepRecord
+from solver.model.cluster import Cluster, MixedCluster
+from solver.model.plan import Plan
+from solver.model.plurals import counted
+
+
+class RayPool(Pool[Any]):
+    """Ray actors for a run's steps (see ``Pool``).
+
+    A step's weights are put into Ray's object store once and fetched once by every node.
+
+    Args:
+        address: of a Ray cluster, as for ``ray.init``; None uses the one that this program has joined, or starts one here.
+        gpus: logical GPUs of a cluster that is started here; None takes the CUDA devices.
+        lifecycle: how long actors live; by default an actor ends with its work and none waits.
+        cpus_per_actor: CPUs that Ray reserves for each.
+        faults: what is done about actors that die, hang or are slow; those that wait for GPUs that others hold count as silent.
+        runtime_env: see ``RayCluster``.
+        clock: that the run is measured by.
+
+    Raises:
+        MissingExtra, InputError: see ``RayCluster``.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        gpus: int | None = None,
+        lifecycle: Lifecycle = Lifecycle.cold(),  # noqa: B008 (frozen)
+        cpus_per_actor: float = 0.0,
+        faults: Faults = Faults(),  # noqa: B008 (frozen)
+        runtime_env: Mapping[str, Any] | None = None,
+        clock: Clock = MACHINE,
+    ) -> None:
+        super().__init__(lifecycle, faults, clock)
+        self._cpus = cpus_per_actor
+        self.cluster = RayCluster(address, gpus=gpus, runtime_env=runtime_env)
+        from rlhfless.executor.distributed.ray import actor as ray_actor  # Ray is there now
+        from rlhfless.executor.distributed.ray import actors as ray_actors
+        from rlhfless.executor.distributed.ray import handle as ray_handle
+
+        self._actor, self._crew, self._member = ray_actor, ray_actors, ray_handle
+        self._class = ray_actor.remote_class()
+        self._nodes: dict[int, RayNode] = {}
+
+    def __repr__(self) -> str:
+        nodes = RayNode.listed(self.cluster.ray.nodes()) if self.cluster.ray.is_initialized() else []
+        gpus = sum(node.gpus for node in nodes)
+        there = f"{counted(len(nodes), 'node')} with {gpus:g} GPU{'s' * (gpus != 1)}"
+        return f"RayPool: {counted(len(self._idle), 'actor')} waiting; {there}"
+
+    @property
+    def meta(self) -> dict[str, str]:
+        """What ``meta.json`` says of a run whose steps are executed here."""
+        nodes = RayNode.listed(self.cluster.ray.nodes())
+        where = ", ".join(f"{node.gpus:g} x {'/'.join(sorted(node.kinds)) or 'GPU'}" for node in nodes)
+        return {
+            "clock": "wall",
+            "charging": "measured",
+            "device": f"a Ray actor per actor on {counted(len(nodes), 'node')}: {where}",
+        }
+
+    def check(self, cluster: Cluster | MixedCluster) -> None:
+        """Find the Ray nodes that are those of ``cluster``.
+
+        Raises:
+            PlanningError: Ray has not as many, or they are smaller.
+        """
+        self._nodes = place_nodes(cluster, RayNode.listed(self.cluster.ray.nodes()), self._nodes)
+
+    def close(self, record: StepRecord | None = None) -> None:
+        """End every actor and leave the cluster; what was held until then goes to ``record``. Idempotent.
+
+        A cluster that was started here ends.
+        """
+        if self.cluster.ray.is_initialized():
+            self._idle.close()
+            if record is not None:
+                self._idle.settle(record)
+        self.cluster.close()
+
+    # --- starting and ending actors (see ``Carrier``) -------------------------------------------------------------------
+
+    def start(self, place: Place, ahead: bool = False) -> Any:
+        """An actor on the node that the plan's node is."""
+        given = self._ahead_at(place) if ahead else None
+        node = self._nodes[place.node]
+        return self._member.Member(self._class, self.side_name, place, node, self._cpus, given, self.clock)
+
+    def serves(self, here: Place, wanted: Place) -> bool:
+        """On one node, GPUs are numbers."""
+        return here.alike(wanted)
+
+    def up_s(self, actor: Any) -> float | None:
+        """When it was up."""
+        actor.look()
+        return None if actor.up_s is None else actor.up_s - self._origin_s
+
+    def alive(self, actor: Any) -> bool:
+        """Whether it and its node are, as far as Ray knows."""
+        return bool(actor.look()) and self._nodes.get(actor.place.node) == actor.node
+
+    def _end_all(self, actors: Sequence[Any]) -> None:
+        self._member.end_all(actors)
+
+    # --- a step -----------------------------------------------------------------------------------------------------------
+
+    def _new_crew(self, engines: RemoteEngines, record: StepRecord) -> Any:
+        take = lambda order: self._take(order, record)  # noqa: E731
+        within_s = max(1.0, self.faults.silence_floor_s / 2)  # who waits for another's KV state is not silent meanwhile
+        return self._crew.RayCrew(take, self._idle.keeps, self._put, engines, record, self._origin_s, within_s, self.clock)
+
+    def _put(self, name: str, thing: Any) -> tuple[Block, Any]:
+        """Lay something out in the object store.
+
+        Raises:
+            NoRoom: it is full, and so is the disk behind it.
+        """
+        packed, laid_out = self._actor.lay_out(self.side, thing)
+        try:
+            return Block(name, packed), self.cluster.ray.put(laid_out)
+        except self._member.FULL as error:
+            raise self._member.no_room(laid_out.nbytes, error) from None
+
+    def _refusal(self, plan: Plan, engines: RemoteEngines, cluster: Cluster | MixedCluster) -> str | None:
+        """Also finds the nodes.
+
+        Raises:
+            PlanningError: Ray has other GPUs.
+        """
+        self.check(cluster)
+        for i, actor in enumerate(plan.actors):
+            if actor.node not in self._nodes:
+                return (
+                    f"actor {i} of the plan is on node {actor.node}, but its cluster has {counted(len(self._nodes), 'node')}; "
+                    "give the cluster that it was planned for"
+                )
+            if len(actor.gpu_ids) > 1 and self._nodes[actor.node].kinds and not engines.several_gpus:
+                return (
+                    f"actor {i} of the plan holds {len(actor.gpu_ids)} GPUs; the torch engine decodes on one, so plan for one"
+                )
+        return None

@@ -1,0 +1,1 @@
+"""What runs inside an actor's process: orders in, reports out."""

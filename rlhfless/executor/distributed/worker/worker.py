@@ -1,0 +1,328 @@
+"""The process of one actor: obeys orders from its pipe and decodes one iteration after another in between.
+
+Knows its pipe, one engine and shared memory; nothing of plans, rules or other actors. What depends on the kind of engine stands
+in a module, its side (``backend.py``), which is loaded when the process runs. Its clock is the machine's monotonic one, which
+all processes share. A thread of its own reads the pipe, so that whoever sends never waits for an iteration; when the pipe ends,
+because the other side is gone, so does the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request, TellsSignals
+from rlhfless.executor.distributed.messages import Copied, NoRoom, Report, Unreachable
+from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
+from rlhfless.executor.distributed.worker.backend import Side
+from rlhfless.executor.distributed.worker.shared_memory import Block as Block
+from rlhfless.executor.distributed.worker.shared_memory import read_block, write_block
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
+
+PR_SET_PDEATHSIG = 1
+REPORT_EVERY_S = 0.02  # at most, while nothing completes
+
+
+class SteppedEngine(Engine, Protocol):
+    """An engine that can decode in real time."""
+
+    def step(self, from_s: float, clock: Any) -> Progress:
+        """One iteration from ``from_s`` (or the end of the last one, if that is later) until ``clock()`` after it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Order: make an engine. ``origin_s`` is the run's start on the monotonic clock, ``engines`` an engine factory with the
+    weights of ``weights_version``."""
+
+    origin_s: float
+    engines: Block
+    latency: LatencyModel
+    admission: Admission
+    weights_version: int
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What a process that starts ahead of its step is given: engines of the last one, whose weights are not its step's."""
+
+    engines: Any
+    latency: LatencyModel
+
+
+@dataclass(frozen=True)
+class Add:
+    """Order: see ``RemoteActor.add``; KV states are blocks, which are freed once they are read, and computed again if they
+    cannot be."""
+
+    requests: Sequence[Request]
+    prefixes: Block | None = None
+
+
+@dataclass(frozen=True)
+class CutOff:
+    """Order: see ``RemoteActor.cut``; ``kv_names`` says how the block of each response that keeps its KV state is called."""
+
+    responses: Sequence[int]
+    kv_names: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """Order: see ``RemoteActor.prefill``; ``names`` says how the block of each receiver is called."""
+
+    prefixes: Mapping[int, np.ndarray]
+    receivers: Mapping[int, Sequence[int]]
+    names: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class End:
+    """Order: give the engine's memory back."""
+
+
+@dataclass(frozen=True)
+class Up:
+    """Before any report: the process can take orders, since ``up_s`` on the machine's monotonic clock."""
+
+    up_s: float
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Instead of a report: the process has ended with an exception (see ``Lost``)."""
+
+    error: str
+    trace: str
+    out_of_memory: bool = False
+    hopeless: bool = False
+
+
+def main(connection: Connection, device: str, side: str, ahead: Ahead | None) -> None:
+    """What the process runs, until its pipe ends: an actor on ``device`` whose engines' module is ``side``."""
+    die_with_parent()
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
+    try:
+        worker = Worker(connection, inbox, device, side)
+        if ahead is not None:
+            worker.start_ahead(ahead.engines, ahead.latency)
+        connection.send(Up(worker.up_s))
+        worker.serve()
+    except Exception as error:
+        connection.send(failed(error))
+
+
+def failed(error: Exception) -> Failed:
+    """What to say of an exception; called where it is handled."""
+    name = type(error).__name__
+    memory = isinstance(error, MemoryError) or name == "OutOfMemoryError"  # torch's, which is not imported here
+    # A request is wrong, or the weights are (logits that are no numbers): it is the same wherever they go.
+    hopeless = isinstance(error, ValueError | TypeError | FloatingPointError)
+    return Failed(f"{name}: {error}", traceback.format_exc(), memory, hopeless)
+
+
+def die_with_parent() -> None:
+    """A process that is stopped or stuck does not see that its pipe has ended: on Linux the kernel ends it. (It does so
+    with the thread that started it; a pool whose thread ends between steps starts new processes.)"""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _receive(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:
+    while True:
+        try:
+            inbox.put(connection.recv())
+        except (EOFError, OSError):
+            os._exit(0)  # at once, whatever the main thread is doing: nobody is there to hear of it
+        except Exception as error:  # an order that cannot be read here: the main thread says so
+            inbox.put(error)
+            return
+
+
+class Worker:
+    """An actor on ``device``. Loads the module ``side``."""
+
+    def __init__(
+        self, connection: Connection, inbox: queue.SimpleQueue[Any], device: str, side: str, clock: Clock = MACHINE
+    ) -> None:
+        self.connection, self.inbox, self.device, self.clock = connection, inbox, device, clock
+        self.side = cast(Side, importlib.import_module(side))
+        self.side.use_device(device)
+        self.engines: Any = None
+        self.engine: SteppedEngine | None = None
+        self.origin_s = 0.0
+        self.up_s = self.clock.now_s()
+        self._from_s = 0.0  # where the next iteration begins, unless the last one ended later
+        self._reported_s = 0.0
+        self._spans: list[EngineSpan] = []
+
+    def now_s(self) -> float:
+        """Seconds since the run's start."""
+        return self.clock.now_s() - self.origin_s
+
+    def start_ahead(self, engines: Any, latency: LatencyModel) -> None:
+        """Start what engines need beside the process before any order comes.
+
+        Raises:
+            RuntimeError: that failed. It says nothing of the step to come, whose weights are others.
+        """
+        try:
+            self.side.start_ahead(engines, latency)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise RuntimeError(f"could not be started ahead of its step: {type(error).__name__}: {error}") from error
+        self.up_s = self.clock.now_s()
+
+    def serve(self) -> None:
+        """Take one turn after another, for ever."""
+        while True:
+            self.turn()
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is something to decode."""
+        return self.engine is not None and bool(self.engine.running() or self.engine.waiting())
+
+    def turn(self) -> None:
+        """Obey the next order; where there is none, decode an iteration; without work, wait for an order."""
+        try:
+            order = self.inbox.get(block=not self.busy)
+        except queue.Empty:
+            self._iterate()
+            return
+        self._obey(order)
+        self._from_s = self.now_s()
+
+    def _obey(self, order: Any) -> None:
+        if isinstance(order, Exception):
+            raise order
+        if isinstance(order, Begin):
+            self.origin_s, self._reported_s = order.origin_s, 0.0
+            self.engines = engines = self._read(order.engines)
+            if self.side.bring_up(engines, order.latency):
+                self.up_s = self.clock.now_s()
+            self.engine = engine = engines(order.latency, order.admission, self.now_s())
+            version = order.weights_version if engines.weights_version is None else engine.weights_version
+            self._report(ready_s=(self.up_s - self.origin_s, self.now_s()), weights_version=version)
+        elif isinstance(order, Add):
+            self._add(order.requests, order.prefixes)
+        elif isinstance(order, CutOff):
+            self._cut(order.responses, order.kv_names)
+        elif isinstance(order, Prefill):
+            self._prefill(order)
+        else:
+            assert isinstance(order, End)
+            self._close()
+
+    def _iterate(self) -> None:
+        assert self.engine is not None
+        progress = self.engine.step(self._from_s, self.now_s)
+        self._spans += progress.spans
+        if progress.completions or self.engine.clock_s >= self._reported_s + REPORT_EVERY_S:
+            self._report(progress.completions)
+
+    def _report(self, completions: Sequence[Completion] = (), **what: Any) -> None:
+        engine = self.engine
+        assert engine is not None
+        tokens = engine.generated_tokens()
+        counted = np.array(list(tokens), dtype=np.int64), np.array(list(tokens.values()), dtype=np.int64)
+        told = engine.recent_signals() if isinstance(engine, TellsSignals) else ((), {})
+        spans, self._spans = self._spans, []
+        self._reported_s = engine.clock_s
+        self.connection.send(
+            Report(engine.clock_s, engine.running(), engine.waiting(), counted, told, list(completions), spans, **what)
+        )
+
+    # --- orders -------------------------------------------------------------------------------------------------------
+
+    def _add(self, requests: Sequence[Request], prefixes: Block | None) -> None:
+        assert self.engine is not None
+        copies, there, again = [], [], []
+        prefix_kv: Any = None
+        if prefixes is not None:
+            begin_s = self.now_s()
+            with contextlib.suppress(Unreachable):
+                prefix_kv = self._read(prefixes, free=True)
+                tokens = sum(kv.tokens for kv in prefix_kv.values())
+                copies.append(Copied("transfer", None, begin_s, self.now_s(), tokens, prefixes.packed.nbytes))
+        for request in requests:
+            kv, begin_s = request.kv, self.now_s()
+            if isinstance(kv, Block):
+                request = replace(request, kv=None)
+                try:
+                    request = replace(request, kv=self._read(kv, free=True))
+                    copies.append(self._copied("transfer", request, begin_s, kv.packed.nbytes))
+                except Unreachable:
+                    again.append(request.response)
+            if request.there_tokens and prefix_kv is None:  # they did not come: it computes them itself
+                request = replace(request, there_tokens=0)
+            of_prompt = prefix_kv[request.prompt] if request.there_tokens else None
+            there.append(replace(request, available_s=self.now_s(), prefix_kv=of_prompt))
+        self.engine.add(there)
+        self._report(copies=copies, again=again)
+
+    def _cut(self, responses: Sequence[int], kv_names: Mapping[int, str]) -> None:
+        assert self.engine is not None
+        taken, progress = self.engine.cut(self.engine.clock_s, responses)
+        assert not progress.completions, "between iterations nothing completes"
+        copies, handed = [], []
+        for request in taken:
+            kv = None
+            if request.kv is not None and request.response in kv_names:
+                begin_s = self.now_s()
+                with contextlib.suppress(NoRoom):  # its context is recomputed
+                    kv = self._write(kv_names[request.response], request.kv)
+                    copies.append(self._copied("migrate", request, begin_s, kv.packed.nbytes))
+            handed.append(replace(request, kv=kv))
+        self._report(copies=copies, taken=handed)
+
+    def _prefill(self, order: Prefill) -> None:
+        """Everything is computed before anything is sent."""
+        begin_s = self.now_s()
+        computed = self.engines.compute_prefixes(order.prefixes)
+        pieces = {id(piece): int(piece.shape[3]) for kv in computed.values() for piece in kv.pieces}
+        end_s, tokens = self.now_s(), sum(pieces.values())
+        span = EngineSpan("prefill", begin_s, end_s, float(len(computed)), max(1, len(computed)), tokens, float(tokens))
+        sent = {}
+        for actor, name in order.names.items():
+            with contextlib.suppress(NoRoom):  # it computes them itself
+                sent[actor] = self._write(name, {prompt: computed[prompt] for prompt in order.receivers[actor]})
+        size = sum(block.packed.nbytes for block in sent.values())
+        copies = [Copied("migrate", None, end_s, self.now_s(), tokens, size)]
+        self._spans.append(span)
+        self._report(prefixes=sent, copies=copies)
+
+    def _close(self) -> None:
+        assert self.engine is not None
+        self.engine.close()
+        self.engine = self.engines = None
+        self.side.free_memory(self.device)
+        self.connection.send(Report(self.now_s(), closed=True))
+
+    # --- what is laid out ---------------------------------------------------------------------------------------------
+
+    def _copied(self, phase: str, request: Request, begin_s: float, size: int) -> Copied:
+        return Copied(phase, request.response, begin_s, self.now_s(), request.context_tokens, size)
+
+    def _read(self, block: Block, free: bool = False) -> Any:
+        return read_block(self.side, block, self.device, free=free)
+
+    def _write(self, name: str, thing: Any) -> Block:
+        return write_block(self.side, name, thing)

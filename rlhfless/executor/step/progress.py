@@ -1,0 +1,50 @@
+"""A step under way as whoever watches it sees it: what is complete, and the rows that its trace would have if it ended now.
+
+Knows the record and who holds GPUs; nothing of engines, clocks or rules. Rows are only made for those who ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from rlhfless.executor.step.actor_state import Actor, Held
+from rlhfless.executor.step.record import Row, StepRecord
+from rlhfless.executor.step.startup import holder_of
+
+
+@dataclass(frozen=True)
+class StepProgress:
+    """What is known of a step when more of its responses are complete.
+
+    Attributes:
+        completed, of: responses. now_s: when the last of them was complete, in seconds since the run's start.
+        record: of the step, as far as it was told; its tables grow on.
+    """
+
+    completed: int
+    of: int
+    now_s: float
+    record: StepRecord
+    _live: Collection[Actor] = field(repr=False)
+    _held: Collection[Held] = field(repr=False)
+
+    def allocations(self) -> list[Row]:
+        """Who holds which GPUs since when, until now at the latest."""
+        told = StepRecord(self.record.run, self.record.step, self.record.plan, self.record.start_s)
+        held = [(one.number, one.role, one.plan, one.start_s, one.done_s) for one in self._held]
+        held += [(one.index, "decode", one.plan, one.start_s, self.now_s) for one in self._live]
+        for number, role, actor, start_s, until_s in sorted(held, key=lambda one: one[0]):
+            told.allocate(
+                holder_of(number), role, actor.node, actor.gpu_ids, actor.kind, actor.market, actor.usd_per_gpu_s, start_s,
+                max(start_s, until_s if actor.release == "done" else self.now_s),
+            )  # fmt: skip
+        return told.allocations
+
+    def spans(self) -> list[Row]:
+        """What was told of the holders by now; an engine may have told of iterations beyond ``now_s``."""
+        return [{**row, "kv_tokens": None if (kv := row["kv_tokens"]) is None else round(kv)} for row in self.record.spans]
+
+
+Watch = Callable[[StepProgress], None]
+"""Told of the step whenever more responses are complete. What it raises ends the step as an interrupt does."""

@@ -1,0 +1,123 @@
+"""What a runtime rule may order and ask for, on every clock: rules are the user's, so what is wrong is said in a sentence.
+
+Knows decisions, triggers and the actors that go on; nothing of how a decision is carried out, or of when a rule is asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+from rlhfless.executor.step.actor_state import Actor
+from solver.model.errors import PlanningError, is_number, is_whole
+from solver.model.runtime_rules import ActorView, Cut, Decision, Move, RuntimeRule, Trigger
+
+A = TypeVar("A", bound=Actor)
+
+
+class RuleError(PlanningError):
+    """A runtime rule ordered or asked for what cannot be; the message names the rule, what it said and what would be right."""
+
+
+def checked_trigger(rule: RuntimeRule, trigger: Any, view: ActorView, told_s: float) -> Trigger | None:
+    """What ``rule.next_trigger(view)`` returned.
+
+    Args:
+        told_s: the latest time that the rule was told; minus infinity before the first. A time after it that has come by now is
+            due.
+
+    Raises:
+        RuleError: it is no ``Trigger``, its counts are not whole numbers from 1 on, or its time does not lie ahead.
+    """
+    if trigger is None:
+        return None
+    if not isinstance(trigger, Trigger):
+        raise RuleError(
+            f"rule {_name(rule)} returned {trigger!r} about actor {view.actor}; next_trigger must return a Trigger, or None"
+        )
+    for name, count in (("completions", trigger.completions), ("step_completions", trigger.step_completions)):
+        if count is not None and not (type(count) is int and count > 0) and not is_whole(count, 1):
+            raise RuleError(f"{_asks(rule, view)} {name}={count!r}; a whole number of at least 1, or None, is needed")
+    time_s = trigger.time_s
+    if time_s is not None and time_s != math.inf and not (is_number(time_s) and time_s > told_s):
+        after = f" after {told_s:g} s" if math.isfinite(told_s) else ""
+        raise RuleError(
+            f"{_asks(rule, view)} time_s={time_s!r}; a time{after}, counted from the run's start, or None is needed"
+        )
+    return trigger
+
+
+def checked_decisions(rule: RuntimeRule | None, decisions: Any) -> Sequence[Decision]:
+    """What ``rule.decide`` returned.
+
+    Raises:
+        RuleError: it is not a list of ``Move`` and ``Cut``.
+    """
+    if not isinstance(decisions, list | tuple):
+        raise RuleError(f"rule {_name(rule)} returned {decisions!r}; decide must return a list of Move and Cut, empty for none")
+    for one in decisions:
+        if not isinstance(one, Move | Cut) or (isinstance(one, Cut) and not all(isinstance(m, Move) for m in one.moves)):
+            raise RuleError(f"rule {_name(rule)} ordered {one!r}; a decision must be a Move, or a Cut with a Move per response")
+    return decisions
+
+
+def check_decision(rule: RuntimeRule | None, decision: Decision, live: Mapping[int, Actor], responses: int) -> None:
+    """Refuse a decision about responses or actors that are not there, just before it is carried out.
+
+    Args:
+        live: actors that go on, by index. responses: how many the step has.
+
+    Raises:
+        RuleError: naming them.
+    """
+    for move in decision.moves if isinstance(decision, Cut) else (decision,):
+        if not is_whole(move.response, 0) or move.response >= responses:
+            raise RuleError(f"rule {_name(rule)} ordered {move}; the step has responses 0 to {responses - 1} only")
+    if isinstance(decision, Cut) and (decision.actor not in live or live[decision.actor].closing):
+        raise RuleError(
+            f"rule {_name(rule)} cuts actor {decision.actor}; an actor that goes on and was not cut before is needed, "
+            f"which now are {_going_on(live)}"
+        )
+
+
+def receiver_of(rule: RuntimeRule | None, move: Move, sender: Actor, live: Mapping[int, A]) -> A:
+    """The actor that gets the response of a move.
+
+    Raises:
+        RuleError: it is not another actor that goes on.
+    """
+    receiver = live.get(move.to_actor)
+    if receiver is None or receiver.closing or receiver.index == sender.index:
+        others = {i: actor for i, actor in live.items() if i != sender.index}
+        raise RuleError(
+            f"rule {_name(rule)} ordered {move}, off actor {sender.index}; a response must move to another actor that goes on, "
+            f"which now are {_going_on(others)}"
+        )
+    return receiver
+
+
+def check_all_go(rule: RuntimeRule | None, cut: Cut, unfinished: Collection[int]) -> None:
+    """Refuse a cut that does not say where each of the actor's ``unfinished`` responses goes.
+
+    Raises:
+        RuleError: naming those that are missing.
+    """
+    if lost := sorted(set(unfinished).difference(move.response for move in cut.moves)):
+        raise RuleError(
+            f"rule {_name(rule)} cuts actor {cut.actor} but says not where responses {lost} go; a Cut needs a Move for each of "
+            "the actor's unfinished responses"
+        )
+
+
+def _asks(rule: RuntimeRule, view: ActorView) -> str:
+    return f"rule {_name(rule)} wants to be asked because of actor {view.actor} at"
+
+
+def _name(rule: RuntimeRule | None) -> str:
+    """None: the executor itself relieves an actor."""
+    return "of the executor" if rule is None else str(getattr(rule, "name", type(rule).__name__))
+
+
+def _going_on(live: Mapping[int, Actor]) -> str:
+    return ", ".join(str(i) for i, actor in live.items() if not actor.closing) or "none"

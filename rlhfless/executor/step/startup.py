@@ -1,0 +1,139 @@
+"""When the actors of a plan are there as their step begins, and the spans that say so; the same with another time of prefill.
+
+Knows plans and what starting, syncing and prefixes take; nothing of engines, requests, rules or devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from rlhfless.executor.step.record import StepRecord
+from rlhfless.executor.step.shared_links import NodeLinks
+from solver.model.latency import LatencyModel
+from solver.model.plan import Plan
+from solver.timing.evaluate import ready_s
+
+
+class Readiness(NamedTuple):
+    """Of one actor: from its start it is made, from ``warm_s`` on it gets its weights, from ``up_s`` on it waits for prefixes
+    (the prefill actor computes and sends them), and it decodes (is done) from ``ready_s`` on."""
+
+    start_s: float
+    warm_s: float
+    up_s: float
+    ready_s: float
+
+
+def holder_of(index: int) -> str:
+    """The name in the trace of an actor of the plan."""
+    return f"actor-{index}"
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """How a step begins.
+
+    Attributes:
+        plan: as it is executed. step_s: the start of the step.
+        actors: of the plan, in order.
+        computes_s: from when to when prefixes are computed once for others; two equal times where none are.
+    """
+
+    plan: Plan
+    step_s: float
+    actors: tuple[Readiness, ...]
+    computes_s: tuple[float, float]
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        models: Sequence[LatencyModel],
+        step_s: float,
+        late_s: Sequence[float] | None = None,
+        links: NodeLinks | None = None,
+    ) -> Beginning:
+        """As the plan and the actors' latency models have it.
+
+        Args:
+            late_s: by how much every actor's start takes longer. links: those that weights come over; None: nothing is shared.
+        """
+        actors = []
+        for i, (actor, model) in enumerate(zip(plan.actors, models, strict=True)):
+            start_s, late = step_s + actor.start_s, 0.0 if late_s is None else late_s[i]
+            up_s = start_s + ready_s(model, actor.prewarmed) + late
+            warm_s = (start_s if actor.prewarmed else start_s + model.start_s) + late
+            actors.append(Readiness(start_s, warm_s, up_s, up_s + actor.receive_s))
+        if links is not None:
+            actors = _with_shared_links(plan, actors, links)
+        begins_s = ends_s = step_s
+        if plan.prefill is not None:
+            ends_s = step_s + plan.prefill.done_s
+            if plan.prefill_actor is not None:
+                own = actors[plan.prefill_actor]
+                begins_s, ends_s = own.up_s, min(max(own.up_s, ends_s), own.ready_s)
+        return cls(plan, step_s, tuple(actors), (begins_s, ends_s))
+
+    def with_prefill_s(self, seconds: float) -> Beginning:
+        """The same where computing the prefixes takes ``seconds``.
+
+        A transfer takes what it took, and starts when its receiver is up, its prefixes are computed and the link (one within
+        the node, one to all others) has brought what it brought before. What leaves before everything is computed does so
+        after the same share of the work.
+        """
+        plan, (begins_s, ends_s) = self.plan, self.computes_s
+        if plan.prefill is None:
+            return self
+        computed_s = begins_s + seconds
+        share = seconds / (ends_s - begins_s) if ends_s > begins_s else 1.0
+        actors, source = list(self.actors), plan.prefill_actor
+        waiting = [i for i, actor in enumerate(plan.actors) if actor.prefixes]
+        node = None if source is None else plan.actors[source].node
+        link_s: dict[bool, tuple[float, float]] = {}  # until when it was busy, and is
+        last_s = computed_s
+        for i in sorted(waiting, key=lambda i: self.actors[i].ready_s):
+            own, near = actors[i], plan.actors[i].node == node
+            then_s, now_s = link_s.get(near, (own.up_s, own.up_s))
+            left_s = min(ends_s, own.ready_s)
+            leaves_s = computed_s + (left_s - ends_s) * share
+            took_s = own.ready_s - min(own.ready_s, max(own.up_s, left_s, then_s))
+            there_s = max(own.up_s, leaves_s, now_s) + took_s
+            actors[i] = own._replace(ready_s=there_s)
+            link_s[near] = own.ready_s, there_s
+            last_s = max(last_s, there_s)
+        if source is not None:
+            actors[source] = actors[source]._replace(ready_s=last_s)
+        prefill = replace(plan.prefill, done_s=computed_s - self.step_s)
+        return Beginning(replace(plan, prefill=prefill), self.step_s, tuple(actors), (begins_s, computed_s))
+
+    def tell(self, record: StepRecord) -> None:
+        """Its spans: what each actor waits for until it is ready. (The learner's prefill is told when it is billed.)"""
+        plan = self.plan
+        source = "learner" if plan.prefill_actor is None else holder_of(plan.prefill_actor)
+        for i, (actor, own) in enumerate(zip(plan.actors, self.actors, strict=True)):
+            holder = holder_of(i)
+            record.span(holder, "start", own.start_s, own.warm_s)
+            record.span(holder, "sync", own.warm_s, own.up_s)
+            if i == plan.prefill_actor:
+                assert plan.prefill is not None
+                record.span(holder, "prefill", *self.computes_s, tokens=plan.prefill.computed_tokens)
+                record.span(holder, "transfer", self.computes_s[1], own.ready_s, call="prefixes")
+            elif actor.prefixes:
+                record.span(holder, "transfer", own.up_s, own.ready_s, call="prefixes", from_actor=source)
+            else:
+                record.span(holder, "sync", own.up_s, own.ready_s, call="late weights")
+
+
+def _with_shared_links(plan: Plan, actors: Sequence[Readiness], links: NodeLinks) -> list[Readiness]:
+    """The same where weights come over the links of the nodes: those of a node that are warm at one moment share a copy."""
+    delays: dict[tuple[int, float], float] = {}
+    for own, actor in sorted(zip(actors, plan.actors, strict=True), key=lambda pair: pair[0].warm_s):
+        if (actor.node, own.warm_s) not in delays:
+            delays[actor.node, own.warm_s] = links.delay_s(None, actor.node, own.warm_s, own.up_s - own.warm_s)
+    return [
+        own._replace(up_s=own.up_s + late, ready_s=own.ready_s + late)
+        for own, actor in zip(actors, plan.actors, strict=True)
+        for late in (delays[actor.node, own.warm_s],)
+    ]

@@ -1,0 +1,149 @@
+"""What a step is on every clock: who has which response, what is complete, and when its rule wants to be asked.
+
+Knows plans, rules and the record; nothing of engines, of processes, or of how time passes (virtual/executor.py and
+distributed/executor.py know that).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from rlhfless.engine.protocol import Request
+from rlhfless.engine.simulated.completions import Completions
+from rlhfless.engine.simulated.requests import Requests
+from rlhfless.executor.step.actor_state import Actor, Held
+from rlhfless.executor.step.plan_validation import check_responses
+from rlhfless.executor.step.prefixes import with_computed_tokens
+from rlhfless.executor.step.progress import StepProgress, Watch
+from rlhfless.executor.step.record import StepRecord
+from rlhfless.executor.step.rule_validation import checked_trigger
+from rlhfless.executor.step.signals import KnownSignals
+from rlhfless.executor.step.startup import holder_of
+from solver.model.errors import PlanningError
+from solver.model.plan import Plan
+from solver.model.runtime_rules import ActorView, Cut, Decision
+from solver.model.workload import IntArray
+from solver.replanning.marginal_value import sends_kv
+
+MIGRATION = ("cheaper", "move", "recompute")
+
+A = TypeVar("A", bound=Actor)
+
+
+def check_migration(migration: str) -> None:
+    """Refuse a migration that is not one of ``MIGRATION`` (a PlanningError)."""
+    if migration not in MIGRATION:
+        raise PlanningError(f"migration {migration!r} is unknown; choose one of {', '.join(MIGRATION)}")
+
+
+class Step(Generic[A]):
+    """A step under way.
+
+    Attributes:
+        rule: the plan's, as it came, for this step alone.
+        live: actors that go on, by index; held: what the others hold.
+        owner: of every response: the actor that it is with, or on its way to.
+        watch: told of completions; None tells nobody.
+        complete, known_tokens, known_signals: of every response, as far as it is known; completed: how many are complete.
+        reserved_tokens: KV tokens that ``reserve`` sets aside for every response; None where admission is by ``preempt``.
+        asked_at: completions of the step at which the rule wants to be asked; told_s: the time that it was told last.
+
+    Raises:
+        PlanningError: an unknown ``migration``, or the requests are not one for each response of the plan; nothing was started.
+    """
+
+    def __init__(self, plan: Plan, requests: Sequence[Request], record: StepRecord, migration: str, admission: str) -> None:
+        check_migration(migration)
+        self.record, self.migration = record, migration
+        self.rule = record.rule = copy.deepcopy(plan.rule)  # rules keep what they have seen, a plan does not
+        self.requests = Requests.of(requests)
+        check_responses(plan, self.requests)
+        self.plan = with_computed_tokens(plan, self.requests)
+        self.prompt_tokens = self.requests.rows["prompt_tokens"].copy()
+        self.reserved_tokens: IntArray | None = None
+        if admission == "reserve":
+            self.reserved_tokens = self.prompt_tokens + self.requests.rows["limit_tokens"]
+        self.known_tokens = np.zeros(len(requests), np.int64)
+        self.known_signals = KnownSignals(len(requests))
+        self.complete = np.zeros(len(requests), dtype=bool)
+        self.completed = 0
+        self.asked_at: int | None = None
+        self.told_s = -math.inf
+        self.live: dict[int, A] = {}
+        self.held: list[Held] = []
+        self.owner: dict[int, A] = {}
+        self.watch: Watch | None = None
+
+    def _enter(self, together: Sequence[tuple[A, Completions]]) -> bool:
+        """Completions are known from now on; returns whether the rule wants to be asked because of them."""
+        responses, tokens = (
+            np.concatenate([getattr(completions, name) for _, completions in together])
+            for name in ("responses", "response_tokens")
+        )
+        assert not self.complete[responses].any(), "a response completed twice"
+        self.complete[responses] = True
+        self.known_tokens[responses] = tokens
+        self.completed += len(responses)
+        reached = self.asked_at is not None and self.completed >= self.asked_at
+        for actor, completions in together:
+            actor.completed += len(completions)
+            actor.expecting -= len(completions)
+            actor.done_s = max(actor.done_s, float(completions.time_s[-1]))
+            reached |= actor.asked_at is not None and actor.completed >= actor.asked_at
+        self.record.enter([(actor.holder, completions) for actor, completions in together])
+        if self.watch is not None:
+            now_s = max(float(c.time_s[-1]) for _, c in together)
+            self.watch(StepProgress(self.completed, len(self.complete), now_s, self.record, self.live.values(), self.held))
+        return reached
+
+    def _tell_decision(self, now_s: float, decision: Decision, sender: A, goes_to: Mapping[int, int]) -> None:
+        """Record what was decided: how many responses go, and which to whom (``goes_to``: response to actor)."""
+        to: dict[str, list[int]] = {}
+        for response, index in goes_to.items():
+            to.setdefault(holder_of(index), []).append(response)
+        name = "cut" if isinstance(decision, Cut) else "move"
+        self.record.event(now_s, name, sender.holder, responses=len(goes_to), to=to)
+
+    def _moves_kv(self, sender: A, receiver: A, context_tokens: int) -> bool:
+        """Whether to move the KV state of a response with this context; else it is recomputed."""
+        if self.migration == "recompute" or not sender.can_move_to(receiver):
+            return False
+        if self.migration == "move":
+            return True
+        return bool(sends_kv(sender.latency.transfer_s(context_tokens), receiver.latency.recompute_s(context_tokens)))
+
+    def _weigh(self, responses: Sequence[int], known_tokens: IntArray) -> int:
+        """KV tokens that these take of an actor's memory by the admission rule in force."""
+        own = np.array(responses, dtype=np.int64)
+        if self.reserved_tokens is not None:
+            return int(self.reserved_tokens[own].sum())
+        return int(self.prompt_tokens[own].sum() + known_tokens[own].sum())
+
+    def _timed(self, now_s: float) -> bool:
+        return any(a.asked_time_s <= now_s for a in self.live.values())
+
+    def _ask_triggers(self, views: Sequence[ActorView]) -> None:
+        """Ask the rule about every actor that goes on, as ``views`` show it.
+
+        Raises:
+            RuleError: what it answers is no moment at which it could be asked.
+        """
+        assert self.rule is not None
+        self.asked_at = None
+        for view in views:
+            actor, trigger = self.live[view.actor], checked_trigger(self.rule, self.rule.next_trigger(view), view, self.told_s)
+            actor.asked_at, actor.asked_time_s = None, math.inf
+            if trigger is None:
+                continue
+            if trigger.completions is not None:
+                actor.asked_at = max(trigger.completions, actor.completed + 1)
+            if trigger.time_s is not None:
+                actor.asked_time_s = trigger.time_s
+            if trigger.step_completions is not None:
+                count = max(trigger.step_completions, self.completed + 1)
+                self.asked_at = count if self.asked_at is None else min(self.asked_at, count)

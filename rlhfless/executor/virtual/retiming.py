@@ -1,0 +1,253 @@
+"""A step that was decided with one set of seconds, told again with another: arithmetic on journals.
+
+Knows the journals of actors and what was handed over between them; nothing of engines, rules or devices. Decisions stay those
+of the first telling: who is in which batch in which iteration, who leaves it after which, who goes where. What changes is when:
+
+- An actor's iterations follow one another from the time at which it was ready. One that others join starts when all of them
+  are there. Where prefixes are computed once for others, that takes what it is said to take, and who receives them is ready
+  that much later or sooner (``step/startup.py``).
+- A response that left after its actor's k-th iteration is handed over at that boundary, or when it is there, if it had come
+  before and never joined. A transfer takes what it took, and starts then, or when its sender's link is free.
+- A decision falls where it fell before: as long after the end of the latest iteration that had ended by then, but no later than
+  the boundary at which it takes effect. This counts for events, and for what is taken from an actor that is idle.
+
+So nothing arrives before it was sent, and with the seconds of the first telling the record is the first record. A rule is not
+asked again, though it might have decided otherwise: where actors drift apart, a move can come before a completion elsewhere
+that it was an answer to.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from rlhfless.engine.common.journal import Change, Journal, Replayed
+from rlhfless.engine.common.span_accumulator import SpanAccumulator
+from rlhfless.engine.protocol import Engine
+from rlhfless.executor.step.actor_state import Held
+from rlhfless.executor.step.record import Row, StepRecord
+from rlhfless.executor.step.startup import Beginning, holder_of
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """Responses that a decision took off an actor.
+
+    Attributes:
+        now_s: when it was decided; ended_s: the latest end of an iteration by then, of the actors ``after`` after as many of
+            their iterations.
+        sender: the actor; iterations: that it had committed; boundary_s: from when on they were on their way.
+        idle: it was waiting for an arrival, and left its waiting at ``boundary_s``.
+        arrives_s: of each response at its receiver; transfer_s: what its transfer took, in the order of the transfers; a
+            response that is not there is computed again by its receiver.
+        spans, recomputes, events: rows of the record that tell of it; two spans, the sender's and the receiver's, of every
+            transfer that takes time.
+    """
+
+    now_s: float
+    ended_s: float
+    after: Mapping[int, int]
+    sender: int
+    iterations: int
+    boundary_s: float
+    idle: bool
+    arrives_s: Mapping[int, float]
+    transfer_s: Mapping[int, float]
+    spans: range
+    recomputes: range
+    events: range
+
+
+@dataclass
+class StepLog:
+    """What has to be known of a step to retime it.
+
+    Attributes:
+        journals: of every actor that keeps one, by index in the plan.
+        beginning: when the actors were ready, and what they waited for.
+    """
+
+    journals: Mapping[int, Journal]
+    beginning: Beginning
+    hand_overs: list[HandOver] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, engines: Mapping[int, Engine], beginning: Beginning) -> StepLog:
+        """The log of a step that begins; engines without a journal leave nothing in it."""
+        journals = {i: getattr(engine, "journal", None) for i, engine in engines.items()}
+        return cls({i: journal for i, journal in journals.items() if journal is not None}, beginning)
+
+    def handed(
+        self,
+        now_s: float,
+        sender: int,
+        boundary_s: float,
+        arrives_s: Mapping[int, float],
+        transfer_s: Mapping[int, float],
+        spans: range,
+        recomputes: range,
+        events: range,
+    ) -> None:
+        """Note what a decision set off; the sender keeps a journal."""
+        own = self.journals[sender]
+        ended_s = max((j.end_s for j in self.journals.values() if j.end_s <= now_s), default=now_s)
+        after = {i: len(j) for i, j in self.journals.items() if j.end_s == ended_s}
+        idle = boundary_s > own.end_s
+        self.hand_overs.append(
+            HandOver(
+                now_s, ended_s, after, sender, len(own), boundary_s, idle, arrives_s, transfer_s, spans, recomputes, events
+            )
+        )
+
+
+class _Actor:
+    """An actor's iterations as they are timed anew, as far as they are."""
+
+    def __init__(self, journal: Journal, replayed: Replayed, ready_s: float) -> None:
+        assert replayed.seconds.shape == (len(journal), 2), "an actor needs the seconds of all its iterations"
+        self.journal = journal
+        self.seconds: list[tuple[float, float]] = replayed.seconds.tolist()
+        self.starts: list[float] = []
+        self.ends = [ready_s]  # of the first k iterations
+        self._joining = {change.iteration: change.joined for change in journal.changes}
+
+    def advance(self, iterations: int, arrives_s: Callable[[int], float], joined: Callable[[int, float, float], None]) -> float:
+        """Time its first iterations; returns when the last of them ends.
+
+        Args:
+            arrives_s: of a response; joined: told of every newcomer, and of the start and end of its first iteration.
+        """
+        for k in range(len(self.starts), iterations):
+            newcomers = self._joining.get(k, ())
+            start_s = max([self.ends[-1], *(arrives_s(new.response) for new in newcomers)])
+            prefill_s, decode_s = self.seconds[k]
+            self.starts.append(start_s)
+            self.ends.append(start_s + prefill_s + decode_s)
+            for new in newcomers:
+                joined(new.response, start_s, self.ends[-1])
+        return self.ends[iterations]
+
+    def tell(self, spans: SpanAccumulator) -> None:
+        """Its spans."""
+        for change, until in self.journal.stays():
+            for k in range(change.iteration, until):
+                self._tell_iteration(spans, change, k)
+
+    def _tell_iteration(self, spans: SpanAccumulator, change: Change, k: int) -> None:
+        (prefill_s, seconds), start_s, batch = self.seconds[k], self.starts[k], change.batch
+        if k == change.iteration and change.missing_tokens:
+            tokens = change.computed_tokens
+            computed = [(new.response, new.computed_tokens) for new in change.joined if new.computed_tokens]
+            spans.prefill(start_s, start_s + prefill_s, tokens, change.computing, tokens, computed)
+        kv_tokens = change.kv_tokens + batch * (k - change.iteration)
+        spans.decode(start_s + prefill_s, self.ends[k + 1], batch, batch * seconds, kv_tokens * seconds)
+
+
+class _Retiming:
+    """One retelling of a step."""
+
+    def __init__(self, record: StepRecord, log: StepLog, replayed: Mapping[int, Replayed], prefill: Replayed | None) -> None:
+        self.before, self.log = record, log
+        self.beginning = log.beginning if prefill is None else log.beginning.with_prefill_s(float(prefill.seconds.sum()))
+        self.record = StepRecord(record.run, record.step, record.plan, record.start_s, moves=record.moves, rule=record.rule)
+        self.record.actor_of.update(record.actor_of)
+        self.actors = {i: _Actor(journal, replayed[i], self.beginning.actors[i].ready_s) for i, journal in log.journals.items()}
+        self.arrives_s: dict[int, tuple[float, float]] = {}  # of responses that were handed over: then, and now
+        self.first_s: dict[int, tuple[float, float]] = {}  # start and end of the first iteration of every response
+        self.link_free_s: dict[int, float] = {}  # of senders
+        self.done_s = {i: own.ready_s for i, own in enumerate(self.beginning.actors)}
+
+    def run(self) -> None:
+        """Everything but what is billed."""
+        self.beginning.tell(self.record)
+        decided_s = [self._hand_over(one) for one in self.log.hand_overs]
+        for index, actor in self.actors.items():
+            self._advance(index, len(actor.journal))
+            spans = SpanAccumulator(actor.journal.slots)
+            actor.tell(spans)
+            self.record.engine_spans(holder_of(index), spans.drain())
+            for iterations, response in actor.journal.finished:
+                self._complete(index, response, actor.ends[iterations])
+        self._tell_events(decided_s)
+
+    def _advance(self, index: int, iterations: int) -> float:
+        def arrives_s(response: int) -> float:
+            return self.arrives_s.get(response, (-np.inf, -np.inf))[1]
+
+        def joined(response: int, start_s: float, end_s: float) -> None:
+            self.first_s.setdefault(response, (start_s, end_s))
+
+        return self.actors[index].advance(iterations, arrives_s, joined)
+
+    def _hand_over(self, one: HandOver) -> float:
+        ended_s = max((self._advance(i, iterations) for i, iterations in one.after.items()), default=one.ended_s)
+        decided_s = ended_s + (one.now_s - one.ended_s)
+        boundary_s = self._advance(one.sender, one.iterations)
+        if one.idle:
+            boundary_s = max(boundary_s, decided_s)
+        came = [self.arrives_s[response] for response in one.arrives_s if response in self.arrives_s]
+        boundary_s = max([boundary_s, *(now_s for then_s, now_s in came if then_s <= one.boundary_s)])
+        free_s, rows = boundary_s, iter(one.spans)
+        for response, then_s in one.arrives_s.items():
+            at_s = boundary_s
+            if response in one.transfer_s:
+                _, there_s = self.arrives_s.get(response, (-np.inf, -np.inf))
+                start_s = max(boundary_s, self.link_free_s.get(one.sender, -np.inf), there_s)
+                at_s = free_s = self.link_free_s[one.sender] = start_s + one.transfer_s[response]
+                for number in itertools.islice(rows, 2 if at_s > start_s else 0):
+                    self.record.spans.append({**self.before.spans[number], "start_s": start_s, "end_s": at_s})
+            self.arrives_s[response] = then_s, at_s
+        for again in self.before.recomputes[one.recomputes.start : one.recomputes.stop]:
+            self.record.recomputes.append(again._replace(time_s=self.arrives_s[again.response][1]))
+        self._done(one.sender, free_s)
+        return min(decided_s, boundary_s)
+
+    def _complete(self, index: int, response: int, at_s: float) -> None:
+        at_s = max(at_s, self.arrives_s.get(response, (-np.inf, -np.inf))[1])  # one of no tokens joined no iteration
+        start_s, first_token_s = self.first_s.get(response, (at_s, at_s))
+        done = self.before.completions[response]
+        self.record.completions[response] = replace(done, time_s=at_s, start_s=start_s, first_token_s=first_token_s)
+        self._done(index, at_s)
+
+    def _done(self, index: int, at_s: float) -> None:
+        self.done_s[index] = max(self.done_s.get(index, -np.inf), at_s)
+
+    def _tell_events(self, decided_s: Sequence[float]) -> None:
+        times = {n: at_s for one, at_s in zip(self.log.hand_overs, decided_s, strict=True) for n in one.events}
+        events: list[Row] = [{**row, "time_s": times.get(n, row["time_s"])} for n, row in enumerate(self.before.events)]
+        self.record.events += sorted(events, key=lambda row: float(row["time_s"]))
+
+
+def retime(
+    record: StepRecord,
+    log: StepLog,
+    held: Sequence[Held],
+    replayed: Mapping[int, Replayed],
+    prefill: Replayed | None = None,
+) -> tuple[StepRecord, list[Held], Beginning]:
+    """The record of a step as it would be with other seconds for its iterations, and what its actors then hold.
+
+    Args:
+        record: of a step that is over, as it was executed; log: of the same step.
+        held: what its actors held.
+        replayed: what the iterations of every actor took; what was spent on warming up is told as an event, and not charged.
+        prefill: what computing the plan's prefixes took; None leaves it as it was.
+
+    Returns:
+        A record without allocations, ready for ``rlhfless.executor.step.allocations.bill``, what is to be billed, and how it
+        begins, with the plan to bill it by.
+    """
+    telling = _Retiming(record, log, replayed, prefill)
+    telling.run()
+    if prefill is not None:
+        own = log.beginning.plan.prefill_actor
+        holder = "learner" if own is None else holder_of(own)
+        telling.record.event(telling.beginning.computes_s[1], "replay prefixes", holder, warm_up_s=prefill.warm_up_s)
+    for index, one in replayed.items():
+        at_s = telling.actors[index].ends[-1]
+        telling.record.event(at_s, "replay", holder_of(index), iterations=len(one.seconds), warm_up_s=one.warm_up_s)
+    held = [one._replace(done_s=telling.done_s.get(one.number, one.done_s)) for one in held]
+    return telling.record, held, telling.beginning
