@@ -12,7 +12,7 @@ import numpy as np
 from rlhfless.accounting import Calibration
 from rlhfless.plots.style import counted, number
 from rlhfless.report_page import Page
-from rlhfless.trace.cross_check import CrossCheck
+from rlhfless.trace.metrics.cross_check import CrossCheck
 
 MOST = 3  # contradictions that a paragraph names
 

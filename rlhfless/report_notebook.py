@@ -24,7 +24,7 @@ CELLS = (
      "from rlhfless.report_simulated import ladder_figure, predicted_front, weights_figure\n"
      "from rlhfless.report_study import Assumptions, study_log\n"
      "from rlhfless.simulate import Setting\nfrom rlhfless.trace import ImportOptions, Limits, open_log\n"
-     "from rlhfless.trace.cross_check import checks_frame\nfrom solver import Cluster, Objective\n\n"
+     "from rlhfless.trace.metrics.cross_check import checks_frame\nfrom solver import Cluster, Objective\n\n"
      "options = ImportOptions(TOKENIZER, COLUMNS, RESPONSE_LIMIT, limits=Limits(**LIMITS))\n"
      "log = open_log(LOG, options, FORMAT).of_run(RUN)\n"
      "print(log.summary or log.trace.source)"),

@@ -42,7 +42,7 @@ from rlhfless.plots.style import counted
 from rlhfless.report_schedules import Schedules, evenly, simulate_schedules
 from rlhfless.simulate import LoggedStep, Setting, simulate, simulate_steps
 from rlhfless.trace import OpenedLog, StepTimes, Trace, with_step_times
-from rlhfless.trace.cross_check import CrossCheck
+from rlhfless.trace.metrics.cross_check import CrossCheck
 from solver.model.objective import Objective, StepRest
 
 GIVEN_BACK = ("release", "spreading", "folding", "re-planning", "solver", "rlhfuse", "rlhfless")

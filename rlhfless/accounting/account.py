@@ -14,7 +14,7 @@ import pandas as pd
 
 from rlhfless.accounting.run_setup import RunSetup
 from rlhfless.trace import Trace
-from rlhfless.trace.metrics import interval_union_s
+from rlhfless.trace.metrics.step_metrics import interval_union_s
 from solver.model.cluster import Cluster
 
 WORK = {"start": "starting actors", "sync": "taking over weights", "prefill": "prefill", "decode": "decoding",

@@ -20,7 +20,7 @@ from rlhfless.latency import scaled
 from rlhfless.scheduling import PlanningInput
 from rlhfless.simulate import Setting, Simulation, logged_steps, simulate_steps
 from rlhfless.trace import Trace
-from rlhfless.trace.metrics import interval_union_s
+from rlhfless.trace.metrics.step_metrics import interval_union_s
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.timing.build_plan import assemble

@@ -12,7 +12,7 @@ import pandas as pd
 
 from rlhfless.accounting.account import Rest
 from rlhfless.accounting.measured import Calibration
-from rlhfless.trace.cross_check import COUNTED, CrossCheck, counted_steps, cross_check
+from rlhfless.trace.metrics.cross_check import COUNTED, CrossCheck, counted_steps, cross_check
 
 
 def log_checks(

@@ -1,8 +1,8 @@
 """What a log's own step times say: seconds outside generation, and how long generation took against a simulation of it.
 
-Knows scalars of steps (those of an import, which ``trace/step_times.py`` completes) and simulated times; nothing of profiles. A
-profile that is off by the same factor everywhere is corrected by that factor. What differs from step to step is stated as a
-range, and as the error of steps that were left out.
+Knows scalars of steps (those of an import, which ``trace/metrics/step_times.py`` completes) and simulated times; nothing of
+profiles. A profile that is off by the same factor everywhere is corrected by that factor. What differs from step to step is
+stated as a range, and as the error of steps that were left out.
 """
 
 from __future__ import annotations

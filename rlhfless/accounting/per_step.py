@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.simulate import Setting
-from rlhfless.trace.checks import refuse_several_runs
+from rlhfless.trace.schema.validation import refuse_several_runs
 from solver.model.workload import Workload
 from solver.planning.plan_generation import plan_generation
 

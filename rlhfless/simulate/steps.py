@@ -18,7 +18,7 @@ from rlhfless.latency.effects import Effects
 from rlhfless.predict import EwmaPredictor, Predictor
 from rlhfless.scheduling import PlanningInput
 from rlhfless.trace import TraceError
-from rlhfless.trace.checks import refuse_several_runs
+from rlhfless.trace.schema.validation import refuse_several_runs
 from solver.lengths.remaining import RemainingLengths
 from solver.model.cluster import Cluster
 from solver.model.errors import check_flags

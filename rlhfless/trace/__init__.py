@@ -1,16 +1,16 @@
 """Traces: what happened in a run, in four tables that every number and plot is read from."""
 
-from rlhfless.trace.checks import validate
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.held import held_gpu_seconds
 from rlhfless.trace.importers import ImportedLog, ImportOptions, ImportSummary, OpenedLog, import_log, open_log, read_scalars
 from rlhfless.trace.io import Trace, read_rollouts, read_trace
 from rlhfless.trace.limits import Limits
-from rlhfless.trace.metrics import allocation_metrics, interval_union_s, step_metrics
-from rlhfless.trace.phases import STEP_PHASES, step_costs
-from rlhfless.trace.recorder import Recorder
-from rlhfless.trace.schema import PHASES, ROLES, SCHEMA_VERSION, TABLES, Column, sorted_prompt_ids
-from rlhfless.trace.step_times import StepTimes, with_step_times
+from rlhfless.trace.metrics.held_time import held_gpu_seconds
+from rlhfless.trace.metrics.phase_costs import STEP_PHASES, step_costs
+from rlhfless.trace.metrics.step_metrics import allocation_metrics, interval_union_s, step_metrics
+from rlhfless.trace.metrics.step_times import StepTimes, with_step_times
+from rlhfless.trace.recording.recorder import Recorder
+from rlhfless.trace.schema.tables import PHASES, ROLES, SCHEMA_VERSION, TABLES, Column, sorted_prompt_ids
+from rlhfless.trace.schema.validation import validate
 from rlhfless.trace.writer import TraceWriter
 
 __all__ = [

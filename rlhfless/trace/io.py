@@ -1,8 +1,8 @@
 """A trace in memory, and reading it from a folder or a rollout log.
 
 Knows the files of a trace folder and how to read them; appending while a run goes on is the business of writer.py.
-A reader sees the steps that ``meta.json`` names and those that have a folder of their own (parts.py), and nothing of a step
-that was being written; of a recording (recorder.py) it sees every row that was flushed.
+A reader sees the steps that ``meta.json`` names and those that have a folder of their own (step_folders.py), and nothing of a
+step that was being written; of a recording (recording/recorder.py) it sees every row that was flushed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 import pandas as pd
 
 from rlhfless import __version__
-from rlhfless.trace import parts, storage
-from rlhfless.trace.casts import jsonable
-from rlhfless.trace.checks import refuse_several_runs, validate
+from rlhfless.trace import step_folders, storage
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.journal import joined
 from rlhfless.trace.limits import Guard, Limits
-from rlhfless.trace.schema import META_KEYS, SCHEMA_VERSION, TABLES, text_columns
+from rlhfless.trace.schema.casts import jsonable
+from rlhfless.trace.schema.tables import META_KEYS, SCHEMA_VERSION, TABLES, text_columns
+from rlhfless.trace.schema.validation import refuse_several_runs, validate
 from solver.model.plurals import counted
 
 
@@ -188,11 +188,11 @@ def _frames_and_plans(
         if executed and not (folder / f"{table}.parquet").exists():
             raise TraceError(f"{folder}: has no {table}.parquet, though meta.json tells of an executed run; restore that file")
     plans = _plans(folder / "plans.jsonl", steps, limits)
-    if beside := parts.steps_beside(folder, steps):
+    if beside := step_folders.steps_beside(folder, steps):
         meta["steps"] = sorted([*steps, *beside])
-        rows = {table: parts.read_rows(folder, table, steps, beside, limits) for table in TABLES}
+        rows = {table: step_folders.read_rows(folder, table, steps, beside, limits) for table in TABLES}
         frames = {table: storage.to_frame(own) for table, own in rows.items()}
-        return frames, plans + parts.read_plans(folder, beside)
+        return frames, plans + step_folders.read_plans(folder, beside)
     return {table: _completed(folder / f"{table}.parquet", steps, limits) for table in TABLES}, plans
 
 
@@ -239,7 +239,7 @@ def new_folder(path: str | Path, overwrite: bool = False) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         meta_path.unlink(missing_ok=True)
-        parts.remove(folder)
+        step_folders.remove(folder)
         storage.remove_leftovers(folder)
     except OSError as error:
         raise TraceError(f"{folder}: cannot be made ({error.strerror}); a writable folder is needed") from error

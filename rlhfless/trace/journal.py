@@ -20,9 +20,9 @@ from typing import Any
 
 import pandas as pd
 
-from rlhfless.trace.checks import KEY
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.limits import Guard, Limits
+from rlhfless.trace.schema.validation import KEY
 
 FILE = "recording.jsonl"
 LINES_AT_ONCE = 50_000  # that are Python objects at the same time

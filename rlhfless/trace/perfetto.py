@@ -24,9 +24,9 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.trace import storage
-from rlhfless.trace.casts import LARGEST_WHOLE_NUMBER, is_null, jsonable
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.io import Trace
+from rlhfless.trace.schema.casts import LARGEST_WHOLE_NUMBER, is_null, jsonable
 
 SAMPLING = ("prefill", "transfer", "decode", "migrate")
 LOOP = "loop"

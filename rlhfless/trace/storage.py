@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlhfless.errors import reason
-from rlhfless.trace.casts import is_null, jsonable
 from rlhfless.trace.csv_blocks import csv_frames
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.limits import PIECE_BYTES, Guard
 from rlhfless.trace.parquet_batches import decoded_bytes, parquet_frames
-from rlhfless.trace.schema import TABLES
+from rlhfless.trace.schema.casts import is_null, jsonable
+from rlhfless.trace.schema.tables import TABLES
 
 ARROW_TYPES = {
     "str": pa.string(),

@@ -1,8 +1,8 @@
 """Records a run step by step, so that a process killed at any moment leaves a valid trace of its completed steps.
 
-Knows when a step counts: as soon as the folder with its rows is there (parts.py). Nothing of executors or clocks. What a step
-costs to write does not grow with the run. In memory are the allocations of earlier steps, which new ones must not overlap, and
-how often each prompt was visited; no responses.
+Knows when a step counts: as soon as the folder with its rows is there (step_folders.py). Nothing of executors or clocks. What a
+step costs to write does not grow with the run. In memory are the allocations of earlier steps, which new ones must not overlap,
+and how often each prompt was visited; no responses.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import pandas as pd
 import pyarrow as pa
 
 from rlhfless.errors import reason
-from rlhfless.trace import parts, storage
-from rlhfless.trace.checks import as_frame, derive_epoch, refuse_overlaps, validate
+from rlhfless.trace import step_folders, storage
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.io import Trace, complete_meta, load, new_folder, read_trace, write_folder
-from rlhfless.trace.schema import TABLES
+from rlhfless.trace.schema.tables import TABLES
+from rlhfless.trace.schema.validation import as_frame, derive_epoch, refuse_overlaps, validate
 
 Rows: TypeAlias = pd.DataFrame | Sequence[Mapping[str, Any]] | None
 HELD = ["run", "holder", "gpu_ids", "start_s", "end_s"]  # what overlaps are found by
@@ -60,7 +60,7 @@ class TraceWriter:
         writer.folder = Path(folder)
         writer.meta, frames, plans = load(writer.folder)
         storage.remove_leftovers(writer.folder)
-        parts.remove_leftovers(writer.folder)
+        step_folders.remove_leftovers(writer.folder)
         writer._begin()
         if writer.meta["steps"]:
             writer._trace = Trace(**frames, plans=plans, meta=dict(writer.meta), source=str(writer.folder))
@@ -150,7 +150,7 @@ class TraceWriter:
         self._refuse_overlaps(frames["allocations"])
         if not (self.folder / "meta.json").is_file():
             raise TraceError(f"{self.folder}: was removed since the trace was begun; begin a new one")
-        parts.write_step(self.folder, step, tables, None if plan is None else {**plan, "step": step})
+        step_folders.write_step(self.folder, step, tables, None if plan is None else {**plan, "step": step})
         for table, frame in frames.items():
             self._note(table, frame, schemas[table])
         self.meta = complete_meta(self.meta, sorted([*self.steps, step]))
@@ -164,10 +164,10 @@ class TraceWriter:
             TraceError: a file cannot be read or written. The trace is as it was, and can be read.
         """
         storage.remove_leftovers(self.folder)
-        parts.remove_leftovers(self.folder)
+        step_folders.remove_leftovers(self.folder)
         named = storage.read_json(self.folder / "meta.json")["steps"]
-        if beside := parts.steps_beside(self.folder, named):
-            parts.fold(self.folder, complete_meta(self.meta, self.steps), beside)
+        if beside := step_folders.steps_beside(self.folder, named):
+            step_folders.fold(self.folder, complete_meta(self.meta, self.steps), beside)
 
     def _one_step(self, frames: dict[str, pd.DataFrame]) -> int:
         steps = sorted({int(step) for frame in frames.values() for step in frame["step"].unique()})

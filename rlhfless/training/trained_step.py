@@ -15,7 +15,7 @@ import pandas as pd
 
 from rlhfless.executor import StepRecord
 from rlhfless.trace import Trace, step_metrics
-from rlhfless.trace.phases import STEP_PHASES, step_costs
+from rlhfless.trace.metrics.phase_costs import STEP_PHASES, step_costs
 from solver.model.plan import Plan
 
 

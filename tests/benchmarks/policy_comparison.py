@@ -18,7 +18,7 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
 from rlhfless.simulate import LoggedStep, Setting
-from rlhfless.trace.metrics import interval_union_s
+from rlhfless.trace.metrics.step_metrics import interval_union_s
 from solver import Workload
 from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
 from solver.bounds.headroom import curve_of, possible

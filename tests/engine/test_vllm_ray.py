@@ -35,7 +35,7 @@ from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.engine.vllm.weight_shipping import Carried
 from rlhfless.executor import ActorError, Lifecycle, RayPool, StepRecord
 from rlhfless.folders import in_memory
-from rlhfless.trace.checks import validate
+from rlhfless.trace.schema.validation import validate
 from solver import Cluster, Plan
 from solver.model.plan import ActorPlan
 from solver.model.runtime_rules import RuntimeRule

@@ -35,7 +35,7 @@ from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.errors import InputError
 from rlhfless.executor import ActorError, Executor, Faults, Lifecycle, ProcessPool, StepRecord, run_step
 from rlhfless.executor.distributed.worker.worker import Worker, failed
-from rlhfless.trace.checks import validate
+from rlhfless.trace.schema.validation import validate
 from solver import Cluster, Plan, PlanningError
 from solver.model.plan import ActorPlan
 from solver.model.runtime_rules import ActorView, Decision, RuntimeRule, StepState, Trigger

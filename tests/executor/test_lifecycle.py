@@ -21,7 +21,7 @@ from rlhfless.executor.distributed.pool.placement import Place
 from rlhfless.executor.distributed.pool.warm_allocations import WarmRow, write_warm
 from rlhfless.executor.distributed.pool.warm_pool import Holdings
 from rlhfless.trace import Trace, held_gpu_seconds
-from rlhfless.trace.metrics import interval_union_s
+from rlhfless.trace.metrics.step_metrics import interval_union_s
 from solver.model.objective import StepRest
 from solver.model.plan import ActorPlan, Plan
 

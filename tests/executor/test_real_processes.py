@@ -42,7 +42,7 @@ from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.executor import Faults, Lifecycle, ProcessPool, ShortestStep, StepRecord, run_step
 from rlhfless.executor.distributed.local import actors as local_actors
 from rlhfless.executor.distributed.messages import Lost, Report
-from rlhfless.trace.checks import validate
+from rlhfless.trace.schema.validation import validate
 from solver import Cluster, deduplicate
 
 FAULTS = Faults(silence_floor_s=60.0, slow_factor=math.inf)  # a busy machine slows some down

@@ -19,7 +19,7 @@ from executor_samples import Restless, plan_of
 from torch_wall_samples import LATENCY, actor_plan, assert_noticed_in_time, factory_of, requests, token_bytes
 
 from rlhfless.executor import ActorError, Faults, Lifecycle, RayPool, run_step
-from rlhfless.trace.checks import validate
+from rlhfless.trace.schema.validation import validate
 from solver import Cluster, PlanningError
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhfless.trace.cross_check import QUANTITIES, checks_frame, counted_steps, cross_check
 from rlhfless.trace.importers.scalars import STANDARD
+from rlhfless.trace.metrics.cross_check import QUANTITIES, checks_frame, counted_steps, cross_check
 
 LOGGED = pd.DataFrame({"step": [1, 2, 3], "generate_s": [10.0, 20.0, 30.0], "response_tokens_mean": [50.0, 50.0, np.nan]})
 

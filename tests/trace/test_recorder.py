@@ -18,9 +18,10 @@ from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhfless.trace import Recorder, TraceError, read_trace, recorder, validate
-from rlhfless.trace.rows import checked_row
-from rlhfless.trace.schema import ROLLOUTS, SPANS
+from rlhfless.trace import Recorder, TraceError, read_trace, validate
+from rlhfless.trace.recording import recorder
+from rlhfless.trace.recording.row_validation import checked_row
+from rlhfless.trace.schema.tables import ROLLOUTS, SPANS
 
 RESPONSE = {"step": 0, "prompt_id": "a", "sample": 0, "response_tokens": 5}
 KEY = ["step", "prompt_id", "sample"]

@@ -20,7 +20,7 @@ from tokenizers import decoders  # noqa: E402
 from trl_trainer import GRPOConfig, GRPOTrainer, tokenizer_of  # noqa: E402
 
 from rlhfless.trace import ImportOptions, import_log, read_trace  # noqa: E402
-from rlhfless.trace.trl_callback import TrlRecorder  # noqa: E402
+from rlhfless.trace.recording.trl_callback import TrlRecorder  # noqa: E402
 from rlhfless.training.arithmetic import ArithmeticTask  # noqa: E402
 from rlhfless.training.model import load_model  # noqa: E402
 
@@ -154,6 +154,6 @@ def test_a_broken_recorder_changes_nothing_of_the_training(tmp_path, broken, lea
         recorder._record = mock.Mock(side_effect=RuntimeError("unforeseen"))
     watched.train()
     assert all(torch.equal(a, b) for a, b in zip(learned, weights(watched), strict=True))
-    said = [r.getMessage() for r in caplog.records if r.name == "rlhfless.trace.recorder"]
+    said = [r.getMessage() for r in caplog.records if r.name == "rlhfless.trace.recording.recorder"]
     sentence = {"folder": "nothing is recorded", "watching": "TRL was not understood", "methods": "cannot be watched"}[broken]
     assert sum(sentence in text for text in said) == 1

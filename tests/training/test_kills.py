@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from training_samples import config, started, variety
 
-from rlhfless.trace import parts, read_trace
+from rlhfless.trace import read_trace, step_folders
 from rlhfless.training.arithmetic import ArithmeticTask
 from rlhfless.training.callbacks import Callback
 from rlhfless.training.loop import Trainer
@@ -94,7 +94,7 @@ def test_kills_change_nothing(tmp_path: Path, untrained: Path, algorithm: str, k
         time.sleep(rng.uniform(0.0, begins_s if heard == 0 else 1.2 * np.median(steps_s)))
         life.process.kill()
         assert life.ends() == -signal.SIGKILL, "it was over before it was killed"
-        reached.append(len(parts.steps_beside(tmp_path / "killed", ())))
+        reached.append(len(step_folders.steps_beside(tmp_path / "killed", ())))
     assert Life(tmp_path / "killed", untrained, algorithm, steps).ends() == 0
     assert reached == sorted(reached), "a completed step was lost"
     assert len(set(reached)) > kills / 3, "the kills fell beside the run"

@@ -14,7 +14,8 @@ import torch
 from error_messages import refused
 from training_samples import config, same_weights, started, variety
 
-from rlhfless.trace import Trace, parts, read_trace, step_metrics
+from rlhfless.trace import Trace, read_trace, step_metrics
+from rlhfless.trace import step_folders as parts
 from rlhfless.training.arithmetic import ArithmeticTask
 from rlhfless.training.config import TrainError
 from rlhfless.training.loop import TrainedStep, Trainer, train

@@ -19,7 +19,7 @@ from rlhfless.cli import main  # noqa: E402
 from rlhfless.executor import ActorError, RayPool, StepRecord, run_step  # noqa: E402
 from rlhfless.executor.distributed.ray.placement import RayNode, place_nodes  # noqa: E402
 from rlhfless.trace import read_trace  # noqa: E402
-from rlhfless.trace.phases import step_costs  # noqa: E402
+from rlhfless.trace.metrics.phase_costs import step_costs  # noqa: E402
 from rlhfless.training import engines  # noqa: E402
 from rlhfless.training.config import DeviceWarning, TrainError  # noqa: E402
 from rlhfless.training.engines import same_bits  # noqa: E402

@@ -3,7 +3,7 @@
 An importer says what it could not find and never invents a length.
 """
 
-from rlhfless.trace.importers.reading import ImportOptions
+from rlhfless.trace.importers.import_session import ImportOptions
 from rlhfless.trace.importers.registry import FORMATS, ImportedLog, OpenedLog, import_log, open_log, recognise
 from rlhfless.trace.importers.scalars import read_scalars
 from rlhfless.trace.importers.summary import ImportSummary

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from rlhfless.trace.importers.formats import Format, numbered
-from rlhfless.trace.importers.reading import Reading, batches, first_record
+from rlhfless.trace.importers.import_session import Reading, batches, first_record
 from rlhfless.trace.importers.record import Record, finite, is_number, text_id
 from solver.model.plurals import counted
 

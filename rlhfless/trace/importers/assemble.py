@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rlhfless.trace.casts import row_number
-from rlhfless.trace.checks import validate
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.importers.reading import Reading
+from rlhfless.trace.importers.import_session import Reading
 from rlhfless.trace.importers.record import finite
 from rlhfless.trace.importers.restarts import again_with_other_values, codes_of, last_attempts, numbered
+from rlhfless.trace.schema.casts import row_number
+from rlhfless.trace.schema.validation import validate
 
 NAMES = ("run", "prompt_id", "prompt_text_id", "finish_reason", "actor")
 TIMES = ("start_s", "first_token_s", "end_s")

@@ -13,9 +13,9 @@ from typing import NoReturn
 
 import pandas as pd
 
-from rlhfless.trace.casts import listed
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.importers.reading import ImportOptions, Reading
+from rlhfless.trace.importers.import_session import ImportOptions, Reading
+from rlhfless.trace.schema.casts import listed
 from rlhfless.trace.storage import JSON_HINT
 
 NAME_HINT = "is no log that is known; a file of one JSON object a line needs a name that ends in .jsonl or .jsonl.gz"

@@ -13,10 +13,10 @@ from typing import Any
 
 import pandas as pd
 
-from rlhfless.trace.casts import listed
 from rlhfless.trace.importers.formats import Format, file_of, numbered
-from rlhfless.trace.importers.reading import Reading, batches
+from rlhfless.trace.importers.import_session import Reading, batches
 from rlhfless.trace.importers.record import Record, text_id
+from rlhfless.trace.schema.casts import listed
 
 PATTERN = r"train_data_step(\d+)\.jsonl(?:\.gz)?"
 

@@ -17,7 +17,7 @@ import pandas as pd
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format
-from rlhfless.trace.importers.reading import PEEK_BYTES, ImportOptions, Reading
+from rlhfless.trace.importers.import_session import PEEK_BYTES, ImportOptions, Reading
 from rlhfless.trace.importers.record import Record
 from rlhfless.trace.importers.scalars import numbers, standard
 

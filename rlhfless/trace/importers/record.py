@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeGuard
 
-from rlhfless.trace.casts import LARGEST_WHOLE_NUMBER, listed
 from rlhfless.trace.errors import TraceError
+from rlhfless.trace.schema.casts import LARGEST_WHOLE_NUMBER, listed
 from solver.model.errors import as_given
 
 

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from rlhfless.trace.cross_check import COUNTED, CrossCheck, counted_steps, cross_check
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers import areal, nemo_rl, openrlhf, prime_rl, slime, table, trl, trl_scalars, verl, verl_scalars
 from rlhfless.trace.importers.assemble import assemble
 from rlhfless.trace.importers.formats import Format, refuse_unknown
-from rlhfless.trace.importers.reading import ImportOptions, Reading
+from rlhfless.trace.importers.import_session import ImportOptions, Reading
 from rlhfless.trace.importers.scalars import read_scalars, scalars_frame, write_scalars
 from rlhfless.trace.importers.summary import ImportSummary, summarize
 from rlhfless.trace.io import Trace, read_trace
+from rlhfless.trace.metrics.cross_check import COUNTED, CrossCheck, counted_steps, cross_check
 from solver.model.plurals import counted
 
 FORMATS: tuple[Format, ...] = (

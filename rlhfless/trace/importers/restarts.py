@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from rlhfless.trace.importers.reading import Reading
+from rlhfless.trace.importers.import_session import Reading
 from solver.model.plurals import counted
 
 

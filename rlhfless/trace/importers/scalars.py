@@ -16,9 +16,9 @@ import pandas as pd
 import pyarrow as pa
 
 from rlhfless.trace import storage
-from rlhfless.trace.casts import clean
 from rlhfless.trace.importers.record import Record, finite, is_number
 from rlhfless.trace.limits import Guard, Limits
+from rlhfless.trace.schema.casts import clean
 
 FILE = "scalars.parquet"
 

@@ -17,7 +17,7 @@ import pandas as pd
 from rlhfless.errors import missing_extra, reason
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format, file_of, numbered
-from rlhfless.trace.importers.reading import Reading
+from rlhfless.trace.importers.import_session import Reading
 from rlhfless.trace.importers.record import Record, finite, is_number, text_id
 
 PATTERN = r"(\d+)\.pt(?:\.gz)?"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
-from rlhfless.trace.casts import clean, listed
+from rlhfless.trace.schema.casts import clean, listed
 from solver.model.plurals import counted
 
 DISABLES = {

@@ -11,11 +11,11 @@ from typing import Any
 
 import pandas as pd
 
-from rlhfless.trace.casts import listed
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format
-from rlhfless.trace.importers.reading import Reading, batches
-from rlhfless.trace.schema import ROLLOUTS, text_columns
+from rlhfless.trace.importers.import_session import Reading, batches
+from rlhfless.trace.schema.casts import listed
+from rlhfless.trace.schema.tables import ROLLOUTS, text_columns
 from rlhfless.trace.storage import FORMATS
 
 OURS = tuple(column.name for column in ROLLOUTS)

@@ -2,9 +2,9 @@
 
 Knows that TRL writes its buffer at every logging step and never clears it: the rows of the last generations come again under a
 later step. So what a file begins with is dropped as far as it is what the file before ended with. Lengths are not logged: they
-are counted from texts, and corrected by the run's own scalars where its state lies beside them (``trl_ends.py``). With several
-reward functions the weights of their sum are not logged either, so the reward is unknown unless ``--map reward=COLUMN`` names
-one.
+are counted from texts, and corrected by the run's own scalars where its state lies beside them (``trl_finish_reasons.py``).
+With several reward functions the weights of their sum are not logged either, so the reward is unknown unless ``--map
+reward=COLUMN`` names one.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from rlhfless.trace.casts import listed
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers import trl_scalars
 from rlhfless.trace.importers.formats import Format, file_of, numbered
-from rlhfless.trace.importers.reading import Reading, parquet_columns
+from rlhfless.trace.importers.import_session import Reading, parquet_columns
 from rlhfless.trace.importers.record import Record, finite, text_id
-from rlhfless.trace.importers.trl_ends import NEAR, ends_of_limit, ends_of_scalars
+from rlhfless.trace.importers.trl_finish_reasons import NEAR, ends_of_limit, ends_of_scalars
+from rlhfless.trace.schema.casts import listed
 from solver.model.plurals import counted
 
 PATTERN = r"completions_(\d+)\.parquet(?:\.gz)?"

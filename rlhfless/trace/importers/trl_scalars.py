@@ -14,7 +14,7 @@ import pandas as pd
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format, numbered
-from rlhfless.trace.importers.reading import Reading
+from rlhfless.trace.importers.import_session import Reading
 from rlhfless.trace.importers.record import Record
 from rlhfless.trace.importers.scalars import numbers, standard
 

@@ -20,7 +20,7 @@ from typing import Any
 import pandas as pd
 
 from rlhfless.trace.importers.formats import Format, file_of, numbered
-from rlhfless.trace.importers.reading import Reading, batches, first_record
+from rlhfless.trace.importers.import_session import Reading, batches, first_record
 from rlhfless.trace.importers.record import Record, text_id
 from solver.model.plurals import counted
 

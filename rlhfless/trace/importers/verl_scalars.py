@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from rlhfless.trace.importers.formats import Format
-from rlhfless.trace.importers.reading import Reading, first_record
+from rlhfless.trace.importers.import_session import Reading, first_record
 from rlhfless.trace.importers.record import Record
 from rlhfless.trace.importers.scalars import numbers, standard
 

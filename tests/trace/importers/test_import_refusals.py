@@ -15,9 +15,9 @@ from importer_samples import GOLDEN, TOKENIZER, sample_rollouts, write_verl_scal
 
 from rlhfless.cli import main
 from rlhfless.trace import ImportOptions, TraceError, import_log, open_log, read_rollouts, read_trace
-from rlhfless.trace.casts import cast_cell
 from rlhfless.trace.perfetto import write_perfetto
-from rlhfless.trace.schema import TABLES
+from rlhfless.trace.schema.casts import cast_cell
+from rlhfless.trace.schema.tables import TABLES
 
 OPTIONS = ImportOptions(tokenizer=TOKENIZER)
 

@@ -12,7 +12,7 @@ import pytest
 from importer_samples import GOLDEN, TOKENIZER
 
 from rlhfless.trace import ImportedLog, ImportOptions, import_log
-from rlhfless.trace.importers.trl_ends import ends_of_limit, ends_of_scalars
+from rlhfless.trace.importers.trl_finish_reasons import ends_of_limit, ends_of_scalars
 
 pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
 PLAIN = ImportOptions(tokenizer=TOKENIZER)

@@ -1,6 +1,6 @@
 """The tables of a trace: every column with its type, its unit and its meaning.
 
-Knows what a trace holds; nothing of files or frames (checks.py applies this schema, storage.py stores it).
+Knows what a trace holds; nothing of files or frames (validation.py applies this schema, storage.py stores it).
 A null means *unknown*: a log that does not say something leaves it null, and nobody fills it with a guess.
 """
 

@@ -26,11 +26,11 @@ from typing import Any, TypeVar, cast
 import pandas as pd
 
 from rlhfless.trace import storage
-from rlhfless.trace.checks import validate
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.io import complete_meta, load, new_folder, write_folder
 from rlhfless.trace.journal import Journal, line_of
-from rlhfless.trace.rows import checked_row
+from rlhfless.trace.recording.row_validation import checked_row
+from rlhfless.trace.schema.validation import validate
 
 FLUSH_ROWS = 256
 FLUSH_S = 1.0
@@ -113,7 +113,7 @@ class Recorder:
         """Record one response: ``step, prompt_id, sample, response_tokens``, and whatever else is known of it.
 
         Args:
-            values: columns of ``rollouts`` (``rlhfless/trace/schema.py``: ``prompt_tokens, finish_reason, reward,
+            values: columns of ``rollouts`` (``rlhfless/trace/schema/tables.py``: ``prompt_tokens, finish_reason, reward,
                 weights_version, actor, start_s, first_token_s, end_s``, ...); others are kept as they are.
         """
         self._take("rollouts", values)

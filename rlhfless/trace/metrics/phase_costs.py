@@ -17,7 +17,7 @@ import pandas as pd
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.io import Trace
-from rlhfless.trace.metrics import interval_union_s
+from rlhfless.trace.metrics.step_metrics import interval_union_s
 
 STEP_PHASES = ("generation", "preparation", "learning", "sync")
 

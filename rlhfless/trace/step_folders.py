@@ -22,10 +22,10 @@ import pyarrow.parquet as pq
 
 from rlhfless.errors import reason
 from rlhfless.trace import storage
-from rlhfless.trace.casts import jsonable
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.limits import Guard, Limits
-from rlhfless.trace.schema import TABLES
+from rlhfless.trace.schema.casts import jsonable
+from rlhfless.trace.schema.tables import TABLES
 
 FOLDER, PLAN = "steps", "plan.json"
 ROWS_AT_ONCE = 65_536  # of a table, in memory while steps are put into it

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.trace.io import Trace
-from rlhfless.trace.metrics import interval_union_s
+from rlhfless.trace.metrics.step_metrics import interval_union_s
 
 PARTS = ("start", "sync", "work", "hold")
 

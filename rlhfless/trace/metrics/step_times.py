@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.trace.io import Trace
-from rlhfless.trace.metrics import interval_union_s
-from rlhfless.trace.phases import SPAN_PHASES
+from rlhfless.trace.metrics.phase_costs import SPAN_PHASES
+from rlhfless.trace.metrics.step_metrics import interval_union_s
 
 COLUMNS = {"generate_s": "generation", "learn_s": "learning", "prepare_s": "preparation", "sync_s": "sync"}
 """Columns of the scalars, and which of ``STEP_PHASES`` each is."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlhfless.trace.casts import cast_cell, clean, jsonable
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.schema import TABLES
+from rlhfless.trace.schema.casts import cast_cell, clean, jsonable
+from rlhfless.trace.schema.tables import TABLES
 from solver.model.errors import as_given
 
 _COLUMNS = {table: {column.name: column for column in columns} for table, columns in TABLES.items()}

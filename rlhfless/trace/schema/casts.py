@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.schema import Column
+from rlhfless.trace.schema.tables import Column
 from solver.model.errors import as_given
 
 LARGEST_WHOLE_NUMBER = 2**53

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rlhfless.trace.casts import cast, listed, row_number
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.schema import TABLES
+from rlhfless.trace.schema.casts import cast, listed, row_number
+from rlhfless.trace.schema.tables import TABLES
 
 OVERLAP_TOLERANCE_S = 1e-9
 KEY = ["run", "step", "prompt_id", "sample"]

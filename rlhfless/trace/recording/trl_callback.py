@@ -26,7 +26,7 @@ except ImportError:
     raise missing_extra("watching TRL", "transformers", "torch") from None
 
 from rlhfless.trace.importers.record import text_id
-from rlhfless.trace.recorder import Recorder
+from rlhfless.trace.recording.recorder import Recorder
 
 HOLDER = "trainer"
 

@@ -1,0 +1,1 @@
+"""The schema of a trace: tables, column types, validation."""
