@@ -28,7 +28,7 @@ from rlhfless.model_folders import NO_CODE, code_refused, from_folder
 from solver.model.latency import StepTable
 
 TINY = "tiny-qwen2"
-TINY_CONFIG = {  # the model of rlhfless.training.model
+TINY_CONFIG = {  # the model of rlhfless.training.models.tiny_model
     "hidden_size": 128,
     "intermediate_size": 512,
     "num_hidden_layers": 2,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlhfless.training.trained_step import TrainedStep
+from rlhfless.training.step_result import TrainedStep
 
 
 class Callback:

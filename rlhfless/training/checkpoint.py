@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlhfless.trace.storage import sync
 from rlhfless.training.config import TrainError
-from rlhfless.training.learner import Learner
+from rlhfless.training.learner.learner import Learner
 from solver.model.plurals import counted
 
 

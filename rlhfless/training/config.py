@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from rlhfless.training.options import as_annotated
+from rlhfless.training.option_types import as_annotated
 from solver.model.plurals import counted
 
 ALGORITHMS = ("grpo", "ppo")

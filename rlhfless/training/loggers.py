@@ -14,7 +14,7 @@ from typing import Any
 
 from rlhfless.errors import InputError, MissingExtra, missing_extra
 from rlhfless.training.callbacks import Callback
-from rlhfless.training.trained_step import TrainedStep
+from rlhfless.training.step_result import TrainedStep
 
 LOGGERS = ("tensorboard", "wandb", "trackio", "jsonl")
 

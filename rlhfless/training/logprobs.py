@@ -19,7 +19,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.training.batching import micro_batches, right_padded
+from rlhfless.training.micro_batches import micro_batches, right_padded
 
 
 def token_logprobs(model: Any, input_ids: Tensor, attention_mask: Tensor | None = None, *, temperature: float = 1.0) -> Tensor:

@@ -1,7 +1,7 @@
 """The RLHF loop: predict, plan, execute, prepare, learn, trace; one step at a time, resumable after each.
 
-Knows all stations and their order; the stations know nothing of each other, and ``parts`` how they are made. Generation runs on
-emulated actors (virtual clock) or on actors in processes of their own, here or on a Ray cluster (wall clock).
+Knows all stations and their order; the stations know nothing of each other, and ``factory`` how they are made. Generation runs
+on emulated actors (virtual clock) or on actors in processes of their own, here or on a Ray cluster (wall clock).
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.executor.step.progress import Watch
 from rlhfless.scheduling import PlanningInput, SchedulingPolicy
 from rlhfless.trace import Trace
-from rlhfless.training.algorithm import Algorithm
-from rlhfless.training.batch import Batch
+from rlhfless.training.algorithms.base import Algorithm
+from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.callbacks import Callback
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.engines import options_for
+from rlhfless.training.factory import Given, Predictor, resolve
+from rlhfless.training.failed_steps import keep_unfinished
 from rlhfless.training.loggers import make_loggers
-from rlhfless.training.model import save_model
-from rlhfless.training.parts import Given, Predictor, resolve
+from rlhfless.training.models.tiny_model import save_model
 from rlhfless.training.preparation import record_rest
+from rlhfless.training.random_state import streams_of
 from rlhfless.training.responses import make_batch, make_requests, read_responses, rollout_rows
 from rlhfless.training.rewards import Rewards
-from rlhfless.training.streams import streams_of
+from rlhfless.training.step_result import TrainedStep
 from rlhfless.training.tasks import Problem, Task
-from rlhfless.training.trained_step import TrainedStep
-from rlhfless.training.unfinished import keep_unfinished
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios
 from solver.model.errors import PlanningError
@@ -182,7 +182,7 @@ class Trainer:
 
         Raises:
             ActorError: it could not be finished. The error's record has what was; it is kept beside the trace too
-                (``unfinished.py``). The next call decodes the whole step anew.
+                (``failed_steps.py``). The next call decodes the whole step anew.
             PlanningError: the pool's cluster has become smaller; the sentence says with which options the run goes on.
         """
         self.kept.settle()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlhfless.executor import StepRecord
-from rlhfless.training.batch import Batch
+from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.config import TrainConfig
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel

@@ -15,7 +15,7 @@ import pandas as pd
 
 from rlhfless.engine.protocol import Request
 from rlhfless.executor import StepRecord
-from rlhfless.training.batch import Batch
+from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.rewards import Response
 from rlhfless.training.tasks import Problem
 from solver.model.workload import Workload

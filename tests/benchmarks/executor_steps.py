@@ -25,8 +25,8 @@ from rlhfless.engine.torch.model import RowModel
 from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.scheduling import PlanningInput, make_policy
-from rlhfless.training.model import tiny_qwen2
-from rlhfless.training.tokenizer import CharTokenizer
+from rlhfless.training.models.char_tokenizer import CharTokenizer
+from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import Cluster, Workload
 
 PROMPTS, SAMPLES, LIMIT, ACTORS, SLOTS = 16, 8, 150, 8, 16

@@ -36,8 +36,8 @@ from gpu_workload import LIMIT, LONGEST_PROMPT, Step, known_lengths, step_of
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.iteration_clock import MEASURED
 from rlhfless.engine.torch.model import RowModel
-from rlhfless.training.algorithms import make_algorithm
-from rlhfless.training.batch import Batch
+from rlhfless.training.algorithms.batch import Batch
+from rlhfless.training.algorithms.registry import make_algorithm
 from solver.model.admission import Admission
 
 PHASES = ("sync", "generate", "prepare", "learn")

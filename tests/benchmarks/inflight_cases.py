@@ -90,9 +90,9 @@ def shipped(rounds: int = 4, prompts: int = 128) -> Case:
     from rlhfless.engine.torch.sampling import Sampling
     from rlhfless.latency import load_profile
     from rlhfless.scheduling import make_policy
-    from rlhfless.training.arithmetic import ArithmeticTask
-    from rlhfless.training.model import load_model
+    from rlhfless.training.models.tiny_model import load_model
     from rlhfless.training.responses import make_requests
+    from rlhfless.training.tasks.arithmetic import ArithmeticTask
 
     trace = read_trace(HERE / "data" / "traces" / "arithmetic-grpo")
     limit, samples = int(trace.meta["config"]["response_limit"]), int(trace.meta["config"]["samples"])

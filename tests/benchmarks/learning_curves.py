@@ -28,8 +28,8 @@ from rlhfless.engine.torch.model import one_thread
 from rlhfless.errors import InputError
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.loop import Trainer
-from rlhfless.training.model import load_model, save_model
-from rlhfless.training.run import make_model
+from rlhfless.training.models.tiny_model import load_model, save_model
+from rlhfless.training.run_state import make_model
 
 SIZE: dict[str, Any] = {
     "steps": 44, "pool": 512, "prompts_per_step": 32, "samples": 8, "schedule": "linear",

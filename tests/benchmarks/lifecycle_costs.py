@@ -39,8 +39,8 @@ from rlhfless.executor.distributed.ray.cluster import RayCluster
 from rlhfless.latency import load_profile
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.trace import Trace, held_gpu_seconds
-from rlhfless.training.model import tiny_qwen2
-from rlhfless.training.tokenizer import CharTokenizer
+from rlhfless.training.models.char_tokenizer import CharTokenizer
+from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import Cluster, Plan, Workload
 
 PROFILE, ACTORS = "cpu-tiny-qwen2", 2

@@ -53,7 +53,7 @@ def accuracy(model: Any, tokenizer: Any, count: int = HELD_OUT, response_limit: 
     from rlhfless.engine.torch.engine import TorchEngine
     from rlhfless.engine.torch.iteration_clock import MEASURED
     from rlhfless.engine.torch.model import RowModel
-    from rlhfless.training.arithmetic import ArithmeticTask
+    from rlhfless.training.tasks.arithmetic import ArithmeticTask
     from solver import Admission
 
     task = ArithmeticTask(seed)
@@ -89,7 +89,7 @@ def main() -> None:
             "lengths, quantiles 0, 5, 50, 95, 100 %:", np.percentile(rollouts["response_tokens"], [0, 5, 50, 95, 100]).tolist()
         )
     if options.warm_up:
-        from rlhfless.training.run import make_model
+        from rlhfless.training.run_state import make_model
 
         began = time.perf_counter()
         model, tokenizer = make_model(options.seed, progress=False)

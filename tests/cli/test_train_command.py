@@ -22,8 +22,8 @@ from rlhfless.cli import main
 from rlhfless.cli.train import HEADINGS, train
 from rlhfless.trace import read_trace
 from rlhfless.training.config import TrainConfig
-from rlhfless.training.model import save_model, tiny_qwen2
-from rlhfless.training.tokenizer import CharTokenizer
+from rlhfless.training.models.char_tokenizer import CharTokenizer
+from rlhfless.training.models.tiny_model import save_model, tiny_qwen2
 
 SMALL = ("--steps", 1, "--prompts", 4, "--prompts-per-step", 4, "--samples", 2, "--response-limit", 8, "--gpus", 2)
 

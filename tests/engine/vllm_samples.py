@@ -35,8 +35,8 @@ from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.executor import Lifecycle, StepRecord
 from rlhfless.executor.distributed.pool.lifecycle import History
 from rlhfless.folders import SHARED_MEMORY
-from rlhfless.training.model import tiny_qwen2
-from rlhfless.training.tokenizer import CharTokenizer
+from rlhfless.training.models.char_tokenizer import CharTokenizer
+from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.runtime_rules import ActorView, Decision, Move, StepState, Trigger

@@ -14,8 +14,8 @@ from rlhfless.engine.torch.model import RowModel
 from rlhfless.executor import StepRecord
 from rlhfless.executor.virtual.executor import VirtualStep
 from rlhfless.scheduling import PlanningInput, make_policy
-from rlhfless.training.model import tiny_qwen2
-from rlhfless.training.tokenizer import CharTokenizer
+from rlhfless.training.models.char_tokenizer import CharTokenizer
+from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import StepRest
 from solver.model.runtime_rules import RuntimeRule
 

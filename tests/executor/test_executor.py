@@ -21,8 +21,8 @@ from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.engine.torch.model import RowModel
 from rlhfless.executor import Executor, StepRecord, run_step
 from rlhfless.executor.step.progress import StepProgress, Watch
-from rlhfless.training.model import tiny_qwen2
-from rlhfless.training.tokenizer import CharTokenizer
+from rlhfless.training.models.char_tokenizer import CharTokenizer
+from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import Cluster, LatencyModel, Plan, PlanningError
 
 LATENCY = LatencyModel("tiny", 1, 2e-3, 40e-6, 100e-9, prefill_base_s=1e-3, max_batch=16, kv_capacity_tokens=4096)

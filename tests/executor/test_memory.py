@@ -21,8 +21,8 @@ from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.engine.torch.model import RowModel
 from rlhfless.executor import Executor, run_step
 from rlhfless.executor.step.progress import StepProgress
-from rlhfless.training.model import tiny_qwen2
-from rlhfless.training.tokenizer import CharTokenizer
+from rlhfless.training.models.char_tokenizer import CharTokenizer
+from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import Admission, Cluster, LatencyModel
 
 LATENCY = LatencyModel(

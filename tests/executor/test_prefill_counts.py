@@ -15,8 +15,8 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.model import RowModel, counting
 from rlhfless.executor import Faults, ProcessPool, StepRecord, run_step
-from rlhfless.training.model import tiny_qwen2
-from rlhfless.training.tokenizer import CharTokenizer
+from rlhfless.training.models.char_tokenizer import CharTokenizer
+from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import ActorPlan, Plan, StepRest
 from solver.model.admission import Admission
 from solver.model.plan import Prefill

@@ -15,8 +15,8 @@ from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.model import RowModel, counting, one_thread
 from rlhfless.engine.torch.prefixes import compute_prefixes
 from rlhfless.executor import StepRecord, run_step
-from rlhfless.training.model import tiny_qwen2
-from rlhfless.training.tokenizer import CharTokenizer
+from rlhfless.training.models.char_tokenizer import CharTokenizer
+from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import ActorPlan, Cluster, LatencyModel, Plan, Workload
 from solver.prefix_sharing.choose_prefixes import PrefixTree
 from solver.prefix_sharing.deduplicate import deduplicate

@@ -14,8 +14,8 @@ from rlhfless.engine.torch.model import RowModel
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.scheduling import POLICIES, PlanningInput, make_policy
 from rlhfless.scheduling.rlhfuse import RLHFuse
-from rlhfless.training.model import tiny_qwen2
-from rlhfless.training.tokenizer import CharTokenizer
+from rlhfless.training.models.char_tokenizer import CharTokenizer
+from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import Cluster, LatencyModel, Objective, Workload
 
 PROMPTS, SAMPLES, LIMIT = 6, 4, 48

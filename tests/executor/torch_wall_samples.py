@@ -18,8 +18,8 @@ from rlhfless.engine.torch.model import RowModel
 from rlhfless.executor import Faults, StepRecord
 from rlhfless.executor.distributed.failure_handling import GRACE_S
 from rlhfless.scheduling import PlanningInput, make_policy
-from rlhfless.training.model import tiny_qwen2
-from rlhfless.training.tokenizer import CharTokenizer
+from rlhfless.training.models.char_tokenizer import CharTokenizer
+from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import Admission, Cluster, LatencyModel, Objective, Plan, Workload
 from solver.model.runtime_rules import RuntimeRule
 

@@ -21,8 +21,8 @@ from trl_trainer import GRPOConfig, GRPOTrainer, tokenizer_of  # noqa: E402
 
 from rlhfless.trace import ImportOptions, import_log, read_trace  # noqa: E402
 from rlhfless.trace.recording.trl_callback import TrlRecorder  # noqa: E402
-from rlhfless.training.arithmetic import ArithmeticTask  # noqa: E402
-from rlhfless.training.model import load_model  # noqa: E402
+from rlhfless.training.models.tiny_model import load_model  # noqa: E402
+from rlhfless.training.tasks.arithmetic import ArithmeticTask  # noqa: E402
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
 MODEL = Path(__file__).parents[2] / "data" / "models" / "arithmetic-grpo"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from training_samples import variety
 
-from rlhfless.training.arithmetic import ArithmeticTask
-from rlhfless.training.model import load_model, save_model, tiny_qwen2
-from rlhfless.training.tokenizer import CharTokenizer
+from rlhfless.training.models.char_tokenizer import CharTokenizer
+from rlhfless.training.models.tiny_model import load_model, save_model, tiny_qwen2
+from rlhfless.training.tasks.arithmetic import ArithmeticTask
 
 
 @pytest.fixture(scope="session")

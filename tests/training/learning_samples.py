@@ -9,10 +9,10 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from rlhfless.training.batch import Batch
+from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.logprobs import response_logprobs
-from rlhfless.training.model import tiny_qwen2
-from rlhfless.training.tokenizer import CharTokenizer
+from rlhfless.training.models.char_tokenizer import CharTokenizer
+from rlhfless.training.models.tiny_model import tiny_qwen2
 
 TOKENIZER = CharTokenizer()
 

@@ -20,11 +20,11 @@ from learning_samples import TOKENIZER, gradient_of, noise_batch, small_model, s
 from transformers import Qwen2ForSequenceClassification
 from trl.experimental.ppo import PPOConfig, PPOTrainer, ppo_trainer
 
-from rlhfless.training.algorithm import frozen_copy
-from rlhfless.training.batch import Batch
-from rlhfless.training.critic import Critic, PolicyAndCritic
+from rlhfless.training.algorithms.base import frozen_copy
+from rlhfless.training.algorithms.batch import Batch
+from rlhfless.training.algorithms.critic import Critic, PolicyAndCritic
+from rlhfless.training.algorithms.ppo import Ppo, PpoOptions
 from rlhfless.training.logprobs import response_logprobs
-from rlhfless.training.ppo import Ppo, PpoOptions
 
 PROMPT, LENGTH, ROWS, GENERATED, REFERENCE = 4, 9, 8, 2, 1  # the last two are seeds of models
 RATE = 0.1  # of plain gradient descent, where there are several updates

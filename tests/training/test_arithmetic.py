@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from rlhfless import training
 from rlhfless.training import tasks
-from rlhfless.training.arithmetic import STYLES, ArithmeticTask, is_held_out, solution
-from rlhfless.training.tokenizer import CharTokenizer
+from rlhfless.training.models.char_tokenizer import CharTokenizer
+from rlhfless.training.tasks.arithmetic import STYLES, ArithmeticTask, is_held_out, solution
 
 TASK = ArithmeticTask(seed=3, prompts=64)
 

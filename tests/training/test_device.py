@@ -14,10 +14,10 @@ pytest.importorskip("transformers")
 
 from training_samples import config  # noqa: E402
 
-from rlhfless.training import model as models  # noqa: E402
 from rlhfless.training.config import DeviceWarning, TrainError  # noqa: E402
 from rlhfless.training.loop import Trainer, train  # noqa: E402
-from rlhfless.training.model import choose_device, load_model  # noqa: E402
+from rlhfless.training.models import tiny_model as models  # noqa: E402
+from rlhfless.training.models.tiny_model import choose_device, load_model  # noqa: E402
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 with_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")

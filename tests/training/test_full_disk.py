@@ -18,12 +18,12 @@ pytest.importorskip("transformers")
 from training_samples import config, same_weights, started, variety
 
 from rlhfless.trace import read_trace
-from rlhfless.training import loop, run
-from rlhfless.training.arithmetic import ArithmeticTask
+from rlhfless.training import loop, run_state
 from rlhfless.training.checkpoint import folder_of
 from rlhfless.training.config import TrainError
 from rlhfless.training.loop import train
-from rlhfless.training.model import save_model
+from rlhfless.training.models.tiny_model import save_model
+from rlhfless.training.tasks.arithmetic import ArithmeticTask
 
 pytestmark = pytest.mark.full
 
@@ -49,7 +49,7 @@ def save_without_room(module: str, out: Path, model: Path, told: Path) -> None:
         fill_up()
         save_model(*given)
 
-    {"run": run, "loop": loop}[module].save_model = without_room  # type: ignore[attr-defined]
+    {"run": run_state, "loop": loop}[module].save_model = without_room  # type: ignore[attr-defined]
     try:
         train(config(steps=2), out, model=model)
     except TrainError as error:

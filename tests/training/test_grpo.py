@@ -13,11 +13,11 @@ pytest.importorskip("transformers")
 
 from learning_samples import TOKENIZER, gradient_of, noise_batch, small_model, still  # noqa: E402
 
-from rlhfless.training.algorithm import frozen_copy  # noqa: E402
-from rlhfless.training.batch import Batch  # noqa: E402
-from rlhfless.training.batching import PAD_MULTIPLE, micro_batches, padded_tokens, right_padded  # noqa: E402
-from rlhfless.training.grpo import Grpo, GrpoOptions  # noqa: E402
+from rlhfless.training.algorithms.base import frozen_copy  # noqa: E402
+from rlhfless.training.algorithms.batch import Batch  # noqa: E402
+from rlhfless.training.algorithms.grpo import Grpo, GrpoOptions  # noqa: E402
 from rlhfless.training.logprobs import response_logprobs, token_logprobs  # noqa: E402
+from rlhfless.training.micro_batches import PAD_MULTIPLE, micro_batches, padded_tokens, right_padded  # noqa: E402
 
 # --- batching ---------------------------------------------------------------------------------------------------------
 

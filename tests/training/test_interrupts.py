@@ -16,15 +16,17 @@ import torch
 from training_samples import config, variety
 
 from rlhfless.trace import read_trace
-from rlhfless.training import checkpoint, grpo, learner, loop, preparation, responses, run
-from rlhfless.training.arithmetic import ArithmeticTask
+from rlhfless.training import checkpoint, loop, preparation, responses, run_state
+from rlhfless.training.algorithms import grpo
+from rlhfless.training.learner import learner
 from rlhfless.training.loop import Trainer
-from rlhfless.training.run import Run
+from rlhfless.training.run_state import Run
+from rlhfless.training.tasks.arithmetic import ArithmeticTask
 
 Start: TypeAlias = Callable[..., Trainer]
 STEPS = 3
-PACKAGE = Path(run.__file__).parents[1]
-FILES = {module.__file__ for module in (checkpoint, grpo, learner, loop, preparation, responses, run)} | {
+PACKAGE = Path(run_state.__file__).parents[1]
+FILES = {module.__file__ for module in (checkpoint, grpo, learner, loop, preparation, responses, run_state)} | {
     str(PACKAGE / "trace" / f"{name}.py") for name in ("io", "parts", "storage", "writer")
 }
 """Where interrupts come: between any two lines of these."""
@@ -147,7 +149,7 @@ def test_an_interrupt_on_the_way_back(
     tmp_path: Path, start: Start, whole: tuple[Trainer, Interrupts], monkeypatch: pytest.MonkeyPatch, traced: bool, counts: bool
 ) -> None:
     """Ctrl-C twice: in the commit, before or after the step counts, and while the last state is read again."""
-    trainer, commit, load = start(tmp_path if traced else None), Run.commit, run.load_checkpoint
+    trainer, commit, load = start(tmp_path if traced else None), Run.commit, run_state.load_checkpoint
 
     def interrupted_commit(kept: Run, *step: Any) -> None:
         if counts:
@@ -159,10 +161,10 @@ def test_an_interrupt_on_the_way_back(
 
     with monkeypatch.context() as patch:
         patch.setattr(Run, "commit", interrupted_commit)
-        patch.setattr(run, "load_checkpoint", interrupted_load)
+        patch.setattr(run_state, "load_checkpoint", interrupted_load)
         with pytest.raises(KeyboardInterrupt):
             trainer.step()
-    assert run.load_checkpoint is load
+    assert run_state.load_checkpoint is load
     trainer.step()
     assert trainer.next_step == 1 + counts
     go_on(trainer, Interrupts())
@@ -200,7 +202,7 @@ def test_a_run_interrupted_before_it_began_can_be_started_anew(
 
     for name in ("save_checkpoint", "save_model", "TraceWriter"):
         with monkeypatch.context() as patch:
-            patch.setattr(run, name, interrupted)
+            patch.setattr(run_state, name, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 start(tmp_path)
     trainer = start(tmp_path)

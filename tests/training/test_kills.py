@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from training_samples import config, started, variety
 
 from rlhfless.trace import read_trace, step_folders
-from rlhfless.training.arithmetic import ArithmeticTask
 from rlhfless.training.callbacks import Callback
 from rlhfless.training.loop import Trainer
+from rlhfless.training.tasks.arithmetic import ArithmeticTask
 
 OPTIONS: dict[str, Any] = {"keep": 2, "policy": "solver+replan", "preparation": "overlap", "schedule": "linear"}
 

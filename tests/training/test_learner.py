@@ -18,9 +18,9 @@ from learning_samples import TOKENIZER, gradient_of, noise_batch, small_model  #
 
 from rlhfless.training.checkpoint import folder_of, load_checkpoint, save_checkpoint  # noqa: E402
 from rlhfless.training.config import TrainError  # noqa: E402
-from rlhfless.training.learner import LocalLearner  # noqa: E402
+from rlhfless.training.learner.learner import LocalLearner  # noqa: E402
 from rlhfless.training.logprobs import response_logprobs  # noqa: E402
-from rlhfless.training.model import tiny_qwen2  # noqa: E402
+from rlhfless.training.models.tiny_model import tiny_qwen2  # noqa: E402
 
 
 def learner(name: str = "grpo", seed: int = 0, **options: Any) -> LocalLearner:

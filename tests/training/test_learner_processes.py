@@ -28,14 +28,14 @@ from training_samples import config  # noqa: E402
 
 from rlhfless.errors import InputError  # noqa: E402
 from rlhfless.trace import read_trace  # noqa: E402
-from rlhfless.training.batch import Batch  # noqa: E402
-from rlhfless.training.batching import dealt, micro_batches, padded_tokens  # noqa: E402
+from rlhfless.training.algorithms.batch import Batch  # noqa: E402
 from rlhfless.training.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from rlhfless.training.config import LearnerError, TrainError  # noqa: E402
-from rlhfless.training.learner import LocalLearner  # noqa: E402
-from rlhfless.training.learner_processes import LearnerProcesses, make_learner  # noqa: E402
+from rlhfless.training.learner.learner import LocalLearner  # noqa: E402
+from rlhfless.training.learner.process_group import LearnerProcesses, make_learner  # noqa: E402
 from rlhfless.training.loop import Trainer, train  # noqa: E402
-from rlhfless.training.streams import streams_of  # noqa: E402
+from rlhfless.training.micro_batches import dealt, micro_batches, padded_tokens  # noqa: E402
+from rlhfless.training.random_state import streams_of  # noqa: E402
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "grpo": {"kl_weight": 0.1, "aggregation": "sequence", "schedule": "linear", "schedule_steps": 5},

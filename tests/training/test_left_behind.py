@@ -16,8 +16,8 @@ from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.engines import VllmEngines
 from rlhfless.training.loop import Trainer
-from rlhfless.training.model import tiny_qwen2
-from rlhfless.training.tokenizer import CharTokenizer
+from rlhfless.training.models.char_tokenizer import CharTokenizer
+from rlhfless.training.models.tiny_model import tiny_qwen2
 
 
 def hold(connection: Any) -> None:

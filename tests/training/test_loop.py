@@ -16,9 +16,9 @@ from training_samples import config, same_weights, started, variety
 
 from rlhfless.trace import Trace, read_trace, step_metrics
 from rlhfless.trace import step_folders as parts
-from rlhfless.training.arithmetic import ArithmeticTask
 from rlhfless.training.config import TrainError
 from rlhfless.training.loop import TrainedStep, Trainer, train
+from rlhfless.training.tasks.arithmetic import ArithmeticTask
 
 
 def texts(folder: Path) -> list[tuple[str, int, str]]:

@@ -15,7 +15,7 @@ from test_tasks import byte_tokenizer
 
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.loop import Trainer, train
-from rlhfless.training.model import save_model, tiny_qwen2
+from rlhfless.training.models.tiny_model import save_model, tiny_qwen2
 from rlhfless.training.rewards import RewardWarning
 
 SMALL = {"steps": 3, "pool": 8, "prompts_per_step": 4, "samples": 3, "response_limit": 24, "time_limit_s": 0.05}

@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from rlhfless.errors import InputError  # noqa: E402
-from rlhfless.training.advantages import flat_groups, gae, group_advantages, token_rewards, whitened  # noqa: E402
-from rlhfless.training.losses import aggregation, clipped_loss, k3, truncated_importance, value_loss  # noqa: E402
+from rlhfless.training.algorithms.advantages import flat_groups, gae, group_advantages, token_rewards, whitened  # noqa: E402
+from rlhfless.training.algorithms.losses import aggregation, clipped_loss, k3, truncated_importance, value_loss  # noqa: E402
 
 REWARDS = st.lists(st.tuples(st.integers(0, 5), st.floats(-100, 100)), min_size=1, max_size=40)
 

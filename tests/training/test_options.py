@@ -77,8 +77,8 @@ def test_a_predictor_that_cannot_be_made_leaves_neither_a_folder_nor_a_pool(
     def no_predictor(window: int) -> Any:
         raise ValueError(f"no predictor looks back on {window} epochs")
 
-    monkeypatch.setattr("rlhfless.training.parts.EwmaPredictor", no_predictor)
-    monkeypatch.setattr("rlhfless.training.parts.make_pool", lambda *_: pytest.fail("a pool was made that nobody closes"))
+    monkeypatch.setattr("rlhfless.training.factory.EwmaPredictor", no_predictor)
+    monkeypatch.setattr("rlhfless.training.factory.make_pool", lambda *_: pytest.fail("a pool was made that nobody closes"))
     with refused(ValueError):
         Trainer(config(), tmp_path / "run", model=model, progress=False)
     assert list(tmp_path.iterdir()) == []

@@ -11,13 +11,13 @@ pytest.importorskip("transformers")
 
 from learning_samples import TOKENIZER, gradient_of, noise_batch, small_model, still  # noqa: E402
 
-from rlhfless.training.algorithm import frozen_copy  # noqa: E402
-from rlhfless.training.algorithms import make_algorithm  # noqa: E402
-from rlhfless.training.batch import Batch  # noqa: E402
+from rlhfless.training.algorithms.base import frozen_copy  # noqa: E402
+from rlhfless.training.algorithms.batch import Batch  # noqa: E402
+from rlhfless.training.algorithms.critic import PolicyAndCritic, make_critic  # noqa: E402
+from rlhfless.training.algorithms.ppo import Ppo, PpoOptions  # noqa: E402
+from rlhfless.training.algorithms.registry import make_algorithm  # noqa: E402
 from rlhfless.training.config import TrainError  # noqa: E402
-from rlhfless.training.critic import PolicyAndCritic, make_critic  # noqa: E402
 from rlhfless.training.logprobs import response_logprobs  # noqa: E402
-from rlhfless.training.ppo import Ppo, PpoOptions  # noqa: E402
 
 
 def pair(kind="head", seed=0):

@@ -15,8 +15,8 @@ from training_samples import config, same_weights  # noqa: E402
 
 from rlhfless.cli import main  # noqa: E402
 from rlhfless.trace import read_trace  # noqa: E402
-from rlhfless.training import learner  # noqa: E402
 from rlhfless.training.config import TrainError  # noqa: E402
+from rlhfless.training.learner import learner  # noqa: E402
 from rlhfless.training.loop import Trainer, train  # noqa: E402
 
 

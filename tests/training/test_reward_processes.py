@@ -21,12 +21,12 @@ import pytest
 from error_messages import refused
 from training_samples import config
 
-from rlhfless.training.arithmetic import ArithmeticTask
 from rlhfless.training.loop import Trainer
 from rlhfless.training.rewards import FunctionReward, Response, process
 from rlhfless.training.rewards.combine import MOST_LOST
-from rlhfless.training.rewards.named import make_rewards
 from rlhfless.training.rewards.process import FunctionProcess
+from rlhfless.training.rewards.registry import make_rewards
+from rlhfless.training.tasks.arithmetic import ArithmeticTask
 
 PROBLEM = ArithmeticTask(0, 1).problems[0]
 BACKTRACKS = "^(a+)+$"
@@ -273,9 +273,9 @@ SCRIPT = """
 import sys
 sys.path.insert(0, {root!r})
 from types import SimpleNamespace
-from rlhfless.training.arithmetic import ArithmeticTask
+from rlhfless.training.tasks.arithmetic import ArithmeticTask
 from rlhfless.training.rewards import Response
-from rlhfless.training.rewards.named import make_rewards
+from rlhfless.training.rewards.registry import make_rewards
 
 rewards = make_rewards(["format:^(a+)+$"], ArithmeticTask(0, 1), timeout_s=600.0)  # no main guard
 print(rewards.parts[0][0].function.pid, flush=True)

@@ -16,11 +16,11 @@ from error_messages import refused, warned
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhfless.training.arithmetic import ArithmeticTask
 from rlhfless.training.rewards import FunctionReward, Response, Rewards, RewardWarning
 from rlhfless.training.rewards.combine import MOST_LOST
-from rlhfless.training.rewards.named import make_rewards
+from rlhfless.training.rewards.registry import make_rewards
 from rlhfless.training.rewards.rules import contains_answer, exact_answer, gsm8k_answer, length_limit, matches
+from rlhfless.training.tasks.arithmetic import ArithmeticTask
 
 GSM8K = Path(__file__).parents[2].parent / "shared" / "data" / "gsm8k"
 

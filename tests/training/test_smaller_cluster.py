@@ -102,7 +102,7 @@ def test_a_resumed_run_may_have_fewer_gpus(model: Path, tmp_path: Path) -> None:
 
 def test_where_bits_may_differ_it_is_said(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(config(gpus=16, policy="static", steps=1), tmp_path / "run", model=model)
-    monkeypatch.setattr("rlhfless.training.parts.same_bits", lambda *_, **__: False)
+    monkeypatch.setattr("rlhfless.training.factory.same_bits", lambda *_, **__: False)
     with warned(DeviceWarning, "16"):
         Trainer(config(gpus=1, policy="static"), tmp_path / "run", resume=True, progress=False).close()
 

@@ -19,12 +19,12 @@ from learning_samples import small_model, word_tokenizer  # noqa: E402
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors  # noqa: E402
 
 from rlhfless.errors import MissingExtra  # noqa: E402
-from rlhfless.training.arithmetic import ArithmeticTask  # noqa: E402
 from rlhfless.training.config import TrainError  # noqa: E402
 from rlhfless.training.rewards import Response, Rewards, RewardWarning  # noqa: E402
 from rlhfless.training.rewards.model import ModelReward  # noqa: E402
-from rlhfless.training.rewards.named import make_rewards  # noqa: E402
+from rlhfless.training.rewards.registry import make_rewards  # noqa: E402
 from rlhfless.training.tasks import DatasetTask, Gsm8kTask, PretrainedTokenizer, make_task  # noqa: E402
+from rlhfless.training.tasks.arithmetic import ArithmeticTask  # noqa: E402
 from rlhfless.training.tasks.gsm8k import INSTRUCTION  # noqa: E402
 
 GSM8K = Path(__file__).parents[2].parent / "shared" / "data" / "gsm8k"

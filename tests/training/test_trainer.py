@@ -18,14 +18,14 @@ from training_samples import config, variety
 from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import make_policy
 from rlhfless.trace import read_trace
-from rlhfless.training.algorithms import make_algorithm
-from rlhfless.training.arithmetic import ArithmeticTask
+from rlhfless.training.algorithms.registry import make_algorithm
 from rlhfless.training.callbacks import Callback
 from rlhfless.training.config import TrainError
 from rlhfless.training.loggers import make_loggers
 from rlhfless.training.loop import Trainer, train
-from rlhfless.training.model import load_model
+from rlhfless.training.models.tiny_model import load_model
 from rlhfless.training.rewards import FunctionReward, Rewards
+from rlhfless.training.tasks.arithmetic import ArithmeticTask
 
 
 class Own(ArithmeticTask):

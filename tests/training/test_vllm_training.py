@@ -20,8 +20,8 @@ from torch_wall_samples import until
 from rlhfless.trace import Trace, held_gpu_seconds, read_trace
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.loop import TrainedStep, Trainer
-from rlhfless.training.model import save_model, tiny_qwen2
-from rlhfless.training.tokenizer import CharTokenizer
+from rlhfless.training.models.char_tokenizer import CharTokenizer
+from rlhfless.training.models.tiny_model import save_model, tiny_qwen2
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None, reason="vLLM is not installed; `make test` installs its CPU build"

@@ -11,11 +11,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from rlhfless.engine.torch.model import one_thread  # noqa: E402
-from rlhfless.training.arithmetic import ArithmeticTask  # noqa: E402
 from rlhfless.training.config import TrainError  # noqa: E402
-from rlhfless.training.model import load_model, save_model, tiny_qwen2  # noqa: E402
-from rlhfless.training.tokenizer import CharTokenizer  # noqa: E402
-from rlhfless.training.warmup import WarmUp, warm_up  # noqa: E402
+from rlhfless.training.models.char_tokenizer import CharTokenizer  # noqa: E402
+from rlhfless.training.models.tiny_model import load_model, save_model, tiny_qwen2  # noqa: E402
+from rlhfless.training.models.warmup import WarmUp, warm_up  # noqa: E402
+from rlhfless.training.tasks.arithmetic import ArithmeticTask  # noqa: E402
 
 TOKENIZER = CharTokenizer()
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from rlhfless.training.arithmetic import ArithmeticProblem, ArithmeticTask
 from rlhfless.training.config import TrainConfig
+from rlhfless.training.tasks.arithmetic import ArithmeticProblem, ArithmeticTask
 
 SMALL = {
     "steps": 3, "pool": 8, "prompts_per_step": 4, "samples": 3, "response_limit": 24, "time_limit_s": 0.05,

@@ -17,10 +17,10 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.training.batching import micro_batches
-from rlhfless.training.loading import load_pretrained
+from rlhfless.training.micro_batches import micro_batches
+from rlhfless.training.models.loading import load_pretrained
+from rlhfless.training.models.pretrained_tokenizer import PretrainedTokenizer
 from rlhfless.training.rewards.response import Failure, Response
-from rlhfless.training.tasks.pretrained import PretrainedTokenizer
 
 
 class ModelReward:

@@ -28,7 +28,7 @@ LOAD_S = 120.0  # that a file may take to be loaded
 END_S = 5.0  # that a process that was killed may take to be gone
 PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from rlhfless.training.rewards.judge import main; main(int(sys.argv[2]))"
+    "from rlhfless.training.rewards.worker import main; main(int(sys.argv[2]))"
 )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rlhfless.training.arithmetic import ArithmeticTask
+from rlhfless.training.models.pretrained_tokenizer import PretrainedTokenizer
+from rlhfless.training.problem import Problem, Task, TextProblem, digest
+from rlhfless.training.tasks.arithmetic import ArithmeticTask
 from rlhfless.training.tasks.dataset import DatasetTask
 from rlhfless.training.tasks.gsm8k import HUB, Gsm8kTask
-from rlhfless.training.tasks.pretrained import PretrainedTokenizer
-from rlhfless.training.tasks.problem import Problem, Task, TextProblem, digest
 
 __all__ = ["DatasetTask", "Gsm8kTask", "PretrainedTokenizer", "Problem", "Task", "TextProblem", "digest", "make_task"]
 

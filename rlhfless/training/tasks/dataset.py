@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from rlhfless.errors import InputError
+from rlhfless.training.models.pretrained_tokenizer import PretrainedTokenizer
+from rlhfless.training.problem import TextProblem, TextTokenizer
 from rlhfless.training.rewards.response import Response
 from rlhfless.training.rewards.rules import contains_answer
-from rlhfless.training.tasks.pretrained import PretrainedTokenizer
-from rlhfless.training.tasks.problem import TextProblem, TextTokenizer
 from rlhfless.training.tasks.rows import read_rows, require_columns
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlhfless.errors import InputError
+from rlhfless.training.problem import TextTokenizer
 from rlhfless.training.rewards.rules import exact_answer, gsm8k_answer
 from rlhfless.training.tasks.dataset import DatasetTask
-from rlhfless.training.tasks.problem import TextTokenizer
 
 HUB = "openai/gsm8k:main"
 INSTRUCTION = ' Let\'s think step by step and output the final answer after "####".'

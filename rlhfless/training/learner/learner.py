@@ -1,6 +1,6 @@
 """The learner: an algorithm with its optimizer and schedule, and its state in the files of a checkpoint.
 
-Knows one process of possibly several; the trainer's side of several is ``learner_processes.py``. Whatever the number of
+Knows one process of possibly several; the trainer's side of several is ``process_group.py``. Whatever the number of
 processes, files hold whole tensors by name, so a checkpoint can be read by any number.
 """
 
@@ -25,12 +25,12 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.training.algorithm import Algorithm
-from rlhfless.training.algorithms import make_algorithm
-from rlhfless.training.batch import Batch
+from rlhfless.training.algorithms.base import Algorithm
+from rlhfless.training.algorithms.batch import Batch
+from rlhfless.training.algorithms.optimizer import make_schedule
+from rlhfless.training.algorithms.ranks import ONE, Ranks, spread_like, whole
+from rlhfless.training.algorithms.registry import make_algorithm
 from rlhfless.training.config import TrainError, differences
-from rlhfless.training.optimizing import make_schedule
-from rlhfless.training.ranks import ONE, Ranks, spread_like, whole
 
 
 class Learner(Protocol):

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rlhfless.errors import InputError
+from rlhfless.training.problem import Task
 from rlhfless.training.rewards.combine import FunctionReward, Rewards
 from rlhfless.training.rewards.process import FunctionProcess
 from rlhfless.training.rewards.response import Reward
 from rlhfless.training.rewards.rules import contains_answer, exact_answer, length_limit
-from rlhfless.training.tasks.problem import Task
 
 KNOWN = "task, exact, contains, format:REGEX, length:LIMIT,SOFT, model:FOLDER or FILE.py:FUNCTION"
 USER_TIMEOUT_S = 10.0

@@ -1,7 +1,8 @@
 """A learner of several processes, as the trainer sees it: orders in, numbers out, new weights in the trainer's model.
 
 Knows processes, pipes and shared memory; nothing of losses. The processes share weights, gradients and the optimizer's state
-(``ranks.py``). They start with the first order. Whatever ends an order early ends all of them; ``read`` starts new ones.
+(``algorithms/ranks.py``). They start with the first order. Whatever ends an order early ends all of them; ``read`` starts new
+ones.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.executor.distributed.local.process import how_it_ended, undisturbed, without_main
-from rlhfless.training import learner_process
-from rlhfless.training.algorithms import algorithm_options
-from rlhfless.training.batch import Batch
+from rlhfless.training.algorithms.batch import Batch
+from rlhfless.training.algorithms.optimizer import check_optimizer, check_schedule
+from rlhfless.training.algorithms.registry import algorithm_options
 from rlhfless.training.config import LearnerError
-from rlhfless.training.learner import Learner, LocalLearner
-from rlhfless.training.learner_process import DONE, FAILED, READY, Beginning, laid_out
-from rlhfless.training.optimizing import check_optimizer, check_schedule
+from rlhfless.training.learner import worker
+from rlhfless.training.learner.learner import Learner, LocalLearner
+from rlhfless.training.learner.worker import DONE, FAILED, READY, Beginning, laid_out
 from solver.model.plurals import counted
 
 END_S = 5.0  # that a process that was killed may take to be gone
@@ -148,7 +149,7 @@ class LearnerProcesses:
             for rank in range(self.count):
                 ours, theirs = context.Pipe()
                 process = context.Process(
-                    target=learner_process.main, args=(theirs, rank, beginning), name=f"rlhfless-learner-{rank}", daemon=True
+                    target=worker.main, args=(theirs, rank, beginning), name=f"rlhfless-learner-{rank}", daemon=True
                 )
                 self._crew.append((process, ours))
                 with undisturbed(), without_main():

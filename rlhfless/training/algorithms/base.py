@@ -21,10 +21,10 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.training.batch import Batch, Part
+from rlhfless.training.algorithms.batch import Batch, Part
+from rlhfless.training.algorithms.losses import AGGREGATIONS, k3, truncated_importance
+from rlhfless.training.algorithms.ranks import ONE, Ranks, whole
 from rlhfless.training.config import PRECISIONS
-from rlhfless.training.losses import AGGREGATIONS, k3, truncated_importance
-from rlhfless.training.ranks import ONE, Ranks, whole
 
 OLD_LOGPROBS = ("engine", "recomputed")
 

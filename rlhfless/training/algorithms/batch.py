@@ -21,8 +21,8 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.training.batching import PAD_MULTIPLE, dealt, right_padded
-from rlhfless.training.ranks import ONE, Ranks
+from rlhfless.training.algorithms.ranks import ONE, Ranks
+from rlhfless.training.micro_batches import PAD_MULTIPLE, dealt, right_padded
 
 
 @dataclass(frozen=True, eq=False)

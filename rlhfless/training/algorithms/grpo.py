@@ -22,13 +22,13 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.training.advantages import GROUP_STD, flat_groups, group_advantages
-from rlhfless.training.algorithm import UpdateOptions, autocast, clip_and_step, frozen_copy, mismatch, one_of, settle_old
-from rlhfless.training.batch import Batch, Part
+from rlhfless.training.algorithms.advantages import GROUP_STD, flat_groups, group_advantages
+from rlhfless.training.algorithms.base import UpdateOptions, autocast, clip_and_step, frozen_copy, mismatch, one_of, settle_old
+from rlhfless.training.algorithms.batch import Batch, Part
+from rlhfless.training.algorithms.losses import aggregation, clipped_loss, k3
+from rlhfless.training.algorithms.ranks import ONE, Ranks
+from rlhfless.training.algorithms.token_counts import counted_seconds, pass_tokens, whole_tokens
 from rlhfless.training.logprobs import token_logprobs
-from rlhfless.training.losses import aggregation, clipped_loss, k3
-from rlhfless.training.passes import counted_seconds, pass_tokens, whole_tokens
-from rlhfless.training.ranks import ONE, Ranks
 
 
 @dataclass(frozen=True, kw_only=True)

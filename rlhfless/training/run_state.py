@@ -27,15 +27,15 @@ from rlhfless.engine.torch.model import one_thread
 from rlhfless.executor import StepRecord
 from rlhfless.folders import OwnFolder
 from rlhfless.trace import Trace, TraceError, TraceWriter
-from rlhfless.training.algorithm import Algorithm
-from rlhfless.training.arithmetic import ArithmeticTask
+from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.checkpoint import keep_latest, load_checkpoint, save_checkpoint
 from rlhfless.training.config import DeviceWarning, TrainConfig, TrainError
-from rlhfless.training.learner import Learner, LocalLearner
-from rlhfless.training.learner_processes import make_learner
-from rlhfless.training.model import load_model, save_model, tiny_qwen2
-from rlhfless.training.tokenizer import CharTokenizer
-from rlhfless.training.warmup import warm_up
+from rlhfless.training.learner.learner import Learner, LocalLearner
+from rlhfless.training.learner.process_group import make_learner
+from rlhfless.training.models.char_tokenizer import CharTokenizer
+from rlhfless.training.models.tiny_model import load_model, save_model, tiny_qwen2
+from rlhfless.training.models.warmup import warm_up
+from rlhfless.training.tasks.arithmetic import ArithmeticTask
 
 NEEDED = ("meta.json", "warm", "warm/config.json", "checkpoints")  # of a run's folder, to resume it
 

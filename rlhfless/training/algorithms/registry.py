@@ -6,13 +6,13 @@ from dataclasses import fields
 from typing import Any
 
 from rlhfless.errors import InputError
-from rlhfless.training.algorithm import Algorithm, frozen_copy, one_of
+from rlhfless.training.algorithms.base import Algorithm, frozen_copy, one_of
+from rlhfless.training.algorithms.critic import PolicyAndCritic, make_critic
+from rlhfless.training.algorithms.grpo import Grpo, GrpoOptions
+from rlhfless.training.algorithms.optimizer import make_optimizer
+from rlhfless.training.algorithms.ppo import Ppo, PpoOptions
+from rlhfless.training.algorithms.ranks import ONE, Ranks
 from rlhfless.training.config import ALGORITHMS
-from rlhfless.training.critic import PolicyAndCritic, make_critic
-from rlhfless.training.grpo import Grpo, GrpoOptions
-from rlhfless.training.optimizing import make_optimizer
-from rlhfless.training.ppo import Ppo, PpoOptions
-from rlhfless.training.ranks import ONE, Ranks
 
 
 def make_algorithm(

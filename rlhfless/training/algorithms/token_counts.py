@@ -17,7 +17,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.training.batch import Part
+from rlhfless.training.algorithms.batch import Part
 
 BACKWARD = 2
 """A backward pass takes as much as so many forward ones (RLHFuse, arXiv:2409.13221)."""

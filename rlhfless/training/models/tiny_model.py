@@ -21,9 +21,9 @@ except ImportError as error:
 
 from rlhfless.trace.storage import sync
 from rlhfless.training.config import TrainError
-from rlhfless.training.loading import load_pretrained
-from rlhfless.training.tasks.pretrained import PretrainedTokenizer
-from rlhfless.training.tokenizer import CharTokenizer
+from rlhfless.training.models.char_tokenizer import CharTokenizer
+from rlhfless.training.models.loading import load_pretrained
+from rlhfless.training.models.pretrained_tokenizer import PretrainedTokenizer
 
 TOKENIZER_FILE = "char_tokenizer.json"
 

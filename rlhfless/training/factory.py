@@ -28,14 +28,14 @@ from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import SchedulingPolicy, make_policy
-from rlhfless.training.algorithm import Algorithm
+from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.config import DeviceWarning, TrainConfig, TrainError
 from rlhfless.training.engines import Engines, TorchEngines, check_engine, make_engines, make_pool, options_for, same_bits
-from rlhfless.training.learner_processes import check_learner
-from rlhfless.training.model import choose_device
+from rlhfless.training.learner.process_group import check_learner
+from rlhfless.training.models.tiny_model import choose_device
 from rlhfless.training.rewards import Rewards
-from rlhfless.training.rewards.named import make_rewards
-from rlhfless.training.run import Origin, Run
+from rlhfless.training.rewards.registry import make_rewards
+from rlhfless.training.run_state import Origin, Run
 from rlhfless.training.tasks import Task, digest, make_task
 from solver.lengths.remaining import RemainingLengths
 from solver.model.cluster import Cluster

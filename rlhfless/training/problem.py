@@ -1,6 +1,6 @@
 """What a task is to the loop: problems with prompts, a rule that judges a response, and how long the reference answers are.
 
-Knows names only; ``rlhfless.training.arithmetic`` and ``dataset`` have tasks.
+Knows names only; ``rlhfless.training.tasks.arithmetic`` and ``dataset`` have tasks.
 """
 
 from __future__ import annotations

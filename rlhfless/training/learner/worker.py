@@ -24,9 +24,9 @@ from transformers import AutoModelForCausalLM
 
 from rlhfless.executor.distributed.worker.worker import die_with_parent
 from rlhfless.model_folders import NO_CODE
-from rlhfless.training.learner import LocalLearner
-from rlhfless.training.ranks import Ranks, whole
-from rlhfless.training.streams import streams_of
+from rlhfless.training.algorithms.ranks import Ranks, whole
+from rlhfless.training.learner.learner import LocalLearner
+from rlhfless.training.random_state import streams_of
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 READY, DONE, FAILED = "ready", "done", "failed"

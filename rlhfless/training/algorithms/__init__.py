@@ -1,0 +1,1 @@
+"""GRPO and PPO: batches, advantages, losses, the critic, optimizers."""

@@ -1,0 +1,1 @@
+"""The shipped tiny model, loading of pretrained models, tokenizers, supervised warm-up."""
