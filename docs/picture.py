@@ -14,10 +14,10 @@ from pathlib import Path
 import plotly.graph_objects as go
 
 import solver
-from rlhfless.figure_files import save, save_all
 from rlhfless.latency import load_profile
-from rlhfless.pictures import why_no_pictures
 from rlhfless.plots import plot_plane, plot_timeline
+from rlhfless.plots.export.files import save, save_all
+from rlhfless.plots.export.render import why_no_pictures
 from rlhfless.simulate import Setting, simulate
 from rlhfless.trace import read_trace
 

@@ -10,6 +10,6 @@ __version__ = "0.1.0"
 
 def load_ipython_extension(ipython: Any) -> None:
     """``%load_ext rlhfless``: afterwards ``%rlhfless PATH`` shows the report of a trace or a log."""
-    from rlhfless.magic import register
+    from rlhfless.report.magic import register
 
     register(ipython)

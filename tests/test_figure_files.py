@@ -14,12 +14,12 @@ import pytest
 from click.testing import CliRunner
 from error_messages import refused
 
-from rlhfless import pictures
 from rlhfless.cli import main
 from rlhfless.errors import InputError, MissingExtra
-from rlhfless.figure_files import save, save_all, save_data
-from rlhfless.pictures import Drawing, draw, why_no_pictures
 from rlhfless.plots import data_of, paper_style
+from rlhfless.plots.export import render
+from rlhfless.plots.export.files import save, save_all, save_data
+from rlhfless.plots.export.render import Drawing, draw, why_no_pictures
 
 needs_pictures = pytest.mark.skipif(bool(why_no_pictures()), reason=why_no_pictures() or "pictures can be drawn")
 MM_PER_PT, MM_PER_PX = 25.4 / 72, 25.4 / 96
@@ -170,7 +170,7 @@ def test_without_kaleido_a_picture_names_the_extra_and_pages_need_none(tmp_path:
 
 @needs_pictures
 def test_without_a_browser_one_sentence_says_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "_browser", lambda: None)
+    monkeypatch.setattr(render, "_browser", lambda: None)
     assert why_no_pictures().startswith("a picture of a figure cannot be drawn: a Chromium or Chrome is needed")
     with refused(InputError, "BROWSER_PATH"):
         save(figure(), tmp_path / "a.svg")
@@ -178,7 +178,7 @@ def test_without_a_browser_one_sentence_says_what_is_needed(tmp_path: Path, monk
 
 @needs_pictures
 def test_a_browser_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "_browser", lambda: "/bin/false")
+    monkeypatch.setattr(render, "_browser", lambda: "/bin/false")
     with refused(InputError, "bin/false"):
         save(figure(), tmp_path / "a.svg")
 
@@ -186,7 +186,7 @@ def test_a_browser_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_command_refuses_pictures_that_cannot_be_drawn_before_it_computes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pictures, "why_no_pictures", lambda: "no browser")
+    monkeypatch.setattr(render, "why_no_pictures", lambda: "no browser")
     for option in ("--png", "--pdf"):
         done = CliRunner().invoke(main, ["figures", "4b", "--fast", option, "-o", str(tmp_path / "out")])
         assert (done.exit_code, done.output) == (2, "rlhfless: no browser\n")

@@ -11,8 +11,8 @@ pio = pytest.importorskip("plotly.io", reason="plotly is not installed")
 import plotly.graph_objects as go  # noqa: E402
 
 from rlhfless.errors import InputError  # noqa: E402
-from rlhfless.figures_page import FiguresPage  # noqa: E402
 from rlhfless.plots import use_renderer  # noqa: E402
+from rlhfless.plots.export.notebook_page import FiguresPage  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 from error_messages import refused
 
 from rlhfless.errors import InputError
-from rlhfless.magic import ReportFrame, report_of
+from rlhfless.report.magic import ReportFrame, report_of
 from rlhfless.trace import TraceError
 
 IPython = pytest.importorskip("IPython", reason="IPython is not installed")

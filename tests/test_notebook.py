@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from error_messages import refused
 from small_notebooks import execute
 
-from rlhfless.browser import find_browser
 from rlhfless.cli import main
 from rlhfless.errors import InputError
 from rlhfless.notebook import run_notebook
+from rlhfless.plots.export.browser import find_browser
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 PAGES = {  # headings (and marks) of a notebook's page, the drawings that it has at least, and whether there are sliders

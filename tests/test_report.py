@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 from error_messages import refused
 
+from rlhfless.plots.export.html_page import Page
 from rlhfless.predict import EwmaPredictor
-from rlhfless.report import default_setting, report_html, write_report
-from rlhfless.report_executed import executed_section
-from rlhfless.report_page import Page
-from rlhfless.report_schedules import SHOWN, evenly, simulate_schedules
+from rlhfless.report.executed_run import executed_section
+from rlhfless.report.schedules import SHOWN, evenly, simulate_schedules
+from rlhfless.report.write import default_setting, report_html, write_report
 from rlhfless.simulate import logged_steps
 from rlhfless.trace import Trace, TraceError
 

@@ -18,11 +18,11 @@ from click.testing import CliRunner
 from rlhfless.accounting import Rest, stated_rest
 from rlhfless.cli import main
 from rlhfless.latency import load_profile
-from rlhfless.report import report_html
-from rlhfless.report_page import Page
-from rlhfless.report_run import in_short, run_sections
-from rlhfless.report_simulated import schedules_section
-from rlhfless.report_study import Assumptions, study_log
+from rlhfless.plots.export.html_page import Page
+from rlhfless.report.logged_run import in_short, run_sections
+from rlhfless.report.simulated import schedules_section
+from rlhfless.report.study import Assumptions, study_log
+from rlhfless.report.write import report_html
 from rlhfless.simulate import Setting, simulate
 from rlhfless.trace import ImportOptions, OpenedLog, Recorder, open_log
 from solver.model.cluster import Cluster

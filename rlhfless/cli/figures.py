@@ -33,7 +33,7 @@ def figures(names: tuple[str, ...], out: str, fast: bool, logs: str | None, png:
     public logs lengths come from.
     """
     from rlhfless.paper import Sources, chosen, write_figures
-    from rlhfless.pictures import why_no_pictures
+    from rlhfless.plots.export.render import why_no_pictures
 
     chosen(names)  # what cannot be done is refused before anything is computed
     if not out:

@@ -16,7 +16,7 @@ from rlhfless.cli.options import Hardware, hardware_options, time_weight_option
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
-    from rlhfless.report_study import Assumptions
+    from rlhfless.report.study import Assumptions
 
 LIMITS = ("max_line_mib", "max_rows", "max_unpacked_gib")
 HEADINGS = {
@@ -62,9 +62,9 @@ def report(
     **stated: Any,
 ) -> None:
     """Write one interactive page about PATH: a trace, or anyone's log (see `rlhfless import`), whose format is recognised."""
-    from rlhfless.report import DEFAULT_PROFILE, write_report
-    from rlhfless.report_notebook import write_report_notebook
-    from rlhfless.report_study import Assumptions, assuming
+    from rlhfless.report.notebook import write_report_notebook
+    from rlhfless.report.study import Assumptions, assuming
+    from rlhfless.report.write import DEFAULT_PROFILE, write_report
     from rlhfless.simulate import Setting
     from solver.model.objective import Objective
 
@@ -133,7 +133,7 @@ def _assumptions(
     learn_s: float | None,
     calibrate: bool,
 ) -> Assumptions:
-    from rlhfless.report_study import Assumptions
+    from rlhfless.report.study import Assumptions
 
     for name, seconds in (("--prepare-s", prepare_s), ("--learn-s", learn_s)):
         if seconds is not None and not 0 <= seconds < float("inf"):

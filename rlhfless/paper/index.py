@@ -14,7 +14,7 @@ import pandas as pd
 from rlhfless import __version__
 from rlhfless.paper.findings import HEAD
 from rlhfless.paper.parts import PaperFigure
-from rlhfless.report_page import CSS
+from rlhfless.plots.export.html_page import CSS
 
 TITLE = "RLHFless: the paper's figures, made again"
 LEAD = (

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rlhfless.errors import InputError
-from rlhfless.figure_files import save_all, save_data
 from rlhfless.paper.catalogue import chosen
 from rlhfless.paper.claims import claims, of_figure
 from rlhfless.paper.findings import FINDINGS, findings
 from rlhfless.paper.index import FOOTER, LEAD, markdown, page
 from rlhfless.paper.parts import Numbers, PaperFigure
 from rlhfless.paper.workloads import Sources
-from rlhfless.pictures import NoPicture
 from rlhfless.plots import paper_style
-from rlhfless.report_page import Page, write_page
+from rlhfless.plots.export.files import save_all, save_data
+from rlhfless.plots.export.html_page import Page, write_page
+from rlhfless.plots.export.render import NoPicture
 from rlhfless.trace.storage import write_text
 
 S = TypeVar("S")

@@ -1,7 +1,7 @@
 """Plots: a trace or a table of results in, a plotly figure out. One plot per file; nothing is shown, read or written.
 
 Every plot has an ``..._info`` function with what it shows, which is what tests check. ``data_of`` is the data behind a figure,
-``paper_style`` makes one for print; ``rlhfless.figure_files`` writes both.
+``paper_style`` makes one for print; ``rlhfless.plots.export.files`` writes both.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ except ImportError as error:
 
     raise MissingExtra("plots need plotly, which is not installed: pip install 'rlhfless[notebook]'") from error
 
-from rlhfless.plots.account import AccountInfo, account_info, plot_account
 from rlhfless.plots.bound_curve import bound_of_sum
-from rlhfless.plots.curves import CurvesInfo, curves_info, plot_curves
-from rlhfless.plots.figure_data import data_of
-from rlhfless.plots.front import FrontInfo, front_info, plot_front
+from rlhfless.plots.export.print_style import paper_style
+from rlhfless.plots.export.table import data_of
 from rlhfless.plots.gap_history import GapInfo, gap_info, plot_gap_history
-from rlhfless.plots.kinds import KindsInfo, kinds_info, plot_kinds
+from rlhfless.plots.gpu_kinds import KindsInfo, kinds_info, plot_kinds
+from rlhfless.plots.gpu_seconds import AccountInfo, account_info, plot_account
+from rlhfless.plots.grouped_bars import SideBySideInfo, plot_side_by_side, side_by_side_info
 from rlhfless.plots.learning import LearningInfo, learning_info, plot_learning
 from rlhfless.plots.lengths import LengthsInfo, lengths_info, plot_lengths
-from rlhfless.plots.on_paper import paper_style
-from rlhfless.plots.outcomes import OutcomesInfo, outcomes_info, plot_outcomes
+from rlhfless.plots.pareto_front import FrontInfo, front_info, plot_front
 from rlhfless.plots.plan_bars import PlanBarsInfo, plan_bars_info, plot_plan_bars
-from rlhfless.plots.plane import PlaneInfo, plane_info, plot_plane
 from rlhfless.plots.planned_steps import PlannedStepsInfo, planned_steps_info, plot_planned_steps
 from rlhfless.plots.prefill import PrefillInfo, plot_prefill, prefill_info
 from rlhfless.plots.renderer import use_renderer
 from rlhfless.plots.responses import ResponsesInfo, plot_responses, responses_info
-from rlhfless.plots.side_by_side import SideBySideInfo, plot_side_by_side, side_by_side_info
-from rlhfless.plots.slider import TimeWeightInfo, plot_time_weight, time_weight_info
+from rlhfless.plots.scenario_outcomes import OutcomesInfo, outcomes_info, plot_outcomes
 from rlhfless.plots.steps import StepsInfo, plot_steps, steps_info
+from rlhfless.plots.time_cost import PlaneInfo, plane_info, plot_plane
+from rlhfless.plots.time_weight import TimeWeightInfo, plot_time_weight, time_weight_info
 from rlhfless.plots.timeline import plot_timeline
-from rlhfless.plots.timeline_rows import TimelineInfo, timeline_info
-from rlhfless.plots.timelines import TimelinesInfo, plot_timelines, timelines_info
+from rlhfless.plots.timeline_data import TimelineInfo, timeline_info
+from rlhfless.plots.timeline_grid import TimelinesInfo, plot_timelines, timelines_info
+from rlhfless.plots.training_curves import CurvesInfo, curves_info, plot_curves
 from rlhfless.plots.waterfall import WaterfallInfo, plot_waterfall, waterfall_info
 
 __all__ = [

@@ -13,8 +13,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.plots.frames import caption, slider, start_at
 from rlhfless.plots.palette import BLUE, ORANGE, POLICY_STYLES, SKY
+from rlhfless.plots.slider import caption, slider, start_at
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
 
 if TYPE_CHECKING:

@@ -1,169 +1,43 @@
-"""A slider over the time weight: the plan for every weight, and where it lies on the planning front. Needs no kernel.
+"""What figures with a slider share: the slider itself, and the line of text of a frame. Needs no kernel.
 
-Knows plans and a front; nothing of how they were found. All frames are in the figure.
+Knows plotly's layout; nothing of what frames show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
-import pandas as pd
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
+from rlhfless.plots.style import clean
 
-from rlhfless.plots.frames import caption, slider
-from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
-from rlhfless.plots.style import counted, hover, message_figure, number, styled
-
-if TYPE_CHECKING:
-    from solver.model.plan import Plan
-    from solver.planning.pareto_front import Front
-
-TITLE = "What the weight of time does to the plan"
+CAPTION = "caption"
+"""The name of a figure's own line above the plot, among its annotations."""
+AT_ONCE = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
 
 
-class TimeWeightInfo(NamedTuple):
-    """The plans by weight.
-
-    Attributes:
-        table: one row per weight, rising: ``time_weight, actors, makespan_s, gpu_seconds, cost_usd, gap``.
-        bars: per weight a frame ``actor, start_s, end_s, responses``.
-        front: ``time_s, gpu_seconds, actors``. bound: ``time_s, gpu_seconds`` of the planning model, where finite.
-        missing: why there is nothing to show, or the empty text.
-    """
-
-    table: pd.DataFrame
-    bars: tuple[pd.DataFrame, ...]
-    front: pd.DataFrame
-    bound: pd.DataFrame
-    missing: str = ""
+def slider(labels: Sequence[str], first: int, prefix: str) -> dict[str, Any]:
+    """A slider over the frames that are named ``labels``; ``prefix`` (clean text) stands before the chosen one."""
+    return {
+        "active": first,
+        "currentvalue": {"prefix": prefix, "font": {"size": 13}},
+        "pad": {"t": 52, "b": 4},
+        "steps": [{"label": clean(label), "method": "animate", "args": [[label], AT_ONCE]} for label in labels],
+    }
 
 
-def time_weight_info(plans_by_weight: Mapping[float, Plan], front: Front | None = None) -> TimeWeightInfo:
-    """What ``plot_time_weight`` shows."""
-    weights = sorted(plans_by_weight)
-    plans = [plans_by_weight[weight] for weight in weights]
-    table = pd.DataFrame(
-        [(w, len(p.actors), p.makespan_s, p.gpu_seconds, p.cost_usd, p.gap) for w, p in zip(weights, plans, strict=True)],
-        columns=["time_weight", "actors", "makespan_s", "gpu_seconds", "cost_usd", "gap"],
-    )
-    bars = tuple(
-        pd.DataFrame(
-            [(i, a.start_s, a.predicted_s, len(a.responses)) for i, a in enumerate(p.actors)],
-            columns=["actor", "start_s", "end_s", "responses"],
-        )
-        for p in plans
-    )
-    of_front = [(p.makespan_s, p.gpu_seconds, len(p.actors)) for p in (front.plans if front else ())]
-    curve = pd.DataFrame(
-        {"time_s": front.bound_makespan_s if front else [], "gpu_seconds": front.bound_cost if front else []},
-        dtype=float,
-    )
-    return TimeWeightInfo(
-        table,
-        bars,
-        pd.DataFrame(of_front, columns=["time_s", "gpu_seconds", "actors"]),
-        curve[np.isfinite(curve["gpu_seconds"])].reset_index(drop=True),
-        "" if plans else "There are no plans to show.",
-    )
+def start_at(labels: Sequence[str], start: str | None) -> int:
+    """Place of the label that is shown first: ``start`` where it is one of them, else the middle one."""
+    return list(labels).index(start) if start is not None and start in labels else len(labels) // 2
 
 
-def plot_time_weight(
-    plans_by_weight: Mapping[float, Plan], front: Front | None = None, start: float | None = None
-) -> go.Figure:
-    """A slider over the time weight with the plan of every weight (left) and its place on the front (right).
+def caption(text: str, panels: Sequence[tuple[float, str]] = ()) -> dict[str, Any]:
+    """The layout of a frame: its own line above the plot, and below it a title over each panel.
 
     Args:
-        plans_by_weight: time weight to plan.
-        front: plans that no other plan beats, with the bound curve of the planning model.
-        start: the weight that is shown first; the middle one when None.
-
-    Returns:
-        A figure with one frame per weight; no plans give one that says so.
+        text: clean. panels: (left edge of the panel between 0 and 1, clean title); they are in every frame, because a frame
+            replaces all annotations.
     """
-    info = time_weight_info(plans_by_weight, front)
-    if info.missing:
-        return message_figure(TITLE, info.missing)
-    weights = info.table["time_weight"].tolist()
-    first = weights.index(start) if start in weights else len(weights) // 2
-    fig = make_subplots(rows=1, cols=2, column_widths=[0.54, 0.46], horizontal_spacing=0.1)
-    fig.add_trace(_bars(info, first), row=1, col=1)
-    fig.add_trace(_point(info, first), row=1, col=2)
-    for table, name, style in (
-        (info.bound, "bound of the planning model", {"mode": "lines", "line": {"color": BOUND, "dash": "dash"}}),
-        (
-            info.front,
-            "planning front",
-            {"mode": "lines+markers", "line": {"color": ORANGE, "shape": "hv"}, "marker": {"symbol": "circle-open"}},
-        ),
-    ):
-        if len(table):
-            template = f"<b>{name}</b><br>time: %{{x:.3g}} s<br>cost: %{{y:,.4g}} GPU-seconds<extra></extra>"
-            fig.add_scatter(x=table["time_s"], y=table["gpu_seconds"], name=name, hovertemplate=template, **style, row=1, col=2)
-    fig.frames = [
-        go.Frame(data=[_bars(info, i), _point(info, i)], traces=[0, 1], name=f"{w:g}", layout=_caption(info, i))
-        for i, w in enumerate(weights)
-    ]
-    rows, slowest = int(info.table["actors"].max()), float(info.table["makespan_s"].max())
-    shown = list(range(0, rows, -(-rows // 24)))
-    fig.update_yaxes(
-        title="actor", range=[rows - 0.4, -0.6], tickvals=shown, ticktext=[f"actor-{i}" for i in shown], row=1, col=1
-    )
-    fig.update_xaxes(title="predicted time since the start of the step (s)", range=[0, slowest * 1.04], row=1, col=1)
-    _front_ranges(fig, info)
-    styled(
-        fig, TITLE, height=int(min(640, max(430, 240 + 26 * rows))), **_caption(info, first),
-        sliders=[slider([f"{w:g}" for w in weights], first, "weight of time against cost: ")],
-        legend={"x": 1, "xanchor": "right", "y": 1, "yanchor": "top", "bgcolor": "rgba(127,127,127,0.08)"},
-    )  # fmt: skip
-    fig.update_layout(margin={"t": 92, "b": 130})
-    return fig
-
-
-def _bars(info: TimeWeightInfo, i: int) -> go.Bar:
-    """The plan as bars; every frame has as many, those of actors that the plan does not start are empty."""
-    bars = info.bars[i].reindex(range(int(info.table["actors"].max()))).assign(actor=lambda t: t.index).fillna(0)
-    texts = [
-        hover(
-            [("responses", f"{int(b.responses):,}"), ("predicted", f"{number(b.start_s, 's')} to {number(b.end_s, 's')}")],
-            f"actor-{b.actor}",
-        )
-        for b in bars.itertuples()
-    ]
-    return go.Bar(
-        base=bars["start_s"], x=bars["end_s"] - bars["start_s"], y=bars["actor"], orientation="h", width=0.62,
-        marker={"color": BLUE}, name="planned: an actor at work", hovertext=texts, hoverinfo="text", showlegend=False,
-    )  # fmt: skip
-
-
-def _point(info: TimeWeightInfo, i: int) -> go.Scatter:
-    one = info.table.iloc[i]
-    lines = [("time", number(one["makespan_s"], "s")), ("cost", number(one["gpu_seconds"], "GPU-seconds"))]
-    return go.Scatter(
-        x=[one["makespan_s"]], y=[one["gpu_seconds"]], mode="markers", name="this plan", hoverinfo="text",
-        marker={"symbol": "star", "size": 17, "color": VERMILLION, "line": {"width": 1, "color": "#444444"}},
-        hovertext=[hover(lines, f"time weight {one['time_weight']:g}")],
-    )  # fmt: skip
-
-
-def _caption(info: TimeWeightInfo, i: int) -> dict[str, Any]:
-    """The layout of a frame: what this plan promises, as the figure's own line above the bars."""
-    one = info.table.iloc[i]
-    gap = f", at most {one['gap']:.2%} above the best plan" if one["gap"] is not None and one["gap"] == one["gap"] else ""
-    text = (
-        f"time weight {one['time_weight']:g}: {counted(int(one['actors']), 'actor')}, {number(one['makespan_s'], 's')}, "
-        f"{number(one['gpu_seconds'], 'GPU-seconds')}{gap}"
-    )
-    return caption(text)
-
-
-def _front_ranges(fig: go.Figure, info: TimeWeightInfo) -> None:
-    """Show every plan of the slider; the front goes on beyond."""
-    time_s, cost = info.table["makespan_s"], info.table["gpu_seconds"]
-    wide, tall = (max(v.max() - v.min(), 0.1 * v.max()) for v in (time_s, cost))
-    near = info.bound[info.bound["time_s"].between(time_s.min(), time_s.max() + 0.1 * wide)]["gpu_seconds"]
-    low = min([cost.min(), *near.nsmallest(1)])
-    fig.update_xaxes(title="time (s)", range=[max(0, time_s.min() - 0.12 * wide), time_s.max() + 0.12 * wide], row=1, col=2)
-    fig.update_yaxes(title="cost (GPU-seconds)", range=[max(0, low - 0.1 * tall), cost.max() + 0.12 * tall], row=1, col=2)
+    same = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom", "showarrow": False, "align": "left"}
+    line = {**same, "name": CAPTION, "text": text, "x": 0, "y": 1.0, "yshift": 30 if panels else 6, "font": {"size": 13}}
+    titles = [{**same, "text": f"<b>{t}</b>", "x": x, "y": 1.0, "yshift": 5, "font": {"size": 12}} for x, t in panels]
+    return {"annotations": [line, *titles]}

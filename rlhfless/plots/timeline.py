@@ -1,6 +1,6 @@
 """The GPU timeline of a step: who held GPUs when, what they did, and what the plan had promised.
 
-Knows what ``timeline_rows`` found in the trace; nothing of how it came about. One row per holder. The light bar is the
+Knows what ``timeline_data`` found in the trace; nothing of how it came about. One row per holder. The light bar is the
 allocation, that is what is billed; where no phase covers it, GPUs were held and idle. One plotly trace per phase.
 """
 
@@ -12,10 +12,10 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from rlhfless.plots.busy import add_busy_heatmap
 from rlhfless.plots.palette import IDLE, PHASE_STYLES
 from rlhfless.plots.style import INK, clean, counted, message_figure, number, styled
-from rlhfless.plots.timeline_rows import MAX_SPANS, TimelineInfo, of_roles, timeline_info
+from rlhfless.plots.timeline_data import MAX_SPANS, TimelineInfo, of_roles, timeline_info
+from rlhfless.plots.utilisation import add_busy_heatmap
 from rlhfless.trace import PHASES, Trace
 
 MOST_LABELS = 32

@@ -14,8 +14,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.plots.palette import BOUND, GREEN, IDLE, SKY, VERMILLION
-from rlhfless.plots.plane import results_by_policy
 from rlhfless.plots.style import clean, hover, message_figure, number, signed_share, styled
+from rlhfless.plots.time_cost import results_by_policy
 
 LABELS = {
     "static": "static",

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlhfless.plots import plot_timeline
 from rlhfless.plots.style import clean, message_figure
-from rlhfless.plots.timeline_rows import MAX_SPANS
+from rlhfless.plots.timeline_data import MAX_SPANS
 from rlhfless.trace import Trace
 from rlhfless.widgets.beside import trace_given
 from rlhfless.widgets.latest import Latest, Newest

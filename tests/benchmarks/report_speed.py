@@ -23,7 +23,7 @@ import pandas as pd
 
 from rlhfless.accounting import plan_every_step
 from rlhfless.latency import load_profile
-from rlhfless.report import write_report
+from rlhfless.report.write import write_report
 from rlhfless.simulate import Setting
 from rlhfless.trace import open_log
 from solver.model.cluster import Cluster

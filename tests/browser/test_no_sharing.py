@@ -14,8 +14,8 @@ import pytest
 from figures import share_buttons
 from plotly.offline import get_plotlyjs
 
-from rlhfless.figure_files import save
 from rlhfless.plots import use_renderer
+from rlhfless.plots.export.files import save
 from rlhfless.plots.style import styled
 
 pytestmark = pytest.mark.full

@@ -25,8 +25,8 @@ from rlhfless.executor.step.shared_links import NodeLinks
 from rlhfless.latency import load_profile
 from rlhfless.latency.effects import Contention, Effects, Outages, PrefillInterference, StartDelays, Stragglers
 from rlhfless.predict import make_predictor
-from rlhfless.report import default_setting
-from rlhfless.report_study import Assumptions, Saved, study_executed, study_log
+from rlhfless.report.study import Assumptions, Saved, study_executed, study_log
+from rlhfless.report.write import default_setting
 from rlhfless.scheduling import POLICIES
 from rlhfless.simulate import LoggedStep, Setting, Simulation, logged_steps, simulate_steps
 from rlhfless.trace import OpenedLog, Trace, read_trace

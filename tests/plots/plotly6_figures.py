@@ -12,7 +12,7 @@ from pathlib import Path
 import plotly
 from every_plot import every_plot
 
-from rlhfless.figures_page import FiguresPage
+from rlhfless.plots.export.notebook_page import FiguresPage
 
 
 def build(folder: Path) -> None:

@@ -28,8 +28,8 @@ from rlhfless.plots import (
     plot_timeline,
     plot_waterfall,
 )
-from rlhfless.plots.figure_axes import column_name
-from rlhfless.plots.timeline_rows import timeline_info
+from rlhfless.plots.export.axes import column_name
+from rlhfless.plots.timeline_data import timeline_info
 
 CLUSTER = solver.Cluster(nodes=1, gpus_per_node=4, gpus_per_actor=1)
 LATENCY = solver.LatencyModel("made up", gpus_per_actor=1, base_s=0.01, per_response_s=0.0005, start_s=0.1, max_batch=64)

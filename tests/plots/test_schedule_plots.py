@@ -9,7 +9,7 @@ import pytest
 from plot_samples import EVIL, busy_trace, degenerate_traces, sample_trace, tables
 
 from rlhfless.plots import plot_side_by_side, plot_timelines, side_by_side_info, timelines_info
-from rlhfless.plots.timelines import bundles
+from rlhfless.plots.timeline_grid import bundles
 from rlhfless.trace import Trace
 
 TRACES = degenerate_traces()

@@ -9,9 +9,9 @@ import pytest
 from plot_samples import EVIL, busy_trace, degenerate_traces, rollouts, sample_trace
 
 from rlhfless.plots import lengths_info, plot_lengths, plot_steps, plot_timeline, steps_info, timeline_info
-from rlhfless.plots.busy import busy_share, covered_s
 from rlhfless.plots.palette import IDLE, PHASE_STYLES, POLICY_STYLES, policy_styles
 from rlhfless.plots.style import TEMPLATE, clean, number, signed_share
+from rlhfless.plots.utilisation import busy_share, covered_s
 from rlhfless.trace import PHASES, Trace
 
 TRACES = degenerate_traces()

@@ -13,8 +13,8 @@ from importer_samples import GOLDEN, TOKENIZER, many_rollouts, write_verl_v0
 
 from rlhfless.accounting import account, run_setup
 from rlhfless.latency import load_profile
-from rlhfless.report_run import in_short
-from rlhfless.report_study import Assumptions, study_log
+from rlhfless.report.logged_run import in_short
+from rlhfless.report.study import Assumptions, study_log
 from rlhfless.simulate import Setting, simulate
 from rlhfless.trace import ImportOptions, OpenedLog, import_log, open_log
 from solver.model.cluster import Cluster

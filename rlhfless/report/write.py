@@ -14,14 +14,14 @@ import pandas as pd
 from rlhfless import __version__, plots
 from rlhfless.accounting import Calibration
 from rlhfless.latency import load_profile, usd_per_gpu_hour
+from rlhfless.plots.export.html_page import Page, page_path, write_page
 from rlhfless.plots.style import counted
-from rlhfless.report_checks import contradicted
-from rlhfless.report_executed import executed_savings_section, executed_section
-from rlhfless.report_page import Page, page_path, write_page
-from rlhfless.report_run import in_short, run_sections
-from rlhfless.report_schedules import Schedules
-from rlhfless.report_simulated import predicted_front, schedules_section, weights_section
-from rlhfless.report_study import Assumptions, study_executed, study_log
+from rlhfless.report.executed_run import executed_savings_section, executed_section
+from rlhfless.report.log_checks import contradicted
+from rlhfless.report.logged_run import in_short, run_sections
+from rlhfless.report.schedules import Schedules
+from rlhfless.report.simulated import predicted_front, schedules_section, weights_section
+from rlhfless.report.study import Assumptions, study_executed, study_log
 from rlhfless.simulate import Setting
 from rlhfless.trace import OpenedLog, Trace, TraceError, open_log
 from solver.model.cluster import Cluster

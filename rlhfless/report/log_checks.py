@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlhfless.accounting import Calibration
+from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted, number
-from rlhfless.report_page import Page
 from rlhfless.trace.metrics.cross_check import CrossCheck
 
 MOST = 3  # contradictions that a paragraph names

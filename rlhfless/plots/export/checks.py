@@ -13,7 +13,7 @@ import numpy as np
 from plotly.basedatatypes import BaseFigure
 
 from rlhfless.errors import InputError
-from rlhfless.plots.figure_axes import Spec, plain
+from rlhfless.plots.export.axes import Spec, plain
 
 KINDS = ("scatter", "scattergl", "bar", "box", "violin", "histogram", "heatmap", "contour")
 CELLS = ("heatmap", "contour")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rlhfless import __version__
 from rlhfless.errors import InputError
-from rlhfless.report_page import Page, page_path, write_page
+from rlhfless.plots.export.html_page import Page, page_path, write_page
 
 WIDTH = 120
 PAGE_VARIABLE = "RLHFLESS_PAGE"

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhfless.plots.figure_axes import unmarked
+from rlhfless.plots.export.axes import unmarked
 from rlhfless.plots.style import axis_keys
 
 SMALLEST_PX = 8.0

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from rlhfless.plots.frames import caption, slider, start_at
 from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
+from rlhfless.plots.slider import caption, slider, start_at
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
 
 if TYPE_CHECKING:

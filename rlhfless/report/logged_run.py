@@ -13,11 +13,11 @@ import pandas as pd
 
 from rlhfless import plots
 from rlhfless.accounting import HABITS, configuration_lines, prices_of
+from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted, number
-from rlhfless.report_checks import checks_table, contradicted
-from rlhfless.report_page import Page
-from rlhfless.report_savings import savings_in_short, savings_tables
-from rlhfless.report_study import Findings
+from rlhfless.report.log_checks import checks_table, contradicted
+from rlhfless.report.savings import savings_in_short, savings_tables
+from rlhfless.report.study import Findings
 
 
 def in_short(found: Findings) -> Iterator[str]:

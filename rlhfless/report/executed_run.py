@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlhfless import plots
+from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted, number
-from rlhfless.report_checks import calibrated_by, checks_table
-from rlhfless.report_page import Page
-from rlhfless.report_savings import savings_in_short, savings_tables
-from rlhfless.report_schedules import evenly
-from rlhfless.report_study import FoundExecuted
+from rlhfless.report.log_checks import calibrated_by, checks_table
+from rlhfless.report.savings import savings_in_short, savings_tables
+from rlhfless.report.schedules import evenly
+from rlhfless.report.study import FoundExecuted
 from rlhfless.trace import Trace, step_metrics
 
 MAX_TIMELINES = 12

@@ -14,11 +14,11 @@ import plotly.graph_objects as go
 from rlhfless import plots
 from rlhfless.accounting import Calibration
 from rlhfless.latency import list_profiles, read_profile
+from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted, number, signed_share
-from rlhfless.report_checks import calibrated_by
-from rlhfless.report_executed import MAX_SPANS
-from rlhfless.report_page import Page
-from rlhfless.report_schedules import Schedules
+from rlhfless.report.executed_run import MAX_SPANS
+from rlhfless.report.log_checks import calibrated_by
+from rlhfless.report.schedules import Schedules
 from rlhfless.simulate import Setting
 from solver.model.objective import Objective
 from solver.planning.pareto_front import Front, pareto_front

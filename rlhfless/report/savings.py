@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import MINUS
-from rlhfless.report_page import Page
-from rlhfless.report_schedules import SHOWN
-from rlhfless.report_study import Saved
+from rlhfless.report.schedules import SHOWN
+from rlhfless.report.study import Saved
 
 
 def savings_in_short(found: Saved) -> Iterator[str]:

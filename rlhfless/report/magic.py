@@ -42,7 +42,7 @@ def report_of(line: str) -> ReportFrame:
         InputError: the line is not one path.
         TraceError: there is no trace or log at the path.
     """
-    from rlhfless.report import report_html
+    from rlhfless.report.write import report_html
 
     try:
         words = shlex.split(line)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhfless.plots.frames import CAPTION
+from rlhfless.plots.slider import CAPTION
 from rlhfless.plots.style import axis_keys
 
 UNITS = {

@@ -1,6 +1,6 @@
 """Figures as files: a page, a picture, or the data behind them as csv.
 
-    from rlhfless.figure_files import save, save_data
+    from rlhfless.plots.export.files import save, save_data
     from rlhfless.plots import paper_style
 
     save(figure, "out/plane.html")                           # works everywhere, also without a network
@@ -23,9 +23,9 @@ import plotly.graph_objects as go
 from plotly.basedatatypes import BaseFigure
 
 from rlhfless.errors import InputError
-from rlhfless.pictures import PX_PER_INCH, Drawing, draw
-from rlhfless.plots.figure_axes import plain
-from rlhfless.plots.figure_data import data_of
+from rlhfless.plots.export.axes import plain
+from rlhfless.plots.export.render import PX_PER_INCH, Drawing, draw
+from rlhfless.plots.export.table import data_of
 from rlhfless.trace.storage import replace_file
 
 PICTURES = (".png", ".svg", ".pdf")

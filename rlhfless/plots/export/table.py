@@ -1,7 +1,7 @@
 """The data behind a figure as one tidy table: a row per point, bar, cell or line that it draws, of all its frames.
 
 Knows plotly's figures, of any origin; nothing of what they show. Which kinds of traces have a table, and in which form, says
-``figure_forms``. Columns are named by the titles of the axes, units at their
+``checks.py``. Columns are named by the titles of the axes, units at their
 end (``time (s)`` becomes ``time_s``), or as the ``meta`` of a trace says where an axis has none (``{"y": "plan"}``). Lines that
 only join what other traces show (no name, no hover) are no data.
 """
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rlhfless.plots.figure_axes import UNITS, Axes, Spec, column_name, plain, values_of
-from rlhfless.plots.figure_forms import check_form, counted, spec_of
+from rlhfless.plots.export.axes import UNITS, Axes, Spec, column_name, plain, values_of
+from rlhfless.plots.export.checks import check_form, counted, spec_of
 
 FIRST = ("frame", "panel", "panel_title", "series", "line")
 CUSTOM = re.compile(r"(?:(?:^|[>\s])(?P<before>[^<>:%]+): )?%\{customdata(?:\[(?P<at>\d+)\])?[^}]*\}(?P<after> [^<%]+)?")

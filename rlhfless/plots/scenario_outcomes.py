@@ -14,8 +14,8 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
-from rlhfless.plots.frames import caption, slider, start_at
 from rlhfless.plots.palette import BLUE, GREEN, ORANGE, POLICY_STYLES, PURPLE, VERMILLION
+from rlhfless.plots.slider import caption, slider, start_at
 from rlhfless.plots.style import clean, hover, message_figure, number, styled
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhfless.errors import MissingExtra
-from rlhfless.report_page import page_path
-from rlhfless.report_study import Assumptions
+from rlhfless.plots.export.html_page import page_path
+from rlhfless.report.study import Assumptions
 from rlhfless.simulate import Setting
 from rlhfless.trace import Limits, TraceError
 from rlhfless.trace.storage import absolute, write_text
@@ -20,9 +20,9 @@ CELLS = (
      "the functions that it calls. Change the cell below, run all, go on from there."),
     ("parameters", ""),
     ("code", "import pandas as pd\n\nfrom rlhfless import plots\nfrom rlhfless.latency import load_profile\n"
-     "from rlhfless.report_run import at_prices, configured, in_short\n"
-     "from rlhfless.report_simulated import ladder_figure, predicted_front, weights_figure\n"
-     "from rlhfless.report_study import Assumptions, study_log\n"
+     "from rlhfless.report.logged_run import at_prices, configured, in_short\n"
+     "from rlhfless.report.simulated import ladder_figure, predicted_front, weights_figure\n"
+     "from rlhfless.report.study import Assumptions, study_log\n"
      "from rlhfless.simulate import Setting\nfrom rlhfless.trace import ImportOptions, Limits, open_log\n"
      "from rlhfless.trace.metrics.cross_check import checks_frame\nfrom solver import Cluster, Objective\n\n"
      "options = ImportOptions(TOKENIZER, COLUMNS, RESPONSE_LIMIT, limits=Limits(**LIMITS))\n"

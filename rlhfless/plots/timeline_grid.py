@@ -1,6 +1,6 @@
 """The GPU timelines of one step under several schedules, on one time axis, with the responses that moved.
 
-Knows what ``timeline_rows`` finds in each trace, and which transfers were hand-overs; nothing of how schedules came about.
+Knows what ``timeline_data`` finds in each trace, and which transfers were hand-overs; nothing of how schedules came about.
 A line is solid where a KV cache was sent, dashed where the receiver computed it again (of engines that say so in their prefill
 spans). Responses that move between the same two actors at about the same time are one line, and the more lines there are the
 fainter they get: what arrived where is at the dots.
@@ -21,7 +21,7 @@ from plotly.subplots import make_subplots
 from rlhfless.plots.palette import VERMILLION
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
 from rlhfless.plots.timeline import add_bars
-from rlhfless.plots.timeline_rows import MAX_SPANS, TimelineInfo, of_roles, timeline_info
+from rlhfless.plots.timeline_data import MAX_SPANS, TimelineInfo, of_roles, timeline_info
 from rlhfless.trace import Trace
 
 ROW_PX, GAP_PX, FRAME_PX = 24, 42, 200

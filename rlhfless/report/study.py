@@ -39,7 +39,7 @@ from rlhfless.accounting import (
 from rlhfless.accounting.verl_router import RouterEffect, router_effect
 from rlhfless.latency import scaled
 from rlhfless.plots.style import counted
-from rlhfless.report_schedules import Schedules, evenly, simulate_schedules
+from rlhfless.report.schedules import Schedules, evenly, simulate_schedules
 from rlhfless.simulate import LoggedStep, Setting, simulate, simulate_steps
 from rlhfless.trace import OpenedLog, StepTimes, Trace, with_step_times
 from rlhfless.trace.metrics.cross_check import CrossCheck

@@ -14,8 +14,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from rlhfless.errors import InputError
-from rlhfless.plots.figure_axes import values_of
-from rlhfless.plots.fitting import (
+from rlhfless.plots.export.axes import values_of
+from rlhfless.plots.export.text_fitting import (
     LETTER,
     LINE,
     SMALLEST_PX,
@@ -32,7 +32,7 @@ from rlhfless.plots.fitting import (
     words_of,
     wrapped,
 )
-from rlhfless.plots.frames import CAPTION
+from rlhfless.plots.slider import CAPTION
 
 SANS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 PX_PER_MM, PX_PER_PT = 96 / 25.4, 96 / 72
@@ -54,7 +54,7 @@ def paper_style(
     font: str = SANS,
     title: bool = False,
 ) -> go.Figure:
-    """A copy of a figure for print; ``rlhfless.figure_files.save`` writes it as PDF or SVG of exactly this size.
+    """A copy of a figure for print; ``rlhfless.plots.export.files.save`` writes it as PDF or SVG of exactly this size.
 
     Args:
         figure: any figure of ours. A slider is left out: what it shows now stays.

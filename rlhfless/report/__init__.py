@@ -1,0 +1,1 @@
+"""The report of a trace or log: its sections, the study behind them, page, notebook and IPython magic."""
