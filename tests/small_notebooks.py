@@ -43,7 +43,7 @@ def execute(name: str, folder: Path, parameters: Mapping[str, Any]) -> Path:
     """
     if name in NEEDS:
         pytest.importorskip(NEEDS[name], reason=f"{NEEDS[name]} is not installed")
-    from rlhfless.notebook import run_notebook
+    from rlhfless.system.run_notebook import run_notebook
 
     root = folder / "root"  # notebooks read ../data
     copy = root / "notebooks" / f"{name}.ipynb"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhfless import doctor
-from rlhfless.doctor import Check, diagnose, format_report
+from rlhfless.cli import doctor
+from rlhfless.cli.doctor import Check, diagnose, format_report
 
 ROOT = Path(__file__).parents[1]
 
@@ -83,6 +83,6 @@ def test_the_report_has_a_line_per_check() -> None:
 
 
 def test_importing_the_doctor_is_light() -> None:
-    code = "import sys, rlhfless.doctor; print([m for m in ('torch', 'plotly', 'pandas', 'ray') if m in sys.modules])"
+    code = "import sys, rlhfless.cli.doctor; print([m for m in ('torch', 'plotly', 'pandas', 'ray') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"

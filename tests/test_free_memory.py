@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhfless import free_memory
-from rlhfless.free_memory import free_memory_bytes
+from rlhfless.system import memory
+from rlhfless.system.memory import free_memory_bytes
 
 GIB = 2**30
 
@@ -16,7 +16,7 @@ GIB = 2**30
 def linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with 8 GiB available whose files say nothing of cgroups."""
     for name in ("MEMINFO", "OWN_CGROUP", "CGROUPS"):
-        monkeypatch.setattr(free_memory, name, tmp_path / name)
+        monkeypatch.setattr(memory, name, tmp_path / name)
     (tmp_path / "MEMINFO").write_text(f"MemTotal: 9 kB\nMemAvailable: {8 << 20} kB\n")
     return tmp_path
 

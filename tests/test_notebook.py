@@ -14,8 +14,8 @@ from small_notebooks import execute
 
 from rlhfless.cli import main
 from rlhfless.errors import InputError
-from rlhfless.notebook import run_notebook
 from rlhfless.plots.export.browser import find_browser
+from rlhfless.system.run_notebook import run_notebook
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 PAGES = {  # headings (and marks) of a notebook's page, the drawings that it has at least, and whether there are sliders

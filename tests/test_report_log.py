@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from rlhfless.accounting import Rest, stated_rest
+from rlhfless.analysis import Rest, stated_rest
 from rlhfless.cli import main
 from rlhfless.latency import load_profile
 from rlhfless.plots.export.html_page import Page
@@ -332,7 +332,7 @@ def test_the_notebook_keeps_every_option(tmp_path: Path, capsys: pytest.CaptureF
 
 @pytest.mark.full
 def test_the_notebook_runs_as_it_is_written(tmp_path: Path) -> None:
-    from rlhfless.notebook import run_notebook
+    from rlhfless.system.run_notebook import run_notebook
 
     path = log_file(tmp_path / "logs")
     CliRunner().invoke(main, ["report", str(path), "--gpus", "8", "--steps", "1", "-o", str(tmp_path / "report.ipynb")])

@@ -54,7 +54,7 @@ def export(
     if missing:
         raise InputError(f"--verl-router needs {', '.join(missing)}: the cluster and its profile, and the run's tokenizer")
     assert log.tokenizer is not None
-    from rlhfless.accounting.verl_router import router_effect, write_router
+    from rlhfless.analysis.verl_router import router_effect, write_router
     from rlhfless.simulate import Setting
 
     cluster, latency = hardware.cluster()

@@ -1,7 +1,7 @@
 """``rlhfless profile``: options in, one measurement or a log's times, a profile and what it says out.
 
 Thin: measuring is the business of ``rlhfless.latency.measure``, what is timed that of ``rlhfless.engine.torch.benchmark``,
-scaling a profile to a log's times that of ``rlhfless.latency.from_log``.
+scaling a profile to a log's times that of ``rlhfless.latency.calibrate_from_log``.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def profile(
 def _scaled(log: Path, options: LogOptions, base: str, actors: int | None, out: Path) -> str:
     """Write the base profile scaled to the log's times; says what was found."""
     from rlhfless.latency import load_profile, read_profile, save_profile
-    from rlhfless.latency.from_log import calibrate, calibrated_profile, times_of
+    from rlhfless.latency.calibrate_from_log import calibrate, calibrated_profile, times_of
 
     rollouts, scalars = _logged(log, options)
     found = calibrate(times_of(rollouts, scalars, load_profile(base), actors or 1, str(log)))

@@ -14,7 +14,7 @@ from rlhfless.cli.group import main
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="The page that the notebook writes.")
 def run_notebook(notebook: Path, out: Path) -> None:
     """Execute NOTEBOOK without a browser and say where its page is."""
-    from rlhfless.notebook import run_notebook as execute
+    from rlhfless.system.run_notebook import run_notebook as execute
 
     executed = execute(notebook, out)
     click.echo(f"executed notebook: {executed}")
@@ -24,6 +24,6 @@ def run_notebook(notebook: Path, out: Path) -> None:
 @main.command()
 def doctor() -> None:
     """What is installed, which device, and what will not work."""
-    from rlhfless.doctor import format_report
+    from rlhfless.cli.doctor import format_report
 
     click.echo(format_report())

@@ -1,9 +1,9 @@
 """Latency profiles: shipped, fitted from measurement, generated from measured operator databases; and GPU prices."""
 
-from rlhfless.latency.pools import mixed_pools
+from rlhfless.latency.gpu_pools import mixed_pools
 from rlhfless.latency.prices import PriceError, list_prices, usd_per_gpu_hour
 from rlhfless.latency.profile import ProfileError, list_profiles, load_profile, read_profile, save_profile
-from rlhfless.latency.scaled import scaled
+from rlhfless.latency.scaling import scaled
 
 __all__ = [
     "PriceError",

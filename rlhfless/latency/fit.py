@@ -15,7 +15,7 @@ from itertools import combinations
 
 import numpy as np
 
-from rlhfless.latency.changes import Change
+from rlhfless.latency.batch_changes import Change
 from solver.model.latency import StepTable
 from solver.model.workload import FloatArray
 

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.errors import missing_extra
-from rlhfless.latency.changes import Change
+from rlhfless.latency.batch_changes import Change
 from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity, load_profile, save_profile
 from solver.model.latency import StepTable
 from solver.model.plurals import counted

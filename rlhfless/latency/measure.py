@@ -1,11 +1,12 @@
 """Measures a latency profile of a transformers causal LM on this machine.
 
 Knows torch and transformers (imported inside functions only); what is timed comes from outside as two callables,
-``decode_iteration(batch, context)`` and one that runs a course of joining and ending responses (``rlhfless.latency.changes``):
-those of the engine that will run (``rlhfless.engine.torch.benchmark``). The whole grid is gone through in rounds, each in an
-order of its own, and the median over the rounds is kept: a slow phase of the machine hits all points alike. A point where a
-bigger batch or a longer context came out faster stays as measured. The clock is that of ``rlhfless.latency.stopwatch``.
-Batches that the device does not hold are left out, and the profile says so. Measure where nothing else runs.
+``decode_iteration(batch, context)`` and one that runs a course of joining and ending responses
+(``rlhfless.latency.batch_changes``): those of the engine that will run (``rlhfless.engine.torch.benchmark``). The whole grid is
+gone through in rounds, each in an order of its own, and the median over the rounds is kept: a slow phase of the machine hits
+all points alike. A point where a bigger batch or a longer context came out faster stays as measured. The clock is that of
+``rlhfless.latency.stopwatch``. Batches that the device does not hold are left out, and the profile says so. Measure where
+nothing else runs.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from rlhfless.errors import InputError, missing_extra
-from rlhfless.latency.changes import Course, RunCourse, measure_changes
+from rlhfless.latency.batch_changes import Course, RunCourse, measure_changes
 from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity
 from rlhfless.latency.stopwatch import stopwatch
-from rlhfless.model_folders import NO_CODE, code_refused, from_folder
+from rlhfless.system.model_folders import NO_CODE, code_refused, from_folder
 from solver.model.latency import StepTable
 
 TINY = "tiny-qwen2"
@@ -166,7 +167,7 @@ class CausalLM:
         return bool(self.device.type == "cuda")
 
     def _room(self, what: str) -> AbstractContextManager[None]:
-        from rlhfless.torch_room import room
+        from rlhfless.system.device_memory import room
 
         return room(self.device, f"{what} of {self.name}", "measure a smaller model, or on a device with more memory")
 

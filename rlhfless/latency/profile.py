@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhfless.latency.changes import Change
+from rlhfless.latency.batch_changes import Change
 from rlhfless.latency.fit import fit_changes, fit_table, residuals
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel, StepTable

@@ -8,7 +8,7 @@ shows only as bars are unknown and never guessed.
 from rlhfless.paper.catalogue import FIGURES, chosen
 from rlhfless.paper.claims import claims
 from rlhfless.paper.findings import findings
-from rlhfless.paper.parts import Caption, Numbers, PaperFigure
+from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
 from rlhfless.paper.workloads import Sources
 from rlhfless.paper.write import described, write_figures
 

@@ -23,7 +23,7 @@ from rlhfless.paper import (
     figure_16,
     figure_17,
 )
-from rlhfless.paper.parts import PaperFigure
+from rlhfless.paper.paper_figure import PaperFigure
 
 FIGURES: dict[str, PaperFigure[Any]] = {
     figure.name: figure

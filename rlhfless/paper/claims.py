@@ -27,7 +27,7 @@ from rlhfless.paper import (
     figure_17,
 )
 from rlhfless.paper.draw import spread
-from rlhfless.paper.parts import Numbers
+from rlhfless.paper.paper_figure import Numbers
 
 COLUMNS = ("figure", "paper", "holds", "we_find")
 MARGINAL = 0.05  # costs that differ by less differ marginally

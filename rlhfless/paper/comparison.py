@@ -24,7 +24,7 @@ from rlhfless.paper.machine import KEPT_PER_DOUBLING, Machine
 from rlhfless.paper.workloads import History
 from rlhfless.predict import Predictor
 from rlhfless.scheduling import SchedulingPolicy, make_policy
-from rlhfless.scheduling.fixed import Static
+from rlhfless.scheduling.baselines import Static
 from rlhfless.scheduling.rlhfuse import RLHFuse
 from rlhfless.simulate import Setting, Simulation, simulate
 from solver.bounds.headroom import curve_of, possible, share_of_possible

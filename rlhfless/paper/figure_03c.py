@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from rlhfless.paper.comparison import compare
 from rlhfless.paper.draw import COLOURS, DASHES, SYMBOLS, WIDE_LEGEND, paper_line
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
-from rlhfless.paper.parts import Caption, Numbers, PaperFigure
+from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
 from rlhfless.paper.workloads import Sources
 from rlhfless.plots.style import styled
 

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from rlhfless.paper.draw import COLOURS, DASHES, SYMBOLS, WIDE_LEGEND
 from rlhfless.paper.lengths import MODELS
-from rlhfless.paper.parts import Caption, Numbers, PaperFigure
+from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
 from rlhfless.paper.workloads import History, Sources, modelled
 from rlhfless.plots.style import styled
 

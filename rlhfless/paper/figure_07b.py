@@ -16,7 +16,7 @@ from plotly.subplots import make_subplots
 from rlhfless.paper.draw import COLOURS, DASHES, SYMBOLS, WIDE_LEGEND
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
-from rlhfless.paper.parts import Caption, Numbers, PaperFigure
+from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
 from rlhfless.paper.workloads import History, Sources, modelled
 from rlhfless.plots.style import styled
 from rlhfless.simulate import LoggedStep, logged_steps

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from rlhfless.paper.draw import WIDE_LEGEND
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
-from rlhfless.paper.parts import Caption, Numbers, PaperFigure
+from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
 from rlhfless.paper.variants import FixedActors, PrefillActor
 from rlhfless.paper.workloads import Sources, modelled
 from rlhfless.plots.palette import IDLE, PHASE_STYLES

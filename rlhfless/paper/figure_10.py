@@ -18,12 +18,12 @@ from rlhfless.paper.comparison import ELASTIC, ELASTIC_SAID, LABELS, NOT_BOUND, 
 from rlhfless.paper.draw import WIDE_LEGEND, add_policies, marker_of, paper_line, spread
 from rlhfless.paper.lengths import GPQA, GSM8K, LIVECODEBENCH
 from rlhfless.paper.machine import KEPT_PER_DOUBLING, QWEN_3B_L40S, QWEN_7B_L40S, Machine
-from rlhfless.paper.parts import Caption, Numbers, PaperFigure
+from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
 from rlhfless.paper.workloads import History, Sources, about_logs, modelled
 from rlhfless.plots.palette import GREY, PURPLE
 from rlhfless.plots.style import styled
 from rlhfless.scheduling import SchedulingPolicy
-from rlhfless.scheduling.fixed import Static
+from rlhfless.scheduling.baselines import Static
 
 TITLE = "Figure 10: time and cost of a step, relative to the naive static system"
 PAPER_SPEEDUP, PAPER_COST_SAVED = 1.35, 0.448

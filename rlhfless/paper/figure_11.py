@@ -16,13 +16,13 @@ from rlhfless.paper.comparison import SCOPES, Outcome, compare, totals
 from rlhfless.paper.draw import WIDE_LEGEND
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
-from rlhfless.paper.parts import Caption, Numbers, PaperFigure
+from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
 from rlhfless.paper.variants import Deduplicated, FixedActors
 from rlhfless.paper.workloads import Sources, modelled
 from rlhfless.plots.palette import BLUE, BOUND, GREEN, GREY, ORANGE, PURPLE, VERMILLION
 from rlhfless.plots.style import styled
 from rlhfless.scheduling import SchedulingPolicy, make_policy
-from rlhfless.scheduling.fixed import Random, Static
+from rlhfless.scheduling.baselines import Random, Static
 from rlhfless.scheduling.rlhfuse import RLHFuse
 
 TITLE = "Figure 11: what each idea adds, one point per step"

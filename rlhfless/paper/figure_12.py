@@ -15,7 +15,7 @@ from rlhfless.paper.comparison import POLICIES, compare, label_of, totals
 from rlhfless.paper.draw import WIDE_LEGEND, add_policies, bar_of
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
-from rlhfless.paper.parts import Caption, Numbers, PaperFigure
+from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
 from rlhfless.paper.variants import FixedActors
 from rlhfless.paper.workloads import History, Sources, about_logs, modelled
 from rlhfless.plots.style import styled

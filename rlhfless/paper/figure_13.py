@@ -16,13 +16,13 @@ from rlhfless.paper.comparison import ELASTIC_SAID, NOT_BOUND, SCOPES, WEIGHT, O
 from rlhfless.paper.draw import WIDE_LEGEND, bar_of, marker_of, spread, style_of
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
-from rlhfless.paper.parts import Caption, Numbers, PaperFigure
+from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
 from rlhfless.paper.variants import Deduplicated
 from rlhfless.paper.workloads import History, Sources, modelled
 from rlhfless.plots.palette import GREY, ORANGE
 from rlhfless.plots.style import styled
 from rlhfless.scheduling import SchedulingPolicy
-from rlhfless.scheduling.fixed import Static
+from rlhfless.scheduling.baselines import Static
 from solver.bounds.headroom import curve_of, possible, share_of_possible
 
 TITLE = "Figure 13: scaling while lengths drift, and deduplicated prefill"

@@ -17,7 +17,7 @@ from rlhfless.paper.comparison import compare, label_of, totals
 from rlhfless.paper.draw import WIDE_LEGEND, bar_of, style_of
 from rlhfless.paper.lengths import GPQA, GSM8K, LIVECODEBENCH
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
-from rlhfless.paper.parts import Caption, Numbers, PaperFigure
+from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
 from rlhfless.paper.workloads import History, Sources, about_logs, modelled
 from rlhfless.plots.palette import ORANGE
 from rlhfless.plots.style import styled

@@ -17,7 +17,7 @@ from rlhfless.paper.comparison import ELASTIC_SAID, SCOPES, Outcome, compare, la
 from rlhfless.paper.draw import COLOURS, DASHES, SYMBOLS, WIDE_LEGEND, spread
 from rlhfless.paper.lengths import GPQA, GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
-from rlhfless.paper.parts import Caption, Numbers, PaperFigure
+from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
 from rlhfless.paper.variants import FixedActors
 from rlhfless.paper.workloads import History, Sources, about_logs, modelled
 from rlhfless.plots.style import styled

@@ -17,7 +17,7 @@ from rlhfless.paper.comparison import NOT_BOUND, compare, label_of, policy_named
 from rlhfless.paper.draw import COLOURS, DASHES, WIDE_LEGEND, marker_of, paper_line, style_of
 from rlhfless.paper.lengths import LengthModel
 from rlhfless.paper.machine import LLAMA_70B_H100, Machine
-from rlhfless.paper.parts import Caption, Numbers, PaperFigure
+from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
 from rlhfless.paper.workloads import History, Sources, modelled
 from rlhfless.plots.palette import ORANGE
 from rlhfless.plots.style import styled

@@ -15,7 +15,7 @@ from rlhfless.paper.comparison import POLICIES, compare, label_of, totals
 from rlhfless.paper.draw import WIDE_LEGEND, spread
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
-from rlhfless.paper.parts import Caption, Numbers, PaperFigure
+from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
 from rlhfless.paper.workloads import Sources, about_logs, modelled
 from rlhfless.plots.palette import IDLE, PHASE_STYLES, YELLOW
 from rlhfless.plots.style import styled

@@ -15,7 +15,7 @@ import pandas as pd
 from rlhfless.paper import figure_03c, figure_10, figure_12, figure_13, figure_14, figure_15, figure_16
 from rlhfless.paper.draw import spread
 from rlhfless.paper.figure_14 import PAPER_POOR
-from rlhfless.paper.parts import Numbers
+from rlhfless.paper.paper_figure import Numbers
 
 NO_BOUND = "no bound is known"
 NAIVE_LEARNER = "a learner of the naive system's size"

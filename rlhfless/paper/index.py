@@ -13,7 +13,7 @@ import pandas as pd
 
 from rlhfless import __version__
 from rlhfless.paper.findings import HEAD
-from rlhfless.paper.parts import PaperFigure
+from rlhfless.paper.paper_figure import PaperFigure
 from rlhfless.plots.export.html_page import CSS
 
 TITLE = "RLHFless: the paper's figures, made again"

@@ -15,7 +15,7 @@ from rlhfless.paper.catalogue import chosen
 from rlhfless.paper.claims import claims, of_figure
 from rlhfless.paper.findings import FINDINGS, findings
 from rlhfless.paper.index import FOOTER, LEAD, markdown, page
-from rlhfless.paper.parts import Numbers, PaperFigure
+from rlhfless.paper.paper_figure import Numbers, PaperFigure
 from rlhfless.paper.workloads import Sources
 from rlhfless.plots import paper_style
 from rlhfless.plots.export.files import save_all, save_data

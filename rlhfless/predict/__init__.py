@@ -4,17 +4,17 @@ The last value is ``EwmaPredictor(window=1)``, the default; ``InFlightPredictor`
 """
 
 from rlhfless.predict.censoring import expected_tokens
-from rlhfless.predict.dialled import DialledPredictor
 from rlhfless.predict.errors import PredictionError
 from rlhfless.predict.ewma import EwmaPredictor
-from rlhfless.predict.features import FeaturePredictor
 from rlhfless.predict.inflight import InFlightPredictor
-from rlhfless.predict.named import make_predictor
+from rlhfless.predict.metrics import HistoryQuality, history_quality
 from rlhfless.predict.predictor import Predictor
 from rlhfless.predict.probe import ProbePredictor
-from rlhfless.predict.quality import HistoryQuality, history_quality
+from rlhfless.predict.registry import make_predictor
 from rlhfless.predict.remaining import remaining_lengths, remaining_quantiles
 from rlhfless.predict.shrinkage import ShrinkagePredictor
+from rlhfless.predict.synthetic import DialledPredictor
+from rlhfless.predict.text_features import FeaturePredictor
 from rlhfless.predict.trend import TrendPredictor
 
 __all__ = [

@@ -1,6 +1,6 @@
 """A predictor that goes on predicting while responses are decoded: from their tokens, their siblings and the model's signals.
 
-Knows rollouts and how to learn from them; the arithmetic of a step that runs stands in siblings.py and signals.py.
+Knows rollouts and how to learn from them; the arithmetic of a step that runs stands in group_posterior.py and signal_probe.py.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from rlhfless.predict.censoring import FloatArray
-from rlhfless.predict.checks import check_rollouts
 from rlhfless.predict.errors import PredictionError
+from rlhfless.predict.group_posterior import InFlightLengths, Siblings
+from rlhfless.predict.length_variance import Scatter, scatter_of
 from rlhfless.predict.remaining import quantiles_left
-from rlhfless.predict.scatter import Scatter, scatter_of
-from rlhfless.predict.siblings import InFlightLengths, Siblings
-from rlhfless.predict.signals import Reading, SignalProbe, moments, outcomes, signals_at
+from rlhfless.predict.signal_probe import Reading, SignalProbe, moments, outcomes, signals_at
 from rlhfless.predict.trend import TrendPredictor
+from rlhfless.predict.validation import check_rollouts
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios
 from solver.model.workload import IntArray, Workload
@@ -32,8 +32,9 @@ class InFlightPredictor(TrendPredictor):
 
     It follows, for every running response, the distribution of its length given its tokens so far, the lengths of finished
     responses to its prompt, that the others are not finished, and how this step's lengths differ from the history's
-    (siblings.py). Where ``update`` is told the model's own signals, a linear probe is learned from them and counts as far as
-    it was right before (signals.py). Times do not count: in history, responses are taken to have decoded at the same pace.
+    (group_posterior.py). Where ``update`` is told the model's own signals, a linear probe is learned from them and counts as
+    far as it was right before (signal_probe.py). Times do not count: in history, responses are taken to have decoded at the
+    same pace.
     """
 
     def _forget(self) -> None:

@@ -15,8 +15,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from rlhfless.predict.censoring import FloatArray, expected_tokens
-from rlhfless.predict.checks import NEEDED, check_draws, check_limit, check_rollouts, lengths_of, levels_of
 from rlhfless.predict.errors import PredictionError
+from rlhfless.predict.validation import NEEDED, check_draws, check_limit, check_rollouts, lengths_of, levels_of
 from solver.lengths.remaining import RemainingLengths
 from solver.model.plurals import counted
 from solver.model.workload import Workload

@@ -13,8 +13,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from rlhfless.predict.censoring import FloatArray
-from rlhfless.predict.checks import check_draws
 from rlhfless.predict.predictor import Predictor, Visits
+from rlhfless.predict.validation import check_draws
 
 FEWEST, MOST = 0.05, 1000.0  # global lengths that stand beside a prompt's own
 UNKNOWN = 1.0  # where no prompt has two samples, so that nothing tells how alike a prompt's samples are

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlhfless.accounting import Calibration
+from rlhfless.analysis import Calibration
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted, number
 from rlhfless.trace.metrics.cross_check import CrossCheck

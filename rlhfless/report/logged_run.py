@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from rlhfless import plots
-from rlhfless.accounting import HABITS, configuration_lines, prices_of
+from rlhfless.analysis import HABITS, configuration_lines, prices_of
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted, number
 from rlhfless.report.log_checks import checks_table, contradicted

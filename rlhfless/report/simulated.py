@@ -12,7 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless import plots
-from rlhfless.accounting import Calibration
+from rlhfless.analysis import Calibration
 from rlhfless.latency import list_profiles, read_profile
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted, number, signed_share

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from rlhfless.accounting import (
+from rlhfless.analysis import (
     SHUFFLED,
     Account,
     Advice,
@@ -36,7 +36,7 @@ from rlhfless.accounting import (
     variants,
     what_if,
 )  # fmt: skip
-from rlhfless.accounting.verl_router import RouterEffect, router_effect
+from rlhfless.analysis.verl_router import RouterEffect, router_effect
 from rlhfless.latency import scaled
 from rlhfless.plots.style import counted
 from rlhfless.report.schedules import Schedules, evenly, simulate_schedules

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from rlhfless import __version__, plots
-from rlhfless.accounting import Calibration
+from rlhfless.analysis import Calibration
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.plots.export.html_page import Page, page_path, write_page
 from rlhfless.plots.style import counted

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlhfless.scheduling.balanced import KarmarkarKarp, LongestFirst
+from rlhfless.scheduling.baselines import LeastLoaded, Random, Static
 from rlhfless.scheduling.chunks import EqualChunks
-from rlhfless.scheduling.draining import DrainingFold
-from rlhfless.scheduling.fixed import LeastLoaded, Random, Static
 from rlhfless.scheduling.fold import Fold
+from rlhfless.scheduling.fold_draining import DrainingFold
+from rlhfless.scheduling.number_partitioning import KarmarkarKarp, LongestFirst
 from rlhfless.scheduling.policy import PlanningInput, PolicyError, SchedulingPolicy
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
 from rlhfless.scheduling.rlhfless import RLHFless, WithLocalCut
 from rlhfless.scheduling.rlhfuse import RLHFuse
-from rlhfless.scheduling.solved import Solver
-from rlhfless.scheduling.spread import Spread
+from rlhfless.scheduling.round_robin import Spread
+from rlhfless.scheduling.solver import Solver
 from solver.lengths.survival import known_lengths
 
 POLICIES = (

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rlhfless.scheduling.fixed import Random
-from rlhfless.scheduling.handover import Room, hand_over
+from rlhfless.scheduling.baselines import Random
 from rlhfless.scheduling.policy import PlanningInput, SchedulingPolicy
+from rlhfless.scheduling.receivers import Room, hand_over
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger
@@ -72,7 +72,7 @@ class Fold:
     """Another policy's plan (the right-sized random split by default) with square-root folding while the step runs.
 
     Args:
-        rule: how actors are folded: cut in one go, or drained (``rlhfless.scheduling.draining.DrainingFold``).
+        rule: how actors are folded: cut in one go, or drained (``rlhfless.scheduling.fold_draining.DrainingFold``).
     """
 
     base: SchedulingPolicy = field(default_factory=Random)

@@ -1,6 +1,6 @@
 """Re-solving while the step runs: on forecasts of lengths, or on true ones (the oracle).
 
-Knows ``rlhfless.scheduling.start`` for the start and ``solver.replan`` for the rest; nothing of predictors beyond the
+Knows ``rlhfless.scheduling.replan_start`` for the start and ``solver.replan`` for the rest; nothing of predictors beyond the
 scenarios that a workload brings.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rlhfless.scheduling.policy import PlanningInput
-from rlhfless.scheduling.solved import Solver
-from rlhfless.scheduling.start import Begin, Start
+from rlhfless.scheduling.replan_start import Begin, Start
+from rlhfless.scheduling.solver import Solver
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios, known_lengths
 from solver.model.plan import Plan
@@ -30,8 +30,8 @@ class SolverReplan:
 
     The price of time comes from the objective: a weight w is worth ``w C / ((1 - w) g T)`` actor-seconds per second, the
     learner's GPUs that wait for generation added; a deadline is worth what its last second costs at the start; a budget what it
-    can pay for. Under a weight, rlhfless.scheduling.start compares the static plan (``Solver``) and re-planned ones at several
-    prices on lengths drawn from the forecast; where no re-planned one is better, the static plan runs without a rule.
+    can pay for. Under a weight, rlhfless.scheduling.replan_start compares the static plan (``Solver``) and re-planned ones at
+    several prices on lengths drawn from the forecast; where no re-planned one is better, the static plan runs without a rule.
     Otherwise the start is its grouping, or the one that is right for the forecast of the first iteration
     (solver.replanning.marginal_value), as responses will move. Where only time counts (w = 1), iterations have no base time or
     the limit cannot be kept, nothing can be traded: the static plan runs as it is.

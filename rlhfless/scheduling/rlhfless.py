@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rlhfless.scheduling.fixed import Random
-from rlhfless.scheduling.handover import Room, hand_over
+from rlhfless.scheduling.baselines import Random
 from rlhfless.scheduling.policy import PlanningInput, SchedulingPolicy
+from rlhfless.scheduling.receivers import Room, hand_over
 from solver.model.objective import Objective, StepRest
 from solver.model.plan import Plan
 from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from rlhfless.scheduling.fixed import Static
-from rlhfless.scheduling.handover import Room, hand_over
+from rlhfless.scheduling.baselines import Static
 from rlhfless.scheduling.policy import PlanningInput
+from rlhfless.scheduling.receivers import Room, hand_over
 from solver.model.plan import Plan
 from solver.model.runtime_rules import ActorView, Cut, Decision, StepState, Trigger
 

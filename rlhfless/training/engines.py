@@ -17,7 +17,7 @@ from rlhfless.engine.torch.worker_backend import cuda_devices
 from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep
 from rlhfless.executor.distributed.ray.cluster import import_ray
 from rlhfless.executor.distributed.ray.placement import FewerGpus
-from rlhfless.folders import OwnFolder, in_memory
+from rlhfless.system.scratch_folders import OwnFolder, in_memory
 from rlhfless.training.config import TrainConfig, TrainError
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel

@@ -25,7 +25,7 @@ except ImportError as error:
 
 from rlhfless.engine.torch.model import one_thread
 from rlhfless.executor import StepRecord
-from rlhfless.folders import OwnFolder
+from rlhfless.system.scratch_folders import OwnFolder
 from rlhfless.trace import Trace, TraceError, TraceWriter
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.checkpoint import keep_latest, load_checkpoint, save_checkpoint

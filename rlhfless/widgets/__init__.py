@@ -9,10 +9,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from rlhfless.widgets.beside import Compared, compared
 from rlhfless.widgets.live_run import LiveRun
 from rlhfless.widgets.live_steps import steps_of
-from rlhfless.widgets.placing import Placement, placement
+from rlhfless.widgets.response_details import Placement, placement
+from rlhfless.widgets.run_table import Compared, compared
 from rlhfless.widgets.settings import Settings
 from rlhfless.widgets.what_if import Alternatives, Planned, WhatIf
 

@@ -14,10 +14,10 @@ import pandas as pd
 from rlhfless.plots import plot_plane, plot_timelines
 from rlhfless.plots.style import number, signed_share
 from rlhfless.trace import Trace
-from rlhfless.widgets import pieces
-from rlhfless.widgets.beside import Compared, compared, traces_given
+from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.fallback import SaysWhy
 from rlhfless.widgets.panes import Panes
+from rlhfless.widgets.run_table import Compared, compared, traces_given
 
 ROWS = ((("numbers", 1),), (("plane", 1),), (("timelines", 1),))  # names are long: a legend needs the whole width
 ALL = "all steps"
@@ -71,10 +71,10 @@ def numbers_html(shown: Compared) -> str:
         marks.append(signs)
     head = ["", *(HEADS.get(str(column), str(column).replace("_", " ")) for column in table.columns)]
     steps = f"{len(shown.steps)} steps" if len(shown.steps) > 1 else f"step {shown.steps[0]}"
-    told = pieces.table(head, rows, f"{steps}; ▼ better and ▲ worse than {rows[0][0]}", marks)
+    told = html_parts.table(head, rows, f"{steps}; ▼ better and ▲ worse than {rows[0][0]}", marks)
     if shown.differs:
         differs = [(name, *(value[:120] for value in values)) for name, values in shown.differs.items()]
-        told += pieces.table(["the runs differ in", *(row[0] for row in rows)], differs)
+        told += html_parts.table(["the runs differ in", *(row[0] for row in rows)], differs)
     return told
 
 

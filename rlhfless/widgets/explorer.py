@@ -19,10 +19,10 @@ from rlhfless.latency import PriceError, usd_per_gpu_hour
 from rlhfless.plots import plot_responses, plot_timeline
 from rlhfless.plots.style import number
 from rlhfless.trace import Trace
-from rlhfless.widgets import pieces
-from rlhfless.widgets.explorer_parts import actors_table, plane, response_html
+from rlhfless.widgets import html as html_parts
+from rlhfless.widgets.explorer_panels import actors_table, plane, response_html
 from rlhfless.widgets.fallback import SaysWhy
-from rlhfless.widgets.latest import Latest, Newest
+from rlhfless.widgets.latest_request import Latest, Newest
 from rlhfless.widgets.panes import Panes
 from rlhfless.widgets.settings import PREDICTORS, Settings, changed, latency_of, models
 from rlhfless.widgets.what_if import Alternatives, Planned, WhatIf
@@ -152,7 +152,7 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
     def _failed(self, error: Exception) -> None:
         """Say it where the numbers were; the figures stay grey, as they are of other settings."""
         self.error = error
-        self.panes.put("facts", pieces.problem(f"{type(error).__name__}: {error}"))
+        self.panes.put("facts", html_parts.problem(f"{type(error).__name__}: {error}"))
         self.panes.grey([name for name in (*PLAN_PANES, *CURVE_PANES) if name != "facts"])
 
     def _show_plan(self, planned: Planned, asked: int) -> None:
@@ -161,7 +161,7 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
         self.panes.draw("timeline", figure.update_layout(height=440, title_font_size=13), asked)
         self.panes.put(
             "facts",
-            pieces.cards(
+            html_parts.cards(
                 [
                     ("actors", len(plan.actors)),
                     ("time, executed", number(planned.time_s, "s")),
@@ -176,7 +176,7 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
         self.actor = min(self.actor, len(plan.actors) - 1)
         self._show_actor(planned, asked)
         code, text = self.copied()
-        self.panes.put("copy", pieces.copies([("Copy as Python", "as-python", code), ("Copy as JSON", "as-json", text)]))
+        self.panes.put("copy", html_parts.copies([("Copy as Python", "as-python", code), ("Copy as JSON", "as-json", text)]))
 
     def _show_actor(self, planned: Planned, asked: int) -> None:
         self.panes.put("actors", actors_table(planned.actors, self.actor))

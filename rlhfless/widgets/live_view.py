@@ -15,7 +15,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.plots import plot_curves, plot_timeline
 from rlhfless.plots.style import message_figure, number, signed_share
 from rlhfless.trace import Trace, step_metrics
-from rlhfless.widgets import pieces
+from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.fallback import SaysWhy
 from rlhfless.widgets.live_run import GENERATES, UNDER_WAY, LiveRun
 from rlhfless.widgets.live_steps import steps_of
@@ -54,7 +54,7 @@ class LiveView(SaysWhy, widgets.VBox):  # type: ignore[misc]
         try:
             self.run.stop(timeout_s=5.0)
         except TimeoutError as error:
-            self.panes.put("facts", pieces.problem(str(error)))
+            self.panes.put("facts", html_parts.problem(str(error)))
 
     def refresh(self) -> None:
         """Show the run as it is now."""
@@ -103,7 +103,7 @@ def facts(run: LiveRun) -> str:
     idle = f"{total['idle_gpu_seconds'] / total['gpu_seconds']:.1%}" if total["gpu_seconds"] > 0 else "unknown"
     unknown = "unknown" if len(table) else "after the first step"
     against = signed_share(generation / static - 1) if static > 0 else unknown
-    told = pieces.cards(
+    told = html_parts.cards(
         [
             ("state", run.state),
             ("complete steps", f"{len(table)}, {run.steps.left()} left"),
@@ -115,7 +115,7 @@ def facts(run: LiveRun) -> str:
             ("generation, against static", against),
         ]
     )
-    return told + (pieces.problem(f"{type(run.error).__name__}: {run.error}") if run.error is not None else "")
+    return told + (html_parts.problem(f"{type(run.error).__name__}: {run.error}") if run.error is not None else "")
 
 
 def live(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -> LiveView:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhfless.errors import missing_extra
-from rlhfless.widgets.latest import Newest
+from rlhfless.widgets.latest_request import Newest
 
 try:
     import anywidget

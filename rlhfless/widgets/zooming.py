@@ -13,9 +13,9 @@ from rlhfless.plots import plot_timeline
 from rlhfless.plots.style import clean, message_figure
 from rlhfless.plots.timeline_data import MAX_SPANS
 from rlhfless.trace import Trace
-from rlhfless.widgets.beside import trace_given
-from rlhfless.widgets.latest import Latest, Newest
+from rlhfless.widgets.latest_request import Latest, Newest
 from rlhfless.widgets.panes import Panes
+from rlhfless.widgets.run_table import trace_given
 
 
 class Zoom(Panes):

@@ -12,8 +12,8 @@ from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhfless.accounting import Rest, account, run_setup
-from rlhfless.accounting.account import ACTORS_WAIT, LEARNER_WAITS, PAUSING, UNUSED, WAITING
+from rlhfless.analysis import Rest, account, run_setup
+from rlhfless.analysis.gpu_seconds import ACTORS_WAIT, LEARNER_WAITS, PAUSING, UNUSED, WAITING
 from rlhfless.errors import InputError
 from rlhfless.latency import load_profile
 from rlhfless.simulate import Setting, simulate

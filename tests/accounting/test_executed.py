@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhfless.accounting import calibrated_by_spans, executed_steps, savings_of_executed
+from rlhfless.analysis import calibrated_by_spans, executed_steps, savings_of_executed
 from rlhfless.latency import load_profile, scaled
 from rlhfless.report.study import study_executed
 from rlhfless.simulate import Setting, Simulation, simulate

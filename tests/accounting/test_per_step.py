@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from error_messages import refused
 
-from rlhfless.accounting import last_visits, plan_every_step
+from rlhfless.analysis import last_visits, plan_every_step
 from rlhfless.latency import load_profile
 from rlhfless.plots import planned_steps_info, plot_planned_steps
 from rlhfless.predict import EwmaPredictor

@@ -12,7 +12,7 @@ from error_messages import refused
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhfless.accounting import (
+from rlhfless.analysis import (
     Rest,
     RunSetup,
     account,
@@ -27,7 +27,7 @@ from rlhfless.accounting import (
     variants,
     what_if,
 )  # fmt: skip
-from rlhfless.accounting.what_if import Variant
+from rlhfless.analysis.what_if import Variant
 from rlhfless.latency import load_profile, scaled
 from rlhfless.simulate import Setting, Simulation, logged_steps, simulate
 from solver.model.cluster import Cluster

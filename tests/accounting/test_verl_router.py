@@ -23,7 +23,7 @@ import pytest
 from click.testing import CliRunner
 from error_messages import refused
 
-from rlhfless.accounting.verl_router import MOST_WAITING, RouterEffect, deal, expected_tokens, router_effect, write_router
+from rlhfless.analysis.verl_router import MOST_WAITING, RouterEffect, deal, expected_tokens, router_effect, write_router
 from rlhfless.cli import main
 from rlhfless.latency import load_profile
 from rlhfless.simulate import Setting

@@ -30,7 +30,7 @@ from log_samples import rollouts  # noqa: E402
 
 from rlhfless.plots import plot_timeline  # noqa: E402
 from rlhfless.widgets import Settings, WhatIf  # noqa: E402
-from rlhfless.widgets.explorer_parts import plane  # noqa: E402
+from rlhfless.widgets.explorer_panels import plane  # noqa: E402
 
 EXPLORE = "from rlhfless.widgets import explore\nexplore('log.jsonl', gpus=16, time_weight=0.5)"
 BURST, PARTS = 8, ("plan and timeline", "policies, front and bound")

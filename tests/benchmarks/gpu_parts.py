@@ -24,7 +24,7 @@ from rlhfless.engine.torch.iteration_clock import MEASURED
 from rlhfless.engine.torch.kv_cache import BLOCK
 from rlhfless.engine.torch.model import RowModel
 from rlhfless.latency import load_profile, read_profile
-from rlhfless.latency.changes import Course, measure_changes
+from rlhfless.latency.batch_changes import Course, measure_changes
 from rlhfless.latency.measure import TIMED_CALLS, WARM_UP_CALLS, CausalLM, median_seconds
 from rlhfless.latency.profile import compose_profile
 from solver.model.admission import Admission

@@ -44,7 +44,7 @@ from uncertainty import ACTORS, cost_at
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.predict.remaining import quantiles_left
-from rlhfless.predict.signals import recent_means
+from rlhfless.predict.signal_probe import recent_means
 from rlhfless.scheduling.policy import PlanningInput
 from rlhfless.scheduling.replan import SolverReplan
 from solver import Cluster, Objective, Workload, clairvoyant_bound, random_split

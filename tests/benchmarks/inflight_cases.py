@@ -15,7 +15,7 @@ import pandas as pd
 
 from rlhfless.executor import run_step
 from rlhfless.predict import InFlightPredictor
-from rlhfless.predict.siblings import InFlightLengths
+from rlhfless.predict.group_posterior import InFlightLengths
 from rlhfless.scheduling.policy import PlanningInput
 from rlhfless.simulate import LoggedStep, logged_steps
 from rlhfless.trace import read_trace

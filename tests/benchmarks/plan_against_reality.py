@@ -45,7 +45,7 @@ from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.model import RowModel, one_thread
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.latency import load_profile, read_profile
-from rlhfless.latency.changes import AFTER
+from rlhfless.latency.batch_changes import AFTER
 from rlhfless.latency.measure import TINY, CausalLM, median_seconds
 from solver import Cluster, LatencyModel, Objective, Plan, Workload, plan_generation
 from solver.model.admission import Admission

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rlhfless.accounting import plan_every_step
+from rlhfless.analysis import plan_every_step
 from rlhfless.latency import load_profile
 from rlhfless.report.write import write_report
 from rlhfless.simulate import Setting

@@ -45,11 +45,11 @@ from uncertainty_logs import Log, logs, made_up
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
-from rlhfless.scheduling.draining import DrainingFold
 from rlhfless.scheduling.fold import Fold
+from rlhfless.scheduling.fold_draining import DrainingFold
 from rlhfless.scheduling.policy import PlanningInput, SchedulingPolicy
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
-from rlhfless.scheduling.spread import Spread
+from rlhfless.scheduling.round_robin import Spread
 from solver import Cluster, Objective, Plan, Workload, clairvoyant_bound, random_split
 from solver.lengths.survival import from_samples
 

@@ -13,11 +13,11 @@ import torch
 from error_messages import refused
 from torch_models import EOS, tiny_model
 
-from rlhfless import free_memory
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch import prefixes as torch_prefixes
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.model import RowModel
+from rlhfless.system import memory
 from solver import Admission, LatencyModel
 
 LATENCY = LatencyModel("test", 1, base_s=1.0, per_response_s=0.1)
@@ -44,8 +44,8 @@ def available(kibibytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def told_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(free_memory, "MEMINFO", folder / "meminfo")
-    monkeypatch.setattr(free_memory, "CGROUPS", folder / "cgroups")
+    monkeypatch.setattr(memory, "MEMINFO", folder / "meminfo")
+    monkeypatch.setattr(memory, "CGROUPS", folder / "cgroups")
 
 
 def test_a_cache_for_which_too_little_is_free_is_not_asked_for(
@@ -96,7 +96,7 @@ def test_a_cache_that_is_refused_where_nobody_says_what_is_free(
 
 def test_the_memory_that_is_free_is_asked_for(model: RowModel) -> None:
     """For real: more than there is anywhere, on a machine that says what it has."""
-    if not free_memory.MEMINFO.exists():
+    if not memory.MEMINFO.exists():
         pytest.skip("only Linux says how much memory is available")
     cache = model.new_cache()
     a_row = model.cells * model.kv_bytes_per_token

@@ -19,13 +19,13 @@ from error_messages import refused
 from torch_wall_samples import until
 from vllm_samples import factory_of, model_of
 
-from rlhfless import folders
 from rlhfless.engine.torch import worker_backend as torch_backend
 from rlhfless.engine.vllm import weight_shipping
 from rlhfless.engine.vllm import worker_backend as vllm_backend
 from rlhfless.engine.vllm.factory import VllmEngineFactory
 from rlhfless.engine.vllm.weight_folders import check_weights, write_weights
 from rlhfless.engine.vllm.weight_shipping import Carried
+from rlhfless.system import scratch_folders
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Another machine's memory."""
     there = tmp_path / "there"
     there.mkdir()
-    monkeypatch.setattr(folders, "SHARED_MEMORY", there)
+    monkeypatch.setattr(scratch_folders, "SHARED_MEMORY", there)
     return there
 
 
@@ -105,7 +105,7 @@ def test_where_there_is_no_room_nothing_stays(
     there = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
     assert not [file for file in there if str(machine) in file], "no open file is left"
     monkeypatch.undo()
-    monkeypatch.setattr(folders, "SHARED_MEMORY", machine)
+    monkeypatch.setattr(scratch_folders, "SHARED_MEMORY", machine)
     carried.lay_down().let_go()
 
 

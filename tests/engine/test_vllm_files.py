@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from torch_wall_samples import until
 
-from rlhfless.folders import SHARED_MEMORY
+from rlhfless.system.scratch_folders import SHARED_MEMORY
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="other systems do not list such things")
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ import os, subprocess, sys, time
 from _multiprocessing import SemLock
 from pathlib import Path
 from rlhfless.engine.vllm.temp_files import PREFIX, noted
-from rlhfless.folders import OwnFolder
+from rlhfless.system.scratch_folders import OwnFolder
 
 where, name, script = sys.argv[1:]
 folder = OwnFolder(PREFIX, Path(where))

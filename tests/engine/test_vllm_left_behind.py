@@ -17,7 +17,7 @@ from vllm_samples import model_of, needs_vllm, shared_memory_of
 
 from rlhfless.engine.vllm.temp_files import PREFIX
 from rlhfless.engine.vllm.weight_folders import write_weights
-from rlhfless.folders import ELSEWHERE, SHARED_MEMORY
+from rlhfless.system.scratch_folders import ELSEWHERE, SHARED_MEMORY
 
 pytestmark = needs_vllm
 PATHS = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "benchmarks"), str(Path(__file__).parents[2])]

@@ -34,7 +34,7 @@ from rlhfless.engine.vllm.temp_files import PREFIX
 from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.engine.vllm.weight_shipping import Carried
 from rlhfless.executor import ActorError, Lifecycle, RayPool, StepRecord
-from rlhfless.folders import in_memory
+from rlhfless.system.scratch_folders import in_memory
 from rlhfless.trace.schema.validation import validate
 from solver import Cluster, Plan
 from solver.model.plan import ActorPlan

@@ -34,7 +34,7 @@ from rlhfless.engine.vllm.kv_blocks import BlocksKV
 from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.executor import Lifecycle, StepRecord
 from rlhfless.executor.distributed.pool.lifecycle import History
-from rlhfless.folders import SHARED_MEMORY
+from rlhfless.system.scratch_folders import SHARED_MEMORY
 from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver.model.admission import Admission

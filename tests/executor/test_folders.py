@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from torch_wall_samples import until
 
-from rlhfless.folders import ELSEWHERE, OwnFolder, goes_with_this_process, in_memory, remove_unless_held
+from rlhfless.system.scratch_folders import ELSEWHERE, OwnFolder, goes_with_this_process, in_memory, remove_unless_held
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -22,7 +22,7 @@ import os, subprocess, sys, time
 from multiprocessing.shared_memory import SharedMemory
 from multiprocessing import resource_tracker
 from pathlib import Path
-from rlhfless.folders import OwnFolder
+from rlhfless.system.scratch_folders import OwnFolder
 
 folder = OwnFolder("rlhfless-test-", Path(sys.argv[1]))
 (folder.path / "deep").mkdir()

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.scheduling import PlanningInput, make_policy
-from rlhfless.scheduling.draining import DrainingFold
 from rlhfless.scheduling.fold import Fold
+from rlhfless.scheduling.fold_draining import DrainingFold
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
-from rlhfless.scheduling.spread import Spread
+from rlhfless.scheduling.round_robin import Spread
 from solver import Plan, StepRest
 from solver.model.runtime_rules import ActorView, Cut, Decision, Move, StepState, Trigger
 from solver.timing.evaluate import evaluate

@@ -13,7 +13,7 @@ from produce import DATA, NAMES, STEPS, deduplicated, first_steps, mixed_plans, 
 
 import solver
 from rlhfless import plots
-from rlhfless.accounting import account, plan_every_step, run_setup
+from rlhfless.analysis import account, plan_every_step, run_setup
 from rlhfless.trace import step_metrics
 from solver import Objective, Plan
 

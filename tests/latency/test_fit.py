@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhfless.latency.changes import Change
+from rlhfless.latency.batch_changes import Change
 from rlhfless.latency.fit import fit_changes, fit_nonnegative, fit_table
 from solver.model.latency import StepTable
 

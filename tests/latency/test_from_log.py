@@ -13,8 +13,8 @@ from error_messages import refused
 
 from rlhfless.cli import main
 from rlhfless.latency import ProfileError, load_profile, read_profile, save_profile
-from rlhfless.latency.from_log import Calibration, Times, calibrate, calibrated_profile, times_of
-from rlhfless.latency.held_out import held_out
+from rlhfless.latency.calibrate_from_log import Calibration, Times, calibrate, calibrated_profile, times_of
+from rlhfless.latency.held_out_errors import held_out
 from rlhfless.simulate import Setting, simulate
 from rlhfless.trace import Recorder, read_trace
 from solver.model.cluster import Cluster

@@ -20,7 +20,7 @@ from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.errors import MissingExtra
 from rlhfless.latency import ProfileError, load_profile, measure, save_profile
-from rlhfless.latency.changes import AFTER, GAP, Course, RunCourse
+from rlhfless.latency.batch_changes import AFTER, GAP, Course, RunCourse
 
 SMALL = {"batches": (1, 8), "contexts": (16, 64), "joins": ((1, 16), (4, 32)), "rounds": 1}
 

@@ -16,7 +16,7 @@ import pytest
 from error_messages import refused
 
 from rlhfless.latency import ProfileError, list_profiles, load_profile, read_profile, save_profile
-from rlhfless.latency.changes import Change
+from rlhfless.latency.batch_changes import Change
 from rlhfless.latency.fit import fit_changes, fit_table, held_points, residuals
 from rlhfless.latency.profile import data_folders, kv_capacity
 from solver.model.latency import LatencyModel

@@ -10,7 +10,7 @@ from rlhfless.paper.comparison import compare
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S
 from rlhfless.paper.workloads import modelled
-from rlhfless.scheduling.fixed import Static
+from rlhfless.scheduling.baselines import Static
 from rlhfless.scheduling.timed import TimedPolicy
 
 

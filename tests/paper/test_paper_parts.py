@@ -14,7 +14,7 @@ from rlhfless.paper.machine import LLAMA_70B_H100, QWEN_3B_L40S, QWEN_7B_L40S
 from rlhfless.paper.variants import Deduplicated, FixedActors, PrefillActor
 from rlhfless.paper.workloads import Sources, modelled
 from rlhfless.scheduling import PlanningInput, make_policy
-from rlhfless.scheduling.fixed import Static
+from rlhfless.scheduling.baselines import Static
 from solver import Cluster, Workload
 from solver.bounds.clairvoyant import clairvoyant_bound
 from solver.bounds.headroom import curve_of, possible, share_of_possible

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhfless.predict import InFlightPredictor, PredictionError, make_predictor
-from rlhfless.predict.scatter import RESIDUALS
-from rlhfless.predict.siblings import InFlightLengths
-from rlhfless.predict.signals import MOST_HIDDEN, SignalProbe, features, outcomes, recent_means
+from rlhfless.predict.group_posterior import InFlightLengths
+from rlhfless.predict.length_variance import RESIDUALS
+from rlhfless.predict.signal_probe import MOST_HIDDEN, SignalProbe, features, outcomes, recent_means
 from solver import Workload
 from solver.lengths.survival import BatchLengths
 

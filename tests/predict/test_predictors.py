@@ -27,7 +27,7 @@ from rlhfless.predict import (
     remaining_lengths,
     remaining_quantiles,
 )
-from rlhfless.predict.features import prompt_features
+from rlhfless.predict.text_features import prompt_features
 from solver.model.errors import as_given
 
 MAKERS: dict[str, Callable[[], Predictor]] = {

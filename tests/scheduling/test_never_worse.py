@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from error_messages import refused
 
-from rlhfless.scheduling import PlanningInput, make_policy, solved, start
-from rlhfless.scheduling.fixed import Random
+from rlhfless.scheduling import PlanningInput, make_policy, replan_start
+from rlhfless.scheduling import solver as solver_policy
+from rlhfless.scheduling.baselines import Random
 from rlhfless.scheduling.replan import SolverReplan
-from rlhfless.scheduling.solved import LEAST_SCENARIOS, Solver, groups_of, log_values, surely_less, with_scenarios
+from rlhfless.scheduling.solver import LEAST_SCENARIOS, Solver, groups_of, log_values, surely_less, with_scenarios
 from solver import Cluster, LatencyModel, Objective, Plan, PlanningError, Workload
 from solver.timing.evaluate import evaluate
 
@@ -81,7 +82,7 @@ def test_noise_is_not_taken_for_a_prediction():
     wrong[1::2] = wrong[1::2][:, rng.permutation(len(forecast))]
     asked = given(with_scenarios(forecast, wrong))
     dealt = [responses(Random().plan(asked)), *(
-        [tuple(g.tolist()) for g in solved.in_turn(asked.workload, n, asked.seed)] for n in range(1, 9)
+        [tuple(g.tolist()) for g in solver_policy.in_turn(asked.workload, n, asked.seed)] for n in range(1, 9)
     )]  # fmt: skip
     assert responses(Solver().plan(asked)) in dealt
 
@@ -98,16 +99,16 @@ def test_values_over_scenarios_are_those_of_evaluate():
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_the_planner_is_asked_only_where_its_time_is_worth_it(monkeypatch, share):
     calls = []
-    plan_generation = solved.plan_generation
-    monkeypatch.setattr(solved, "plan_generation", lambda *a, **k: calls.append(a) or plan_generation(*a, **k))
-    monkeypatch.setattr(solved, "SOLVER_SHARE", share)
+    plan_generation = solver_policy.plan_generation
+    monkeypatch.setattr(solver_policy, "plan_generation", lambda *a, **k: calls.append(a) or plan_generation(*a, **k))
+    monkeypatch.setattr(solver_policy, "SOLVER_SHARE", share)
     _, forecast = steps(0.3)
     Solver().plan(given(forecast))
     assert len(calls) == (1 if share else 0)
 
 
 def test_limits_tails_few_scenarios_and_known_lengths_are_planned_as_asked(monkeypatch):
-    monkeypatch.setattr(solved, "SOLVER_SHARE", 0.0)
+    monkeypatch.setattr(solver_policy, "SOLVER_SHARE", 0.0)
     truth, forecast = steps(0.3)
     few = with_scenarios(forecast, forecast.scenarios[: LEAST_SCENARIOS - 1])
     for asked in (
@@ -120,10 +121,10 @@ def test_limits_tails_few_scenarios_and_known_lengths_are_planned_as_asked(monke
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_looking_ahead_is_left_out_where_it_takes_too_long(monkeypatch, share):
     calls = []
-    busy_ahead = start.busy_ahead
-    monkeypatch.setattr(start, "busy_ahead", lambda *a, **k: calls.append(a) or busy_ahead(*a, **k))
-    monkeypatch.setattr(start, "FIRST_SHARE", share)
-    monkeypatch.setattr(start, "FURTHER_SHARE", 0.0)
+    busy_ahead = replan_start.busy_ahead
+    monkeypatch.setattr(replan_start, "busy_ahead", lambda *a, **k: calls.append(a) or busy_ahead(*a, **k))
+    monkeypatch.setattr(replan_start, "FIRST_SHARE", share)
+    monkeypatch.setattr(replan_start, "FURTHER_SHARE", 0.0)
     _, forecast = steps(0.5)
     asked = given(forecast, latency=replace(LATENCY, max_batch=64))
     plan = SolverReplan().plan(asked)

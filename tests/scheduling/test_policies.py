@@ -14,7 +14,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.scheduling import POLICIES, PlanningInput, PolicyError, ladder, make_policy
-from rlhfless.scheduling.fixed import LeastLoaded, Random, Static
+from rlhfless.scheduling.baselines import LeastLoaded, Random, Static
 from rlhfless.scheduling.fold import Fold, SquareRootFold
 from rlhfless.scheduling.rlhfless import LocalCut, RLHFless
 from rlhfless.scheduling.rlhfuse import GlobalCut, RLHFuse

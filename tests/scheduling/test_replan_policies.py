@@ -14,12 +14,12 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
-from rlhfless.scheduling.draining import DrainingFold
-from rlhfless.scheduling.fixed import Random
+from rlhfless.scheduling.baselines import Random
 from rlhfless.scheduling.fold import Fold
+from rlhfless.scheduling.fold_draining import DrainingFold
 from rlhfless.scheduling.policy import PlanningInput
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
-from rlhfless.scheduling.spread import Spread
+from rlhfless.scheduling.round_robin import Spread
 from solver import ActorView, Cluster, LatencyModel, Move, Objective, PlanningError, StepRest, StepState, Workload
 from solver.lengths.survival import from_batch, from_scenarios, known_lengths
 from solver.model.plan import Plan

@@ -16,10 +16,10 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.scheduling import PlanningInput, make_policy
-from rlhfless.scheduling.balanced import KarmarkarKarp, largest_differencing, longest_first
-from rlhfless.scheduling.fixed import Random
+from rlhfless.scheduling.baselines import Random
+from rlhfless.scheduling.number_partitioning import KarmarkarKarp, largest_differencing, longest_first
+from rlhfless.scheduling.right_sizing import predicted_sums, responses_of, right_sized
 from rlhfless.scheduling.rlhfless import LocalCut, WithLocalCut
-from rlhfless.scheduling.sizing import predicted_sums, responses_of, right_sized
 from rlhfless.simulate import Setting, logged_steps
 from rlhfless.trace import validate
 from solver import Cluster, LatencyModel, Objective, Plan, StepRest, Workload

@@ -13,14 +13,14 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.scheduling import PlanningInput, make_policy
-from rlhfless.scheduling.draining import DrainingFold
-from rlhfless.scheduling.fixed import Static
+from rlhfless.scheduling.baselines import Static
 from rlhfless.scheduling.fold import Fold, SquareRootFold
-from rlhfless.scheduling.handover import Room, hand_over
+from rlhfless.scheduling.fold_draining import DrainingFold
+from rlhfless.scheduling.receivers import Room, hand_over
 from rlhfless.scheduling.replan import SolverReplan
 from rlhfless.scheduling.rlhfless import LocalCut
 from rlhfless.scheduling.rlhfuse import GlobalCut
-from rlhfless.scheduling.spread import Spread
+from rlhfless.scheduling.round_robin import Spread
 from solver import ActorView, Cluster, Cut, LatencyModel, Move, Objective, Plan, StepState, Trigger, Workload
 
 LIMIT = 60

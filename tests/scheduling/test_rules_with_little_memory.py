@@ -13,8 +13,8 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.scheduling import PlanningInput, make_policy
-from rlhfless.scheduling.draining import DrainingFold
-from rlhfless.scheduling.spread import Spread
+from rlhfless.scheduling.fold_draining import DrainingFold
+from rlhfless.scheduling.round_robin import Spread
 from solver import Cluster, LatencyModel, Plan, Workload
 from solver.lengths.survival import known_lengths
 from solver.replanning.lookahead import busy_ahead

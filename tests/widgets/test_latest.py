@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from rlhfless.widgets.latest import Latest, Newest
+from rlhfless.widgets.latest_request import Latest, Newest
 
 
 def nothing(_: Exception) -> None:

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import plotly.graph_objects as go
 from log_samples import HOSTILE
 
-from rlhfless.widgets import pieces
+from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.panes import Panes, script
 
 ROWS = ((("left", 1), ("right", 2)), (("text", 1),))
@@ -57,8 +57,11 @@ class Tags(HTMLParser):
 def test_pieces_show_hostile_text_as_text() -> None:
     for text in HOSTILE:
         made = (
-            pieces.cards([(text, text)]) + pieces.table([text], [[text]], text) + pieces.paragraph(text) + pieces.problem(text)
+            html_parts.cards([(text, text)])
+            + html_parts.table([text], [[text]], text)
+            + html_parts.paragraph(text)
+            + html_parts.problem(text)
         )
-        tags = Tags(made + pieces.quoted(text, text) + pieces.copies([(text, "name", text)]))
+        tags = Tags(made + html_parts.quoted(text, text) + html_parts.copies([(text, "name", text)]))
         assert not tags.seen & {"script", "img", "onerror", "a", "href"}
         assert text[:4_000] in tags.text

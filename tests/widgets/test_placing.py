@@ -68,7 +68,7 @@ def test_the_reason_says_how_many_actors_were_tried(what_if: WhatIf, monkeypatch
     assert not any("nearest in length" in one.reason for one in every)
     assert all("the other actors" in one.reason or "better by" in one.reason for one in every)
     worse = [i for i, one in enumerate(every) if "On each of the other actors the plan would be worse" in one.reason]
-    monkeypatch.setattr("rlhfless.widgets.placing.MOST_TRIED", 2)
+    monkeypatch.setattr("rlhfless.widgets.response_details.MOST_TRIED", 2)
     for i in worse:
         some = placement(what_if, planned, 8 * i)
         assert (len(some.elsewhere), some.others) == (2, others)

@@ -17,9 +17,9 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.iteration_clock import MEASURED
 from rlhfless.engine.torch.model import RowModel
-from rlhfless.latency.changes import Course, RunCourse
+from rlhfless.latency.batch_changes import Course, RunCourse
 from rlhfless.latency.stopwatch import stopwatch
-from rlhfless.torch_room import room
+from rlhfless.system.device_memory import room
 from solver.model.admission import Admission
 from solver.model.workload import FloatArray
 

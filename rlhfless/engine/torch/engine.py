@@ -36,7 +36,7 @@ try:
     from rlhfless.engine.torch.model import RowModel, one_thread
     from rlhfless.engine.torch.sampling import Sampling
     from rlhfless.engine.torch.sequence import ActiveResponse
-    from rlhfless.torch_room import room
+    from rlhfless.system.device_memory import room
 except ImportError as error:
     if error.name != "torch":
         raise

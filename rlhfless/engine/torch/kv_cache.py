@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from rlhfless.torch_room import SPARE, free_bytes
+from rlhfless.system.device_memory import SPARE, free_bytes
 
 BLOCK = 32
 

@@ -24,7 +24,7 @@ from rlhfless.engine.torch.kv_cache import KVCache, blocks, give_back
 from rlhfless.engine.torch.prefill import Segment, prefill
 from rlhfless.engine.torch.weights import check_architecture, copy_weights, held_bytes, no_weights, shapes_of, tensors_of
 from rlhfless.errors import InputError
-from rlhfless.torch_room import room
+from rlhfless.system.device_memory import room
 from solver.model.errors import is_whole
 
 FeedHook = Callable[[str, Tensor], None]

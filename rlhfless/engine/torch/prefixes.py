@@ -16,7 +16,7 @@ from torch import Tensor
 from rlhfless.engine.torch.kv_cache import KVCache, give_back
 from rlhfless.engine.torch.model import RowModel
 from rlhfless.engine.torch.prefill import Segment
-from rlhfless.torch_room import room
+from rlhfless.system.device_memory import room
 from solver.prefix_sharing.choose_prefixes import PrefixTree
 
 ROWS = 64  # nodes that are computed side by side

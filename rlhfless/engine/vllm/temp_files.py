@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlhfless.folders import SHARED_MEMORY, OwnFolder, processes_with_temporary
+from rlhfless.system.scratch_folders import SHARED_MEMORY, OwnFolder, processes_with_temporary
 
 PREFIX = "rlhfless-vllm-"
 NAMES = ("psm_*", "sem.mp-*", "sem.loky-*")  # Python's shared memory, and its locks, which joblib renames once it is imported

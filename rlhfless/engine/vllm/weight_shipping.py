@@ -2,7 +2,7 @@
 
 Knows files and locks; nothing of Ray, vLLM or what is decoded. Whoever needs a version first on a machine lays it down, in
 memory where the system has such a place; others there read the same folder, and the last one removes it. What a process that
-was killed left behind is removed by its sweeper (``rlhfless.folders``).
+was killed left behind is removed by its sweeper (``rlhfless.system.scratch_folders``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from rlhfless.folders import give_up, goes_with_this_process, in_memory, is_at, locked, sweep
+from rlhfless.system.scratch_folders import give_up, goes_with_this_process, in_memory, is_at, locked, sweep
 
 if TYPE_CHECKING:
     from rlhfless.engine.vllm.factory import VllmEngineFactory

@@ -2,7 +2,7 @@
 
 Knows what a rule may see, a forecast of lengths, latency models and free GPUs; nothing of processes or of what went wrong. The
 ways of going on are those that there are anyway: the actors that go on take the responses over, as after a cut
-(``rlhfless.scheduling.handover``), or ``solver.plan_generation`` plans them for so many new actors. Each is timed by the
+(``rlhfless.scheduling.receivers``), or ``solver.plan_generation`` plans them for so many new actors. Each is timed by the
 planning model together with all that is under way, and the best for the objective is taken, what has passed and was paid
 included.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlhfless.scheduling.handover import Room, hand_over
+from rlhfless.scheduling.receivers import Room, hand_over
 from solver.lengths.remaining import RemainingLengths
 from solver.model.admission import Admission
 from solver.model.cluster import Cluster

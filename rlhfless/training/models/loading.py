@@ -18,7 +18,7 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.errors import InputError
-from rlhfless.model_folders import from_folder
+from rlhfless.system.model_folders import from_folder
 from rlhfless.training.config import TrainError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhfless.errors import InputError
-from rlhfless.model_folders import from_folder
+from rlhfless.system.model_folders import from_folder
 from rlhfless.training import missing_torch
 
 

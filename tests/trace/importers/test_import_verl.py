@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from importer_samples import GOLDEN, TOKENIZER, many_rollouts, write_verl_v0
 
-from rlhfless.accounting import account, run_setup
+from rlhfless.analysis import account, run_setup
 from rlhfless.latency import load_profile
 from rlhfless.report.logged_run import in_short
 from rlhfless.report.study import Assumptions, study_log

@@ -74,7 +74,8 @@ class Process:
         return how_it_ended(self._process, SOON_S)
 
     def kill(self) -> None:
-        """It holds nothing that it would have to put in order: what it leaves goes with it (``rlhfless.folders``)."""
+        """It holds nothing that it would have to put in order: what it leaves goes with it
+        (``rlhfless.system.scratch_folders``)."""
         self._process.kill()
 
     def join(self) -> None:

@@ -13,9 +13,9 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from rlhfless.predict.censoring import FloatArray
-from rlhfless.predict.checks import check_draws
 from rlhfless.predict.errors import PredictionError
 from rlhfless.predict.predictor import Predictor, Visits
+from rlhfless.predict.validation import check_draws
 
 PAPERS_ACCURACY = 0.44
 

@@ -14,8 +14,8 @@ import plotly.graph_objects as go
 
 from rlhfless.plots import plot_plane
 from rlhfless.plots.style import number
-from rlhfless.widgets import pieces
-from rlhfless.widgets.placing import placement
+from rlhfless.widgets import html as html_parts
+from rlhfless.widgets.response_details import placement
 from rlhfless.widgets.settings import Settings
 from rlhfless.widgets.what_if import POLICIES, THIS_PLAN, Alternatives, Planned, WhatIf
 
@@ -39,46 +39,46 @@ def actors_table(actors: pd.DataFrame, chosen: int) -> str:
     """The plan's actors as HTML, each to be chosen; ``chosen`` is the one whose responses are shown."""
     rows = [
         (
-            pieces.Choice(f"actor-{a.actor}", a.actor, a.actor == chosen), a.gpus, f"{a.responses:,}", f"{a.prompts:,}",
+            html_parts.Choice(f"actor-{a.actor}", a.actor, a.actor == chosen), a.gpus, f"{a.responses:,}", f"{a.prompts:,}",
             f"{a.shortest_tokens:,} to {a.longest_tokens:,}",
             number(a.predicted_s), number(a.done_s), number(a.busy_gpu_s),
         )
         for a in actors.itertuples()
     ]  # fmt: skip
     head = ("actor", "GPU ids", "responses", "prompts", "predicted tokens", "planned end (s)", "end (s)", "GPU-seconds")
-    return pieces.table(head, rows, "Actors of this plan")
+    return html_parts.table(head, rows, "Actors of this plan")
 
 
-def neighbours(planned: Planned, actor: int, response: int | None) -> Iterator[pieces.Choice]:
+def neighbours(planned: Planned, actor: int, response: int | None) -> Iterator[html_parts.Choice]:
     """The responses of an actor before and after one, in the order in which they joined; its first one where none is shown."""
     rows = planned.trace.rollouts
     order = rows[rows["actor"] == f"actor-{actor}"].sort_values(["start_s", "end_s"], kind="stable").index.tolist()
     if response is None:
-        yield from (pieces.Choice(f"first response of actor-{actor}", one) for one in order[:1])
+        yield from (html_parts.Choice(f"first response of actor-{actor}", one) for one in order[:1])
         return
     at = order.index(response)
-    yield pieces.Choice("previous response", order[max(0, at - 1)])
-    yield pieces.Choice("next response", order[min(len(order) - 1, at + 1)])
+    yield html_parts.Choice("previous response", order[max(0, at - 1)])
+    yield html_parts.Choice("next response", order[min(len(order) - 1, at + 1)])
 
 
 def response_html(what_if: WhatIf, planned: Planned, actor: int, response: int | None) -> str:
     """What is known of a response, as HTML; texts of the log are escaped. Without one: how to choose one of the actor's."""
     if response is None:
-        return pieces.paragraph(HINT) + "".join(map(pieces.choice, neighbours(planned, actor, None)))
+        return html_parts.paragraph(HINT) + "".join(map(html_parts.choice, neighbours(planned, actor, None)))
     one = placement(what_if, planned, response)
     parts = [
-        *map(pieces.choice, neighbours(planned, one.actor, response)),
+        *map(html_parts.choice, neighbours(planned, one.actor, response)),
         "<br>",
         f"<b>Prompt <bdi>{html.escape(one.prompt_id[:80])}</bdi>, sample {one.sample}</b>",
-        pieces.paragraph(
+        html_parts.paragraph(
             f"Predicted {one.predicted_tokens:,} tokens, generated {one.response_tokens:,}, "
             f"from {number(one.start_s, 's')} to {number(one.end_s, 's')} of the step."
         ),
-        pieces.paragraph(one.reason),
+        html_parts.paragraph(one.reason),
     ]
     if len(one.elsewhere):
         parts.append(
-            pieces.table(
+            html_parts.table(
                 ("if it were on", "time (s)", "GPU-seconds", "objective"),
                 [
                     (f"actor-{int(r.actor)}", number(r.time_s, digits=4), number(r.gpu_seconds, digits=4), f"{r.change:+.3%}")
@@ -88,7 +88,7 @@ def response_html(what_if: WhatIf, planned: Planned, actor: int, response: int |
         )
     if len(one.history):
         parts.append(
-            pieces.table(
+            html_parts.table(
                 ("earlier visit", "samples", "mean tokens", "longest"),
                 [
                     (f"step {int(r.step)}", int(r.samples), number(r.mean_tokens), f"{int(r.longest_tokens):,}")
@@ -98,6 +98,6 @@ def response_html(what_if: WhatIf, planned: Planned, actor: int, response: int |
             )
         )
     else:
-        parts.append(pieces.paragraph("The prompt was never seen before: its length is a guess."))
-    parts += [pieces.quoted(name, text) for name, text in one.texts.items()]
+        parts.append(html_parts.paragraph("The prompt was never seen before: its length is a guess."))
+    parts += [html_parts.quoted(name, text) for name, text in one.texts.items()]
     return "".join(parts)

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from rlhfless.accounting.account import Rest
-from rlhfless.accounting.run_setup import RunSetup
+from rlhfless.analysis.framework_defaults import RunSetup
+from rlhfless.analysis.gpu_seconds import Rest
 from rlhfless.simulate import Simulation
 from solver.model.cluster import Cluster
 

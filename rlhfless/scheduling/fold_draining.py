@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rlhfless.scheduling.fold import SquareRootFold
-from rlhfless.scheduling.handover import Room
+from rlhfless.scheduling.receivers import Room
 from solver.model.runtime_rules import ActorView, Decision, Move, StepState, Trigger
 
 UNEVEN = 0.05  # share of its responses by which an actor must exceed the thinnest before it gives one away

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rlhfless.errors import InputError
 from rlhfless.scheduling import SchedulingPolicy
-from rlhfless.scheduling.fixed import LeastLoaded, Static
+from rlhfless.scheduling.baselines import LeastLoaded, Static
 
 DISPATCHES = ("static", "least-loaded")
 """Scheduling policies that no framework needs predictions for: equal chunks of the given order, and fewest in flight."""

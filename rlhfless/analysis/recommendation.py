@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlhfless.accounting.run_setup import RunSetup
-from rlhfless.accounting.what_if import profiles_of_the_same_model
+from rlhfless.analysis.framework_defaults import RunSetup
+from rlhfless.analysis.what_if import profiles_of_the_same_model
 from rlhfless.latency import load_profile, scaled
 from rlhfless.simulate import LoggedStep, Setting, simulate_steps
 from solver.model.errors import PlanningError

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlhfless.scheduling.policy import PlanningInput
-from rlhfless.scheduling.solved import groups_of
+from rlhfless.scheduling.solver import groups_of
 from solver.lengths.remaining import RemainingLengths
 from solver.model.plan import Plan
 from solver.model.workload import FloatArray, IntArray

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlhfless.scheduling.policy import PlanningInput
-from rlhfless.scheduling.spread import in_turn
+from rlhfless.scheduling.round_robin import in_turn
 from solver.model.plan import Plan
 from solver.model.workload import FloatArray, IntArray, Workload
 from solver.planning.actor_count import EXACT_RESPONSES

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from rlhfless.accounting.run_setup import RunSetup
+from rlhfless.analysis.framework_defaults import RunSetup
 from rlhfless.trace import Trace
 from rlhfless.trace.metrics.step_metrics import interval_union_s
 from solver.model.cluster import Cluster

@@ -1,6 +1,6 @@
 """Remaining lengths of running responses from their tokens so far, their siblings' and everybody's, in one pass over arrays.
 
-Knows the model of scatter.py and the lengths of one step so far; nothing of predictors, rules or time.
+Knows the model of length_variance.py and the lengths of one step so far; nothing of predictors, rules or time.
 
 A finished response tells its length, one that goes on that it is longer than it is now: both are evidence for what its prompt's
 responses share (u) and what all share (g, and how much u varies), whose distributions are kept on a grid of shifts. A forecast
@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhfless.predict.censoring import FloatArray
-from rlhfless.predict.scatter import RESIDUALS, STEP, Scatter
-from rlhfless.predict.signals import Reading
+from rlhfless.predict.length_variance import RESIDUALS, STEP, Scatter
+from rlhfless.predict.signal_probe import Reading
 from solver.lengths.remaining import SurvivalTable
 from solver.model.runtime_rules import Signals
 from solver.model.workload import IntArray, Workload

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from rlhfless.accounting.savings import saved_range
+from rlhfless.analysis.savings import saved_range
 from rlhfless.simulate import Setting
 from rlhfless.trace import TraceError
 from rlhfless.trace.storage import absolute, write_text

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import torch
 
-from rlhfless.free_memory import free_memory_bytes
+from rlhfless.system.memory import free_memory_bytes
 
 SPARE = "use fewer slots, a shorter response limit or fewer actors on this device"
 CPU_ALLOCATOR = "DefaultCPUAllocator"  # begins what torch says where the CPU has no room; on GPUs the error has a type

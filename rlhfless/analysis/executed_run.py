@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from rlhfless.accounting.measured import Calibration, calibration
-from rlhfless.accounting.savings import Whole, compared
+from rlhfless.analysis.calibration import Calibration, calibration
+from rlhfless.analysis.savings import Whole, compared
 from rlhfless.latency import scaled
 from rlhfless.scheduling import PlanningInput
 from rlhfless.simulate import Setting, Simulation, logged_steps, simulate_steps

@@ -12,8 +12,9 @@ the KV cache is within ``MOST_APART`` times the other, and where the log hardly 
   (exact for an actor that starts with all its responses; where there are more than slots, iterations that are full).
 
 One factor for the whole base profile is taken instead of the three numbers where it predicts left-out times better. All errors
-are of left-out times (``held_out.py``), beside those of a constant. Where the constant is closer than any fit, the log does not
-show what its times depend on: then the base profile keeps its shape and is scaled so that its median time is the constant.
+are of left-out times (``held_out_errors.py``), beside those of a constant. Where the constant is closer than any fit, the log
+does not show what its times depend on: then the base profile keeps its shape and is scaled so that its median time is the
+constant.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.latency.fit import fit_nonnegative, fit_table, residuals
-from rlhfless.latency.held_out import HeldOut, closest, held_out
+from rlhfless.latency.held_out_errors import HeldOut, closest, held_out
 from rlhfless.latency.profile import ProfileError
 from solver.model.latency import LatencyModel, StepTable
 from solver.model.plurals import counted

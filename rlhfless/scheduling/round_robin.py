@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlhfless.scheduling.policy import PlanningInput
-from rlhfless.scheduling.sizing import right_sized_deal
+from rlhfless.scheduling.right_sizing import right_sized_deal
 from solver.model.plan import Plan
 from solver.model.workload import IntArray, Workload
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from rlhfless.accounting.account import Rest
-from rlhfless.accounting.measured import Calibration
+from rlhfless.analysis.calibration import Calibration
+from rlhfless.analysis.gpu_seconds import Rest
 from rlhfless.trace.metrics.cross_check import COUNTED, CrossCheck, counted_steps, cross_check
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from rlhfless.accounting.account import REST, Rest
-from rlhfless.latency.held_out import HeldOut, held_out
+from rlhfless.analysis.gpu_seconds import REST, Rest
+from rlhfless.latency.held_out_errors import HeldOut, held_out
 
 
 @dataclass(frozen=True, eq=False)

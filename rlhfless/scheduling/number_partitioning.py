@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlhfless.scheduling.policy import PlanningInput
-from rlhfless.scheduling.sizing import predicted_sums, right_sized
+from rlhfless.scheduling.right_sizing import predicted_sums, right_sized
 from solver.model.plan import Plan
 from solver.model.workload import IntArray, Workload
 

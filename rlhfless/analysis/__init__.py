@@ -1,0 +1,43 @@
+"""Where a run's GPU-seconds and money went, and what another schedule, size or price would have made of the same responses."""
+
+from rlhfless.analysis.calibration import Calibration, calibration, logged_rest, stated_rest
+from rlhfless.analysis.executed_run import calibrated_by_spans, executed_steps, savings_of_executed
+from rlhfless.analysis.framework_defaults import DISPATCHES, HABITS, SHUFFLED, RunSetup, run_setup
+from rlhfless.analysis.gpu_seconds import Account, Rest, account
+from rlhfless.analysis.log_checks import generation_checks, log_checks
+from rlhfless.analysis.plan_log import last_visits, plan_every_step
+from rlhfless.analysis.recommendation import Advice, Size, advise, configuration_lines
+from rlhfless.analysis.savings import generation_s, savings
+from rlhfless.analysis.what_if import Variant, prices_of, variants, what_if
+
+__all__ = [
+    "DISPATCHES",
+    "HABITS",
+    "SHUFFLED",
+    "Account",
+    "Advice",
+    "Calibration",
+    "Rest",
+    "RunSetup",
+    "Size",
+    "Variant",
+    "account",
+    "advise",
+    "calibrated_by_spans",
+    "calibration",
+    "configuration_lines",
+    "executed_steps",
+    "generation_checks",
+    "generation_s",
+    "last_visits",
+    "log_checks",
+    "logged_rest",
+    "plan_every_step",
+    "prices_of",
+    "run_setup",
+    "savings",
+    "savings_of_executed",
+    "stated_rest",
+    "variants",
+    "what_if",
+]

@@ -1,0 +1,1 @@
+"""This machine: free memory, scratch folders, model folders, running a notebook."""
