@@ -14,9 +14,11 @@ pytest.importorskip("transformers")
 from torch_models import EOS, VOCAB, tiny_model  # noqa: E402
 
 from rlhfless.engine.protocol import Request  # noqa: E402
+from rlhfless.engine.torch.bit_stability import measure_stable_rows  # noqa: E402
 from rlhfless.engine.torch.engine import TorchEngine  # noqa: E402
 from rlhfless.engine.torch.kv_cache import BLOCK  # noqa: E402
-from rlhfless.engine.torch.model import RowModel, Segment, one_thread  # noqa: E402
+from rlhfless.engine.torch.model import RowModel, one_thread  # noqa: E402
+from rlhfless.engine.torch.prefill import Segment, prefill  # noqa: E402
 from rlhfless.engine.torch.weights import ARCHITECTURES  # noqa: E402
 from solver.model.admission import Admission  # noqa: E402
 from solver.model.latency import LatencyModel  # noqa: E402
@@ -27,7 +29,9 @@ RESPONSES = 10
 
 @pytest.fixture(scope="module")
 def model():
-    return RowModel(tiny_model(hidden=128, layers=4))
+    model = RowModel(tiny_model(hidden=128, layers=4))
+    measure_stable_rows(model)
+    return model
 
 
 class Unstable(RowModel):
@@ -48,14 +52,15 @@ def test_forward_equals_transformers(kind, tied, path, precision, tolerance):
     hf = tiny_model(kind, seed=3, tie_word_embeddings=tied).to(precision)
     model, tokens, ends = path(hf), torch.arange(300) * 7 % VOCAB, [299, 199, 40]
     assert model.bit_stable == (path is RowModel and precision == torch.float32)
+    measure_stable_rows(model)
     cache, rows = model.new_cache(), model.padded(3, 64)
     cache.reserve_rows(rows)
     fed, at = torch.zeros(rows, dtype=torch.int64), torch.full((rows,), cache.spare)
     fed[:3], at[:3] = tokens[ends], torch.tensor(ends)
     with torch.inference_mode(), one_thread(hf.device):
         expected = hf(tokens[None]).logits[0].float()
-        model.prefill(cache, [Segment(0, 0, tokens[:170]), Segment(1, 0, tokens[:40])])
-        model.prefill(cache, [Segment(0, 170, tokens[170:299]), Segment(1, 40, tokens[40:199]), Segment(2, 0, tokens[:40])])
+        prefill(model, cache, [Segment(0, 0, tokens[:170]), Segment(1, 0, tokens[:40])])
+        prefill(model, cache, [Segment(0, 170, tokens[170:299]), Segment(1, 40, tokens[40:199]), Segment(2, 0, tokens[:40])])
         found = model.logits(model.decode(cache, fed, at, 300, rows - 3))[:3]
     torch.testing.assert_close(found, expected[ends], atol=tolerance, rtol=tolerance)
 
@@ -73,7 +78,7 @@ def test_logits_of_a_row_are_the_same_bits_in_every_batch(model):
         cache.reserve_rows(rows)
         tokens, positions = torch.zeros(rows, dtype=torch.int64), torch.full((rows,), cache.spare)
         for row, c in enumerate(chosen):
-            model.prefill(cache, [Segment(row, 0, contexts[c][:-1])])
+            prefill(model, cache, [Segment(row, 0, contexts[c][:-1])])
             tokens[row], positions[row] = contexts[c][-1], lengths[c] - 1
         width = max(width, max(lengths[c] for c in chosen))
         return model.logits(model.decode(cache, tokens, positions, int(width), rows - len(chosen)))[: len(chosen)]
@@ -93,7 +98,7 @@ def test_prefill_is_decoding_token_by_token(model):
     cache = model.new_cache()
     cache.reserve_rows(model.padded(2, 64))
     with one_thread(model.device):
-        model.prefill(cache, [Segment(1, 0, tokens)])
+        prefill(model, cache, [Segment(1, 0, tokens)])
         rows = model.padded(1, 64)
         for i in range(150):
             fed, at = torch.zeros(rows, dtype=torch.int64), torch.full((rows,), cache.spare)

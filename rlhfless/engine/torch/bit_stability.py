@@ -5,18 +5,21 @@ Knows the model's pass; nothing of responses or engines.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from rlhfless.engine.torch.kv_cache import blocks
+from rlhfless.engine.torch.model import RowModel, one_thread
 from rlhfless.engine.torch.prefill import CPU_PASS_TOKENS, tokens_by_themselves
 
-if TYPE_CHECKING:
-    from rlhfless.engine.torch.model import RowModel
-
 PROBED_ROWS = (*range(1, 65), 96, 128, 200, CPU_PASS_TOKENS)
+
+
+def measure_stable_rows(model: RowModel) -> None:
+    """Measure ``model.stable_rows`` once, where the model promises the same bits in every batch."""
+    if model.bit_stable and model.stable_rows is None:
+        with torch.inference_mode(), one_thread(model.device):
+            model.stable_rows = fewest_stable_rows(model)
 
 
 def fewest_stable_rows(model: RowModel) -> int:

@@ -7,6 +7,7 @@ batch. Growing to that may not: old and new rows are there together while the ol
 
 from __future__ import annotations
 
+from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.model import RowModel
 from solver.model.admission import Admission
 
@@ -25,6 +26,7 @@ def admission_within(model: RowModel, memory_bytes: int, *, most_slots: int = 25
     a_row = model.cells * model.kv_bytes_per_token
     room = int(memory_bytes * (1 - OTHER_SHARE)) - model.weight_bytes
     rows = min(most_slots, room // a_row)
+    measure_stable_rows(model)
     fewest = max(1, model.padded(1, most_slots))  # rows that the smallest batch feeds
     if rows < fewest:
         needed = (model.weight_bytes + fewest * a_row) / (1 - OTHER_SHARE)

@@ -15,6 +15,7 @@ from rlhfless.engine.common.journal import Journal, Replayed
 from rlhfless.engine.common.request_validation import Room
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch import engine as torch_engine  # first, as it says what is missing where torch is
+from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.iteration_clock import MEASURED
 from rlhfless.engine.torch.model import RowModel, one_thread
 from rlhfless.engine.torch.prefixes import PrefixKV, compute_prefixes
@@ -65,8 +66,7 @@ class TorchEngineFactory:
     def in_real_time(self) -> TorchEngineFactory:
         """The same engines charged with what they take; what is measured of the model's kernels is measured here, once for
         all."""
-        if self.model.bit_stable:
-            _ = self.model.stable_rows
+        measure_stable_rows(self.model)
         return replace(self, real_time=True)
 
     def binding(self, latency: LatencyModel) -> None:

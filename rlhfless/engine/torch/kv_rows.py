@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.decode_run import Stretch
 from rlhfless.engine.torch.gumbel_noise import NoiseAhead
 from rlhfless.engine.torch.kv_cache import give_back
 from rlhfless.engine.torch.lookahead import NewBatch
 from rlhfless.engine.torch.model import RowModel
-from rlhfless.engine.torch.prefill import Segment
+from rlhfless.engine.torch.prefill import Segment, prefill
 from rlhfless.engine.torch.sequence import ActiveResponse
 
 
@@ -37,6 +38,7 @@ class Rows:
     def __init__(self, model: RowModel, slots: int, draws: bool = True) -> None:
         self.model, self.slots = model, slots
         self.of: list[ActiveResponse] = []
+        measure_stable_rows(model)
         self.cache = model.new_cache()
         most = model.padded(slots, slots)
         self.noise = NoiseAhead(most, model.vocabulary, model.device) if draws else None
@@ -96,7 +98,7 @@ class Rows:
         change.shared = self._computing = shared
         sharing = [(row, s) for row, s in self._new(change) if self._shares(s, change)]
         alone = [(row, s) for row, s in self._new(change) if s.kv is None and not self._shares(s, change)]
-        self.model.prefill(self.cache, [_segment(self.model, row, self._received(s, change), s) for row, s in alone])
+        prefill(self.model, self.cache, [_segment(self.model, row, self._received(s, change), s) for row, s in alone])
         for row, s in alone:
             prompt = s.request.prompt
             if s.shares and prompt is not None and wanted[prompt] > 1:
@@ -108,7 +110,7 @@ class Rows:
             kv = shared[prompt] if prompt in shared else self._shared[prompt]
             self.cache.put(row, kv)
             rest.append(_segment(self.model, row, kv.shape[3], s))
-        self.model.prefill(self.cache, rest)
+        prefill(self.model, self.cache, rest)
 
     def commit(self, change: NewBatch, queue: Iterable[ActiveResponse]) -> None:
         """The new batch counts: its rows are the rows now."""

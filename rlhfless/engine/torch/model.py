@@ -9,19 +9,16 @@ GPU prefill attends a whole segment at once, and bits depend on the shapes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlhfless.engine.torch.bit_stability import fewest_stable_rows
 from rlhfless.engine.torch.kv_cache import KVCache, blocks, give_back
-from rlhfless.engine.torch.prefill import Segment, prefill
 from rlhfless.engine.torch.weights import check_architecture, copy_weights, held_bytes, no_weights, shapes_of, tensors_of
 from rlhfless.errors import InputError
 from rlhfless.system.device_memory import room
@@ -45,6 +42,8 @@ class RowModel:
         hooks: told what is fed, pass by pass: how computed tokens are counted where they are computed.
         known_tokens: longest context that the model was made for; only its speed is known beyond.
         weights: those in use; ``load`` replaces them by others.
+        stable_rows: the fewest rows from which on the number of rows changes no bit of a row's logits, 0 if there is
+            none, None until ``bit_stability.measure_stable_rows`` has measured it.
 
     Raises:
         InputError: another architecture, no model with a head, or ``max_tokens`` is below 2.
@@ -64,6 +63,7 @@ class RowModel:
         self.cells = blocks(self.max_tokens + 1)
         self.device, self.dtype = model.device, model.dtype
         self.hooks: list[FeedHook] = []
+        self.stable_rows: int | None = None
         with torch.inference_mode():
             like = torch.empty(0, dtype=self.dtype, device=self.device)
             cos, sin = model.base_model.rotary_emb(like, torch.arange(self.cells, device=self.device)[None])
@@ -139,10 +139,6 @@ class RowModel:
 
         return self.compute(cache, tokens, positions, rows, attend)
 
-    def prefill(self, cache: KVCache, segments: Sequence[Segment]) -> None:
-        """Compute keys and values of ``segments``, whose rows hold everything before them; many segments share a pass."""
-        prefill(self, cache, segments)
-
     def compute(self, cache: KVCache, tokens: Tensor, positions: Tensor, rows: Tensor, attend: Attend) -> Tensor:
         """All layers over (n,) tokens, whose keys and values are written at ``positions`` of ``rows``; returns the (n, hidden)
         states after the last one. What is fed is told to no hook."""
@@ -180,12 +176,6 @@ class RowModel:
         if not self.bit_stable:
             return next((size for size in (1, 2, 4, 8, *range(16, most, 16)) if size >= rows), most)
         return max(rows, self.stable_rows) if self.stable_rows else max(rows, most)
-
-    @cached_property
-    def stable_rows(self) -> int:
-        """The fewest rows from which on the number of rows changes no bit of a row's logits; 0 if there is none."""
-        with torch.inference_mode(), one_thread(self.device):
-            return fewest_stable_rows(self)
 
 
 @dataclass

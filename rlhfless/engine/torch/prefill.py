@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from rlhfless.engine.torch.kv_cache import KVCache, blocks
-
-if TYPE_CHECKING:
-    from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import RowModel
 
 CPU_PASS_TOKENS = 256  # of one pass; small, as every row holds its scores over its whole context
 GPU_PASS_TOKENS = 8192

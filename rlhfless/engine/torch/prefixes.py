@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.kv_cache import KVCache, give_back
 from rlhfless.engine.torch.model import RowModel
-from rlhfless.engine.torch.prefill import Segment
+from rlhfless.engine.torch.prefill import Segment, prefill
 from rlhfless.system.device_memory import room
 from solver.prefix_sharing.choose_prefixes import PrefixTree
 
@@ -66,6 +67,7 @@ def compute_prefixes(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> dic
     for v in range(len(tree) - 1, 0, -1):
         if v not in ends:  # then its subtree, which follows it, holds one
             through[v] = through[v + 1]
+    measure_stable_rows(model)
     cache = model.new_cache()
     cache.reserve_rows(min(ROWS, len(tree)))
     try:
@@ -92,7 +94,7 @@ def _compute_levels(
                 start, end = int(tree.start_tokens[v]), int(tree.end_tokens[v])
                 known[tree.parent[v]].put(cache, row, start)
                 segments.append(Segment(row, start, tokens[v][start:end]))
-            model.prefill(cache, segments)
+            prefill(model, cache, segments)
             for segment, v in zip(segments, some, strict=True):
                 piece = cache.take(segment.row, segment.start + len(segment.tokens), segment.start)
                 known[v] = PrefixKV((*known[tree.parent[v]].pieces, piece))
