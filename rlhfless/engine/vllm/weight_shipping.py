@@ -16,15 +16,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlhfless.system.scratch_folders import give_up, goes_with_this_process, in_memory, is_at, locked, sweep
-
-if TYPE_CHECKING:
-    from rlhfless.engine.vllm.factory import VllmEngineFactory
 
 PREFIX = "rlhfless-carried-"
 AGAIN_S = 0.01
@@ -35,16 +32,17 @@ class Carried:
     """A factory with its weights.
 
     Attributes:
+        engines: a frozen dataclass that names a folder as ``weights``, a ``VllmEngineFactory``.
         files: (bytes,) uint8 of every file of its folder, by name.
         name: of this version of these weights, different from all others.
     """
 
-    engines: VllmEngineFactory
+    engines: Any
     files: Mapping[str, Tensor]
     name: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @classmethod
-    def of(cls, engines: VllmEngineFactory) -> Carried:
+    def of(cls, engines: Any) -> Carried:
         """With the files as they are now, which are read when they are laid out."""
         files = sorted(Path(engines.weights).iterdir())
         return cls(engines, {f.name: torch.from_file(str(f), size=f.stat().st_size, dtype=torch.uint8) for f in files})
@@ -91,7 +89,7 @@ class LaidDown:
         engines: the factory that reads them. place: what is removed. lock: an open file, shared by all that read.
     """
 
-    engines: VllmEngineFactory
+    engines: Any
     place: Path
     lock: int
 

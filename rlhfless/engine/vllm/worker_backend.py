@@ -15,7 +15,6 @@ from typing import Any
 from rlhfless.engine.torch import worker_backend as torch_backend
 from rlhfless.engine.torch.worker_backend import Packed, cuda_devices, pack, write
 from rlhfless.engine.vllm.adapter import Replica, Settings, VllmError
-from rlhfless.engine.vllm.factory import VllmEngineFactory
 from rlhfless.engine.vllm.weight_shipping import Carried, LaidDown
 from solver.model.latency import LatencyModel
 
@@ -74,7 +73,7 @@ def weights_are_read() -> None:
         _here.weights = None
 
 
-def bring_up(engines: VllmEngineFactory, latency: LatencyModel) -> bool:
+def bring_up(engines: Any, latency: LatencyModel) -> bool:
     """Start vLLM unless it runs; returns whether it had to be started."""
     if _here.replica is not None:
         return False
@@ -86,7 +85,7 @@ def bring_up(engines: VllmEngineFactory, latency: LatencyModel) -> bool:
     return True
 
 
-def start_ahead(engines: VllmEngineFactory, latency: LatencyModel) -> None:
+def start_ahead(engines: Any, latency: LatencyModel) -> None:
     """Start vLLM before the step whose weights it will have: it sleeps, with none, as between two steps."""
     try:
         replica_for(engines.binding(latency), Path(engines.weights), engines.weights_version).sleep()
