@@ -10,7 +10,7 @@ import contextlib
 import queue
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,11 +18,36 @@ from rlhfless.engine.protocol import Request
 from rlhfless.executor.distributed.local.process import Process
 from rlhfless.executor.distributed.messages import Lost, NoRoom, Order, RemoteActor, Report
 from rlhfless.executor.distributed.worker import worker
+from rlhfless.executor.distributed.worker.backend import Side
 from rlhfless.executor.distributed.worker.shared_memory import Block, write_block
 from solver.model.plan import ActorPlan
 
-if TYPE_CHECKING:
-    from rlhfless.executor.distributed.local.pool import ProcessPool
+
+class ProcessOwner(Protocol):
+    """The pool that owns the processes, as far as a step's actors use it."""
+
+    inbox: queue.SimpleQueue[tuple[Process, Any]]
+
+    @property
+    def side(self) -> Side:
+        """What knows the kind of engine that processes are bound to."""
+        ...
+
+    def now_s(self) -> float:
+        """Seconds since the run's start."""
+        ...
+
+    def new_block(self) -> str:
+        """A name for shared memory, which is freed after the step at the latest."""
+        ...
+
+    def end(self, actor: Process) -> None:
+        """End a process; its devices are free when this returns."""
+        ...
+
+    def forget(self, process: Process) -> None:
+        """A process that was killed is gone."""
+        ...
 
 
 class LocalCrew:
@@ -35,7 +60,7 @@ class LocalCrew:
 
     def __init__(
         self,
-        pool: ProcessPool,
+        pool: ProcessOwner,
         take: Callable[[Order], Process],
         keeps: Callable[[ActorPlan], bool],
         engines: Any,
@@ -140,7 +165,7 @@ class LocalCrew:
 class LocalActor:
     """An actor of a crew (see ``RemoteActor``)."""
 
-    def __init__(self, process: Process, pool: ProcessPool) -> None:
+    def __init__(self, process: Process, pool: ProcessOwner) -> None:
         self._process, self._pool = process, pool
 
     def add(self, requests: Sequence[Request], prefixes: Any = None) -> None:
