@@ -10,9 +10,9 @@ from rlhfless.executor.distributed.messages import ActorError
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle, PlanForecast, ShortestStep
 from rlhfless.executor.distributed.ray.pool import RayPool
 from rlhfless.executor.executor import Executor
-from rlhfless.executor.step.actor_state import EngineFactory
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.rule_validation import RuleError
+from rlhfless.executor.virtual.actors import EngineFactory
 from rlhfless.executor.virtual.executor import run_step
 
 __all__ = [

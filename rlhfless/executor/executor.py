@@ -14,10 +14,10 @@ from rlhfless.errors import missing_extra
 from rlhfless.executor.distributed.local.pool import ProcessPool
 from rlhfless.executor.distributed.ray.pool import RayPool
 from rlhfless.executor.distributed.worker.backend import refuse_in_this_process
-from rlhfless.executor.step.actor_state import Closing, EngineFactory
 from rlhfless.executor.step.progress import StepProgress, Watch
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.step_state import check_migration
+from rlhfless.executor.virtual.actors import Closing, EngineFactory
 from rlhfless.executor.virtual.executor import WatchReplays, check_charging, run_step
 from solver.model.admission import check_rule
 from solver.model.cluster import Cluster, MixedCluster

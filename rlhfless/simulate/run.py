@@ -16,8 +16,8 @@ from rlhfless.engine.simulated.disturbances import DisturbedEngines
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.errors import InputError
 from rlhfless.executor import StepRecord, run_step
-from rlhfless.executor.step.actor_state import EngineFactory
 from rlhfless.executor.step.shared_links import NodeLinks
+from rlhfless.executor.virtual.actors import EngineFactory
 from rlhfless.predict import Predictor
 from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
 from rlhfless.simulate.results import Simulation

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlhfless.executor.step.actor_state import Held
-from rlhfless.executor.step.record import StepRecord
-from rlhfless.executor.step.startup import holder_of
+from rlhfless.executor.step.record import StepRecord, holder_of
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.objective import StepRest
 from solver.model.plan import Plan

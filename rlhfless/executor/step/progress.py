@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from rlhfless.executor.step.actor_state import Actor, Held
-from rlhfless.executor.step.record import Row, StepRecord
-from rlhfless.executor.step.startup import holder_of
+from rlhfless.executor.step.record import Row, StepRecord, holder_of
 
 
 @dataclass(frozen=True)

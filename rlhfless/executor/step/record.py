@@ -19,6 +19,11 @@ from solver.model.runtime_rules import RuntimeRule
 Row = dict[str, Any]
 
 
+def holder_of(index: int) -> str:
+    """The name in the trace of an actor of the plan."""
+    return f"actor-{index}"
+
+
 class _Told(NamedTuple):
     """A span as it was told; ``what`` has columns of its row by name, and details."""
 

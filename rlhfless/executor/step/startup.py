@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from rlhfless.executor.step.record import StepRecord
+from rlhfless.executor.step.record import StepRecord, holder_of
 from rlhfless.executor.step.shared_links import NodeLinks
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
@@ -24,11 +24,6 @@ class Readiness(NamedTuple):
     warm_s: float
     up_s: float
     ready_s: float
-
-
-def holder_of(index: int) -> str:
-    """The name in the trace of an actor of the plan."""
-    return f"actor-{index}"
 
 
 @dataclass(frozen=True)

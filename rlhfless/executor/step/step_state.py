@@ -20,10 +20,9 @@ from rlhfless.executor.step.actor_state import Actor, Held
 from rlhfless.executor.step.plan_validation import check_responses
 from rlhfless.executor.step.prefixes import with_computed_tokens
 from rlhfless.executor.step.progress import StepProgress, Watch
-from rlhfless.executor.step.record import StepRecord
+from rlhfless.executor.step.record import StepRecord, holder_of
 from rlhfless.executor.step.rule_validation import checked_trigger
 from rlhfless.executor.step.signals import KnownSignals
-from rlhfless.executor.step.startup import holder_of
 from solver.model.errors import PlanningError
 from solver.model.plan import Plan
 from solver.model.runtime_rules import ActorView, Cut, Decision

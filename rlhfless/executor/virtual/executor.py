@@ -17,13 +17,14 @@ import numpy as np
 
 from rlhfless.engine.protocol import Request
 from rlhfless.executor.distributed.worker.backend import refuse_in_this_process
-from rlhfless.executor.step.actor_state import EngineFactory, Held, Live, begin
+from rlhfless.executor.step.actor_state import Held
 from rlhfless.executor.step.allocations import bill
 from rlhfless.executor.step.plan_validation import check_gpus
 from rlhfless.executor.step.prefixes import prefixes_of
 from rlhfless.executor.step.progress import Watch
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.shared_links import NodeLinks
+from rlhfless.executor.virtual.actors import EngineFactory, Live, begin
 from rlhfless.executor.virtual.measured_pass import check_replayable, measure, measure_prefixes
 from rlhfless.executor.virtual.migration import VirtualOrders
 from rlhfless.executor.virtual.progress_pacing import Pace

@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from rlhfless.engine.common.journal import Journal, Replayed
-from rlhfless.executor.step.actor_state import EngineFactory
+from rlhfless.executor.virtual.actors import EngineFactory
 from solver.model.errors import PlanningError
 from solver.model.plan import Plan
 

@@ -11,10 +11,10 @@ import math
 from rlhfless.engine.protocol import Progress, Request
 from rlhfless.engine.simulated.completions import Completions
 from rlhfless.engine.simulated.requests import changed
-from rlhfless.executor.step.actor_state import Live
 from rlhfless.executor.step.record import Recompute
 from rlhfless.executor.step.rule_validation import check_all_go, check_decision, receiver_of
 from rlhfless.executor.step.shared_links import NodeLinks
+from rlhfless.executor.virtual.actors import Live
 from rlhfless.executor.virtual.observation import VirtualViews
 from rlhfless.executor.virtual.retiming import StepLog
 from solver.model.latency import LatencyModel

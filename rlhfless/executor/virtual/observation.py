@@ -17,11 +17,11 @@ import numpy as np
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.completions import Completions
-from rlhfless.executor.step.actor_state import Live
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.rule_validation import checked_decisions
 from rlhfless.executor.step.signals import KnownSignals
 from rlhfless.executor.step.step_state import Step
+from rlhfless.executor.virtual.actors import Live
 from rlhfless.executor.virtual.lazy_state import Ids, LazyState, LazyView, Look
 from solver.model.plan import Plan
 from solver.model.runtime_rules import Decision, Signals

@@ -28,8 +28,8 @@ from rlhfless.engine.common.journal import Change, Journal, Replayed
 from rlhfless.engine.common.span_accumulator import SpanAccumulator
 from rlhfless.engine.protocol import Engine
 from rlhfless.executor.step.actor_state import Held
-from rlhfless.executor.step.record import Row, StepRecord
-from rlhfless.executor.step.startup import Beginning, holder_of
+from rlhfless.executor.step.record import Row, StepRecord, holder_of
+from rlhfless.executor.step.startup import Beginning
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ from rlhfless.executor.distributed.worker.backend import RemoteEngines, Side, pr
 from rlhfless.executor.distributed.worker.worker import Ahead
 from rlhfless.executor.step.plan_validation import ChecksRequests, check_before_prefill
 from rlhfless.executor.step.progress import Watch
-from rlhfless.executor.step.record import StepRecord
-from rlhfless.executor.step.startup import holder_of
+from rlhfless.executor.step.record import StepRecord, holder_of
 from solver.lengths.remaining import RemainingLengths
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError

@@ -24,8 +24,7 @@ from rlhfless.executor.distributed.ray.actor import Told
 from rlhfless.executor.distributed.ray.handle import Member, end_all
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker import worker
-from rlhfless.executor.step.record import StepRecord
-from rlhfless.executor.step.startup import holder_of
+from rlhfless.executor.step.record import StepRecord, holder_of
 from solver.model.plan import ActorPlan
 
 

@@ -1,0 +1,184 @@
+"""The actors of a plan as their step begins on the virtual clock: engines made, requests given, waits recorded.
+
+Knows plans, latency models and the engine protocol; nothing of rules, of what happens later or of who pays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from rlhfless.engine.protocol import CountsInArrays, Engine, Foresees, Request, TellsSignals
+from rlhfless.engine.simulated.requests import Requests
+from rlhfless.executor.step.actor_state import Actor, Held, reuses_prefixes, with_prefixes, without_prompt
+from rlhfless.executor.step.plan_validation import ChecksRequests, check_before_prefill
+from rlhfless.executor.step.prefixes import prefixes_of
+from rlhfless.executor.step.record import StepRecord
+from rlhfless.executor.step.shared_links import NodeLinks
+from rlhfless.executor.step.startup import Beginning
+from solver.model.admission import Admission
+from solver.model.errors import PlanningError
+from solver.model.latency import LatencyModel
+from solver.model.offers import Latencies, latency_of
+from solver.model.plan import Plan
+from solver.model.workload import FloatArray
+from solver.timing.evaluate import admission_of
+
+EngineFactory = Callable[[LatencyModel, Admission, float], Engine]
+"""Makes the engine of one actor: its latency model, admission (slots, memory, rule) and the time at which it is ready."""
+
+
+@runtime_checkable
+class ComputesPrefixes(ChecksRequests, Protocol):
+    """An engine factory that computes prefixes once for many responses."""
+
+    def compute_prefixes(self, prefixes: Mapping[int, np.ndarray]) -> Mapping[int, Any]:
+        """KV state of prefixes (token ids by prompt), for ``Request.prefix_kv``."""
+        ...
+
+
+@runtime_checkable
+class StartsLate(Protocol):
+    """An engine factory whose actors take longer to start than their latency model says."""
+
+    def start_delays_s(self, actors: int) -> Sequence[float]:
+        """By how much, of the first ``actors`` that it makes."""
+        ...
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """An engine factory that holds memory of its own."""
+
+    def close(self) -> None:
+        """Give it back. Idempotent."""
+        ...
+
+
+@dataclass
+class Live(Actor):
+    """An actor of the plan on the virtual clock."""
+
+    engine: Engine = field(kw_only=True)
+    hidden: int = 0  # completions that are not known yet
+    noted: bool = False  # its batch and queue were, because a decision made its engine go ahead
+    known: tuple[Any, Any] | None = None  # its responses and their tokens as they were last noted
+    counting: CountsInArrays | None = field(init=False)  # its engine, if it is one
+    foreseeing: Foresees | None = field(init=False)  # the same
+    telling: TellsSignals | None = field(init=False)  # the same
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.counting = self.engine if isinstance(self.engine, CountsInArrays) else None
+        self.foreseeing = self.engine if isinstance(self.engine, Foresees) else None
+        self.telling = self.engine if isinstance(self.engine, TellsSignals) else None
+
+    def next_completions_s(self, count: int) -> FloatArray:
+        """As of ``Foresees``. An engine that sees no further than one event may complete any number then."""
+        if self.foreseeing is not None:
+            return self.foreseeing.next_completions_s(count)
+        next_s = self.engine.peek_next_event_s()
+        return np.full(count if next_s < math.inf else 0, next_s)
+
+    def tokens(self) -> tuple[Any, Any]:
+        """Responses with its engine and their committed tokens: as arrays where it has them, which saves a rule that is asked
+        thousands of times a dictionary of thousands of entries each time."""
+        if self.counting is not None:
+            return self.counting.generated_arrays()
+        tokens = self.engine.generated_tokens()
+        return list(tokens), list(tokens.values())
+
+
+def begin(
+    plan: Plan,
+    requests: Requests,
+    make_engine: EngineFactory,
+    latency: Latencies,
+    record: StepRecord,
+    admission: str,
+    links: NodeLinks | None = None,
+) -> tuple[dict[int, Live], list[Held], Beginning]:
+    """Start every actor of the plan: the live ones by index, with their requests; what the prefill actor holds, if any; and
+    when all of them are there.
+
+    Recorded are the cold start (none when prewarmed), the weight sync, which may have to share ``links``, and the wait for
+    prefixes.
+
+    Raises:
+        PlanningError: a kind has no latency model, or the plan reuses prefixes where engines cannot or a response does not say
+            its prompt. Then nothing was started.
+        ValueError: a request cannot be decoded, such as one whose prompt is too long; its engines are closed.
+    """
+    models = [latency_of(latency, actor.kind, len(actor.gpu_ids)) for actor in plan.actors]
+    late_s = None
+    if isinstance(make_engine, StartsLate):
+        late_s = list(make_engine.start_delays_s(len(plan.actors) - (plan.prefill_actor is not None)))
+        if plan.prefill_actor is not None:
+            late_s.insert(plan.prefill_actor, 0.0)
+    beginning = Beginning.of(plan, models, record.start_s, late_s, links)
+    live: dict[int, Live] = {}
+    for i, (actor, model, own) in enumerate(zip(plan.actors, models, beginning.actors, strict=True)):
+        if i != plan.prefill_actor:
+            engine = make_engine(model, admission_of(model, actor.max_batch, admission), own.ready_s)
+            count = len(actor.responses)
+            live[i] = Live(i, actor, model, own.start_s, count, expecting=count, engine=engine)
+    if (refusal := next(filter(None, (_refusal(one, requests) for one in live.values())), None)) is not None:
+        for one in live.values():
+            one.engine.close()
+        raise PlanningError(refusal)
+    try:
+        _give_work(beginning, requests, make_engine, models, admission, live)
+    except BaseException:
+        for one in live.values():
+            one.engine.close()
+        raise
+    beginning.tell(record)
+    prefill = plan.prefill_actor
+    if prefill is None:
+        return live, [], beginning
+    own = beginning.actors[prefill]
+    return live, [Held(prefill, "prefill", plan.actors[prefill], own.start_s, own.ready_s)], beginning
+
+
+def _give_work(
+    beginning: Beginning,
+    requests: Requests,
+    make_engine: EngineFactory,
+    models: Sequence[LatencyModel],
+    admission: str,
+    live: Mapping[int, Live],
+) -> None:
+    """Give the live actors their requests."""
+    plan = beginning.plan
+    # requests that are all there from the beginning need no time stamp of their own: copies of thousands cost milliseconds
+    available_s = requests.available_s
+    as_they_are = not len(requests) or available_s.min() == available_s.max() <= beginning.step_s
+    prefix_kv = _computed_prefixes(plan, requests, make_engine, models, admission)
+    for i, one in live.items():
+        own, there_s = with_prefixes(one.plan, requests.take(one.plan.responses), prefix_kv), beginning.actors[i].ready_s
+        one.engine.add(own if as_they_are else [replace(r, available_s=there_s) for r in own])
+
+
+def _refusal(actor: Live, requests: Sequence[Request]) -> str | None:
+    """Why the actor cannot run its part of the plan; None when it can."""
+    if not reuses_prefixes(actor.plan):
+        return None
+    wants = "receives prefixes" if actor.plan.prefixes else "shares prompts between its responses"
+    if not actor.engine.reuses_prefixes:
+        name = type(actor.engine).__name__
+        return f"actor {actor.index} of the plan {wants}, which {name} cannot; run the plan without deduplicated prefill"
+    return without_prompt(actor.index, actor.plan, requests)
+
+
+def _computed_prefixes(
+    plan: Plan, requests: Requests, make_engine: EngineFactory, models: Sequence[LatencyModel], admission: str
+) -> Mapping[int, Any]:
+    """KV state by prompt of what the plan computes once, where engines are real."""
+    if plan.prefill is None or not isinstance(make_engine, ComputesPrefixes):
+        return {}
+    check_before_prefill(make_engine, plan, requests, models, admission)
+    return make_engine.compute_prefixes(prefixes_of(plan, requests))
