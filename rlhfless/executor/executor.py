@@ -13,7 +13,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.errors import missing_extra
 from rlhfless.executor.distributed.local.pool import ProcessPool
 from rlhfless.executor.distributed.ray.pool import RayPool
-from rlhfless.executor.distributed.worker.backend import refuse_in_this_process
+from rlhfless.executor.step.plan_validation import refuse_in_this_process
 from rlhfless.executor.step.progress import StepProgress, Watch
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.step_state import check_migration

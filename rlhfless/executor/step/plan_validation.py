@@ -6,7 +6,7 @@ Knows plans, requests and clusters; nothing of time, nor of what engines refuse,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -80,3 +80,16 @@ def check_before_prefill(
     """
     for actor, model in zip(plan.actors, models, strict=True):
         engines.check(requests.take(actor.responses), admission_of(model, actor.max_batch, admission))
+
+
+def refuse_in_this_process(engines: Any) -> None:
+    """Refuse engines that would take over the process that makes them, which on the virtual clock is the caller's.
+
+    Raises:
+        TypeError: naming them, and what would be right.
+    """
+    if getattr(engines, "brings_up", False):
+        raise TypeError(
+            f"a {type(engines).__name__} decodes in processes of its own; give a pool: "
+            "Executor(engines, latency, cluster, pool=ProcessPool())"
+        )

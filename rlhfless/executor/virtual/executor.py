@@ -16,10 +16,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from rlhfless.engine.protocol import Request
-from rlhfless.executor.distributed.worker.backend import refuse_in_this_process
 from rlhfless.executor.step.actor_state import Held
 from rlhfless.executor.step.allocations import bill
-from rlhfless.executor.step.plan_validation import check_gpus
+from rlhfless.executor.step.plan_validation import check_gpus, refuse_in_this_process
 from rlhfless.executor.step.prefixes import prefixes_of
 from rlhfless.executor.step.progress import Watch
 from rlhfless.executor.step.record import StepRecord

@@ -95,19 +95,6 @@ class RemoteEngines(Protocol):
         ...
 
 
-def refuse_in_this_process(engines: Any) -> None:
-    """Refuse engines that would take over the process that makes them, which on the virtual clock is the caller's.
-
-    Raises:
-        TypeError: naming them, and what would be right.
-    """
-    if getattr(engines, "brings_up", False):
-        raise TypeError(
-            f"a {type(engines).__name__} decodes in processes of its own; give a pool: "
-            "Executor(engines, latency, cluster, pool=ProcessPool())"
-        )
-
-
 def prefix_refusal(plan: Plan, engines: RemoteEngines) -> str | None:
     """Why these engines cannot run the plan as far as its prefixes go; None where they can."""
     if engines.takes_prefixes:
