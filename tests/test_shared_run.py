@@ -16,7 +16,7 @@ from error_messages import refused
 from shared_run import VARIABLE, made_once
 from tiers import check_tier
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parent / "support"
 CONFTEST = "from skip_summary import pytest_sessionfinish"
 TESTS = """
 import pytest
@@ -39,7 +39,7 @@ def call(folder: Path, run: Path, *options: str) -> list[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(folder)]
     done = subprocess.run(
         [*command, *options, str(folder)], capture_output=True, text=True, check=False,
-        env={**os.environ, VARIABLE: str(run), "PYTHONPATH": str(HERE)},
+        env={**os.environ, VARIABLE: str(run), "PYTHONPATH": str(SUPPORT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.rstrip().splitlines()

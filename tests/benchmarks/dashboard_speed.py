@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent / "browser"), str(HERE.parent / "widgets")]
+sys.path[:0] = [str(HERE.parent / "browser"), str(HERE.parent / "support")]
 
 from lab import WIDE, Lab, browser, missing, notebook, pane, run_all, shown_request, wait_drawn  # noqa: E402
 from log_samples import rollouts  # noqa: E402
@@ -142,7 +142,7 @@ def main() -> int:
             )
             found += processor(folder / "log.jsonl", count)
             notebook(folder / "explore.ipynb", EXPLORE)
-            notebook(folder / "zoom.ipynb", ZOOM.format(path=str(HERE.parent / "widgets"), spans=spans))
+            notebook(folder / "zoom.ipynb", ZOOM.format(path=str(HERE.parent / "support"), spans=spans))
             with Lab(folder, home) as lab:
                 page = opened.new_context(viewport=WIDE).new_page()
                 lab.open(page, "explore.ipynb")

@@ -22,7 +22,7 @@ compare({{{EVIL!r}: traces["static"], "rlhfless": traces["rlhfless"], "solver": 
 """
 ZOOM = f"""
 import sys
-sys.path.insert(0, {str(ROOT / "tests" / "widgets")!r})
+sys.path.insert(0, {str(ROOT / "tests" / "support")!r})
 from many_spans import many_spans
 from rlhfless.widgets import zoom
 zoom(many_spans(100_000))

@@ -1,8 +1,8 @@
 """Every notebook in a real JupyterLab: what its cells say and draw is on the page, and its sliders move.
 
 The first notebook and the what-ifs are run in JupyterLab itself, slider moves included. The others take minutes: they are
-opened with the outputs of the one run that ``tests/test_notebook.py`` looks at, too, and the page is compared with them.
-All of them have small parameters.
+opened with the outputs of the one run that ``tests/system/test_run_notebook.py`` looks at, too, and the page is compared with
+them. All of them have small parameters.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -14,8 +13,7 @@ from click.testing import CliRunner, Result
 
 pytest.importorskip("torch")
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
-from test_tasks import byte_tokenizer
+from byte_tokenizer import byte_tokenizer
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from rlhfless.cli import main

@@ -6,7 +6,7 @@ that have to notice it. Tests that run beside others come first, then those that
 the first that fails, and one that no test notices ends the program with exit code 1.
 
     python tests/mutants/run.py                 # all of them
-    python tests/mutants/run.py --only 3,7 --tests tests/solver/test_batching.py
+    python tests/mutants/run.py --only 3,7 --tests tests/solver/timing/test_batching.py
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def plotly6() -> Path:
 def built(plotly6: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the figures are with plotly 6."""
     folder = tmp_path_factory.mktemp("built")
-    path = os.pathsep.join(map(str, (plotly6, ROOT, HERE, HERE.parent, HERE.parent / "trace")))
+    path = os.pathsep.join(map(str, (plotly6, ROOT, HERE.parent / "support")))
     command = [sys.executable, str(HERE / "plotly6_figures.py"), str(folder)]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

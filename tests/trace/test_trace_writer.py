@@ -23,7 +23,7 @@ from trace_samples import rollouts, step
 
 from rlhfless.trace import TraceError, TraceWriter, read_trace, step_folders, storage
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[1] / "support"
 FILES = ["rollouts.parquet", "allocations.parquet", "spans.parquet", "events.parquet", "plans.jsonl", "meta.json"]
 
 
@@ -129,7 +129,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_temporary_one(tmp_path: Path) ->
 
 def child(*lines: str) -> subprocess.Popen[bytes]:
     """A Python process that runs ``lines`` beside the test's helpers."""
-    code = "\n".join(["import sys", f"sys.path.insert(0, {str(HERE)!r})", *lines])
+    code = "\n".join(["import sys", f"sys.path.insert(0, {str(SUPPORT)!r})", *lines])
     return subprocess.Popen([sys.executable, "-c", code])
 
 

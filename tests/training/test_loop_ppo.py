@@ -11,7 +11,7 @@ from error_messages import refused, warned
 
 pytest.importorskip("torch")
 
-from test_tasks import byte_tokenizer
+from byte_tokenizer import byte_tokenizer
 
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.loop import Trainer, train

@@ -9,6 +9,10 @@ that the frameworks' own code writes. They are kept so that a changed writer or 
 from __future__ import annotations
 
 import shutil
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 
 from importer_samples import GOLDEN, ROLLOUT_WRITERS, SCALAR_WRITERS, sample_rollouts
 

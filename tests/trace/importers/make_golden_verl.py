@@ -22,11 +22,15 @@ import uuid
 import zipfile
 from collections.abc import Callable
 from itertools import chain
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
+
 from importer_samples import GOLDEN, many_rollouts, prompt_text, response_text, sample_rollouts
 
 NAME = "_write_generations"

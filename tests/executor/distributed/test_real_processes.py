@@ -1,0 +1,224 @@
+"""What only real processes show: they start, decode with the weights they were sent, hand KV states over, and are killed.
+
+What the event loop makes of it is tested in a scripted world (``test_scripted_*.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmark_scripts import chaos, counting_engine
+from executor_samples import Restless, plan_of
+from prefill_samples import CLUSTER as PREFILL_CLUSTER
+from prefill_samples import LATENCY as PREFILL_LATENCY
+from prefill_samples import PROMPTS, SAMPLES, dealt, prompts, workload
+from prefill_samples import requests as prefill_requests
+from torch_wall_samples import (
+    CLUSTER,
+    LATENCY,
+    actor_plan,
+    assert_noticed_in_time,
+    factory_of,
+    forced,
+    requests,
+    shared_memory,
+    token_bytes,
+    until,
+)
+
+from rlhfless.engine.protocol import Request
+from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.executor import Faults, Lifecycle, ProcessPool, ShortestStep, StepRecord, run_step
+from rlhfless.executor.distributed.local import actors as local_actors
+from rlhfless.executor.distributed.messages import Lost, Report
+from rlhfless.trace.schema.validation import validate
+from solver import Cluster, deduplicate
+
+FAULTS = Faults(silence_floor_s=60.0, slow_factor=math.inf)  # a busy machine slows some down
+GROUPS = [range(12), range(12, 24)]
+Strike = Callable[[Any, int, "Report | Lost"], None]
+
+
+@pytest.fixture(scope="module")
+def factory() -> TorchEngineFactory:
+    return factory_of(longest=140)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(factory: TorchEngineFactory) -> dict[int, bytes]:
+    return token_bytes(run_step(plan_of([range(24)]), forced(), factory, LATENCY, CLUSTER))
+
+
+@pytest.fixture(scope="module")
+def shared(factory: TorchEngineFactory) -> Iterator[ProcessPool]:
+    """Two processes that have started; afterwards nothing is left, not even a temporary folder."""
+    before = folders()
+    with ProcessPool(["cpu"] * 4, faults=FAULTS) as pool:
+        pool.run_step(plan_of(GROUPS), requests(), factory, LATENCY, CLUSTER)
+        assert repr(pool) == "ProcessPool: 2 idle of 2 processes on cpu, cpu, cpu, cpu"
+        yield pool
+    assert not multiprocessing.active_children()
+    assert folders() <= before
+
+
+def folders() -> set[str]:
+    """Temporary ones that could be ours."""
+    return {path.name for path in Path(tempfile.gettempdir()).iterdir() if path.name.startswith(("pymp", "torch", "rlhfless"))}
+
+
+@pytest.fixture
+def pool(shared: ProcessPool) -> Iterator[ProcessPool]:
+    """Nothing but idle processes is there after a step, whatever became of it."""
+    shared.faults = FAULTS
+    yield shared
+    assert {p.pid for p in multiprocessing.active_children()} == {process.pid for process in shared._idle.actors}
+    assert not shared_memory(os.getpid())
+
+
+def events(record: StepRecord, name: str) -> list[dict[str, Any]]:
+    return [e | json.loads(e["detail"] or "{}") for e in record.events if e["name"] == name]
+
+
+def striking(monkeypatch: pytest.MonkeyPatch, strike: Strike) -> None:
+    """``strike`` hears of every report before the loop does."""
+    reports = local_actors.LocalCrew.reports
+
+    def heard(self: Any, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
+        found = reports(self, timeout_s)
+        for index, said in found:
+            strike(self, index, said)
+        return found
+
+    monkeypatch.setattr(local_actors.LocalCrew, "reports", heard)
+
+
+def once(index: int, how: signal.Signals) -> Strike:
+    """Signals an actor once it decodes."""
+    done: list[int] = []
+
+    def strike(crew: Any, sender: int, said: Report | Lost) -> None:
+        if sender == index and not done and isinstance(said, Report) and said.running and sum(said.tokens[1]) > 60:
+            done.append(1)
+            os.kill(crew._process[index].pid, how)
+
+    return strike
+
+
+def assert_valid(record: StepRecord) -> None:
+    """Its rows keep the schema's rules."""
+    for table in ("allocations", "spans", "events"):
+        validate(table, getattr(record, table))
+
+
+def test_processes_decode_and_hand_over_what_the_virtual_clock_decodes(
+    pool: ProcessPool, factory: TorchEngineFactory, undisturbed: dict[int, bytes]
+) -> None:
+    """Moves at odd moments, so that orders, completions and KV states cross in real pipes and shared memory."""
+    plan = plan_of(GROUPS, Restless(1, period_s=0.004, late=True))
+    record = pool.run_step(plan, forced(), factory, LATENCY, CLUSTER, migration="move", start_s=1e3)
+    assert token_bytes(record) == undisturbed
+    assert_valid(record)
+    assert record.moves > 0
+    sent, received = ([s for s in record.spans if s["phase"] == phase] for phase in ("migrate", "transfer"))
+    assert sum(s["bytes"] for s in sent) == sum(s["bytes"] for s in received) > 0
+    assert record.start_s >= 1e3
+    for c in record.completions.values():
+        assert record.start_s < c.start_s < c.first_token_s <= c.time_s <= record.end_s, "all processes have one clock"
+
+
+def test_weights_of_a_step_are_sent_and_signals_told(pool: ProcessPool) -> None:
+    """Those of this step, not those that the processes had before."""
+    other = replace(factory_of(seed=11), signals=("eos_logprob",))
+    expected = run_step(actor_plan("static"), requests(), other, LATENCY, CLUSTER)
+    record = pool.run_step(actor_plan("rlhfless"), requests(), other, LATENCY, CLUSTER, migration="move")
+    assert token_bytes(record) == token_bytes(expected)
+    for i, c in record.completions.items():
+        np.testing.assert_allclose(c.signals["eos_logprob"], expected.completions[i].signals["eos_logprob"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_an_actor_that_is_killed_or_stopped_is_replaced(
+    how: signal.Signals, pool: ProcessPool, factory: TorchEngineFactory, undisturbed: dict[int, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Killed, the end of its pipe says so; stopped, its silence does, and it is killed then."""
+    pool.run_step(plan_of(GROUPS), requests(), factory, LATENCY, CLUSTER)  # both have started
+    if how == signal.SIGSTOP:
+        pool.faults = replace(FAULTS, silence_floor_s=1.0, silence_factor=1.0)
+    striking(monkeypatch, once(1, how))
+    record = pool.run_step(plan_of(GROUPS), forced(), factory, LATENCY, CLUSTER, migration="move")
+    assert token_bytes(record) == undisturbed
+    assert_valid(record)
+    lost = events(record, "lost")
+    if how == signal.SIGSTOP:  # a busy machine may be silent, too
+        assert "actor-1" in [e["holder"] for e in lost]
+        assert_noticed_in_time(record, "actor-1", pool.faults)
+        return
+    assert [e["holder"] for e in lost] == ["actor-1"]
+    assert "on cpu) was killed by SIGKILL" in lost[0]["why"]
+    assert lost[0]["responses"] == sum(len(e["responses"]) for e in events(record, "retry")) > 0
+
+
+def test_a_prefill_actor_is_a_process_that_hands_prefixes_over(pool: ProcessPool) -> None:
+    """With real prefixes, to one of two receivers that starts later."""
+    engines, lengths = factory_of(longest=120), np.full(PROMPTS * SAMPLES, 9)
+    asked = prefill_requests(lengths)
+    expected = run_step(dealt(2), asked, engines, PREFILL_LATENCY, PREFILL_CLUSTER)
+    ids = [p.tolist() for p in prompts()]
+    plan = deduplicate(dealt(2), workload(lengths), PREFILL_CLUSTER, PREFILL_LATENCY, ids).plan
+    late = next(i for i, a in enumerate(plan.actors) if a.prefixes)
+    plan = replace(plan, actors=tuple(replace(a, start_s=0.3) if i == late else a for i, a in enumerate(plan.actors)))
+    record = pool.run_step(plan, asked, engines, PREFILL_LATENCY, PREFILL_CLUSTER)
+    assert token_bytes(record) == token_bytes(expected)
+    received = [s for s in record.spans if s["phase"] == "transfer"]
+    assert {s["from_actor"] for s in received} == {f"actor-{plan.prefill_actor}"}
+    computed = sum(c.prefill_tokens_computed for c in record.completions.values())
+    alone = sum(c.prefill_tokens_computed for c in expected.completions.values())
+    assert computed < alone, "samples of a prompt on one actor share it in any case"
+    assert min(s["start_s"] for s in record.spans if s["holder"] == f"actor-{late}") >= record.start_s + 0.3
+
+
+def test_processes_that_wait_end_by_themselves_and_start_ahead_of_their_step() -> None:
+    """The pool's thread does both, on the machine's clock."""
+    records: list[StepRecord] = []
+    asked = [Request(i, 3, 40, prompt_ids=np.arange(3), seed=i, target_tokens=30) for i in range(4)]
+
+    def step() -> None:
+        engines, model = counting_engine.CountingEngines(), replace(LATENCY, max_batch=16)
+        plan = plan_of([[0, 1], [2, 3]])
+        records.append(pool.run_step(plan, asked, engines, model, Cluster(1, 2, 1), step=len(records)))
+        assert len(records[-1].completions) == len(asked)
+
+    others = {p.pid for p in multiprocessing.active_children()}
+    nobody = lambda: {p.pid for p in multiprocessing.active_children()} <= others  # noqa: E731
+    with ProcessPool(["cpu"] * 2, lifecycle=Lifecycle(prewarm=ShortestStep(4.0))) as pool:
+        step()
+        assert nobody(), "nothing waits without a forecast"
+        step()
+        until(lambda: [p.up_s is not None for p in pool._idle.actors] == [True, True], "prewarmed", 60.0)
+        pool.settle(records[-1])
+        step()
+    with ProcessPool(["cpu"] * 2, lifecycle=Lifecycle(keep_s=1.0)) as pool:
+        step()
+        until(nobody, "scaled to zero", 60.0)
+        pool.settle(records[-1])
+        assert [e["name"] for e in records[-1].events] == ["kill", "kill"]
+
+
+def test_kills_at_random_moments_lose_double_and_leave_nothing() -> None:
+    """A few; hundreds in ``test_chaos.py``."""
+    found = chaos.chaos(6, actors=3, stops=0.0, limit=300).summary()
+    assert (found["kills"], found["lost_actors"] > 0) == (6, True)
+    assert (found["lost"], found["doubled"], found["different"], found["given_up"]) == (0, 0, 0, 0)
+    assert found["left_behind"] == []

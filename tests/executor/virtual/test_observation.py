@@ -1,0 +1,173 @@
+"""What a rule is shown on the virtual clock, and when it is asked: all that it keeps is as it was, however late it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from executor_samples import LIMIT, Restless, Step, execute, plan_of, random_step, run, telling, uniform_step
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wall_clock_steps import on_the_wall_clock
+
+from rlhfless.executor import StepRecord
+from rlhfless.scheduling import PlanningInput, make_policy
+from solver.model.runtime_rules import SIGNAL_TOKENS, ActorView, Decision, StepState, Trigger
+
+
+def read(view: ActorView) -> tuple[object, ...]:
+    names = ("actor", "gpus", "assigned", "completed", "running", "waiting", "arriving", "free_slots", "free_kv_tokens")
+    return *(getattr(view, name) for name in names), view.unfinished_count
+
+
+@dataclass
+class Keeps:
+    """Another rule; keeps all that it is shown, and what it read of it at once, if it does."""
+
+    rule: Any
+    at_once: bool
+    kept: list[Any] = field(default_factory=list)
+    noted: list[Any] = field(default_factory=list)
+    name: str = "keeps"
+
+    def next_trigger(self, view: ActorView) -> Trigger | None:
+        self.kept.append(view)
+        if self.at_once:
+            self.noted.append(read(view))
+        return self.rule.next_trigger(view)
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        self.kept.append(state)
+        if self.at_once:
+            self.noted.append(self.of(state))
+        decided: list[Decision] = self.rule.decide(now_s, state)
+        return decided
+
+    @staticmethod
+    def of(state: StepState) -> tuple[object, ...]:
+        arrays = (state.generated_tokens, state.complete, state.held_tokens)
+        told = None if state.signals is None else np.nan_to_num(state.signals["level"], nan=-1.0).tolist()
+        return state.now_s, [read(v) for v in state.actors], told, *(np.asarray(a).tolist() for a in arrays)
+
+    def later(self) -> list[Any]:
+        return [self.of(one) if isinstance(one, StepState) else read(one) for one in self.kept]
+
+
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from(["fold", "rlhfless", "rlhfuse", "restless"]),
+    st.sampled_from(["reserve", "preempt"]),
+)
+@settings(max_examples=40, deadline=None)
+def test_what_a_rule_keeps_is_what_it_would_have_read_at_once(seed, policy, admission):
+    step = random_step(seed, prompts=10)
+    given_ = PlanningInput(step.predicted, step.cluster, step.latency, time_limit_s=0.05, seed=seed, admission=admission)
+    plan = make_policy("static" if policy == "restless" else policy).plan(given_)
+    rule = Restless(seed) if policy == "restless" else plan.rule
+    if rule is None:
+        return
+    engine = telling(signals_of(step, seed))
+    lazy, eager = (
+        run(step, replace(plan, rule=Keeps(rule, at_once)), engine, admission=admission).rule for at_once in (False, True)
+    )
+    assert eager.noted == eager.later() == lazy.later()
+
+
+def signals_of(step: Step, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.random(int(n)) for n in step.truth.response_tokens]
+
+
+@given(st.integers(0, 10_000), st.sampled_from(["reserve", "preempt"]))
+@settings(max_examples=40, deadline=None)
+def test_signals_are_those_of_the_tokens_that_are_known(seed, admission):
+    step = random_step(seed, prompts=10)
+    values = signals_of(step, seed)
+    plan = plan_of([list(range(k, 30, 3)) for k in range(3)], Restless(seed), slots=step.latency.max_batch)
+    states = run(step, plan, telling(values), admission=admission).rule.seen
+    for state in states:
+        told = np.full(30, np.nan) if state.signals is None else state.signals["level"]
+        for response, (tokens, done) in enumerate(zip(state.generated_tokens.tolist(), state.complete, strict=True)):
+            recent = values[response][max(0, tokens - SIGNAL_TOKENS) : tokens]
+            np.testing.assert_allclose(told[response], np.nan if done or not tokens else recent.mean())
+
+
+@given(st.integers(0, 10_000), st.integers(1, 40))
+@settings(max_examples=30, deadline=None)
+def test_signals_of_later_tokens_change_nothing_earlier(seed, known):
+    """A step seen twice, the second time with other signals from some token on: what is told of fewer tokens is the same."""
+    step = random_step(seed, prompts=10)
+    values = signals_of(step, seed)
+    others = [np.where(np.arange(len(v)) < known, v, 1 - v) for v in values]
+    plan = plan_of([list(range(k, 30, 3)) for k in range(3)], Restless(seed), slots=step.latency.max_batch)
+    for one, other in zip(*(run(step, plan, telling(v)).rule.seen for v in (values, others)), strict=True):
+        assert one.now_s == other.now_s
+        if one.signals is not None:
+            same = one.generated_tokens <= known
+            np.testing.assert_array_equal(one.signals["level"][same], other.signals["level"][same])
+
+
+def test_engines_that_tell_no_signals_leave_a_rule_without():
+    step = random_step(3, prompts=10)
+    assert all(state.signals is None for state in execute(step, "static", rule=Restless(3)).rule.rule.seen)
+
+
+@given(st.integers(0, 10_000), st.sampled_from(["reserve", "preempt"]))
+@settings(max_examples=40, deadline=None)
+def test_counts_and_free_room_are_those_of_the_responses(seed, admission):
+    step = random_step(seed, prompts=10)
+    record = execute(step, "static", rule=Restless(seed), admission=admission)
+    for state in record.rule.rule.seen:
+        held = state.prompt_tokens + (state.generated_tokens if admission == "preempt" else LIMIT)
+        np.testing.assert_array_equal(state.held_tokens, held)
+        for view in state.actors:
+            own = [*view.unfinished, *view.arriving]
+            assert view.unfinished_count == len(view.running) + len(view.waiting)
+            assert view.assigned - view.completed == len(own)
+            assert view.free_slots == max(0, step.latency.max_batch - len(own))
+            assert view.free_kv_tokens == step.latency.kv_capacity_tokens - held[own].sum()
+
+
+@dataclass
+class AtCounts:
+    """Asked at some counts of the step's completions."""
+
+    counts: list[int]
+    name: str = "at counts"
+    seen: list[int] = field(default_factory=list)
+    free: list[list[float]] = field(default_factory=list)
+
+    def next_trigger(self, view: ActorView) -> Trigger | None:
+        return Trigger(step_completions=self.counts[0]) if self.counts and view.actor == 2 else None
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        self.seen.append(int(np.count_nonzero(state.complete)))
+        self.free.append([v.free_kv_tokens for v in state.actors])
+        self.counts = [n for n in self.counts if n > self.seen[-1]]
+        return []
+
+
+@given(st.lists(st.integers(0, 40), min_size=3, max_size=30, unique=True), st.lists(st.integers(1, 30), max_size=5))
+@settings(max_examples=40, deadline=None)
+def test_a_rule_is_asked_at_the_very_completion_of_the_step_that_it_named(lengths, counts):
+    """No two lengths are equal and an iteration takes the same everywhere, so no two completions come at the same time."""
+    groups = [list(range(k, len(lengths), 3)) for k in range(3)]
+    last = max(groups[2], key=lambda r: lengths[r])
+    known = sum(n <= lengths[last] for n in lengths)  # while the actor whose trigger it is goes on
+    counts = sorted({n for n in counts if n < known})
+    record = run(uniform_step(lengths), plan_of(groups, AtCounts(counts)))
+    assert record.rule.seen == counts
+
+
+@pytest.mark.parametrize("clock", [run, on_the_wall_clock])
+def test_counts_of_the_step_hold_on_both_clocks(clock: Callable[..., StepRecord]) -> None:
+    """The memory that is free grows by the 70 tokens of each response that is complete, or by all of an actor that is done."""
+    step = uniform_step([3, 9, 12, 14, 17, 20], kv_capacity_tokens=500)
+    rule = clock(step, plan_of([[0, 1], [2, 3], [4, 5]], AtCounts([1, 3]))).rule
+    assert isinstance(rule, AtCounts)
+    assert rule.seen[0] >= 1
+    assert rule.seen == sorted(rule.seen)
+    assert rule.free[0] == [430.0, 360.0, 360.0]

@@ -1,0 +1,405 @@
+"""The report of a logged run: its answer in sentences, what it assumes, and the same as a notebook."""
+
+from __future__ import annotations
+
+import ast
+import html
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from rlhfless.analysis import Rest, stated_rest
+from rlhfless.cli import main
+from rlhfless.latency import load_profile
+from rlhfless.plots.export.html_page import Page
+from rlhfless.report.logged_run import in_short, run_sections
+from rlhfless.report.simulated import schedules_section
+from rlhfless.report.study import Assumptions, study_log
+from rlhfless.report.write import report_html
+from rlhfless.simulate import Setting, simulate
+from rlhfless.trace import ImportOptions, OpenedLog, Recorder, open_log
+from solver.model.cluster import Cluster
+from solver.planning.pareto_front import pareto_front
+
+GOLDEN = Path(__file__).parents[1] / "trace" / "importers" / "golden"
+EVIL = "</script><script>alert('x')</script>"
+SETTING = Setting(Cluster(1, 8, 2, kind="l40s", usd_per_gpu_hour=3.6), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05)
+
+
+def log_file(folder: Path, steps: int = 3, prompts: int = 16, **same: Any) -> Path:
+    rng = np.random.default_rng(3)
+    rows = [
+        {"step": s, "prompt_id": f"p{p}", "sample": k, "prompt_tokens": 40,
+         "response_tokens": int(np.clip(rng.lognormal(5 + 0.05 * p, 0.5), 1, 900)), "finish_reason": "stop", **same}
+        for s in range(steps) for p in range(prompts) for k in range(4)
+    ]  # fmt: skip
+    folder.mkdir(exist_ok=True)
+    path = folder / "log.parquet"
+    pd.DataFrame(rows).to_parquet(path)
+    return path
+
+
+def text_of(page: str) -> str:
+    """The page's words without plotly.js, tags and numbers' markup."""
+    ours = page[: page.index("<script>")]
+    return html.unescape(re.sub(r"<[^>]+>", " ", ours))
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> OpenedLog:
+    return open_log(log_file(tmp_path_factory.mktemp("log")))
+
+
+@pytest.fixture(scope="module")
+def page(log: OpenedLog) -> str:
+    return report_html(log, SETTING, Assumptions(prices={"spot": 1.5}), max_steps=2)
+
+
+def test_the_answer_comes_first(page: str) -> None:
+    titles = re.findall(r"<h2 id=\"[^\"]+\">(.*?)</h2>", page)
+    assert titles == [
+        "In short", "Your run", "What could be saved", "What if", "What to change", "What better schedules would have done",
+        "Time against cost", "How the log was read",
+    ]  # fmt: skip
+    words = text_of(page)
+    assert re.search(r"With 8 L40S GPUs in 4 actors of 2, in \d+% of the GPU-seconds nobody works: ", words)
+    assert re.search(r"only time can be saved: .* of a step's time by [a-z+]+, at most [\d.]+% by any schedule\.", words)
+    assert re.search(r"given back as soon as an actor is done: [\d.% to]+ of the GPU-seconds", words)
+    assert "The log does not say how long preparation and learning take" in words
+    assert "which framework dealt the responses is not known; equal chunks in the given order are assumed" in words
+    assert "fewer replicas would leave the learner fewer GPUs" in words
+    assert "Only actors of 2 GPUs have a profile." in words
+
+
+def test_other_prices_are_those_of_the_table_and_the_readers_own(page: str) -> None:
+    words = " ".join(text_of(page).split())
+    assert "on-demand 3.77 USD" in words
+    assert "spot 1.50 USD" in words
+    assert "stated by you" in words
+    assert "can be taken away while they work" in words
+    assert "no spot price" not in words
+
+
+@pytest.mark.full
+def test_what_is_not_known_of_a_framework_is_left_out_and_said(log: OpenedLog, page: str) -> None:
+    assert "it is not known which framework the log is of" in text_of(page)
+    wide = replace(SETTING, cluster=replace(SETTING.cluster, nodes=2))
+    study = study_log(OpenedLog(log.trace, log.scalars, "prime-rl", log.summary), wide, Assumptions(), 1)
+    only = Page("", "")
+    run_sections(only, study.findings, {})
+    words = text_of(only.render(""))
+    assert "No configuration lines are given for 8 replicas of 2 with prime-rl" in words
+    assert "The shipped table has no spot price of L40S GPUs: state yours with --price spot=USD." in words
+
+
+@pytest.mark.full
+def test_what_no_schedule_changes_is_said_and_counted(log: OpenedLog) -> None:
+    stated = Assumptions(prepare_s=5.0, learn_s=25.0, learner_gpus=0, dispatch="static")
+    study = study_log(log, SETTING, stated, 1)
+    sentences = list(in_short(study.findings))
+    assert any("No schedule of generation changes the 30.0 s of a step outside it (stated)" in text for text in sentences)
+    alone = study_log(log, SETTING, Assumptions(learner_gpus=0, dispatch="static"), 1)
+    assert study.findings.best_time["time most"] < 0.5 * alone.findings.best_time["time most"]
+
+
+@pytest.mark.full
+def test_times_of_the_log_correct_the_profile(log: OpenedLog) -> None:
+    rollouts = log.trace.rollouts
+    own = simulate(rollouts, SETTING, ["static"]).steps
+    scalars = pd.DataFrame({"step": own["step"], "generate_s": 2.5 * own["time_s"], "learn_s": 7.0})
+    timed = OpenedLog(log.trace, scalars, log.framework, log.summary)
+    study = study_log(timed, SETTING, Assumptions(dispatch="static"), 1)
+    assert study.calibrated.factor == pytest.approx(2.5)
+    assert study.findings.rest == Rest(0.0, 7.0, 0.0, "logged")
+    plain = study_log(log, SETTING, Assumptions(dispatch="static"), 1)
+    assert study.findings.account.steps["generation_s"].to_numpy() == pytest.approx(
+        2.5 * plain.findings.account.steps["generation_s"].to_numpy()
+    )
+    assert study_log(timed, SETTING, Assumptions(dispatch="static", calibrate=False), 1).calibrated.factor == 1.0
+
+
+def test_the_time_of_a_single_step_is_met_and_a_contradiction_is_the_first_paragraph(log: OpenedLog) -> None:
+    own = simulate(log.trace.rollouts, SETTING, ["static"], steps=[1]).steps
+    scalars = pd.DataFrame({"step": [1], "generate_s": 0.25 * own["time_s"].to_numpy()})
+    timed = OpenedLog(log.trace, scalars, log.framework, log.summary)
+    study = study_log(timed, SETTING, Assumptions(dispatch="static"), 1)
+    assert (study.calibrated.factor, study.calibrated.steps) == (pytest.approx(0.25), 1)
+    (check,) = study.findings.checks
+    assert (check.column, check.logged, check.contradicts) == ("generate_s", pytest.approx(scalars["generate_s"][0]), True)
+    first = next(in_short(study.findings))
+    assert "The log contradicts what is counted or simulated here. Generation of a step: the log says" in first
+    assert "(+300.0%)" in first
+    assert "Simulated times are multiplied by 0.250 to meet the log's." in first
+    apart = study_log(timed, SETTING, Assumptions(dispatch="static", calibrate=False), 1)
+    assert "Simulated times are not corrected by the log's." in next(in_short(apart.findings))
+
+
+def test_whatever_the_log_measured_stands_beside_what_is_reckoned(log: OpenedLog) -> None:
+    own = simulate(log.trace.rollouts, SETTING, ["static"]).steps
+    lengths = log.trace.rollouts.groupby("step")["response_tokens"]
+    scalars = pd.DataFrame(
+        {"step": own["step"], "step_s": 0.5 * own["time_s"], "responses": 64, "response_tokens_mean": lengths.mean().to_numpy(),
+         "response_tokens_max": lengths.max().to_numpy() + 9, "truncation_rate": 0.04, "learn_s": 2.0}
+    )  # fmt: skip
+    timed = OpenedLog(log.trace, scalars, log.framework, log.summary)
+    findings = study_log(timed, SETTING, Assumptions(dispatch="static", learn_s=9.0), 1).findings
+    checks = {check.column: check for check in findings.checks}
+    assert {name for name, check in checks.items() if check.contradicts} == {
+        "step_s", "response_tokens_max", "truncation_rate", "learn_s"
+    }  # fmt: skip
+    assert not checks["responses"].contradicts
+    assert not checks["response_tokens_mean"].contradicts
+    first = next(in_short(findings))
+    assert "Responses cut off by the limit: the log says 4.0%, counted from the responses it is 0.0% (-4.0 points" in first
+    assert "1 further contradiction in the table" in first
+    page = Page("", "")
+    run_sections(page, findings, {})
+    words = " ".join(text_of(page.render("")).split())
+    assert re.search(r"mean response length counted from the responses 3 .* 1 token agrees", words)
+    assert "responses cut off by the limit counted from the responses 3 4.0% 0.0% -4.0 points" in words
+
+
+def recording(folder: Path) -> Path:
+    """Two steps of which decoding takes 20 s, preparation 3 s and learning 7 s."""
+    with Recorder(folder) as recorder:
+        for step in range(2):
+            for phase, begin, end in (("decode", 0, 20), ("prepare", 20, 23), ("learn", 23, 30)):
+                recorder.append_span(step=step, holder="t", phase=phase, start_s=30.0 * step + begin, end_s=30.0 * step + end)
+            for i in range(16):
+                recorder.append(step=step, prompt_id=i // 4, sample=i % 4, prompt_tokens=10, response_tokens=100 + 9 * i)
+    return folder
+
+
+@pytest.mark.full
+def test_spans_of_a_recording_say_what_its_steps_took(tmp_path: Path) -> None:
+    study = study_log(open_log(recording(tmp_path / "run")), SETTING, Assumptions(), 2)
+    assert study.calibrated.steps == 2
+    assert study.findings.account.steps["generation_s"].to_numpy() == pytest.approx(20.0, rel=0.01)
+    assert study.findings.rest == Rest(3.0, 7.0, 0.0, "logged")
+    sentences = " ".join(in_short(study.findings))
+    assert "No schedule of generation changes the 10.0 s of a step outside it (logged)" in sentences
+    assert "The log does not say how long" not in sentences
+
+
+def with_times(folder: Path, apart_s: float) -> Path:
+    """Three steps of two actors, of 16 s each, that begin so far apart."""
+    path = log_file(folder)
+    table = pd.read_parquet(path)
+    begin = apart_s * table["step"]
+    last = table.groupby("step").cumcount(ascending=False) == 0
+    table = table.assign(actor=np.where(table["sample"] < 2, "a", "b"), start_s=begin, end_s=begin + np.where(last, 16.0, 9.0))
+    table.to_parquet(path)
+    return path
+
+
+@pytest.mark.full
+def test_times_of_responses_correct_the_profile_and_actors_that_are_not_used_are_named(tmp_path: Path) -> None:
+    study = study_log(open_log(with_times(tmp_path, 20.0)), SETTING, Assumptions(), 3)
+    assert study.calibrated.steps == 3
+    assert study.calibrated.by_constant, "every step takes 16 s, whatever its lengths"
+    assert study.findings.account.steps["generation_s"].mean() == pytest.approx(16.0)
+    assumed = study.findings.setup.assumed
+    assert "the log names 2 actors and who had which response, which is not used: responses are dealt to 4 actors" in assumed
+    assert not any("left out" in sentence for sentence in assumed)
+
+
+def test_steps_that_generate_at_the_same_time_correct_nothing_and_that_is_said(tmp_path: Path) -> None:
+    study = study_log(open_log(with_times(tmp_path, 10.0)), SETTING, Assumptions(), 1)
+    assert study.calibrated.steps == 0
+    said = "how long generation of 3 steps took is left out, because other steps generated meanwhile"
+    assert said in study.findings.setup.assumed
+
+
+@pytest.mark.full
+def test_the_ladder_begins_with_the_logs_own_dispatch(page: str) -> None:
+    pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
+    own = "least-loaded, held"
+    verl = open_log(GOLDEN / "verl-v1", ImportOptions(GOLDEN / "trl", response_limit=9))
+    small = replace(SETTING, cluster=replace(SETTING.cluster, gpus_per_node=4))
+    study = study_log(verl, small, Assumptions(), 2)
+    rungs = study.schedules.results(study.schedules.ladder, study.schedules.logged[-1].step)
+    assert rungs["policy"].tolist()[:2] == [own, "right-sizing"]
+    held, account = study.schedules.simulation.steps.query("policy == @own"), study.findings.account
+    assert held["gpu_seconds"].sum() == pytest.approx(account.gpu_s), "the first rung costs what the account adds up"
+    assert held["time_s"].to_numpy() == pytest.approx(account.steps["generation_s"].to_numpy())
+    front = pareto_front(study.schedules.logged[-1].predicted, small.cluster, small.latency)
+    only = Page("", "")
+    schedules_section(only, study.schedules, study.setting, front, False, study.calibrated)
+    text = only.render("")
+    words = " ".join(text_of(text).split())
+    assert f"speed, {own} = 1 cost, against {own}" in words
+    assert re.search(rf" {own} [^x]* 1\.00x 0\.0% ", words), "its own speed is the unit"
+    assert rf"{own} \u2192 right-sizing" in text
+    assert "speed, static = 1" in text_of(page), "of a log whose framework is not known"
+
+
+@pytest.mark.full
+def test_the_page_says_that_its_times_were_corrected(log: OpenedLog) -> None:
+    own = simulate(log.trace.rollouts, SETTING, ["static"]).steps
+    timed = OpenedLog(log.trace, pd.DataFrame({"step": own["step"], "generate_s": 2.5 * own["time_s"]}), "table", log.summary)
+    words = " ".join(text_of(report_html(timed, SETTING, max_steps=1)).split())
+    assert "Calibrated: by 2.50, the median over 3 steps" in words
+    assert "Relative error out of sample (leave-one-out over 3 steps): median 0.0%" in words
+    assert "; of a constant: median" in words
+    assert "In short The log contradicts what is counted or simulated here. Generation of a step: the log says" in words
+
+
+def test_a_profile_of_any_name_is_text_beside_what_the_log_measured(log: OpenedLog) -> None:
+    evil = replace(SETTING, latency=replace(SETTING.latency, name=EVIL))
+    scalars = pd.DataFrame({"step": [0], "generate_s": [3.0]})
+    study = study_log(OpenedLog(log.trace, scalars, log.framework, log.summary), evil, Assumptions(), 1)
+    page = Page("", "")
+    for sentence in in_short(study.findings):
+        page.text(sentence)
+    run_sections(page, study.findings, {})
+    text = page.render("")
+    assert "<script>alert" not in text
+    assert html.escape(EVIL) in text
+
+
+def test_names_in_a_log_never_become_markup(tmp_path: Path) -> None:
+    evil = report_html(open_log(log_file(tmp_path, 2, 4, run=EVIL)), SETTING, max_steps=1)
+    assert "<script>alert" not in evil
+    assert evil.count("<script>") == 2
+
+
+def test_the_command_recognises_a_log_and_writes_page_and_notebook(tmp_path: Path) -> None:
+    path = log_file(tmp_path / "logs")
+    command = ["report", str(path), "--gpus", "8", "--steps", "1", "--price", "spot=1.5", "--learn-s", "10"]
+    done = CliRunner().invoke(main, [*command, "-o", str(tmp_path / "out" / "report.html")])
+    assert done.exit_code == 0, done.output
+    assert "(stated)" in (tmp_path / "out" / "report.html").read_text()
+    done = CliRunner().invoke(main, [*command, "-o", str(tmp_path / "out" / "report.ipynb")])
+    assert done.exit_code == 0, done.output
+    import nbformat
+
+    book = nbformat.read(tmp_path / "out" / "report.ipynb", as_version=4)
+    nbformat.validate(book)
+    parameters = next(cell for cell in book.cells if "parameters" in cell.metadata.get("tags", []))
+    assert "LEARN_S = 10.0" in parameters.source
+    for wrong, sentence in (
+        (["--price", "cheap"], "--price cheap: is not of the form NAME=USD"),
+        (["--dispatch", "random"], "dispatch 'random' is unknown; one of static, least-loaded is needed"),
+        (["--learner-gpus", "-2"], "learner GPUs are -2"),
+        (["--learn-s", "nan"], "--learn-s nan: is no time"),
+        (["--learn-s", "inf"], "--learn-s inf: is no time"),
+        (["--run", "other"], "the log has no run other; one of log is needed"),
+        (["--map", "x"], "--map x: is not of the form OURS=THEIRS"),
+    ):
+        refused = CliRunner().invoke(main, [*command, *wrong, "-o", str(tmp_path / "never.html")])
+        assert refused.exit_code == 2, refused.output
+        assert sentence in " ".join(refused.output.split())
+        assert not (tmp_path / "never.html").exists()
+
+
+def test_the_notebook_keeps_every_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import nbformat
+
+    first = pd.read_parquet(log_file(tmp_path / "logs", 2, 8))
+    both = tmp_path / "both.parquet"
+    pd.concat([first.assign(run="first"), first.assign(run="second", response_tokens=7)]).to_parquet(both)
+    options = ["--run", "second", "--price", "spot=1.5", "--gpus", "4", "--gpus-per-node", "4", "--steps", "1"]
+    done = CliRunner().invoke(main, ["report", str(both), *options, "-o", str(tmp_path / "report.ipynb")])
+    assert done.exit_code == 0, done.output
+    cells = [cell for cell in nbformat.read(tmp_path / "report.ipynb", as_version=4).cells if cell.cell_type == "code"]
+    known: dict[str, Any] = {}
+    values = {}
+    for cell in cells:
+        *lines, last = ast.parse(cell.source).body
+        exec(compile(ast.Module(lines, []), "cell", "exec"), known)
+        if isinstance(last, ast.Expr):
+            values[cell.source] = eval(compile(ast.Expression(last.value), "cell", "eval"), known)
+        else:
+            exec(compile(ast.Module([last], []), "cell", "exec"), known)
+    assert known["log"].trace.rollouts["run"].unique().tolist() == ["second"]
+    prices = values["at_prices(found, PRICES)"]
+    assert prices.iloc[-1][["price", "usd_per_gpu_hour", "source"]].tolist() == ["spot", 1.5, "stated by you"]
+    said = capsys.readouterr().out
+    assert "the times of profile l40s-qwen2.5-3b-tp2, as --profile was not given" in said
+    assert "equal chunks in the given order are assumed" in said
+    assert "# all GPUs: 2 replicas of 2" in said
+    waterfall, slider = values["ladder_figure(study.schedules)"], values[cells[-1].source]
+    assert waterfall.data[0].x[0] == "static"
+    assert len(slider.layout.sliders[0].steps) == 11
+
+
+@pytest.mark.full
+def test_the_notebook_runs_as_it_is_written(tmp_path: Path) -> None:
+    from rlhfless.system.run_notebook import run_notebook
+
+    path = log_file(tmp_path / "logs")
+    CliRunner().invoke(main, ["report", str(path), "--gpus", "8", "--steps", "1", "-o", str(tmp_path / "report.ipynb")])
+    import nbformat
+
+    book = nbformat.read(tmp_path / "report.ipynb", as_version=4)
+    book.cells.append(
+        nbformat.v4.new_code_cell("import os, pathlib; pathlib.Path(os.environ['RLHFLESS_PAGE']).write_text('ok')")
+    )
+    nbformat.write(book, tmp_path / "report.ipynb")
+    executed = nbformat.read(run_notebook(tmp_path / "report.ipynb", tmp_path / "page.html"), as_version=4)
+    texts = "".join(str(output) for cell in executed.cells if cell.cell_type == "code" for output in cell.outputs)
+    assert "nobody works" in texts
+
+
+@pytest.mark.nightly
+def test_a_page_of_a_hundred_thousand_responses_stays_small(tmp_path: Path) -> None:
+    from plotly.offline import get_plotlyjs
+
+    path = log_file(tmp_path / "logs", steps=50, prompts=500)
+    page = report_html(open_log(path), SETTING)
+    assert len(page.encode()) - len(get_plotlyjs().encode()) <= 2_000_000
+
+
+@pytest.mark.full
+def test_what_was_not_stated_is_named(tmp_path: Path) -> None:
+    path = log_file(tmp_path / "logs", 2, 4)
+    done = CliRunner().invoke(main, ["report", str(path), "--steps", "1", "-o", str(tmp_path / "report.html")])
+    assert done.exit_code == 0, done.output
+    words = " ".join(text_of((tmp_path / "report.html").read_text()).split())
+    assert "Assumed: 16 GPUs in two nodes, as --gpus was not given." in words
+    assert "Assumed: the times of profile l40s-qwen2.5-3b-tp2, as --profile was not given." in words
+
+
+def test_an_executed_run_takes_no_assumptions(tmp_path: Path) -> None:
+    shipped = Path(__file__).parents[2] / "data" / "traces" / "arithmetic-grpo"
+    refused = CliRunner().invoke(main, ["report", str(shipped), "--learn-s", "3", "-o", str(tmp_path / "report.html")])
+    assert refused.exit_code == 2
+    assert "was executed, and its trace says what it held" in refused.output
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("meta", "sentence"),
+    [
+        ({"cluster": {"nodes": 2}}, "cluster is {'nodes': 2}; an object with whole numbers above 0 as nodes and gpus_per_node"),
+        ({"cluster": {"nodes": 2, "gpus_per_node": "8"}}, "as nodes and gpus_per_node, or with neither, is needed"),
+        ({"cluster": "ours"}, "cluster is 'ours'; an object"),
+        ({"profile": 3}, "profile is 3; a profile's name is needed"),
+        ({"config": [1]}, "config is [1]; an object is needed"),
+        ({"config": {"response_limit": "9"}}, "a whole number above 0 as response_limit, or without it, is needed"),
+    ],
+)
+def test_a_wrong_meta_is_refused_in_one_line(tmp_path: Path, meta: dict[str, Any], sentence: str) -> None:
+    folder = open_log(log_file(tmp_path / "logs", 2, 4)).trace.save(tmp_path / "trace")
+    known = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps(known | meta))
+    refused = CliRunner().invoke(main, ["report", str(folder), "-o", str(tmp_path / "report.html")])
+    assert refused.exit_code == 2, refused.output
+    assert f"{folder / 'meta.json'}: " in refused.output
+    assert sentence in refused.output
+    assert len(refused.output.splitlines()) == 1
+
+
+def test_stated_seconds_stand_in_for_logged_ones_one_by_one() -> None:
+    logged = Rest(1.0, 2.0, 3.0, "logged")
+    assert stated_rest(None, None, logged) == logged
+    assert stated_rest(5.0, None, logged) == Rest(5.0, 2.0, 3.0, "stated and logged")
+    assert stated_rest(None, 7.0, None) == Rest(0.0, 7.0, 0.0, "stated")
+    assert stated_rest(None, None, None) == Rest()

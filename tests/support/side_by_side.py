@@ -1,0 +1,66 @@
+"""Which of pytest-xdist's processes runs which tests: a file's tests run in one process, the longest files first.
+
+Tests that look at the whole machine (what is left of actors in its memory, how much memory it has) run one after another in
+one process, while the other one goes on with the rest. Knows xdist and the names of files; nothing of the tests.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+TESTS = Path(__file__).parents[1]
+WHOLE_MACHINE = (
+    "engine/vllm/test_vllm_left_behind.py",
+    "engine/vllm/test_vllm_ray.py",
+    "engine/vllm/test_vllm_wall.py",
+    "executor/distributed/test_chaos.py",
+    "executor/distributed/test_full_memory.py",
+    "executor/distributed/test_nothing_left_behind.py",
+    "executor/distributed/test_real_*.py",
+    "system/test_scratch_folders.py",
+    "training/test_ray_training.py",
+    "training/test_vllm_training.py",
+)
+TEST_BY_TEST = ("system/test_run_notebook.py", "browser/test_notebooks_in_lab.py", "paper/test_paper_command.py")
+"""Files of long tests that share nothing but what a test run makes once: each test may run in another process."""
+LONG = (*WHOLE_MACHINE, *TEST_BY_TEST, "executor/*", "training/*", "browser/*", "paper/*", "report/*")
+"""Files in the order in which they begin; the others follow, in pytest's order."""
+
+
+def _first(name: str, patterns: tuple[str, ...]) -> int:
+    """Position of the first pattern that fits, their number where none does."""
+    return next((i for i, pattern in enumerate(patterns) if fnmatch(name, pattern)), len(patterns))
+
+
+def in_order(items: list[pytest.Item]) -> None:
+    """Mark the tests that look at the whole machine, and put the tests into the order in which they begin."""
+    names = {item.path: item.path.relative_to(TESTS).as_posix() for item in items}
+    for item in items:
+        if _first(names[item.path], WHOLE_MACHINE) < len(WHOLE_MACHINE):
+            item.add_marker(pytest.mark.whole_machine)
+    items.sort(key=lambda item: _first(names[item.path], LONG))
+
+
+class FileByFile(LoadScopeScheduling):
+    """Gives whole files to the processes, in the order of the tests; what looks at the whole machine goes to one of them."""
+
+    def __init__(self, config: pytest.Config, log: Any = None) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False  # by the number of tests, which says little of their time
+
+    def _split_scope(self, nodeid: str) -> str:
+        """Return the name of what is given to one process as a whole."""
+        name = nodeid.split("::", 1)[0].removeprefix("tests/")
+        if _first(name, WHOLE_MACHINE) < len(WHOLE_MACHINE):
+            return "the whole machine"
+        return nodeid if _first(name, TEST_BY_TEST) < len(TEST_BY_TEST) else name
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileByFile:
+    """Take this order in place of the one that ``--dist`` names."""
+    return FileByFile(config, log)

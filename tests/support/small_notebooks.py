@@ -1,0 +1,66 @@
+"""The shipped notebooks with small parameters, as the tests execute them.
+
+Knows the notebooks' parameters and what some of them need; nothing of what they compute. ``make nightly`` executes them
+with the parameters that they are shipped with.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NEEDS = {"04_cluster": "ray", "06_your_logs": "tokenizers"}
+SMALL: Mapping[str, Mapping[str, Any]] = {
+    "01_one_step": {"GPUS": 8, "COMPARED_STEPS": 1},
+    "02_planning": {"SCENARIOS": 8, "CHECKED_STEPS": 2, "MIXED_LIMIT_S": 0.3},
+    "03_executor": {
+        "GPUS": 8, "PROMPTS": 8, "POLICIES": ["random", "static", "rlhfless", "solver+replan"], "EXAMPLES": 3,
+    },
+    "04_cluster": {"RAY": False, "PROMPTS": 4, "REST_S": 1.0, "STEPS": 2},
+    "05_training": {"STEPS": 1, "WATCHED_STEPS": 1, "PREPARE_ACTORS": 2},
+    "06_your_logs": {"STEPS": 2},
+    "07_what_if": {"PROFILE": "h100-qwen2.5-3b-tp1", "STEP": 30, "GPUS": [2, 5], "TIME_WEIGHT": 0.25, "COMPARED_STEPS": 1},
+    "08_paper/01_figures": {},
+}  # fmt: skip
+"""Values of parameters by notebook; one that is not named keeps the value that it is shipped with."""
+
+
+def execute(name: str, folder: Path, parameters: Mapping[str, Any]) -> Path:
+    """Execute a shipped notebook with other values of its parameters.
+
+    Args:
+        name: of the notebook under ``notebooks/``, without its ending.
+        folder: where ``page.ipynb``, the executed copy, and ``page.html``, the page that it wrote, are put.
+        parameters: values of the names that its cell tagged ``parameters`` binds.
+
+    Returns:
+        The executed copy.
+    """
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name], reason=f"{NEEDS[name]} is not installed")
+    from rlhfless.system.run_notebook import run_notebook
+
+    root = folder / "root"  # notebooks read ../data
+    copy = root / "notebooks" / f"{name}.ipynb"
+    copy.parent.mkdir(parents=True)
+    (root / "data").symlink_to(ROOT / "data")
+    write_copy(name, copy, parameters)
+    executed = run_notebook(copy, folder / "page.html")
+    shutil.rmtree(root)
+    return executed
+
+
+def write_copy(name: str, copy: Path, parameters: Mapping[str, Any]) -> None:
+    """Write a copy of a shipped notebook that is not executed yet and has other values of its parameters."""
+    pytest.importorskip("papermill", reason="papermill is not installed (pip install 'rlhfless[dev]')")
+    import nbformat
+    from papermill.iorw import load_notebook_node
+    from papermill.parameterize import parameterize_notebook
+
+    cells = load_notebook_node(str(ROOT / "notebooks" / f"{name}.ipynb"))
+    nbformat.write(parameterize_notebook(cells, dict(parameters)) if parameters else cells, copy)

@@ -1,0 +1,17 @@
+"""A step on the wall clock with scripted actors, as tests run it beside one on the virtual clock."""
+
+from __future__ import annotations
+
+from executor_samples import Step
+from remote_samples import ScriptedCrew
+
+from rlhfless.executor import StepRecord
+from rlhfless.executor.distributed.executor import WallStep
+from solver import Plan
+from solver.model.objective import StepRest
+
+
+def on_the_wall_clock(step: Step, plan: Plan) -> StepRecord:
+    record = StepRecord("run", 0, plan, 0.0)
+    WallStep(plan, step.requests(), ScriptedCrew(0), step.latency, step.cluster, record, StepRest(), "reserve", "move").run()
+    return record

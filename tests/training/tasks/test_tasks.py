@@ -1,0 +1,300 @@
+"""Tasks from data sets: every source gives the same problems, lengths are the reference answers', bad rows are named."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from error_messages import refused, warned
+
+pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import torch  # noqa: E402
+from byte_tokenizer import byte_tokenizer  # noqa: E402
+from learning_samples import small_model, word_tokenizer  # noqa: E402
+
+from rlhfless.errors import MissingExtra  # noqa: E402
+from rlhfless.training.config import TrainError  # noqa: E402
+from rlhfless.training.rewards import Response, Rewards, RewardWarning  # noqa: E402
+from rlhfless.training.rewards.model import ModelReward  # noqa: E402
+from rlhfless.training.rewards.registry import make_rewards  # noqa: E402
+from rlhfless.training.tasks import DatasetTask, Gsm8kTask, PretrainedTokenizer, make_task  # noqa: E402
+from rlhfless.training.tasks.arithmetic import ArithmeticTask  # noqa: E402
+from rlhfless.training.tasks.gsm8k import INSTRUCTION  # noqa: E402
+
+GSM8K = Path(__file__).parents[3].parent / "shared" / "data" / "gsm8k"
+ROWS = [{"prompt": f"{i} and {i}?", "answer": str(2 * i), "why": "x" * i} for i in range(1, 11)]
+
+
+TOKENIZER = byte_tokenizer()
+
+
+def sources(folder: Path) -> dict[str, Any]:
+    """The same rows in every form."""
+    (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    pd.DataFrame(ROWS).to_parquet(folder / "sums.parquet")
+    return {"jsonl": folder / "sums.jsonl", "parquet": str(folder / "sums.parquet"), "list": ROWS, "frame": pd.DataFrame(ROWS)}
+
+
+# --- data sets --------------------------------------------------------------------------------------------------------
+
+
+def test_every_source_gives_the_same_problems(tmp_path: Path) -> None:
+    found = {name: DatasetTask(source, TOKENIZER, seed=1, pool=6) for name, source in sources(tmp_path).items()}
+    prompts = {name: [(p.prompt, p.answer, p.reference_answer_tokens) for p in task.problems] for name, task in found.items()}
+    assert all(each == prompts["list"] for each in prompts.values())
+    assert found["jsonl"].name == "sums"
+    assert len({p.prompt_id for p in found["jsonl"].problems}) == 6
+
+
+def test_a_datasets_dataset_is_a_source() -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra datasets is not installed")
+    task = DatasetTask(datasets.Dataset.from_list(ROWS), TOKENIZER)
+    assert {p.answer for p in task.problems} == {row["answer"] for row in ROWS}
+
+
+def test_the_pool_is_a_function_of_the_seed_and_a_larger_one_begins_with_it() -> None:
+    small, large = DatasetTask(ROWS, TOKENIZER, seed=1, pool=4), DatasetTask(ROWS, TOKENIZER, seed=1, pool=10)
+    assert small.problems == large.problems[:4]
+    assert DatasetTask(ROWS, TOKENIZER, seed=2, pool=10).problems != large.problems
+
+
+def test_prompts_are_filled_into_the_chat_template() -> None:
+    row = {"prompt": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "2?"}], "answer": "2"}
+    problem = DatasetTask([row], TOKENIZER).problems[0]
+    assert problem.prompt == "<system>be brief</><user>2?</><me>"
+    plain = DatasetTask(ROWS[:1], TOKENIZER).problems[0]
+    assert plain.prompt == "<user>1 and 1?</><me>"
+    assert plain.messages == ({"role": "user", "content": "1 and 1?"},)
+    assert TOKENIZER.decode(TOKENIZER.encode(plain.prompt, eos=True)) == plain.prompt
+    assert DatasetTask(ROWS[:1], TOKENIZER, chat=False).problems[0].prompt == "1 and 1?"
+
+
+def test_plain_prompts_begin_as_the_tokenizer_begins_a_text() -> None:
+    tokenizer = byte_tokenizer(chat=False, bos=True)
+    problem = DatasetTask(ROWS[:1], tokenizer).problems[0]
+    assert tokenizer.encode(problem.prompt) == tokenizer.wrapped("1 and 1?").input_ids
+    assert problem.reference_answer_tokens == len("2") + 1
+
+
+def test_the_reference_column_says_how_long_answers_are() -> None:
+    task = DatasetTask(ROWS, TOKENIZER, reference_column="why")
+    assert all(p.reference_answer_tokens == len(p.row["why"]) + 1 for p in task.problems)
+    assert task.reward(task.problems[0], f"so {task.problems[0].answer}") == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        (ROWS, {"prompt_column": "question"}, ("row 0", "'question'")),
+        ([*ROWS, {"prompt": "?"}], {}, ("row 10", "'answer'")),
+        ([{"prompt": " ", "answer": "1"}], {}, ("row 0", "'prompt'")),
+        ([{"prompt": ["hello"], "answer": "1"}], {}, ("row 0", "'prompt'")),
+        ([{"prompt": "?", "answer": None}], {}, ("row 0", "'answer'")),
+        (ROWS, {"pool": 11}, ("10", "11")),
+        ([], {}, ()),
+        (7, {}, ()),
+        ("nowhere.jsonl", {}, ("nowhere.jsonl",)),
+    ],
+)
+def test_bad_data_is_named(rows: Any, options: dict[str, Any], message: tuple[str, ...]) -> None:
+    with refused(ValueError, *message):
+        DatasetTask(rows, TOKENIZER, **options)
+
+
+def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:
+    """Other characters that end lines of a text stand inside JSON strings as they are."""
+    row = {"prompt": "a\u2028b\u2029c\u0085d\x7f", "answer": "é"}
+    text = json.dumps(row, ensure_ascii=False)
+    for end in ("\n", "\r\n"):
+        (tmp_path / "rows.jsonl").write_bytes((text + end + "  " + end + text).encode("utf-8-sig"))
+        problems = DatasetTask(tmp_path / "rows.jsonl", TOKENIZER, chat=False).problems
+        assert [(p.prompt, p.answer) for p in problems] == [(row["prompt"], "é")] * 2
+
+
+def test_bad_files_are_named(tmp_path: Path) -> None:
+    for name, content, message in (
+        ("a.jsonl", b'{"prompt": "?"}\n{oops\n', "line 2 is not JSON"),
+        ("b.jsonl", b"[1]\n", "line 1 holds no object, but list"),
+        ("c.parquet", b"nothing", "is no parquet file"),
+        ("d.jsonl", b'{"prompt": "?"}\n\n{"prompt": "\xe9"}\n', r"line 3 is not UTF-8 \(byte 12: .*\); save the file as UTF-8"),
+        ("e.jsonl", b"1" * 5000, r"line 1 is not JSON \(Exceeds the limit"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            DatasetTask(tmp_path / name, TOKENIZER)
+
+
+def test_a_model_without_tokenizer_or_chat_template_is_named(tmp_path: Path) -> None:
+    small_model().save_pretrained(tmp_path)
+    with refused(ValueError):
+        PretrainedTokenizer.load(tmp_path)
+    conversation = [{"prompt": [{"role": "user", "content": "2?"}], "answer": "2"}]
+    with refused(ValueError, "row 0"):
+        DatasetTask(conversation, byte_tokenizer(chat=False))
+    with refused(ValueError):
+        DatasetTask(ROWS, byte_tokenizer(chat=False), chat=True)
+    endless = word_tokenizer()
+    endless.eos_token = None
+    with refused(ValueError):
+        PretrainedTokenizer(endless)
+
+
+def test_the_tokenizer_is_found_again_beside_the_model(tmp_path: Path) -> None:
+    TOKENIZER.save(tmp_path)
+    again = PretrainedTokenizer.load(tmp_path)
+    assert again.has_chat_template
+    assert again.encode("für 2") == TOKENIZER.encode("für 2")
+    assert again.vocab_size == TOKENIZER.vocab_size
+
+
+def test_the_hub_needs_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with refused(MissingExtra):
+        make_task("gsm8k", TOKENIZER, pool=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "asked"),
+    [
+        ("gsm8k", {}, ("openai/gsm8k", "main", "train")),
+        ("someone/sums", {}, ("someone/sums", None, "train")),
+        ("someone/sums:hard", {"split": "test"}, ("someone/sums", "hard", "test")),
+    ],
+)
+def test_the_hub_is_asked_for_path_configuration_and_split(
+    monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, Any], asked: tuple[str, str | None, str]
+) -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra datasets is not installed")
+    rows = [
+        {"question": "2 and 2?", "prompt": "2 and 2?", "answer": "#### 4"},
+        {"question": "3?", "prompt": "3?", "answer": "#### 3"},
+    ]
+    calls: list[tuple[str, str | None, str]] = []
+
+    def load_dataset(path: str, configuration: str | None, *, split: str) -> Any:
+        calls.append((path, configuration, split))
+        return datasets.Dataset.from_list(rows)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    task = make_task(name, TOKENIZER, pool=2, **options)
+    assert calls == [asked]
+    assert task.name == asked[0].split("/")[1]
+    assert {problem.answer for problem in task.problems} == ({"4", "3"} if name == "gsm8k" else {"#### 4", "#### 3"})
+
+
+def test_what_the_hub_does_not_have_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra datasets is not installed")
+
+    def load_dataset(*_: Any, **__: Any) -> Any:
+        raise datasets.exceptions.DatasetNotFoundError(
+            "Dataset 'someone/sums' doesn't exist on the Hub\nor cannot be accessed."
+        )
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with refused(ValueError, "someone/sums"):
+        make_task("someone/sums", TOKENIZER, pool=2)
+
+
+# --- GSM8K ------------------------------------------------------------------------------------------------------------
+
+
+def test_gsm8k_problems_and_their_reward(tmp_path: Path) -> None:
+    row = {"question": "2 and 2?", "answer": "2+2=<<2+2=4>>4\n#### 1,004"}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row))
+    task = make_task(f"gsm8k:{tmp_path / 'train.jsonl'}", TOKENIZER, pool=1)
+    assert isinstance(task, Gsm8kTask)
+    problem = task.problems[0]
+    assert problem.prompt == f"<user>2 and 2?{INSTRUCTION}</><me>"
+    assert problem.answer == "1004"
+    assert problem.prompt_id == "gsm8k-0"
+    assert problem.reference_answer_tokens == len(row["answer"]) + 1
+    assert [task.reward(problem, text) for text in ("#### 1004", "#### 1,004.", "1004", "")] == [1, 0, 0, 0]
+    with refused(ValueError, "row 0"):
+        Gsm8kTask([{"question": "?", "answer": "4"}], TOKENIZER)
+
+
+@pytest.mark.skipif(not GSM8K.is_dir(), reason="GSM8K is not beside the project (../shared/data/gsm8k)")
+def test_the_whole_of_gsm8k_is_read() -> None:
+    task = Gsm8kTask(GSM8K / "test.jsonl", TOKENIZER)
+    assert len(task.problems) == 1319
+    assert all(task.reward(p, p.row["answer"]) == 1 for p in task.problems)
+    first = next(p for p in task.problems if p.prompt_id == "gsm8k-0")
+    assert first.answer == "18"
+
+
+def test_the_shipped_task_is_still_there() -> None:
+    assert make_task("arithmetic", None, seed=3, pool=8).problems == ArithmeticTask(3, 8).problems
+
+
+# --- reward model -----------------------------------------------------------------------------------------------------
+
+
+def judge(labels: int = 1) -> Any:
+    """A reward model with random weights."""
+    config = small_model().config
+    config.num_labels, config.vocab_size = labels, TOKENIZER.vocab_size
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return transformers.Qwen2ForSequenceClassification(config)
+
+
+def test_two_reward_models_add_up(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        judge().save_pretrained(tmp_path / name)
+        TOKENIZER.save(tmp_path / name)
+    rewards = make_rewards([f"model:{tmp_path / 'one'}", f"0.5*model:{tmp_path / 'two'}"], ArithmeticTask(0, 1))
+    scores = rewards.score([Response(ArithmeticTask(0, 1).problems[0], "12")])
+    first, second = scores.parts["model"], scores.parts[f"model:{tmp_path / 'two'}"]
+    assert scores.values.tolist() == pytest.approx((first + 0.5 * second).tolist())
+
+
+def test_a_reward_model_judges_prompt_and_response(tmp_path: Path) -> None:
+    judge().save_pretrained(tmp_path)
+    TOKENIZER.save(tmp_path)
+    assert ModelReward.load(tmp_path, device="meta").model.device.type == "meta"
+    reward = ModelReward.load(tmp_path)
+    reward.token_budget = 64
+    chat, plain = DatasetTask(ROWS, TOKENIZER).problems, DatasetTask(ROWS, TOKENIZER, chat=False).problems
+    responses = [Response(p, f"it is {p.answer}{'!' * i}") for i, p in enumerate([*chat, *plain])]
+    scores = Rewards([(reward, 2.0)]).score(responses).values
+    for response, score in zip(responses, scores, strict=True):
+        text = f"{response.prompt}{response.text}"
+        if response.problem.messages:
+            text = f"<user>{response.problem.messages[0]['content']}</><assistant>{response.text}</>"
+        with torch.no_grad():
+            alone = reward.model(input_ids=torch.tensor([TOKENIZER.encode(text)])).logits[0, 0]
+        assert score == pytest.approx(2 * float(alone), abs=1e-5)
+    assert len(set(scores.round(6))) > 1
+
+
+def test_a_reward_that_is_no_number_is_that_responses(tmp_path: Path) -> None:
+    model = judge()
+    with torch.no_grad():
+        model.model.embed_tokens.weight[TOKENIZER.encode("Z")] = torch.nan
+    problem = DatasetTask(ROWS, TOKENIZER).problems[0]
+    with warned(RewardWarning):
+        scores = Rewards([(ModelReward(model, TOKENIZER), 1.0)]).score([Response(problem, "Z"), Response(problem, "2")])
+    assert torch.tensor(scores.values).isnan().tolist() == [True, False]
+
+
+def test_wrong_reward_models_are_named(tmp_path: Path) -> None:
+    with refused(ValueError):
+        ModelReward(judge(3), TOKENIZER)
+    judge().save_pretrained(tmp_path)
+    with refused(ValueError):
+        ModelReward.load(tmp_path)
+    TOKENIZER.save(tmp_path)
+    torch.save(judge().state_dict(), tmp_path / "pytorch_model.bin")
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with refused(TrainError, "AutoModelForSequenceClassification"):
+        ModelReward.load(tmp_path)
+    weights.unlink()
+    with refused(TrainError, "model.safetensors"):
+        ModelReward.load(tmp_path)
