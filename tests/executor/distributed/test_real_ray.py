@@ -44,7 +44,8 @@ from scripted_strikes import MoveOne
 
 from rlhfless.executor.distributed.ray import handle as ray_handle
 
-TESTS = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+TESTS = HERE.parents[1]
 GPUS = CLUSTER.gpus
 PATIENT = Faults(silence_floor_s=60.0, slow_factor=float("inf"))
 TOO_LARGE = 160 * 2**20  # bytes: more than the object store of a node
@@ -222,7 +223,7 @@ def test_a_driver_that_is_killed_leaves_nothing_on_a_cluster_that_goes_on(pool: 
     """No actor, no GPU, no temporary file; the cluster serves others as before."""
     script, folder = tmp_path / "script.py", tmp_path / "temporary"
     folder.mkdir()
-    paths = [str(TESTS / "support"), str(TESTS / "benchmarks"), str(TESTS.parent)]
+    paths = [str(HERE), str(TESTS / "support"), str(TESTS / "benchmarks"), str(TESTS.parent)]
     script.write_text(SCRIPT.format(paths=paths, address=nodes.address))
     driver = subprocess.Popen(
         [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,

@@ -177,7 +177,7 @@ def test_several_kinds_count_more_work_under_a_longer_limit():
 
 def test_another_process_plans_the_same():
     code = (
-        "import sys; sys.path[:0] = ['tests/support']\n"
+        "import sys; sys.path[:0] = ['tests/support', 'tests/solver/planning']\n"
         "from test_deterministic import PROBLEMS, planned\n"
         "for name in ('with a model', 'several kinds, hurried'): print(planned(PROBLEMS[name]))"
     )
