@@ -1,4 +1,4 @@
-"""README and docs: one screen, a picture, two commands; every command and every heading that they name is there."""
+"""README, docs and benchmark results: one screen, a picture, two commands; every command and heading named is there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from rlhfless.cli import main
 
 ROOT = Path(__file__).parents[1]
 ONE_SCREEN = 80
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "notebooks").rglob("*.md"))]
+FOLDERS = ("docs", "notebooks", "tests/benchmarks")
+PAGES = [ROOT / "README.md", *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
 each = pytest.mark.parametrize("path", PAGES, ids=lambda path: os.path.relpath(path, ROOT))
 
 

@@ -101,7 +101,7 @@ def test_the_functions_that_are_used_are_linked_to_where_they_are_defined(path: 
     assert linked == {name: file.resolve() for name, file in used(path).items()}
 
 
-MANUALS = [ROOT / "data" / "README.md", ROOT / "tests" / "benchmarks" / "README.md", *ROOT.glob("*.md")]
+MANUALS = [ROOT / "data" / "README.md", *(ROOT / "tests" / "benchmarks").rglob("*.md"), *ROOT.glob("*.md")]
 MANUALS += [*(ROOT / "docs").glob("*.md"), *(ROOT / "notebooks").rglob("*.md")]
 
 

@@ -151,8 +151,8 @@ def _simulated(found: Numbers) -> list[Row]:
             NO_BOUND,
             f"{'Kept' if kept else 'Not kept'} by our implementation of its rule, which times every number of actors "
             f"exactly, over 8 scenarios of lengths. It is at most {figure_16.planning_share(found, 'rlhfless'):.1%} of a "
-            f"step, ours {figure_16.planning_share(found, 'solver+replan'):.1%}. For the least of three see the table \"Large "
-            "clusters\" in tests/benchmarks/README.md.",
+            f"step, ours {figure_16.planning_share(found, 'solver+replan'):.1%}. The least of three is in "
+            "tests/benchmarks/details/large_clusters.md.",
         ),
     ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The rows of ``large_clusters.py`` as lines and as the tables of README.md. Knows rows only; measures nothing."""
+"""The rows of ``large_clusters.py`` as lines, and as the tables of ``details/large_clusters.md``. Measures nothing."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def stress(rows: Sequence[Row]) -> list[str]:
 
 
 def markdown(results: Mapping[str, Sequence[Row]]) -> str:
-    """The tables of README.md, part by part; parts without rows are left out."""
+    """The tables of ``details/large_clusters.md``, part by part; parts without rows are left out."""
     tables: list[list[str]] = []
     rows = {name: results.get(name) or [] for name in ("scaling", "planning", "policies", "admission", "stress", "effects")}
     if rows["scaling"]:

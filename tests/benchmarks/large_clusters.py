@@ -232,7 +232,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="rows at a time (2)")
     parser.add_argument("--json", type=Path, help="also write all rows to this file; parts that are not run stay as they are")
     parser.add_argument("--resume", action="store_true", help="keep the rows that the file has, and add those that it lacks")
-    parser.add_argument("--markdown", action="store_true", help="in the end the tables as they stand in README.md")
+    parser.add_argument("--markdown", action="store_true", help="print the tables of details/large_clusters.md in the end")
     parser.add_argument("--tiny", action="store_true", help="tiny shapes: tries the script, its numbers say nothing")
     options = parser.parse_args()
     nodes, limits, batch, stress = options.nodes, options.limits, BATCH, STRESS

@@ -100,7 +100,7 @@ def measure(
 
 
 def markdown(rows: list[dict[str, Any]], limits: tuple[float, ...]) -> str:
-    """The README's table: a line per workload, slots and cost, gaps by time weight; and how many aims are met."""
+    """The table of ``details/planning.md``: one line per workload, slots and cost, gaps by time weight; then the aims met."""
     shown = [limit for limit in limits if limit >= 1.0] or list(limits)
     head = ["workload", "slots", "cost", "first plan"]
     head += [f"gap at {limit:g} s (w = {', '.join(map(str, WEIGHTS))})" for limit in shown]
@@ -123,7 +123,7 @@ def markdown(rows: list[dict[str, Any]], limits: tuple[float, ...]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write the rows, with their histories, to this file")
-    parser.add_argument("--markdown", action="store_true", help="in the end the table as it stands in README.md")
+    parser.add_argument("--markdown", action="store_true", help="print the table of details/planning.md in the end")
     parser.add_argument("--quick", action="store_true", help="leave out the runs of 10 seconds")
     parser.add_argument("--tiny", action="store_true", help="tiny shapes: tries the script, its numbers say nothing")
     options = parser.parse_args()

@@ -125,7 +125,7 @@ def moved(row: dict[str, Any]) -> str:
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
-    """The README's table: a line per workload, with the runs of both time limits."""
+    """The table of ``details/planning.md``: a line per workload, with the runs of both time limits."""
     head = ("responses", "slots", "samples", "median", "actors", "gap", "gap with 1 s, search alone", "with the model",
             "what the model moved")  # fmt: skip
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
@@ -152,7 +152,7 @@ def main() -> None:
     options.add_argument("--json", type=Path)
     options.add_argument("--repeats", type=int, default=7)
     options.add_argument("--tiny", action="store_true", help="tiny shapes: tries the script, its numbers say nothing")
-    options.add_argument("--markdown", action="store_true", help="the table as it stands in README.md, too")
+    options.add_argument("--markdown", action="store_true", help="print the table of details/planning.md, too")
     options.add_argument("--plan-once", action="store_true", help=argparse.SUPPRESS)
     given = options.parse_args()
     sizes = TINY if given.tiny else SIZES

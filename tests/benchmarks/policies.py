@@ -143,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--fast", action="store_true", help="three logs, one profile, the last step of each, few resamples")
     parser.add_argument("--full", action="store_true", help="prompts of all logs are resampled, 100 times (hours)")
     parser.add_argument("--json", type=Path, help="write all rows to this file")
-    parser.add_argument("--markdown", action="store_true", help="in the end the tables as they stand in README.md")
+    parser.add_argument("--markdown", action="store_true", help="print the tables of details/policies.md in the end")
     parser.add_argument("--profile", nargs="+", default=list(PROFILES))
     parser.add_argument("--logs", nargs="+", choices=LOGS, help="all but 'arithmetic' unless given")
     parser.add_argument("--policies", nargs="+", default=list(POLICIES))

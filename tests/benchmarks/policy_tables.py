@@ -1,4 +1,4 @@
-"""The tables of the policy benchmark as text: one per log and profile, and those that stand in README.md.
+"""The tables of the policy benchmark as text: one per log and profile, and those of ``details/policies.md``.
 
 Knows the rows of ``policy_comparison.Comparison``; nothing of how they were measured.
 """

@@ -144,7 +144,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def markdown(results: list[dict[str, Any]]) -> str:
-    """The README's table."""
+    """The table of ``details/planning.md``."""
 
     def choice(result: dict[str, Any], label: str, batch: int | None) -> dict[str, Any]:
         found = (r for r in result["choices"] if (r["choice"], r["max_batch"], r["capacity_tokens"]) == (label, batch, None))
@@ -177,7 +177,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="write the results here")
     parser.add_argument("--gsm8k", type=Path, default=GSM8K, help="GSM8K's train.jsonl")
-    parser.add_argument("--markdown", action="store_true", help="in the end the table as it stands in README.md")
+    parser.add_argument("--markdown", action="store_true", help="print the table of details/planning.md in the end")
     parser.add_argument("--tiny", action="store_true", help="tiny shapes: tries the script, its numbers say nothing")
     options = parser.parse_args()
     results = [measure("synthetic few-shot tree", synthetic(np.random.default_rng(0), 32 if options.tiny else PROMPTS))]

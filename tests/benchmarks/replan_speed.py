@@ -138,7 +138,7 @@ def main() -> None:
     """Print the table and the fit."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--json", type=Path)
-    options.add_argument("--markdown", action="store_true", help="the table as it stands in README.md")
+    options.add_argument("--markdown", action="store_true", help="print the table of details/planning.md")
     options.add_argument("--tiny", action="store_true", help="tiny shapes: tries the script, its numbers say nothing")
     given = options.parse_args()
     sizes = TINY if given.tiny else SIZES

@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3, help="that count; another one comes before them")
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=CONTENDERS)
     parser.add_argument("--tiny", action="store_true", help="the smallest size, which says nothing")
-    parser.add_argument("--markdown", action="store_true", help="in the end the table as it stands in README.md")
+    parser.add_argument("--markdown", action="store_true", help="print the table of details/training.md in the end")
     parser.add_argument("--json", type=Path, help="file of the results")
     given = parser.parse_args()
     steps = 2 if given.tiny else given.steps + 1

@@ -1,6 +1,6 @@
 """What scheduling gains when lengths are not known: shares of the way from right-sized random to the clairvoyant optimum.
 
-    python tests/benchmarks/uncertainty.py --markdown # about six minutes on one core; the README's table in the end
+    python tests/benchmarks/uncertainty.py --markdown # about six minutes on one core; prints the table of details/policies.md
     python tests/benchmarks/uncertainty.py --fast     # under a minute: one coarse sweep, no oracle, no intervals
     python tests/benchmarks/uncertainty.py --tiny     # tries the script on made-up lengths: its numbers say nothing
 
@@ -205,7 +205,7 @@ AIMED, AIM = ("fold, draining", "solver+replan, no history", "solver+replan, his
 
 
 def markdown(results: Sequence[dict[str, Any]]) -> str:
-    """The README's table, and which aims are met."""
+    """The table of ``details/policies.md``, and which aims are met."""
     head = [""] + [cell for r in results for cell in (f"{r['log']} ({r['responses']:,} responses)", "of its limit", "least")]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     said = []
@@ -236,7 +236,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fast", action="store_true", help="one coarse sweep per log, no oracle, no intervals")
     parser.add_argument("--json", type=Path, help="write the numbers here")
-    parser.add_argument("--markdown", action="store_true", help="in the end the table as it stands in README.md, and the aims")
+    parser.add_argument("--markdown", action="store_true", help="print the table of details/policies.md, and the aims")
     parser.add_argument("--tiny", action="store_true", help="tiny shapes: tries the script, its numbers say nothing")
     options = parser.parse_args()
     print(
