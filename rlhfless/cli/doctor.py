@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhfless.latency import list_profiles
-from rlhfless.plots.export.browser import find_browser
+from rlhfless.system.browser import find_browser
 
 CORE = ("ortools", "numpy", "pandas", "pyarrow", "click", "tqdm")
 # extra -> (packages, where alternatives are joined by "|"; what does not work without them)

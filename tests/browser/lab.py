@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rlhfless.plots.export.browser import BROWSERS, find_browser
+from rlhfless.system.browser import BROWSERS, find_browser
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240.0  # of everything that is waited for: machines may be slow, and others may use them

@@ -15,6 +15,7 @@ from executor_samples import plan_of, random_step
 
 from rlhfless.engine.protocol import Progress, Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.capacity import admission_within
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.kv_cache import KVCache
@@ -215,6 +216,7 @@ def test_an_interrupt_ends_the_step_and_nothing_else() -> None:
 
 def test_memory_decides_slots() -> None:
     model = engines().model
+    measure_stable_rows(model)
     a_row = model.cells * model.kv_bytes_per_token
     least = model.padded(1, 16)
     enough = int((model.weight_bytes + (least + 5) * a_row) / 0.9) + 1

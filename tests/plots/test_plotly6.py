@@ -12,7 +12,7 @@ import pytest
 from every_plot import every_plot
 from fetched import fetched
 
-from rlhfless.plots.export.browser import find_browser
+from rlhfless.system.browser import find_browser
 
 pytestmark = pytest.mark.full
 HERE = Path(__file__).parent

@@ -98,5 +98,6 @@ def _without_places(message: str) -> str:
     message = message.replace(str(PROJECT), "<project>")
     message = re.sub(r"\(process \d+", "(process <n>", message)
     message = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:<port>", message)
+    message = re.sub(r"has no room for \d+ bytes", "has no room for <n> bytes", message)
     message = re.sub(r"[\d.]+ GiB are free", "<n> GiB are free", message)
     return re.sub(r"0x[0-9a-f]{6,}", "0x<address>", message)

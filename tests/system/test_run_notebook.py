@@ -14,7 +14,7 @@ from small_notebooks import execute
 
 from rlhfless.cli import main
 from rlhfless.errors import InputError
-from rlhfless.plots.export.browser import find_browser
+from rlhfless.system.browser import find_browser
 from rlhfless.system.run_notebook import run_notebook
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"

@@ -1,21 +1,16 @@
 """Real decoding with vLLM behind the engine protocol, for an actor in a process of its own.
 
-Knows requests, the batch and the clock; how vLLM is spoken to stands in adapter.py. Who is in the batch is decided here,
-by the admission rule that planner and engines share: vLLM gets a response when it joins, and always has room for all it got.
-An iteration takes what it takes. vLLM computes prefill and decode of an iteration in one pass: its time is split between the
-two spans by the tokens of each.
+This engine decides which responses are in the batch, by the admission rule that planner and engines share: vLLM gets a response
+when it joins, and always has room for all that it got. vLLM computes prefill and decode of an iteration in one pass; the measured
+time is split between the two spans by their tokens. Calls of vLLM are in adapter.py.
 
-vLLM shares the KV cache of equal prefixes within an actor by itself, in whole blocks. What another actor or the learner has
-computed of a prompt is not taken, so plans that hand prefixes over are refused (``takes_prefixes``). A response that is cut
-takes the KV state of its full blocks along where the replica can hand it over; what is missing of a context, all of it where
-there is no KV state, is computed but for what the prefix cache holds.
+vLLM shares the KV cache of equal prefixes within an actor by itself, in whole blocks. Plans that hand prefixes over are refused
+(``takes_prefixes``). A response that is cut takes the KV state of its full blocks along where the replica can export it; the rest
+of its context is computed again. It continues with a random stream derived from its seed and its length: a migration keeps the
+distribution of tokens, not the tokens.
 
-Every response has a random stream of its own. One that was cut goes on with a stream derived from its seed and its length: what
-a migration promises is the same distribution, not the same tokens.
-
-It tells no signals (``TellsSignals``): vLLM gives the log-probabilities of the tokens that it drew and, where asked, of the few
-most likely ones. The end of text is seldom among these, and entropy and hidden states are not given; asking for the whole
-vocabulary would take a row of it to the host for every token.
+It reports no signals (``TellsSignals``): vLLM gives log-probabilities of sampled tokens and of the few most likely ones, which
+seldom include the end of text, and neither entropy nor hidden states.
 """
 
 from __future__ import annotations
@@ -46,9 +41,8 @@ class Iteration:
     """An iteration that vLLM has computed.
 
     Attributes:
-        batch: in admission order, newcomers last; evicted: youngest first.
-        kv_tokens: that the batch holds at its start.
-        drawn: what each response got; who is missing is still being prefilled.
+        batch: in admission order, newcomers last. evicted: youngest first. kv_tokens: of the batch at its start.
+        drawn: what each response got; a response without an entry is still being prefilled.
     """
 
     start_s: float

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlhfless.errors import InputError, missing_extra
-from rlhfless.plots.export.browser import find_browser
+from rlhfless.system.browser import find_browser
 
 PX_PER_INCH, PT_PER_INCH, MM_PER_INCH = 96.0, 72.0, 25.4
 DRAW_S = 120.0  # for one picture; a browser that takes longer hangs

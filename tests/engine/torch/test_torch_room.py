@@ -14,6 +14,7 @@ from error_messages import refused
 from torch_models import EOS, tiny_model
 
 from rlhfless.engine.protocol import Request
+from rlhfless.engine.torch import kv_rows
 from rlhfless.engine.torch import prefixes as torch_prefixes
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.model import RowModel
@@ -118,7 +119,8 @@ def test_an_engine_without_room_says_what_is_free(
     def full(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(*((engine._loop.step, "prepare") if where == "prepare" else (model, where)), full)
+    places = {"prefill": (kv_rows, "prefill"), "decode": (model, "decode"), "prepare": (engine._loop.step, "prepare")}
+    monkeypatch.setattr(*places[where], full)
     said = (
         "cpu has no room for what an actor with 3 slots computes; 3.00 GiB are free: use fewer slots, a shorter response limit"
     )
@@ -145,7 +147,7 @@ def test_weights_and_prefixes_without_room_say_so(monkeypatch: pytest.MonkeyPatc
         raise ERRORS[0]
 
     model, source = RowModel(tiny_model()), tiny_model(seed=1)
-    monkeypatch.setattr(model, "prefill", full)
+    monkeypatch.setattr(torch_prefixes, "prefill", full)
     with refused(MemoryError):
         torch_prefixes.compute_prefixes(model, {0: np.arange(1, 5)})
     monkeypatch.setattr("rlhfless.engine.torch.model.copy_weights", full)

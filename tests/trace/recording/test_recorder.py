@@ -96,7 +96,8 @@ def test_a_slow_loop_is_flushed_by_the_clock(tmp_path, monkeypatch):
 def test_a_killed_process_loses_only_what_was_not_flushed(tmp_path):
     script = f"""
         import os, signal
-        from rlhfless.trace import Recorder, recorder
+        from rlhfless.trace import Recorder
+        from rlhfless.trace.recording import recorder
         recorder.FLUSH_S = 1000
         one = Recorder({str(tmp_path / "t")!r})
         for sample in range(300):
@@ -313,7 +314,8 @@ def test_a_read_only_folder_stops_nothing(tmp_path, caplog):
 def test_a_full_disk_loses_rows_and_not_the_loop_or_the_trace(tmp_path):
     script = f"""
         import json, resource, sys
-        from rlhfless.trace import Recorder, recorder
+        from rlhfless.trace import Recorder
+        from rlhfless.trace.recording import recorder
         recorder.FLUSH_S, recorder.MOST_WAITING = 1000, 500
         resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, resource.RLIM_INFINITY))
         one = Recorder({str(tmp_path / "t")!r})
