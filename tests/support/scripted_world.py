@@ -131,7 +131,7 @@ class World:
         self.turns += 1
         for trouble in self.troubles:
             fits = not trouble.done and trouble.turn <= self.turns and trouble.actor in (None, actor.number)
-            if fits and actor.works:
+            if fits and actor.works and not actor.killed:  # a zombie that was killed has suffered enough
                 trouble.done = True
                 if trouble.kind == "interrupt":
                     raise KeyboardInterrupt

@@ -1,16 +1,15 @@
 """Real decoding with vLLM behind the engine protocol, for an actor in a process of its own.
 
-This engine decides which responses are in the batch, by the admission rule that planner and engines share: vLLM gets a response
-when it joins, and always has room for all that it got. vLLM computes prefill and decode of an iteration in one pass; the measured
-time is split between the two spans by their tokens. Calls of vLLM are in adapter.py.
+This engine decides which responses are in the batch, by the admission rule that planner and engines share: vLLM gets a
+response when it joins, and always has room for all that it got. vLLM computes prefill and decode of an iteration in one pass;
+the measured time is split between the two spans by their tokens. Calls of vLLM are in adapter.py.
 
-vLLM shares the KV cache of equal prefixes within an actor by itself, in whole blocks. Plans that hand prefixes over are refused
-(``takes_prefixes``). A response that is cut takes the KV state of its full blocks along where the replica can export it; the rest
-of its context is computed again. It continues with a random stream derived from its seed and its length: a migration keeps the
-distribution of tokens, not the tokens.
+vLLM shares the KV cache of equal prefixes within an actor by itself, in whole blocks. Plans that hand prefixes over are
+refused (``takes_prefixes``). A response that is cut takes the KV state of its full blocks along where the replica can export
+it; the rest of its context is computed again. It continues with a random stream derived from its seed and its length: a
+migration keeps the distribution of tokens, not the tokens.
 
-It reports no signals (``TellsSignals``): vLLM gives log-probabilities of sampled tokens and of the few most likely ones, which
-seldom include the end of text, and neither entropy nor hidden states.
+It reports no signals (``TellsSignals``): vLLM gives log-probabilities of sampled tokens and of a few likely ones only.
 """
 
 from __future__ import annotations

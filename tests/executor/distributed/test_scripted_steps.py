@@ -59,6 +59,14 @@ def runs(on: Stage, *given: Any, **options: Any) -> None:
     late=st.booleans(),
     bounds=st.sampled_from([(50, 50), (2, 1), (0, 0)]),
 )
+@example(
+    seed=0, wrong=[Trouble("kill", 1), Trouble("stop", 35), Trouble("zombie", 5)], moves=False, release="done", late=False,
+    bounds=(0, 0),
+)  # fmt: skip
+@example(
+    seed=74, wrong=[Trouble("kill", 1), Trouble("zombie", 11), Trouble("hopeless", 1)], moves=True, release="done", late=False,
+    bounds=(50, 50),
+)  # fmt: skip
 @example(seed=3, wrong=[Trouble("zombie", 30)], moves=True, release="done", late=False, bounds=(50, 50))
 @example(seed=5, wrong=[Trouble("kill", 20), Trouble("kill", 40)], moves=True, release="step", late=True, bounds=(50, 50))
 def test_every_response_arrives_once_with_its_own_tokens(
