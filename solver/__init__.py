@@ -13,12 +13,12 @@ from solver.lengths.remaining import KnownLengths, RemainingLengths, SurvivalTab
 from solver.lengths.scenarios import scenarios_from_quantiles
 from solver.lengths.survival import from_batch, from_samples, from_scenarios, known_lengths
 from solver.model.admission import Admission
-from solver.model.cluster import Cluster, MixedCluster, Pool
+from solver.model.cluster import Cluster, GpuPool, MixedCluster
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel, StepTable
-from solver.model.objective import Objective, StepRest
+from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.offers import Latencies, Offer, offers_of
-from solver.model.plan import ActorPlan, Improvement, Plan, Prefill, Reference
+from solver.model.plan import ActorPlan, HistoryEntry, Plan, Prefill, Reference
 from solver.model.runtime_rules import ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
 from solver.model.workload import Workload
 from solver.planning.pareto_front import Front, pareto_front
@@ -28,11 +28,12 @@ from solver.prefix_sharing.choose_prefixes import PrefixChoice, PrefixCosts, Pre
 from solver.prefix_sharing.deduplicate import Deduplication, deduplicate
 from solver.prefix_sharing.placement import place
 from solver.prefix_sharing.placement_result import Placement
-from solver.replanning.actor_classes import Fleet
+from solver.replanning.actor_classes import ActorClasses
 from solver.replanning.replan import Replan, replan
 from solver.timing.evaluate import Evaluation, evaluate
 
 __all__ = [
+    "ActorClasses",
     "ActorPlan",
     "ActorView",
     "Admission",
@@ -42,21 +43,21 @@ __all__ = [
     "Decision",
     "Deduplication",
     "Evaluation",
-    "Fleet",
     "Front",
-    "Improvement",
+    "GpuPool",
+    "HistoryEntry",
     "KnownLengths",
     "Latencies",
     "LatencyModel",
     "MixedClairvoyantBound",
     "MixedCluster",
     "Move",
+    "NonGenerationPhases",
     "Objective",
     "Offer",
     "Placement",
     "Plan",
     "PlanningError",
-    "Pool",
     "Prefill",
     "PrefixChoice",
     "PrefixCosts",
@@ -65,7 +66,6 @@ __all__ = [
     "RemainingLengths",
     "Replan",
     "RuntimeRule",
-    "StepRest",
     "StepState",
     "StepTable",
     "SurvivalTable",

@@ -15,10 +15,10 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.analysis.calibration import Calibration, calibration
-from rlhfless.analysis.savings import Whole, compared
+from rlhfless.analysis.savings import StepTotals, compared
 from rlhfless.latency import scaled
 from rlhfless.scheduling import PlanningInput
-from rlhfless.simulate import Setting, Simulation, logged_steps, simulate_steps
+from rlhfless.simulate import Simulation, SimulationConfig, logged_steps, simulate_steps
 from rlhfless.trace import Trace
 from rlhfless.trace.metrics.step_metrics import interval_union_s
 from solver.model.latency import LatencyModel
@@ -87,7 +87,8 @@ def savings_of_executed(
     """What each policy would have saved of what the run took and was billed.
 
     Args:
-        simulation: generation alone (no ``StepRest``) under ``policies``. took: ``executed_steps``. steps: that are compared.
+        simulation: generation alone (no ``NonGenerationPhases``) under ``policies``. took: ``executed_steps``. steps: that are
+            compared.
 
     Returns:
         See ``compared``.
@@ -95,10 +96,10 @@ def savings_of_executed(
     rows = took.set_index("step").loc[list(steps)]
     fixed_s, fixed_gpu_s, waiting = (rows[name].to_numpy(dtype=float) for name in ("fixed_s", "fixed_gpu_s", "waiting_gpus"))
 
-    def whole(generation_s: np.ndarray, gpu_s: np.ndarray) -> Whole:
-        return Whole(generation_s + fixed_s, gpu_s + fixed_gpu_s + waiting * generation_s)
+    def whole(generation_s: np.ndarray, gpu_s: np.ndarray) -> StepTotals:
+        return StepTotals(generation_s + fixed_s, gpu_s + fixed_gpu_s + waiting * generation_s)
 
-    own = Whole(rows["time_s"].to_numpy(dtype=float), rows["gpu_s"].to_numpy(dtype=float))
+    own = StepTotals(rows["time_s"].to_numpy(dtype=float), rows["gpu_s"].to_numpy(dtype=float))
     return compared(simulation, policies, steps, {"as executed": own}, whole)
 
 
@@ -122,7 +123,7 @@ class AsExecuted:
 
 
 def calibrated_by_spans(
-    trace: Trace, setting: Setting, took: pd.DataFrame, steps: Sequence[int]
+    trace: Trace, setting: SimulationConfig, took: pd.DataFrame, steps: Sequence[int]
 ) -> tuple[LatencyModel, Calibration, pd.Series]:
     """The latency model with the trace's own starts and syncs (medians of its spans), and scaled so that its actors, with the
     responses that they had, work as long as they did.

@@ -30,7 +30,7 @@ ORDER_UNKNOWN = (
 
 
 @dataclass(frozen=True)
-class Habit:
+class FrameworkDefaults:
     """What a framework does unless it is told otherwise.
 
     Attributes:
@@ -45,18 +45,23 @@ class Habit:
 
 
 HABITS = {
-    "verl": Habit("least-loaded", True, True, "verl sends a request to the replica with the fewest in flight (releases before "
+    "verl": FrameworkDefaults("least-loaded", True, True, "verl sends a request to the replica with the fewest in "
+                                                          "flight (releases before "
                   "its asynchronous rollout cut the batch into equal chunks) and learns on the same GPUs"),
-    "trl": Habit("static", True, True,
+    "trl": FrameworkDefaults("static", True, True,
                  "TRL cuts the batch into equal chunks and, where vLLM is colocated, learns on its GPUs"),
-    "nemo-rl": Habit("static", True, True, "NeMo-RL cuts the batch into equal chunks and learns on the same GPUs"),
-    "areal": Habit("least-loaded", False, False, "AReaL deals requests to its servers in turn and learns on other GPUs"),
-    "slime": Habit("least-loaded", False, True, "slime's router balances requests in flight; the learner has other GPUs"),
-    "prime-rl": Habit("least-loaded", False, False, "prime-rl balances requests in flight and learns on other GPUs"),
+    "nemo-rl": FrameworkDefaults("static", True, True, "NeMo-RL cuts the batch into equal chunks and learns on the same GPUs"),
+    "areal": FrameworkDefaults("least-loaded", False, False, "AReaL deals requests to its servers in turn and learns "
+                                                             "on other GPUs"),
+    "slime": FrameworkDefaults("least-loaded", False, True, "slime's router balances requests in flight; the learner "
+                                                            "has other GPUs"),
+    "prime-rl": FrameworkDefaults("least-loaded", False, False, "prime-rl balances requests in flight and learns on "
+                                                                "other GPUs"),
 }  # fmt: skip
 """By the name of the import format; a table or a recorded trace of an unknown loop is taken for ``UNKNOWN``."""
 
-UNKNOWN = Habit("static", True, True, "which framework dealt the responses is not known; equal chunks in the given order are "
+UNKNOWN = FrameworkDefaults("static", True, True, "which framework dealt the responses is not known; equal chunks in "
+                                                  "the given order are "
                 "assumed, and that learning runs on the same GPUs")  # fmt: skip
 
 
@@ -122,7 +127,7 @@ def run_setup(
     return RunSetup(framework, own, candidates, colocated, learner_gpus or 0, habit.synchronous, assumed, order_known)
 
 
-def _assumed(habit: Habit, dispatch: str | None, learner_gpus: int | None) -> Iterator[str]:
+def _assumed(habit: FrameworkDefaults, dispatch: str | None, learner_gpus: int | None) -> Iterator[str]:
     if dispatch is None:
         yield f"{habit.why}; both ways of dealing are reckoned with"
     if learner_gpus is None and not habit.colocated:

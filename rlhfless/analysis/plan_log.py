@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from rlhfless.simulate import Setting
+from rlhfless.simulate import SimulationConfig
 from rlhfless.trace.schema.validation import refuse_several_runs
 from solver.model.workload import Workload
 from solver.planning.plan_generation import plan_generation
@@ -28,7 +28,7 @@ def last_visits(rollouts: pd.DataFrame) -> pd.Series:
     return pd.Series(before.reindex(keys).to_numpy(dtype=float), index=rollouts.index)
 
 
-def plan_every_step(rollouts: pd.DataFrame, setting: Setting, steps: Sequence[int] | None = None) -> pd.DataFrame:
+def plan_every_step(rollouts: pd.DataFrame, setting: SimulationConfig, steps: Sequence[int] | None = None) -> pd.DataFrame:
     """Plan steps from what was known before them.
 
     Args:

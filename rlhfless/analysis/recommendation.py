@@ -15,7 +15,7 @@ import numpy as np
 from rlhfless.analysis.framework_defaults import RunSetup
 from rlhfless.analysis.what_if import profiles_of_the_same_model
 from rlhfless.latency import load_profile, scaled
-from rlhfless.simulate import LoggedStep, Setting, simulate_steps
+from rlhfless.simulate import LoggedStep, SimulationConfig, simulate_steps
 from solver.model.errors import PlanningError
 from solver.model.plurals import counted
 
@@ -53,7 +53,7 @@ class Advice:
     time_weight: float
 
 
-def advise(logged: Sequence[LoggedStep], setting: Setting, setup: RunSetup, *, factor: float = 1.0) -> Advice:
+def advise(logged: Sequence[LoggedStep], setting: SimulationConfig, setup: RunSetup, *, factor: float = 1.0) -> Advice:
     """Compare actor sizes on logged steps: the profile's own and those of shipped profiles of the same model and GPU kind.
 
     Args:

@@ -26,7 +26,7 @@ RESAMPLES = 2_000
 PERCENTILES = (5.0, 95.0)
 
 
-class Whole(NamedTuple):
+class StepTotals(NamedTuple):
     """Whole steps: (steps,) seconds and GPU-seconds."""
 
     time_s: np.ndarray
@@ -46,7 +46,7 @@ def savings(
     """What each policy would have saved against the own schedule of a run that was only logged.
 
     Args:
-        simulation: generation alone (no ``StepRest``) under ``policies``.
+        simulation: generation alone (no ``NonGenerationPhases``) under ``policies``.
         theirs: for each of ``setup.candidates`` the seconds of generation by step (``generation_s``).
         rest: the step outside generation, the same on both sides.
         steps: only these; all that were simulated when None.
@@ -59,14 +59,14 @@ def savings(
     chosen = [int(one.step) for one in simulation.logged] if steps is None else list(steps)
     fixed = cluster.gpus * rest.seconds if setup.colocated else 0.0
 
-    def whole(generation_s: np.ndarray, gpu_s: np.ndarray) -> Whole:
+    def whole(generation_s: np.ndarray, gpu_s: np.ndarray) -> StepTotals:
         time_s = generation_s + rest.seconds
-        return Whole(time_s, np.asarray(gpu_s + fixed + learner_gpus * time_s))
+        return StepTotals(time_s, np.asarray(gpu_s + fixed + learner_gpus * time_s))
 
     base = {}
     for name in setup.candidates:
         time_s = np.array([theirs[name][step] for step in chosen]) + rest.seconds
-        base[name] = Whole(time_s, (cluster.gpus + learner_gpus) * time_s)
+        base[name] = StepTotals(time_s, (cluster.gpus + learner_gpus) * time_s)
     return compared(simulation, policies, chosen, base, whole)
 
 
@@ -74,8 +74,8 @@ def compared(
     simulation: Simulation,
     policies: Sequence[str],
     steps: Sequence[int],
-    base: Mapping[str, Whole],
-    whole: Callable[[np.ndarray, np.ndarray], Whole],
+    base: Mapping[str, StepTotals],
+    whole: Callable[[np.ndarray, np.ndarray], StepTotals],
 ) -> pd.DataFrame:
     """What each policy would have saved against what the run's own steps took.
 

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.analysis.savings import saved_range
-from rlhfless.simulate import Setting
+from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import TraceError
 from rlhfless.trace.storage import absolute, write_text
 from solver.model.plurals import counted
@@ -193,7 +193,7 @@ def expected_tokens(rollouts: pd.DataFrame) -> dict[str, float]:
     return {str(name): float(tokens) for name, tokens in visits.groupby(level="name", sort=True).last().items()}
 
 
-def router_effect(rollouts: pd.DataFrame, setting: Setting) -> RouterEffect:
+def router_effect(rollouts: pd.DataFrame, setting: SimulationConfig) -> RouterEffect:
     """What the router would have saved on epochs that it has not seen, whose prompts come in other batches than before.
 
     Args:
@@ -228,7 +228,7 @@ def _batches(rows: pd.DataFrame, seed: int) -> Iterator[pd.DataFrame]:
             yield rows[names.isin(set(prompts[part]))]
 
 
-def _both_s(rows: pd.DataFrame, expected: Mapping[str, float], setting: Setting, seed: int) -> tuple[float, float]:
+def _both_s(rows: pd.DataFrame, expected: Mapping[str, float], setting: SimulationConfig, seed: int) -> tuple[float, float]:
     """Seconds of generation of a batch by verl's own router and by the planned one, with the lengths that it had."""
     names, replicas = text_names(rows), setting.cluster.max_actors
     owner, _ = pd.factorize(names)
@@ -256,12 +256,12 @@ def _both_s(rows: pd.DataFrame, expected: Mapping[str, float], setting: Setting,
     return seconds(theirs), seconds(ours) + (QUIET_S if len(known) else 0.0)
 
 
-def _times(setting: Setting) -> tuple[float, float, float]:
+def _times(setting: SimulationConfig) -> tuple[float, float, float]:
     fit = setting.latency.affine
     return fit.base_s, fit.per_response_s, fit.per_kv_token_s
 
 
-def write_router(folder: str | Path, rollouts: pd.DataFrame, setting: Setting, tokenizer: str) -> list[Path]:
+def write_router(folder: str | Path, rollouts: pd.DataFrame, setting: SimulationConfig, tokenizer: str) -> list[Path]:
     """Write the router's code, the lengths that it expects and its configuration.
 
     Args:

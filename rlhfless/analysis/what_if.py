@@ -13,7 +13,7 @@ import pandas as pd
 
 from rlhfless.latency import PriceError, list_prices, list_profiles, load_profile, read_profile, scaled, usd_per_gpu_hour
 from rlhfless.scheduling import SchedulingPolicy, make_policy
-from rlhfless.simulate import LoggedStep, Setting, simulate_steps
+from rlhfless.simulate import LoggedStep, SimulationConfig, simulate_steps
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError
 from solver.model.plurals import counted
@@ -31,13 +31,13 @@ class Variant:
     """
 
     change: str
-    setting: Setting
+    setting: SimulationConfig
     policies: tuple[str | SchedulingPolicy, ...]
     held: bool
 
 
 def variants(
-    setting: Setting, dispatch: str, policies: Sequence[str] = ("spread", "fold", "solver"), *, factor: float = 1.0
+    setting: SimulationConfig, dispatch: str, policies: Sequence[str] = ("spread", "fold", "solver"), *, factor: float = 1.0
 ) -> Iterator[Variant]:
     """Other schedules, numbers of GPUs, actor sizes, GPU kinds and taus, beginning with the run's own.
 

@@ -55,11 +55,11 @@ def export(
         raise InputError(f"--verl-router needs {', '.join(missing)}: the cluster and its profile, and the run's tokenizer")
     assert log.tokenizer is not None
     from rlhfless.analysis.verl_router import router_effect, write_router
-    from rlhfless.simulate import Setting
+    from rlhfless.simulate import SimulationConfig
 
     cluster, latency = hardware.cluster()
     rollouts = log.open(path, response_limit).trace.rollouts
-    setting = Setting(cluster, latency, response_limit=response_limit)
+    setting = SimulationConfig(cluster, latency, response_limit=response_limit)
     effect = router_effect(rollouts, setting)
     written = write_router(verl_router, rollouts, setting, log.tokenizer)
     click.echo(f"wrote {', '.join(map(str, written))}")

@@ -112,9 +112,9 @@ def rest_options(command: Command) -> Command:
     """--prepare-s, --learn-s and --learner-gpus: the step outside generation, as the argument ``rest``."""
 
     def step_rest() -> Callable[..., Any]:
-        from solver.model.objective import StepRest
+        from solver.model.objective import NonGenerationPhases
 
-        return StepRest
+        return NonGenerationPhases
 
     options = [
         click.option("--prepare-s", type=float, default=0.0, help="Seconds of preparation after generation."),

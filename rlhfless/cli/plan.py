@@ -26,7 +26,7 @@ from rlhfless.cli.prefill import PrefillOptions, prefill_options
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
-    from solver.model.objective import StepRest
+    from solver.model.objective import NonGenerationPhases
 
 
 @main.command()
@@ -63,7 +63,7 @@ def plan(
     hardware: Hardware,
     time_weight: float,
     response_limit: int | None,
-    rest: StepRest,
+    rest: NonGenerationPhases,
     prefill: PrefillOptions,
     pools: tuple[str, ...],
     deadline_s: float | None,

@@ -65,7 +65,7 @@ def report(
     from rlhfless.report.notebook import write_report_notebook
     from rlhfless.report.study import Assumptions, assuming
     from rlhfless.report.write import DEFAULT_PROFILE, write_report
-    from rlhfless.simulate import Setting
+    from rlhfless.simulate import SimulationConfig
     from solver.model.objective import Objective
 
     assumptions = _assumptions(**stated)
@@ -86,7 +86,7 @@ def report(
     hardware = replace(hardware, gpus=hardware.gpus or 16, profile=profile)
     cluster, latency = hardware.cluster()
     limit = response_limit or (trace.meta.get("config") or {}).get("response_limit")
-    setting = Setting(cluster, latency, Objective(time_weight), response_limit=limit)
+    setting = SimulationConfig(cluster, latency, Objective(time_weight), response_limit=limit)
     if out.suffix == ".ipynb":
         if len(trace.allocations):
             raise InputError(f"{path}: was executed, not only logged; its report is a page, so let -o end with .html")

@@ -25,7 +25,7 @@ from rlhfless.cli.options import (
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
-    from solver.model.objective import StepRest
+    from solver.model.objective import NonGenerationPhases
 
 
 @main.command()
@@ -61,7 +61,7 @@ def simulate(
     tau: float,
     static_actors: int | None,
     hold: str,
-    rest: StepRest,
+    rest: NonGenerationPhases,
     migration: str,
     time_limit_s: float,
     deterministic: bool,
@@ -72,7 +72,7 @@ def simulate(
     """Run every step of ROLLOUTS (a trace, or anyone's log, see `rlhfless import`) under scheduling policies on simulated
     engines, and compare them."""
     from rlhfless.predict import make_predictor
-    from rlhfless.simulate import Setting
+    from rlhfless.simulate import SimulationConfig
     from rlhfless.simulate import simulate as run_simulation
     from solver.model.objective import Objective
 
@@ -80,7 +80,7 @@ def simulate(
     names = [name.strip() for name in policies.split(",") if name.strip()]
     if not names or len(set(names)) < len(names):
         raise InputError(f"--policies {policies!r} names no policy or one twice; give each once, separated by commas")
-    setting = Setting(
+    setting = SimulationConfig(
         cluster,
         latency,
         Objective(time_weight),

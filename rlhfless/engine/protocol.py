@@ -186,7 +186,7 @@ class Engine(Protocol):
 
 
 @runtime_checkable
-class CountsInArrays(Protocol):
+class SupportsTokenArrays(Protocol):
     """An engine that has ``generated_tokens`` as arrays too."""
 
     def generated_arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -195,7 +195,7 @@ class CountsInArrays(Protocol):
 
 
 @runtime_checkable
-class Foresees(Protocol):
+class SupportsNextCompletions(Protocol):
     """An engine that sees several completions ahead."""
 
     def next_completions_s(self, count: int) -> NDArray[np.float64]:
@@ -205,7 +205,7 @@ class Foresees(Protocol):
 
 
 @runtime_checkable
-class TellsSignals(Protocol):
+class SupportsSignals(Protocol):
     """An engine that tells the signals of responses under way, if it was asked for any."""
 
     def recent_signals(self) -> tuple[NDArray[np.int64], Signals]:

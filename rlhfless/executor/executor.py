@@ -21,7 +21,7 @@ from rlhfless.executor.virtual.actors import Closing, EngineFactory
 from rlhfless.executor.virtual.executor import WatchReplays, check_charging, run_step
 from solver.model.admission import check_rule
 from solver.model.cluster import Cluster, MixedCluster
-from solver.model.objective import StepRest
+from solver.model.objective import NonGenerationPhases
 from solver.model.offers import Latencies
 from solver.model.plan import Plan
 
@@ -82,7 +82,7 @@ class Executor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, plan: Plan, requests: Sequence[Request], *, rest: StepRest = StepRest()) -> StepRecord:  # noqa: B008 (frozen)
+    def run(self, plan: Plan, requests: Sequence[Request], *, rest: NonGenerationPhases = NonGenerationPhases()) -> StepRecord:  # noqa: B008 (frozen)
         """Run one step after the last one; see ``run_step``.
 
         Raises:

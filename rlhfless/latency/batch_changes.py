@@ -19,11 +19,11 @@ GAP = 8  # iterations from change to change; the middle ones are those of an unc
 AFTER = 2  # the first iterations of a changed batch, which take longer
 EVENTS = 3  # changes of each kind in a course
 
-RunCourse = Callable[["Course"], FloatArray]
+RunCourse = Callable[["BatchChangeTrial"], FloatArray]
 """Runs a course on a fresh actor and returns the (iterations,) seconds of its iterations."""
 
 
-class Change(NamedTuple):
+class TimedChange(NamedTuple):
     """Responses that join and end between two iterations, and what that takes.
 
     Attributes:
@@ -41,7 +41,7 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Course:
+class BatchChangeTrial:
     """A course of an actor with ``batch`` slots.
 
     Args:
@@ -67,28 +67,30 @@ class Course:
         ends = [GAP * (i + 1) for i in range(2 * self.refills)]
         return [*ends, *[self.iterations + 1] * (self.batch - len(ends) + self.refills)]
 
-    def changes(self, rounds: FloatArray) -> list[Change]:
+    def changes(self, rounds: FloatArray) -> list[TimedChange]:
         """The changes of each kind, from (rounds, iterations) seconds: medians over rounds, means over changes of a kind."""
         first = [(GAP * i, 1, 1) for i in range(1, self.refills + 1)]
         then = [(GAP * i, 0, 1) for i in range(self.refills + 1, 2 * self.refills + 1)]
         kinds = [[(0, self.batch, 0)], *([first, then] if self.refills else [])]
         return [self._mean([self._change(rounds, *one) for one in kind]) for kind in kinds]
 
-    def _change(self, rounds: FloatArray, at: int, joined: int, ended: int) -> Change:
+    def _change(self, rounds: FloatArray, at: int, joined: int, ended: int) -> TimedChange:
         after = np.median(rounds[:, at + AFTER : at + GAP - 1], axis=1)
         within, steady = rounds[:, at : at + AFTER].sum(axis=1), AFTER * after
         if ended:  # the iteration with which it ends
             within = within + rounds[:, at - 1]
             steady = steady + np.median(rounds[:, at - GAP + AFTER : at - 1], axis=1)
-        return Change(joined, self.tokens if joined else 0, ended, float(np.median(within - steady)), float(np.median(within)))
+        return TimedChange(
+            joined, self.tokens if joined else 0, ended, float(np.median(within - steady)), float(np.median(within))
+        )
 
-    def _mean(self, same: Sequence[Change]) -> Change:
+    def _mean(self, same: Sequence[TimedChange]) -> TimedChange:
         return same[0]._replace(
             seconds=float(np.mean([c.seconds for c in same])), within_s=float(np.mean([c.within_s for c in same]))
         )
 
 
-def measure_changes(run: RunCourse, courses: Sequence[Course], rounds: int) -> list[Change]:
+def measure_changes(run: RunCourse, courses: Sequence[BatchChangeTrial], rounds: int) -> list[TimedChange]:
     """The changes of all ``courses``: each is run once to warm up, then in rounds, each in an order of its own."""
     for course in courses:
         run(course)

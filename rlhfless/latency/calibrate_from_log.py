@@ -51,7 +51,7 @@ class Times(NamedTuple):
     step_of: np.ndarray
 
 
-class Numbers(NamedTuple):
+class CalibrationFactors(NamedTuple):
     """What is fitted: factors for the base profile, and what a step or response takes once."""
 
     decode: float
@@ -63,11 +63,11 @@ class Numbers(NamedTuple):
         return self.decode * times.decode_s + self.kv * times.kv_s + self.once_s
 
 
-Fit = Callable[[Times, np.ndarray], Numbers]
+Fit = Callable[[Times, np.ndarray], CalibrationFactors]
 """Numbers from the times and (N,) bool, which of them are used."""
 
 
-class Calibration(NamedTuple):
+class LogCalibration(NamedTuple):
     """Factors for the base profile, what a step or response takes once, and how well times are predicted that were left out."""
 
     what: str
@@ -110,14 +110,14 @@ def times_of(rollouts: pd.DataFrame | None, scalars: pd.DataFrame, base: Latency
     )
 
 
-def calibrate(times: Times) -> Calibration:
+def calibrate(times: Times) -> LogCalibration:
     """Fit the three numbers, or one factor for all where that predicts left-out times better; see above."""
     fit, checked = _best((_three, _one), times)
     constant = checked.constant_is_better
     if constant:
         fit, checked = _best((_to_constant,), times)
     found = fit(times, np.ones(len(times.seconds), dtype=bool))
-    return Calibration(times.what, *found, checked, len(np.unique(times.step_of)), constant)
+    return LogCalibration(times.what, *found, checked, len(np.unique(times.step_of)), constant)
 
 
 def _best(fits: Sequence[Fit], times: Times) -> tuple[Fit, HeldOut]:
@@ -131,7 +131,7 @@ def _best(fits: Sequence[Fit], times: Times) -> tuple[Fit, HeldOut]:
     return fits[at], checked[at]
 
 
-def _three(times: Times, used: np.ndarray) -> Numbers:
+def _three(times: Times, used: np.ndarray) -> CalibrationFactors:
     """The three numbers from the (N,) used times. One QR decomposition stands for all of them: it keeps sums of squares."""
     seconds = times.seconds[used]
     terms = np.stack([times.decode_s[used], times.kv_s[used], np.ones(len(seconds)), seconds], axis=1)
@@ -141,21 +141,21 @@ def _three(times: Times, used: np.ndarray) -> Numbers:
     for ratio in RATIOS:
         columns = np.stack([decode_s + ratio * kv_s, once], axis=1)
         (factor, once_s), errors = fit_nonnegative(columns, took, np.ones(len(took)))
-        numbers = Numbers(float(factor), float(factor * ratio), float(once_s))
+        numbers = CalibrationFactors(float(factor), float(factor * ratio), float(once_s))
         found.append((float(errors @ errors), abs(float(np.log(ratio))), numbers))
     least = min(squares for squares, _, _ in found)
     return min((f for f in found if f[0] <= AS_GOOD * least + 1e-15), key=lambda f: f[1])[2]
 
 
-def _one(times: Times, used: np.ndarray) -> Numbers:
+def _one(times: Times, used: np.ndarray) -> CalibrationFactors:
     """One factor for the whole base profile from the (N,) used times."""
     columns = (times.decode_s + times.kv_s)[used, None]
     factor = float(fit_nonnegative(columns, times.seconds[used])[0][0])
-    return Numbers(factor, factor, 0.0)
+    return CalibrationFactors(factor, factor, 0.0)
 
 
 def calibrated_profile(
-    base: Mapping[str, Any], found: Calibration, *, name: str, origin: str, command: str, date: str
+    base: Mapping[str, Any], found: LogCalibration, *, name: str, origin: str, command: str, date: str
 ) -> dict[str, Any]:
     """The base profile (of ``read_profile``) with what was found, ready for ``save_profile``.
 
@@ -192,10 +192,10 @@ def calibrated_profile(
     }  # fmt: skip
 
 
-def _to_constant(times: Times, used: np.ndarray) -> Numbers:
+def _to_constant(times: Times, used: np.ndarray) -> CalibrationFactors:
     """One factor by which the median time is that of the (N,) used times."""
     factor = float(np.median(times.seconds[used]) / np.median((times.decode_s + times.kv_s)[used]))
-    return Numbers(factor, factor, 0.0)
+    return CalibrationFactors(factor, factor, 0.0)
 
 
 def _of_steps(rollouts: pd.DataFrame | None, scalars: pd.DataFrame, base: LatencyModel, actors: int, source: str) -> Times:

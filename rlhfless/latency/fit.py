@@ -15,7 +15,7 @@ from itertools import combinations
 
 import numpy as np
 
-from rlhfless.latency.batch_changes import Change
+from rlhfless.latency.batch_changes import TimedChange
 from solver.model.latency import StepTable
 from solver.model.workload import FloatArray
 
@@ -95,7 +95,7 @@ def fit_table(table: StepTable, max_batch: int, kv_capacity_tokens: int) -> Affi
     return AffineFit(float(base), float(per_response), float(per_kv_token), **residuals(errors), points=len(batch))
 
 
-def fit_changes(changes: Sequence[Change]) -> ChangeFit:
+def fit_changes(changes: Sequence[TimedChange]) -> ChangeFit:
     """The affine fit of changes of a batch."""
     joined, tokens, ended, seconds, within_s = (np.array(column, dtype=float) for column in zip(*changes, strict=True))
     columns = np.stack([joined > 0, joined * tokens, joined, ended], axis=1)

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.errors import missing_extra
-from rlhfless.latency.batch_changes import Change
+from rlhfless.latency.batch_changes import TimedChange
 from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity, load_profile, save_profile
 from solver.model.latency import StepTable
 from solver.model.plurals import counted
@@ -142,7 +142,7 @@ def generate_profile(name: str, date: str) -> dict[str, Any]:
     # predict_decode_latency(batch, n, 2) is the one iteration after the first token: n KV tokens per response.
     step_s = [[engine.predict_decode_latency(batch, n, 2) / 1e3 for n in CONTEXTS] for batch in BATCHES]
     prefills = [
-        Change(prompts, tokens, 0, seconds, within_s=seconds)
+        TimedChange(prompts, tokens, 0, seconds, within_s=seconds)
         for prompts in PREFILL_PROMPTS
         for tokens in PREFILL_TOKENS
         if prompts * tokens <= PREFILL_CALL_TOKENS

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rlhfless.latency.prices import usd_per_gpu_hour
 from rlhfless.latency.profile import ProfileError, load_profile
-from solver.model.cluster import Cluster, MixedCluster, Pool
+from solver.model.cluster import Cluster, GpuPool, MixedCluster
 from solver.model.latency import LatencyModel
 
 FORM = "GPUS:PROFILE[,PROFILE...][:USD[:MARKET]], 8:h100-qwen2.5-3b-tp1,h100-qwen2.5-3b-tp2:2.5:preemptible for example"
@@ -55,6 +55,8 @@ def mixed_pools(
             raise ProfileError(f"--pool {text}: {count} GPUs are no whole nodes of {per_node}; give a multiple of {per_node}")
         market = market or "on-demand"
         made.append(
-            Pool(kinds[0], int(count) // per_node, per_node, usd_per_gpu_hour(kinds[0], market) if usd is None else usd, market)
+            GpuPool(
+                kinds[0], int(count) // per_node, per_node, usd_per_gpu_hour(kinds[0], market) if usd is None else usd, market
+            )
         )
     return MixedCluster(made), models

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.errors import InputError, missing_extra
-from rlhfless.latency.batch_changes import Course, RunCourse, measure_changes
+from rlhfless.latency.batch_changes import BatchChangeTrial, RunCourse, measure_changes
 from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity
 from rlhfless.latency.stopwatch import stopwatch
 from rlhfless.system.model_folders import NO_CODE, code_refused, from_folder
@@ -264,9 +264,9 @@ def measure_profile(
     )
 
 
-def _courses(joins: Sequence[tuple[int, int]], most: int) -> list[Course]:
+def _courses(joins: Sequence[tuple[int, int]], most: int) -> list[BatchChangeTrial]:
     """The courses to time, none of more than ``most`` responses."""
-    return [Course(*sizes) for sizes in sorted({(min(responses, most), tokens) for responses, tokens in joins})]
+    return [BatchChangeTrial(*sizes) for sizes in sorted({(min(responses, most), tokens) for responses, tokens in joins})]
 
 
 def _held_batches(decode: Timed, batches: Sequence[int], context: int, where: str) -> tuple[Sequence[int], str]:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhfless.latency.batch_changes import Change
+from rlhfless.latency.batch_changes import TimedChange
 from rlhfless.latency.fit import fit_changes, fit_table, residuals
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel, StepTable
@@ -120,7 +120,7 @@ def compose_profile(
     gpus_per_actor: int,
     precision: str,
     table: StepTable,
-    changes: Sequence[Change],
+    changes: Sequence[TimedChange],
     start_s: float,
     sync_s: float,
     transfer_base_s: float,
@@ -142,7 +142,7 @@ def compose_profile(
         link: what KV caches move over, in words; ``link_bytes_per_s`` its bandwidth.
     """
     table = StepTable(table.batch, table.context_tokens, np.round(table.step_s, 9))
-    samples = [Change(*map(int, change[:3]), *(round(float(seconds), 9) for seconds in change[3:])) for change in changes]
+    samples = [TimedChange(*map(int, change[:3]), *(round(float(seconds), 9) for seconds in change[3:])) for change in changes]
     fit, prefill = fit_table(table, max_batch, capacity["tokens"]), fit_changes(samples)
     return {
         "schema": SCHEMA,
@@ -164,7 +164,7 @@ def compose_profile(
             "per_join_s": prefill.per_join_s,
             "per_end_s": prefill.per_end_s,
             **residuals(prefill.errors),
-            "samples": dict(zip(Change._fields, map(list, zip(*samples, strict=True)), strict=True)),
+            "samples": dict(zip(TimedChange._fields, map(list, zip(*samples, strict=True)), strict=True)),
         },
         "start_s": float(start_s),
         "sync_s": float(sync_s),

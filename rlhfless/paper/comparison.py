@@ -21,14 +21,14 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.paper.machine import KEPT_PER_DOUBLING, Machine
-from rlhfless.paper.workloads import History
+from rlhfless.paper.workloads import LengthHistory
 from rlhfless.predict import Predictor
 from rlhfless.scheduling import SchedulingPolicy, make_policy
 from rlhfless.scheduling.baselines import Static
 from rlhfless.scheduling.rlhfuse import RLHFuse
-from rlhfless.simulate import Setting, Simulation, simulate
+from rlhfless.simulate import Simulation, SimulationConfig, simulate
 from solver.bounds.headroom import curve_of, possible, share_of_possible
-from solver.model.objective import Objective, StepRest
+from solver.model.objective import NonGenerationPhases, Objective
 
 WEIGHT = 0.7  # lambda of the paper, and of our objective
 SCOPES = ("step", "generation")
@@ -77,12 +77,12 @@ class Outcome:
         steps: ``COLUMNS``, one row per policy and step. simulation: what it was read from.
     """
 
-    history: History
+    history: LengthHistory
     machine: Machine
     algorithm: str
-    rest: StepRest
+    rest: NonGenerationPhases
     learner_gpu_s: float
-    rest_on_all: StepRest
+    rest_on_all: NonGenerationPhases
     steps: pd.DataFrame
     simulation: Simulation
 
@@ -113,7 +113,7 @@ def policy_named(name: str, static_actors: int, tau: float = 0.7) -> SchedulingP
     return make_policy(name, tau=tau, static_actors=static_actors)
 
 
-def rest_of(history: History, machine: Machine, algorithm: str, steps: Sequence[int]) -> StepRest:
+def rest_of(history: LengthHistory, machine: Machine, algorithm: str, steps: Sequence[int]) -> NonGenerationPhases:
     """Preparation and learning of a step of mean size among these."""
     rows = history.rollouts[history.rollouts["step"].isin(steps)]
     tokens = float(rows["response_tokens"].sum()) + float(rows["prompt_tokens"].fillna(0).sum())
@@ -121,7 +121,7 @@ def rest_of(history: History, machine: Machine, algorithm: str, steps: Sequence[
 
 
 def compare(
-    history: History,
+    history: LengthHistory,
     machine: Machine,
     algorithm: str,
     policies: Sequence[str | SchedulingPolicy] = POLICIES,
@@ -146,7 +146,7 @@ def compare(
     """
     steps = history.evaluated if most_steps is None else history.last(most_steps)
     rest = rest_of(history, machine, algorithm, steps)
-    setting = Setting(
+    setting = SimulationConfig(
         machine.cluster,
         machine.latency,
         Objective(weight),

@@ -24,7 +24,7 @@ GSM8K_PROMPT_TOKENS = 105
 
 
 @dataclass(frozen=True)
-class Setting:
+class Figure03cSetting:
     """GRPO, Qwen2.5-3B, GSM8K. Prompts of GSM8K have about 105 tokens with a chat template; the paper's cap is 1,024."""
 
     samples: tuple[int, ...] = (1, 2, 4, 8)
@@ -32,7 +32,7 @@ class Setting:
     machine: Machine = QWEN_3B_L40S
 
 
-def numbers(setting: Setting, sources: Sources) -> Numbers:
+def numbers(setting: Figure03cSetting, sources: Sources) -> Numbers:
     """``prompt_tokens, samples, basis, prefill_gpu_s, redundant_gpu_s, busy_gpu_s, redundant_share``."""
     rows = []
     latency = setting.machine.latency
@@ -58,7 +58,7 @@ def numbers(setting: Setting, sources: Sources) -> Numbers:
     return Numbers(pd.DataFrame(rows))
 
 
-def plot(setting: Setting, found: Numbers) -> go.Figure:
+def plot(setting: Figure03cSetting, found: Numbers) -> go.Figure:
     """The share by samples of a prompt, one line per prompt length."""
     fig = go.Figure()
     for i, (tokens, own) in enumerate(found.table.groupby("prompt_tokens")):
@@ -80,7 +80,7 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
     )
 
 
-def caption(setting: Setting, found: Numbers) -> Caption:
+def caption(setting: Figure03cSetting, found: Numbers) -> Caption:
     """See ``Caption``."""
     at = found.table[found.table["samples"] == PAPER_SAMPLES].set_index("prompt_tokens")["redundant_share"]
     reached = [f"{tokens:,}" for tokens, share in at.items() if share >= PAPER_SHARE]
@@ -95,5 +95,5 @@ def caption(setting: Setting, found: Numbers) -> Caption:
     )
 
 
-FAST = replace(Setting(), samples=(1, 2, 4), prompt_tokens=(GSM8K_PROMPT_TOKENS, 1024))
-FIGURE = PaperFigure("3c", TITLE, Setting(), FAST, numbers, plot, caption)
+FAST = replace(Figure03cSetting(), samples=(1, 2, 4), prompt_tokens=(GSM8K_PROMPT_TOKENS, 1024))
+FIGURE = PaperFigure("3c", TITLE, Figure03cSetting(), FAST, numbers, plot, caption)

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from rlhfless.paper.draw import COLOURS, DASHES, SYMBOLS, WIDE_LEGEND
 from rlhfless.paper.lengths import MODELS
 from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
-from rlhfless.paper.workloads import History, Sources, modelled
+from rlhfless.paper.workloads import LengthHistory, Sources, modelled
 from rlhfless.plots.style import styled
 
 TITLE_4A = "Figure 4a: response lengths of data sets"
@@ -23,20 +23,20 @@ TITLE_4B = "Figure 4b: mean response length while training"
 
 
 @dataclass(frozen=True)
-class Setting:
+class Figure04Setting:
     """Quantiles of the last visit's lengths; the models draw so many responses."""
 
     quantiles: int = 101
     responses: int = 4096
 
 
-def histories(setting: Setting, sources: Sources) -> list[History]:
+def histories(setting: Figure04Setting, sources: Sources) -> list[LengthHistory]:
     """What is known, real lengths first."""
     known = [h for h in (sources.gsm8k(8), sources.math500(), sources.shipped()) if h is not None and h.measured]
     return known + [modelled(model, 1, responses=setting.responses, epochs=1) for model in MODELS]
 
 
-def numbers_4a(setting: Setting, sources: Sources) -> Numbers:
+def numbers_4a(setting: Figure04Setting, sources: Sources) -> Numbers:
     """``data_set, basis, response_limit, share, tokens``: the lengths below which a share of the responses stay."""
     tables = []
     for history in histories(setting, sources):
@@ -49,7 +49,7 @@ def numbers_4a(setting: Setting, sources: Sources) -> Numbers:
     return Numbers(table[["data_set", "basis", "response_limit", "share", "tokens"]])
 
 
-def plot_4a(setting: Setting, found: Numbers) -> go.Figure:
+def plot_4a(setting: Figure04Setting, found: Numbers) -> go.Figure:
     """Cumulative distributions."""
     fig = go.Figure()
     for i, ((name, basis), own) in enumerate(found.table.groupby(["data_set", "basis"], sort=False)):
@@ -64,7 +64,7 @@ def plot_4a(setting: Setting, found: Numbers) -> go.Figure:
     )
 
 
-def caption_4a(setting: Setting, found: Numbers) -> Caption:
+def caption_4a(setting: Figure04Setting, found: Numbers) -> Caption:
     """See ``Caption``."""
     spread, tails = [], []
     for (name, basis), own in found.table.groupby(["data_set", "basis"], sort=False):
@@ -81,7 +81,7 @@ def caption_4a(setting: Setting, found: Numbers) -> Caption:
     )
 
 
-def numbers_4b(setting: Setting, sources: Sources) -> Numbers:
+def numbers_4b(setting: Figure04Setting, sources: Sources) -> Numbers:
     """``data_set, basis, step, mean_tokens, smooth_tokens`` (mean of ``SMOOTH`` steps where a log has more than 100)."""
     tables = [log.assign(data_set=name, basis="log") for name, log in sources.mean_lengths().items()]
     shipped = sources.shipped()
@@ -94,7 +94,7 @@ def numbers_4b(setting: Setting, sources: Sources) -> Numbers:
     return Numbers(pd.concat(tables, ignore_index=True)[["data_set", "basis", "step", "mean_tokens", "smooth_tokens"]])
 
 
-def plot_4b(setting: Setting, found: Numbers) -> go.Figure:
+def plot_4b(setting: Figure04Setting, found: Numbers) -> go.Figure:
     """Mean length over each run."""
     fig = go.Figure()
     for i, ((name, basis), own) in enumerate(found.table.groupby(["data_set", "basis"], sort=False)):
@@ -109,7 +109,7 @@ def plot_4b(setting: Setting, found: Numbers) -> go.Figure:
     return styled(fig, TITLE_4B, note, legend=WIDE_LEGEND)
 
 
-def caption_4b(setting: Setting, found: Numbers) -> Caption:
+def caption_4b(setting: Figure04Setting, found: Numbers) -> Caption:
     """See ``Caption``."""
     moved = []
     for (name, basis), own in found.table.groupby(["data_set", "basis"], sort=False):
@@ -126,6 +126,6 @@ def caption_4b(setting: Setting, found: Numbers) -> Caption:
     )
 
 
-FAST = replace(Setting(), responses=1024)
-FIGURE_4A = PaperFigure("4a", TITLE_4A, Setting(), FAST, numbers_4a, plot_4a, caption_4a)
-FIGURE_4B = PaperFigure("4b", TITLE_4B, Setting(), FAST, numbers_4b, plot_4b, caption_4b)
+FAST = replace(Figure04Setting(), responses=1024)
+FIGURE_4A = PaperFigure("4a", TITLE_4A, Figure04Setting(), FAST, numbers_4a, plot_4a, caption_4a)
+FIGURE_4B = PaperFigure("4b", TITLE_4B, Figure04Setting(), FAST, numbers_4b, plot_4b, caption_4b)

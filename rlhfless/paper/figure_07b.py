@@ -17,7 +17,7 @@ from rlhfless.paper.draw import COLOURS, DASHES, SYMBOLS, WIDE_LEGEND
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
 from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
-from rlhfless.paper.workloads import History, Sources, modelled
+from rlhfless.paper.workloads import LengthHistory, Sources, modelled
 from rlhfless.plots.style import styled
 from rlhfless.simulate import LoggedStep, logged_steps
 from solver.bounds.clairvoyant import clairvoyant_bound
@@ -33,7 +33,7 @@ SPLITS = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class Figure07bSetting:
     """Equal counts in sorted order, each actor released when it is done; against the mean of random splits."""
 
     actors: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
@@ -42,13 +42,13 @@ class Setting:
     seed: int = 0
 
 
-def histories(sources: Sources) -> list[History]:
+def histories(sources: Sources) -> list[LengthHistory]:
     """GSM8K under GRPO and PPO, and MATH-500 where it is at hand."""
     found = [sources.gsm8k(4), modelled(GSM8K, 1, epochs=2), sources.math500()]
     return [h for h in found if h is not None]
 
 
-def orders(logged: LoggedStep, setting: Setting) -> Iterator[tuple[str, IntArray]]:
+def orders(logged: LoggedStep, setting: Figure07bSetting) -> Iterator[tuple[str, IntArray]]:
     """Every way to order the responses before they are cut into groups."""
     truth = logged.truth
     rng = np.random.default_rng(setting.seed)
@@ -60,7 +60,7 @@ def orders(logged: LoggedStep, setting: Setting) -> Iterator[tuple[str, IntArray
         yield name, np.lexsort((truth.prompt_of, -key))
 
 
-def numbers(setting: Setting, sources: Sources) -> Numbers:
+def numbers(setting: Figure07bSetting, sources: Sources) -> Numbers:
     """``data_set, basis, samples, actors, split, makespan_s, gpu_s, saved`` (of the mean random split with as many actors)."""
     cluster, latency = setting.machine.cluster, setting.machine.latency
     rows = []
@@ -88,7 +88,7 @@ def numbers(setting: Setting, sources: Sources) -> Numbers:
     return Numbers(pd.DataFrame(rows))
 
 
-def plot(setting: Setting, found: Numbers) -> go.Figure:
+def plot(setting: Figure07bSetting, found: Numbers) -> go.Figure:
     """Saving by number of actors."""
     cells = list(found.table.groupby(["data_set", "basis", "samples"], sort=False))
     heads = [f"{name} x {samples} ({basis})" for (name, basis, samples), _ in cells]
@@ -108,7 +108,7 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
     return styled(fig, TITLE, note, legend={**WIDE_LEGEND, "y": -0.2}, height=470, margin={"l": 70, "r": 24, "t": 96, "b": 60})
 
 
-def caption(setting: Setting, found: Numbers) -> Caption:
+def caption(setting: Figure07bSetting, found: Numbers) -> Caption:
     """See ``Caption``."""
     most = max(setting.actors)
     said = []
@@ -129,5 +129,5 @@ def caption(setting: Setting, found: Numbers) -> Caption:
     )
 
 
-FAST = replace(Setting(), actors=(2, 4, 8), random_splits=4)
-FIGURE = PaperFigure("7b", TITLE, Setting(), FAST, numbers, plot, caption)
+FAST = replace(Figure07bSetting(), actors=(2, 4, 8), random_splits=4)
+FIGURE = PaperFigure("7b", TITLE, Figure07bSetting(), FAST, numbers, plot, caption)

@@ -18,7 +18,7 @@ from rlhfless.paper.variants import FixedActors, PrefillActor
 from rlhfless.paper.workloads import Sources, modelled
 from rlhfless.plots.palette import IDLE, PHASE_STYLES
 from rlhfless.plots.style import styled
-from rlhfless.simulate import Setting as Simulated
+from rlhfless.simulate import SimulationConfig as Simulated
 from rlhfless.simulate import simulate
 from solver.model.objective import Objective
 
@@ -28,7 +28,7 @@ PHASES = ("start", "sync", "prefill", "transfer", "decode", "migrate")
 
 
 @dataclass(frozen=True)
-class Setting:
+class Figure09Setting:
     """GRPO with 4 samples of prompts of about 500 tokens (so that prefill is visible), 6 actors over two nodes of 8."""
 
     actors: int = 6
@@ -39,7 +39,7 @@ class Setting:
     seed: int = 0
 
 
-def numbers(setting: Setting, sources: Sources) -> Numbers:
+def numbers(setting: Figure09Setting, sources: Sources) -> Numbers:
     """``holder, node, phase, start_s, end_s, background``; phase ``held`` is the allocation itself."""
     model = replace(GSM8K, prompt_tokens=setting.prompt_tokens)
     history = modelled(model, setting.samples, responses=setting.responses, epochs=2, seed=setting.seed)
@@ -66,7 +66,7 @@ def hidden(found: Numbers) -> tuple[int, int]:
     return int((others <= decode["actor-0"]).sum()), len(others)
 
 
-def plot(setting: Setting, found: Numbers) -> go.Figure:
+def plot(setting: Figure09Setting, found: Numbers) -> go.Figure:
     """One row per holder."""
     table = found.table
     rows = sorted(table["holder"].unique(), key=lambda h: (h != "learner", h), reverse=True)
@@ -91,7 +91,7 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
     return styled(fig, TITLE, note, barmode="overlay", legend={**WIDE_LEGEND, "y": -0.25}, height=430)
 
 
-def caption(setting: Setting, found: Numbers) -> Caption:
+def caption(setting: Figure09Setting, found: Numbers) -> Caption:
     """See ``Caption``."""
     prefill = found.table[(found.table["holder"] == "learner") & (found.table["phase"] == "prefill")]["end_s"].max()
     node = int(found.table.loc[found.table["holder"] == "actor-0", "node"].iloc[0])
@@ -111,5 +111,5 @@ def caption(setting: Setting, found: Numbers) -> Caption:
     )
 
 
-FAST = replace(Setting(), responses=256)
-FIGURE = PaperFigure("9", TITLE, Setting(), FAST, numbers, plot, caption)
+FAST = replace(Figure09Setting(), responses=256)
+FIGURE = PaperFigure("9", TITLE, Figure09Setting(), FAST, numbers, plot, caption)

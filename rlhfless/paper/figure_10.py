@@ -19,7 +19,7 @@ from rlhfless.paper.draw import WIDE_LEGEND, add_policies, marker_of, paper_line
 from rlhfless.paper.lengths import GPQA, GSM8K, LIVECODEBENCH
 from rlhfless.paper.machine import KEPT_PER_DOUBLING, QWEN_3B_L40S, QWEN_7B_L40S, Machine
 from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
-from rlhfless.paper.workloads import History, Sources, about_logs, modelled
+from rlhfless.paper.workloads import LengthHistory, Sources, about_logs, modelled
 from rlhfless.plots.palette import GREY, PURPLE
 from rlhfless.plots.style import styled
 from rlhfless.scheduling import SchedulingPolicy
@@ -38,7 +38,7 @@ ROWS = (("time", "time / static"), ("cost", "GPU-seconds / static"), ("share", "
 
 
 @dataclass(frozen=True)
-class Setting:
+class Figure10Setting:
     """The paper's testbed: 16 L40S, 2 or 4 GPUs an actor, 3 epochs (the last two have history).
 
     Attributes:
@@ -60,7 +60,7 @@ class Setting:
 
 
 FAST = replace(
-    Setting(),
+    Figure10Setting(),
     machines=(QWEN_3B_L40S,),
     data_sets=("GSM8K", "GPQA"),
     epochs=2,
@@ -70,7 +70,7 @@ FAST = replace(
 )
 
 
-def history_of(data_set: str, algorithm: str, setting: Setting, sources: Sources) -> History:
+def history_of(data_set: str, algorithm: str, setting: Figure10Setting, sources: Sources) -> LengthHistory:
     """The lengths of one cell."""
     samples = SAMPLES[algorithm]
     if data_set == "GSM8K" and algorithm == "GRPO":
@@ -79,7 +79,7 @@ def history_of(data_set: str, algorithm: str, setting: Setting, sources: Sources
     return modelled(model, samples, responses=setting.responses, epochs=setting.epochs, seed=setting.seed)
 
 
-def numbers(setting: Setting, sources: Sources) -> Numbers:
+def numbers(setting: Figure10Setting, sources: Sources) -> Numbers:
     """``panel`` (``cell`` or ``batch``), ``algorithm, model, data_set, basis, responses`` and the columns of ``totals``."""
     tables, planning = [], []
     for algorithm in setting.algorithms:
@@ -105,7 +105,7 @@ def numbers(setting: Setting, sources: Sources) -> Numbers:
     return Numbers(table, pd.concat(planning, ignore_index=True))
 
 
-def _of_batch(setting: Setting, responses: int) -> pd.DataFrame:
+def _of_batch(setting: Figure10Setting, responses: int) -> pd.DataFrame:
     """The naive system with 3 actors and with others, right-sizing, the paper's rule and ours, on a batch of this size."""
     machine = setting.machines[0]
     history = modelled(GSM8K, 1, responses=responses, epochs=2, seed=setting.seed)
@@ -197,7 +197,7 @@ def _label(own: pd.DataFrame) -> list[str]:
     return list(own["algorithm"] + " " + own["model"].str[-2:] + "<br>" + own["data_set"] + basis)
 
 
-def plot(setting: Setting, found: Numbers) -> go.Figure:
+def plot(setting: Figure10Setting, found: Numbers) -> go.Figure:
     """Relative time, relative cost and share of the possible, for whole steps (left) and generation alone (right); below, what
     the batch changes."""
     fig = make_subplots(
@@ -276,7 +276,7 @@ def _add_batches(fig: go.Figure, batches: pd.DataFrame) -> None:
     fig.update_xaxes(type="category", title="responses in a step", row=4)
 
 
-def caption(setting: Setting, found: Numbers) -> Caption:
+def caption(setting: Figure10Setting, found: Numbers) -> Caption:
     """See ``Caption``."""
     table = cells(found)
     of = {str(name): own for name, own in table.groupby("policy")}
@@ -309,4 +309,4 @@ def caption(setting: Setting, found: Numbers) -> Caption:
     )
 
 
-FIGURE = PaperFigure("10", TITLE, Setting(), FAST, numbers, plot, caption)
+FIGURE = PaperFigure("10", TITLE, Figure10Setting(), FAST, numbers, plot, caption)

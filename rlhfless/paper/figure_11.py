@@ -42,7 +42,7 @@ FURTHEST = 4.0  # times the shortest, up to which the bound is drawn
 
 
 @dataclass(frozen=True)
-class Setting:
+class Figure11Setting:
     """GRPO with 4 samples, 3 epochs of 4 steps; the last two have history."""
 
     responses: int = 512
@@ -68,7 +68,7 @@ def stages(static_actors: int) -> list[SchedulingPolicy]:
     ]
 
 
-def numbers(setting: Setting, sources: Sources) -> Numbers:
+def numbers(setting: Figure11Setting, sources: Sources) -> Numbers:
     """``row, scope, policy, step, actors, time_s, gpu_s, speedup, cost_saved, share``: ``row`` is ``step``, ``total`` (sums of
     steps; only these have the last three) or ``bound`` (a curve that no step is below), each for whole steps and for
     generation alone."""
@@ -114,7 +114,7 @@ def whole(found: Numbers, scope: str = "step") -> pd.DataFrame:
     return rows_of(found, "total", scope).set_index("policy")
 
 
-def plot(setting: Setting, found: Numbers) -> go.Figure:
+def plot(setting: Figure11Setting, found: Numbers) -> go.Figure:
     """Time and cost of every step, and the bound."""
     each, curve = rows_of(found, "step"), rows_of(found, "bound")
     fig = go.Figure()
@@ -138,7 +138,7 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
     return styled(fig, TITLE, note, legend={**WIDE_LEGEND, "y": -0.14}, height=640)
 
 
-def caption(setting: Setting, found: Numbers) -> Caption:
+def caption(setting: Figure11Setting, found: Numbers) -> Caption:
     """See ``Caption``."""
     sums, alone = whole(found), whole(found, "generation")
     generation = ", ".join(
@@ -158,5 +158,5 @@ def caption(setting: Setting, found: Numbers) -> Caption:
     )  # fmt: skip
 
 
-FAST = replace(Setting(), epochs=2, steps_per_epoch=2, responses=256)
-FIGURE = PaperFigure("11", TITLE, Setting(), FAST, numbers, plot, caption)
+FAST = replace(Figure11Setting(), epochs=2, steps_per_epoch=2, responses=256)
+FIGURE = PaperFigure("11", TITLE, Figure11Setting(), FAST, numbers, plot, caption)

@@ -17,7 +17,7 @@ from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
 from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
 from rlhfless.paper.variants import FixedActors
-from rlhfless.paper.workloads import History, Sources, about_logs, modelled
+from rlhfless.paper.workloads import LengthHistory, Sources, about_logs, modelled
 from rlhfless.plots.style import styled
 from rlhfless.trace import allocation_metrics
 
@@ -31,7 +31,7 @@ COLUMNS = [
 
 
 @dataclass(frozen=True)
-class Setting:
+class Figure12Setting:
     """PPO, GSM8K, 3 actors, 4 steps, as printed; beside it the public log's one step."""
 
     policies: tuple[str, ...] = POLICIES
@@ -42,14 +42,14 @@ class Setting:
     seed: int = 0
 
 
-def histories(setting: Setting, sources: Sources) -> list[History]:
+def histories(setting: Figure12Setting, sources: Sources) -> list[LengthHistory]:
     """The paper's setting with modelled lengths, and the log where it is at hand."""
     model = modelled(GSM8K, 1, responses=setting.responses, epochs=2, steps_per_epoch=setting.steps, seed=setting.seed)
     log = sources.gsm8k(4)
     return [model, log] if log.measured else [model]
 
 
-def numbers(setting: Setting, sources: Sources) -> Numbers:
+def numbers(setting: Figure12Setting, sources: Sources) -> Numbers:
     """``COLUMNS``: ``panel`` ``actor`` has a row per actor of the two rivals, of generation alone; ``total`` has sums of all
     policies and the bound for both scopes."""
     tables = []
@@ -98,7 +98,7 @@ def shares(found: Numbers) -> str:
     return ", ".join(f"{label_of(one.policy)} {one.share:.0%}" for one in own.itertuples())
 
 
-def plot(setting: Setting, found: Numbers) -> go.Figure:
+def plot(setting: Figure12Setting, found: Numbers) -> go.Figure:
     """Tokens that each actor completed, and how long it was held, step by step, in the paper's setting; below, what the 4
     steps took under every policy."""
     table = found.table[(found.table["panel"] == "actor") & (found.table["basis"] == "length model")]
@@ -137,7 +137,7 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
     return styled(fig, TITLE, note, barmode="group", legend={**WIDE_LEGEND, "y": -0.07}, height=980, margin={"t": 100})
 
 
-def caption(setting: Setting, found: Numbers) -> Caption:
+def caption(setting: Figure12Setting, found: Numbers) -> Caption:
     """See ``Caption``."""
     return Caption(
         "The public log's lengths, where the text says 'log'." if len(cost_saved(found)) > 1 else "Nothing: no log is at hand.",
@@ -149,7 +149,7 @@ def caption(setting: Setting, found: Numbers) -> Caption:
 
 
 FAST = replace(
-    Setting(), responses=256, steps=2,
+    Figure12Setting(), responses=256, steps=2,
     policies=("static", "static-generation", "random", "rlhfuse", "rlhfless", "solver+replan", "oracle"),
 )  # fmt: skip
-FIGURE = PaperFigure("12", TITLE, Setting(), FAST, numbers, plot, caption)
+FIGURE = PaperFigure("12", TITLE, Figure12Setting(), FAST, numbers, plot, caption)

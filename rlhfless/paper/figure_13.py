@@ -18,7 +18,7 @@ from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
 from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
 from rlhfless.paper.variants import Deduplicated
-from rlhfless.paper.workloads import History, Sources, modelled
+from rlhfless.paper.workloads import LengthHistory, Sources, modelled
 from rlhfless.plots.palette import GREY, ORANGE
 from rlhfless.plots.style import styled
 from rlhfless.scheduling import SchedulingPolicy
@@ -38,7 +38,7 @@ COLUMNS = [
 
 
 @dataclass(frozen=True)
-class Setting:
+class Figure13Setting:
     """(a) PPO on GSM8K while lengths grow by a factor e^drift per epoch; (b) groups of G samples.
 
     Attributes:
@@ -55,13 +55,13 @@ class Setting:
     seed: int = 0
 
 
-def history_of(setting: Setting) -> History:
+def history_of(setting: Figure13Setting) -> LengthHistory:
     """The lengths that drift."""
     model = replace(GSM8K, name="GSM8K, drifting", drift=setting.drift, median_tokens=100.0)
     return modelled(model, 1, responses=setting.responses, epochs=setting.epochs, seed=setting.seed)
 
 
-def numbers(setting: Setting, sources: Sources) -> Numbers:
+def numbers(setting: Figure13Setting, sources: Sources) -> Numbers:
     """``COLUMNS``; ``panel`` is ``scaling`` (whole steps, and generation alone) or ``prefill`` (generation alone); ``share`` is
     of the possible, of each step or of all."""
     history = history_of(setting)
@@ -96,7 +96,7 @@ def _drift(outcome: Outcome, scope: str) -> pd.DataFrame:
     return pd.concat([steps, bounds], ignore_index=True).assign(scope=scope)
 
 
-def _prefill(setting: Setting) -> pd.DataFrame:
+def _prefill(setting: Figure13Setting) -> pd.DataFrame:
     """Prefill tokens that actors computed, and GPU-seconds of generation, of the naive system with and without."""
     rows = []
     actors = setting.machine.static_actors
@@ -152,7 +152,7 @@ def prefill_share(found: Numbers) -> dict[int, float]:
     return {int(g): float(share) for g, share in zip(part["samples"], part["share"], strict=True)}
 
 
-def plot(setting: Setting, found: Numbers) -> go.Figure:
+def plot(setting: Figure13Setting, found: Numbers) -> go.Figure:
     """(a) whole steps on the left, generation alone in the middle, the actors of both on the right; below them (b)."""
     rows = {"time_s": "time (s)", "gpu_s": "GPU-seconds", "share": "share of the possible"}
     heads = ["(a) whole steps", "(a) generation alone", "(a) actors", "", "", "(b) prefill tokens, in thousands", "", "",
@@ -200,7 +200,7 @@ def _add_prefill(fig: go.Figure, found: Numbers) -> None:
     fig.update_xaxes(title="responses per prompt", type="category", row=3, col=3)
 
 
-def caption(setting: Setting, found: Numbers) -> Caption:
+def caption(setting: Figure13Setting, found: Numbers) -> Caption:
     """See ``Caption``."""
     part, mine = scaling(found, "rlhfless"), scaling(found, "solver+replan")["actors"].astype(int)
     first, last = part.iloc[0], part.iloc[-1]
@@ -220,5 +220,5 @@ def caption(setting: Setting, found: Numbers) -> Caption:
     )
 
 
-FAST = replace(Setting(), epochs=4, drift=0.5, responses=256, samples=(1, 3))
-FIGURE = PaperFigure("13", TITLE, Setting(), FAST, numbers, plot, caption)
+FAST = replace(Figure13Setting(), epochs=4, drift=0.5, responses=256, samples=(1, 3))
+FIGURE = PaperFigure("13", TITLE, Figure13Setting(), FAST, numbers, plot, caption)

@@ -18,10 +18,10 @@ from rlhfless.paper.draw import WIDE_LEGEND, bar_of, style_of
 from rlhfless.paper.lengths import GPQA, GSM8K, LIVECODEBENCH
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
 from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
-from rlhfless.paper.workloads import History, Sources, about_logs, modelled
+from rlhfless.paper.workloads import LengthHistory, Sources, about_logs, modelled
 from rlhfless.plots.palette import ORANGE
 from rlhfless.plots.style import styled
-from rlhfless.predict import DialledPredictor, EwmaPredictor, Predictor, history_quality
+from rlhfless.predict import EwmaPredictor, Predictor, SyntheticPredictor, history_quality
 from rlhfless.simulate import logged_steps
 
 TITLE = "Figure 14: predictors, and what a poor one costs"
@@ -33,7 +33,7 @@ PREDICTORS = {"poor": "44 % accurate", "last": "last epoch", "mean": "true means
 
 
 @dataclass(frozen=True)
-class Setting:
+class Figure14Setting:
     """PPO, GSM8K, Qwen2.5-3B: the setting of the paper's stability facts; beside it what real logs say.
 
     Attributes:
@@ -49,7 +49,7 @@ class Setting:
     seed: int = 0
 
 
-def histories(setting: Setting, sources: Sources) -> list[tuple[History, str, bool]]:
+def histories(setting: Figure14Setting, sources: Sources) -> list[tuple[LengthHistory, str, bool]]:
     """Every history that a figure uses, with its algorithm, and whether policies are run on it here."""
     ppo, gpqa, code = (
         modelled(model, 1, responses=setting.responses, epochs=setting.epochs, seed=setting.seed)
@@ -60,25 +60,25 @@ def histories(setting: Setting, sources: Sources) -> list[tuple[History, str, bo
     return [*found, *([(math, "GRPO", False)] if math is not None else []), (sources.shipped(), "GRPO", False)]
 
 
-def elsewhere(sources: Sources) -> list[tuple[str, str, History]]:
+def elsewhere(sources: Sources) -> list[tuple[str, str, LengthHistory]]:
     """Figures, algorithm and lengths, of those that only other figures use, in their full settings."""
-    ten, sixteen = figure_10.Setting(), figure_16.Setting()
+    ten, sixteen = figure_10.Figure10Setting(), figure_16.Figure16Setting()
     return [
         ("10, 15", "GRPO", figure_10.history_of("GPQA", "GRPO", ten, sources)),
         ("10", "GRPO", figure_10.history_of("LiveCodeBench", "GRPO", ten, sources)),
-        ("13", "PPO", figure_13.history_of(figure_13.Setting())),
+        ("13", "PPO", figure_13.history_of(figure_13.Figure13Setting())),
         *(("16", "GRPO", figure_16.history_of(sixteen, limit)) for limit in sixteen.response_limits),
     ]
 
 
-def predictor_named(name: str, history: History, seed: int) -> Predictor:
+def predictor_named(name: str, history: LengthHistory, seed: int) -> Predictor:
     """A predictor of ``PREDICTORS``; two of them know the truth."""
     if name == "last":
         return EwmaPredictor(1)
-    return DialledPredictor(history.rollouts, PAPER_POOR[0] if name == "poor" else 1.0, seed)
+    return SyntheticPredictor(history.rollouts, PAPER_POOR[0] if name == "poor" else 1.0, seed)
 
 
-def quality(history: History) -> dict[str, float]:
+def quality(history: LengthHistory) -> dict[str, float]:
     """Of the last visit against the one before: how far prompts' mean lengths moved, and how well the last one ranks."""
     rows = history.rollouts
     last = history.last(1)[0]
@@ -95,7 +95,7 @@ def quality(history: History) -> dict[str, float]:
     }  # fmt: skip
 
 
-def numbers(setting: Setting, sources: Sources) -> Numbers:
+def numbers(setting: Figure14Setting, sources: Sources) -> Numbers:
     """``panel, figures, algorithm, data_set, basis, predictor, policy, scope, measure, value``; ``panel`` is ``quality``,
     ``elsewhere`` (the same of lengths that only the named figures use) or ``worth`` (whole steps, and generation alone)."""
     rows, planning = [], []
@@ -158,7 +158,7 @@ def worth(found: Numbers, policy: str, predictor: str, scope: str = "step") -> p
     return table.pivot_table(index=["algorithm", "data_set", "basis"], columns="measure", values="value", sort=False)
 
 
-def plot(setting: Setting, found: Numbers) -> go.Figure:
+def plot(setting: Figure14Setting, found: Numbers) -> go.Figure:
     """Above how steady prompts are; below the share of the possible with each predictor, a panel per history."""
     steady = steadiness(found)
     runs = list(worth(found, "rlhfless", "last").index)
@@ -195,7 +195,7 @@ def plot(setting: Setting, found: Numbers) -> go.Figure:
     return styled(fig, TITLE, note, barmode="group", legend={**WIDE_LEGEND, "y": -0.08}, height=840, margin={"t": 100})
 
 
-def caption(setting: Setting, found: Numbers) -> Caption:
+def caption(setting: Figure14Setting, found: Numbers) -> Caption:
     """See ``Caption``."""
     steady = [f"{n} ({b}) {r['within_50']:.0%} / {r['within_100']:.0%}" for (_, n, b), r in steadiness(found).iterrows()]
     said = []
@@ -222,7 +222,7 @@ def caption(setting: Setting, found: Numbers) -> Caption:
 
 
 FAST = replace(
-    Setting(), policies=("random", "rlhfless", "solver"), others=("static-generation", "rlhfuse", "oracle"),
+    Figure14Setting(), policies=("random", "rlhfless", "solver"), others=("static-generation", "rlhfuse", "oracle"),
     predictors=("poor", "last"), epochs=2, responses=256,
 )  # fmt: skip
-FIGURE = PaperFigure("14", TITLE, Setting(), FAST, numbers, plot, caption)
+FIGURE = PaperFigure("14", TITLE, Figure14Setting(), FAST, numbers, plot, caption)

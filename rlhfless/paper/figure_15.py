@@ -19,7 +19,7 @@ from rlhfless.paper.lengths import GPQA, GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
 from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
 from rlhfless.paper.variants import FixedActors
-from rlhfless.paper.workloads import History, Sources, about_logs, modelled
+from rlhfless.paper.workloads import LengthHistory, Sources, about_logs, modelled
 from rlhfless.plots.style import styled
 from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import SchedulingPolicy
@@ -41,7 +41,7 @@ PAPER_CHOICE = {"window": 1, "tau": 0.7, "lambda": 0.7}
 
 
 @dataclass(frozen=True)
-class Setting:
+class Figure15Setting:
     """Windows over 15 epochs, tau and lambda from 0.3 to 0.9, as printed, and no cut (tau = 1); tau on the paper's fixed 3
     actors."""
 
@@ -56,14 +56,14 @@ class Setting:
     seed: int = 0
 
 
-def histories(setting: Setting, sources: Sources) -> list[tuple[History, str]]:
+def histories(setting: Figure15Setting, sources: Sources) -> list[tuple[LengthHistory, str]]:
     """Of tau and lambda: PPO and GRPO on GSM8K, and GRPO on GPQA, whose responses are longer."""
     ppo = modelled(GSM8K, 1, responses=setting.responses, epochs=setting.epochs, seed=setting.seed)
     gpqa = modelled(GPQA, 4, responses=setting.responses, epochs=2, seed=setting.seed)
     return [(ppo, "PPO"), (sources.gsm8k(4), "GRPO"), (gpqa, "GRPO")]
 
 
-def numbers(setting: Setting, sources: Sources) -> Numbers:
+def numbers(setting: Figure15Setting, sources: Sources) -> Numbers:
     """``panel, scope, data_set, basis, algorithm, policy, parameter, time_s, gpu_s, bound_gpu_s, share, moves``: sums over
     whole steps and over generation alone. ``policy`` is the paper's rule with this parameter, or one of ``REFERENCES``, which
     have none; ``bound_gpu_s`` the least that any policy takes in that time, ``share`` of the possible, from the naive system
@@ -124,7 +124,7 @@ def _by_history(found: Numbers, panel: str, policy: str, scope: str) -> dict[str
     return {f"{a}, {d} ({b})": own.sort_values("parameter", ignore_index=True) for (a, d, b), own in grouped}
 
 
-def plot(setting: Setting, found: Numbers) -> go.Figure:
+def plot(setting: Figure15Setting, found: Numbers) -> go.Figure:
     """By parameter: time and cost relative to the paper's choice, and the share of the possible; below, that of all
     comparators."""
     below = [f"{SAID[scope]}: share of the possible" for scope in reversed(SCOPES)]
@@ -244,7 +244,7 @@ def ranks_of_choice(own: pd.DataFrame, choice: float) -> tuple[int, int]:
     return tuple(int((own[what] < at[what] * (1 - 1e-9)).sum()) + 1 for what in ("time_s", "gpu_s"))  # type: ignore[return-value]
 
 
-def caption(setting: Setting, found: Numbers) -> Caption:
+def caption(setting: Figure15Setting, found: Numbers) -> Caption:
     """See ``Caption``."""
     saves = [f"{saved(own, 0.5, 1.0):.0%} ({label})" for label, own in curves(found, "tau").items()]
     more = saved_below_half(found)
@@ -264,7 +264,7 @@ def caption(setting: Setting, found: Numbers) -> Caption:
 
 
 FAST = replace(
-    Setting(),
+    Figure15Setting(),
     taus=(0.3, 0.5, 0.7, 0.9, 1.0),
     lambdas=(0.3, 0.5, 0.7, 0.9),
     windows=(1, 4),
@@ -272,4 +272,4 @@ FAST = replace(
     responses=256,
     most_steps=4,
 )
-FIGURE = PaperFigure("15", TITLE, Setting(), FAST, numbers, plot, caption)
+FIGURE = PaperFigure("15", TITLE, Figure15Setting(), FAST, numbers, plot, caption)

@@ -18,7 +18,7 @@ from rlhfless.paper.draw import COLOURS, DASHES, WIDE_LEGEND, marker_of, paper_l
 from rlhfless.paper.lengths import LengthModel
 from rlhfless.paper.machine import LLAMA_70B_H100, Machine
 from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
-from rlhfless.paper.workloads import History, Sources, modelled
+from rlhfless.paper.workloads import LengthHistory, Sources, modelled
 from rlhfless.plots.palette import ORANGE
 from rlhfless.plots.style import styled
 from rlhfless.scheduling.timed import TimedPolicy
@@ -34,7 +34,7 @@ PLANNED = ("random", "rlhfless", "solver+replan")
 
 
 @dataclass(frozen=True)
-class Setting:
+class Figure16Setting:
     """GRPO, batch 512 (128 prompts x 4), 2 GPUs an actor, responses of up to 2,048 to 8,192 tokens, up to 20 nodes of 8.
 
     Attributes:
@@ -60,12 +60,12 @@ def lengths(limit: int) -> LengthModel:
     return LengthModel(f"up to {limit:,} tokens", limit / 4, 0.5, 0.3, 500.0, basis, response_limit=limit)
 
 
-def history_of(setting: Setting, limit: int) -> History:
+def history_of(setting: Figure16Setting, limit: int) -> LengthHistory:
     """The lengths of the cells with this limit."""
     return modelled(lengths(limit), setting.samples, responses=setting.responses, epochs=setting.epochs, seed=setting.seed)
 
 
-def numbers(setting: Setting, sources: Sources) -> Numbers:
+def numbers(setting: Figure16Setting, sources: Sources) -> Numbers:
     """``response_limit, nodes, naive`` (what is compared with) and the columns of ``totals``. KV memory is short, so an actor
     admits by what responses hold now (``preempt``) instead of by their limit."""
     tables, planning = [], []
@@ -113,7 +113,7 @@ def planning_share(found: Numbers, policy: str) -> float:
     return float((planning / table.groupby(keys)["time_s"].first()).max())
 
 
-def plot(setting: Setting, found: Numbers) -> go.Figure:
+def plot(setting: Figure16Setting, found: Numbers) -> go.Figure:
     """(a) time by nodes and planning time by nodes, (b) mean gain against both naive systems."""
     assert found.measured is not None
     heads = [
@@ -168,7 +168,7 @@ def _add_gains(fig: go.Figure, policies: Sequence[str], found: Numbers) -> None:
     paper_line(fig, 1 - PAPER_COST_SAVED, "", row=2, col=2)  # on a logarithmic axis plotly puts the text elsewhere
 
 
-def caption(setting: Setting, found: Numbers) -> Caption:
+def caption(setting: Figure16Setting, found: Numbers) -> Caption:
     """See ``Caption``."""
     latency = setting.machine.latency
     said = []
@@ -201,10 +201,10 @@ def caption(setting: Setting, found: Numbers) -> Caption:
 
 
 FAST = replace(
-    Setting(),
+    Figure16Setting(),
     nodes=(4, 12),
     response_limits=(2048,),
     responses=256,
     epochs=2,
 )
-FIGURE = PaperFigure("16", TITLE, Setting(), FAST, numbers, plot, caption)
+FIGURE = PaperFigure("16", TITLE, Figure16Setting(), FAST, numbers, plot, caption)

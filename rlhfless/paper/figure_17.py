@@ -32,7 +32,7 @@ FILLS = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class Figure17Setting:
     """PPO and GRPO on GSM8K with Qwen2.5-3B.
 
     Attributes:
@@ -47,7 +47,7 @@ class Setting:
     seed: int = 0
 
 
-def numbers(setting: Setting, sources: Sources) -> Numbers:
+def numbers(setting: Figure17Setting, sources: Sources) -> Numbers:
     """``algorithm, basis, policy, share, of, part, amount``: mean per step, ``of`` being ``time`` (s) or ``cost``
     (GPU-seconds); ``share`` is what the policy takes of the possible in whole steps, in time and cost together."""
     rows = []
@@ -131,7 +131,7 @@ def shares(found: Numbers) -> pd.DataFrame:
     return table.pivot_table(index="algorithm", columns="policy", values="share", sort=False)
 
 
-def _caption(setting: Setting, found: Numbers, printed: str) -> Caption:
+def _caption(setting: Figure17Setting, found: Numbers, printed: str) -> Caption:
     idle = idle_share(found)["static"]
     idle_shares = [f"{algorithm} {share:.0%}" for algorithm, share in idle.items()]
     basis = "GRPO lengths from a public log" if "log" in set(found.table["basis"]) else "no lengths"
@@ -152,22 +152,24 @@ TITLE_2B = "Figure 2b: where a step of the naive static system goes"
 TITLE_17 = "Figure 17: where a step goes under every policy"
 
 
-def _plot_2b(setting: Setting, found: Numbers) -> go.Figure:
+def _plot_2b(setting: Figure17Setting, found: Numbers) -> go.Figure:
     return _plot(TITLE_2B, found)
 
 
-def _plot_17(setting: Setting, found: Numbers) -> go.Figure:
+def _plot_17(setting: Figure17Setting, found: Numbers) -> go.Figure:
     return _plot(TITLE_17, found)
 
 
-def _caption_2b(setting: Setting, found: Numbers) -> Caption:
+def _caption_2b(setting: Figure17Setting, found: Numbers) -> Caption:
     return _caption(setting, found, "A breakdown with idle parts, as bars only: no number is printed.")
 
 
-def _caption_17(setting: Setting, found: Numbers) -> Caption:
+def _caption_17(setting: Figure17Setting, found: Numbers) -> Caption:
     return _caption(setting, found, "A breakdown of PPO and GRPO steps, as bars only: no number is printed.")
 
 
-NAIVE = Setting(policies=("static", "static-generation"), bound=False)
+NAIVE = Figure17Setting(policies=("static", "static-generation"), bound=False)
 FIGURE_2B = PaperFigure("2b", TITLE_2B, NAIVE, replace(NAIVE, epochs=2), numbers, _plot_2b, _caption_2b)
-FIGURE = PaperFigure("17", TITLE_17, Setting(), replace(Setting(), epochs=2, responses=256), numbers, _plot_17, _caption_17)
+FIGURE = PaperFigure(
+    "17", TITLE_17, Figure17Setting(), replace(Figure17Setting(), epochs=2, responses=256), numbers, _plot_17, _caption_17
+)

@@ -14,7 +14,7 @@ from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.latency.generate import LLAMA_70B, QWEN_3B, QWEN_7B
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
-from solver.model.objective import StepRest
+from solver.model.objective import NonGenerationPhases
 
 FORWARD_FLOPS, TRAIN_FLOPS = 2, 6  # per parameter and token
 PREPARE_PASSES = {"PPO": 3, "GRPO": 2}
@@ -68,14 +68,14 @@ class Machine:
         left = self.gpus - self.static_actors * self.latency.gpus_per_actor
         return 1 << (left.bit_length() - 1)
 
-    def rest(self, algorithm: str, tokens: float) -> StepRest:
+    def rest(self, algorithm: str, tokens: float) -> NonGenerationPhases:
         """Seconds of preparation and learning for so many tokens (prompts and responses) of a step."""
         per_s = self.learner_gpus * self.peak_flops * self.mfu
         once = self.parameters * tokens / per_s
         prepare_s = FORWARD_FLOPS * PREPARE_PASSES[algorithm] * once
-        return StepRest(prepare_s, TRAIN_FLOPS * TRAINED_MODELS[algorithm] * once)
+        return NonGenerationPhases(prepare_s, TRAIN_FLOPS * TRAINED_MODELS[algorithm] * once)
 
-    def on_all_gpus(self, rest: StepRest, kept_per_doubling: float = 1.0) -> StepRest:
+    def on_all_gpus(self, rest: NonGenerationPhases, kept_per_doubling: float = 1.0) -> NonGenerationPhases:
         """The same preparation and learning on all GPUs instead of ``learner_gpus``.
 
         Args:
@@ -85,7 +85,7 @@ class Machine:
         """
         more = self.gpus / self.learner_gpus
         faster = more * kept_per_doubling ** math.log2(more)
-        return StepRest(rest.prepare_s / faster, rest.learn_s / faster)
+        return NonGenerationPhases(rest.prepare_s / faster, rest.learn_s / faster)
 
     @property
     def about(self) -> str:

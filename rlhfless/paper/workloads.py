@@ -32,7 +32,7 @@ SHIPPED = Path("traces", "arithmetic-grpo")
 
 
 @dataclass(frozen=True, eq=False)
-class History:
+class LengthHistory:
     """A log of lengths over several visits of its prompts.
 
     Attributes:
@@ -68,11 +68,11 @@ class History:
 
 def modelled(
     model: LengthModel, samples: int, *, responses: int = 512, epochs: int = 3, steps_per_epoch: int = 1, seed: int = 0
-) -> History:
+) -> LengthHistory:
     """A history from a length model, with about so many responses in a step."""
     prompts = max(1, responses // samples) * steps_per_epoch
     rows = model.rollouts(prompts, samples, epochs, steps_per_epoch, seed)
-    return History(model.name, "length model", rows, model.response_limit)
+    return LengthHistory(model.name, "length model", rows, model.response_limit)
 
 
 def about_logs(bases: Iterable[str]) -> str:
@@ -106,9 +106,9 @@ def read_log(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> p
     return read.join(log[list(texts)])
 
 
-def _visited(name: str, path: Path, rows: pd.DataFrame, response_limit: int) -> History:
+def _visited(name: str, path: Path, rows: pd.DataFrame, response_limit: int) -> LengthHistory:
     """The history of a log that visits its prompts more than once."""
-    history = History(name, "log", validate("rollouts", rows, path), response_limit)
+    history = LengthHistory(name, "log", validate("rollouts", rows, path), response_limit)
     if not history.evaluated:
         raise InputError(f"{path}: visits no prompts a second time, so nothing can be predicted; a log of two visits is needed")
     return history
@@ -159,7 +159,7 @@ class Sources:
         path = None if self.logs is None else self.logs / name
         return path if path is not None and path.is_file() else None
 
-    def gsm8k(self, samples: int) -> History:
+    def gsm8k(self, samples: int) -> LengthHistory:
         """GSM8K: the second visit of 128 prompts in a public GRPO log, 32 optimizer steps after the first, else the length
         model. The log's cap is 512 tokens, which 17 % of the responses reach; see ``about_logs`` for what it does not tell.
 
@@ -200,7 +200,7 @@ class Sources:
                 found[name] = pd.DataFrame({"step": np.arange(len(tokens)), "mean_tokens": tokens})
         return found
 
-    def math500(self) -> History | None:
+    def math500(self) -> LengthHistory | None:
         """MATH-500 before and after 50 GRPO steps of a 1.5B reasoning model, one response a prompt, cap of 4,096 tokens: no
         data set of the paper, but real lengths with a long tail; None without the log.
 
@@ -222,7 +222,7 @@ class Sources:
         return _visited("MATH-500", path, rows, 4096)
 
     @staticmethod
-    def shipped() -> History:
+    def shipped() -> LengthHistory:
         """The run that ships with the project, an epoch in every step: 15 visits of 128 prompts x 8 samples; where the
         checkout's data are not there, the length model of GSM8K with as many visits."""
         folder = next((found for base in data_folders() if (found := base / SHIPPED).is_dir()), None)
@@ -230,4 +230,4 @@ class Sources:
             history = modelled(replace(GSM8K, drift=0.02), 8, responses=1024, epochs=15)
             return history
         rows = read_trace(folder).rollouts
-        return History("arithmetic", "shipped run", rows.assign(step=rows["epoch"]), 320)
+        return LengthHistory("arithmetic", "shipped run", rows.assign(step=rows["epoch"]), 320)

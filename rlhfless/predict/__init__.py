@@ -13,12 +13,11 @@ from rlhfless.predict.probe import ProbePredictor
 from rlhfless.predict.registry import make_predictor
 from rlhfless.predict.remaining import remaining_lengths, remaining_quantiles
 from rlhfless.predict.shrinkage import ShrinkagePredictor
-from rlhfless.predict.synthetic import DialledPredictor
+from rlhfless.predict.synthetic import SyntheticPredictor
 from rlhfless.predict.text_features import FeaturePredictor
 from rlhfless.predict.trend import TrendPredictor
 
 __all__ = [
-    "DialledPredictor",
     "EwmaPredictor",
     "FeaturePredictor",
     "HistoryQuality",
@@ -27,6 +26,7 @@ __all__ = [
     "Predictor",
     "ProbePredictor",
     "ShrinkagePredictor",
+    "SyntheticPredictor",
     "TrendPredictor",
     "expected_tokens",
     "history_quality",

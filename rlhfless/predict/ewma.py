@@ -9,7 +9,7 @@ from __future__ import annotations
 import pandas as pd
 
 from rlhfless.predict.errors import PredictionError
-from rlhfless.predict.predictor import Predictor, Visits
+from rlhfless.predict.predictor import Predictor, PromptHistory
 
 
 class EwmaPredictor(Predictor):
@@ -36,7 +36,7 @@ class EwmaPredictor(Predictor):
         """Weight of a prompt's newest epoch."""
         return 2.0 / (self.window + 1)
 
-    def _learned(self, table: pd.DataFrame) -> Visits:
+    def _learned(self, table: pd.DataFrame) -> PromptHistory:
         means = table.groupby(["prompt_id", "epoch"], sort=True)["expected"].mean()
         predicted: dict[tuple[str, int], float] = {}
         averages: dict[str, float] = {}
@@ -44,7 +44,7 @@ class EwmaPredictor(Predictor):
             earlier = averages.get(prompt_id, mean)
             predicted[prompt_id, epoch] = earlier
             averages[prompt_id] = self.alpha * mean + (1 - self.alpha) * earlier
-        return Visits(table["expected"].to_numpy(dtype=float), predicted, averages)
+        return PromptHistory(table["expected"].to_numpy(dtype=float), predicted, averages)
 
     def _facts(self) -> str:
         return f"window={self.window}, "

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rlhfless.predict.censoring import FloatArray
 from rlhfless.predict.length_variance import RESIDUALS, STEP, Scatter
-from rlhfless.predict.signal_probe import Reading
+from rlhfless.predict.signal_probe import FittedProbe
 from solver.lengths.remaining import SurvivalTable
 from solver.model.runtime_rules import Signals
 from solver.model.workload import IntArray, Workload
@@ -145,11 +145,11 @@ class InFlightLengths(SurvivalTable):
     """
 
     siblings: Siblings
-    reading: Reading | None = None
+    reading: FittedProbe | None = None
     _all_prompt_tokens: FloatArray = field(repr=False)
 
     @classmethod
-    def of(cls, siblings: Siblings, workload: Workload, reading: Reading | None = None) -> InFlightLengths:
+    def of(cls, siblings: Siblings, workload: Workload, reading: FittedProbe | None = None) -> InFlightLengths:
         """The forecast before the step begins."""
         nothing, prompts = np.zeros(len(workload), np.int64), np.arange(len(workload.prompt_tokens))
         grid = inflight_grid(workload.response_limit)

@@ -17,7 +17,7 @@ from rlhfless.predict.errors import PredictionError
 from rlhfless.predict.group_posterior import InFlightLengths, Siblings
 from rlhfless.predict.length_variance import Scatter, scatter_of
 from rlhfless.predict.remaining import quantiles_left
-from rlhfless.predict.signal_probe import Reading, SignalProbe, moments, outcomes, signals_at
+from rlhfless.predict.signal_probe import FittedProbe, SignalProbe, moments, outcomes, signals_at
 from rlhfless.predict.trend import TrendPredictor
 from rlhfless.predict.validation import check_rollouts
 from solver.lengths.remaining import RemainingLengths
@@ -68,7 +68,7 @@ class InFlightPredictor(TrendPredictor):
         return from_scenarios(workload) if siblings is None else InFlightLengths.of(siblings, workload, self.reading)
 
     @property
-    def reading(self) -> Reading | None:
+    def reading(self) -> FittedProbe | None:
         """What was learned of signals; None where there were none, or they tell nothing."""
         return self._probe.reading
 

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rlhfless.predict.censoring import FloatArray
-from rlhfless.predict.predictor import Visits
+from rlhfless.predict.predictor import PromptHistory
 from solver.lengths.survival import kaplan_meier
 
 STEP = 0.05  # of a grid of logs
@@ -49,7 +49,7 @@ class Scatter:
     residual: FloatArray
 
 
-def scatter_of(table: pd.DataFrame, complete: NDArray[np.bool_], visits: Visits) -> Scatter | None:
+def scatter_of(table: pd.DataFrame, complete: NDArray[np.bool_], visits: PromptHistory) -> Scatter | None:
     """What the last visits of every prompt say; None with fewer than 8 prompts.
 
     Where at least 8 prompts came back, their last visits against what was predicted of these. Else the samples of a visit

@@ -25,7 +25,7 @@ USED = (*NEEDED, "step", "sample", "prompt", "finish_reason", "run")
 QUANTILE_SCENARIOS = 400  # that quantiles are taken over
 
 
-class Visits(NamedTuple):
+class PromptHistory(NamedTuple):
     """A history under one response limit: (H,) expected tokens of its responses, what every visit (prompt, epoch) was
     predicted to take (its own mean on a first visit), and the prediction for every prompt's next visit."""
 
@@ -50,7 +50,7 @@ class Predictor(ABC):
     def _forget(self) -> None:
         self._history = pd.DataFrame({name: [] for name in NEEDED})
         self._complete = np.zeros(0, dtype=bool)
-        self._seen: dict[int, Visits] = {}
+        self._seen: dict[int, PromptHistory] = {}
 
     def fit(self, history: pd.DataFrame) -> Self:
         """Learn from all rollouts of earlier steps, replacing what was learned before; else as ``update``."""
@@ -208,7 +208,7 @@ class Predictor(ABC):
         known = newest.assign(ratio=np.where(base > 0, newest["expected"] / np.where(base > 0, base, 1.0), np.nan)).dropna()
         return [group.to_numpy(dtype=float) for _, group in known.groupby("prompt_id")["ratio"]]
 
-    def _visits(self, response_limit: int) -> Visits:
+    def _visits(self, response_limit: int) -> PromptHistory:
         """The history under a response limit, worked out once per limit."""
         if response_limit not in self._seen:
             expected = expected_tokens(self._history["response_tokens"], self._complete, response_limit)
@@ -216,7 +216,7 @@ class Predictor(ABC):
         return self._seen[response_limit]
 
     @abstractmethod
-    def _learned(self, table: pd.DataFrame) -> Visits:
+    def _learned(self, table: pd.DataFrame) -> PromptHistory:
         """What was learned from a history with its expected lengths (column ``expected``); it has at least one row."""
         ...
 

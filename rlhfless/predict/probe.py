@@ -14,7 +14,7 @@ import pandas as pd
 
 from rlhfless.predict.censoring import FloatArray
 from rlhfless.predict.ewma import EwmaPredictor
-from rlhfless.predict.predictor import Visits
+from rlhfless.predict.predictor import PromptHistory
 
 FEWEST_GROUPS = 8
 RIDGE = 1e-6  # times the groups: predictions or probes that never differ get no weight of their own
@@ -43,7 +43,7 @@ class ProbePredictor(EwmaPredictor):
         self._probes = {}
         return super().update(rollouts)
 
-    def _learned(self, table: pd.DataFrame) -> Visits:
+    def _learned(self, table: pd.DataFrame) -> PromptHistory:
         plain = super()._learned(table)
         ordered = table.sort_values("sample", kind="stable") if "sample" in table.columns else table
         known: tuple[list[list[float]], list[list[float]]] = ([], [])

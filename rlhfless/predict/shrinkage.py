@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from rlhfless.predict.censoring import FloatArray
-from rlhfless.predict.predictor import Predictor, Visits
+from rlhfless.predict.predictor import Predictor, PromptHistory
 from rlhfless.predict.validation import check_draws
 
 FEWEST, MOST = 0.05, 1000.0  # global lengths that stand beside a prompt's own
@@ -28,14 +28,14 @@ class ShrinkagePredictor(Predictor):
     Scenarios are drawn jointly (Polya's urn): each drawn length is one more sample for the prompt's next response.
     """
 
-    def _learned(self, table: pd.DataFrame) -> Visits:
+    def _learned(self, table: pd.DataFrame) -> PromptHistory:
         newest = table[table["epoch"] == table.groupby("prompt_id")["epoch"].transform("max")]
         self._own = {str(n): g.to_numpy(dtype=float) for n, g in newest.groupby("prompt_id", sort=True)["expected"]}
         self._pool = np.concatenate(list(self._own.values()))
         self._weight = _concentration(list(self._own.values()))
         mean, m = float(self._pool.mean()), self._weight
         averages = {name: (own.sum() + m * mean) / (len(own) + m) for name, own in self._own.items()}
-        return Visits(table["expected"].to_numpy(dtype=float), {}, averages)
+        return PromptHistory(table["expected"].to_numpy(dtype=float), {}, averages)
 
     def sample(
         self,

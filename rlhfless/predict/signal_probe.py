@@ -52,7 +52,7 @@ def features(tokens: FloatArray, signals: Signals, names: tuple[str, ...]) -> Fl
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class FittedProbe:
     """A probe as it stands: (F,) weights of inputs, and (AGES,) a, b, c and the noise's standard deviation (see above)."""
 
     names: tuple[str, ...]
@@ -148,7 +148,7 @@ class SignalProbe:
         self._rows += len(inputs)
 
     @property
-    def reading(self) -> Reading | None:
+    def reading(self) -> FittedProbe | None:
         """What is known; None before ``FEWEST_ROWS`` moments were seen, or where the probe tells nothing."""
         if self.names is None or self._rows < FEWEST_ROWS:
             return None
@@ -164,7 +164,7 @@ class SignalProbe:
         noise = np.sqrt(np.maximum(rest, 0.0) / trust[:, 0, 0])
         # a probe that is the less, the more is left, tells nothing; nor can any be as good as certain
         slope, noise = np.maximum(slope, 0.0), np.maximum(noise, 0.01 * np.maximum(slope, 1e-3))
-        return Reading(self.names, _ridge(self._inputs, self._targets), offset, slope, of_expected, noise)
+        return FittedProbe(self.names, _ridge(self._inputs, self._targets), offset, slope, of_expected, noise)
 
 
 def age_of(tokens: FloatArray) -> NDArray[np.int64]:

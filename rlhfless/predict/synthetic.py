@@ -14,13 +14,13 @@ from numpy.typing import ArrayLike
 
 from rlhfless.predict.censoring import FloatArray
 from rlhfless.predict.errors import PredictionError
-from rlhfless.predict.predictor import Predictor, Visits
+from rlhfless.predict.predictor import Predictor, PromptHistory
 from rlhfless.predict.validation import check_draws
 
 PAPERS_ACCURACY = 0.44
 
 
-class DialledPredictor(Predictor):
+class SyntheticPredictor(Predictor):
     """Predicts a share of a step's prompts exactly, by the true mean of their responses; the others get each other's means.
 
     What it predicts next is the first step of the truth after those it was told of. Which prompts are right is drawn anew for
@@ -90,8 +90,8 @@ class DialledPredictor(Predictor):
         values[wrong] = values[np.roll(wrong, 1)]
         return dict(zip(means.index, values, strict=True))
 
-    def _learned(self, table: pd.DataFrame) -> Visits:
-        return Visits(table["expected"].to_numpy(dtype=float), {}, {})
+    def _learned(self, table: pd.DataFrame) -> PromptHistory:
+        return PromptHistory(table["expected"].to_numpy(dtype=float), {}, {})
 
     def _facts(self) -> str:
         return f"accuracy={self.accuracy:g}, "

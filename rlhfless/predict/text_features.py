@@ -15,7 +15,7 @@ import pandas as pd
 from rlhfless.errors import missing_extra
 from rlhfless.predict.censoring import FloatArray
 from rlhfless.predict.ewma import EwmaPredictor
-from rlhfless.predict.predictor import Visits
+from rlhfless.predict.predictor import PromptHistory
 
 FEWEST_PROMPTS = 10  # to learn from
 STRENGTHS = tuple(float(x) for x in np.logspace(-2, 4, 13))
@@ -46,7 +46,7 @@ class FeaturePredictor(EwmaPredictor):
         self._seen = {}
         return self
 
-    def _learned(self, table: pd.DataFrame) -> Visits:
+    def _learned(self, table: pd.DataFrame) -> PromptHistory:
         plain = super()._learned(table)
         if "prompt" in table.columns:
             known = table.dropna(subset=["prompt"]).drop_duplicates("prompt_id")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from rlhfless.predict.predictor import Predictor, Visits
+from rlhfless.predict.predictor import Predictor, PromptHistory
 
 FEWEST_PAIRS = 8  # of visits of the same prompts; with fewer, means of steps say how lengths drift
 MOST_DRIFT = np.log(4.0)
@@ -23,7 +23,7 @@ class TrendPredictor(Predictor):
     that may be noise changes nothing; no prediction moves by more than a factor of 4.
     """
 
-    def _learned(self, table: pd.DataFrame) -> Visits:
+    def _learned(self, table: pd.DataFrame) -> PromptHistory:
         when = "step" if "step" in table.columns else "epoch"
         visits = table.groupby(["prompt_id", "epoch"], sort=True).agg(mean=("expected", "mean"), at=(when, "max")).reset_index()
         level = np.log(np.maximum(visits["mean"].to_numpy(dtype=float), 1.0))
@@ -42,7 +42,7 @@ class TrendPredictor(Predictor):
             last[name] = (mean, step)
         now = at.max() + 1
         averages = {name: mean * _drift(rate, now - step) for name, (mean, step) in last.items()}
-        return Visits(table["expected"].to_numpy(dtype=float), predicted, averages)
+        return PromptHistory(table["expected"].to_numpy(dtype=float), predicted, averages)
 
 
 def _shrunk_slope(x: np.ndarray, y: np.ndarray) -> float:

@@ -13,7 +13,7 @@ from rlhfless.plots.style import counted, number
 from rlhfless.report.log_checks import calibrated_by, checks_table
 from rlhfless.report.savings import savings_in_short, savings_tables
 from rlhfless.report.schedules import evenly
-from rlhfless.report.study import FoundExecuted
+from rlhfless.report.study import ExecutedRunFindings
 from rlhfless.trace import Trace, step_metrics
 
 MAX_TIMELINES = 12
@@ -52,7 +52,7 @@ def executed_section(page: Page, trace: Trace) -> None:
         page.choice("Lengths of", lengths)
 
 
-def executed_savings_section(page: Page, trace: Trace, found: FoundExecuted) -> None:
+def executed_savings_section(page: Page, trace: Trace, found: ExecutedRunFindings) -> None:
     """How much of what was executed and billed other schedules would have saved, and how much of it no schedule changes."""
     page.section("What could be saved")
     page.basis(_basis_of_savings(trace, found))
@@ -70,7 +70,7 @@ def executed_savings_section(page: Page, trace: Trace, found: FoundExecuted) -> 
         checks_table(page, found.checks)
 
 
-def _basis_of_savings(trace: Trace, found: FoundExecuted) -> Iterator[tuple[str, str]]:
+def _basis_of_savings(trace: Trace, found: ExecutedRunFindings) -> Iterator[tuple[str, str]]:
     yield "From the trace", "what the steps took and were billed, and all of it that is not generation."
     cluster = found.setting.cluster
     yield (
@@ -99,7 +99,7 @@ def _basis_of_savings(trace: Trace, found: FoundExecuted) -> Iterator[tuple[str,
         )
 
 
-def _fixed(found: FoundExecuted) -> str:
+def _fixed(found: ExecutedRunFindings) -> str:
     sums = found.took[["time_s", "gpu_s", "fixed_s", "fixed_gpu_s"]].sum()
     return (
         f"No schedule of generation changes the {number(sums['fixed_s'] / len(found.took), 's')} of a step outside generation "

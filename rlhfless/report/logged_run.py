@@ -17,10 +17,10 @@ from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted, number
 from rlhfless.report.log_checks import checks_table, contradicted
 from rlhfless.report.savings import savings_in_short, savings_tables
-from rlhfless.report.study import Findings
+from rlhfless.report.study import LoggedRunFindings
 
 
-def in_short(found: Findings) -> Iterator[str]:
+def in_short(found: LoggedRunFindings) -> Iterator[str]:
     """The answer in sentences for somebody who reads nothing else; first what the log contradicts."""
     if contradiction := contradicted(found.checks, found.calibrated):
         yield contradiction
@@ -66,7 +66,7 @@ def _are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
-def run_sections(page: Page, found: Findings, prices: Mapping[str, float]) -> None:
+def run_sections(page: Page, found: LoggedRunFindings, prices: Mapping[str, float]) -> None:
     """Where the GPU-seconds went, what could be saved, what if, and what to change."""
     page.section("Your run")
     page.basis(_basis(found))
@@ -125,7 +125,7 @@ def run_sections(page: Page, found: Findings, prices: Mapping[str, float]) -> No
     _advice(page, found)
 
 
-def _basis(found: Findings) -> Iterator[tuple[str, str]]:
+def _basis(found: LoggedRunFindings) -> Iterator[tuple[str, str]]:
     yield "From the log", "response lengths."
     yield (
         "Modelled",
@@ -137,7 +137,7 @@ def _basis(found: Findings) -> Iterator[tuple[str, str]]:
         yield found.rest.basis.capitalize(), "seconds of preparation, learning and sending weights."
 
 
-def _what_if(page: Page, found: Findings, prices: Mapping[str, float]) -> None:
+def _what_if(page: Page, found: LoggedRunFindings, prices: Mapping[str, float]) -> None:
     page.section("What if")
     page.text("One thing is changed at a time, on the last steps of the log; time and cost are of generation.")
     rows = []
@@ -169,7 +169,7 @@ def _what_if(page: Page, found: Findings, prices: Mapping[str, float]) -> None:
         page.text("GPUs at spot prices can be taken away while they work; what is lost then is not in these costs.")
 
 
-def at_prices(found: Findings, prices: Mapping[str, float]) -> pd.DataFrame:
+def at_prices(found: LoggedRunFindings, prices: Mapping[str, float]) -> pd.DataFrame:
     """What the steps as they were cost at the shipped prices of their GPUs and at further ones.
 
     Args:
@@ -197,7 +197,7 @@ class Configured(NamedTuple):
     lines: tuple[str, ...]
 
 
-def configured(found: Findings) -> Iterator[Configured]:
+def configured(found: LoggedRunFindings) -> Iterator[Configured]:
     """The advice as configuration: on all GPUs, and right-sized where actors can do without the learner's."""
     advice, setup = found.advice, found.setup
     choices = [("all GPUs", advice.reserved.replicas, advice.reserved.gpus_per_actor)]
@@ -208,7 +208,7 @@ def configured(found: Findings) -> Iterator[Configured]:
         yield Configured(what, replicas, size, configuration_lines(setup.framework, replicas, size, per_node))
 
 
-def _advice(page: Page, found: Findings) -> None:
+def _advice(page: Page, found: LoggedRunFindings) -> None:
     advice, cluster = found.advice, found.setting.cluster
     page.section("What to change")
     compared = ", ".join(str(size.gpus_per_actor) for size in advice.sizes)

@@ -11,7 +11,7 @@ from typing import Any
 from rlhfless.errors import MissingExtra
 from rlhfless.plots.export.html_page import page_path
 from rlhfless.report.study import Assumptions
-from rlhfless.simulate import Setting
+from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import Limits, TraceError
 from rlhfless.trace.storage import absolute, write_text
 
@@ -23,13 +23,13 @@ CELLS = (
      "from rlhfless.report.logged_run import at_prices, configured, in_short\n"
      "from rlhfless.report.simulated import ladder_figure, predicted_front, weights_figure\n"
      "from rlhfless.report.study import Assumptions, study_log\n"
-     "from rlhfless.simulate import Setting\nfrom rlhfless.trace import ImportOptions, Limits, open_log\n"
+     "from rlhfless.simulate import SimulationConfig\nfrom rlhfless.trace import ImportOptions, Limits, open_log\n"
      "from rlhfless.trace.metrics.cross_check import checks_frame\nfrom solver import Cluster, Objective\n\n"
      "options = ImportOptions(TOKENIZER, COLUMNS, RESPONSE_LIMIT, limits=Limits(**LIMITS))\n"
      "log = open_log(LOG, options, FORMAT).of_run(RUN)\n"
      "print(log.summary or log.trace.source)"),
     ("code", "latency = load_profile(PROFILE)\ncluster = Cluster(NODES, GPUS_PER_NODE, GPUS_PER_ACTOR, latency.kind, "
-     "USD_PER_GPU_HOUR)\nsetting = Setting(cluster, latency, Objective(TIME_WEIGHT), response_limit=RESPONSE_LIMIT)\n"
+     "USD_PER_GPU_HOUR)\nsetting = SimulationConfig(cluster, latency, Objective(TIME_WEIGHT), response_limit=RESPONSE_LIMIT)\n"
      "stated = Assumptions(DISPATCH, LEARNER_GPUS, PREPARE_S, LEARN_S, CALIBRATE, PRICES, NOT_STATED)\n"
      "study = study_log(log, setting, stated, STEPS)\nfound = study.findings\n"
      "print(*in_short(found), sep='\\n\\n')"),
@@ -63,7 +63,7 @@ def write_report_notebook(
     source: str | Path,
     out: str | Path,
     profile: str,
-    setting: Setting,
+    setting: SimulationConfig,
     assumptions: Assumptions,
     *,
     framework: str = "auto",

@@ -1,6 +1,6 @@
 """What could be saved, in sentences and tables: the same words for a run that was logged and one that was executed.
 
-Knows savings in numbers (``report_study.Saved``) and the names of policies on the page; nothing of where they come from.
+Knows savings in numbers (``report_study.Savings``) and the names of policies on the page; nothing of where they come from.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import pandas as pd
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import MINUS
 from rlhfless.report.schedules import SHOWN
-from rlhfless.report.study import Saved
+from rlhfless.report.study import Savings
 
 
-def savings_in_short(found: Saved) -> Iterator[str]:
+def savings_in_short(found: Savings) -> Iterator[str]:
     """From where to where and at most: of the time on reserved GPUs, of the GPU-seconds where they can be given back."""
     time, cost = found.best_time, found.best_cost
     yield (
@@ -29,7 +29,7 @@ def savings_in_short(found: Saved) -> Iterator[str]:
     )
 
 
-def savings_tables(page: Page, found: Saved) -> None:
+def savings_tables(page: Page, found: Savings) -> None:
     """Every schedule: first those that want the least time, then those that weigh time and cost."""
     for caption, table, kinds, heads in (
         (

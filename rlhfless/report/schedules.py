@@ -13,9 +13,9 @@ import pandas as pd
 
 from rlhfless.plots.bound_curve import Bound
 from rlhfless.scheduling import SchedulingPolicy, ladder
-from rlhfless.simulate import LoggedStep, Setting, Simulation, simulate
+from rlhfless.simulate import LoggedStep, Simulation, SimulationConfig, simulate
 from rlhfless.trace import Trace
-from solver.model.objective import StepRest
+from solver.model.objective import NonGenerationPhases
 
 SHOWN = {
     "static": ("static", "all actors, prompts in the given order in equal chunks, GPUs held until the last response"),
@@ -58,7 +58,7 @@ class Schedules:
 
     simulation: Simulation
     all_steps: int
-    rest: StepRest
+    rest: NonGenerationPhases
     ladder: tuple[str, ...]
 
     @property
@@ -101,7 +101,7 @@ class Schedules:
 
 def simulate_schedules(
     trace: Trace,
-    setting: Setting,
+    setting: SimulationConfig,
     max_steps: int,
     max_responses: int = MAX_RESPONSES,
     *,

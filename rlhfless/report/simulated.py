@@ -19,7 +19,7 @@ from rlhfless.plots.style import counted, number, signed_share
 from rlhfless.report.executed_run import MAX_SPANS
 from rlhfless.report.log_checks import calibrated_by
 from rlhfless.report.schedules import Schedules
-from rlhfless.simulate import Setting
+from rlhfless.simulate import SimulationConfig
 from solver.model.objective import Objective
 from solver.planning.pareto_front import Front, pareto_front
 from solver.planning.plan_generation import plan_generation
@@ -29,7 +29,7 @@ WEIGHT_TIME_LIMIT_S = 0.3
 
 
 def schedules_section(
-    page: Page, schedules: Schedules, setting: Setting, front: Front, lengths: bool, calibrated: Calibration
+    page: Page, schedules: Schedules, setting: SimulationConfig, front: Front, lengths: bool, calibrated: Calibration
 ) -> None:
     """Time and cost of the published policies and of ours beside the bound, and what each idea contributes."""
     page.section("What better schedules would have done")
@@ -101,7 +101,7 @@ def _bound(schedules: Schedules, results: pd.DataFrame) -> tuple[np.ndarray, np.
     return times, plots.bound_of_sum([schedules.bound_of(one) for one in schedules.shown], times)
 
 
-def _basis_of_simulation(schedules: Schedules, setting: Setting, calibrated: Calibration) -> Iterator[tuple[str, str]]:
+def _basis_of_simulation(schedules: Schedules, setting: SimulationConfig, calibrated: Calibration) -> Iterator[tuple[str, str]]:
     latency, cluster = setting.latency, setting.cluster
     origin = read_profile(latency.name)["origin"] if latency.name in list_profiles() else "no shipped profile"
     yield "From the log", "response lengths."
@@ -154,7 +154,7 @@ def _table(page: Page, schedules: Schedules, title: str, has_history: bool) -> N
     page.table(f"{title}: {counted(int(table['steps'].max()), 'step')}", head, rows)
 
 
-def weights_section(page: Page, schedules: Schedules, setting: Setting, front: Front) -> None:
+def weights_section(page: Page, schedules: Schedules, setting: SimulationConfig, front: Front) -> None:
     """A slider over the time weight, solved beforehand."""
     last = schedules.logged[-1]
     page.section("Time against cost")
@@ -171,13 +171,13 @@ def weights_section(page: Page, schedules: Schedules, setting: Setting, front: F
     page.figure(weights_figure(schedules, setting, front))
 
 
-def predicted_front(schedules: Schedules, setting: Setting) -> Front:
+def predicted_front(schedules: Schedules, setting: SimulationConfig) -> Front:
     """What plans of the last step promise, by its predicted lengths."""
     last = schedules.logged[-1].predicted
     return pareto_front(last, setting.cluster, setting.latency, setting.rest, admission=setting.admission)
 
 
-def weights_figure(schedules: Schedules, setting: Setting, front: Front) -> go.Figure:
+def weights_figure(schedules: Schedules, setting: SimulationConfig, front: Front) -> go.Figure:
     """Plans of the last step at ``WEIGHTS``, with a slider that needs no kernel."""
     last = schedules.logged[-1]
     found = {

@@ -40,10 +40,10 @@ from rlhfless.analysis.verl_router import RouterEffect, router_effect
 from rlhfless.latency import scaled
 from rlhfless.plots.style import counted
 from rlhfless.report.schedules import Schedules, evenly, simulate_schedules
-from rlhfless.simulate import LoggedStep, Setting, simulate, simulate_steps
+from rlhfless.simulate import LoggedStep, SimulationConfig, simulate, simulate_steps
 from rlhfless.trace import OpenedLog, StepTimes, Trace, with_step_times
 from rlhfless.trace.metrics.cross_check import CrossCheck
-from solver.model.objective import Objective, StepRest
+from solver.model.objective import NonGenerationPhases, Objective
 
 GIVEN_BACK = ("release", "spreading", "folding", "re-planning", "solver", "rlhfuse", "rlhfless")
 """Policies without true lengths, under the names of the simulation, whose savings are told where GPUs can be given back."""
@@ -88,7 +88,7 @@ def assuming(stated: Assumptions, sentence: str) -> Assumptions:
 
 
 @dataclass(frozen=True, eq=False)
-class Saved:
+class Savings:
     """What schedules would have saved of a run.
 
     Attributes:
@@ -99,7 +99,7 @@ class Saved:
 
     reserved: pd.DataFrame
     given_back: pd.DataFrame
-    setting: Setting
+    setting: SimulationConfig
 
     @property
     def best_time(self) -> pd.Series:
@@ -117,7 +117,7 @@ class Saved:
 
 
 @dataclass(frozen=True, eq=False)
-class Findings(Saved):
+class LoggedRunFindings(Savings):
     """What a report says of a logged run.
 
     Attributes:
@@ -149,7 +149,7 @@ class Findings(Saved):
 
 
 @dataclass(frozen=True, eq=False)
-class FoundExecuted(Saved):
+class ExecutedRunFindings(Savings):
     """What a report says of an executed run beside what its trace says.
 
     Attributes:
@@ -165,16 +165,16 @@ class FoundExecuted(Saved):
     checks: tuple[CrossCheck, ...]
 
 
-class Study(NamedTuple):
+class ReportData(NamedTuple):
     """The calibrated setting, how it was calibrated, the schedules simulated in it, and what they mean for the run."""
 
-    setting: Setting
+    setting: SimulationConfig
     calibrated: Calibration
     schedules: Schedules
-    findings: Findings
+    findings: LoggedRunFindings
 
 
-def study_log(log: OpenedLog, setting: Setting, stated: Assumptions, max_steps: int) -> Study:
+def study_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int) -> ReportData:
     """Everything that a report says of a logged run.
 
     Args:
@@ -195,7 +195,7 @@ def study_log(log: OpenedLog, setting: Setting, stated: Assumptions, max_steps: 
     not_used = _not_used(log.trace, times, setting)
     setup = replace(setup, assumed=(*stated.not_stated, *setup.assumed, *not_used))
     rest = stated_rest(stated.prepare_s, stated.learn_s, logged_rest(log.scalars))
-    setting = replace(setting, rest=StepRest())
+    setting = replace(setting, rest=NonGenerationPhases())
     simulated_s = _simulated_s(log, setting, setup)
     calibrated = calibration(log.scalars, simulated_s) if stated.calibrate else Calibration()
     profile = setting.latency.name
@@ -213,7 +213,7 @@ def study_log(log: OpenedLog, setting: Setting, stated: Assumptions, max_steps: 
     theirs = generation_s(schedules.simulation, setup.candidates)
     fastest = simulate_steps(schedules.shown, replace(setting, objective=Objective(1.0)), RESERVED)
     traces = schedules.simulation.traces
-    findings = Findings(
+    findings = LoggedRunFindings(
         savings(fastest, theirs, setup, setting.cluster, RESERVED, rest),
         savings(schedules.simulation, theirs, setup, setting.cluster, GIVEN_BACK, rest, steps=steps),
         setting,
@@ -232,10 +232,10 @@ def study_log(log: OpenedLog, setting: Setting, stated: Assumptions, max_steps: 
         ),
         router_effect(rollouts, setting) if setup.framework == "verl" else None,
     )
-    return Study(setting, calibrated, schedules, findings)
+    return ReportData(setting, calibrated, schedules, findings)
 
 
-def study_executed(trace: Trace, setting: Setting, max_steps: int) -> FoundExecuted:
+def study_executed(trace: Trace, setting: SimulationConfig, max_steps: int) -> ExecutedRunFindings:
     """What schedules would have saved of an executed run, beside what its spans say that no schedule changes.
 
     Args:
@@ -254,7 +254,7 @@ def study_executed(trace: Trace, setting: Setting, max_steps: int) -> FoundExecu
     checks = tuple(generation_checks(measured, simulated_s, calibrated, setting.latency.name))
     setting = replace(setting, latency=latency)
     schedules = simulate_schedules(trace, setting, max_steps)
-    alone = replace(setting, rest=StepRest())
+    alone = replace(setting, rest=NonGenerationPhases())
     of_generation = schedules if setting.rest == alone.rest else simulate_schedules(trace, alone, max_steps)
     known = set(took["step"])
     shown = [one for one in of_generation.shown if one.step in known]
@@ -264,10 +264,10 @@ def study_executed(trace: Trace, setting: Setting, max_steps: int) -> FoundExecu
         fastest = simulate_steps(shown, replace(alone, objective=Objective(1.0)), RESERVED)
         reserved = savings_of_executed(fastest, took, RESERVED, steps)
         given_back = savings_of_executed(of_generation.simulation, took, GIVEN_BACK, steps)
-    return FoundExecuted(reserved, given_back, setting, took[took["step"].isin(steps)], calibrated, schedules, checks)
+    return ExecutedRunFindings(reserved, given_back, setting, took[took["step"].isin(steps)], calibrated, schedules, checks)
 
 
-def _not_used(trace: Trace, times: StepTimes, setting: Setting) -> Iterator[str]:
+def _not_used(trace: Trace, times: StepTimes, setting: SimulationConfig) -> Iterator[str]:
     """What the log says that nothing is reckoned with, one sentence each."""
     actors = trace.rollouts["actor"].nunique() if "actor" in trace.rollouts.columns else 0
     if actors:
@@ -280,7 +280,7 @@ def _not_used(trace: Trace, times: StepTimes, setting: Setting) -> Iterator[str]
         yield f"how long generation of {steps} took is left out, because other steps generated meanwhile"
 
 
-def _simulated_s(log: OpenedLog, setting: Setting, setup: RunSetup) -> pd.Series:
+def _simulated_s(log: OpenedLog, setting: SimulationConfig, setup: RunSetup) -> pd.Series:
     """Seconds of generation by step under the run's own schedule, of some steps whose time the log says."""
     timed = log.scalars[[name for name in ("generate_s", "step_s") if name in log.scalars.columns]].notna().any(axis=1)
     named = set(log.scalars.loc[timed, "step"])

@@ -22,7 +22,7 @@ from rlhfless.report.logged_run import in_short, run_sections
 from rlhfless.report.schedules import Schedules
 from rlhfless.report.simulated import predicted_front, schedules_section, weights_section
 from rlhfless.report.study import Assumptions, study_executed, study_log
-from rlhfless.simulate import Setting
+from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import OpenedLog, Trace, TraceError, open_log
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError
@@ -31,16 +31,16 @@ DEFAULT_PROFILE = "l40s-qwen2.5-3b-tp2"
 MAX_SIMULATED_STEPS = 8
 
 
-def default_setting() -> Setting:
+def default_setting() -> SimulationConfig:
     """What a report assumes when nothing else is said: 16 GPUs in two nodes at list price."""
     latency = load_profile(DEFAULT_PROFILE)
-    return Setting(Cluster(2, 8, latency.gpus_per_actor, latency.kind, usd_per_gpu_hour(latency.kind)), latency)
+    return SimulationConfig(Cluster(2, 8, latency.gpus_per_actor, latency.kind, usd_per_gpu_hour(latency.kind)), latency)
 
 
 def write_report(
     source: Trace | OpenedLog | str | Path,
     out: str | Path,
-    setting: Setting | None = None,
+    setting: SimulationConfig | None = None,
     assumptions: Assumptions | None = None,
     *,
     max_steps: int = MAX_SIMULATED_STEPS,
@@ -66,7 +66,7 @@ def write_report(
 
 def report_html(
     source: Trace | OpenedLog | str | Path,
-    setting: Setting | None = None,
+    setting: SimulationConfig | None = None,
     assumptions: Assumptions | None = None,
     *,
     max_steps: int = MAX_SIMULATED_STEPS,
@@ -88,7 +88,7 @@ def report_html(
     return page.render(f"Written by rlhfless {__version__}. plotly.js is part of this file; nothing is loaded from elsewhere.")
 
 
-def _executed(page: Page, log: OpenedLog, setting: Setting, max_steps: int) -> None:
+def _executed(page: Page, log: OpenedLog, setting: SimulationConfig, max_steps: int) -> None:
     """What was executed, and what other schedules would have saved of it, where they can be planned."""
     trace = log.trace
     own, refusal = None, ""
@@ -114,7 +114,7 @@ def _executed(page: Page, log: OpenedLog, setting: Setting, max_steps: int) -> N
         )
 
 
-def _logged(page: Page, log: OpenedLog, setting: Setting, stated: Assumptions, max_steps: int) -> None:
+def _logged(page: Page, log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int) -> None:
     """What a logged run wasted, and what to change."""
     setting, calibrated, schedules, found = study_log(log, setting, stated, max_steps)
     page.section("In short")
@@ -125,7 +125,7 @@ def _logged(page: Page, log: OpenedLog, setting: Setting, stated: Assumptions, m
     _schedules(page, schedules, setting, calibrated, True)
 
 
-def _schedules(page: Page, schedules: Schedules, setting: Setting, calibrated: Calibration, lengths: bool) -> None:
+def _schedules(page: Page, schedules: Schedules, setting: SimulationConfig, calibrated: Calibration, lengths: bool) -> None:
     front = predicted_front(schedules, setting)
     schedules_section(page, schedules, setting, front, lengths, calibrated)
     weights_section(page, schedules, setting, front)

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlhfless.scheduling.baselines import Random
 from rlhfless.scheduling.policy import PlanningInput, SchedulingPolicy
-from rlhfless.scheduling.receivers import Room, hand_over
+from rlhfless.scheduling.receivers import ReceiverRoom, hand_over
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger
@@ -48,7 +48,7 @@ class SquareRootFold:
         wanted = max(1, math.ceil(math.sqrt(self.nu * share * len(unfinished) / self.latency.base_s) - 1e-9))
         ranked = sorted(state.actors, key=lambda a: (a.unfinished_count + len(a.arriving), a.actor))
         leaving = max(0, len(ranked) - wanted)
-        room = Room(state)
+        room = ReceiverRoom(state)
         cuts = [cut for thin in ranked[:leaving] if (cut := hand_over(thin, ranked[leaving:], room)) is not None]
         self.actors = len(ranked) - len(cuts)
         self._wait = self._completions_until_fold(len(unfinished), self.actors, share)

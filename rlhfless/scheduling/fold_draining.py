@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rlhfless.scheduling.fold import SquareRootFold
-from rlhfless.scheduling.receivers import Room
+from rlhfless.scheduling.receivers import ReceiverRoom
 from solver.model.runtime_rules import ActorView, Decision, Move, StepState, Trigger
 
 UNEVEN = 0.05  # share of its responses by which an actor must exceed the thinnest before it gives one away
@@ -39,7 +39,7 @@ class DrainingFold(SquareRootFold):
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
         """The next response of every actor that is drained or too full, if its link is free."""
         load = {v.actor: v.unfinished_count + len(v.arriving) for v in state.actors}
-        room = Room(state)
+        room = ReceiverRoom(state)
         self._leaving &= load.keys()
         unfinished = np.flatnonzero(~np.asarray(state.complete))
         share = self._share(state, unfinished)
@@ -79,7 +79,7 @@ class DrainingFold(SquareRootFold):
             self._wait = 1  # nobody has room for its responses: not before something is complete
         return moves
 
-    def _fold(self, state: StepState, load: dict[int, int], room: Room, wanted_squared: float) -> list[ActorView]:
+    def _fold(self, state: StepState, load: dict[int, int], room: ReceiverRoom, wanted_squared: float) -> list[ActorView]:
         """Mark the thinnest actors that are one too many as leaving, while the others have slots; returns those that stay.
 
         Memory is not looked at: a response that finds none waits for it where it is, and decodes.

@@ -11,7 +11,7 @@ from typing import Protocol
 from solver.lengths.remaining import RemainingLengths
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
-from solver.model.objective import Objective, StepRest
+from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.plan import Plan
 from solver.model.workload import Workload
 
@@ -34,7 +34,7 @@ class PlanningInput:
     cluster: Cluster
     latency: LatencyModel
     objective: Objective = field(default_factory=Objective)
-    rest: StepRest = field(default_factory=StepRest)
+    rest: NonGenerationPhases = field(default_factory=NonGenerationPhases)
     time_limit_s: float = 1.0
     admission: str = "reserve"
     seed: int = 0

@@ -14,7 +14,7 @@ import numpy as np
 from solver.model.runtime_rules import ActorView, Cut, Move, StepState
 
 
-class Room:
+class ReceiverRoom:
     """The free slots and KV memory of actors, as the decisions of one moment fill them.
 
     Attributes:
@@ -57,7 +57,7 @@ class Room:
         return math.ceil(lacks / float(self._state.reserved_tokens[unfinished].max()))
 
 
-def hand_over(leaving: ActorView, receivers: Sequence[ActorView], room: Room) -> Cut | None:
+def hand_over(leaving: ActorView, receivers: Sequence[ActorView], room: ReceiverRoom) -> Cut | None:
     """Cut ``leaving``, each of its unfinished responses going to the receiver with the fewest responses so far that has a free
     slot and memory for it.
 

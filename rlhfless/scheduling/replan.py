@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rlhfless.scheduling.policy import PlanningInput
-from rlhfless.scheduling.replan_start import Begin, Start
+from rlhfless.scheduling.replan_start import ReplanStart, Start
 from rlhfless.scheduling.solver import Solver
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios, known_lengths
@@ -59,7 +59,7 @@ class SolverReplan:
         price = start.price()
         if not 0 < price < math.inf or given.latency.base_s <= 0:
             return replace(static or Solver().plan(given), policy=self.name)
-        begin = start.best(price) if ahead else Begin(start.grouped(price), price)
+        begin = start.best(price) if ahead else ReplanStart(start.grouped(price), price)
         rule = None if begin.price is None else Replan(remaining, given.latency, begin.price)
         return replace(start.plan(self.name, begin.groups), rule=rule)
 

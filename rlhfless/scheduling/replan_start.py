@@ -43,7 +43,7 @@ FACTORS = (1.6, 2.5, 4.0)  # times the static plan's price of time that are trie
 
 
 @dataclass(frozen=True)
-class Begin:
+class ReplanStart:
     """Groups to start with, and the price at which the step is re-planned (None: not at all)."""
 
     groups: list[IntArray]
@@ -110,7 +110,7 @@ class Start:
         )  # fmt: skip
         return [order[g] for g in groups]
 
-    def best(self, price: float) -> Begin:
+    def best(self, price: float) -> ReplanStart:
         """The candidate with the best foreseen outcome, for a weighted objective.
 
         The static plan, and re-planning from its groups at its price. Where the forecast leaves nothing open, also from groups
@@ -120,17 +120,17 @@ class Start:
         """
         size = max(len(self.given.workload), 200) / 1000
         affordable = self.split.makespan_s / (FORESIGHT_S * size)
-        static = Begin(self.groups, None)
+        static = ReplanStart(self.groups, None)
         if FIRST_SHARE * affordable < 1 or len(static.groups) < 2:
             return static
         left, again = (drawn_lengths(self.remaining, self.given.workload, self.given.seed + draw) for draw in (0, 1))
         looks = 1 + int(FURTHER_SHARE * affordable) if np.array_equal(left, again) else 1
 
-        def dealt(factor: float) -> Begin:
-            return Begin(static.groups, factor * price)
+        def dealt(factor: float) -> ReplanStart:
+            return ReplanStart(static.groups, factor * price)
 
-        def alike(factor: float) -> Begin:
-            return Begin(self.grouped(factor * price), factor * price)
+        def alike(factor: float) -> ReplanStart:
+            return ReplanStart(self.grouped(factor * price), factor * price)
 
         static_key, _ = self._foreseen(static, left)
         firsts = [(*self._foreseen(begin := way(1.0), left), begin, way) for way in (dealt, alike)[:looks]]
@@ -143,9 +143,9 @@ class Start:
             key, moved, begin = following_key, following_moved, following
         if key >= static_key:
             return static
-        return begin if moved else Begin(begin.groups, None)
+        return begin if moved else ReplanStart(begin.groups, None)
 
-    def _foreseen(self, begin: Begin, left: FloatArray) -> tuple[tuple[float, float], int]:
+    def _foreseen(self, begin: ReplanStart, left: FloatArray) -> tuple[tuple[float, float], int]:
         """What right-sizing minimises, for this candidate on the drawn lengths, and how many responses move."""
         given = self.given
         pricing = Pricing.of(given.cluster, given.latency, given.objective, given.rest)

@@ -15,8 +15,8 @@ import numpy as np
 
 from rlhfless.scheduling.baselines import Random
 from rlhfless.scheduling.policy import PlanningInput, SchedulingPolicy
-from rlhfless.scheduling.receivers import Room, hand_over
-from solver.model.objective import Objective, StepRest
+from rlhfless.scheduling.receivers import ReceiverRoom, hand_over
+from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.plan import Plan
 from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger
 from solver.planning.random_split import candidate_counts, deal_prompts
@@ -49,7 +49,7 @@ class LocalCut:
         """Cut every actor that is due, the one with the fewest unfinished responses first."""
         due = [a for a in state.actors if a.completed < a.assigned and a.completed >= self._due(a)]
         left = {a.actor: a.unfinished_count for a in state.actors}
-        room, stays = Room(state), {a.actor: a for a in state.actors}
+        room, stays = ReceiverRoom(state), {a.actor: a for a in state.actors}
         cuts: list[Decision] = []
         missing: list[int] = []
         for leaving in sorted(due, key=lambda a: (left[a.actor], a.actor)):
@@ -120,7 +120,9 @@ class RLHFless:
         groups = [deal_prompts(workload, order, n) for n in counts]
         admission = admission_of(given.latency, None, given.admission)
         times = GroupTimes.of(workload, given.latency, admission, np.concatenate(groups[0]))  # one order, cut n times
-        pricing = Pricing.of(given.cluster, given.latency, Objective(), StepRest())  # of generation alone, in GPU-seconds
+        pricing = Pricing.of(
+            given.cluster, given.latency, Objective(), NonGenerationPhases()
+        )  # of generation alone, in GPU-seconds
         taken = [pricing.step(times.busy_s(np.cumsum([0, *map(len, own)]))) for own in groups]
         time, cost = (_min_max([float(values.mean()) for values in column]) for column in zip(*taken, strict=True))
         best = min(range(len(counts)), key=lambda i: self.scale_weight * time[i] + (1 - self.scale_weight) * cost[i])

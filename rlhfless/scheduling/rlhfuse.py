@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from rlhfless.scheduling.baselines import Static
 from rlhfless.scheduling.policy import PlanningInput
-from rlhfless.scheduling.receivers import Room, hand_over
+from rlhfless.scheduling.receivers import ReceiverRoom, hand_over
 from solver.model.plan import Plan
 from solver.model.runtime_rules import ActorView, Cut, Decision, StepState, Trigger
 
@@ -41,7 +41,7 @@ class GlobalCut:
         ranked = sorted(state.actors, key=lambda a: (-a.unfinished_count, a.actor))
         for keep in range(1, len(ranked)):
             cuts: list[Decision] = []
-            room = Room(state)
+            room = ReceiverRoom(state)
             for leaving in ranked[keep:]:
                 cut: Cut | None = hand_over(leaving, ranked[:keep], room)
                 if cut is None:

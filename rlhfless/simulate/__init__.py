@@ -6,6 +6,6 @@ predictions (clairvoyant ones the true lengths), runs on the same cluster and la
 
 from rlhfless.simulate.results import Simulation
 from rlhfless.simulate.run import simulate, simulate_steps
-from rlhfless.simulate.steps import LoggedStep, Setting, logged_steps
+from rlhfless.simulate.steps import LoggedStep, SimulationConfig, logged_steps
 
-__all__ = ["LoggedStep", "Setting", "Simulation", "logged_steps", "simulate", "simulate_steps"]
+__all__ = ["LoggedStep", "Simulation", "SimulationConfig", "logged_steps", "simulate", "simulate_steps"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from rlhfless.engine.simulated.disturbances import DisturbedEngines
+from rlhfless.engine.simulated.disturbances import FaultInjectingFactory
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.errors import InputError
 from rlhfless.executor import StepRecord, run_step
@@ -21,14 +21,14 @@ from rlhfless.executor.virtual.actors import EngineFactory
 from rlhfless.predict import Predictor
 from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
 from rlhfless.simulate.results import Simulation
-from rlhfless.simulate.steps import LoggedStep, Setting, logged_steps
+from rlhfless.simulate.steps import LoggedStep, SimulationConfig, logged_steps
 from rlhfless.trace import Trace, TraceError, step_metrics
 from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
 
 
 def simulate(
     rollouts: pd.DataFrame,
-    setting: Setting,
+    setting: SimulationConfig,
     policies: Sequence[str | SchedulingPolicy],
     predictor: Predictor | None = None,
     steps: Collection[int] | None = None,
@@ -47,15 +47,17 @@ def simulate(
         PlanningError: a step cannot be planned on this cluster.
         PolicyError: a policy is unknown, or there is none.
     """
-    if not isinstance(setting, Setting):
-        raise InputError(f"setting is a {type(setting).__name__}; a Setting is needed, which Settings(...) has as .setting")
+    if not isinstance(setting, SimulationConfig):
+        raise InputError(
+            f"setting is a {type(setting).__name__}; a SimulationConfig is needed, which Settings(...) has as .setting"
+        )
     logged = logged_steps(rollouts, predictor, setting.response_limit, setting.reference_answer_tokens, steps)
     return simulate_steps(logged, setting, policies, on_step)
 
 
 def simulate_steps(
     logged_steps: Iterable[LoggedStep],
-    setting: Setting,
+    setting: SimulationConfig,
     policies: Sequence[str | SchedulingPolicy],
     on_step: Callable[[int], object] | None = None,
 ) -> Simulation:
@@ -117,14 +119,14 @@ def simulate_steps(
     return Simulation(table, traces, tuple(one for one, _ in seen), tuple(bound for _, bound in seen))
 
 
-def engines_of(setting: Setting, step: int) -> EngineFactory:
+def engines_of(setting: SimulationConfig, step: int) -> EngineFactory:
     """Makes the engines of one execution of a step."""
     if setting.effects is None:
         return SimulatedEngine
-    return DisturbedEngines(replace(setting.effects, step=step))
+    return FaultInjectingFactory(replace(setting.effects, step=step))
 
 
-def links_of(setting: Setting) -> NodeLinks | None:
+def links_of(setting: SimulationConfig) -> NodeLinks | None:
     """The links that transfers of one execution of a step share, if they share any."""
     contention = None if setting.effects is None else setting.effects.contention
     return None if contention is None else NodeLinks(contention.carries)
@@ -138,7 +140,7 @@ def rollout_rows(record: StepRecord, logged: LoggedStep) -> pd.DataFrame:
     return pd.concat([kept, times], axis=1).assign(predicted_tokens=logged.predicted.response_tokens.astype(float))
 
 
-def trace_of(records: Sequence[tuple[StepRecord, pd.DataFrame]], setting: Setting, policy: str) -> Trace:
+def trace_of(records: Sequence[tuple[StepRecord, pd.DataFrame]], setting: SimulationConfig, policy: str) -> Trace:
     """One trace of all steps under one policy."""
     return Trace(
         rollouts=pd.concat([rows for _, rows in records], ignore_index=True),
@@ -150,7 +152,7 @@ def trace_of(records: Sequence[tuple[StepRecord, pd.DataFrame]], setting: Settin
     )
 
 
-def describe(setting: Setting, policy: str) -> dict[str, Any]:
+def describe(setting: SimulationConfig, policy: str) -> dict[str, Any]:
     """What ``meta.json`` says of a simulated run."""
     return {
         "seeds": {"policy": setting.seed},

@@ -23,7 +23,7 @@ from solver.lengths.remaining import RemainingLengths
 from solver.model.cluster import Cluster
 from solver.model.errors import check_flags
 from solver.model.latency import LatencyModel
-from solver.model.objective import Objective, StepRest
+from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.workload import Workload
 
 SCENARIOS = 8  # samples of lengths, around the predictions, that plans are timed with
@@ -31,7 +31,7 @@ MOST_NEW_PROMPTS = 0.5  # a step with a larger share of prompts that were never 
 
 
 @dataclass(frozen=True)
-class Setting:
+class SimulationConfig:
     """Where, how fast and for what a log is planned.
 
     Attributes:
@@ -52,7 +52,7 @@ class Setting:
     cluster: Cluster
     latency: LatencyModel
     objective: Objective = field(default_factory=Objective)
-    rest: StepRest = field(default_factory=StepRest)
+    rest: NonGenerationPhases = field(default_factory=NonGenerationPhases)
     response_limit: int | None = None
     reference_answer_tokens: Mapping[str, int] | None = None
     time_limit_s: float = 0.3
@@ -86,7 +86,7 @@ class LoggedStep:
     has_history: bool
     remaining: RemainingLengths | None = None
 
-    def given(self, setting: Setting, clairvoyant: bool = False) -> PlanningInput:
+    def given(self, setting: SimulationConfig, clairvoyant: bool = False) -> PlanningInput:
         """What a policy plans this step with."""
         return PlanningInput(
             self.truth if clairvoyant else self.predicted,

@@ -31,7 +31,7 @@ STEP_OF_RUN = ["run", "step"]
 SPAN = [*STEP_OF_RUN, "holder", "phase", "start_s", "end_s"]  # what tells spans apart
 
 
-class Journal:
+class RecordingJournal:
     """The journal of a folder, open for one writer.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from rlhfless.engine.torch.capacity import admission_within
 from rlhfless.engine.torch.factory import TorchEngineFactory
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.torch.worker_backend import cuda_devices
 from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep
@@ -44,7 +44,7 @@ class TorchEngines:
     """
 
     def __init__(self, model: Any, eos_id: int, max_tokens: int, sampling: Sampling) -> None:
-        self._rows = RowModel(model, max_tokens)
+        self._rows = DecoderModel(model, max_tokens)
         self._factory = TorchEngineFactory(self._rows, eos_id, sampling)
 
     def of_step(self, model: Any, step: int) -> TorchEngineFactory:

@@ -35,7 +35,7 @@ from rlhfless.training.learner.process_group import check_learner
 from rlhfless.training.models.tiny_model import choose_device
 from rlhfless.training.rewards import Rewards
 from rlhfless.training.rewards.registry import make_rewards
-from rlhfless.training.run_state import Origin, Run
+from rlhfless.training.run_state import RunStart, RunState
 from rlhfless.training.tasks import Task, digest, make_task
 from solver.lengths.remaining import RemainingLengths
 from solver.model.cluster import Cluster
@@ -44,10 +44,10 @@ from solver.model.latency import LatencyModel
 from solver.model.workload import Workload
 
 
-class Predictor(Protocol):
+class LengthPredictor(Protocol):
     """Predicts lengths from the rollouts of earlier steps; ``EwmaPredictor`` says what arguments mean."""
 
-    def fit(self, history: pd.DataFrame) -> Predictor:
+    def fit(self, history: pd.DataFrame) -> LengthPredictor:
         """Learn from the rollouts of all earlier steps, in place of what was learned before; returns itself."""
         ...
 
@@ -70,7 +70,7 @@ class Predictor(Protocol):
 
 
 @dataclass(frozen=True)
-class Given:
+class TrainerOverrides:
     """Objects instead of what a configuration names; None takes that. See ``Trainer``."""
 
     task: Task | None = None
@@ -78,7 +78,7 @@ class Given:
     algorithm: Algorithm | None = None
     planner: SchedulingPolicy | None = None
     executor: ProcessPool | RayPool | None = None
-    predictor: Predictor | None = None
+    predictor: LengthPredictor | None = None
     rewards: Rewards | None = None
 
     def names(self) -> dict[str, str]:
@@ -88,7 +88,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Parts:
+class TrainerComponents:
     """Everything that a trainer uses.
 
     Attributes:
@@ -99,16 +99,18 @@ class Parts:
     latency: LatencyModel
     cluster: Cluster
     planner: SchedulingPolicy
-    predictor: Predictor
+    predictor: LengthPredictor
     pool: ProcessPool | RayPool | None
-    kept: Run
+    kept: RunState
     task: Task
     rewards: Rewards
     engines: Engines
     meta: Mapping[str, Any]
 
 
-def resolve(config: TrainConfig, given: Given, folder: Path | None, *, resume: bool, progress: bool) -> Parts:
+def resolve(
+    config: TrainConfig, given: TrainerOverrides, folder: Path | None, *, resume: bool, progress: bool
+) -> TrainerComponents:
     """The parts of a run, started or resumed.
 
     Raises:
@@ -159,12 +161,12 @@ def resolve(config: TrainConfig, given: Given, folder: Path | None, *, resume: b
         if pool is not None and given.executor is None:
             pool.close()
         raise
-    return Parts(cluster=cluster, planner=planner, predictor=predictor, pool=pool, **model)
+    return TrainerComponents(cluster=cluster, planner=planner, predictor=predictor, pool=pool, **model)
 
 
 def _of_the_model(
     config: TrainConfig,
-    given: Given,
+    given: TrainerOverrides,
     folder: Path | None,
     device: torch.device,
     latency: LatencyModel,
@@ -173,7 +175,7 @@ def _of_the_model(
     progress: bool,
 ) -> dict[str, Any]:
     """The parts that follow from the model that training begins with."""
-    origin = Origin.of(config, folder, given.model, meta, device=device, resume=resume, progress=progress)
+    origin = RunStart.of(config, folder, given.model, meta, device=device, resume=resume, progress=progress)
     if (was := origin.earlier_cluster) and not same_bits(config, device.type, own_pool=given.executor is not None):
         told = (
             f"{folder}: the run was on {_gpus_of(was)} and goes on with {_gpus_of(meta['cluster'])}: completed steps are kept, "
@@ -202,7 +204,7 @@ def _of_the_model(
     if config.memory_gib is not None:
         assert isinstance(engines, TorchEngines), "the configuration refuses others"
         latency = engines.within(latency, int(config.memory_gib * 2**30))
-    kept = Run.begin(origin, config, folder, given.algorithm)  # last: before it nothing is written
+    kept = RunState.begin(origin, config, folder, given.algorithm)  # last: before it nothing is written
     return {"latency": latency, "kept": kept, "task": task, "rewards": rewards, "engines": engines, "meta": origin.meta}
 
 

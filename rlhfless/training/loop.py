@@ -33,7 +33,7 @@ from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.callbacks import Callback
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.engines import options_for
-from rlhfless.training.factory import Given, Predictor, resolve
+from rlhfless.training.factory import LengthPredictor, TrainerOverrides, resolve
 from rlhfless.training.failed_steps import keep_unfinished
 from rlhfless.training.loggers import make_loggers
 from rlhfless.training.models.tiny_model import save_model
@@ -91,13 +91,13 @@ class Trainer:
         algorithm: Algorithm | None = None,
         planner: SchedulingPolicy | None = None,
         executor: ProcessPool | RayPool | None = None,
-        predictor: Predictor | None = None,
+        predictor: LengthPredictor | None = None,
         rewards: Rewards | None = None,
         callbacks: Sequence[Callback] = (),
         resume: bool = False,
         progress: bool = True,
     ) -> None:
-        given = Given(task, model, algorithm, planner, executor, predictor, rewards)
+        given = TrainerOverrides(task, model, algorithm, planner, executor, predictor, rewards)
         parts = resolve(config, given, None if folder is None else Path(folder), resume=resume, progress=progress)
         self.config, self.progress, self.callbacks = config, progress, list(callbacks)
         self.latency, self.cluster, self.planner, self.predictor = parts.latency, parts.cluster, parts.planner, parts.predictor
@@ -248,8 +248,9 @@ class Trainer:
         return Workload(prompt_tokens, owner, predicted, response_limit=limit, scenarios=scenarios)
 
     def remaining(self, problems: Sequence[Problem], workload: Workload) -> RemainingLengths | None:
-        """What the predictor says of lengths while the step that ``predict`` was asked for runs: see ``Predictor.in_flight``.
-        None where it has no forecast of its own, so that the workload's scenarios stand for it."""
+        """What the predictor says of lengths while the step that ``predict`` was asked for runs: see
+        ``LengthPredictor.in_flight``. None where it has no forecast of its own, so that the workload's scenarios stand for
+        it."""
         return self.predictor.in_flight([p.prompt_id for p in problems], workload)
 
     def plan(self, workload: Workload, remaining: RemainingLengths | None = None) -> Plan:

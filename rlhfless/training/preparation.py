@@ -61,7 +61,7 @@ class Charge:
 
 
 @dataclass
-class Stretch:
+class PreparationInterval:
     """An actor prepares responses one after the other without a pause.
 
     Attributes:
@@ -74,15 +74,15 @@ class Stretch:
     rows: list[int]
 
 
-def dispatch(ready_s: np.ndarray, prepare_s: np.ndarray, actors: int) -> list[Stretch]:
+def dispatch(ready_s: np.ndarray, prepare_s: np.ndarray, actors: int) -> list[PreparationInterval]:
     """Who prepares which responses when: first come, first served; another actor is taken only when all are busy.
 
     Args:
         ready_s: (R,) when each response is complete. prepare_s: (R,) what preparing it takes.
         actors: most of them.
     """
-    stretches: list[Stretch] = []
-    latest: dict[int, Stretch] = {}
+    stretches: list[PreparationInterval] = []
+    latest: dict[int, PreparationInterval] = {}
     free: list[tuple[float, int]] = []
     for row in np.argsort(ready_s, kind="stable").tolist():
         if len(free) < actors and not (free and free[0][0] <= ready_s[row]):
@@ -94,7 +94,7 @@ def dispatch(ready_s: np.ndarray, prepare_s: np.ndarray, actors: int) -> list[St
             latest[actor].end_s = end_s
             latest[actor].rows.append(row)
         else:
-            latest[actor] = Stretch(actor, start_s, end_s, [row])
+            latest[actor] = PreparationInterval(actor, start_s, end_s, [row])
             stretches.append(latest[actor])
         heapq.heappush(free, (end_s, actor))
     return stretches

@@ -54,7 +54,7 @@ def make_model(seed: int, progress: bool = True) -> tuple[Any, CharTokenizer]:
 
 
 @dataclass(frozen=True, eq=False)
-class Origin:
+class RunStart:
     """The model that a run begins with, before anything of the run is written.
 
     Attributes:
@@ -84,7 +84,7 @@ class Origin:
         device: torch.device | str = "cpu",
         resume: bool = False,
         progress: bool = True,
-    ) -> Origin:
+    ) -> RunStart:
         """A loaded, a given or a new model, or that of the run in ``folder``. A run that ended before its trace began, in its
         warm-up say, is not resumed but started anew.
 
@@ -116,7 +116,7 @@ class Origin:
     @classmethod
     def _resumed(
         cls, config: TrainConfig, folder: Path, model: Any, meta: Mapping[str, Any], device: torch.device | str
-    ) -> Origin:
+    ) -> RunStart:
         writer = TraceWriter.resume(folder)
         config.check_resume(writer.meta.get("config", {}))
         given, earlier = meta["given"], writer.meta.get("given") or {}
@@ -137,7 +137,7 @@ class Origin:
 
 
 @dataclass(frozen=True, eq=False)
-class Position:
+class RunProgress:
     """Where a run stands after its last completed step.
 
     Attributes:
@@ -151,7 +151,7 @@ class Position:
 
 
 @dataclass(eq=False)
-class Run:
+class RunState:
     """A training run as it stands after its last completed step.
 
     Attributes:
@@ -166,12 +166,12 @@ class Run:
     checkpoints: Path
     keep: int = 1
     writer: TraceWriter | None = None
-    position: Position = field(default_factory=Position)
+    position: RunProgress = field(default_factory=RunProgress)
     _in_doubt: bool = False
     _own: OwnFolder | None = None  # goes with the run
 
     @classmethod
-    def begin(cls, origin: Origin, config: TrainConfig, folder: Path | None, algorithm: Algorithm | None) -> Run:
+    def begin(cls, origin: RunStart, config: TrainConfig, folder: Path | None, algorithm: Algorithm | None) -> RunState:
         """Start a run, or go on after the last completed step of the one that ``origin`` is of.
 
         Without a folder no trace is kept, and checkpoints lie in a temporary folder for as long as the run is used.
@@ -211,7 +211,7 @@ class Run:
 
     def go_on_after(self, trace: Trace) -> None:
         """Take over lengths, clock and step number of a trace, which stays as it is."""
-        position = Position(trace.steps[-1] + 1, float(trace.allocations["end_s"].max()), trace.rollouts)
+        position = RunProgress(trace.steps[-1] + 1, float(trace.allocations["end_s"].max()), trace.rollouts)
         save_checkpoint(self.checkpoints, position.next_step, self.learner)
         self.position = position
 
@@ -266,7 +266,7 @@ class Run:
         save_checkpoint(self.checkpoints, steps, self.learner)
         if self.writer is not None:
             self.writer.append_step(rollouts, record.allocations, record.spans, record.events, record.plan.to_dict())
-        self.position = Position(steps, record.end_s, history)
+        self.position = RunProgress(steps, record.end_s, history)
         keep_latest(self.checkpoints, steps, self.keep)
 
     def close(self) -> None:
@@ -290,7 +290,7 @@ class Run:
         if self.writer is not None:
             self.writer = writer = TraceWriter.resume(self.writer.folder)
             history = writer.trace.rollouts if writer.next_step else pd.DataFrame()
-            self.position = Position(writer.next_step, writer.end_s, history)
+            self.position = RunProgress(writer.next_step, writer.end_s, history)
         load_checkpoint(self.checkpoints, self.position.next_step, self.learner)
         self._in_doubt = False
 

@@ -1,7 +1,8 @@
 """Dashboards for notebooks: knobs in, figures out. Everything in them is computed by functions that need no widget.
 
 ``explore``, ``live``, ``compare`` and ``zoom`` need the extra ``notebook`` and are loaded when they are first used. What they
-show is worked out by ``WhatIf`` and ``placement``, ``LiveRun``, ``compared`` and ``rlhfless.plots``, which need no widget.
+show is worked out by ``WhatIf`` and ``response_details``, ``LiveRun``, ``compared`` and ``rlhfless.plots``, which need no
+widget.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhfless.widgets.live_run import LiveRun
 from rlhfless.widgets.live_steps import steps_of
-from rlhfless.widgets.response_details import Placement, placement
+from rlhfless.widgets.response_reason import ResponseDetails, response_details
 from rlhfless.widgets.run_table import Compared, compared
 from rlhfless.widgets.settings import Settings
 from rlhfless.widgets.what_if import Alternatives, Planned, WhatIf
@@ -35,15 +36,15 @@ __all__ = [
     "Alternatives",
     "Compared",
     "LiveRun",
-    "Placement",
     "Planned",
+    "ResponseDetails",
     "Settings",
     "WhatIf",
     "compare",
     "compared",
     "explore",
     "live",
-    "placement",
+    "response_details",
     "steps_of",
     "zoom",
 ]

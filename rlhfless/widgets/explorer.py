@@ -22,7 +22,7 @@ from rlhfless.trace import Trace
 from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.explorer_panels import actors_table, plane, response_html
 from rlhfless.widgets.fallback import SaysWhy
-from rlhfless.widgets.latest_request import Latest, Newest
+from rlhfless.widgets.latest_request import LatestRequestWorker, Newest
 from rlhfless.widgets.panes import Panes
 from rlhfless.widgets.settings import PREDICTORS, Settings, changed, latency_of, models
 from rlhfless.widgets.what_if import Alternatives, Planned, WhatIf
@@ -62,7 +62,7 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
         self.panes = Panes(ROWS, HTML, on_click=self._clicked, on_choice=self._chosen)
         self._models = models(settings.profile)
         self._make_controls()
-        self._latest: Latest[tuple[int, dict[str, Any]]] = Latest(self._work, self._failed)
+        self._latest: LatestRequestWorker[tuple[int, dict[str, Any]]] = LatestRequestWorker(self._work, self._failed)
         grid = widgets.Layout(grid_template_columns=f"repeat(auto-fill, {WIDE})", grid_gap="2px 10px")
         super().__init__([widgets.GridBox(self._controls, layout=grid), self.panes])
         self._ask()

@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from rlhfless.plots import plot_plane
 from rlhfless.plots.style import number
 from rlhfless.widgets import html as html_parts
-from rlhfless.widgets.response_details import placement
+from rlhfless.widgets.response_reason import response_details
 from rlhfless.widgets.settings import Settings
 from rlhfless.widgets.what_if import POLICIES, THIS_PLAN, Alternatives, Planned, WhatIf
 
@@ -65,7 +65,7 @@ def response_html(what_if: WhatIf, planned: Planned, actor: int, response: int |
     """What is known of a response, as HTML; texts of the log are escaped. Without one: how to choose one of the actor's."""
     if response is None:
         return html_parts.paragraph(HINT) + "".join(map(html_parts.choice, neighbours(planned, actor, None)))
-    one = placement(what_if, planned, response)
+    one = response_details(what_if, planned, response)
     parts = [
         *map(html_parts.choice, neighbours(planned, one.actor, response)),
         "<br>",

@@ -18,7 +18,7 @@ Newest = Callable[[], bool]
 """Whether the request that is worked on is still the newest; work asks between its parts, and stops where it is not."""
 
 
-class Latest(Generic[T]):
+class LatestRequestWorker(Generic[T]):
     """Hands the newest request to ``work``, in one thread that lives as long as there is one.
 
     Args:

@@ -23,7 +23,7 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.executor.step.progress import StepProgress
 from rlhfless.scheduling import make_policy
-from rlhfless.simulate import Setting, logged_steps
+from rlhfless.simulate import SimulationConfig, logged_steps
 from rlhfless.trace import Trace, step_metrics
 from rlhfless.widgets.live_steps import Steps, rollout_rows_of
 from rlhfless.widgets.what_if import billed
@@ -42,7 +42,7 @@ class RunStopped(KeyboardInterrupt):
 
 
 @dataclass(frozen=True)
-class Look:
+class ProgressSnapshot:
     """A step under way: how many responses are complete, and its trace as if it ended now."""
 
     step: int
@@ -73,7 +73,7 @@ class LiveRun:
         self.traces: list[Trace] = []
         self.rest: Trace | None = None
         self.table = pd.DataFrame()
-        self.look: Look | None = None
+        self.look: ProgressSnapshot | None = None
         self.error: BaseException | None = None
         self.on_change: Callable[[], object] | None = None
         self._goes = threading.Event()
@@ -202,7 +202,7 @@ class LiveRun:
                 logging.getLogger(__name__).exception("the view of a run failed and stands still; the run goes on")
 
 
-def look_of(progress: StepProgress) -> Look:
+def look_of(progress: StepProgress) -> ProgressSnapshot:
     """A step under way as a trace that could end now: spans are cut at that moment."""
     record, now_s = progress.record, progress.now_s
     spans = [{**row, "end_s": min(row["end_s"], now_s)} for row in progress.spans() if row["start_s"] < now_s]
@@ -210,10 +210,10 @@ def look_of(progress: StepProgress) -> Look:
         rollout_rows_of(record), pd.DataFrame(progress.allocations()), pd.DataFrame(spans), pd.DataFrame(record.events),
         [{"step": record.step, **record.plan.to_dict()}],
     )  # fmt: skip
-    return Look(record.step, progress.completed, progress.of, now_s, trace)
+    return ProgressSnapshot(record.step, progress.completed, progress.of, now_s, trace)
 
 
-def row_of(done: Trace, setting: Setting) -> pd.DataFrame:
+def row_of(done: Trace, setting: SimulationConfig) -> pd.DataFrame:
     """A complete step in one row of ``LiveRun.table``; the static schedule is simulated with the lengths that came out."""
     sums = step_metrics(done)
     own = done.allocations[done.allocations["role"].isin(GENERATES)]
@@ -227,7 +227,7 @@ def row_of(done: Trace, setting: Setting) -> pd.DataFrame:
     )
 
 
-def static_costs(done: Trace, setting: Setting) -> tuple[float, float]:
+def static_costs(done: Trace, setting: SimulationConfig) -> tuple[float, float]:
     """GPU-seconds and USD of the static schedule of a complete step. Not a number where there is none, as its actors are all
     alike: on a mixed cluster, or where none fits. The meter has nothing to compare with then, and the run goes on."""
     if isinstance(setting.cluster, MixedCluster):

@@ -13,7 +13,7 @@ import pandas as pd
 from rlhfless.engine.protocol import Request
 from rlhfless.executor import Executor, StepRecord
 from rlhfless.executor.step.progress import Watch
-from rlhfless.simulate import Setting
+from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import Trace
 from solver.model.plan import Plan
 
@@ -31,7 +31,7 @@ class Steps(Protocol):
         """Run one step; its part of the trace."""
         ...
 
-    def setting(self) -> Setting:
+    def setting(self) -> SimulationConfig:
         """Where and how fast, for what the static schedule would have cost."""
         ...
 
@@ -64,9 +64,9 @@ class TrainerSteps:
         """See ``Steps``."""
         return self.trainer.step().trace  # type: ignore[no-any-return]
 
-    def setting(self) -> Setting:
+    def setting(self) -> SimulationConfig:
         """See ``Steps``."""
-        return Setting(self.trainer.cluster, self.trainer.latency, response_limit=self.trainer.config.response_limit)
+        return SimulationConfig(self.trainer.cluster, self.trainer.latency, response_limit=self.trainer.config.response_limit)
 
     def interrupted(self, error: BaseException) -> Trace | None:
         """Nothing: the step has not happened."""
@@ -100,10 +100,10 @@ class ExecutorSteps:
         self._done += 1
         return self._trace(record, requests)
 
-    def setting(self) -> Setting:
+    def setting(self) -> SimulationConfig:
         """See ``Steps``."""
         limit = max(r.limit_tokens for _, requests in self.work for r in requests)
-        return Setting(self.executor.cluster, self.executor.latency, response_limit=limit)  # type: ignore[arg-type]
+        return SimulationConfig(self.executor.cluster, self.executor.latency, response_limit=limit)  # type: ignore[arg-type]
 
     def interrupted(self, error: BaseException) -> Trace | None:
         """The rows of what was done of the step, where any response was complete."""

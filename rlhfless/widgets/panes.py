@@ -36,7 +36,7 @@ def script() -> str:
     return "".join((HERE / name).read_text("utf-8") for name in ("library.js", "panes.js"))
 
 
-class Drawing(anywidget.AnyWidget):  # type: ignore[misc]
+class PanesView(anywidget.AnyWidget):  # type: ignore[misc]
     """The page's side of panes; ``box`` is the model that holds what it draws."""
 
     _esm = script()
@@ -75,7 +75,7 @@ class Panes(SaysWhy, widgets.VBox):  # type: ignore[misc]
         shown = {"rows": [[[name, grow] for name, grow in row] for row in rows], "html_panes": sorted(html)}
         look = widgets.Layout(width="100%", overflow="visible")
         super().__init__(**shown, library=plotly_js.shared().model_id, layout=look, _dom_classes=["rlhfless-box"])
-        self.children = [Drawing(box=self.model_id)]  # after the box: the page must know it by then
+        self.children = [PanesView(box=self.model_id)]  # after the box: the page must know it by then
         self._greying = threading.Lock()
         self._on_click, self._on_zoom, self._on_choice = on_click, on_zoom, on_choice
         self.on_msg(self._told)

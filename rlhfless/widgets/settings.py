@@ -17,7 +17,7 @@ from typing import Any
 from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, list_profiles, load_profile, read_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor, Predictor, ShrinkagePredictor, TrendPredictor
-from rlhfless.simulate import Setting
+from rlhfless.simulate import SimulationConfig
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
 from solver.model.objective import Objective
@@ -90,7 +90,7 @@ class Settings:
             raise InputError(f"usd_per_gpu_hour is {price}; a finite price of 0 or more is needed")
 
     @cached_property
-    def setting(self) -> Setting:
+    def setting(self) -> SimulationConfig:
         """The same as ``rlhfless.simulate`` takes it.
 
         Raises:
@@ -103,7 +103,7 @@ class Settings:
             raise InputError(f"{error}; give usd_per_gpu_hour for profile {self.profile}") from None
         nodes, per_node = max(1, self.gpus // NODE_GPUS), min(self.gpus, NODE_GPUS)
         cluster = Cluster(nodes, per_node, latency.gpus_per_actor, latency.kind, price)
-        return Setting(cluster, latency, Objective(self.time_weight), time_limit_s=QUICK_S, tau=self.tau)
+        return SimulationConfig(cluster, latency, Objective(self.time_weight), time_limit_s=QUICK_S, tau=self.tau)
 
     def to_json(self) -> str:
         """One JSON object, which ``from_json`` reads."""

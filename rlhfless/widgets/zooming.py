@@ -13,7 +13,7 @@ from rlhfless.plots import plot_timeline
 from rlhfless.plots.style import clean, message_figure
 from rlhfless.plots.timeline_data import MAX_SPANS
 from rlhfless.trace import Trace
-from rlhfless.widgets.latest_request import Latest, Newest
+from rlhfless.widgets.latest_request import LatestRequestWorker, Newest
 from rlhfless.widgets.panes import Panes
 from rlhfless.widgets.run_table import trace_given
 
@@ -32,7 +32,9 @@ class Zoom(Panes):
         self.error: Exception | None = None
         self._asked = 0
         self._wanted: tuple[float, float] | None = None
-        self._latest: Latest[tuple[int, tuple[float, float] | None]] = Latest(self._work, self._failed)
+        self._latest: LatestRequestWorker[tuple[int, tuple[float, float] | None]] = LatestRequestWorker(
+            self._work, self._failed
+        )
         self._show(0, None)
 
     def wait(self, timeout_s: float | None = 30.0) -> bool:

@@ -69,7 +69,7 @@ SHOWN = (1.2, 1.5, 2.0, 4.0)  # times the shortest time, where a bound that is p
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class CostTerms:
     """The tokens of at most ``GROUPS`` groups of responses of like length, with no more context than they have.
 
     A group shares one lam, and counts its responses with their least length and context; tokens beyond the least length have
@@ -86,7 +86,7 @@ class Parts:
     contexts: FloatArray
 
     @classmethod
-    def of(cls, length: FloatArray, context: FloatArray) -> Parts:
+    def of(cls, length: FloatArray, context: FloatArray) -> CostTerms:
         """The groups of (R,) lengths and contexts."""
         order = np.lexsort((context, length))
         weight = np.cumsum(length[order] ** 2 + 1e-9)  # long responses differ most in what they pay: smaller groups for them
@@ -128,7 +128,7 @@ def references(least: float, most: float, slots: int) -> FloatArray:
 
 
 @dataclass(frozen=True, eq=False)
-class Share:
+class ResponseShare:
     """What one minorant contributes: a, b, c, (R,) W_i and S_i^2, and the least and largest load of a token."""
 
     base_s: float
@@ -161,8 +161,8 @@ class ClairvoyantBound:
     kv_root_squared: FloatArray
     kv_tokens: float
     reserved_steps: float
-    parts: Parts
-    shares: tuple[Share, ...]
+    parts: CostTerms
+    shares: tuple[ResponseShare, ...]
 
     def gpu_seconds(self, time_s: float) -> float:
         """No policy that completes the workload within ``time_s`` takes fewer GPU-seconds; infinite when none can.
@@ -273,7 +273,7 @@ def clairvoyant_bound(
     for a, b, c in affine_minorants(latency, most_context):
         load = b * length + c * (context * length + length * (length - 1) / 2)
         root_squared = _root_sum(b, c, context, length) ** 2
-        shares.append(Share(a, b, c, load, root_squared, b + c * least_context, max(b + c * most_context, 1e-300)))
+        shares.append(ResponseShare(a, b, c, load, root_squared, b + c * least_context, max(b + c * most_context, 1e-300)))
     reserved = workload.reserved_tokens.astype(float) if admission == "reserve" else np.zeros_like(length)
     last = np.where(length > 0, context + length - 1, 0.0)
     works = np.unique(workload.prompt_of[workload.remaining_tokens > 0])
@@ -290,7 +290,7 @@ def clairvoyant_bound(
         _root_sum(0.0, 1.0, context, length) ** 2,
         max(float(latency.kv_capacity_tokens), float(last.max(initial=0.0)), float(reserved.max(initial=0.0))),
         float(reserved @ length),
-        Parts.of(length, context),
+        CostTerms.of(length, context),
         tuple(shares),
     )
 

@@ -20,7 +20,7 @@ NEVER_S = 1e12
 
 
 @dataclass(frozen=True)
-class Possible:
+class Headroom:
     """Sums over steps of what no policy can beat.
 
     Attributes:
@@ -58,7 +58,7 @@ def curve_of(bound: ClairvoyantBound, points: int = POINTS, furthest: float = FU
     return Curve(shortest, bound.gpu_seconds(NEVER_S), times[known], costs[known])
 
 
-def possible(curves: Sequence[Curve], weight: float, rest_s: float = 0.0, rest_gpu_s: float = 0.0) -> Possible:
+def possible(curves: Sequence[Curve], weight: float, rest_s: float = 0.0, rest_gpu_s: float = 0.0) -> Headroom:
     """The possible of these steps.
 
     Between two times of the grid nothing is below the earlier time with the later cost, as cost falls with time.
@@ -73,7 +73,7 @@ def possible(curves: Sequence[Curve], weight: float, rest_s: float = 0.0, rest_g
         best = int(np.argmin(times**weight * costs ** (1 - weight)))
         least = float((times**weight * later ** (1 - weight)).min())
         sums += (curve.shortest_s + rest_s, never, least, times[best], costs[best])
-    return Possible(*sums.tolist())
+    return Headroom(*sums.tolist())
 
 
 def share_of_possible(value: float, of_static: float, least: float) -> float:

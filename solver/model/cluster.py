@@ -15,7 +15,7 @@ from solver.model.plurals import counted
 
 
 @dataclass(frozen=True)
-class Pool:
+class GpuPool:
     """``nodes`` nodes of ``gpus_per_node`` GPUs of one kind, bought in one market.
 
     Attributes:
@@ -72,7 +72,7 @@ class Pool:
 class Cluster:
     """``nodes`` nodes of ``gpus_per_node`` GPUs each, of which every actor takes ``gpus_per_actor`` in one node.
 
-    Attributes are those of ``Pool``.
+    Attributes are those of ``GpuPool``.
 
     Raises:
         PlanningError: a count is below 1, an actor does not fit into a node, or the price is negative.
@@ -106,10 +106,10 @@ class Cluster:
             )
 
     @property
-    def pools(self) -> tuple[Pool]:
+    def pools(self) -> tuple[GpuPool]:
         """Its one pool."""
         return (
-            Pool(
+            GpuPool(
                 self.kind, self.nodes, self.gpus_per_node, self.usd_per_gpu_hour, self.market, self.prewarmed,
                 self.node_bytes_per_s, self.network_bytes_per_s,
             ),
@@ -150,10 +150,10 @@ class MixedCluster:
         PlanningError: there is no pool.
     """
 
-    pools: tuple[Pool, ...]
+    pools: tuple[GpuPool, ...]
 
-    def __init__(self, pools: Sequence[Pool]) -> None:
-        if not isinstance(pools, Sequence) or not all(isinstance(pool, Pool) for pool in pools):
+    def __init__(self, pools: Sequence[GpuPool]) -> None:
+        if not isinstance(pools, Sequence) or not all(isinstance(pool, GpuPool) for pool in pools):
             raise PlanningError(f"the cluster's pools are {pools!r}; a list of Pool is needed")
         if not pools:
             raise PlanningError("the cluster has no pools; at least one is needed")

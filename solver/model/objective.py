@@ -64,7 +64,7 @@ class Objective:
         if self.budget_usd is not None:
             object.__setattr__(self, "cost", "usd")
 
-    def generation_within_s(self, rest: StepRest) -> float:
+    def generation_within_s(self, rest: NonGenerationPhases) -> float:
         """The latest makespan of generation that keeps the deadline, with a hair more, which ``value`` allows as well."""
         assert self.deadline_s is not None
         return self.deadline_s * (1 + 9e-10) - rest.seconds
@@ -109,7 +109,7 @@ class Objective:
 
 
 @dataclass(frozen=True)
-class StepRest:
+class NonGenerationPhases:
     """The step outside generation: it shifts time and cost of every plan.
 
     ``learner_gpus`` GPUs beside the actors are held for the whole step, so a longer generation also costs idle learner
@@ -129,16 +129,18 @@ class StepRest:
         for name in ("prepare_s", "learn_s"):
             if not is_number(getattr(self, name), 0):
                 raise PlanningError(
-                    f"StepRest.{name} is {as_given(getattr(self, name))}; a finite number of 0 or more is needed"
+                    f"NonGenerationPhases.{name} is {as_given(getattr(self, name))}; a finite number of 0 or more is needed"
                 )
         if not is_whole(self.learner_gpus, 0):
             raise PlanningError(
-                f"StepRest.learner_gpus is {as_given(self.learner_gpus)}; a whole number of GPUs of 0 or more is needed"
+                f"NonGenerationPhases.learner_gpus is {as_given(self.learner_gpus)}; a whole number of GPUs of 0 or "
+                f"more is needed"
             )
         object.__setattr__(self, "learner_gpus", int(self.learner_gpus))
         if self.usd_per_gpu_hour is not None and not is_number(self.usd_per_gpu_hour, 0):
             raise PlanningError(
-                f"StepRest.usd_per_gpu_hour is {as_given(self.usd_per_gpu_hour)}; a finite price of 0 or more is needed"
+                f"NonGenerationPhases.usd_per_gpu_hour is {as_given(self.usd_per_gpu_hour)}; a finite price of 0 or "
+                f"more is needed"
             )
 
     @property

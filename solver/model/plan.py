@@ -106,7 +106,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Improvement:
+class HistoryEntry:
     """One line of a plan's history: after ``at_s`` seconds ``solver`` reached ``value`` with the bound ``lower_bound``."""
 
     solver: str
@@ -136,7 +136,7 @@ class Plan:
     lower_bound: float | None = None
     status: str = "heuristic"
     solve_s: float = 0.0
-    history: tuple[Improvement, ...] = ()
+    history: tuple[HistoryEntry, ...] = ()
     prefill: Prefill | None = None
     rule: RuntimeRule | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)

@@ -16,7 +16,7 @@ import numpy as np
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError, check_flags
 from solver.model.html_tables import rows_table
-from solver.model.objective import COSTS, Objective, StepRest
+from solver.model.objective import COSTS, NonGenerationPhases, Objective
 from solver.model.offers import Latencies, check_options, check_priced, offers_of, one_pool, several
 from solver.model.plan import Plan, check_release
 from solver.model.plurals import counted
@@ -107,7 +107,7 @@ def pareto_front(
     workload: Workload,
     cluster: Cluster | MixedCluster,
     latency: Latencies,
-    rest: StepRest = StepRest(),  # noqa: B008 (frozen)
+    rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
     *,
     points: int = 40,
     cost: str = "gpu_s",
@@ -188,7 +188,7 @@ def _undominated(found: list[Plan], cost: str) -> tuple[Plan, ...]:
     return tuple(plans)
 
 
-def _curve(works: list[SortedWork], points: int, release: str, rest: StepRest) -> tuple[FloatArray, FloatArray]:
+def _curve(works: list[SortedWork], points: int, release: str, rest: NonGenerationPhases) -> tuple[FloatArray, FloatArray]:
     """``points`` makespans and the actor-seconds of any plan up to each: of the one set of lengths, or means over scenarios."""
     ends = [(w.shortest_makespan_s, w.longest_makespan_s) for w in works]
     grids = [np.geomspace(max(a, 1e-12), max(a, b, 1e-12) * (1 + 1e-9), points) for a, b in ends]
@@ -200,7 +200,7 @@ def _curve(works: list[SortedWork], points: int, release: str, rest: StepRest) -
     return grid, mean_curve(begins, bounds, grid)
 
 
-def _bound(work: SortedWork, i: int, grid: FloatArray, release: str, rest: StepRest) -> float:
+def _bound(work: SortedWork, i: int, grid: FloatArray, release: str, rest: NonGenerationPhases) -> float:
     """Actor-seconds of any plan whose makespan lies in the i-th interval of the grid, up to ``grid[i]``."""
     least = relaxed(work, float(grid[i]))
     if least is None:

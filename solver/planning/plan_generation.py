@@ -11,7 +11,7 @@ from typing import Any
 
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError, as_given, check_flags, is_number
-from solver.model.objective import Objective, StepRest
+from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.offers import Latencies, check_options, check_priced, offers_of, one_pool, several
 from solver.model.plan import Plan, check_release
 from solver.model.workload import Workload
@@ -20,7 +20,7 @@ from solver.planning.mixed_kinds.planner import plan_mixed
 from solver.planning.mixed_kinds.problem import MixedProblem
 from solver.planning.mixed_kinds.scenarios import plan_mixed_over_scenarios
 from solver.planning.random_split import check_seed
-from solver.planning.single_kind.planner import SMALLEST_MODEL_S, OneKind
+from solver.planning.single_kind.planner import SMALLEST_MODEL_S, SingleKindPlanner
 from solver.prefix_sharing.together_or_split import together_or_split
 from solver.timing.build_plan import check_fits
 
@@ -32,7 +32,7 @@ def plan_generation(
     cluster: Cluster | MixedCluster,
     latency: Latencies,
     objective: Objective = Objective(),  # noqa: B008 (frozen)
-    rest: StepRest = StepRest(),  # noqa: B008 (frozen)
+    rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
     time_limit_s: float = 1.0,
     *,
     admission: str = "reserve",
@@ -125,7 +125,7 @@ def plan_generation(
     began = time.perf_counter()
     asked = Canonical.of(workload)
     model, where = offers[0].latency, one_pool(cluster, offers[0])
-    plan = OneKind(
+    plan = SingleKindPlanner(
         asked.workload, where, model.affine, objective, rest, time_limit_s, admission, keep_together, share_prefill,
         least_actors, min(where.max_actors, most_actors or where.max_actors), release, seed, began,
         deterministic=deterministic,

@@ -16,7 +16,7 @@ import numpy as np
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, check_flags
 from solver.model.latency import LatencyModel
-from solver.model.objective import Objective, StepRest
+from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.offers import check_counts
 from solver.model.plan import Plan, check_release
 from solver.model.plurals import counted
@@ -60,7 +60,7 @@ def random_split(
     cluster: Cluster,
     latency: LatencyModel,
     objective: Objective = Objective(),  # noqa: B008 (frozen)
-    rest: StepRest = StepRest(),  # noqa: B008 (frozen)
+    rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
     *,
     seed: int = 0,
     actors: int | None = None,
@@ -107,7 +107,7 @@ def sized_split(
     cluster: Cluster,
     latency: LatencyModel,
     objective: Objective,
-    rest: StepRest,
+    rest: NonGenerationPhases,
     *,
     seed: int,
     actors: int | None,

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError, check_flags
 from solver.model.latency import LatencyModel
-from solver.model.objective import Objective, StepRest
+from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.offers import Latencies, check_priced, latency_of
 from solver.model.plan import ActorPlan, Plan
 from solver.model.workload import IntArray, Workload
@@ -93,7 +93,7 @@ def deduplicate(
     streamed: bool = True,
     late_start: bool = False,
     objective: Objective = Objective(),  # noqa: B008 (frozen)
-    rest: StepRest = StepRest(),  # noqa: B008 (frozen)
+    rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
     admission: str = "reserve",
 ) -> Deduplication:
     """The plan with deduplicated prefill, or as it is when that does not pay.

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solver.model.cluster import Cluster, MixedCluster, Pool
+from solver.model.cluster import Cluster, GpuPool, MixedCluster
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray
 
 
-def pool_of_node(cluster: Cluster | MixedCluster, node: int) -> Pool:
+def pool_of_node(cluster: Cluster | MixedCluster, node: int) -> GpuPool:
     """The pool in which a node lies; nodes count through the pools in order.
 
     Raises:
@@ -32,7 +32,7 @@ def pool_of_node(cluster: Cluster | MixedCluster, node: int) -> Pool:
     raise PlanningError(f"there is no node {node}; the cluster has nodes 0 to {first - 1}")
 
 
-def bandwidth_bytes_per_s(source: Pool, target: Pool, same_node: bool) -> float | None:
+def bandwidth_bytes_per_s(source: GpuPool, target: GpuPool, same_node: bool) -> float | None:
     """Bytes per second within a node, or between nodes of two pools (the slower end counts); None where a pool does not say."""
     if same_node:
         return source.node_bytes_per_s

@@ -25,7 +25,7 @@ import numpy as np
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError, as_given
 from solver.model.latency import LatencyModel
-from solver.model.objective import StepRest
+from solver.model.objective import NonGenerationPhases
 from solver.model.offers import Latencies, latency_of
 from solver.model.plan import ActorPlan, Plan, Prefill
 from solver.model.workload import FloatArray, IntArray, Workload
@@ -54,7 +54,7 @@ def check_options(cluster: Cluster | MixedCluster, learner_node: int | None, ove
         raise PlanningError(f"learner_node is {as_given(learner_node)}; the cluster has nodes 0 to {nodes - 1}")
 
 
-def retimed(plan: Plan, workload: Workload, latency: Latencies, rest: StepRest, admission: str) -> Plan:
+def retimed(plan: Plan, workload: Workload, latency: Latencies, rest: NonGenerationPhases, admission: str) -> Plan:
     """The plan with the times that ``evaluate`` gives it. When they differ from what it says, its value and its bound are gone:
     they were for other waits, and bounds charge every response its own prefill."""
     again = timed(plan, workload, latency, rest, admission=admission)
@@ -75,7 +75,7 @@ def place(
     overlap: str = "priced",
     streamed: bool = True,
     late_start: bool = False,
-    rest: StepRest = StepRest(),  # noqa: B008 (frozen)
+    rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
     admission: str = "reserve",
 ) -> Placement:
     """The plan with its actors on nodes and the waits for their prefixes, timed by ``evaluate``.
@@ -166,7 +166,7 @@ class _Placer:
     prefill_latency: LatencyModel | None
     streamed: bool
     late_start: bool
-    rest: StepRest
+    rest: NonGenerationPhases
     admission: str
 
     def best(self, plan: Plan) -> Placement:

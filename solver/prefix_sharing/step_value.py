@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solver.model.cluster import Cluster, MixedCluster
-from solver.model.objective import Objective, StepRest
+from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.offers import Latencies
 from solver.model.plan import Plan
 from solver.model.workload import FloatArray, Workload
@@ -28,16 +28,21 @@ class StepValue:
     workload: Workload
     latency: Latencies
     objective: Objective
-    rest: StepRest
+    rest: NonGenerationPhases
     admission: str
     learner_rate: float
     norms: tuple[float, float] = (1.0, 1.0)
 
     @classmethod
     def of(
-        cls, workload: Workload, cluster: Cluster | MixedCluster, latency: Latencies, objective: Objective, rest: StepRest,
+        cls,
+        workload: Workload,
+        cluster: Cluster | MixedCluster,
+        latency: Latencies,
+        objective: Objective,
+        rest: NonGenerationPhases,
         admission: str,
-    ) -> StepValue:  # fmt: skip
+    ) -> StepValue:
         """Of plans for a workload on a cluster, of whose first pool the learner's GPUs are."""
         learner_rate = rest.learner_rate(objective.cost, cluster.pools[0].usd_per_gpu_s)
         return cls(workload, latency, objective, rest, admission, learner_rate)

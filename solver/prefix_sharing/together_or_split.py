@@ -14,9 +14,9 @@ from typing import Any
 
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
-from solver.model.objective import Objective, StepRest
+from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.offers import Latencies
-from solver.model.plan import Improvement, Plan
+from solver.model.plan import HistoryEntry, Plan
 from solver.model.workload import Workload
 from solver.prefix_sharing.deduplicate import deduplicate
 from solver.prefix_sharing.step_value import StepValue
@@ -30,7 +30,7 @@ def together_or_split(
     cluster: Cluster | MixedCluster,
     latency: Latencies,
     objective: Objective,
-    rest: StepRest,
+    rest: NonGenerationPhases,
     admission: str,
     prefill: Mapping[str, Any],
 ) -> Plan:
@@ -49,7 +49,7 @@ def together_or_split(
     began = time.perf_counter()
     worth = StepValue.of(workload, cluster, latency, objective, rest, admission)
     found: dict[str, tuple[tuple[float, float], Plan]] = {}
-    history: list[Improvement] = []
+    history: list[HistoryEntry] = []
     refusal: PlanningError | None = None
     for name, together in TOGETHER.items():
         try:
@@ -64,7 +64,7 @@ def together_or_split(
         shared = deduplicate(plan, workload, cluster, latency, objective=objective, rest=rest, admission=admission, **prefill)
         found[name] = worth.rank(shared.plan), replace(shared.plan, reference=plan.reference)
         best = min(rank for rank, _ in found.values())
-        history.append(Improvement(f"{name}, {shared.how}", time.perf_counter() - began, best[1], 0.0))
+        history.append(HistoryEntry(f"{name}, {shared.how}", time.perf_counter() - began, best[1], 0.0))
     if not found:
         assert refusal is not None
         raise refusal

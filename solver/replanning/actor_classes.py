@@ -21,7 +21,7 @@ from solver.replanning.marginal_value import delay_s, stall_s
 
 
 @dataclass(frozen=True, eq=False)
-class Fleet:
+class ActorClasses:
     """M classes of actors: what can be told apart by speed or price.
 
     Attributes:
@@ -34,22 +34,23 @@ class Fleet:
     class_of: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, latency: LatencyModel | Fleet) -> Fleet:
+    def of(cls, latency: LatencyModel | ActorClasses) -> ActorClasses:
         """A fleet as it is; actors that are all alike for a latency model, their cost counted in actor-seconds.
 
         Raises:
             PlanningError: several models are given without saying which actor has which.
         """
-        if isinstance(latency, Fleet):
+        if isinstance(latency, ActorClasses):
             return latency
         if isinstance(latency, Mapping):
             raise PlanningError(
-                "re-planning is given several latency models; say which actor has which with Fleet.of_plan(plan, latencies)"
+                "re-planning is given several latency models; "
+                "say which actor has which with ActorClasses.of_plan(plan, latencies)"
             )
         return cls((latency.affine,))
 
     @classmethod
-    def of_plan(cls, plan: Plan, latency: Latencies, cost: str = "gpu_s") -> Fleet:
+    def of_plan(cls, plan: Plan, latency: Latencies, cost: str = "gpu_s") -> ActorClasses:
         """The actors of a plan. Cost is counted in GPU-seconds or dollars, and so is then the price of a second of makespan.
 
         Raises:

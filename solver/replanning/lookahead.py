@@ -23,7 +23,7 @@ from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray, Workload
 from solver.replanning.marginal_value import delay_s, stall_s
-from solver.replanning.migrations import Links, look
+from solver.replanning.migrations import LinkSchedule, look
 from solver.replanning.running_responses import valued
 
 COARSE_LOOKS = 10  # looks while the longest response decodes
@@ -80,7 +80,7 @@ def busy_ahead(
     busy = clock.copy()
     alive = np.concatenate([np.asarray(group, dtype=np.int64) for group in groups])  # in order of admission
     alive = alive[left[alive] > 0]
-    links, moved = Links(), 0
+    links, moved = LinkSchedule(), 0
     now, least_s = float(clock.min()), 0.0
     still_s = clock[owner] - now  # for which each response stands still yet
     ran = np.zeros(len(workload), dtype=bool)  # before the last look

@@ -1,6 +1,6 @@
 """What one look at the step decides: the actor to give back, and which responses wait for their sender's link, best first.
 
-Knows ``Survivors`` and a forecast; nothing of when to look. A look is worked out once (``look``); as links
+Knows ``RunningResponses`` and a forecast; nothing of when to look. A look is worked out once (``look``); as links
 get free, the next responses are sent from its lists (``send``), each tested again at its turn.
 
 What a move costs, in the currency of solver.replanning.marginal_value (actor-seconds): the response stands still for
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from solver.lengths.remaining import RemainingLengths
 from solver.model.runtime_rules import Move
 from solver.model.workload import FloatArray, IntArray
-from solver.replanning.receivers import Offer, Places, offers
-from solver.replanning.running_responses import Survivors
+from solver.replanning.receivers import MigrationCandidate, ReceiverState, offers
+from solver.replanning.running_responses import RunningResponses
 
 FOLD_CANDIDATES = 2  # actors with the least to lose that are tried
 LEAST_RISE = 0.03  # actors by which a fold must raise the value per second: less is within the errors of the forecast
@@ -34,7 +34,7 @@ TRIES = 3  # responses of a sender that find no place, the most promising first,
 OFFERS = 24  # responses of a sender that a look lists
 
 
-class Sent(NamedTuple):
+class Migration(NamedTuple):
     """A move and the actor that it leaves."""
 
     from_actor: int
@@ -42,7 +42,7 @@ class Sent(NamedTuple):
 
 
 @dataclass
-class Links:
+class LinkSchedule:
     """What one look leaves to the next: actors that are being drained, and when every actor's link is free."""
 
     leaving: set[int] = field(default_factory=set)
@@ -50,7 +50,7 @@ class Links:
 
 
 @dataclass(eq=False)
-class Look:
+class MigrationRound:
     """What is left to send of what a look found.
 
     Attributes:
@@ -58,15 +58,17 @@ class Look:
         lists: offers by position of their sender, in the order in which they are tried.
     """
 
-    places: Places
-    lists: dict[int, list[Offer]]
+    places: ReceiverState
+    lists: dict[int, list[MigrationCandidate]]
 
-    def send(self, now_s: float, links: Links, complete: Sequence[bool] | NDArray[np.bool_] | None = None) -> list[Sent]:
+    def send(
+        self, now_s: float, links: LinkSchedule, complete: Sequence[bool] | NDArray[np.bool_] | None = None
+    ) -> list[Migration]:
         """The next responses of all senders whose link is free, entered in ``places`` and ``links``."""
-        places, moves = self.places, list[Sent]()
+        places, moves = self.places, list[Migration]()
         for k in [k for k in self.lists if links.free_s.get(places.ids[k], -math.inf) <= now_s + 1e-9]:
             waiting, drains = self.lists[k], not places.stays[k]
-            missed: list[Offer] = []
+            missed: list[MigrationCandidate] = []
             at = 0
             while at < len(waiting) and len(missed) < TRIES and (drains or places.count[k] > 1):
                 offer = waiting[at]
@@ -77,7 +79,7 @@ class Look:
                 if to < 0 or (not drains and gain <= offer.least_gain[places.kind[to]]):
                     missed.append(offer)
                     continue
-                moves.append(Sent(places.ids[k], Move(offer.response, places.ids[to])))
+                moves.append(Migration(places.ids[k], Move(offer.response, places.ids[to])))
                 places.move(offer, k, to)
                 if offer.kv_tokens > 0:
                     links.free_s[places.ids[k]] = now_s + offer.pass_s[places.kind[to]]
@@ -92,13 +94,13 @@ class Look:
                 del self.lists[k]
         return moves
 
-    def next_s(self, now_s: float, links: Links) -> float:
+    def next_s(self, now_s: float, links: LinkSchedule) -> float:
         """When the first link that has more to send gets free; infinite when nothing is left to send."""
         times = [links.free_s.get(self.places.ids[k], now_s) for k in self.lists]
         return min(times, default=math.inf)
 
 
-def look(s: Survivors, remaining: RemainingLengths, price: float, links: Links) -> Look:
+def look(s: RunningResponses, remaining: RemainingLengths, price: float, links: LinkSchedule) -> MigrationRound:
     """Decide whether an actor is given back, and list what should move: up to ``OFFERS`` responses of an actor that goes on."""
     links.leaving &= set(s.ids)
     stays = np.array([k not in links.leaving for k in s.ids])
@@ -126,11 +128,13 @@ def look(s: Survivors, remaining: RemainingLengths, price: float, links: Links) 
             listed[k] = pays[s.owner[pays] == k][:OFFERS]
     everyone = np.concatenate([np.zeros(0, np.int64), *listed.values()])
     waiting = iter(offers(s, everyone, HYSTERESIS * stall / time_s[:, None], HYSTERESIS * loses / time_s[:, None], takes))
-    return Look(Places(s, stays), {k: list(itertools.islice(waiting, len(own))) for k, own in listed.items() if len(own)})
+    return MigrationRound(
+        ReceiverState(s, stays), {k: list(itertools.islice(waiting, len(own))) for k, own in listed.items() if len(own)}
+    )
 
 
 def _fold(
-    s: Survivors, stays: NDArray[np.bool_], remaining: RemainingLengths, price: float, delay: FloatArray,
+    s: RunningResponses, stays: NDArray[np.bool_], remaining: RemainingLengths, price: float, delay: FloatArray,
     stall: FloatArray, loses: FloatArray,
 ) -> int | None:  # fmt: skip
     """The position of the actor to give back now, or None. What is still being drained counts as spread over the others."""
@@ -164,7 +168,7 @@ def _fold(
     return chosen
 
 
-def _as_if_drained(s: Survivors, stays: NDArray[np.bool_]) -> Survivors:
+def _as_if_drained(s: RunningResponses, stays: NDArray[np.bool_]) -> RunningResponses:
     """The survivors with the responses of leaving actors dealt to those that stay, the least loaded first."""
     pending = np.flatnonzero(~stays[s.owner])
     if not len(pending):
@@ -186,7 +190,7 @@ def _as_if_drained(s: Survivors, stays: NDArray[np.bool_]) -> Survivors:
     )  # fmt: skip
 
 
-def _places_worth(s: Survivors, k: int, stays: NDArray[np.bool_]) -> float:
+def _places_worth(s: RunningResponses, k: int, stays: NDArray[np.bool_]) -> float:
     """Roughly what the other actors gain from the responses of ``k``, never less than in truth: each one's best place as
     if it came alone; losses count half, as they shrink with what has come before."""
     step = s.step_s

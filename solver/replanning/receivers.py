@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solver.model.workload import FloatArray, IntArray
-from solver.replanning.running_responses import Survivors
+from solver.replanning.running_responses import RunningResponses
 
 
-class Offer(NamedTuple):
+class MigrationCandidate(NamedTuple):
     """A response that waits to be sent.
 
     Attributes:
-        response: its index. worth, reserved, kv_tokens: as in ``Survivors``.
+        response: its index. worth, reserved, kv_tokens: as in ``RunningResponses``.
         load, stall, least_gain, pass_s: on (to) an actor of each of M classes: its load; the share of the time in which the
             move pays for which the receiver's batch stands still; the rise of the value per second that the move must exceed
             (unless its actor is drained); and the seconds for which it occupies its sender's link, which one without a KV
@@ -37,10 +37,10 @@ class Offer(NamedTuple):
     pass_s: list[float]
 
 
-class Places:
-    """K actors, by their positions in ``Survivors``."""
+class ReceiverState:
+    """K actors, by their positions in ``RunningResponses``."""
 
-    def __init__(self, s: Survivors, stays: NDArray[np.bool_]) -> None:
+    def __init__(self, s: RunningResponses, stays: NDArray[np.bool_]) -> None:
         self.base_s: list[float] = s.base_s.tolist()
         self.kind: list[int] = s.kind.tolist()
         self.ids = list(s.ids)
@@ -53,9 +53,9 @@ class Places:
         self.stays: list[bool] = stays.tolist()
         self.open = [np.flatnonzero(stays & (s.kind == m)).tolist() for m in range(len(s.fleet))]  # by class
 
-    def best(self, offer: Offer, sender: int) -> tuple[int, float]:
+    def best(self, offer: MigrationCandidate, sender: int) -> tuple[int, float]:
         """The position at which a response of ``sender`` gains most, and the rise of the grouping's value per second (as in
-        ``Survivors.gains``, less what a stall costs); minus infinity when there is no place."""
+        ``RunningResponses.gains``, less what a stall costs); minus infinity when there is no place."""
         _, worth, reserved, _, loads, stalls, _, _ = offer
         to, most = -1, -math.inf
         step, rates, slots, memory = self.step_s, self.rate, self.slots, self.memory
@@ -71,7 +71,7 @@ class Places:
         without = max(step[sender] - loads[self.kind[sender]], self.base_s[sender], 1e-300)
         return to, most + (self.worth[sender] - worth) / without - rates[sender]
 
-    def move(self, offer: Offer, sender: int, to: int) -> None:
+    def move(self, offer: MigrationCandidate, sender: int, to: int) -> None:
         """Enter that a response of ``sender`` goes to ``to``."""
         for k, sign in ((sender, -1), (to, 1)):
             self.step_s[k] += sign * offer.load[self.kind[k]]
@@ -88,7 +88,9 @@ class Places:
                 open_actors.remove(position)
 
 
-def offers(s: Survivors, chosen: IntArray, stall: FloatArray, least_gain: FloatArray, pass_s: FloatArray) -> list[Offer]:
+def offers(
+    s: RunningResponses, chosen: IntArray, stall: FloatArray, least_gain: FloatArray, pass_s: FloatArray
+) -> list[MigrationCandidate]:
     """The chosen positions of ``s`` as offers; the other arrays, (n, M), are over all of ``s``."""
     of = (s.response, s.worth, s.reserved, s.kv_tokens, s.load_on, stall, least_gain, pass_s)
-    return [*map(Offer._make, zip(*(x[chosen].tolist() for x in of), strict=True))]
+    return [*map(MigrationCandidate._make, zip(*(x[chosen].tolist() for x in of), strict=True))]

@@ -18,7 +18,7 @@ A look at the step compares three things with doing nothing:
   decoding, the longest to go first (short ones may be complete before their turn). Folding it in one go would let all wait.
 
 Every sender has one link: it sends one response at a time. Actors of several kinds, sizes and prices are looked up in a
-``Fleet``: each has its own loads and its own price, and between two kinds KV caches are recomputed.
+``ActorClasses``: each has its own loads and its own price, and between two kinds KV caches are recomputed.
 
 The published rules are baselines with the same interface (rlhfless.scheduling), not settings of this one: RLHFless cuts an
 actor at a fixed share of its completions and RLHFuse all but m below a global count, whatever their responses are still worth.
@@ -37,8 +37,8 @@ import numpy as np
 from solver.lengths.remaining import RemainingLengths
 from solver.model.latency import LatencyModel
 from solver.model.runtime_rules import ActorView, Decision, Move, StepState, Trigger
-from solver.replanning.actor_classes import Fleet
-from solver.replanning.migrations import Links, Look, Sent, look
+from solver.replanning.actor_classes import ActorClasses
+from solver.replanning.migrations import LinkSchedule, Migration, MigrationRound, look
 from solver.replanning.running_responses import survivors_of
 
 LOOKS = 12  # looks in the time that is left, at most: 40 are no better on three public logs, and take twice as long
@@ -48,13 +48,17 @@ LOOKING_SHARE = 0.0125  # of the time between looks that a look may take
 
 
 def replan(
-    state: StepState, remaining: RemainingLengths, latency: LatencyModel | Fleet, price: float, links: Links | None = None
+    state: StepState,
+    remaining: RemainingLengths,
+    latency: LatencyModel | ActorClasses,
+    price: float,
+    links: LinkSchedule | None = None,
 ) -> list[Decision]:
     """What to do now; an empty list when doing nothing is best.
 
     Args:
         remaining: forecast for every response of the step.
-        latency: its affine fit is used; a ``Fleet`` where actors differ.
+        latency: its affine fit is used; a ``ActorClasses`` where actors differ.
         price: actor-seconds that one second of makespan is worth; GPU-seconds or dollars for a fleet that counts these.
         links: drains and transfers under way; updated. None when there are none.
 
@@ -62,7 +66,7 @@ def replan(
         At most one move per sender whose link is free (responses without KV cache need no link). Slots and KV memory (as
         under ``reserve``) of the receivers are kept; an actor whose last response moves away is released.
     """
-    links, fleet = Links() if links is None else links, Fleet.of(latency)
+    links, fleet = LinkSchedule() if links is None else links, ActorClasses.of(latency)
     if len(state.actors) < 2:
         return []
     survivors = survivors_of(state, remaining, fleet, price)
@@ -80,24 +84,24 @@ class Replan:
     Args:
         remaining: forecast for every response of the step. Replace it to plug in a predictor that updates while decoding;
             its ``observe`` is called at every look.
-        latency: of every actor; a ``Fleet`` where actors differ in kind, size or price.
+        latency: of every actor; a ``ActorClasses`` where actors differ in kind, size or price.
         price: actor-seconds that one second of makespan is worth; GPU-seconds or dollars for a fleet that counts these.
     """
 
     remaining: RemainingLengths
-    latency: LatencyModel | Fleet
+    latency: LatencyModel | ActorClasses
     price: float
     name: str = "replan"
-    _fleet: Fleet = field(init=False, repr=False)
-    _links: Links = field(default_factory=Links, repr=False)
-    _look: Look | None = field(default=None, repr=False)
+    _fleet: ActorClasses = field(init=False, repr=False)
+    _links: LinkSchedule = field(default_factory=LinkSchedule, repr=False)
+    _look: MigrationRound | None = field(default=None, repr=False)
     _look_s: float = field(default=-math.inf, repr=False)  # when the next look is due
     _trigger: Trigger | None = field(default=None, repr=False)
     _started: bool = field(default=False, repr=False)
     _open_actors: int = field(default=0, repr=False)  # when links were last served
 
     def __post_init__(self) -> None:
-        self._fleet = Fleet.of(self.latency)
+        self._fleet = ActorClasses.of(self.latency)
 
     def next_trigger(self, view: ActorView) -> Trigger | None:
         """The next look or free link; before the first look, this actor's first completion."""
@@ -141,7 +145,7 @@ class Replan:
                 self._look.lists.pop(k, None)
 
 
-def _with_room(sent: Sequence[Sent], state: StepState) -> list[Move]:
+def _with_room(sent: Sequence[Migration], state: StepState) -> list[Move]:
     """The moves whose receivers have a free slot and memory now, or such as others of the moves free. Only actors that send or
     receive are looked at: memory is counted over all responses of an actor."""
     if not sent:

@@ -15,14 +15,14 @@ from solver.lengths.remaining import RemainingLengths
 from solver.model.latency import LatencyModel
 from solver.model.runtime_rules import StepState
 from solver.model.workload import FloatArray, IntArray
-from solver.replanning.actor_classes import Fleet
+from solver.replanning.actor_classes import ActorClasses
 from solver.replanning.marginal_value import time_left_s, token_worth
 
 FOLD_PARTS = 24  # parts in which the responses of an actor are dealt to others when folding it is weighed
 
 
 @dataclass(eq=False)
-class Survivors:
+class RunningResponses:
     """n unfinished responses on K actors.
 
     Attributes:
@@ -53,7 +53,7 @@ class Survivors:
     slots: IntArray
     memory: FloatArray
     left_s: float
-    fleet: Fleet
+    fleet: ActorClasses
     kind: IntArray
     load: FloatArray = field(init=False)
     base_s: FloatArray = field(init=False)
@@ -129,7 +129,9 @@ class Survivors:
         return rise
 
 
-def survivors_of(state: StepState, remaining: RemainingLengths, latency: LatencyModel | Fleet, price: float) -> Survivors:
+def survivors_of(
+    state: StepState, remaining: RemainingLengths, latency: LatencyModel | ActorClasses, price: float
+) -> RunningResponses:
     """The survivors of a state, valued for a makespan whose last second costs ``price`` actor-seconds (in the unit of a fleet's
     rates)."""
     views = state.actors
@@ -137,7 +139,7 @@ def survivors_of(state: StepState, remaining: RemainingLengths, latency: Latency
     response = np.array([r for v in views for r in (*v.unfinished, *v.arriving)], dtype=np.int64)
     owner = np.repeat(np.arange(len(views)), [sum(size) for size in sizes])
     movable = np.repeat(np.tile([True, False], len(views)), [count for size in sizes for count in size])
-    fleet = Fleet.of(latency)
+    fleet = ActorClasses.of(latency)
     return valued(
         np.array([v.actor for v in views], dtype=np.int64), fleet.classes([v.planned for v in views]), response, owner, movable,
         state.generated_tokens[response].astype(float), state.prompt_tokens[response].astype(float),
@@ -147,11 +149,11 @@ def survivors_of(state: StepState, remaining: RemainingLengths, latency: Latency
 
 def valued(
     actors: IntArray, kind: IntArray, response: IntArray, owner: IntArray, movable: NDArray[np.bool_], tokens: FloatArray,
-    prompt: FloatArray, slots: IntArray, remaining: RemainingLengths, latency: LatencyModel | Fleet, price: float,
-) -> Survivors:  # fmt: skip
+    prompt: FloatArray, slots: IntArray, remaining: RemainingLengths, latency: LatencyModel | ActorClasses, price: float,
+) -> RunningResponses:  # fmt: skip
     """The same from arrays: (K,) ids, classes and free slots of actors; (n,) index, owner, tokens and prompt tokens of
     responses."""
-    fleet = Fleet.of(latency)
+    fleet = ActorClasses.of(latency)
     most = remaining.most_tokens(response, tokens)
     speed = [(m.base_s, m.per_response_s, m.per_kv_token_s, rate) for m, rate in zip(fleet.models, fleet.rates, strict=True)]
     load_on = np.array([b + c * (prompt + tokens) for _, b, c, _ in speed]).T
@@ -167,7 +169,7 @@ def valued(
     def per_actor(values: FloatArray) -> FloatArray:
         return np.asarray(np.bincount(owner, weights=values, minlength=len(actors)), dtype=float)
 
-    return Survivors(
+    return RunningResponses(
         actors=actors,
         response=response,
         owner=owner,

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
-from solver.model.objective import StepRest
+from solver.model.objective import NonGenerationPhases
 from solver.model.offers import Latencies, offers_of
 from solver.model.plan import ActorPlan, Plan
 from solver.model.plurals import counted
@@ -48,7 +48,7 @@ def assemble(
     workload: Workload,
     cluster: Cluster,
     latency: LatencyModel,
-    rest: StepRest = StepRest(),  # noqa: B008 (frozen)
+    rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
     *,
     max_batch: int | None = None,
     release: str = "done",
@@ -84,7 +84,7 @@ def timed(
     plan: Plan,
     workload: Workload,
     latency: Latencies,
-    rest: StepRest = StepRest(),  # noqa: B008 (frozen)
+    rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
     *,
     admission: str = "reserve",
 ) -> Plan:

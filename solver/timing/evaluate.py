@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from solver.model.admission import Admission
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
-from solver.model.objective import StepRest
+from solver.model.objective import NonGenerationPhases
 from solver.model.offers import Latencies, latency_of
 from solver.model.plan import ActorPlan, Plan
 from solver.model.workload import FloatArray, IntArray, Workload
@@ -110,7 +110,7 @@ def generated_s(actors: tuple[ActorPlan, ...], done_s: ArrayLike) -> float:
     return float(np.asarray(done_s, dtype=float)[works].max(initial=0.0))
 
 
-def held_s(actors: tuple[ActorPlan, ...], done_s: ArrayLike, rest: StepRest) -> FloatArray:
+def held_s(actors: tuple[ActorPlan, ...], done_s: ArrayLike, rest: NonGenerationPhases) -> FloatArray:
     """(N,) seconds for which each actor holds its GPUs: until it is done, or until its release if that is later."""
     makespan = generated_s(actors, done_s)
     until = {"generation": makespan, "step": makespan + rest.seconds}
@@ -122,7 +122,7 @@ def evaluate(
     plan: Plan,
     workload: Workload,
     latency: Latencies,
-    rest: StepRest = StepRest(),  # noqa: B008 (frozen)
+    rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
     *,
     table: bool = False,
     admission: str = "reserve",

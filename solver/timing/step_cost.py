@@ -12,7 +12,7 @@ import numpy as np
 
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
-from solver.model.objective import Objective, StepRest
+from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.workload import FloatArray
 
 
@@ -27,7 +27,7 @@ class Pricing:
     """
 
     objective: Objective
-    rest: StepRest
+    rest: NonGenerationPhases
     actor_rate: float
     learner_rate: float
     sync_s: float
@@ -37,7 +37,7 @@ class Pricing:
 
     @classmethod
     def of(
-        cls, cluster: Cluster, latency: LatencyModel, objective: Objective, rest: StepRest, release: str = "done"
+        cls, cluster: Cluster, latency: LatencyModel, objective: Objective, rest: NonGenerationPhases, release: str = "done"
     ) -> Pricing:
         """Of actors of ``latency`` on ``cluster``."""
         per_gpu = 1.0 if objective.cost == "gpu_s" else cluster.usd_per_gpu_s

@@ -12,11 +12,13 @@ import pytest
 from rlhfless.analysis import calibrated_by_spans, executed_steps, savings_of_executed
 from rlhfless.latency import load_profile, scaled
 from rlhfless.report.study import study_executed
-from rlhfless.simulate import Setting, Simulation, simulate
+from rlhfless.simulate import Simulation, SimulationConfig, simulate
 from rlhfless.trace import Trace
 from solver.model.cluster import Cluster
 
-SETTING = Setting(Cluster(1, 8, 2, kind="l40s", usd_per_gpu_hour=3.6), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05)
+SETTING = SimulationConfig(
+    Cluster(1, 8, 2, kind="l40s", usd_per_gpu_hour=3.6), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05
+)
 POLICIES = ("static", "release", "fold")
 
 

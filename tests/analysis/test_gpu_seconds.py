@@ -16,7 +16,7 @@ from rlhfless.analysis import Rest, account, run_setup
 from rlhfless.analysis.gpu_seconds import ACTORS_WAIT, LEARNER_WAITS, PAUSING, UNUSED, WAITING
 from rlhfless.errors import InputError
 from rlhfless.latency import load_profile
-from rlhfless.simulate import Setting, simulate
+from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import Trace
 from solver.model.cluster import Cluster
 
@@ -94,7 +94,7 @@ def test_uses_add_up_to_all_gpus_for_as_long_as_generation_takes(lengths: list[i
          "sample": [i % 2 for i in range(len(lengths))], "prompt_tokens": 20, "response_tokens": lengths,
          "finish_reason": "stop"}
     )  # fmt: skip
-    setting = Setting(CLUSTER, load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05)
+    setting = SimulationConfig(CLUSTER, load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05)
     result = simulate(rollouts, setting, [policy])
     found = account(result.traces[policy], run_setup("verl"), CLUSTER)
     assert found.gpu_s == pytest.approx(8 * float(result.steps["time_s"].iloc[0]))

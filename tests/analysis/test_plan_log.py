@@ -13,11 +13,11 @@ from rlhfless.analysis import last_visits, plan_every_step
 from rlhfless.latency import load_profile
 from rlhfless.plots import planned_steps_info, plot_planned_steps
 from rlhfless.predict import EwmaPredictor
-from rlhfless.simulate import Setting
+from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import TraceError, validate
 from solver.model.cluster import Cluster
 
-SETTING = Setting(Cluster(2, 8, 2, kind="l40s"), load_profile("l40s-qwen2.5-3b-tp2"), response_limit=4000)
+SETTING = SimulationConfig(Cluster(2, 8, 2, kind="l40s"), load_profile("l40s-qwen2.5-3b-tp2"), response_limit=4000)
 
 
 def rollouts(steps: int = 6, prompts: int = 24) -> pd.DataFrame:

@@ -29,7 +29,7 @@ from rlhfless.analysis import (
 )  # fmt: skip
 from rlhfless.analysis.what_if import Variant
 from rlhfless.latency import load_profile, scaled
-from rlhfless.simulate import Setting, Simulation, logged_steps, simulate
+from rlhfless.simulate import Simulation, SimulationConfig, logged_steps, simulate
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError
 
@@ -49,12 +49,12 @@ def rollouts(steps: int = 3, prompts: int = 24) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def setting() -> Setting:
-    return Setting(CLUSTER, load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.1)
+def setting() -> SimulationConfig:
+    return SimulationConfig(CLUSTER, load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.1)
 
 
 @pytest.fixture(scope="module")
-def simulation(setting: Setting) -> Simulation:
+def simulation(setting: SimulationConfig) -> Simulation:
     return simulate(rollouts(), setting, POLICIES)
 
 
@@ -98,7 +98,7 @@ def test_a_saving_is_the_share_of_the_sums(simulation: Simulation) -> None:
     assert table["GPU-seconds mean"].iloc[0] == pytest.approx(1 - ours / ((16 + 4) * their_time))
 
 
-def test_a_log_that_is_slower_than_its_profile_scales_it(setting: Setting) -> None:
+def test_a_log_that_is_slower_than_its_profile_scales_it(setting: SimulationConfig) -> None:
     slow = scaled(setting.latency, 1.5)
     once = simulate(rollouts(), setting, ["static"]).steps.set_index("step")["time_s"]
     longer = simulate(rollouts(), replace(setting, latency=slow), ["static"]).steps.set_index("step")["time_s"]
@@ -120,7 +120,7 @@ def test_the_logged_rest_is_the_mean_of_what_was_logged() -> None:
     assert logged_rest(pd.DataFrame({"step": [1], "generate_s": [1.0]})) is None
 
 
-def test_one_thing_is_changed_at_a_time(setting: Setting) -> None:
+def test_one_thing_is_changed_at_a_time(setting: SimulationConfig) -> None:
     logged = list(logged_steps(rollouts(), steps=[2]))
     table = what_if(logged, list(variants(setting, "static")))
     assert table["change"].iloc[0] == "as it was"
@@ -133,7 +133,7 @@ def test_one_thing_is_changed_at_a_time(setting: Setting) -> None:
     assert (table["missing"] == "").all()
 
 
-def test_a_variant_that_cannot_run_is_a_row_that_says_why(setting: Setting) -> None:
+def test_a_variant_that_cannot_run_is_a_row_that_says_why(setting: SimulationConfig) -> None:
     logged = list(logged_steps(rollouts(), steps=[2]))
     tiny = replace(setting, latency=replace(setting.latency, kv_capacity_tokens=64))
     table = what_if(logged, [Variant("as it was", setting, ("static",), True), Variant("no memory", tiny, ("static",), True)])
@@ -142,7 +142,7 @@ def test_a_variant_that_cannot_run_is_a_row_that_says_why(setting: Setting) -> N
 
 
 def test_advice_compares_actor_sizes_that_have_a_profile() -> None:
-    setting = Setting(Cluster(1, 8, 2, kind="h100"), load_profile("h100-qwen2.5-3b-tp2"), time_limit_s=0.1)
+    setting = SimulationConfig(Cluster(1, 8, 2, kind="h100"), load_profile("h100-qwen2.5-3b-tp2"), time_limit_s=0.1)
     logged = list(logged_steps(rollouts(), steps=[2]))
     advice = advise(logged, setting, run_setup("verl"))
     assert [size.gpus_per_actor for size in advice.sizes] == [1, 2]
@@ -198,7 +198,7 @@ def test_what_savings_are_shares_of_is_what_the_account_holds(simulation: Simula
 
 def test_other_kinds_are_priced_as_the_runs_own() -> None:
     cheap = replace(CLUSTER, usd_per_gpu_hour=3.7664 / 2)  # half of the list price
-    every = list(variants(Setting(cheap, load_profile("l40s-qwen2.5-3b-tp2")), "static"))
+    every = list(variants(SimulationConfig(cheap, load_profile("l40s-qwen2.5-3b-tp2")), "static"))
     prices = {one.setting.cluster.kind: one.setting.cluster.usd_per_gpu_hour for one in every}
     assert prices["h100"] == pytest.approx(6.88 / 2)
 

@@ -26,11 +26,11 @@ from error_messages import refused
 from rlhfless.analysis.verl_router import MOST_WAITING, RouterEffect, deal, expected_tokens, router_effect, write_router
 from rlhfless.cli import main
 from rlhfless.latency import load_profile
-from rlhfless.simulate import Setting
+from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import TraceError
 from solver.model.cluster import Cluster
 
-SETTING = Setting(Cluster(1, 8, 2, kind="l40s"), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05)
+SETTING = SimulationConfig(Cluster(1, 8, 2, kind="l40s"), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05)
 PROFILE = "l40s-qwen2.5-3b-tp2"
 
 

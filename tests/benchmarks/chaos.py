@@ -54,12 +54,12 @@ def engines_of(kind: str, limit: int) -> Any:
     if kind == "counting":
         return CountingEngines()
     from rlhfless.engine.torch.factory import TorchEngineFactory
-    from rlhfless.engine.torch.model import RowModel
+    from rlhfless.engine.torch.model import DecoderModel
     from rlhfless.training.models.char_tokenizer import CharTokenizer
     from rlhfless.training.models.tiny_model import tiny_qwen2
 
     tokenizer = CharTokenizer()
-    model = RowModel(tiny_qwen2(tokenizer, seed=3, hidden=64, layers=2, intermediate=128), limit + 32)
+    model = DecoderModel(tiny_qwen2(tokenizer, seed=3, hidden=64, layers=2, intermediate=128), limit + 32)
     return TorchEngineFactory(model, tokenizer.eos_token_id)
 
 

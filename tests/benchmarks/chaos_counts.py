@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.executor import StepRecord
-from rlhfless.executor.distributed.pool.pool import Pool
+from rlhfless.executor.distributed.pool.pool import ActorPool
 
 GONE_S = 30.0  # that what is ending may take to be gone
 
@@ -87,7 +87,7 @@ class Counts:
 class Striker(threading.Thread):
     """Sends signals to actors at work, each at its time after the start of this thread."""
 
-    def __init__(self, pool: Pool[Any], delays_s: Sequence[float], kinds: Sequence[signal.Signals], seed: int) -> None:
+    def __init__(self, pool: ActorPool[Any], delays_s: Sequence[float], kinds: Sequence[signal.Signals], seed: int) -> None:
         super().__init__(daemon=True)
         self.pool, self.plan = pool, sorted(zip(delays_s, kinds, strict=True))
         self.rng, self.over = np.random.default_rng(seed), threading.Event()

@@ -29,12 +29,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rlhfless.engine.common.journal import Journal, Replayed
+from rlhfless.engine.common.journal import EngineJournal, Replayed
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.iteration_clock import MEASURED
-from rlhfless.engine.torch.model import RowModel, one_thread
+from rlhfless.engine.torch.model import DecoderModel, one_thread
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.virtual.measured_pass import REPLAYS
 from rlhfless.latency import load_profile
@@ -132,7 +132,7 @@ class Paired:
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> TorchEngine:
         return self.factory(latency, admission, start_s)
 
-    def replay(self, journal: Journal) -> Replayed:
+    def replay(self, journal: EngineJournal) -> Replayed:
         """Before the replay and after it in turns."""
         actor = journal.finished[0][1] // self.size.responses
         runs = self.runs.get(actor)
@@ -206,7 +206,7 @@ def main() -> None:
     options = parser.parse_args()
     size = TINY_SIZE if options.tiny else Size()
     latency = load_profile("cpu-tiny-qwen2")
-    factory = TorchEngineFactory(RowModel(CausalLM(TINY).model, 40 + LIMIT), eos_id=0)
+    factory = TorchEngineFactory(DecoderModel(CausalLM(TINY).model, 40 + LIMIT), eos_id=0)
     rows: list[dict[str, float]] = []
     with one_thread(factory.model.device):
         alone(factory, requests(size, 0)[: size.responses])  # warms up

@@ -39,7 +39,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.simulated.requests import Requests
 from rlhfless.engine.torch.engine import TorchEngine
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.latency import load_profile
 from rlhfless.scheduling import PlanningInput, make_policy
@@ -155,7 +155,7 @@ def torch_overhead(size: str, batch: int, rounds: int, iterations: int = ITERATI
         vocab_size=512, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
         num_key_value_heads=kv_heads, intermediate_size=4 * hidden, max_position_embeddings=512, tie_word_embeddings=True,
     )  # fmt: skip
-    model = RowModel(Qwen2ForCausalLM(config).eval())
+    model = DecoderModel(Qwen2ForCausalLM(config).eval())
     rng, length, prompt = np.random.default_rng(0), WARM_UP + iterations + 10, 32
     shares, totals = [], []
     for _ in range(rounds):

@@ -2,7 +2,7 @@
 
 All of ``run_step`` with 128 responses of the tiny model (``tiny_qwen2``, float32 on the CPU, one thread) on at most 8 emulated
 actors of 16 slots, charged by a profile, at random and with a rule that moves responses, lengths given or ended by the end of
-text. Seconds of the thread, and those of them that are neither inside the ``DecodeStep`` call nor inside ``Rows.compute``
+text. Seconds of the thread, and those of them that are neither inside the ``DecodeStep`` call nor inside ``KVRows.compute``
 (prefill): beginning the step, planning, taking responses in, noise, taking leave, moves, the rule and the record. Medians over
 rounds.
 """
@@ -20,8 +20,8 @@ import numpy as np
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.decode_step import DecodeStep
 from rlhfless.engine.torch.factory import TorchEngineFactory
-from rlhfless.engine.torch.kv_rows import Rows
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.kv_rows import KVRows
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.scheduling import PlanningInput, make_policy
@@ -67,7 +67,7 @@ def torch_steps(rounds: int, prompts: int = PROMPTS) -> list[dict[str, Any]]:
     lengths = np.clip(rng.lognormal(3.6, 0.7, (prompts, SAMPLES)).astype(int), 1, LIMIT)
     work = Workload.grid(rng.integers(10, 30, prompts), lengths, response_limit=LIMIT)
     ids = [rng.integers(2, tokenizer.vocab_size, n) for n in work.prompt_tokens]
-    model = RowModel(tiny_qwen2(tokenizer), LIMIT + 30)
+    model = DecoderModel(tiny_qwen2(tokenizer), LIMIT + 30)
     engines = TorchEngineFactory(model, tokenizer.eos_token_id)
     latency, cluster = replace(load_profile("cpu-tiny-qwen2"), max_batch=SLOTS), Cluster(1, ACTORS, 1)
     rows = []
@@ -82,7 +82,7 @@ def torch_steps(rounds: int, prompts: int = PROMPTS) -> list[dict[str, Any]]:
             totals, shares = [], []
             for _ in range(rounds):
                 inside = Inside()
-                with inside.of((DecodeStep, "__call__"), (Rows, "compute")):
+                with inside.of((DecodeStep, "__call__"), (KVRows, "compute")):
                     began = time.thread_time()
                     record = run_step(plan, requests, engines, latency, cluster)
                     totals.append(time.thread_time() - began)

@@ -29,7 +29,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.engine import TorchEngine
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 
@@ -37,13 +37,13 @@ VOCAB, TOKENS, RESPONSES = 4096, 96, 64
 CLOCK = LatencyModel("ticks", 1, base_s=1.0, per_response_s=0.0)
 
 
-def rows(device: str, dtype: torch.dtype) -> RowModel:
+def rows(device: str, dtype: torch.dtype) -> DecoderModel:
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=VOCAB, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
         intermediate_size=1024, max_position_embeddings=512, initializer_range=256**-0.5, pad_token_id=0, bos_token_id=None,
     )  # fmt: skip
-    return RowModel(Qwen2ForCausalLM(config).eval().to(device, dtype), 256)
+    return DecoderModel(Qwen2ForCausalLM(config).eval().to(device, dtype), 256)
 
 
 def requests(count: int) -> list[Request]:
@@ -54,7 +54,7 @@ def requests(count: int) -> list[Request]:
     ]
 
 
-def decoded(model: RowModel, asked: list[Request], cut_after: int | None = None) -> dict[int, np.ndarray]:
+def decoded(model: DecoderModel, asked: list[Request], cut_after: int | None = None) -> dict[int, np.ndarray]:
     engine = TorchEngine(model, Admission(len(asked), 1 << 30), CLOCK, eos_id=0)
     engine.add(asked)
     if cut_after is not None:

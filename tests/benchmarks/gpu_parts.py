@@ -22,9 +22,9 @@ from rlhfless.engine.torch.decode_step import GRAPH_WIDTH
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.iteration_clock import MEASURED
 from rlhfless.engine.torch.kv_cache import BLOCK
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.latency import load_profile, read_profile
-from rlhfless.latency.batch_changes import Course, measure_changes
+from rlhfless.latency.batch_changes import BatchChangeTrial, measure_changes
 from rlhfless.latency.measure import TIMED_CALLS, WARM_UP_CALLS, CausalLM, median_seconds
 from rlhfless.latency.profile import compose_profile
 from solver.model.admission import Admission
@@ -51,7 +51,7 @@ def measured_profile(load: Callable[[], CausalLM], grid: Grid, shipped: dict[str
     begin = time.monotonic()
     lm = load()
     device = lm.device.type
-    courses = [Course(*sizes) for sizes in grid.joins]
+    courses = [BatchChangeTrial(*sizes) for sizes in grid.joins]
     decode, run_course = engine_timers(lm.model, max(*grid.contexts, *(c.tokens + c.iterations for c in courses)))
     points = [(batch, context) for batch in grid.batches for context in grid.contexts]
     first = time.monotonic()
@@ -143,7 +143,7 @@ def throughput(lm: CausalLM, lengths: np.ndarray) -> dict[str, Any]:
 
 def engine_seconds(lm: CausalLM, prompts: np.ndarray, lengths: np.ndarray) -> tuple[float, float]:
     """Wall seconds of decoding, those of preparing shapes left out, and these."""
-    engine = TorchEngine(RowModel(lm.model, PROMPT_TOKENS + LIMIT), Admission(SLOTS, 1 << 40), MEASURED, eos_id=0)
+    engine = TorchEngine(DecoderModel(lm.model, PROMPT_TOKENS + LIMIT), Admission(SLOTS, 1 << 40), MEASURED, eos_id=0)
     asked = zip(prompts, lengths.tolist(), strict=True)
     engine.add([Request(i, PROMPT_TOKENS, LIMIT, target_tokens=n, prompt_ids=p, seed=i) for i, (p, n) in enumerate(asked)])
     start = time.perf_counter()

@@ -19,13 +19,13 @@ import torch
 from gpu_plans import cluster_of, prompts_of, read, read_file
 from gpu_workload import LIMIT, LONGEST_PROMPT, Step, attempted, step_of
 
-from rlhfless.engine.common.journal import Journal, Replayed
+from rlhfless.engine.common.journal import EngineJournal, Replayed
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.iteration_clock import MEASURED
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.latency import load_profile, save_profile
 from rlhfless.latency.measure import CausalLM
@@ -40,9 +40,9 @@ SCRATCH_BYTES = 40  # per row and token of the vocabulary, of an iteration's log
 class ReplayedOnce(TorchEngineFactory):
     """Replays every journal once, however many medians are asked for: time on a GPU is short, and it is quiet."""
 
-    known: dict[int, tuple[Journal, Replayed]] = field(default_factory=dict)
+    known: dict[int, tuple[EngineJournal, Replayed]] = field(default_factory=dict)
 
-    def replay(self, journal: Journal) -> Replayed:
+    def replay(self, journal: EngineJournal) -> Replayed:
         if id(journal) not in self.known:
             self.known[id(journal)] = journal, super().replay(journal)
         return self.known[id(journal)][1]
@@ -71,7 +71,7 @@ def replayed(
     with tempfile.TemporaryDirectory() as folder:
         latency = load_profile(save_profile(Path(folder, "fitted.json"), profile))
     cluster = cluster_of(latency.kind)
-    rows = RowModel(lm.model, LONGEST_PROMPT + LIMIT)
+    rows = DecoderModel(lm.model, LONGEST_PROMPT + LIMIT)
     capture_s = seconds_of_a_capture(rows, latency)
     for prompts in prompts_of(lengths):
         step = step_of(lengths[:prompts], rows.vocabulary)
@@ -106,7 +106,7 @@ def replayed(
     return found
 
 
-def executed(plan: Plan, step: Step, rows: RowModel, latency: LatencyModel, cluster: Cluster) -> dict[str, Any]:
+def executed(plan: Plan, step: Step, rows: DecoderModel, latency: LatencyModel, cluster: Cluster) -> dict[str, Any]:
     """Planned, simulated (charged by the profile, with the plan's rule) and executed numbers of a plan, and their errors."""
     asked = step.requests()
     simulated = run_step(plan, asked, SimulatedEngine, latency, cluster)
@@ -128,7 +128,7 @@ def gpu_seconds(record: StepRecord) -> float:
     return float(sum((a["end_s"] - a["start_s"]) * len(a["gpu_ids"]) for a in record.allocations))
 
 
-def seconds_of_a_capture(rows: RowModel, latency: LatencyModel) -> float:
+def seconds_of_a_capture(rows: DecoderModel, latency: LatencyModel) -> float:
     """What preparing one shape takes, that of a full batch, the second time; 0 where nothing has to be prepared."""
     ids = np.ones(2, np.int64)
     for _ in range(2):
@@ -147,7 +147,7 @@ def expected_s(plan: Plan, latency: LatencyModel, capture_s: float) -> float:
     return 2 * 1.3 * plan.gpu_seconds + 2.2 * graphs * capture_s
 
 
-def fits(plans: dict[str, Plan], rows: RowModel, latency: LatencyModel) -> bool:
+def fits(plans: dict[str, Plan], rows: DecoderModel, latency: LatencyModel) -> bool:
     """Whether the caches of all actors, which live side by side in this emulation, fit into the device's memory."""
     if rows.device.type != "cuda":
         return True

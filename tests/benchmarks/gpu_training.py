@@ -35,7 +35,7 @@ from gpu_workload import LIMIT, LONGEST_PROMPT, Step, known_lengths, step_of
 
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.iteration_clock import MEASURED
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.algorithms.registry import make_algorithm
 from solver.model.admission import Admission
@@ -72,7 +72,7 @@ class Run:
 
     def __init__(self, device: str, tiny: bool, lengths: np.ndarray, slots: int) -> None:
         loaded = load("0.5B", device, tiny).model  # bfloat16 on a GPU, and so is what the engine copies of it
-        self.rows = RowModel(loaded, LONGEST_PROMPT + LIMIT)
+        self.rows = DecoderModel(loaded, LONGEST_PROMPT + LIMIT)
         self.model = loaded.float()
         self.slots, self.lengths = slots, lengths
         precision = "float32" if device == "cpu" else "bfloat16"

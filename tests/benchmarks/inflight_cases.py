@@ -86,7 +86,7 @@ def public(name: str, make: Callable[[], Any]) -> Case | None:
 def shipped(rounds: int = 4, prompts: int = 128) -> Case:
     """The shipped weights, decoded with their signals."""
     from rlhfless.engine.torch.factory import TorchEngineFactory
-    from rlhfless.engine.torch.model import RowModel
+    from rlhfless.engine.torch.model import DecoderModel
     from rlhfless.engine.torch.sampling import Sampling
     from rlhfless.latency import load_profile
     from rlhfless.scheduling import make_policy
@@ -101,7 +101,7 @@ def shipped(rounds: int = 4, prompts: int = 128) -> Case:
     names = [p.prompt_id for p in problems]
     prompt_tokens = [len(tokenizer.encode(p.prompt)) for p in problems]
     longest = limit + max(prompt_tokens)
-    factory = TorchEngineFactory(RowModel(model, longest), tokenizer.eos_token_id, Sampling(), SIGNALS)
+    factory = TorchEngineFactory(DecoderModel(model, longest), tokenizer.eos_token_id, Sampling(), SIGNALS)
     latency = replace(load_profile("cpu-tiny-qwen2"), max_batch=256)
     cluster = Cluster(1, 4, 1)
     table = trace.rollouts.assign(step=trace.rollouts["epoch"])

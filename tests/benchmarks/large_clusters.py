@@ -48,7 +48,7 @@ from rlhfless.latency.effects import (
 )
 from rlhfless.scheduling import POLICIES, make_policy
 from rlhfless.scheduling.timed import TimedPolicy
-from rlhfless.simulate import Setting, logged_steps, simulate
+from rlhfless.simulate import SimulationConfig, logged_steps, simulate
 from rlhfless.trace import validate
 from solver import Cluster
 
@@ -107,13 +107,13 @@ def setting(
     network: Network | None = None,
     admission: str = "preempt",
     memory: float = 1.0,
-) -> Setting:
+) -> SimulationConfig:
     """A cluster of so many nodes, with so many times the profile's KV memory."""
     latency = load_profile(PROFILE)
     cluster = Cluster(nodes, GPUS_PER_NODE, GPUS_PER_ACTOR, latency.kind, usd_per_gpu_hour(latency.kind))
     latency = latency if network is None else network.applied(latency)
     latency = replace(latency, kv_capacity_tokens=int(memory * latency.kv_capacity_tokens))
-    return Setting(cluster, latency, response_limit=limit, admission=admission, effects=effects, deterministic=True)
+    return SimulationConfig(cluster, latency, response_limit=limit, admission=admission, effects=effects, deterministic=True)
 
 
 def memory(limits: Sequence[int]) -> list[Row]:

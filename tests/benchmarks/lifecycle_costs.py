@@ -33,7 +33,7 @@ import pandas as pd
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.factory import TorchEngineFactory
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import Faults, Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep, StepRecord
 from rlhfless.executor.distributed.ray.cluster import RayCluster
 from rlhfless.latency import load_profile
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     tokenizer, began_s = CharTokenizer(), time.monotonic()
-    model = RowModel(tiny_qwen2(tokenizer, seed=3), options.limit + 32)
+    model = DecoderModel(tiny_qwen2(tokenizer, seed=3), options.limit + 32)
     engines, given = TorchEngineFactory(model, tokenizer.eos_token_id), step_of(options.prompts, options.limit)
     rows, planned, load = [], {}, [os.getloadavg()]
     for name in options.pools:

@@ -25,7 +25,7 @@ import numpy as np
 
 import solver
 from rlhfless.latency import load_profile, usd_per_gpu_hour
-from solver.model.cluster import MixedCluster, Pool
+from solver.model.cluster import GpuPool, MixedCluster
 from solver.model.offers import Offer, offers_of
 from solver.planning.mixed_kinds.planner import plan_mixed
 from solver.planning.mixed_kinds.problem import MixedProblem
@@ -48,9 +48,9 @@ def six_offers(slots: int | None) -> tuple[MixedCluster, tuple[Offer, ...]]:
         models = {key: dataclasses.replace(model, max_batch=slots) for key, model in models.items()}
     cluster = MixedCluster(
         [
-            Pool("l40s", 2, 8, usd_per_gpu_hour("l40s")),
-            Pool("h100", 1, 4, usd_per_gpu_hour("h100")),
-            Pool("h100", 1, 2, 0.4 * usd_per_gpu_hour("h100"), "preemptible"),
+            GpuPool("l40s", 2, 8, usd_per_gpu_hour("l40s")),
+            GpuPool("h100", 1, 4, usd_per_gpu_hour("h100")),
+            GpuPool("h100", 1, 2, 0.4 * usd_per_gpu_hour("h100"), "preemptible"),
         ]
     )
     return cluster, offers_of(cluster, models)

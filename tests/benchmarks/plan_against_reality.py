@@ -37,12 +37,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlhfless.engine.common.journal import Journal, Replayed
+from rlhfless.engine.common.journal import EngineJournal, Replayed
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.benchmark import engine_timers
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.factory import TorchEngineFactory
-from rlhfless.engine.torch.model import RowModel, one_thread
+from rlhfless.engine.torch.model import DecoderModel, one_thread
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.latency import load_profile, read_profile
 from rlhfless.latency.batch_changes import AFTER
@@ -117,13 +117,13 @@ class Beside:
 
     factory: TorchEngineFactory
     drift: Drift
-    replays: list[tuple[Journal, Replayed, float]] = field(default_factory=list)
+    replays: list[tuple[EngineJournal, Replayed, float]] = field(default_factory=list)
     after: float | None = None
 
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> TorchEngine:
         return self.factory(latency, admission, start_s)
 
-    def replay(self, journal: Journal) -> Replayed:
+    def replay(self, journal: EngineJournal) -> Replayed:
         before = self.drift() if self.after is None else self.after
         replayed = self.factory.replay(journal)
         self.after = self.drift()
@@ -136,20 +136,20 @@ class Again:
     """The same engines, of which every replay takes what it took before, but for the drift."""
 
     factory: TorchEngineFactory
-    replays: list[tuple[Journal, Replayed, float]]
+    replays: list[tuple[EngineJournal, Replayed, float]]
     told: int = 0
 
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> TorchEngine:
         return self.factory(latency, admission, start_s)
 
-    def replay(self, journal: Journal) -> Replayed:
+    def replay(self, journal: EngineJournal) -> Replayed:
         before, replayed, drift = self.replays[self.told]
         assert len(before) == len(journal), "another step is retold"
         self.told += 1
         return replayed._replace(seconds=replayed.seconds / drift)
 
 
-def planned_seconds(journal: Journal, latency: LatencyModel) -> tuple[np.ndarray, np.ndarray]:
+def planned_seconds(journal: EngineJournal, latency: LatencyModel) -> tuple[np.ndarray, np.ndarray]:
     """(iterations,) what ``latency`` charges for the iterations of a journal, and which of ``PARTS`` they are of.
 
     What a response takes when it ends is charged when it joins, so all changes make one part.
@@ -164,7 +164,7 @@ def planned_seconds(journal: Journal, latency: LatencyModel) -> tuple[np.ndarray
     return seconds, part
 
 
-def parts_of(replays: Sequence[tuple[Journal, Replayed, float]], latency: LatencyModel) -> dict[str, dict[str, float]]:
+def parts_of(replays: Sequence[tuple[EngineJournal, Replayed, float]], latency: LatencyModel) -> dict[str, dict[str, float]]:
     """Seconds of ``PARTS`` over all replays: planned (by the table) and executed, without drift."""
     sums = {part: {"planned": 0.0, "executed": 0.0} for part in PARTS}
     for journal, replayed, drift in replays:
@@ -233,7 +233,7 @@ def measure_profile(folder: Path, fast: bool) -> Path:
 
 def run(latency: LatencyModel, steps: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows with known and with predicted lengths, step by step."""
-    factory = TorchEngineFactory(RowModel(CausalLM(TINY).model, LONGEST_PROMPT + LIMIT), eos_id=0)
+    factory = TorchEngineFactory(DecoderModel(CausalLM(TINY).model, LONGEST_PROMPT + LIMIT), eos_id=0)
     rows: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
     drift = Drift(latency)
     with one_thread(factory.model.device):

@@ -44,7 +44,7 @@ from policy_comparison import POLICIES, compare
 from policy_tables import Column, markdown, show
 
 from rlhfless.latency import load_profile
-from rlhfless.simulate import Setting, logged_steps
+from rlhfless.simulate import SimulationConfig, logged_steps
 from rlhfless.trace import read_trace, validate
 from solver import Cluster, LatencyModel, Objective
 
@@ -163,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         variants = [(profile, 0.0) for profile in options.profile] + [(options.profile[0], share) for share in options.off]
         for profile, share in variants[: 1 if options.fast else None]:
             latency, began = load_profile(profile), time.perf_counter()
-            setting = Setting(
+            setting = SimulationConfig(
                 Cluster(GPUS // 8, 8, latency.gpus_per_actor), latency, Objective(options.time_weight),
                 response_limit=log.response_limit, time_limit_s=options.time_limit,
                 planned_latency=off(latency, share) if share else None,

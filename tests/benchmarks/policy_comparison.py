@@ -17,7 +17,7 @@ import numpy as np
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
-from rlhfless.simulate import LoggedStep, Setting
+from rlhfless.simulate import LoggedStep, SimulationConfig
 from rlhfless.trace.metrics.step_metrics import interval_union_s
 from solver import Workload
 from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
@@ -63,7 +63,7 @@ class TimedRule:
         return decisions
 
 
-def run(logged: LoggedStep, policy: SchedulingPolicy, setting: Setting, bound: ClairvoyantBound) -> dict[str, float]:
+def run(logged: LoggedStep, policy: SchedulingPolicy, setting: SimulationConfig, bound: ClairvoyantBound) -> dict[str, float]:
     """``NUMBERS`` of one step under one policy. Its workload is as new: no policy profits from what another has worked out."""
     given = logged.given(setting, policy.clairvoyant)
     given = replace(given, workload=replace(given.workload))
@@ -197,7 +197,7 @@ class Comparison:
         return said
 
 
-def known_policies(names: Sequence[str], setting: Setting) -> list[SchedulingPolicy]:
+def known_policies(names: Sequence[str], setting: SimulationConfig) -> list[SchedulingPolicy]:
     """Those of ``names`` that exist."""
     found = []
     for name in names:
@@ -209,7 +209,7 @@ def known_policies(names: Sequence[str], setting: Setting) -> list[SchedulingPol
 
 
 def compare(
-    steps: Sequence[LoggedStep], setting: Setting, names: Sequence[str] = POLICIES, draws: int = 1, replicates: int = 0
+    steps: Sequence[LoggedStep], setting: SimulationConfig, names: Sequence[str] = POLICIES, draws: int = 1, replicates: int = 0
 ) -> Comparison:
     """Run every step under every policy, ``draws`` times, and under ``RESAMPLED`` on ``replicates`` resamples of prompts."""
     policies = known_policies(names, setting)

@@ -35,16 +35,16 @@ from predictor_logs import Log, gsm8k, math500, pairs, shipped
 
 from rlhfless.latency import load_profile
 from rlhfless.predict import (
-    DialledPredictor,
     EwmaPredictor,
     FeaturePredictor,
     Predictor,
     ProbePredictor,
     ShrinkagePredictor,
+    SyntheticPredictor,
     TrendPredictor,
     history_quality,
 )
-from rlhfless.simulate import Setting, simulate
+from rlhfless.simulate import SimulationConfig, simulate
 from solver.model.cluster import Cluster
 
 PROFILE = "l40s-qwen2.5-3b-tp2"
@@ -82,8 +82,8 @@ def contenders(log: pd.DataFrame) -> dict[str, Callable[[], Predictor]]:
     }  # fmt: skip
     if log["sample"].nunique() > 1:
         made["probe"] = lambda: Probed(log)
-    made["dialled 44 %"] = lambda: DialledPredictor(log, 0.44)
-    made["dialled 100 %"] = lambda: DialledPredictor(log, 1.0)
+    made["dialled 44 %"] = lambda: SyntheticPredictor(log, 0.44)
+    made["dialled 100 %"] = lambda: SyntheticPredictor(log, 1.0)
     return made
 
 
@@ -120,7 +120,7 @@ def worth(log: Log, make: Callable[[], Predictor] | None) -> tuple[float, float]
     """Seconds and GPU-seconds of the policy ``solver`` with a predictor, or with the truth."""
     table, steps, limit = log
     latency = load_profile(PROFILE)
-    setting = Setting(Cluster(2, 8, latency.gpus_per_actor, latency.kind), latency, response_limit=limit)
+    setting = SimulationConfig(Cluster(2, 8, latency.gpus_per_actor, latency.kind), latency, response_limit=limit)
     policy = "oracle" if make is None else "solver"
     done = simulate(table, setting, [policy], None if make is None else make(), steps=steps).steps
     return float(done["time_s"].sum()), float(done["gpu_seconds"].sum())

@@ -24,7 +24,7 @@ import pandas as pd
 from rlhfless.analysis import plan_every_step
 from rlhfless.latency import load_profile
 from rlhfless.report.write import write_report
-from rlhfless.simulate import Setting
+from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import open_log
 from solver.model.cluster import Cluster
 
@@ -51,7 +51,7 @@ def write_log(path: Path, rows: int, prompts: int = PROMPTS) -> int:
 def stage(name: str, log: Path, out: Path, answers: Any) -> None:
     """One stage in a process of its own: seconds, seconds of its cores, peak memory, bytes written."""
     latency = load_profile("l40s-qwen2.5-3b-tp2")
-    setting = Setting(Cluster(8, 8, latency.gpus_per_actor, latency.kind, 3.77), latency, response_limit=LIMIT)
+    setting = SimulationConfig(Cluster(8, 8, latency.gpus_per_actor, latency.kind, 3.77), latency, response_limit=LIMIT)
     opened = None if name in ("import", "all") else open_log(log)
     began, used = time.perf_counter(), time.process_time()
     if name in ("import", "all"):

@@ -52,14 +52,14 @@ def accuracy(model: Any, tokenizer: Any, count: int = HELD_OUT, response_limit: 
     from rlhfless.engine.protocol import Request
     from rlhfless.engine.torch.engine import TorchEngine
     from rlhfless.engine.torch.iteration_clock import MEASURED
-    from rlhfless.engine.torch.model import RowModel
+    from rlhfless.engine.torch.model import DecoderModel
     from rlhfless.training.tasks.arithmetic import ArithmeticTask
     from solver import Admission
 
     task = ArithmeticTask(seed)
     problems = task.held_out(count)
     prompts = [np.array(tokenizer.encode(p.prompt), dtype=np.int64) for p in problems]
-    rows = RowModel(model, max(map(len, prompts)) + response_limit)
+    rows = DecoderModel(model, max(map(len, prompts)) + response_limit)
     engine = TorchEngine(rows, Admission(128, 1 << 30), MEASURED, eos_id=tokenizer.eos_token_id)
     engine.add([Request(i, len(ids), response_limit, prompt_ids=ids, seed=i) for i, ids in enumerate(prompts)])
     done = engine.advance(np.inf).completions

@@ -39,7 +39,7 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, Qwen2Config
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.engine import TorchEngine
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from solver.model.admission import Admission
 
 VOCAB, EOS, PROMPT_TOKENS, LIMIT, SLOTS, RESPONSES, THREADS = 512, 0, 32, 400, 64, 256, 2
@@ -66,7 +66,7 @@ def work(responses: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.integers(1, VOCAB, (responses, PROMPT_TOKENS)), lengths
 
 
-def engine_s(rows: RowModel, prompts: np.ndarray, lengths: np.ndarray) -> float:
+def engine_s(rows: DecoderModel, prompts: np.ndarray, lengths: np.ndarray) -> float:
     engine = TorchEngine(rows, Admission(SLOTS, 1 << 30), "measured", eos_id=EOS)
     engine.add(
         [
@@ -83,7 +83,7 @@ def engine_s(rows: RowModel, prompts: np.ndarray, lengths: np.ndarray) -> float:
 def ready_engine(size: str, responses: int, part: slice = slice(None)) -> Callable[[], float]:
     """Decodes this part of the work and returns the seconds; it has run before."""
     torch.set_num_threads(1)
-    rows = RowModel(model(size))
+    rows = DecoderModel(model(size))
     prompts, lengths = work(responses)
     engine_s(rows, prompts[:8], lengths[:8])
     return lambda: engine_s(rows, prompts[part], lengths[part])

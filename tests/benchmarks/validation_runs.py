@@ -20,7 +20,7 @@ import numpy as np
 from validation_errors import signed_error
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.simulated.disturbances import DisturbedEngines
+from rlhfless.engine.simulated.disturbances import FaultInjectingFactory
 from rlhfless.latency.effects import Effects, PrefillInterference
 from rlhfless.latency.fit import fit_table
 from solver.model.admission import Admission
@@ -160,7 +160,7 @@ def serve(
     """The requests on a simulated engine, each when it arrived, looked at once a second."""
     began = requests[0]["queued_ts"]
     admission = Admission(latency.max_batch, latency.kv_capacity_tokens, rule)
-    engine = DisturbedEngines(Effects(prefill))(latency, admission, 0.0)
+    engine = FaultInjectingFactory(Effects(prefill))(latency, admission, 0.0)
     arrives_s = np.array([row["queued_ts"] - began for row in requests])
     engine.add(
         [

@@ -124,7 +124,7 @@ def test_markup_in_results_that_notebooks_show_is_text(page: Any) -> None:
     """Tables of plans, profiles, traces and simulations, as a notebook puts them into its page."""
     evil = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
     latency = replace(LATENCY, name=evil, kind=evil)
-    pools = solver.MixedCluster([solver.Pool(evil, 1, 4, 1.0)])
+    pools = solver.MixedCluster([solver.GpuPool(evil, 1, 4, 1.0)])
     plan = solver.plan_generation(WORKLOAD, pools, {(evil, 1): latency}, solver.Objective(0.5), time_limit_s=0.1)
     shown = trace(holder=evil)
     shown.meta["policy"] = evil

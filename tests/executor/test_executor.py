@@ -19,7 +19,7 @@ from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.capacity import admission_within
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.kv_cache import KVCache
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import Executor, StepRecord, run_step
 from rlhfless.executor.step.progress import StepProgress, Watch
 from rlhfless.training.models.char_tokenizer import CharTokenizer
@@ -33,7 +33,7 @@ CLUSTER = Cluster(1, 2, 1)
 def engines() -> TorchEngineFactory:
     tokenizer = CharTokenizer()
     return TorchEngineFactory(
-        RowModel(tiny_qwen2(tokenizer, seed=3, hidden=64, layers=2, intermediate=128), 64), tokenizer.eos_token_id
+        DecoderModel(tiny_qwen2(tokenizer, seed=3, hidden=64, layers=2, intermediate=128), 64), tokenizer.eos_token_id
     )
 
 

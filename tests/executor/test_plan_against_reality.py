@@ -10,7 +10,7 @@ import pytest
 from benchmark_scripts import emulation_honesty, plan_against_reality
 from executor_samples import plan_of, run, uniform_step
 
-from rlhfless.engine.common.journal import Journal, Newcomer, Replayed
+from rlhfless.engine.common.journal import EngineJournal, Newcomer, Replayed
 from solver.model.latency import LatencyModel
 from solver.timing.evaluate import evaluate
 
@@ -47,13 +47,13 @@ class Fixed:
     def __init__(self, seconds: list[np.ndarray]) -> None:
         self.seconds = seconds
 
-    def replay(self, journal: Journal) -> Replayed:
+    def replay(self, journal: EngineJournal) -> Replayed:
         return Replayed(self.seconds.pop(0), 0.0)
 
 
-def journal_of(latency: LatencyModel) -> Journal:
+def journal_of(latency: LatencyModel) -> EngineJournal:
     """Two join with 5 and 3 tokens; one ends after 3 iterations, and a third joins with 4 tokens for one more."""
-    journal = Journal(2)
+    journal = EngineJournal(2)
     journal.change(2, 2, 5, 8, [Newcomer(0, 5, 0, True), Newcomer(1, 3, 0, True)])
     for k in range(4):
         if k == 3:

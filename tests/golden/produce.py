@@ -25,12 +25,12 @@ from rlhfless.executor.step.shared_links import NodeLinks
 from rlhfless.latency import load_profile
 from rlhfless.latency.effects import Contention, Effects, Outages, PrefillInterference, StartDelays, Stragglers
 from rlhfless.predict import make_predictor
-from rlhfless.report.study import Assumptions, Saved, study_executed, study_log
+from rlhfless.report.study import Assumptions, Savings, study_executed, study_log
 from rlhfless.report.write import default_setting
 from rlhfless.scheduling import POLICIES
-from rlhfless.simulate import LoggedStep, Setting, Simulation, logged_steps, simulate_steps
+from rlhfless.simulate import LoggedStep, Simulation, SimulationConfig, logged_steps, simulate_steps
 from rlhfless.trace import OpenedLog, Trace, read_trace
-from solver import Cluster, LatencyModel, Objective, Plan, StepRest
+from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, Plan
 
 NAMES = Names(
     recorded_as={},
@@ -51,7 +51,7 @@ def shipped_run() -> Trace:
 
 
 @cache
-def settings() -> Mapping[str, tuple[Setting, str, tuple[int, ...]]]:
+def settings() -> Mapping[str, tuple[SimulationConfig, str, tuple[int, ...]]]:
     """Settings that between them use every path of the simulated executor: with the predictor and the steps of each.
 
     ``plain``: the GPUs that a report assumes, with few slots, so that one actor is not the best. ``tight``: fewer slots and
@@ -61,11 +61,11 @@ def settings() -> Mapping[str, tuple[Setting, str, tuple[int, ...]]]:
     report = default_setting()
     plain_ = replace(report, latency=replace(report.latency, max_batch=24), deterministic=True)
     cpu = load_profile("cpu-tiny-qwen2")
-    tight = Setting(
+    tight = SimulationConfig(
         Cluster(2, 8, 1, cpu.kind, 0.5, prewarmed=4),
         replace(cpu, max_batch=12, kv_capacity_tokens=2500),
         Objective(0.5, tail=0.5),
-        StepRest(prepare_s=0.02, learn_s=0.05, learner_gpus=2),
+        NonGenerationPhases(prepare_s=0.02, learn_s=0.05, learner_gpus=2),
         hold="step",
         admission="preempt",
         migration="move",
@@ -144,7 +144,7 @@ def predictions() -> Any:
     return plain(found, NAMES)
 
 
-def saved(found: Saved) -> dict[str, Any]:
+def saved(found: Savings) -> dict[str, Any]:
     """What a report says that schedules would have saved."""
     return {"reserved": found.reserved, "given_back": found.given_back, "best_time": found.best_time["policy"],
             "best_cost": found.best_cost["policy"]}  # fmt: skip
@@ -160,7 +160,7 @@ def first_steps(count: int) -> Trace:
 def report_of_executed() -> Any:
     """Findings of ``rlhfless report`` on the first steps of the shipped run."""
     cpu = load_profile("cpu-tiny-qwen2")
-    setting = Setting(Cluster(2, 8, 1, cpu.kind), cpu, response_limit=320, deterministic=True)
+    setting = SimulationConfig(Cluster(2, 8, 1, cpu.kind), cpu, response_limit=320, deterministic=True)
     found = study_executed(first_steps(8), setting, 3)
     return plain(
         {**saved(found), "took": found.took, "calibrated": found.calibrated, "checks": found.checks,
@@ -195,7 +195,11 @@ def mixed() -> tuple[solver.MixedCluster, dict[tuple[str, int], LatencyModel]]:
     """Two kinds of GPUs, one of them in two markets, and actors of two sizes on one of them."""
     names = ("l40s-qwen2.5-3b-tp2", "h100-qwen2.5-3b-tp1", "h100-qwen2.5-3b-tp2")
     models = {(m.kind, m.gpus_per_actor): replace(m, max_batch=24) for m in map(load_profile, names)}
-    pools = [solver.Pool("l40s", 1, 4, 1.8), solver.Pool("h100", 1, 2, 4.0), solver.Pool("h100", 1, 1, 2.0, "preemptible")]
+    pools = [
+        solver.GpuPool("l40s", 1, 4, 1.8),
+        solver.GpuPool("h100", 1, 2, 4.0),
+        solver.GpuPool("h100", 1, 1, 2.0, "preemptible"),
+    ]
     return solver.MixedCluster(pools), models
 
 

@@ -21,14 +21,14 @@ import pandas as pd
 from plain import plain
 from produce import DATA, NAMES, rows_of, shipped_run
 
-from rlhfless.engine.common.journal import Journal, Replayed
+from rlhfless.engine.common.journal import EngineJournal, Replayed
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.factory import TorchEngineFactory
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.scheduling import make_policy
-from rlhfless.simulate import LoggedStep, Setting, logged_steps
+from rlhfless.simulate import LoggedStep, SimulationConfig, logged_steps
 from rlhfless.training import ArithmeticTask, CharTokenizer, TrainConfig, load_model, tiny_qwen2
 from rlhfless.training.loop import train
 from rlhfless.training.responses import make_requests
@@ -42,7 +42,7 @@ PROMPTS, SAMPLES, LIMIT = 4, 8, 320
 class MadeUpSeconds(TorchEngineFactory):
     """Torch engines whose replays take what a formula says of every batch."""
 
-    def replay(self, journal: Journal) -> Replayed:
+    def replay(self, journal: EngineJournal) -> Replayed:
         """Seconds that grow with the batch, its KV tokens and what it prefills."""
         seconds = np.zeros((len(journal), 2))
         ends = [*(change.iteration for change in journal.changes[1:]), len(journal)]
@@ -68,10 +68,10 @@ def steps(*asked: int) -> Iterator[LoggedStep]:
         yield from logged_steps(log, response_limit=LIMIT, steps=[step])
 
 
-def setting(slots: int) -> Setting:
+def setting(slots: int) -> SimulationConfig:
     """Four emulated GPUs."""
     latency = replace(load_profile("cpu-tiny-qwen2"), max_batch=slots)
-    return Setting(Cluster(2, 2, 1, latency.kind), latency, deterministic=True, response_limit=LIMIT)
+    return SimulationConfig(Cluster(2, 2, 1, latency.kind), latency, deterministic=True, response_limit=LIMIT)
 
 
 def requests_of(one: LoggedStep, tokenizer: Any, *, forced: bool) -> list[Request]:
@@ -87,7 +87,7 @@ def retimed_step() -> Any:
     """A step that is decided by the profile and charged what replays say, with given lengths: no number is torch's own."""
     tokenizer = CharTokenizer()
     model = tiny_qwen2(tokenizer, seed=0, hidden=32, layers=1, intermediate=32, heads=2, kv_heads=1)
-    factory = MadeUpSeconds(RowModel(model, LIMIT + 64), tokenizer.eos_token_id)
+    factory = MadeUpSeconds(DecoderModel(model, LIMIT + 64), tokenizer.eos_token_id)
     where = setting(4)
     found = {}
     for one in steps(30):
@@ -109,7 +109,7 @@ def retimed_step() -> Any:
 def torch_steps() -> Any:
     """Steps on torch engines, charged by the profile, with every token and log-probability; then a short training run."""
     model, tokenizer = load_model(DATA / "models" / "arithmetic-grpo")
-    factory = TorchEngineFactory(RowModel(model, LIMIT + 64), tokenizer.eos_token_id)
+    factory = TorchEngineFactory(DecoderModel(model, LIMIT + 64), tokenizer.eos_token_id)
     where = setting(256)
     found: dict[str, Any] = {}
     for one in steps(7, 30):

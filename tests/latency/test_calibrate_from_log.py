@@ -13,9 +13,9 @@ from error_messages import refused
 
 from rlhfless.cli import main
 from rlhfless.latency import ProfileError, load_profile, read_profile, save_profile
-from rlhfless.latency.calibrate_from_log import Calibration, Times, calibrate, calibrated_profile, times_of
+from rlhfless.latency.calibrate_from_log import LogCalibration, Times, calibrate, calibrated_profile, times_of
 from rlhfless.latency.held_out_errors import held_out
-from rlhfless.simulate import Setting, simulate
+from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import Recorder, read_trace
 from solver.model.cluster import Cluster
 
@@ -27,7 +27,7 @@ NONE = pd.DataFrame({"step": []})
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A profile whose iterations take 1.5 and whose KV cache takes 3 times what the base profile says."""
-    found = Calibration("steps", 1.5, 3.0, 0.0, held_out([1.0, 1.0], [0, 1], lambda _: np.ones(2)), 1)
+    found = LogCalibration("steps", 1.5, 3.0, 0.0, held_out([1.0, 1.0], [0, 1], lambda _: np.ones(2)), 1)
     made = calibrated_profile(read_profile(BASE), found, name="true", origin="o", command="c", date="2026-01-01")
     made["start_s"] = 0.0
     return save_profile(tmp_path_factory.mktemp("profiles") / "true.json", made)
@@ -47,7 +47,7 @@ def log(truth: Path) -> pd.DataFrame:
                  "response_tokens": int(n), "finish_reason": "stop"} for s, n in enumerate(lengths)
             ]  # fmt: skip
     latency = load_profile(truth)
-    setting = Setting(Cluster(1, 8, 2), latency, response_limit=2000, static_actors=4)
+    setting = SimulationConfig(Cluster(1, 8, 2), latency, response_limit=2000, static_actors=4)
     return simulate(pd.DataFrame(rows), setting, ["static"]).traces["static"].rollouts
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhfless.latency.batch_changes import Change
+from rlhfless.latency.batch_changes import TimedChange
 from rlhfless.latency.fit import fit_changes, fit_nonnegative, fit_table
 from solver.model.latency import StepTable
 
@@ -71,7 +71,7 @@ CHANGES = [(1, 16, 0), (4, 64, 0), (16, 128, 0), (1, 16, 1), (1, 64, 2), (0, 0, 
 def test_affine_changes_are_recovered(base_s: float, token_s: float, join_s: float, end_s: float, other_s: float) -> None:
     """Whatever else the iterations around take."""
     taken = [base_s * (n > 0) + token_s * n * t + join_s * n + end_s * ended for n, t, ended in CHANGES]
-    fit = fit_changes([Change(*one, s, s + other_s + 1e-3) for one, s in zip(CHANGES, taken, strict=True)])
+    fit = fit_changes([TimedChange(*one, s, s + other_s + 1e-3) for one, s in zip(CHANGES, taken, strict=True)])
     assert (fit.base_s, fit.per_token_s, fit.per_join_s, fit.per_end_s) == pytest.approx(
         (base_s, token_s, join_s, end_s), rel=1e-6, abs=1e-9
     )
@@ -80,12 +80,12 @@ def test_affine_changes_are_recovered(base_s: float, token_s: float, join_s: flo
 
 def test_errors_of_changes_are_relative_to_the_iterations_around() -> None:
     """An end that took 1 ms, and one that took nothing, of iterations of 10 ms; the best constant is between."""
-    fit = fit_changes([Change(0, 0, 1, 1e-3, 1e-2), Change(0, 0, 1, 0.0, 1e-2)])
+    fit = fit_changes([TimedChange(0, 0, 1, 1e-3, 1e-2), TimedChange(0, 0, 1, 0.0, 1e-2)])
     assert (fit.base_s, fit.per_token_s, fit.per_join_s, fit.per_end_s) == pytest.approx((0, 0, 0, 5e-4))
     assert fit.errors == pytest.approx([0.05, 0.05])
 
 
 def test_ends_that_gain_time_take_none() -> None:
-    fit = fit_changes([Change(1, 8, 0, 2e-3, 5e-3), Change(0, 0, 1, -1e-4, 1e-2)])
+    fit = fit_changes([TimedChange(1, 8, 0, 2e-3, 5e-3), TimedChange(0, 0, 1, -1e-4, 1e-2)])
     assert fit.per_end_s == 0.0
     assert min(fit.base_s, fit.per_token_s, fit.per_join_s) >= 0

@@ -21,7 +21,7 @@ from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.errors import MissingExtra
 from rlhfless.latency import ProfileError, load_profile, measure, save_profile
-from rlhfless.latency.batch_changes import AFTER, GAP, Course, RunCourse
+from rlhfless.latency.batch_changes import AFTER, GAP, BatchChangeTrial, RunCourse
 
 SMALL = {"batches": (1, 8), "contexts": (16, 64), "joins": ((1, 16), (4, 32)), "rounds": 1}
 
@@ -97,7 +97,7 @@ def test_the_batch_of_a_course_changes_as_the_course_says(batch: int, tokens: in
             engines.append(self)
 
     monkeypatch.setattr(torch_benchmark, "TorchEngine", Watched)
-    course = Course(batch, tokens)
+    course = BatchChangeTrial(batch, tokens)
     model = measure.CausalLM(measure.TINY).model
     seconds = EngineTimer(model, tokens + course.iterations).run_course(course)
     assert seconds.shape == (course.iterations,)
@@ -117,7 +117,7 @@ def test_the_times_are_those_of_the_callables(tmp_path: Path) -> None:
         while time.thread_time() < until:
             pass
 
-    def course_s(course: Course) -> np.ndarray:
+    def course_s(course: BatchChangeTrial) -> np.ndarray:
         """Half of what an end takes before the change and half after it; 6 ms for a prefill call, 1 ms for each that joins."""
         seconds = np.full(course.iterations, 10e-3)
         seconds[0] += 6e-3 + 1e-3 * course.batch
@@ -156,7 +156,7 @@ def test_no_two_kv_caches_are_held_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(KVCache, "reserve_rows", noted)
     for context in (64, 16, 32):
         timer.decode_iteration(4, context)
-    timer.run_course(Course(2, 16))
+    timer.run_course(BatchChangeTrial(2, 16))
     timer.decode_iteration(4, 64)
     assert len(made) == 5
 

@@ -16,7 +16,7 @@ import pytest
 from error_messages import refused
 
 from rlhfless.latency import ProfileError, list_profiles, load_profile, read_profile, save_profile
-from rlhfless.latency.batch_changes import Change
+from rlhfless.latency.batch_changes import TimedChange
 from rlhfless.latency.fit import fit_changes, fit_table, held_points, residuals
 from rlhfless.latency.profile import data_folders, kv_capacity
 from solver.model.latency import LatencyModel
@@ -75,7 +75,7 @@ def test_the_stored_fits_are_those_of_the_stored_numbers(name: str) -> None:
     assert stored["max_relative_error"] == pytest.approx(errors.max(), rel=1e-9)
     assert stored["points"] == held.sum()
     stored = dict(profile["prefill"])
-    changes = fit_changes([Change(*one) for one in zip(*stored.pop("samples").values(), strict=True)])
+    changes = fit_changes([TimedChange(*one) for one in zip(*stored.pop("samples").values(), strict=True)])
     of_changes = {name: getattr(changes, name) for name in ("base_s", "per_token_s", "per_join_s", "per_end_s")}
     assert stored == pytest.approx(of_changes | residuals(changes.errors), rel=1e-9)
     assert model.join_s == pytest.approx(stored["per_join_s"] + stored["per_end_s"])

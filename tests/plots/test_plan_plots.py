@@ -165,7 +165,7 @@ def test_outcomes_have_a_box_per_plan_and_say_who_is_best(plans):
 def test_kinds_count_every_response_once_and_bounds_are_dollars_only_under_a_limit():
     slow = replace(LATENCY, kind="slow", base_s=0.02)
     latencies = {("fast", 2): replace(LATENCY, kind="fast"), ("slow", 2): slow}
-    cluster = solver.MixedCluster([solver.Pool("fast", 1, 2, 4.0), solver.Pool("slow", 1, 4, 1.0, "preemptible")])
+    cluster = solver.MixedCluster([solver.GpuPool("fast", 1, 2, 4.0), solver.GpuPool("slow", 1, 4, 1.0, "preemptible")])
     mixed = {
         name: solver.plan_generation(WORKLOAD, cluster, latencies, objective, time_limit_s=0.3)
         for name, objective in (

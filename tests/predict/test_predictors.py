@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhfless.predict import (
-    DialledPredictor,
     EwmaPredictor,
     FeaturePredictor,
     InFlightPredictor,
@@ -22,6 +21,7 @@ from rlhfless.predict import (
     Predictor,
     ProbePredictor,
     ShrinkagePredictor,
+    SyntheticPredictor,
     TrendPredictor,
     history_quality,
     remaining_lengths,
@@ -212,21 +212,21 @@ def test_as_many_prompts_are_right_as_dialled(accuracy):
     names = [f"p{i}" for i in range(50)]
     true = second.groupby("prompt_id")["response_tokens"].mean()[names].to_numpy()
     both = pd.concat([first, second])
-    predictor = DialledPredictor(both, accuracy).fit(first)
+    predictor = SyntheticPredictor(both, accuracy).fit(first)
     guess = predictor.predict(names, response_limit=4000)
     assert np.isclose(guess, true).sum() == round(accuracy * 50)
     assert np.sort(guess) == pytest.approx(np.sort(true)), "wrong predictions are other prompts' lengths"
-    assert np.array_equal(guess, DialledPredictor(both, accuracy).fit(first).predict(names, response_limit=4000))
+    assert np.array_equal(guess, SyntheticPredictor(both, accuracy).fit(first).predict(names, response_limit=4000))
     assert np.all(predictor.sample(names, response_limit=4000, scenarios=3) == np.ceil(guess))
 
 
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        (lambda t: DialledPredictor(t, 1.2), ("1.2",)),
-        (lambda t: DialledPredictor(t.drop(columns="step")), ()),
-        (lambda t: DialledPredictor(t).predict(["x"], response_limit=9), ("step 0", "'x'")),
-        (lambda t: DialledPredictor(t).fit(t).predict(["p0"], response_limit=9), ()),
+        (lambda t: SyntheticPredictor(t, 1.2), ("1.2",)),
+        (lambda t: SyntheticPredictor(t.drop(columns="step")), ()),
+        (lambda t: SyntheticPredictor(t).predict(["x"], response_limit=9), ("step 0", "'x'")),
+        (lambda t: SyntheticPredictor(t).fit(t).predict(["p0"], response_limit=9), ()),
         (lambda t: remaining_quantiles(EwmaPredictor(), ["p0"], 9, 0.5, response_limit=9), ("generated_tokens",)),
         (lambda t: EwmaPredictor().update(t.assign(run="a")).update(t.assign(run="b")), ()),
     ],
@@ -262,7 +262,7 @@ def test_wrong_input_is_refused_in_one_sentence(wrong, sentence):
 )
 def test_no_predictor_answers_what_makes_no_sense(name, asked, sentence):
     first, second = visits([[1, 2]]), visits([[3, 4]], step=1)
-    predictor = DialledPredictor(pd.concat([first, second])) if name == "dialled" else MAKERS[name]()
+    predictor = SyntheticPredictor(pd.concat([first, second])) if name == "dialled" else MAKERS[name]()
     with pytest.raises(PredictionError) as refused:
         asked(predictor.fit(first))
     assert str(refused.value) == sentence

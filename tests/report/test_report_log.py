@@ -23,14 +23,16 @@ from rlhfless.report.logged_run import in_short, run_sections
 from rlhfless.report.simulated import schedules_section
 from rlhfless.report.study import Assumptions, study_log
 from rlhfless.report.write import report_html
-from rlhfless.simulate import Setting, simulate
+from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import ImportOptions, OpenedLog, Recorder, open_log
 from solver.model.cluster import Cluster
 from solver.planning.pareto_front import pareto_front
 
 GOLDEN = Path(__file__).parents[1] / "trace" / "importers" / "golden"
 EVIL = "</script><script>alert('x')</script>"
-SETTING = Setting(Cluster(1, 8, 2, kind="l40s", usd_per_gpu_hour=3.6), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05)
+SETTING = SimulationConfig(
+    Cluster(1, 8, 2, kind="l40s", usd_per_gpu_hour=3.6), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05
+)
 
 
 def log_file(folder: Path, steps: int = 3, prompts: int = 16, **same: Any) -> Path:

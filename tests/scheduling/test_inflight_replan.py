@@ -14,7 +14,7 @@ from rlhfless.executor import StepRecord, run_step
 from rlhfless.predict import EwmaPredictor, InFlightPredictor
 from rlhfless.predict.group_posterior import InFlightLengths
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
-from rlhfless.simulate import LoggedStep, Setting, logged_steps, simulate
+from rlhfless.simulate import LoggedStep, SimulationConfig, logged_steps, simulate
 from solver import Cluster, Decision, LatencyModel
 from solver.lengths.remaining import KnownLengths
 from solver.lengths.survival import from_batch
@@ -24,7 +24,7 @@ LATENCY = LatencyModel(
     transfer_per_kv_token_s=1e-6, start_s=0.1, max_batch=128,
 )  # fmt: skip
 LIMIT = 600
-SETTING = Setting(Cluster(2, 8, 2), LATENCY, response_limit=LIMIT, time_limit_s=0.05)
+SETTING = SimulationConfig(Cluster(2, 8, 2), LATENCY, response_limit=LIMIT, time_limit_s=0.05)
 
 
 @pytest.fixture(scope="module")

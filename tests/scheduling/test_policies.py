@@ -18,7 +18,7 @@ from rlhfless.scheduling.baselines import LeastLoaded, Random, Static
 from rlhfless.scheduling.fold import Fold, SquareRootFold
 from rlhfless.scheduling.rlhfless import LocalCut, RLHFless
 from rlhfless.scheduling.rlhfuse import GlobalCut, RLHFuse
-from solver import Cluster, LatencyModel, Objective, PlanningError, StepRest, Workload
+from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, PlanningError, Workload
 from solver.model.runtime_rules import ActorView, Cut, Move, StepState, Trigger
 from solver.planning.canonical_order import Canonical
 from solver.timing.build_plan import assemble
@@ -456,5 +456,5 @@ def test_the_rest_of_the_step_moves_the_right_size():
     """A learner that idles as long as generation lasts makes time dearer, so more actors are right."""
     work, slow = workload(), replace(LATENCY, per_response_s=5e-4, start_s=1.0)
     alone = Random().plan(given(work, latency=slow, objective=Objective(0.2)))
-    beside = Random().plan(given(work, latency=slow, objective=Objective(0.2), rest=StepRest(0, 0, 64)))
+    beside = Random().plan(given(work, latency=slow, objective=Objective(0.2), rest=NonGenerationPhases(0, 0, 64)))
     assert len(beside.actors) > len(alone.actors)

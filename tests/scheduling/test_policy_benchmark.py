@@ -12,14 +12,14 @@ import pandas as pd
 import pytest
 
 from rlhfless.scheduling import make_policy
-from rlhfless.simulate import Setting, logged_steps, simulate
+from rlhfless.simulate import SimulationConfig, logged_steps, simulate
 from rlhfless.trace import validate
 from solver import Cluster, LatencyModel, Objective
 from solver.bounds.clairvoyant import clairvoyant_bound
 from solver.bounds.headroom import curve_of, possible
 
 LATENCY = LatencyModel("small", 1, 5e-3, 4e-4, 1e-7, prefill_per_token_s=1e-5, start_s=0.1, transfer_base_s=1e-3, max_batch=16)
-SETTING = Setting(Cluster(1, 4, 1), LATENCY, Objective(0.7), response_limit=400, time_limit_s=0.05)
+SETTING = SimulationConfig(Cluster(1, 4, 1), LATENCY, Objective(0.7), response_limit=400, time_limit_s=0.05)
 NAMES = ["random", "random+tau", "fold", "solver", "oracle", "not yet there"]
 
 

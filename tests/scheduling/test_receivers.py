@@ -16,7 +16,7 @@ from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.scheduling.baselines import Static
 from rlhfless.scheduling.fold import Fold, SquareRootFold
 from rlhfless.scheduling.fold_draining import DrainingFold
-from rlhfless.scheduling.receivers import Room, hand_over
+from rlhfless.scheduling.receivers import ReceiverRoom, hand_over
 from rlhfless.scheduling.replan import SolverReplan
 from rlhfless.scheduling.rlhfless import LocalCut
 from rlhfless.scheduling.rlhfuse import GlobalCut
@@ -46,26 +46,26 @@ def state(*views: ActorView, total: int = 20, tokens: int = 5, reserves: bool = 
 def test_a_receiver_with_slots_but_without_memory_gets_nothing():
     leaving, full, open_to = view(0, (0, 1)), view(1, (), kv=69), view(2, (5, 6, 7), kv=140)
     now = state(leaving, full, open_to)
-    assert hand_over(leaving, [full, open_to], Room(now)) == Cut(0, (Move(0, 2), Move(1, 2)))
+    assert hand_over(leaving, [full, open_to], ReceiverRoom(now)) == Cut(0, (Move(0, 2), Move(1, 2)))
     less = state(leaving, full, replace(open_to, free_kv_tokens=139))
-    assert hand_over(leaving, less.actors[1:], Room(less)) is None
+    assert hand_over(leaving, less.actors[1:], ReceiverRoom(less)) is None
 
 
 def test_under_preempt_a_response_needs_what_its_context_holds():
     leaving, other = view(0, (0, 1)), view(1, (5,), kv=30)
-    assert hand_over(leaving, [other], Room(state(leaving, other, reserves=False))) == Cut(0, (Move(0, 1), Move(1, 1)))
-    assert hand_over(leaving, [other], Room(state(leaving, other, tokens=6, reserves=False))) is None
+    assert hand_over(leaving, [other], ReceiverRoom(state(leaving, other, reserves=False))) == Cut(0, (Move(0, 1), Move(1, 1)))
+    assert hand_over(leaving, [other], ReceiverRoom(state(leaving, other, tokens=6, reserves=False))) is None
 
 
 def test_a_large_response_passes_by_the_actor_that_a_small_one_fits_on():
     leaving, small, large = view(0, (0, 1)), view(1, (), kv=50), view(2, (5, 6), kv=200)
     now = replace(state(leaving, small, large), reserved_tokens=np.array([100, 40, *[70] * 18]))
-    assert hand_over(leaving, [small, large], Room(now)) == Cut(0, (Move(0, 2), Move(1, 1)))
+    assert hand_over(leaving, [small, large], ReceiverRoom(now)) == Cut(0, (Move(0, 2), Move(1, 1)))
 
 
 def test_decisions_of_one_moment_share_the_room_and_one_that_fails_takes_none():
     one, two, other = view(0, (0,)), view(1, (1, 2)), view(2, (5,), kv=150)
-    room = Room(state(one, two, other))
+    room = ReceiverRoom(state(one, two, other))
     assert hand_over(one, [other], room) == Cut(0, (Move(0, 2),))
     assert hand_over(two, [other], room) is None
     assert room.kv_tokens(2) == 80

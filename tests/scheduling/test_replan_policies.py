@@ -20,7 +20,7 @@ from rlhfless.scheduling.fold_draining import DrainingFold
 from rlhfless.scheduling.policy import PlanningInput
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
 from rlhfless.scheduling.round_robin import Spread
-from solver import ActorView, Cluster, LatencyModel, Move, Objective, PlanningError, StepRest, StepState, Workload
+from solver import ActorView, Cluster, LatencyModel, Move, NonGenerationPhases, Objective, PlanningError, StepState, Workload
 from solver.lengths.survival import from_batch, from_scenarios, known_lengths
 from solver.model.plan import Plan
 from solver.replanning.lookahead import busy_ahead, drawn_lengths
@@ -208,7 +208,7 @@ def test_a_wider_objective_sets_the_price_of_time():
 
     prices = [priced(objective=Objective(w)) for w in (0.3, 0.6, 0.9)]
     assert prices[0] < prices[1] < prices[2]
-    learner = priced(objective=Objective(0.6), rest=StepRest(0, 0, 64))
+    learner = priced(objective=Objective(0.6), rest=NonGenerationPhases(0, 0, 64))
     assert learner > prices[1]
     tight, loose = (priced(objective=Objective(deadline_s=t)) for t in (4.5, 9.0))
     assert tight > loose

@@ -20,9 +20,9 @@ from rlhfless.scheduling.baselines import Random
 from rlhfless.scheduling.number_partitioning import KarmarkarKarp, largest_differencing, longest_first
 from rlhfless.scheduling.right_sizing import predicted_sums, responses_of, right_sized
 from rlhfless.scheduling.rlhfless import LocalCut, WithLocalCut
-from rlhfless.simulate import Setting, logged_steps
+from rlhfless.simulate import SimulationConfig, logged_steps
 from rlhfless.trace import validate
-from solver import Cluster, LatencyModel, Objective, Plan, StepRest, Workload
+from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, Plan, Workload
 from solver.planning.canonical_order import Canonical
 from solver.planning.random_split import equal_counts
 from solver.timing.build_plan import assemble
@@ -133,7 +133,7 @@ def test_the_number_of_actors_is_the_best_one_on_predictions(name, weight):
 
 def test_right_sizing_is_that_of_the_random_split():
     """The same split as the random one, sized here and there: the same plan."""
-    for seed, rest in itertools.product(range(3), (StepRest(), StepRest(1.0, 2.0, 16))):
+    for seed, rest in itertools.product(range(3), (NonGenerationPhases(), NonGenerationPhases(1.0, 2.0, 16))):
         work = workload(seed=seed)
         order = Canonical.of(work).prompt[np.random.default_rng(seed).permutation(32)]
         given_ = asked(work, rest=rest, seed=seed, objective=Objective(0.4))
@@ -262,7 +262,7 @@ def test_a_poisoned_truth_never_reaches_a_rival(name):
     ]  # fmt: skip
     log = validate("rollouts", pd.DataFrame(rows))
     poisoned = log.assign(response_tokens=log["response_tokens"].where(log["step"] < 1, 601 - log["response_tokens"]))
-    setting = Setting(Cluster(1, 4, 1), replace(LATENCY, gpus_per_actor=1), response_limit=600)
+    setting = SimulationConfig(Cluster(1, 4, 1), replace(LATENCY, gpus_per_actor=1), response_limit=600)
     plans = []
     for some in (log, poisoned):
         policy = make_policy(name)

@@ -13,12 +13,12 @@ from error_messages import refused
 
 from rlhfless.errors import InputError
 from rlhfless.scheduling import PlanningInput, PolicyError, make_policy
-from rlhfless.simulate import Setting, logged_steps, simulate
+from rlhfless.simulate import SimulationConfig, logged_steps, simulate
 from rlhfless.trace import TraceError, allocation_metrics, read_trace, validate
-from solver import Cluster, LatencyModel, Plan, PlanningError, StepRest
+from solver import Cluster, LatencyModel, NonGenerationPhases, Plan, PlanningError
 
 LATENCY = LatencyModel("small", 1, 5e-3, 2e-4, 1e-7, prefill_per_token_s=1e-5, start_s=0.3, transfer_base_s=1e-3, max_batch=32)
-SETTING = Setting(Cluster(1, 4, 1, usd_per_gpu_hour=36.0), LATENCY, response_limit=600, time_limit_s=0.05)
+SETTING = SimulationConfig(Cluster(1, 4, 1, usd_per_gpu_hour=36.0), LATENCY, response_limit=600, time_limit_s=0.05)
 FIELDS = [
     "policy", "steps", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "speedup_vs_static",
     "cost_reduction_vs_static", "bound_cost_at_time",
@@ -109,8 +109,8 @@ def test_a_trace_keeps_the_logs_rows(result):
 
 
 def test_the_rest_of_the_step_and_the_learner_are_billed():
-    rest = StepRest(1.0, 2.0, 2)
-    alone, beside = (simulate(log(), replace(SETTING, rest=r, hold="step"), ["static"]) for r in (StepRest(), rest))
+    rest = NonGenerationPhases(1.0, 2.0, 2)
+    alone, beside = (simulate(log(), replace(SETTING, rest=r, hold="step"), ["static"]) for r in (NonGenerationPhases(), rest))
     a, b = alone.steps, beside.steps
     np.testing.assert_allclose(b["time_s"], a["time_s"] + 3.0)
     np.testing.assert_allclose(b["gpu_seconds"], a["gpu_seconds"] + 4 * 3.0 + 2 * b["time_s"])
@@ -198,7 +198,7 @@ def test_what_is_no_log_no_setting_and_no_policy_is_refused_in_a_sentence():
     with refused(TraceError, "read_rollouts"):
         simulate("out/run", SETTING, ["static"])
     with refused(PlanningError, "'no'"):
-        Setting(Cluster(1, 1, 1), LATENCY, deterministic="no")
+        SimulationConfig(Cluster(1, 1, 1), LATENCY, deterministic="no")
     with refused(InputError, "'x'"):
         replace(SETTING, effects="x")  # type: ignore[arg-type]
     with refused(InputError):

@@ -49,7 +49,7 @@ def trace_of(text: str, holder: str = "") -> Trace:
 def made(text: str) -> tuple[Mapping[str, solver.Plan], solver.Front, Mapping[str, solver.Evaluation], solver.Deduplication]:
     """Plans by label on GPUs of a kind, the front, what the plans take, and what one computes at prefill."""
     latency = replace(LATENCY, name=text, kind=text)
-    pools = solver.MixedCluster([solver.Pool(text, 1, 4, 1.0)])
+    pools = solver.MixedCluster([solver.GpuPool(text, 1, 4, 1.0)])
     plans = {
         label: solver.plan_generation(
             WORKLOAD, pools, {(text, 1): latency}, solver.Objective(weight, cost="usd"), time_limit_s=0.2

@@ -16,7 +16,7 @@ from solver_reference import partitions, simulate
 from solver_strategies import latencies, workloads
 
 import solver
-from solver.model.cluster import MixedCluster, Pool
+from solver.model.cluster import GpuPool, MixedCluster
 from solver.model.offers import Offer, offers_of
 
 
@@ -43,7 +43,7 @@ def mixed_instances(draw: st.DrawFn, *, refill: bool) -> MixedInstance:
             base = draw(latencies(max_batch=slots, kv_capacity_tokens=memory))
             models[kind, gpus] = dataclasses.replace(base, kind=kind, gpus_per_actor=gpus, name=f"{kind}{gpus}")
         pools.append(
-            Pool(
+            GpuPool(
                 kind, draw(st.integers(1, 2)), draw(st.sampled_from([2, 1, 3])), draw(st.sampled_from([1.0, 3.0])),
                 prewarmed=draw(st.sampled_from([0, 1])),
             )
@@ -163,7 +163,7 @@ class EveryMixedPlan:
                 computed.add(prompt)
         return there
 
-    def optimum(self, objective: solver.Objective, rest: solver.StepRest, norms: tuple[float, float]) -> float:
+    def optimum(self, objective: solver.Objective, rest: solver.NonGenerationPhases, norms: tuple[float, float]) -> float:
         """The least value of any plan; infinite when none keeps the limit."""
         rate = rest.learner_rate(objective.cost, self.cluster.pools[0].usd_per_gpu_s)
         return min(

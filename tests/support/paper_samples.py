@@ -17,7 +17,7 @@ import pandas as pd
 
 from rlhfless.paper import FIGURES, Caption, Numbers, PaperFigure, Sources
 from rlhfless.paper.lengths import GSM8K
-from rlhfless.paper.workloads import History, modelled
+from rlhfless.paper.workloads import LengthHistory, modelled
 
 BESIDE = Sources.beside()
 
@@ -25,7 +25,7 @@ BESIDE = Sources.beside()
 class SmallSources(Sources):
     """Stated models and the shipped run only, so that every machine tests the same; GSM8K with 32 prompts."""
 
-    def gsm8k(self, samples: int) -> History:
+    def gsm8k(self, samples: int) -> LengthHistory:
         """The length model in place of the log."""
         return modelled(GSM8K, samples, responses=32 * samples)
 

@@ -15,7 +15,11 @@ def several_kinds(slots: int) -> tuple[solver.MixedCluster, dict[tuple[str, int]
     """Two kinds on three pools, one in two sizes."""
     wide = l40s(max_batch=slots, kind="slow", kv_capacity_tokens=1_500_000)
     one, fast = replace(wide, gpus_per_actor=1, base_s=8e-3), replace(wide, kind="fast", base_s=3e-3)
-    pools = [solver.Pool("slow", 2, 8, 3.0), solver.Pool("fast", 1, 4, 7.0), solver.Pool("fast", 1, 2, 3.0, "preemptible")]
+    pools = [
+        solver.GpuPool("slow", 2, 8, 3.0),
+        solver.GpuPool("fast", 1, 4, 7.0),
+        solver.GpuPool("fast", 1, 2, 3.0, "preemptible"),
+    ]
     return solver.MixedCluster(pools), {("slow", 1): one, ("slow", 2): wide, ("fast", 2): fast}
 
 

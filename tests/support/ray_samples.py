@@ -184,10 +184,10 @@ class Kill:
 
 
 def note_records(pool: RayPool, patch: pytest.MonkeyPatch) -> None:
-    made = pool._crew.RayCrew
+    made = pool._crew.RayStepActors
 
     def crew(*given: Any) -> Any:
         pool.record = given[4]  # type: ignore[attr-defined]
         return made(*given)
 
-    patch.setattr(pool._crew, "RayCrew", crew)
+    patch.setattr(pool._crew, "RayStepActors", crew)

@@ -9,17 +9,17 @@ from dataclasses import replace
 import numpy as np
 
 from rlhfless.engine.protocol import Completion, Request
-from rlhfless.executor.distributed.messages import Lost, Order, RemoteActor, Report
+from rlhfless.executor.distributed.messages import ActorLost, ActorReport, RemoteActor, StartActor
 
 
 class ScriptedActor:
     """Counts tokens; reports in a queue of its own, as a pipe would carry them."""
 
-    def __init__(self, order: Order, crew: ScriptedCrew) -> None:
+    def __init__(self, order: StartActor, crew: ScriptedCrew) -> None:
         self.slots, self.crew = order.admission.max_batch, crew
         self.orders: deque[tuple[str, object]] = deque()
-        ready = Report(crew.now_s(), ready_s=(crew.now_s(), crew.now_s()), weights_version=order.weights_version)
-        self.wire: deque[Report | Lost] = deque([ready])
+        ready = ActorReport(crew.now_s(), ready_s=(crew.now_s(), crew.now_s()), weights_version=order.weights_version)
+        self.wire: deque[ActorReport | ActorLost] = deque([ready])
         self.responses: list[Request] = []
         self.closed = self.dead = self.hangs = False
 
@@ -48,7 +48,7 @@ class ScriptedActor:
         else:
             assert not self.responses, "closed with responses"
             self.closed = True
-            self.wire.append(Report(self.crew.now_s(), closed=True))
+            self.wire.append(ActorReport(self.crew.now_s(), closed=True))
 
     def iterate(self) -> None:
         for i, r in enumerate(self.responses[: self.slots]):
@@ -64,7 +64,7 @@ class ScriptedActor:
         ids = [r.response for r in self.responses]
         tokens = ids, [r.generated_tokens for r in self.responses]
         batch, queue = tuple(ids[: self.slots]), tuple(ids[self.slots :])
-        self.wire.append(Report(self.crew.now_s(), batch, queue, tokens, **what))  # type: ignore[arg-type]
+        self.wire.append(ActorReport(self.crew.now_s(), batch, queue, tokens, **what))  # type: ignore[arg-type]
 
 
 class ScriptedCrew:
@@ -88,7 +88,7 @@ class ScriptedCrew:
         self.clock += 1
         return self.clock * 1e-3
 
-    def start(self, orders: Sequence[Order]) -> list[RemoteActor]:
+    def start(self, orders: Sequence[StartActor]) -> list[RemoteActor]:
         assert not self.actors.keys() & {order.index for order in orders}, "an index is used twice"
         started = {order.index: ScriptedActor(order, self) for order in orders}
         self.actors.update(started)
@@ -106,7 +106,7 @@ class ScriptedCrew:
                 actor.dead = True
                 for _ in range(self.rng.integers(0, len(actor.wire) + 1)):  # what it said last never arrives
                     actor.wire.pop()
-                actor.wire.append(Lost("died"))
+                actor.wire.append(ActorLost("died"))
             else:
                 actor.hangs = True
         elif actor.orders and (not actor.responses or self.rng.random() < self.obeys):
@@ -114,8 +114,8 @@ class ScriptedCrew:
         elif actor.responses:
             actor.iterate()
 
-    def reports(self, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
-        found: list[tuple[int, Report | Lost]] = []
+    def reports(self, timeout_s: float | None) -> list[tuple[int, ActorReport | ActorLost]]:
+        found: list[tuple[int, ActorReport | ActorLost]] = []
         while not found:
             able = [a for a in self.actors.values() if (a.orders or a.responses or a.wire) and not a.dead and not a.hangs]
             if not able and timeout_s is not None and any(a.hangs or a.wire for a in self.actors.values()):

@@ -10,13 +10,13 @@ from executor_samples import LIMIT, Restless, Step, random_step
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.factory import TorchEngineFactory
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import StepRecord
 from rlhfless.executor.virtual.executor import VirtualStep
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
-from solver import StepRest
+from solver import NonGenerationPhases
 from solver.model.runtime_rules import RuntimeRule
 
 PROMPT_TOKENS = 20
@@ -27,7 +27,7 @@ def factory() -> TorchEngineFactory:
     """Engines of a model so small that an iteration takes a few hundred microseconds."""
     tokenizer = CharTokenizer()
     model = tiny_qwen2(tokenizer, seed=3, hidden=32, layers=1, intermediate=32, heads=2, kv_heads=1)
-    return TorchEngineFactory(RowModel(model, LIMIT + PROMPT_TOKENS), tokenizer.eos_token_id)
+    return TorchEngineFactory(DecoderModel(model, LIMIT + PROMPT_TOKENS), tokenizer.eos_token_id)
 
 
 def torch_step(seed: int, **changes: float) -> Step:
@@ -60,7 +60,7 @@ def executed(step: Step, policy: str, rule: RuntimeRule | None = None, start_s: 
     plan = make_policy(policy).plan(given_)
     plan = replace(plan, rule=plan.rule if rule is None else rule)
     record = StepRecord("run", 0, plan, start_s)
-    rest = StepRest(prepare_s=0.3, learn_s=0.2, learner_gpus=1)
+    rest = NonGenerationPhases(prepare_s=0.3, learn_s=0.2, learner_gpus=1)
     ran = VirtualStep(
         plan, torch_requests(step), factory(), step.latency, step.cluster, record, rest, admission,
         options.get("migration", "cheaper"),

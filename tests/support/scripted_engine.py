@@ -139,7 +139,7 @@ def expected_tokens(request: Request, weights: int = 1) -> list[int]:
     return list(_expected(weights, tuple(request.prompt_ids.tolist()), request.seed, request.target_tokens))
 
 
-# --- the processes' side (see ``rlhfless.executor.distributed.worker.backend.Side``)
+# --- the processes' side (see ``rlhfless.executor.distributed.worker.backend.WorkerBackend``)
 # -------------------------------------------------------
 
 pack, write, read = counting_engine.pack, counting_engine.write, counting_engine.read

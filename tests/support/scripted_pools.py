@@ -24,7 +24,7 @@ class LocalWorker(Copying, worker.Worker):
 class LocalProcess(Actor):
     """See ``spawn.Process``, whose interface this is."""
 
-    def __init__(self, world: World, device: str, side: str, ahead: worker.Ahead | None) -> None:
+    def __init__(self, world: World, device: str, side: str, ahead: worker.PrewarmOrder | None) -> None:
         def make(actor: Actor) -> worker.Worker:
             return LocalWorker(actor, Inbox(), device, side, actor.clock)  # type: ignore[arg-type]
 
@@ -39,7 +39,7 @@ class LocalProcess(Actor):
     @property
     def up_s(self) -> float | None:
         """When it could take orders, once that was heard."""
-        while self.heard and isinstance(self.said[0][1], worker.Up):
+        while self.heard and isinstance(self.said[0][1], worker.ActorReady):
             self._up_s = self.said.popleft()[1].up_s
         return self._up_s
 
@@ -67,7 +67,7 @@ class LocalPool(ProcessPool):
         self.inbox = _Heard(world)  # type: ignore[assignment]
         watch(self, world)
 
-    def _spawn(self, device: str, ahead: worker.Ahead | None) -> Process:
+    def _spawn(self, device: str, ahead: worker.PrewarmOrder | None) -> Process:
         return _Handle(LocalProcess(self.world, device, self.side_name, ahead))  # type: ignore[return-value]
 
     @property

@@ -73,9 +73,9 @@ class RayActor(Actor):
 
     def send(self, message: Any) -> None:
         """As its outbox: its first word says where it is."""
-        if isinstance(message, worker.Up):
+        if isinstance(message, worker.ActorReady):
             boot = boot_id() if self.node == 0 else "another boot"
-            message = real.Up(self.pid, NODES[self.node], f"10.0.0.{self.node}", "cpu", boot, message.up_s)
+            message = real.RayActorReady(self.pid, NODES[self.node], f"10.0.0.{self.node}", "cpu", boot, message.up_s)
         super().send(message)
 
     def obeyed(self, order: Any) -> Any:

@@ -24,8 +24,8 @@ from scripted_world import Actor, Dice, Trouble, World
 
 from rlhfless.engine.protocol import Request
 from rlhfless.executor import ActorError, Faults, Lifecycle, StepRecord
-from rlhfless.executor.distributed.messages import Report
-from rlhfless.executor.distributed.pool.pool import Pool
+from rlhfless.executor.distributed.messages import ActorReport
+from rlhfless.executor.distributed.pool.pool import ActorPool
 from rlhfless.trace import Trace
 from solver import Cluster, LatencyModel, Plan
 from solver.model.runtime_rules import ActorView, Decision, RuntimeRule, StepState, Trigger
@@ -45,7 +45,7 @@ class Stage:
     """A pool in its world, and the steps that ran there."""
 
     world: World
-    pool: Pool[Any]
+    pool: ActorPool[Any]
     carrier: str
     records: list[StepRecord] = field(default_factory=list)
 
@@ -204,7 +204,7 @@ class Heard:
         self.complete: set[int] = set()
         world.hears.append(self._hear)
 
-    def _hear(self, actor: Actor, report: Report) -> None:
+    def _hear(self, actor: Actor, report: ActorReport) -> None:
         for response, tokens in zip(*report.tokens, strict=True):
             self.tokens[int(response)] = max(self.tokens[int(response)], int(tokens))
         for r in report.taken or ():

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from scripted_engine import HERE
 
-from rlhfless.executor.distributed.messages import NoRoom, Report, Unreachable
+from rlhfless.executor.distributed.messages import ActorReport, NoRoom, Unreachable
 from rlhfless.executor.distributed.wall_clock import Clock
 from rlhfless.executor.distributed.worker import worker
 
@@ -212,7 +212,7 @@ class Actor:
                     if self._ahead is not None:
                         self.worker.start_ahead(*self._ahead)
                     self.state = "up"
-                    self.send(worker.Up(self.worker.up_s))
+                    self.send(worker.ActorReady(self.worker.up_s))
                     return
                 while self.orders and self.orders[0][0] <= self.at_s:
                     self.worker.inbox.put(self.obeyed(self.orders.popleft()[1]))
@@ -280,7 +280,7 @@ class Actor:
     def take(self) -> Any:
         """The first message that has arrived."""
         message = self.said.popleft()[1]
-        if isinstance(message, Report):
+        if isinstance(message, ActorReport):
             for hear in self.world.hears:
                 hear(self, message)
         return message

@@ -119,11 +119,13 @@ class EveryPlan:
         columns = (work.remaining_tokens[chosen], work.context_tokens[chosen], work.reserved_tokens[chosen])
         return max(simulate(*(c.tolist() for c in columns), [0] * len(order), self.latency, self.admission)[1])
 
-    def optimum(self, objective: solver.Objective, rest: solver.StepRest, reference: tuple[float, float]) -> float:
+    def optimum(self, objective: solver.Objective, rest: solver.NonGenerationPhases, reference: tuple[float, float]) -> float:
         """The least value of any plan; infinite when none keeps the limit."""
         return min(objective.value(rest.step_time_s(t), rest.step_gpu_s(t, gpu_s), reference) for _, t, gpu_s in self.plans)
 
-    def contiguous_optimum(self, objective: solver.Objective, rest: solver.StepRest, reference: tuple[float, float]) -> float:
+    def contiguous_optimum(
+        self, objective: solver.Objective, rest: solver.NonGenerationPhases, reference: tuple[float, float]
+    ) -> float:
         """The least value of plans whose groups are contiguous in the order of falling length."""
         rank = sorted(range(len(self.workload)), key=lambda i: -int(self.workload.remaining_tokens[i]))
         place = {response: position for position, response in enumerate(rank)}

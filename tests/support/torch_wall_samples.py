@@ -14,7 +14,7 @@ import numpy as np
 from rlhfless.engine.protocol import Progress, Request
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.factory import TorchEngineFactory
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import Faults, StepRecord
 from rlhfless.executor.distributed.failure_handling import GRACE_S
 from rlhfless.scheduling import PlanningInput, make_policy
@@ -35,7 +35,7 @@ LATENCY = LatencyModel(
 def factory_of(seed: int = 3, longest: int = 96) -> TorchEngineFactory:
     tokenizer = CharTokenizer()
     model = tiny_qwen2(tokenizer, seed=seed, hidden=64, layers=2, intermediate=128, max_tokens=longest)
-    return TorchEngineFactory(RowModel(model, longest), tokenizer.eos_token_id)
+    return TorchEngineFactory(DecoderModel(model, longest), tokenizer.eos_token_id)
 
 
 def requests() -> list[Request]:

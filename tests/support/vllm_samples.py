@@ -25,15 +25,15 @@ import torch
 
 from rlhfless.engine.protocol import Completion, Request
 from rlhfless.engine.torch.engine import TorchEngine
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.sampling import Sampling
-from rlhfless.engine.vllm.adapter import Drawn, Settings
+from rlhfless.engine.vllm.adapter import StepOutput, VllmSettings
 from rlhfless.engine.vllm.engine import VllmEngine
 from rlhfless.engine.vllm.factory import VllmEngineFactory
 from rlhfless.engine.vllm.kv_blocks import BlocksKV
 from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.executor import Lifecycle, StepRecord
-from rlhfless.executor.distributed.pool.lifecycle import History
+from rlhfless.executor.distributed.pool.lifecycle import StepHistory
 from rlhfless.system.scratch_folders import SHARED_MEMORY
 from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
@@ -69,7 +69,7 @@ def requests(count: int = 10, limit: int = LIMIT, longest: int = 80) -> list[Req
 
 
 def torch_engine(seed: int, sampling: Sampling = GREEDY, admission: Admission = ROOMY) -> TorchEngine:
-    return TorchEngine(RowModel(model_of(seed), LONGEST), admission, LATENCY, eos_id=EOS, sampling=sampling)
+    return TorchEngine(DecoderModel(model_of(seed), LONGEST), admission, LATENCY, eos_id=EOS, sampling=sampling)
 
 
 def by_response(completions: Sequence[Completion]) -> dict[int, Completion]:
@@ -99,7 +99,7 @@ class Shuffle:
 class RightAfter:
     """Expects the next step so soon that its actors start when the last one is over, and not before, so that none is kept."""
 
-    def next_start_s(self, history: History) -> float | None:
+    def next_start_s(self, history: StepHistory) -> float | None:
         over = len(history.generated_s) == len(history.starts_s)
         return history.generated_s[-1] + history.start_s if over else None
 
@@ -160,7 +160,7 @@ class ScriptedReplica:
 
     def __init__(self, slots: int, kv_tokens: int, hands_over: bool) -> None:
         self.hands_over, self.vocabulary = hands_over, VOCABULARY
-        self.settings, self.version = Settings(1, slots, kv_tokens, LONGEST), 0
+        self.settings, self.version = VllmSettings(1, slots, kv_tokens, LONGEST), 0
         self.here: dict[str, dict[str, Any]] = {}
 
     def add(
@@ -172,7 +172,7 @@ class ScriptedReplica:
         self.here[name] = {"tokens": len(ids), "left": tokens, "forced": forced, "cached": there}
         assert len(self.here) <= self.settings.slots, "more responses than slots"
 
-    def step(self) -> list[Drawn]:
+    def step(self) -> list[StepOutput]:
         held = sum(one["tokens"] for one in self.here.values())
         assert len(self.here) == 1 or held <= self.settings.kv_tokens, "more KV tokens than there is memory for"
         drawn = []
@@ -182,7 +182,7 @@ class ScriptedReplica:
             one["left"] -= 1
             if finished := one["left"] == 0 or token == EOS:
                 del self.here[name]
-            drawn.append(Drawn(name, [token], [-0.5], finished, one["cached"]))
+            drawn.append(StepOutput(name, [token], [-0.5], finished, one["cached"]))
         return drawn
 
     def abort(self, names: Sequence[str]) -> None:

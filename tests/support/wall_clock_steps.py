@@ -8,10 +8,12 @@ from remote_samples import ScriptedCrew
 from rlhfless.executor import StepRecord
 from rlhfless.executor.distributed.executor import WallStep
 from solver import Plan
-from solver.model.objective import StepRest
+from solver.model.objective import NonGenerationPhases
 
 
 def on_the_wall_clock(step: Step, plan: Plan) -> StepRecord:
     record = StepRecord("run", 0, plan, 0.0)
-    WallStep(plan, step.requests(), ScriptedCrew(0), step.latency, step.cluster, record, StepRest(), "reserve", "move").run()
+    WallStep(
+        plan, step.requests(), ScriptedCrew(0), step.latency, step.cluster, record, NonGenerationPhases(), "reserve", "move"
+    ).run()
     return record

@@ -20,7 +20,7 @@ from rlhfless.training import checkpoint, loop, preparation, responses, run_stat
 from rlhfless.training.algorithms import grpo
 from rlhfless.training.learner import learner
 from rlhfless.training.loop import Trainer
-from rlhfless.training.run_state import Run
+from rlhfless.training.run_state import RunState
 from rlhfless.training.tasks.arithmetic import ArithmeticTask
 
 Start: TypeAlias = Callable[..., Trainer]
@@ -149,9 +149,9 @@ def test_an_interrupt_on_the_way_back(
     tmp_path: Path, start: Start, whole: tuple[Trainer, Interrupts], monkeypatch: pytest.MonkeyPatch, traced: bool, counts: bool
 ) -> None:
     """Ctrl-C twice: in the commit, before or after the step counts, and while the last state is read again."""
-    trainer, commit, load = start(tmp_path if traced else None), Run.commit, run_state.load_checkpoint
+    trainer, commit, load = start(tmp_path if traced else None), RunState.commit, run_state.load_checkpoint
 
-    def interrupted_commit(kept: Run, *step: Any) -> None:
+    def interrupted_commit(kept: RunState, *step: Any) -> None:
         if counts:
             commit(kept, *step)
         raise KeyboardInterrupt
@@ -160,7 +160,7 @@ def test_an_interrupt_on_the_way_back(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "commit", interrupted_commit)
+        patch.setattr(RunState, "commit", interrupted_commit)
         patch.setattr(run_state, "load_checkpoint", interrupted_load)
         with pytest.raises(KeyboardInterrupt):
             trainer.step()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from rlhfless.widgets.latest_request import Latest, Newest
+from rlhfless.widgets.latest_request import LatestRequestWorker, Newest
 
 
 def nothing(_: Exception) -> None:
@@ -20,7 +20,7 @@ def test_of_a_burst_only_the_newest_is_worked_on() -> None:
         begun.set()
         assert go_on.wait(10)
 
-    latest: Latest[int] = Latest(work, nothing)
+    latest: LatestRequestWorker[int] = LatestRequestWorker(work, nothing)
     latest.submit(0)
     assert begun.wait(10)
     for request in range(1, 50):
@@ -41,7 +41,7 @@ def test_work_under_way_learns_that_something_newer_was_asked() -> None:
             assert go_on.wait(10)
             told.append((request, newest()))
 
-    latest: Latest[str] = Latest(work, nothing, wait_s=0)
+    latest: LatestRequestWorker[str] = LatestRequestWorker(work, nothing, wait_s=0)
     latest.submit("old")
     assert begun.wait(10)
     latest.submit("new")
@@ -57,7 +57,7 @@ def test_an_error_is_told_and_the_next_request_is_worked_on() -> None:
     def work(request: int, _: Newest) -> None:
         done.append(1 // request)
 
-    latest: Latest[int] = Latest(work, errors.append, wait_s=0)
+    latest: LatestRequestWorker[int] = LatestRequestWorker(work, errors.append, wait_s=0)
     latest.submit(0)
     assert latest.wait(10)
     latest.submit(1)
@@ -67,7 +67,7 @@ def test_an_error_is_told_and_the_next_request_is_worked_on() -> None:
 
 
 def test_no_thread_is_left_when_nothing_is_asked() -> None:
-    latest: Latest[int] = Latest(lambda *_: None, nothing, wait_s=0)
+    latest: LatestRequestWorker[int] = LatestRequestWorker(lambda *_: None, nothing, wait_s=0)
     latest.submit(1)
     assert latest.wait(10)
     for thread in threading.enumerate():

@@ -15,7 +15,7 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import Executor
 from rlhfless.executor.step.progress import StepProgress
 from rlhfless.widgets import LiveRun, live, steps_of
-from solver import LatencyModel, MixedCluster, Pool, plan_generation
+from solver import GpuPool, LatencyModel, MixedCluster, plan_generation
 from solver.model.errors import PlanningError
 from solver.model.plan import Plan
 
@@ -162,7 +162,7 @@ def test_a_step_that_no_static_schedule_fits_is_no_failure(monkeypatch: pytest.M
 
 def test_a_run_on_a_mixed_cluster_has_no_static_schedule_to_compare_with() -> None:
     latency = LatencyModel("mixed", 1, 0.1, 0.0)
-    cluster = MixedCluster([Pool("slow", 1, 2), Pool("fast", 1, 2)])
+    cluster = MixedCluster([GpuPool("slow", 1, 2), GpuPool("fast", 1, 2)])
     plan = plan_generation(STEP.truth, cluster, {("slow", 1): latency, ("fast", 1): latency}, time_limit_s=0.05)
     view = live(Executor(SimulatedEngine, {("slow", 1): latency, ("fast", 1): latency}, cluster), [(plan, STEP.requests())] * 2)
     view.run.run()

@@ -12,7 +12,7 @@ from error_messages import refused
 
 from rlhfless.widgets import plotly_js
 from rlhfless.widgets.fallback import HTML, PLAIN, SENTENCE, SaysWhy
-from rlhfless.widgets.panes import Drawing, Panes
+from rlhfless.widgets.panes import Panes, PanesView
 
 ROOT = Path(__file__).parents[2]
 FIGURE = ((("figure", 1),),)
@@ -56,7 +56,7 @@ def test_a_kernel_has_one_copy_for_all_dashboards() -> None:
     assert one.library == other.library == plotly_js.shared().model_id
     assert len(one.get_state()["pane_figure"]) == 0
     drawing = one.children[0]
-    assert isinstance(drawing, Drawing)
+    assert isinstance(drawing, PanesView)
     assert drawing.box == one.model_id
     assert sum(len(str(value)) for value in drawing.get_state().values()) < 40_000, "anywidget gives it 2 s"
 

@@ -19,7 +19,7 @@ class Queued(Protocol):
 S = TypeVar("S", bound=Queued)
 
 
-class NoTokens(Generic[S]):
+class EmptyResponses(Generic[S]):
     """Responses of no tokens, in the order in which they became available."""
 
     def __init__(self) -> None:

@@ -40,7 +40,7 @@ class Newcomer(NamedTuple):
         return max(0, self.missing_tokens - 1)
 
 
-class Change(NamedTuple):
+class JournalledBatch(NamedTuple):
     """From ``iteration`` on another batch is decoded.
 
     Attributes:
@@ -89,7 +89,7 @@ class Replayed(NamedTuple):
 
 
 @dataclass
-class Journal:
+class EngineJournal:
     """Committed iterations of one actor.
 
     Attributes:
@@ -104,7 +104,7 @@ class Journal:
 
     slots: int
     start_s: float = 0.0
-    changes: list[Change] = field(default_factory=list)
+    changes: list[JournalledBatch] = field(default_factory=list)
     finished: list[tuple[int, int]] = field(default_factory=list)
     prefill_s: array[float] = field(default_factory=lambda: array("d"))
     decode_s: array[float] = field(default_factory=lambda: array("d"))
@@ -128,7 +128,7 @@ class Journal:
 
     def change(self, batch: int, rows: int, width: int, kv_tokens: int, joined: Sequence[Newcomer]) -> None:
         """The next iteration to be committed is the first of another batch."""
-        self.changes.append(Change(len(self), batch, rows, width, kv_tokens, tuple(self._left), tuple(joined)))
+        self.changes.append(JournalledBatch(len(self), batch, rows, width, kv_tokens, tuple(self._left), tuple(joined)))
         self._left.clear()
 
     def leave(self, responses: Iterable[int]) -> None:
@@ -139,7 +139,7 @@ class Journal:
         """Responses end with the last committed iteration."""
         self.finished += [(len(self), response) for response in responses]
 
-    def stays(self) -> Iterator[tuple[Change, int]]:
+    def stays(self) -> Iterator[tuple[JournalledBatch, int]]:
         """Every change with the iteration before which the next one comes."""
         ends = [later.iteration for later in self.changes[1:]]
         return zip(self.changes, [*ends, len(self)], strict=False)

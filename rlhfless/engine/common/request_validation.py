@@ -16,7 +16,7 @@ from solver.model.admission import Admission
 from solver.model.errors import is_whole
 
 
-class Limits(Protocol):
+class ModelLimits(Protocol):
     """A model as far as requests are concerned: its longest context and how many ids it knows."""
 
     max_tokens: int
@@ -25,7 +25,7 @@ class Limits(Protocol):
     def vocabulary(self) -> int: ...
 
 
-class Room(NamedTuple):
+class TokenRoom(NamedTuple):
     """Tokens of one response, prompt included, for which an actor has room.
 
     Attributes:
@@ -39,7 +39,7 @@ class Room(NamedTuple):
     vocabulary: int
 
     @classmethod
-    def of(cls, model: Limits, admission: Admission) -> Room:
+    def of(cls, model: ModelLimits, admission: Admission) -> TokenRoom:
         """That of an actor which decodes with ``model``."""
         return cls(model.max_tokens, admission.kv_capacity_tokens, model.vocabulary)
 
@@ -49,7 +49,7 @@ def stop_tokens(request: Request) -> int:
     return request.limit_tokens if request.target_tokens is None else min(request.target_tokens, request.limit_tokens)
 
 
-def check(request: Request, room: Room, kv_wrong: Callable[[Request], str | None]) -> None:
+def check(request: Request, room: TokenRoom, kv_wrong: Callable[[Request], str | None]) -> None:
     """Refuse a request that would be decoded wrongly or not at all.
 
     Args:
@@ -76,7 +76,7 @@ def _numbers(r: Request) -> str | None:
     return None
 
 
-def _prompt(r: Request, room: Room) -> str | None:
+def _prompt(r: Request, room: TokenRoom) -> str | None:
     ids = r.prompt_ids
     if r.prompt_tokens < 1:
         return "has an empty prompt; a prompt of at least 1 token is needed, such as one that marks the beginning of a text"
@@ -101,7 +101,7 @@ def _progress(r: Request, stop: int) -> str | None:
     return None
 
 
-def _room(r: Request, room: Room) -> str | None:
+def _room(r: Request, room: TokenRoom) -> str | None:
     most = r.prompt_tokens + r.limit_tokens
     if r.prompt_tokens >= room.context_tokens:
         return (

@@ -26,7 +26,7 @@ from solver.model.workload import FloatArray, IntArray
 
 
 @dataclass(eq=False)
-class _Row:
+class _ChunkedSequence:
     """A response that is with the engine."""
 
     request: Request
@@ -38,7 +38,7 @@ class _Row:
     computed: int
 
     @classmethod
-    def of(cls, r: Request) -> _Row:
+    def of(cls, r: Request) -> _ChunkedSequence:
         return cls(r, r.generated_tokens, 0, r.kv is not None, r.start_s, r.first_token_s, r.prefill_tokens_computed)
 
     @property
@@ -58,9 +58,9 @@ class _Row:
 class _Iteration(NamedTuple):
     """The next iteration: who joins, chunks by place in the batch (newcomers after it), who decodes, and seconds."""
 
-    joining: list[_Row]
-    chunks: list[tuple[_Row, int]]
-    decoding: list[_Row]
+    joining: list[_ChunkedSequence]
+    chunks: list[tuple[_ChunkedSequence, int]]
+    decoding: list[_ChunkedSequence]
     kv_tokens: int
     prefill_s: float
     decode_s: float
@@ -82,9 +82,9 @@ class ChunkedEngine:
     ) -> None:
         self.slots, self.clock_s = admission.max_batch, clock_s
         self._latency, self._admission, self._budget, self._attention = latency, admission, chunk_tokens, attention
-        self._batch: list[_Row] = []
-        self._queue: list[_Row] = []
-        self._arriving: list[_Row] = []
+        self._batch: list[_ChunkedSequence] = []
+        self._queue: list[_ChunkedSequence] = []
+        self._arriving: list[_ChunkedSequence] = []
         self._next: _Iteration | None = None  # worked out, and not committed
         self._spans = SpanAccumulator(self.slots)
 
@@ -95,7 +95,7 @@ class ChunkedEngine:
         for r in requests:
             if (why := refusal(r)) is not None:
                 raise ValueError(why)
-            bisect.insort(self._arriving, _Row.of(r), key=_available_s)
+            bisect.insort(self._arriving, _ChunkedSequence.of(r), key=_available_s)
         self._take_in()
 
     def peek_next_event_s(self, completions: int = 1) -> float:
@@ -166,7 +166,7 @@ class ChunkedEngine:
 
     # --- iterations -----------------------------------------------------------------------------------------------------
 
-    def _everyone(self) -> Iterable[_Row]:
+    def _everyone(self) -> Iterable[_ChunkedSequence]:
         return (*self._batch, *self._queue, *self._arriving)
 
     def _take_in(self) -> None:
@@ -174,7 +174,7 @@ class ChunkedEngine:
             self._queue.append(self._arriving.pop(0))
             self._next = None
 
-    def _held(self, rows: Iterable[_Row]) -> int:
+    def _held(self, rows: Iterable[_ChunkedSequence]) -> int:
         return sum(self._admission.held_tokens(row.context, row.most) for row in rows)
 
     def _iteration(self) -> _Iteration:
@@ -183,11 +183,11 @@ class ChunkedEngine:
             return self._next
         budget = self._budget - sum(not row.to_compute for row in self._batch)
         held = self._held(self._batch)
-        joining: list[_Row] = []
-        chunks: list[tuple[_Row, int]] = []
+        joining: list[_ChunkedSequence] = []
+        chunks: list[tuple[_ChunkedSequence, int]] = []
         decoding = [row for row in self._batch if not row.to_compute]
 
-        def give(row: _Row, needed: int) -> None:
+        def give(row: _ChunkedSequence, needed: int) -> None:
             nonlocal budget
             took = min(needed, budget)
             budget -= max(1, took)
@@ -256,12 +256,12 @@ class ChunkedEngine:
             batch, seconds = len(one.decoding), self.clock_s - ready_s
             self._spans.decode(ready_s, self.clock_s, batch, batch * seconds, one.kv_tokens * seconds)
 
-    def _completion(self, row: _Row) -> Completion:
+    def _completion(self, row: _ChunkedSequence) -> Completion:
         start_s, first_s = (self.clock_s if at is None else at for at in (row.start_s, row.first_token_s))
         r = row.request
         return Completion(r.response, self.clock_s, row.tokens, r.target_finish, first_s, start_s, row.computed)
 
-    def _export(self, row: _Row) -> Request:
+    def _export(self, row: _ChunkedSequence) -> Request:
         """A row as a request that another engine can go on with."""
         return changed(
             row.request,
@@ -275,5 +275,5 @@ class ChunkedEngine:
         )
 
 
-def _available_s(row: _Row) -> float:
+def _available_s(row: _ChunkedSequence) -> float:
     return row.request.available_s

@@ -25,7 +25,7 @@ Plain = SimulatedEngine | ChunkedEngine
 MOST_IN_VAIN = 10_000  # outages in a row that let no iteration end
 
 
-class DisturbedEngines:
+class FaultInjectingFactory:
     """An engine factory for ``run_step``: actors are numbered in the order in which they are made, so a plan has the same
     outages every time it is run with a factory of its own.
 
@@ -41,7 +41,7 @@ class DisturbedEngines:
         starts = self._effects.starts
         return [0.0 if starts is None else starts.delay_s(self._effects.draws(actor)[1]) for actor in range(actors)]
 
-    def __call__(self, latency: LatencyModel, admission: Admission, clock_s: float) -> Plain | InterruptedEngine:
+    def __call__(self, latency: LatencyModel, admission: Admission, clock_s: float) -> Plain | FaultInjectingEngine:
         """The engine of the next actor."""
         effects = self._effects
         straggling, _, failing = effects.draws(self._made)
@@ -57,10 +57,10 @@ class DisturbedEngines:
         if outages is None or outages.per_gpu_hour == 0:
             return engine
         gpus = latency.gpus_per_actor
-        return InterruptedEngine(engine, lambda: outages.up_s(gpus, failing), outages.down_s)
+        return FaultInjectingEngine(engine, lambda: outages.up_s(gpus, failing), outages.down_s)
 
 
-class InterruptedEngine:
+class FaultInjectingEngine:
     """A simulated engine that goes down now and then.
 
     At an outage the iteration under way is lost and all KV caches with it; the batch, then the queue, is queued again and

@@ -17,9 +17,9 @@ import numpy as np
 
 from rlhfless.engine.protocol import Completion, Progress, Request
 from rlhfless.engine.simulated.completions import Completions, joined
-from rlhfless.engine.simulated.lazy_spans import Stretch
+from rlhfless.engine.simulated.lazy_spans import LazySpans
 from rlhfless.engine.simulated.requests import MEMBER, Members, Requests, changed, members_of, refusal
-from rlhfless.engine.simulated.schedule import Course
+from rlhfless.engine.simulated.schedule import SimulatedSchedule
 from rlhfless.engine.simulated.start import followed, scheduled
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
@@ -50,8 +50,8 @@ class SimulatedEngine:
         self._members: Members = members_of([])  # while there is no course: the batch, then the queue, at ``_base_s``
         self._running = 0  # how many of them are in the batch
         self._base_s = clock_s
-        self._ahead: Course | None = None  # from there on; None until it is asked for
-        self._later: list[tuple[Course, int]] = []  # courses after it, with how many arrivals they begin
+        self._ahead: SimulatedSchedule | None = None  # from there on; None until it is asked for
+        self._later: list[tuple[SimulatedSchedule, int]] = []  # courses after it, with how many arrivals they begin
         self._known_prompts: set[int] = set()  # whose KV cache is here for all that share it
 
     @property
@@ -175,18 +175,18 @@ class SimulatedEngine:
 
     # --- disturbances -----------------------------------------------------------------------------------------------
 
-    def _course(self) -> Course:
+    def _course(self) -> SimulatedSchedule:
         """What comes after the boundary ``base_s``, with what is committed of it."""
         if self._ahead is None:
             self._ahead = self._scheduled(self._members, self._running, self._base_s)
         return self._ahead
 
-    def _scheduled(self, members: Members, running: int, base_s: float) -> Course:
+    def _scheduled(self, members: Members, running: int, base_s: float) -> SimulatedSchedule:
         return scheduled(members, running, base_s, self._latency, self._admission, self._known_prompts)
 
     def _followed(
-        self, course: Course, at: int, base_s: float, members: Members, running: int, gone: IntArray
-    ) -> Course | None:
+        self, course: SimulatedSchedule, at: int, base_s: float, members: Members, running: int, gone: IntArray
+    ) -> SimulatedSchedule | None:
         return followed(course, at, base_s, members, running, gone, self._latency, self._admission)
 
     def _leave_course(self) -> None:
@@ -196,14 +196,16 @@ class SimulatedEngine:
             self._base_s = course.clock_s
             _, self._members, self._running = course.remaining(course.done, course.reported)
 
-    def _next_arrival_index(self, course: Course, taken: int = 0) -> int | None:
+    def _next_arrival_index(self, course: SimulatedSchedule, taken: int = 0) -> int | None:
         """The first boundary, from the committed one on, at which an arriving response, but for the first ``taken``, may join;
         None without one."""
         if taken == len(self._arriving):
             return None
         return max(course.iterations.first_from(self._arriving[taken].available_s), course.done)
 
-    def _after_arrivals(self, course: Course, at: int, reported: int, taken: int = 0) -> tuple[Course, int]:
+    def _after_arrivals(
+        self, course: SimulatedSchedule, at: int, reported: int, taken: int = 0
+    ) -> tuple[SimulatedSchedule, int]:
         """The course that begins at a boundary of this one with those who can join there, and how many these are.
 
         Args:
@@ -258,14 +260,14 @@ class SimulatedEngine:
             prefill_tokens_computed=prefill_tokens,
         )
 
-    def _commit(self, course: Course, until: int, committed: _Committed) -> None:
+    def _commit(self, course: SimulatedSchedule, until: int, committed: _Committed) -> None:
         """Commit iterations up to boundary ``until`` and note what they completed."""
         first = course.done
         before, reported = course.commit(until)
         if course.shares:
             self._known_prompts.update(course.members["prompt"][course.joining(first, until)].tolist())
         if until > first:
-            committed.spans.append(Stretch(course, self.slots, first, until))
+            committed.spans.append(LazySpans(course, self.slots, first, until))
         if reported == before:
             return
 
@@ -283,10 +285,10 @@ class _Committed:
 
     def __init__(self, before: Progress | None = None) -> None:
         self.completions: list[Completions] = []
-        self.spans: list[Stretch] = []
+        self.spans: list[LazySpans] = []
         if before is not None:
             self.completions += [Completions.of(before.completions)] if before.completions else []
-            self.spans += [before.spans] if isinstance(before.spans, Stretch) else []
+            self.spans += [before.spans] if isinstance(before.spans, LazySpans) else []
 
     def progress(self) -> Progress:
         """All of it."""

@@ -11,20 +11,20 @@ from typing import overload
 import numpy as np
 
 from rlhfless.engine.protocol import EngineSpan
-from rlhfless.engine.simulated.schedule import NOBODY, Course
+from rlhfless.engine.simulated.schedule import NOBODY, SimulatedSchedule
 
 
-class Stretch(Sequence[EngineSpan]):
+class LazySpans(Sequence[EngineSpan]):
     """The iterations of a course from boundary ``first`` to boundary ``until``, and what was added to them: a prefill span
     wherever one was computed, and a decode span for every stretch between."""
 
     __slots__ = ("_parts", "_spans")
 
-    def __init__(self, course: Course, slots: int, first: int, until: int) -> None:
+    def __init__(self, course: SimulatedSchedule, slots: int, first: int, until: int) -> None:
         self._parts = [_Part(course, slots, first, until)]
         self._spans: list[EngineSpan] | None = None
 
-    def add(self, later: Stretch) -> None:
+    def add(self, later: LazySpans) -> None:
         """What the actor did then is a part of this from now on."""
         assert self._spans is None, "nobody has looked at it yet"
         for part in later._parts:
@@ -60,8 +60,8 @@ class _Part:
 
     __slots__ = ("course", "first", "iterations", "prefilled", "slots", "until")
 
-    def __init__(self, course: Course, slots: int, first: int, until: int) -> None:
-        self.course: Course | None = course
+    def __init__(self, course: SimulatedSchedule, slots: int, first: int, until: int) -> None:
+        self.course: SimulatedSchedule | None = course
         self.iterations, self.prefilled = course.iterations, NOBODY  # what ``course`` says, where there is one
         self.slots, self.first, self.until = slots, first, until
 

@@ -33,7 +33,7 @@ class Prefilled(NamedTuple):
 NOBODY = Prefilled(*[np.zeros(0, np.int64)] * 3)
 
 
-class Course:
+class SimulatedSchedule:
     """The future of ``members`` from the boundary ``base_s``; ``commit`` makes a part of it the past.
 
     Members stay as they were at ``base_s``: what becomes of them is worked out from how far the course is committed.

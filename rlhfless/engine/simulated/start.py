@@ -11,7 +11,7 @@ import numpy as np
 
 from rlhfless.engine.simulated.iteration_times import Iterations
 from rlhfless.engine.simulated.requests import Members, there_tokens
-from rlhfless.engine.simulated.schedule import Course
+from rlhfless.engine.simulated.schedule import SimulatedSchedule
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.workload import IntArray
@@ -25,7 +25,7 @@ def scheduled(
     latency: LatencyModel,
     admission: Admission,
     known_prompts: set[int],
-) -> Course:
+) -> SimulatedSchedule:
     """A course with whoever has to wait in a queue, or is evicted.
 
     Args:
@@ -40,11 +40,11 @@ def scheduled(
     if len(stays.response) == len(members) and (stays.response[1:] < stays.response[:-1]).any():
         order = stays.response.argsort()
         stays = Residency(*(x[order] for x in (stays.response, stays.first, stays.last, stays.context, stays.prefill)))
-    return Course(members, running, base_s, stays, Iterations.of(run, latency, base_s))
+    return SimulatedSchedule(members, running, base_s, stays, Iterations.of(run, latency, base_s))
 
 
 def followed(
-    course: Course,
+    course: SimulatedSchedule,
     at: int,
     base_s: float,
     members: Members,
@@ -52,7 +52,7 @@ def followed(
     gone: IntArray,
     latency: LatencyModel,
     admission: Admission,
-) -> Course | None:
+) -> SimulatedSchedule | None:
     """The course that follows another one from its boundary ``at`` on, where everybody is in the batch then.
 
     None where somebody has to wait or is evicted, or where what a newcomer computes depends on others.
@@ -90,7 +90,7 @@ def followed(
         computed, computing = int(own.sum()), int(np.count_nonzero(own > 0))
     stays = Residency(np.arange(count), np.zeros(count, np.int64), left, context, prefill)
     iterations = Iterations(latency, base_s, batch, kv_tokens, computed, computing, count - running)
-    return Course(members, running, base_s, stays, iterations)
+    return SimulatedSchedule(members, running, base_s, stays, iterations)
 
 
 def _rest(per_iteration: IntArray, at: int, horizon: int) -> IntArray:

@@ -16,8 +16,8 @@ import torch
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.iteration_clock import MEASURED
-from rlhfless.engine.torch.model import RowModel
-from rlhfless.latency.batch_changes import Course, RunCourse
+from rlhfless.engine.torch.model import DecoderModel
+from rlhfless.latency.batch_changes import BatchChangeTrial, RunCourse
 from rlhfless.latency.stopwatch import stopwatch
 from rlhfless.system.device_memory import room
 from solver.model.admission import Admission
@@ -31,7 +31,7 @@ class EngineTimer:
     """Runs single iterations of given sizes, for which an engine is kept until another size is asked for, and courses."""
 
     def __init__(self, model: Any, max_tokens: int) -> None:
-        self._rows = RowModel(model, max_tokens + LEFT_TOKENS)
+        self._rows = DecoderModel(model, max_tokens + LEFT_TOKENS)
         self._size: tuple[int, int] | None = None
         self._engine: TorchEngine | None = None
         self._left = 0
@@ -49,7 +49,7 @@ class EngineTimer:
         self._left -= 1
         self._engine.commit_next()
 
-    def run_course(self, course: Course) -> FloatArray:
+    def run_course(self, course: BatchChangeTrial) -> FloatArray:
         """The (iterations,) seconds of a course on an engine of its own, but for preparing shapes.
 
         Raises:

@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 
 from rlhfless.engine.torch.kv_cache import blocks
-from rlhfless.engine.torch.model import RowModel, one_thread
+from rlhfless.engine.torch.model import DecoderModel, one_thread
 from rlhfless.engine.torch.prefill import CPU_PASS_TOKENS, tokens_by_themselves
 
 PROBED_ROWS = (*range(1, 65), 96, 128, 200, CPU_PASS_TOKENS)
 
 
-def measure_stable_rows(model: RowModel) -> None:
+def measure_stable_rows(model: DecoderModel) -> None:
     """Measure ``model.stable_rows`` once, where the model promises the same bits in every batch."""
     if model.bit_stable and model.stable_rows is None:
         with torch.inference_mode(), one_thread(model.device):
             model.stable_rows = fewest_stable_rows(model)
 
 
-def fewest_stable_rows(model: RowModel) -> int:
+def fewest_stable_rows(model: DecoderModel) -> int:
     """The fewest rows from which on the number of rows changes no bit of a row's logits; 0 if there is none.
 
     On CPUs it is usually 4 (one to three rows take another kernel).

@@ -8,13 +8,13 @@ batch. Growing to that may not: old and new rows are there together while the ol
 from __future__ import annotations
 
 from rlhfless.engine.torch.bit_stability import measure_stable_rows
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from solver.model.admission import Admission
 
 OTHER_SHARE = 0.1  # of the memory, for activations and what the libraries take
 
 
-def admission_within(model: RowModel, memory_bytes: int, *, most_slots: int = 256, rule: str = "reserve") -> Admission:
+def admission_within(model: DecoderModel, memory_bytes: int, *, most_slots: int = 256, rule: str = "reserve") -> Admission:
     """Slots and KV tokens of an actor with ``memory_bytes`` on its (emulated) GPU; planner and engine get the same.
 
     Args:

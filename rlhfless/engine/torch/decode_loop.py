@@ -11,18 +11,18 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-from rlhfless.engine.common.journal import Journal, Newcomer
+from rlhfless.engine.common.journal import EngineJournal, Newcomer
 from rlhfless.engine.common.span_accumulator import SpanAccumulator
 from rlhfless.engine.protocol import Completion
-from rlhfless.engine.torch.decode_run import Stretch
+from rlhfless.engine.torch.decode_run import DecodeRun
 from rlhfless.engine.torch.decode_step import decode_step
 from rlhfless.engine.torch.iteration_clock import IterationClock
-from rlhfless.engine.torch.kv_rows import Rows
-from rlhfless.engine.torch.lookahead import Ahead, NewBatch
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.kv_rows import KVRows
+from rlhfless.engine.torch.lookahead import BatchChange, PendingIterations
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.sampling import Sampling
-from rlhfless.engine.torch.scheduler import Queue
-from rlhfless.engine.torch.sequence import ActiveResponse
+from rlhfless.engine.torch.scheduler import BatchScheduler
+from rlhfless.engine.torch.sequence import SequenceState
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 
@@ -40,7 +40,7 @@ class DecodeLoop:
 
     def __init__(
         self,
-        model: RowModel,
+        model: DecoderModel,
         admission: Admission,
         charge: LatencyModel | str,
         eos_id: int,
@@ -50,12 +50,12 @@ class DecodeLoop:
     ) -> None:
         self._clock, self._eos_id = IterationClock(charge, model.device), eos_id
         self.step = decode_step(model, sampling, eos_id, signals)
-        self.queue = Queue(admission)
-        self.rows = Rows(model, admission.max_batch, draws=sampling.temperature > 0)
-        self.upcoming: Ahead | None = None
-        self.stretch: Stretch | None = None
+        self.queue = BatchScheduler(admission)
+        self.rows = KVRows(model, admission.max_batch, draws=sampling.temperature > 0)
+        self.upcoming: PendingIterations | None = None
+        self.stretch: DecodeRun | None = None
         self.clock_s = start_s
-        self.journal = Journal(admission.max_batch, start_s)
+        self.journal = EngineJournal(admission.max_batch, start_s)
         self.spans = SpanAccumulator(admission.max_batch)
 
     def close(self) -> None:
@@ -64,15 +64,15 @@ class DecodeLoop:
         for s in (*self.queue, *coming):
             s.kv = None
             s.forget_prefix()
-        self.queue = Queue(self.queue.admission)
+        self.queue = BatchScheduler(self.queue.admission)
         self.upcoming = self.stretch = None
         self.step.release()
         self.rows.close()
-        self.rows = Rows(self.rows.model, self.rows.slots, draws=self.rows.noise is not None)
+        self.rows = KVRows(self.rows.model, self.rows.slots, draws=self.rows.noise is not None)
 
     # Planning
 
-    def next(self) -> Ahead | None:
+    def next(self) -> PendingIterations | None:
         """What comes after the last committed iteration, with its times known; None when nothing is left."""
         if self.upcoming is None and (ahead := self.plan()) is not None:
             self.upcoming = ahead
@@ -102,21 +102,21 @@ class DecodeLoop:
         ahead = self.upcoming
         return ahead is not None and ahead.ends_s[0] > to_s and self.queue.due_s(self.clock_s) > to_s
 
-    def plan(self) -> Ahead | None:
+    def plan(self) -> PendingIterations | None:
         """Who decodes next; changes nothing."""
         queue, same = self.queue, self.stretch
         if same is not None and not queue.changes(self.clock_s, same.kv_tokens):
-            return Ahead(self.clock_s, len(queue.running), same.kv_tokens, stretch=same)
+            return PendingIterations(self.clock_s, len(queue.running), same.kv_tokens, stretch=same)
         self.settle()
         planned = queue.plan(self.clock_s)
         if planned is None:
             return None
-        change = NewBatch.of(planned, self.rows.there(planned.newcomers))
+        change = BatchChange.of(planned, self.rows.there(planned.newcomers))
         # Where some have only left, no row has to be filled: the rest goes on for as long as nothing can change.
         stretch = None if change.newcomers or change.evicted else self.rows.make(change)
-        return Ahead(planned.start_s, len(planned.batch), planned.kv_tokens, change, stretch=stretch)
+        return PendingIterations(planned.start_s, len(planned.batch), planned.kv_tokens, change, stretch=stretch)
 
-    def _unchanged_s(self, ahead: Ahead) -> list[float]:
+    def _unchanged_s(self, ahead: PendingIterations) -> list[float]:
         """By the model: seconds of the iterations after which, at the earliest, the batch changes."""
         assert ahead.stretch is not None
         count = min(ahead.stretch.certain, self.queue.holds(ahead.kv_tokens))
@@ -129,7 +129,7 @@ class DecodeLoop:
 
     # Running
 
-    def run(self, ahead: Ahead, count: int) -> tuple[float, list[float]]:
+    def run(self, ahead: PendingIterations, count: int) -> tuple[float, list[float]]:
         """Compute the tokens of the first iterations, at most ``count``; returns the seconds of the prefill before them, and
         of each.
 
@@ -154,7 +154,7 @@ class DecodeLoop:
         computes = change is not None and change.missing_tokens
         return (decode - begin if computes else 0.0), [clock.now_s() - decode]
 
-    def run_now(self, ahead: Ahead, clock: Callable[[], float]) -> None:
+    def run_now(self, ahead: PendingIterations, clock: Callable[[], float]) -> None:
         """Run the first iteration in real time: it ends when ``clock`` says, and begins once its shape is prepared."""
         before_s = self.journal.prepare_s
         prefill_s, _ = self.run(ahead, 1)
@@ -165,7 +165,7 @@ class DecodeLoop:
 
     # Committing
 
-    def commit_while(self, wanted: Callable[[Ahead], int], to_s: float) -> list[Completion]:
+    def commit_while(self, wanted: Callable[[PendingIterations], int], to_s: float) -> list[Completion]:
         """Iterations as long as they are wanted, and responses of no tokens that end by ``to_s``."""
         completions: list[Completion] = []
         while True:
@@ -177,7 +177,7 @@ class DecodeLoop:
             else:
                 return completions
 
-    def commit(self, ahead: Ahead, count: int) -> list[Completion]:
+    def commit(self, ahead: PendingIterations, count: int) -> list[Completion]:
         """Make at most ``count`` iterations part of the state; returns the responses that the last of them finished."""
         if not ahead.drawn:
             self.run(ahead, count)
@@ -195,7 +195,7 @@ class DecodeLoop:
         self.upcoming = ahead if ahead.drop(done) and not ends else None
         return self._finish(ends) if ends else []
 
-    def _change_batch(self, ahead: Ahead, change: NewBatch, stretch: Stretch) -> None:
+    def _change_batch(self, ahead: PendingIterations, change: BatchChange, stretch: DecodeRun) -> None:
         for s in change.evicted:
             s.there_tokens, s.shares = 0, False
         self.journal.leave(s.request.response for s in change.evicted)
@@ -210,7 +210,7 @@ class DecodeLoop:
         self.rows.commit(change, self.queue.waiting)
         self.stretch = stretch
 
-    def _record(self, ahead: Ahead, done: int) -> None:
+    def _record(self, ahead: PendingIterations, done: int) -> None:
         """Spans of the first ``done`` iterations."""
         begin_s, batch, change = ahead.start_s + ahead.prefill_s, ahead.batch, ahead.change
         if change is not None and change.missing_tokens:
@@ -223,7 +223,7 @@ class DecodeLoop:
         held_s = sum([held * each for held, each in zip(kv_tokens, seconds, strict=True)])
         self.spans.decode(begin_s, ahead.ends_s[done - 1], batch * done, batch * sum(seconds), held_s)
 
-    def _finish(self, ends: Sequence[ActiveResponse]) -> list[Completion]:
+    def _finish(self, ends: Sequence[SequenceState]) -> list[Completion]:
         self.settle()
         left = self.leave(ends)
         self.journal.finish(s.request.response for s in left)
@@ -238,7 +238,7 @@ class DecodeLoop:
         self.journal.finish(s.request.response for s in due)
         return [s.completion(due_s, s.finish_reason(self._eos_id)) for s in due]
 
-    def leave(self, leaving: Sequence[ActiveResponse]) -> list[ActiveResponse]:
+    def leave(self, leaving: Sequence[SequenceState]) -> list[SequenceState]:
         """Responses leave; those of the batch, which are returned in admission order, give their rows back. All is settled."""
         left = self.queue.remove(set(leaving))
         for s in left:

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhfless.engine.torch.decode_step import DecodeStep, Drawn, Inputs
-from rlhfless.engine.torch.gumbel_noise import NoiseAhead
+from rlhfless.engine.torch.decode_step import DecodeStep, Inputs, SampledTokens
+from rlhfless.engine.torch.gumbel_noise import GumbelNoise
 from rlhfless.engine.torch.kv_cache import KVCache
-from rlhfless.engine.torch.sequence import ActiveResponse, Settled
+from rlhfless.engine.torch.sequence import HostTokens, SequenceState
 
 SETTLED_EVERY = 64  # so that logits that are no numbers are noticed, and little waits on the device
 
@@ -28,7 +28,7 @@ def _iterations(device: torch.device) -> Tensor:
     return torch.arange(SETTLED_EVERY, device=device)[:, None]
 
 
-class Stretch:
+class DecodeRun:
     """A batch in order of its cache rows; works in inference mode only.
 
     Args:
@@ -43,7 +43,7 @@ class Stretch:
     """
 
     def __init__(
-        self, rows: list[ActiveResponse], padded: int, spare: int, noise: NoiseAhead | None, device: torch.device
+        self, rows: list[SequenceState], padded: int, spare: int, noise: GumbelNoise | None, device: torch.device
     ) -> None:
         self.rows, self.padding, self.steps = rows, padded - len(rows), 0
         fed = np.zeros((4, padded), np.int64)  # tokens, positions, what is added to positions, whether lengths are forced
@@ -60,7 +60,7 @@ class Stretch:
         self._free = [row for row, s in enumerate(rows) if not s.forced]
         self.ends_by_itself = bool(self._free)
         self._noise = noise
-        self._pending: list[Drawn] = []
+        self._pending: list[SampledTokens] = []
 
     @property
     def unsettled(self) -> int:
@@ -77,7 +77,7 @@ class Stretch:
         """Cells that its next iteration attends over."""
         return self.longest + self.steps
 
-    def run(self, step: DecodeStep, kv: KVCache, count: int, eos_id: int) -> list[Drawn]:
+    def run(self, step: DecodeStep, kv: KVCache, count: int, eos_id: int) -> list[SampledTokens]:
         """Compute the next iterations, at most ``count`` of the ``certain`` ones, until a response ends; at least one.
 
         Changes nothing but cells of the cache that nobody owns yet: they may still be forgotten.
@@ -91,7 +91,7 @@ class Stretch:
         if count > 1:
             places = torch.addcmul(self._positions, self._moves, _iterations(self._moves.device)[:count]).unbind()
         tokens, forced, free = self._tokens, self._forced, self._free
-        drawn: list[Drawn] = []
+        drawn: list[SampledTokens] = []
         for k, (noise, positions) in enumerate(zip(noises, places, strict=True)):
             one = step(kv, Inputs(tokens, positions, noise, forced), width + k, padding)
             drawn.append(one)
@@ -100,7 +100,7 @@ class Stretch:
                 break
         return drawn
 
-    def commit(self, drawn: Sequence[Drawn], eos_id: int) -> list[ActiveResponse]:
+    def commit(self, drawn: Sequence[SampledTokens], eos_id: int) -> list[SequenceState]:
         """The next iterations drew this; returns those whose response ends with the last of them, in order of rows."""
         count = len(drawn)
         self._pending += drawn
@@ -117,7 +117,7 @@ class Stretch:
             self.settle()
         return [self.rows[row] for row in ends]
 
-    def _ending(self, drawn: Drawn, eos_id: int) -> list[int]:
+    def _ending(self, drawn: SampledTokens, eos_id: int) -> list[int]:
         """Rows whose response ends by itself."""
         ids = drawn.ids.tolist()
         return [row for row in self._free if ids[row] == eos_id] if eos_id in ids else []
@@ -134,7 +134,7 @@ class Stretch:
         ids, logprobs = torch.stack([d.ids for d in pending], 1), torch.stack([d.logprobs for d in pending], 1)
         own_ids, own_logprobs = ids.cpu().numpy(), logprobs.cpu().numpy()
         found = {name: torch.stack([d.signals[name] for d in pending], 1).float().cpu().numpy() for name in pending[0].signals}
-        settled, count = Settled(own_ids, own_logprobs, found), len(pending)
+        settled, count = HostTokens(own_ids, own_logprobs, found), len(pending)
         for row, (s, last) in enumerate(zip(self.rows, own_ids[:, -1].tolist(), strict=False)):  # beyond them is padding
             s.parts.append((settled, row))
             s.count += count

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rlhfless.engine.torch.kv_cache import KVCache
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.sampling import Sampling, draw, race_numbers, signals
 from rlhfless.engine.torch.weights import Weights
 
@@ -24,7 +24,7 @@ GRAPH_WIDTH = 256  # contexts are rounded up to this many cells, so that few gra
 WARM_UP_CALLS = 3
 
 
-class Drawn(NamedTuple):
+class SampledTokens(NamedTuple):
     """(R,) ids and log-probabilities that an iteration drew, padding included, and its signals by name, (R, ...) each."""
 
     ids: Tensor
@@ -52,7 +52,7 @@ class DecodeStep:
         ValueError: an unknown signal.
     """
 
-    def __init__(self, model: RowModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> None:
+    def __init__(self, model: DecoderModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> None:
         if unknown := [name for name in wanted if name not in SIGNALS]:
             raise ValueError(f"signal {unknown[0]!r} is unknown; choose of {', '.join(SIGNALS)}")
         self.model, self.sampling, self.eos_id, self.wanted = model, sampling, eos_id, tuple(wanted)
@@ -64,7 +64,7 @@ class DecodeStep:
     def release(self) -> None:
         """Give back what was prepared: nothing here."""
 
-    def __call__(self, cache: KVCache, inputs: Inputs, width: int, padding: int) -> Drawn:
+    def __call__(self, cache: KVCache, inputs: Inputs, width: int, padding: int) -> SampledTokens:
         """Draw the next token of every row; ``width`` cells are attended over, the last ``padding`` rows are nobody's."""
         model = self.model
         states = model.decode(cache, inputs.tokens, inputs.positions, width, padding)
@@ -75,7 +75,7 @@ class DecodeStep:
             found = dict(zip(SIGNALS, signals(logits, self.eos_id), strict=False))
         if "hidden" in self.wanted:
             found["hidden"] = model.normed(states)
-        return Drawn(ids, logprobs, {name: found[name] for name in self.wanted})
+        return SampledTokens(ids, logprobs, {name: found[name] for name in self.wanted})
 
 
 class GraphedStep(DecodeStep):
@@ -86,9 +86,9 @@ class GraphedStep(DecodeStep):
     cache and of the weights in it, so graphs are kept for one cache tensor and one copy of the weights only.
     """
 
-    def __init__(self, model: RowModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> None:
+    def __init__(self, model: DecoderModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> None:
         super().__init__(model, sampling, eos_id, wanted)
-        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Inputs, Drawn]] = {}
+        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Inputs, SampledTokens]] = {}
         self._captured: tuple[Tensor, Weights] | None = None  # kept, so that nothing else can come to stand at these addresses
         self._pool: tuple[int, int] | None = None
 
@@ -131,7 +131,7 @@ class GraphedStep(DecodeStep):
         self._graphs.clear()
         self._captured = self._pool = None
 
-    def __call__(self, cache: KVCache, inputs: Inputs, width: int, padding: int) -> Drawn:
+    def __call__(self, cache: KVCache, inputs: Inputs, width: int, padding: int) -> SampledTokens:
         rows = len(inputs.tokens)
         self.prepare(cache, rows, width)
         for hook in self.model.hooks:
@@ -147,7 +147,7 @@ class GraphedStep(DecodeStep):
         else:
             fixed.forced.copy_(inputs.forced)
         graph.replay()
-        return Drawn(drawn.ids.clone(), drawn.logprobs.clone(), {name: x.clone() for name, x in drawn.signals.items()})
+        return SampledTokens(drawn.ids.clone(), drawn.logprobs.clone(), {name: x.clone() for name, x in drawn.signals.items()})
 
     def _key(self, cache: KVCache, rows: int, width: int) -> tuple[int, int]:
         return rows, min(-(-width // GRAPH_WIDTH) * GRAPH_WIDTH, cache.cells)
@@ -160,6 +160,6 @@ def _capture_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def decode_step(model: RowModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> DecodeStep:
+def decode_step(model: DecoderModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> DecodeStep:
     """The step for the model's device."""
     return (GraphedStep if model.device.type == "cuda" else DecodeStep)(model, sampling, eos_id, wanted)

@@ -3,7 +3,7 @@
 Knows requests and what is asked of an engine. How its iterations come about stands in decode_loop.py, who decodes in
 scheduler.py, where KV state lies in kv_rows.py, what a batch that nobody joins or leaves feeds next in decode_run.py,
 how a token is computed in model.py and decode_step.py, how it is drawn in sampling.py, what is charged in
-iteration_clock.py. Many engines may share one ``RowModel``: N emulated GPUs on one device, one copy of the weights.
+iteration_clock.py. Many engines may share one ``DecoderModel``: N emulated GPUs on one device, one copy of the weights.
 
 On one machine, in float32 on the CPU, token ids depend on (weights, prompt, seed) only: not on the batch, the actor, the
 time of a cut, whether KV was moved or recomputed, or whose prefix was reused.
@@ -20,7 +20,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhfless.engine.common.journal import Journal
+from rlhfless.engine.common.journal import EngineJournal
 from rlhfless.engine.protocol import Completion, Progress, Request
 from rlhfless.errors import missing_extra
 from solver.model.admission import Admission
@@ -30,12 +30,12 @@ from solver.model.runtime_rules import SIGNAL_TOKENS, Signals
 try:
     import torch
 
-    from rlhfless.engine.common.request_validation import Room
+    from rlhfless.engine.common.request_validation import TokenRoom
     from rlhfless.engine.torch.decode_loop import DecodeLoop
-    from rlhfless.engine.torch.lookahead import Ahead
-    from rlhfless.engine.torch.model import RowModel, one_thread
+    from rlhfless.engine.torch.lookahead import PendingIterations
+    from rlhfless.engine.torch.model import DecoderModel, one_thread
     from rlhfless.engine.torch.sampling import Sampling
-    from rlhfless.engine.torch.sequence import ActiveResponse
+    from rlhfless.engine.torch.sequence import SequenceState
     from rlhfless.system.device_memory import room
 except ImportError as error:
     if error.name != "torch":
@@ -60,7 +60,7 @@ def _computes(method: Callable[Concatenate[TorchEngine, P], T]) -> Callable[Conc
 
 
 class TorchEngine:
-    """One actor that decodes with a ``RowModel``.
+    """One actor that decodes with a ``DecoderModel``.
 
     Args:
         model: the weights; may be shared with other engines on its device.
@@ -79,7 +79,7 @@ class TorchEngine:
 
     def __init__(
         self,
-        model: RowModel,
+        model: DecoderModel,
         admission: Admission,
         charge: LatencyModel | str,
         *,
@@ -89,7 +89,7 @@ class TorchEngine:
         signals: Sequence[str] = (),
     ) -> None:
         self.model, self.slots, self.weights_version = model, admission.max_batch, 0
-        self._room = Room.of(model, admission)
+        self._room = TokenRoom.of(model, admission)
         self._loop = DecodeLoop(model, admission, charge, eos_id, sampling or Sampling(), start_s, signals)
 
     @property
@@ -98,7 +98,7 @@ class TorchEngine:
         return self._loop.clock_s
 
     @property
-    def journal(self) -> Journal:
+    def journal(self) -> EngineJournal:
         """What was committed, from which ``replay.py`` can run it again."""
         return self._loop.journal
 
@@ -106,7 +106,7 @@ class TorchEngine:
     def add(self, requests: Sequence[Request]) -> None:
         """See the protocol."""
         loop, upcoming = self._loop, self._loop.upcoming
-        responses = [ActiveResponse.of(request, loop.clock_s, self._room) for request in requests]
+        responses = [SequenceState.of(request, loop.clock_s, self._room) for request in requests]
         loop.queue.add(responses)
         loop.rows.reserve(loop.queue.needed_slots())
         if upcoming is not None and any(s.queued_s <= upcoming.starts_s[-1] for s in responses):
@@ -180,7 +180,7 @@ class TorchEngine:
 
     @_computes
     def recent_signals(self) -> tuple[NDArray[np.int64], Signals]:
-        """See ``TellsSignals``. Where signals were asked for, it synchronises with the device."""
+        """See ``SupportsSignals``. Where signals were asked for, it synchronises with the device."""
         if not (names := self._loop.step.wanted):
             return np.zeros(0, np.int64), {}
         self._loop.settle()
@@ -201,7 +201,7 @@ class TorchEngine:
         return tuple([s.request.response for s in (*queue.waiting, *queue.empty)])
 
     def sync(self, weights: Any, weights_version: int) -> None:
-        """Take over a model's weights or a state dict, for every engine that shares the ``RowModel``.
+        """Take over a model's weights or a state dict, for every engine that shares the ``DecoderModel``.
 
         Responses under way keep the KV state that the old weights computed of them; prompts and prefixes that others wait for
         are computed anew.
@@ -231,5 +231,5 @@ class TorchEngine:
     def _advance(self, to_s: float) -> Progress:
         return self._commit_while(lambda ahead: bisect_right(ahead.ends_s, to_s), to_s)
 
-    def _commit_while(self, wanted: Callable[[Ahead], int], to_s: float) -> Progress:
+    def _commit_while(self, wanted: Callable[[PendingIterations], int], to_s: float) -> Progress:
         return Progress(self._loop.commit_while(wanted, to_s), self._loop.spans.drain())

@@ -11,13 +11,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from rlhfless.engine.common.journal import Journal, Replayed
-from rlhfless.engine.common.request_validation import Room
+from rlhfless.engine.common.journal import EngineJournal, Replayed
+from rlhfless.engine.common.request_validation import TokenRoom
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch import engine as torch_engine  # first, as it says what is missing where torch is
 from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.iteration_clock import MEASURED
-from rlhfless.engine.torch.model import RowModel, one_thread
+from rlhfless.engine.torch.model import DecoderModel, one_thread
 from rlhfless.engine.torch.prefixes import PrefixKV, compute_prefixes
 from rlhfless.engine.torch.replay import replay, replay_prefixes
 from rlhfless.engine.torch.sampling import Sampling
@@ -30,7 +30,7 @@ from solver.model.latency import LatencyModel
 
 @dataclass(frozen=True)
 class TorchEngineFactory:
-    """Makes the engines of one device, all with the weights of one ``RowModel``: one call per actor.
+    """Makes the engines of one device, all with the weights of one ``DecoderModel``: one call per actor.
 
     Attributes:
         signals: see ``TorchEngine``.
@@ -40,7 +40,7 @@ class TorchEngineFactory:
         InputError: ``eos_id`` is no token of the model, or contexts can be longer than the model was made for.
     """
 
-    model: RowModel
+    model: DecoderModel
     eos_id: int
     sampling: Sampling = field(default_factory=Sampling)
     signals: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class TorchEngineFactory:
         Raises:
             ValueError: naming the response, what is wrong with it, and what would be right.
         """
-        room = Room.of(self.model, admission)
+        room = TokenRoom.of(self.model, admission)
         for request in requests:
             check(request, room)
 
@@ -101,7 +101,7 @@ class TorchEngineFactory:
             self.model, admission, charge, eos_id=self.eos_id, sampling=self.sampling, start_s=start_s, signals=self.signals
         )
 
-    def replay(self, journal: Journal) -> Replayed:
+    def replay(self, journal: EngineJournal) -> Replayed:
         """What an engine's iterations take when nothing else runs: see ``replay.py``."""
         return replay(self.model, journal, self.sampling, self.signals)
 

@@ -67,7 +67,7 @@ def exponentials(keys: Tensor, places: Tensor) -> Tensor:
     return shifted(1).float().clamp_max_(LARGEST).add_(0.5).mul_(-(2.0**-31)).log1p_().neg_()
 
 
-class NoiseAhead:
+class GumbelNoise:
     """Noise of an actor's rows for the next iterations; only rows that change are made anew.
 
     Args:

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from rlhfless.engine.torch.bit_stability import measure_stable_rows
-from rlhfless.engine.torch.decode_run import Stretch
-from rlhfless.engine.torch.gumbel_noise import NoiseAhead
+from rlhfless.engine.torch.decode_run import DecodeRun
+from rlhfless.engine.torch.gumbel_noise import GumbelNoise
 from rlhfless.engine.torch.kv_cache import give_back
-from rlhfless.engine.torch.lookahead import NewBatch
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.lookahead import BatchChange
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.prefill import Segment, prefill
-from rlhfless.engine.torch.sequence import ActiveResponse
+from rlhfless.engine.torch.sequence import SequenceState
 
 
-class Rows:
+class KVRows:
     """Rows of one actor with ``slots`` slots; works in inference mode only.
 
     Args:
@@ -35,17 +35,17 @@ class Rows:
         noise: by which their next tokens are drawn.
     """
 
-    def __init__(self, model: RowModel, slots: int, draws: bool = True) -> None:
+    def __init__(self, model: DecoderModel, slots: int, draws: bool = True) -> None:
         self.model, self.slots = model, slots
-        self.of: list[ActiveResponse] = []
+        self.of: list[SequenceState] = []
         measure_stable_rows(model)
         self.cache = model.new_cache()
         most = model.padded(slots, slots)
-        self.noise = NoiseAhead(most, model.vocabulary, model.device) if draws else None
+        self.noise = GumbelNoise(most, model.vocabulary, model.device) if draws else None
         self._shared: dict[int, Tensor] = {}  # KV state of prompts that responses in the queue will share
         self._computing: dict[int, Tensor] = {}  # the same of the last iteration that was run
 
-    def there(self, newcomers: Iterable[ActiveResponse]) -> dict[ActiveResponse, int]:
+    def there(self, newcomers: Iterable[SequenceState]) -> dict[SequenceState, int]:
         """Tokens of each newcomer's context that need not be computed: all, what was received, or a prompt that is shared."""
         known, there = set(self._shared), {}
         for s in newcomers:
@@ -64,7 +64,7 @@ class Rows:
         """Have room for so many responses: memory is taken and touched now, not when the first of them decode."""
         self.cache.reserve_rows(self.model.padded(min(rows, self.slots), self.slots), self.model.padded(self.slots, self.slots))
 
-    def make(self, change: NewBatch) -> Stretch:
+    def make(self, change: BatchChange) -> DecodeRun:
         """Rows for a new batch, with what came with its newcomers.
 
         Writes no cell that a committed token owns: the batch may still be forgotten.
@@ -89,9 +89,9 @@ class Rows:
                 self.cache.put(row, s.kv)
             elif known := self._received(s, change):
                 s.request.prefix_kv.put(self.cache, row, known)
-        return Stretch(change.rows, padded, self.cache.spare, self.noise, self.model.device)
+        return DecodeRun(change.rows, padded, self.cache.spare, self.noise, self.model.device)
 
-    def compute(self, change: NewBatch, queue: Iterable[ActiveResponse]) -> None:
+    def compute(self, change: BatchChange, queue: Iterable[SequenceState]) -> None:
         """Compute what is not there for the newcomers; prompts that others in ``queue`` share are computed once."""
         wanted = Counter(s.request.prompt for s in queue if s.shares) if any(s.shares for s in change.newcomers) else {}
         shared: dict[int, Any] = {}
@@ -112,14 +112,14 @@ class Rows:
             rest.append(_segment(self.model, row, kv.shape[3], s))
         prefill(self.model, self.cache, rest)
 
-    def commit(self, change: NewBatch, queue: Iterable[ActiveResponse]) -> None:
+    def commit(self, change: BatchChange, queue: Iterable[SequenceState]) -> None:
         """The new batch counts: its rows are the rows now."""
         self.of = change.rows
         if change.newcomers:
             self._shared |= change.shared
             self.forget_prompts(queue)
 
-    def free(self, s: ActiveResponse) -> None:
+    def free(self, s: SequenceState) -> None:
         """Give a row back: the last row in use moves into its place."""
         self.of = list(self.of)
         row, last = self.of.index(s), self.of.pop()
@@ -129,11 +129,11 @@ class Rows:
             if self.noise is not None:
                 self.noise.move(len(self.of), row)
 
-    def kv_of(self, s: ActiveResponse) -> Any:
+    def kv_of(self, s: SequenceState) -> Any:
         """A copy of its KV state, or what it came with."""
         return self.cache.take(self.of.index(s), s.context_tokens - 1) if s in self.of else s.kv
 
-    def forget_prompts(self, queue: Iterable[ActiveResponse] = ()) -> None:
+    def forget_prompts(self, queue: Iterable[SequenceState] = ()) -> None:
         """Drop the KV state of prompts that nobody in ``queue`` waits for; no iteration that was run waits to be committed."""
         self._computing = {}
         if self._shared:
@@ -156,20 +156,20 @@ class Rows:
         if self.noise is not None:
             self.noise.free()
 
-    def _new(self, change: NewBatch) -> list[tuple[int, ActiveResponse]]:
+    def _new(self, change: BatchChange) -> list[tuple[int, SequenceState]]:
         return list(enumerate(change.newcomers, len(change.rows) - len(change.newcomers)))
 
-    def _shares(self, s: ActiveResponse, change: NewBatch) -> bool:
+    def _shares(self, s: SequenceState, change: BatchChange) -> bool:
         """Whether its prompt is (or will be by then) computed for another response."""
         return s.kv is None and change.there[s] > s.there_tokens
 
-    def _received(self, s: ActiveResponse, change: NewBatch) -> int:
+    def _received(self, s: SequenceState, change: BatchChange) -> int:
         """Cells that the KV state which it came with fills."""
         if s.kv is not None or s.request.prefix_kv is None or self._shares(s, change):
             return 0
         return min(change.there[s], s.context_tokens - 1, int(s.request.prefix_kv.tokens))
 
 
-def _segment(model: RowModel, row: int, known: int, s: ActiveResponse) -> Segment:
+def _segment(model: DecoderModel, row: int, known: int, s: SequenceState) -> Segment:
     """The rest of a response's context, but for its last token."""
     return Segment(row, known, torch.from_numpy(s.tokens(known, s.context_tokens - 1)).to(model.device))

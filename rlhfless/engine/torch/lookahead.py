@@ -11,18 +11,18 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rlhfless.engine.torch.sequence import ActiveResponse
+from rlhfless.engine.torch.sequence import SequenceState
 
 if TYPE_CHECKING:
-    from rlhfless.engine.torch.decode_run import Stretch
-    from rlhfless.engine.torch.decode_step import Drawn
+    from rlhfless.engine.torch.decode_run import DecodeRun
+    from rlhfless.engine.torch.decode_step import SampledTokens
     from rlhfless.engine.torch.scheduler import NextBatch
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 @dataclass(eq=False)
-class NewBatch:
+class BatchChange:
     """A batch that is not that of the iteration before; every response's tokens are settled.
 
     Attributes:
@@ -34,18 +34,18 @@ class NewBatch:
             Both once run.
     """
 
-    batch: list[ActiveResponse]
-    newcomers: Sequence[ActiveResponse]
-    evicted: Sequence[ActiveResponse]
-    there: Mapping[ActiveResponse, int]
+    batch: list[SequenceState]
+    newcomers: Sequence[SequenceState]
+    evicted: Sequence[SequenceState]
+    there: Mapping[SequenceState, int]
     missing_tokens: int
     computed_tokens: int
     computing: int
-    rows: list[ActiveResponse] = field(default_factory=list)
+    rows: list[SequenceState] = field(default_factory=list)
     shared: Mapping[int, Any] = field(default_factory=lambda: NOTHING)
 
     @classmethod
-    def of(cls, planned: NextBatch, there: Mapping[ActiveResponse, int]) -> NewBatch:
+    def of(cls, planned: NextBatch, there: Mapping[SequenceState, int]) -> BatchChange:
         """What a planned batch needs."""
         missing = [s.context_tokens - known for s, known in there.items()]
         tokens, computing = sum(missing), sum([n > 0 for n in missing])
@@ -53,7 +53,7 @@ class NewBatch:
 
 
 @dataclass(eq=False)
-class Ahead:
+class PendingIterations:
     """Iterations of one batch, back to back.
 
     Attributes:
@@ -67,12 +67,12 @@ class Ahead:
     start_s: float
     batch: int
     kv_tokens: int
-    change: NewBatch | None = None
+    change: BatchChange | None = None
     prefill_s: float = 0.0
     decode_s: Sequence[float] = ()
     ends_s: Sequence[float] = ()
-    drawn: Sequence[Drawn] = ()
-    stretch: Stretch | None = None
+    drawn: Sequence[SampledTokens] = ()
+    stretch: DecodeRun | None = None
 
     @property
     def starts_s(self) -> Sequence[float]:

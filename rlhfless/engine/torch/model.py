@@ -31,7 +31,7 @@ Attend = Callable[[int, Tensor], Tensor]
 """Layer and (n, kv_heads, queries of each, head_dim) queries to attended values of the same shape."""
 
 
-class RowModel:
+class DecoderModel:
     """A causal language model that feeds rows; holds a copy of the weights, so training in place changes nothing here.
 
     Args:
@@ -187,7 +187,7 @@ class FedTokens:
 
 
 @contextmanager
-def counting(model: RowModel) -> Iterator[FedTokens]:
+def counting(model: DecoderModel) -> Iterator[FedTokens]:
     """Count what is fed to the model, where it is fed."""
     fed = FedTokens()
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlhfless.engine.torch.kv_cache import KVCache, blocks
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 
 CPU_PASS_TOKENS = 256  # of one pass; small, as every row holds its scores over its whole context
 GPU_PASS_TOKENS = 8192
@@ -30,7 +30,7 @@ class Segment(NamedTuple):
     tokens: Tensor
 
 
-def prefill(model: RowModel, cache: KVCache, segments: Sequence[Segment]) -> None:
+def prefill(model: DecoderModel, cache: KVCache, segments: Sequence[Segment]) -> None:
     """Compute keys and values of ``segments``, whose rows hold everything before them; many segments share a pass."""
     most = GPU_PASS_TOKENS if model.device.type == "cuda" else CPU_PASS_TOKENS
     batch: list[Segment] = []
@@ -48,7 +48,7 @@ def prefill(model: RowModel, cache: KVCache, segments: Sequence[Segment]) -> Non
         _pass(model, cache, batch)
 
 
-def _pass(model: RowModel, cache: KVCache, segments: Sequence[Segment]) -> None:
+def _pass(model: DecoderModel, cache: KVCache, segments: Sequence[Segment]) -> None:
     tokens = torch.cat([s.tokens for s in segments])
     for hook in model.hooks:
         hook("prefill", tokens)

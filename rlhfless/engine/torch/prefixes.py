@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.kv_cache import KVCache, give_back
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.prefill import Segment, prefill
 from rlhfless.system.device_memory import room
 from solver.prefix_sharing.choose_prefixes import PrefixTree
@@ -44,7 +44,7 @@ class PrefixKV(NamedTuple):
 
 
 @torch.inference_mode()
-def compute_prefixes(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> dict[int, PrefixKV]:
+def compute_prefixes(model: DecoderModel, prefixes: Mapping[int, np.ndarray]) -> dict[int, PrefixKV]:
     """KV state of prefixes (token ids by prompt), each node of their tree computed once.
 
     The nodes of a level of the tree share passes, as they wait for nothing but the level above.
@@ -82,7 +82,7 @@ def compute_prefixes(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> dic
 
 
 def _compute_levels(
-    model: RowModel, cache: KVCache, tree: PrefixTree, known: list[PrefixKV], depth: np.ndarray, tokens: list[Tensor]
+    model: DecoderModel, cache: KVCache, tree: PrefixTree, known: list[PrefixKV], depth: np.ndarray, tokens: list[Tensor]
 ) -> None:
     """Fill in ``known`` of every node, level by level; ``tokens`` are those of a prompt through each."""
     for level in range(1, int(depth.max()) + 1):

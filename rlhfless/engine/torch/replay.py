@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlhfless.engine.common.journal import Change, Journal, Newcomer, Replayed
+from rlhfless.engine.common.journal import EngineJournal, JournalledBatch, Newcomer, Replayed
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.iteration_clock import MEASURED
 from rlhfless.engine.torch.kv_cache import give_back
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.prefixes import PrefixKV, compute_prefixes
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.latency.stopwatch import stopwatch
@@ -37,7 +37,7 @@ class Replay:
         journal: of what was run.
     """
 
-    def __init__(self, model: RowModel, journal: Journal, sampling: Sampling, signals: Sequence[str] = ()) -> None:
+    def __init__(self, model: DecoderModel, journal: EngineJournal, sampling: Sampling, signals: Sequence[str] = ()) -> None:
         self.asked = journal
         self._model = model
         self._engine = TorchEngine(
@@ -48,7 +48,7 @@ class Replay:
         self._finished = {(iterations, response) for iterations, response in journal.finished}
 
     @property
-    def journal(self) -> Journal:
+    def journal(self) -> EngineJournal:
         """Of what was run."""
         return self._engine.journal
 
@@ -80,7 +80,7 @@ class Replay:
         whole_s = self._now_s() - begin - (journal.prepare_s - prepared_s)
         return journal.prefill_s[-1], whole_s - journal.prefill_s[-1]
 
-    def _let_go(self, change: Change) -> None:
+    def _let_go(self, change: JournalledBatch) -> None:
         """Those who left unfinished: moved on, or evicted."""
         here = set(self._engine.running())
         if gone := [response for response in change.left if response in here]:
@@ -105,7 +105,7 @@ class Replay:
         return torch.zeros(shape, dtype=model.dtype, device=model.device)
 
 
-def _stays(journal: Journal) -> dict[tuple[int, int], int]:
+def _stays(journal: EngineJournal) -> dict[tuple[int, int], int]:
     """(response, iteration at which it joins) to the iteration before which it leaves."""
     stays: dict[tuple[int, int], int] = {}
     inside: dict[int, int] = {}
@@ -116,7 +116,7 @@ def _stays(journal: Journal) -> dict[tuple[int, int], int]:
     return stays | {(response, since): len(journal) for response, since in inside.items()}
 
 
-def replay(model: RowModel, journal: Journal, sampling: Sampling, signals: Sequence[str] = ()) -> Replayed:
+def replay(model: DecoderModel, journal: EngineJournal, sampling: Sampling, signals: Sequence[str] = ()) -> Replayed:
     """Run all of the journal's iterations, after its first ``WARM_UP_ITERATIONS`` have been run once to warm up."""
     first = Replay(model, journal, sampling, signals)
     warm_up_s = float(first.run(min(WARM_UP_ITERATIONS, len(journal))).sum()) + first.journal.prepare_s
@@ -126,13 +126,13 @@ def replay(model: RowModel, journal: Journal, sampling: Sampling, signals: Seque
     return Replayed(seconds, warm_up_s + again.journal.prepare_s)
 
 
-def replay_prefixes(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> Replayed:
+def replay_prefixes(model: DecoderModel, prefixes: Mapping[int, np.ndarray]) -> Replayed:
     """Compute prefixes (token ids by prompt) for many responses, after they have been computed once to warm up: one prefill."""
     warm_up_s, seconds = (_prefix_seconds(model, prefixes) for _ in range(2))
     return Replayed(np.array([[seconds, 0.0]]), warm_up_s)
 
 
-def _prefix_seconds(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> float:
+def _prefix_seconds(model: DecoderModel, prefixes: Mapping[int, np.ndarray]) -> float:
     cuda, now_s = model.device.type == "cuda", stopwatch(model.device.type)
     if cuda:
         torch.cuda.synchronize(model.device)
@@ -145,5 +145,5 @@ def _prefix_seconds(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> floa
     return seconds
 
 
-def _shape(change: Change) -> tuple[int, ...]:
+def _shape(change: JournalledBatch) -> tuple[int, ...]:
     return change.iteration, change.batch, change.rows, change.width, change.kv_tokens, change.missing_tokens

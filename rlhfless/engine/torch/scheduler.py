@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from rlhfless.engine.common.empty_responses import NoTokens
-from rlhfless.engine.torch.sequence import ActiveResponse
+from rlhfless.engine.common.empty_responses import EmptyResponses
+from rlhfless.engine.torch.sequence import SequenceState
 from solver.model.admission import Admission
 
 
@@ -25,13 +25,13 @@ class NextBatch(NamedTuple):
     """
 
     start_s: float
-    batch: list[ActiveResponse]
+    batch: list[SequenceState]
     kv_tokens: int
-    newcomers: list[ActiveResponse]
-    evicted: list[ActiveResponse]
+    newcomers: list[SequenceState]
+    evicted: list[SequenceState]
 
 
-class Queue:
+class BatchScheduler:
     """The responses of one actor.
 
     Attributes:
@@ -42,17 +42,17 @@ class Queue:
 
     def __init__(self, admission: Admission) -> None:
         self.admission = admission
-        self.running: list[ActiveResponse] = []
-        self.waiting: list[ActiveResponse] = []
-        self.empty = NoTokens[ActiveResponse]()
+        self.running: list[SequenceState] = []
+        self.waiting: list[SequenceState] = []
+        self.empty = EmptyResponses[SequenceState]()
         self._reserved = 0  # tokens that the batch may come to hold
 
-    def __iter__(self) -> Iterator[ActiveResponse]:
+    def __iter__(self) -> Iterator[SequenceState]:
         yield from self.running
         yield from self.waiting
         yield from self.empty
 
-    def add(self, responses: Iterable[ActiveResponse]) -> None:
+    def add(self, responses: Iterable[SequenceState]) -> None:
         """Responses wait in the order in which they become available, those of no tokens apart."""
         responses = list(responses)
         self.waiting += [s for s in responses if s.stop_tokens]
@@ -105,12 +105,12 @@ class Queue:
             start_s = max(start_s, self.waiting[0].queued_s)
         kv_tokens = sum([s.prompt_tokens + s.count for s in batch])
         held = self._held(kv_tokens)
-        evicted: list[ActiveResponse] = []
+        evicted: list[SequenceState] = []
         while admission.overflows(len(batch), held):
             evicted.append(batch.pop())
             held -= evicted[-1].context_tokens
             kv_tokens -= evicted[-1].context_tokens
-        newcomers: list[ActiveResponse] = []
+        newcomers: list[SequenceState] = []
         if not evicted:
             for s in self.waiting:
                 needs = self._needs(s, s.context_tokens)
@@ -122,9 +122,7 @@ class Queue:
                 kv_tokens += s.context_tokens
         return NextBatch(start_s, batch, kv_tokens, newcomers, evicted)
 
-    def enter(
-        self, batch: list[ActiveResponse], newcomers: Sequence[ActiveResponse], evicted: Sequence[ActiveResponse]
-    ) -> None:
+    def enter(self, batch: list[SequenceState], newcomers: Sequence[SequenceState], evicted: Sequence[SequenceState]) -> None:
         """A planned batch is the batch now."""
         self.running = batch
         del self.waiting[: len(newcomers)]  # whoever joins is from the front
@@ -133,7 +131,7 @@ class Queue:
             s.queued_s = -math.inf
             self.waiting.insert(0, s)
 
-    def remove(self, gone: set[ActiveResponse]) -> list[ActiveResponse]:
+    def remove(self, gone: set[SequenceState]) -> list[SequenceState]:
         """Responses leave for good; returns those that were in the batch."""
         left = [s for s in self.running if s in gone]
         self.running = [s for s in self.running if s not in gone]
@@ -147,9 +145,9 @@ class Queue:
         """KV tokens that the batch counts for."""
         return self._reserved if self.admission.rule == "reserve" else kv_tokens
 
-    def _needs(self, s: ActiveResponse, context_tokens: int) -> int:
+    def _needs(self, s: SequenceState, context_tokens: int) -> int:
         return self.admission.held_tokens(context_tokens, s.most_tokens)
 
 
-def _queued_s(s: ActiveResponse) -> float:
+def _queued_s(s: SequenceState) -> float:
     return s.queued_s

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlhfless.engine.common.request_validation import Room, stop_tokens
+from rlhfless.engine.common.request_validation import TokenRoom, stop_tokens
 from rlhfless.engine.protocol import Completion, Request
 from rlhfless.engine.torch.validation import check
 
 
-class Settled(NamedTuple):
+class HostTokens(NamedTuple):
     """What iterations of one batch drew, on the host: (rows, iterations) ids and log-probabilities, and signals by name."""
 
     ids: np.ndarray
@@ -25,7 +25,7 @@ class Settled(NamedTuple):
 
 
 @dataclass(eq=False)
-class ActiveResponse:
+class SequenceState:
     """A response that is with this engine.
 
     Attributes:
@@ -44,7 +44,7 @@ class ActiveResponse:
     prompt_tokens: int
     count: int
     last_token: int
-    parts: list[tuple[Settled, int]]
+    parts: list[tuple[HostTokens, int]]
     stop_tokens: int
     most_tokens: int
     forced: bool
@@ -57,7 +57,7 @@ class ActiveResponse:
     shares: bool
 
     @classmethod
-    def of(cls, request: Request, clock_s: float, room: Room) -> ActiveResponse:
+    def of(cls, request: Request, clock_s: float, room: TokenRoom) -> SequenceState:
         """A checked request.
 
         Raises:
@@ -71,7 +71,7 @@ class ActiveResponse:
             assert request.generated_ids is not None and request.logprobs is not None  # noqa: PT018
             last = request.generated_ids[-1]
             signals = {name: values[None] for name, values in (request.signals or {}).items()}
-            parts = [(Settled(request.generated_ids[None], request.logprobs[None], signals), 0)]
+            parts = [(HostTokens(request.generated_ids[None], request.logprobs[None], signals), 0)]
         return cls(
             request, request.prompt_tokens, count, int(last), parts, stop_tokens(request),
             request.prompt_tokens + request.limit_tokens, request.target_tokens is not None, request.kv,
@@ -144,7 +144,7 @@ class ActiveResponse:
 
     def recent_signals(self, tokens: int) -> Mapping[str, np.ndarray]:
         """By name, the mean of its signals over its last ``tokens`` settled tokens, or over all of them."""
-        recent: list[tuple[Settled, int]] = []
+        recent: list[tuple[HostTokens, int]] = []
         count = 0
         for part, row in reversed(self.parts):
             if count >= tokens or not part.signals:  # those before came from an engine that was asked for none

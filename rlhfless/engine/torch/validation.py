@@ -7,11 +7,11 @@ models or of what else is with the actor.
 from __future__ import annotations
 
 from rlhfless.engine.common import request_validation
-from rlhfless.engine.common.request_validation import Room
+from rlhfless.engine.common.request_validation import TokenRoom
 from rlhfless.engine.protocol import Request
 
 
-def check(request: Request, room: Room) -> None:
+def check(request: Request, room: TokenRoom) -> None:
     """Refuse a request that would be decoded wrongly or not at all.
 
     Raises:

@@ -19,7 +19,7 @@ from torch import Tensor
 ALIGNMENT_BYTES = 64
 
 
-class Place(NamedTuple):
+class TensorPlace(NamedTuple):
     """Where a tensor lies in the buffer."""
 
     dtype: torch.dtype
@@ -36,7 +36,7 @@ class Packed(NamedTuple):
     """Something with its tensors taken out. ``nbytes`` is the size of the buffer that holds them."""
 
     form: bytes
-    places: tuple[Place, ...]
+    places: tuple[TensorPlace, ...]
     nbytes: int
 
 
@@ -75,7 +75,7 @@ def pack(thing: Any) -> tuple[Packed, list[Tensor]]:
     packer.dump(thing)
     places, end = [], 0
     for tensor in packer.tensors:
-        places.append(Place(tensor.dtype, tuple(tensor.shape), end))
+        places.append(TensorPlace(tensor.dtype, tuple(tensor.shape), end))
         end += -(-tensor.numel() * tensor.element_size() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     return Packed(file.getvalue(), tuple(places), end), packer.tensors
 
@@ -108,7 +108,7 @@ def view(packed: Packed, buffer: memoryview) -> Any:
     return _Unpacker(packed.form, tensors, torch.device("cpu")).load()
 
 
-def _view(place: Place, buffer: memoryview) -> Tensor:
+def _view(place: TensorPlace, buffer: memoryview) -> Tensor:
     return torch.frombuffer(buffer, dtype=place.dtype, count=place.numbers, offset=place.begin).view(place.shape)
 
 

@@ -56,7 +56,7 @@ class VllmError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Settings:
+class VllmSettings:
     """What a replica is started with and cannot change.
 
     Attributes:
@@ -79,7 +79,7 @@ class Settings:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Drawn(NamedTuple):
+class StepOutput(NamedTuple):
     """What an iteration gave a response.
 
     Attributes:
@@ -131,7 +131,7 @@ class Replica:
         MemoryError: vLLM found too little memory to start.
     """
 
-    def __init__(self, settings: Settings, devices: Sequence[str], folder: Path, version: int) -> None:
+    def __init__(self, settings: VllmSettings, devices: Sequence[str], folder: Path, version: int) -> None:
         check_version()
         check_weights(folder, version)
         self.settings, self._on_cpu = settings, not devices
@@ -182,7 +182,7 @@ class Replica:
         )  # fmt: skip
         self._engine.add_request(name, self._vllm.TokensPrompt(prompt_token_ids=list(ids)), params)
 
-    def step(self) -> list[Drawn]:
+    def step(self) -> list[StepOutput]:
         """One iteration: prefill of whoever joined, and a token of everybody whose context is computed.
 
         Raises:
@@ -274,7 +274,7 @@ class Replica:
         if not self._engine.reset_prefix_cache():
             raise VllmError("vLLM did not forget the KV cache of earlier weights")
 
-    def _drawn(self, out: Any) -> Drawn:
+    def _drawn(self, out: Any) -> StepOutput:
         (one,) = out.outputs
         if out.finished:
             labels = {span.version for span in one.weight_versions or ()}
@@ -285,7 +285,7 @@ class Replica:
                 raise VllmError(f"a response ended by {one.finish_reason!r}, which nobody asked for")
         ids = list(one.token_ids)
         logprobs = [at[token].logprob for at, token in zip(one.logprobs or (), ids, strict=True)]
-        return Drawn(out.request_id, ids, logprobs, out.finished, out.num_cached_tokens or 0)
+        return StepOutput(out.request_id, ids, logprobs, out.finished, out.num_cached_tokens or 0)
 
 
 @contextlib.contextmanager

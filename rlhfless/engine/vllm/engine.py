@@ -9,7 +9,7 @@ refused (``takes_prefixes``). A response that is cut takes the KV state of its f
 it; the rest of its context is computed again. It continues with a random stream derived from its seed and its length: a
 migration keeps the distribution of tokens, not the tokens.
 
-It reports no signals (``TellsSignals``): vLLM gives log-probabilities of sampled tokens and of a few likely ones only.
+It reports no signals (``SupportsSignals``): vLLM gives log-probabilities of sampled tokens and of a few likely ones only.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from typing import Any
 
 import numpy as np
 
-from rlhfless.engine.common.empty_responses import NoTokens
-from rlhfless.engine.common.request_validation import Room
+from rlhfless.engine.common.empty_responses import EmptyResponses
+from rlhfless.engine.common.request_validation import TokenRoom
 from rlhfless.engine.common.span_accumulator import SpanAccumulator
 from rlhfless.engine.protocol import Completion, Progress, Request
 from rlhfless.engine.torch.sampling import Sampling
-from rlhfless.engine.vllm.adapter import Drawn, Replica, VllmError
+from rlhfless.engine.vllm.adapter import Replica, StepOutput, VllmError
 from rlhfless.engine.vllm.kv_blocks import BlocksKV
-from rlhfless.engine.vllm.sequence import ActiveResponse
+from rlhfless.engine.vllm.sequence import VllmSequenceState
 from solver.model.admission import Admission
 
 
@@ -45,12 +45,12 @@ class Iteration:
     """
 
     start_s: float
-    batch: list[ActiveResponse]
+    batch: list[VllmSequenceState]
     kv_tokens: int
-    newcomers: list[ActiveResponse]
-    evicted: list[ActiveResponse]
+    newcomers: list[VllmSequenceState]
+    evicted: list[VllmSequenceState]
     end_s: float = 0.0
-    drawn: dict[ActiveResponse, Drawn] = field(default_factory=dict)
+    drawn: dict[VllmSequenceState, StepOutput] = field(default_factory=dict)
 
 
 class VllmEngine:
@@ -74,11 +74,11 @@ class VllmEngine:
         self.replica, self.admission, self.eos_id, self.sampling = replica, admission, eos_id, sampling or Sampling()
         self.slots = admission.max_batch
         self._clock_s = start_s
-        self._running: list[ActiveResponse] = []  # in admission order
-        self._waiting: list[ActiveResponse] = []  # in the order in which they became available
-        self._empty = NoTokens[ActiveResponse]()
-        self._names: dict[ActiveResponse, str] = {}  # of those that vLLM has
-        self._joined_tokens: dict[ActiveResponse, int] = {}  # context of those whose prefill is not accounted for yet
+        self._running: list[VllmSequenceState] = []  # in admission order
+        self._waiting: list[VllmSequenceState] = []  # in the order in which they became available
+        self._empty = EmptyResponses[VllmSequenceState]()
+        self._names: dict[VllmSequenceState, str] = {}  # of those that vLLM has
+        self._joined_tokens: dict[VllmSequenceState, int] = {}  # context of those whose prefill is not accounted for yet
         self._count = itertools.count()
         self._upcoming: Iteration | None = None
         self._spans = SpanAccumulator(self.slots)
@@ -96,8 +96,8 @@ class VllmEngine:
     def add(self, requests: Sequence[Request]) -> None:
         """See the protocol."""
         replica = self.replica
-        room = Room(replica.settings.max_tokens, self.admission.kv_capacity_tokens, replica.vocabulary)
-        responses = [ActiveResponse.of(request, self._clock_s, room, replica.hands_over) for request in requests]
+        room = TokenRoom(replica.settings.max_tokens, self.admission.kv_capacity_tokens, replica.vocabulary)
+        responses = [VllmSequenceState.of(request, self._clock_s, room, replica.hands_over) for request in requests]
         self._waiting += [s for s in responses if s.stop_tokens]
         self._waiting.sort(key=lambda s: s.queued_s)
         self._empty.add(s for s in responses if not s.stop_tokens)
@@ -166,7 +166,7 @@ class VllmEngine:
         self._leave(self._all())
         self.replica.sleep()
 
-    def _all(self) -> list[ActiveResponse]:
+    def _all(self) -> list[VllmSequenceState]:
         return [*self._running, *self._waiting, *self._empty]
 
     # Planning
@@ -209,7 +209,7 @@ class VllmEngine:
                 held += self._held(one)
         return Iteration(start_s, batch, sum(s.context_tokens for s in batch), newcomers, evicted)
 
-    def _held(self, one: ActiveResponse) -> int:
+    def _held(self, one: VllmSequenceState) -> int:
         return self.admission.held_tokens(one.context_tokens, one.request.prompt_tokens + one.request.limit_tokens)
 
     # Running
@@ -236,11 +236,11 @@ class VllmEngine:
                     "precision are to blame: load finite weights, or decode in float32"
                 )
 
-    def _abort(self, leaving: Sequence[ActiveResponse]) -> None:
+    def _abort(self, leaving: Sequence[VllmSequenceState]) -> None:
         if names := self._forget(leaving):
             self.replica.abort(names)
 
-    def _forget(self, leaving: Sequence[ActiveResponse]) -> list[str]:
+    def _forget(self, leaving: Sequence[VllmSequenceState]) -> list[str]:
         """vLLM does not have these any more, or will not; returns what they were called there."""
         for s in leaving:
             self._joined_tokens.pop(s, None)
@@ -285,7 +285,7 @@ class VllmEngine:
         self._record(iteration, computed)
         return self._finish(iteration)
 
-    def _evict(self, evicted: Sequence[ActiveResponse]) -> None:
+    def _evict(self, evicted: Sequence[VllmSequenceState]) -> None:
         """From the batch to the front of the queue, youngest first."""
         for s in evicted:
             s.queued_s = -math.inf
@@ -319,7 +319,7 @@ class VllmEngine:
         self._running = [s for s in self._running if s.request.response not in over]
         return done
 
-    def _leave(self, leaving: Sequence[ActiveResponse]) -> dict[ActiveResponse, BlocksKV]:
+    def _leave(self, leaving: Sequence[VllmSequenceState]) -> dict[VllmSequenceState, BlocksKV]:
         """Responses are not here any more, and whatever was drawn for them and not committed is forgotten.
 
         Returns:

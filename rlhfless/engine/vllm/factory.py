@@ -17,10 +17,10 @@ from solver.model.latency import LatencyModel
 
 try:
     from rlhfless.engine.torch.sampling import Sampling
-    from rlhfless.engine.vllm.adapter import Settings, check_version
+    from rlhfless.engine.vllm.adapter import VllmSettings, check_version
     from rlhfless.engine.vllm.engine import VllmEngine
     from rlhfless.engine.vllm.weight_folders import check_weights
-    from rlhfless.engine.vllm.weight_shipping import Carried
+    from rlhfless.engine.vllm.weight_shipping import ShippedWeights
 except ImportError as error:
     if error.name != "torch":
         raise
@@ -36,7 +36,7 @@ class VllmEngineFactory:
         weights_version: that the folder must hold; an actor decodes with these weights or not at all.
         eos_id: the token that ends a response.
         max_tokens: most tokens of a response with its prompt.
-        dtype, eager, options: see ``Settings``.
+        dtype, eager, options: see ``VllmSettings``.
     """
 
     weights: str
@@ -54,9 +54,9 @@ class VllmEngineFactory:
     brings_up: ClassVar[bool] = True
     takes_prefixes: ClassVar[bool] = False
 
-    def carried(self) -> Carried:
+    def carried(self) -> ShippedWeights:
         """With the weights, for machines that do not see their folder; their side reads it as this factory with another one."""
-        return Carried.of(self)
+        return ShippedWeights.of(self)
 
     def in_real_time(self) -> VllmEngineFactory:
         """Itself, once it is clear that it can be started.
@@ -68,9 +68,9 @@ class VllmEngineFactory:
         check_weights(Path(self.weights), self.weights_version)
         return self
 
-    def binding(self, latency: LatencyModel) -> Settings:
+    def binding(self, latency: LatencyModel) -> VllmSettings:
         """What a process for actors of this latency model is bound to: as many slots and KV tokens as any plan may use."""
-        return Settings(
+        return VllmSettings(
             latency.gpus_per_actor, latency.max_batch, latency.kv_capacity_tokens, self.max_tokens, self.dtype, self.eager,
             self.options,
         )  # fmt: skip

@@ -30,7 +30,7 @@ class BlocksKV:
 
 
 @dataclass
-class Desk:
+class KVMailbox:
     """Where KV states lie in a process with one replica, by name of the response.
 
     Attributes:
@@ -42,4 +42,4 @@ class Desk:
     coming: dict[str, BlocksKV] = field(default_factory=dict)
 
 
-desk = Desk()
+desk = KVMailbox()

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlhfless.engine.common.request_validation import Room, check, stop_tokens
+from rlhfless.engine.common.request_validation import TokenRoom, check, stop_tokens
 from rlhfless.engine.protocol import Completion, Request
 from rlhfless.engine.vllm.kv_blocks import BlocksKV
 
 
 @dataclass(eq=False)
-class ActiveResponse:
+class VllmSequenceState:
     """A response that is with this engine.
 
     Attributes:
@@ -36,7 +36,7 @@ class ActiveResponse:
     kv: BlocksKV | None = None
 
     @classmethod
-    def of(cls, request: Request, clock_s: float, room: Room, takes_kv: bool) -> ActiveResponse:
+    def of(cls, request: Request, clock_s: float, room: TokenRoom, takes_kv: bool) -> VllmSequenceState:
         """A checked request.
 
         Args:

@@ -28,7 +28,7 @@ AGAIN_S = 0.01
 
 
 @dataclass(frozen=True)
-class Carried:
+class ShippedWeights:
     """A factory with its weights.
 
     Attributes:
@@ -42,12 +42,12 @@ class Carried:
     name: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @classmethod
-    def of(cls, engines: Any) -> Carried:
+    def of(cls, engines: Any) -> ShippedWeights:
         """With the files as they are now, which are read when they are laid out."""
         files = sorted(Path(engines.weights).iterdir())
         return cls(engines, {f.name: torch.from_file(str(f), size=f.stat().st_size, dtype=torch.uint8) for f in files})
 
-    def lay_down(self) -> LaidDown:
+    def lay_down(self) -> LocalWeights:
         """Its folder on this machine, written unless it is there."""
         sweep(PREFIX, in_memory())
         place = in_memory() / f"{PREFIX}{self.name}"
@@ -64,7 +64,7 @@ class Carried:
                         self._write(place)
                     fcntl.flock(lock, fcntl.LOCK_SH)
                 if is_at(lock, place):
-                    return LaidDown(replace(self.engines, weights=str(place / "weights")), place, lock)
+                    return LocalWeights(replace(self.engines, weights=str(place / "weights")), place, lock)
             except BlockingIOError:
                 time.sleep(AGAIN_S)  # somebody else is about to write
             except BaseException:
@@ -82,7 +82,7 @@ class Carried:
 
 
 @dataclass(frozen=True)
-class LaidDown:
+class LocalWeights:
     """Weights in a folder of this machine, which is there at least until ``let_go``.
 
     Attributes:

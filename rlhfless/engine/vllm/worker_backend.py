@@ -14,8 +14,8 @@ from typing import Any
 
 from rlhfless.engine.torch import worker_backend as torch_backend
 from rlhfless.engine.torch.worker_backend import Packed, cuda_devices, pack, write
-from rlhfless.engine.vllm.adapter import Replica, Settings, VllmError
-from rlhfless.engine.vllm.weight_shipping import Carried, LaidDown
+from rlhfless.engine.vllm.adapter import Replica, VllmError, VllmSettings
+from rlhfless.engine.vllm.weight_shipping import LocalWeights, ShippedWeights
 from solver.model.latency import LatencyModel
 
 __all__ = [
@@ -39,7 +39,7 @@ class _Process:
 
     devices: list[str] = field(default_factory=list)
     replica: Replica | None = None
-    weights: LaidDown | None = None
+    weights: LocalWeights | None = None
 
 
 _here = _Process()
@@ -59,7 +59,7 @@ def use_device(device: str) -> None:
 def read(packed: Packed, buffer: memoryview, device: str) -> Any:
     """What ``pack`` was given; weights that came with it lie in a folder here until ``weights_are_read``."""
     found = torch_backend.view(packed, buffer)
-    if not isinstance(found, Carried):
+    if not isinstance(found, ShippedWeights):
         return torch_backend.read(packed, buffer, "cpu")  # to the device in whole blocks, when it is needed there
     weights_are_read()
     _here.weights = found.lay_down()
@@ -93,7 +93,7 @@ def start_ahead(engines: Any, latency: LatencyModel) -> None:
         weights_are_read()
 
 
-def replica_for(settings: Settings, folder: Path, version: int) -> Replica:
+def replica_for(settings: VllmSettings, folder: Path, version: int) -> Replica:
     """This process's replica, started with these weights if there was none.
 
     Raises:

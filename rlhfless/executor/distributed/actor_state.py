@@ -11,13 +11,13 @@ from typing import Any
 
 from rlhfless.engine.protocol import Request
 from rlhfless.executor.distributed.failure_detection import Speed
-from rlhfless.executor.distributed.messages import Order, RemoteActor
+from rlhfless.executor.distributed.messages import RemoteActor, StartActor
 from rlhfless.executor.step.actor_state import Actor
 from solver.model.admission import Admission
 
 
 @dataclass
-class Remote(Actor):
+class RemoteActorState(Actor):
     """An actor of the plan, or one that was started later, on the wall clock.
 
     Attributes:
@@ -27,7 +27,7 @@ class Remote(Actor):
         awaits: it waits for prefixes from a prefill actor; prefixes: which have come for it, and go with what is kept.
         answers: that it owes.
         replaces: the actor of the plan on whose GPUs it is started; None for those of the plan.
-        short_of_memory: it is started where memory ran out; see ``Order``.
+        short_of_memory: it is started where memory ran out; see ``StartActor``.
         until_s: when what was last reported of it ended. due_s: when it counts as silent; doubted: it did once already.
     """
 
@@ -52,7 +52,7 @@ class Remote(Actor):
         """Whether nothing is left that it could do."""
         return not self.own and not self.answers
 
-    def order(self, weights_version: int) -> Order:
+    def order(self, weights_version: int) -> StartActor:
         """To start it: where memory ran out, engines that take their memory when they start take it for fewer slots too."""
         latency = replace(self.latency, max_batch=self.admission.max_batch) if self.short_of_memory else self.latency
-        return Order(self.index, self.plan, latency, self.admission, weights_version, self.short_of_memory)
+        return StartActor(self.index, self.plan, latency, self.admission, weights_version, self.short_of_memory)

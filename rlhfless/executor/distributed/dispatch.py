@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from rlhfless.engine.protocol import Request
-from rlhfless.executor.distributed.actor_state import Remote
+from rlhfless.executor.distributed.actor_state import RemoteActorState
 from rlhfless.executor.distributed.failure_detection import Faults, Speed
-from rlhfless.executor.distributed.messages import Crew
-from rlhfless.executor.step.actor_state import Held, with_prefixes, without_prompt
+from rlhfless.executor.distributed.messages import StepActors
+from rlhfless.executor.step.actor_state import Allocation, with_prefixes, without_prompt
 from rlhfless.executor.step.prefixes import prefixes_of
 from rlhfless.executor.step.record import Recompute, StepRecord
 from rlhfless.executor.step.rule_validation import check_all_go, check_decision, receiver_of
@@ -30,7 +30,7 @@ from solver.model.runtime_rules import ActorView, Cut, Decision, Move, StepState
 from solver.timing.evaluate import admission_of
 
 
-class WallOrders(Step[Remote]):
+class WallOrders(Step[RemoteActorState]):
     """A step on the wall clock as far as its orders go.
 
     Attributes:
@@ -48,7 +48,7 @@ class WallOrders(Step[Remote]):
         self,
         plan: Plan,
         requests: Sequence[Request],
-        crew: Crew,
+        crew: StepActors,
         latency: Latencies,
         record: StepRecord,
         admission: str,
@@ -61,19 +61,19 @@ class WallOrders(Step[Remote]):
         self.weights_version = weights_version
         self.longest_tokens = max((r.prompt_tokens + r.limit_tokens for r in requests), default=0)
         self.latest: dict[int, Request] = {}
-        self.leaving: dict[int, Remote] = {}
+        self.leaving: dict[int, RemoteActorState] = {}
         self.sender: dict[int, str] = {}
-        self.ending: dict[int, Remote] = {}
-        self.later: list[Remote] = []
-        self.started: list[Remote] = []
+        self.ending: dict[int, RemoteActorState] = {}
+        self.later: list[RemoteActorState] = []
+        self.started: list[RemoteActorState] = []
         for i, actor in enumerate(plan.actors):
             if (refusal := without_prompt(i, actor, self.requests)) is not None:
                 raise PlanningError(refusal)
         self.planned = [self._remote(i, actor, record.start_s + actor.start_s) for i, actor in enumerate(plan.actors)]
 
-    def _remote(self, index: int, plan: ActorPlan, start_s: float) -> Remote:
+    def _remote(self, index: int, plan: ActorPlan, start_s: float) -> RemoteActorState:
         model, count = latency_of(self.latency, plan.kind, len(plan.gpu_ids)), len(plan.responses)
-        return Remote(
+        return RemoteActorState(
             index, plan, model, start_s, count, expecting=count, waiting=plan.responses, until_s=start_s,
             admission=admission_of(model, plan.max_batch, self.admission), speed=Speed(model),
             own=dict.fromkeys(plan.responses),
@@ -107,7 +107,7 @@ class WallOrders(Step[Remote]):
             actor.answers += 1
             actor.remote.prefill(prefixes, receivers)
 
-    def _start(self, actors: Sequence[Remote]) -> None:
+    def _start(self, actors: Sequence[RemoteActorState]) -> None:
         """Start them all at once, with what is kept for them."""
         for actor, remote in zip(actors, self.crew.start([a.order(self.weights_version) for a in actors]), strict=True):
             actor.remote = remote
@@ -115,7 +115,7 @@ class WallOrders(Step[Remote]):
             actor.due_s = self.crew.now_s() + self.faults.start_s(actor.latency)
             self._open(actor)
 
-    def _open(self, actor: Remote) -> None:
+    def _open(self, actor: RemoteActorState) -> None:
         """It is given what was kept for it, if it has started and waits for no prefixes."""
         if actor.remote is None or actor.awaits or actor.kept is None:
             return
@@ -135,7 +135,7 @@ class WallOrders(Step[Remote]):
 
     # --- giving and taking --------------------------------------------------------------------------------------------
 
-    def _send(self, receiver: Remote, requests: list[Request]) -> None:
+    def _send(self, receiver: RemoteActorState, requests: list[Request]) -> None:
         if receiver.kept is not None:
             receiver.kept += requests
             return
@@ -143,7 +143,7 @@ class WallOrders(Step[Remote]):
         receiver.remote.add(requests)
         self._expect(receiver)
 
-    def _ask_for(self, actor: Remote, responses: Sequence[int], with_kv: Collection[int]) -> None:
+    def _ask_for(self, actor: RemoteActorState, responses: Sequence[int], with_kv: Collection[int]) -> None:
         """The actor is to hand responses over, which belong to others already; what it was not given yet, they get at once."""
         if actor.kept is not None:
             there = {r.response: r for r in actor.kept}
@@ -158,7 +158,7 @@ class WallOrders(Step[Remote]):
         actor.remote.cut(responses, with_kv)
         self._expect(actor)
 
-    def _pass_on(self, sender: Remote, taken: Sequence[Request]) -> None:
+    def _pass_on(self, sender: RemoteActorState, taken: Sequence[Request]) -> None:
         """Give what an actor handed over to those it is meant for."""
         for request in taken:
             response, receiver = request.response, self.owner[request.response]
@@ -171,7 +171,7 @@ class WallOrders(Step[Remote]):
             self._send(receiver, [passed_on])
         self.record.moves += len(taken)
 
-    def _give(self, response: int, receiver: Remote) -> None:
+    def _give(self, response: int, receiver: RemoteActorState) -> None:
         """The response is the receiver's from now on."""
         before = self.owner[response]
         del before.own[response]
@@ -192,17 +192,17 @@ class WallOrders(Step[Remote]):
             actor.remote.close()
             self._expect(actor)
 
-    def _hold(self, actor: Remote, done_s: float) -> None:
+    def _hold(self, actor: RemoteActorState, done_s: float) -> None:
         """Note that it had its GPUs until then."""
         role = "prefill" if actor.index == self.plan.prefill_actor else "decode"
-        self.held.append(Held(actor.index, role, actor.plan, actor.start_s, done_s))
+        self.held.append(Allocation(actor.index, role, actor.plan, actor.start_s, done_s))
 
-    def _expect(self, actor: Remote) -> None:
+    def _expect(self, actor: RemoteActorState) -> None:
         """It was given an order: from now on, if not before, it must be heard of."""
         if actor.due_s == math.inf:
             actor.due_s = self.crew.now_s() + self._silence_s(actor)
 
-    def _silence_s(self, actor: Remote) -> float:
+    def _silence_s(self, actor: RemoteActorState) -> float:
         """Seconds for which it may say nothing; infinite while there is nothing for it to say."""
         if actor.index in self.live and not actor.answers and (actor.kept is not None or not self._has_work(actor)):
             return math.inf
@@ -211,7 +211,7 @@ class WallOrders(Step[Remote]):
             actor.latency, actor.admission.max_batch, len(actor.own), max(0, joining), self.longest_tokens
         )
 
-    def _has_work(self, actor: Remote) -> bool:
+    def _has_work(self, actor: RemoteActorState) -> bool:
         """Whether any of its responses is there already."""
         return any(r not in self.leaving for r in actor.own)
 
@@ -226,7 +226,7 @@ class WallOrders(Step[Remote]):
         """What is known of every actor that goes on."""
         return tuple(self._view(actor) for actor in self.live.values() if not actor.closing)
 
-    def _view(self, actor: Remote) -> ActorView:
+    def _view(self, actor: RemoteActorState) -> ActorView:
         """As it was last reported, without what was meant for others since; what it has not seen yet is arriving."""
         own, leaving = actor.own, self.leaving
         running = tuple(r for r in actor.running if r in own and r not in leaving)

@@ -17,17 +17,17 @@ import numpy as np
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.completions import Completions
-from rlhfless.executor.distributed.actor_state import Remote
+from rlhfless.executor.distributed.actor_state import RemoteActorState
 from rlhfless.executor.distributed.failure_detection import Faults
 from rlhfless.executor.distributed.failure_handling import WallLosses
-from rlhfless.executor.distributed.messages import ActorError, Crew, Lost, Report
+from rlhfless.executor.distributed.messages import ActorError, ActorLost, ActorReport, StepActors
 from rlhfless.executor.step.allocations import bill
 from rlhfless.executor.step.plan_validation import check_gpus
 from rlhfless.executor.step.record import Recompute, StepRecord
 from rlhfless.executor.step.rule_validation import checked_decisions
 from solver.lengths.remaining import RemainingLengths
 from solver.model.cluster import Cluster, MixedCluster
-from solver.model.objective import StepRest
+from solver.model.objective import NonGenerationPhases
 from solver.model.offers import Latencies
 from solver.model.plan import Plan
 
@@ -53,11 +53,11 @@ class WallStep(WallLosses):
         self,
         plan: Plan,
         requests: Sequence[Request],
-        crew: Crew,
+        crew: StepActors,
         latency: Latencies,
         cluster: Cluster | MixedCluster,
         record: StepRecord,
-        rest: StepRest,
+        rest: NonGenerationPhases,
         admission: str,
         migration: str,
         faults: Faults = Faults(),  # noqa: B008 (frozen)
@@ -84,7 +84,7 @@ class WallStep(WallLosses):
             for actor in (*self.live.values(), *self.ending.values()):
                 if actor.remote is not None:
                     self._hold(actor, max(now_s, actor.until_s))
-            bill(self.record, self.plan, self.held, self.cluster, StepRest())
+            bill(self.record, self.plan, self.held, self.cluster, NonGenerationPhases())
             if isinstance(error, ActorError):
                 error.record = self.record
             else:
@@ -97,14 +97,14 @@ class WallStep(WallLosses):
         self._ask()
         while self.live or self.ending:
             reached = False
-            losses: list[tuple[Remote, Lost]] = []
+            losses: list[tuple[RemoteActorState, ActorLost]] = []
             for index, said in self.crew.reports(self._patience_s()):
                 actor = self.live.get(index) or self.ending.get(index)
                 if actor is None or any(actor is one for one, _ in losses):  # it was lost: nothing that it says counts
                     continue
-                if isinstance(said, Report) and said.ready_s is not None and said.weights_version != self.weights_version:
-                    said = Lost(f"has weights of version {said.weights_version}, not {self.weights_version}")
-                if isinstance(said, Lost):
+                if isinstance(said, ActorReport) and said.ready_s is not None and said.weights_version != self.weights_version:
+                    said = ActorLost(f"has weights of version {said.weights_version}, not {self.weights_version}")
+                if isinstance(said, ActorLost):
                     losses.append((actor, said))
                 else:
                     reached |= self._take(actor, said)
@@ -137,7 +137,7 @@ class WallStep(WallLosses):
         )
         return None if next_s == math.inf else max(0.0, next_s - self.crew.now_s())
 
-    def _take(self, actor: Remote, report: Report) -> bool:
+    def _take(self, actor: RemoteActorState, report: ActorReport) -> bool:
         """Enter a report; returns whether the rule wants to be asked because of it."""
         if report.ready_s is not None:
             up_s, synced_s = (max(actor.start_s, t) for t in report.ready_s)
@@ -172,7 +172,7 @@ class WallStep(WallLosses):
         actor.doubted, actor.due_s = False, self.crew.now_s() + self._silence_s(actor)
         return reached
 
-    def _enter_spans(self, actor: Remote, report: Report) -> None:
+    def _enter_spans(self, actor: RemoteActorState, report: ActorReport) -> None:
         self.record.engine_spans(actor.holder, report.spans)
         actor.speed.observe(report)
         for copy in report.copies:  # in the foreground on both sides: each stands still while it copies

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlhfless.executor.distributed.messages import Report
+from rlhfless.executor.distributed.messages import ActorReport
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
 from solver.model.latency import LatencyModel
 from solver.model.objective import Objective
@@ -77,7 +77,7 @@ class Speed:
         self._latency = latency
         self._taken: list[tuple[float, float]] = []  # seconds, and seconds planned, of each report
 
-    def observe(self, report: Report) -> None:
+    def observe(self, report: ActorReport) -> None:
         """Enter a report's decode spans."""
         taken_s = planned_s = 0.0
         for span in report.spans:

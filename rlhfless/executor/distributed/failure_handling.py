@@ -14,10 +14,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from rlhfless.executor.distributed.actor_state import Remote
+from rlhfless.executor.distributed.actor_state import RemoteActorState
 from rlhfless.executor.distributed.dispatch import WallOrders
-from rlhfless.executor.distributed.messages import ActorError, Lost
-from rlhfless.executor.distributed.recovery import Goes, Left, Way, resolve, what_is_left
+from rlhfless.executor.distributed.messages import ActorError, ActorLost
+from rlhfless.executor.distributed.recovery import RecoveryPlan, RemainingWork, Survivor, resolve, what_is_left
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_batch
 from solver.model.plan import ActorPlan
@@ -53,7 +53,7 @@ class WallLosses(WallOrders):
 
     # --- noticing -----------------------------------------------------------------------------------------------------
 
-    def _silent(self, now_s: float) -> list[tuple[Remote, Lost]]:
+    def _silent(self, now_s: float) -> list[tuple[RemoteActorState, ActorLost]]:
         """Actors that have said nothing for too long."""
         found = []
         for actor in [*self.live.values(), *self.ending.values()]:
@@ -61,14 +61,14 @@ class WallLosses(WallOrders):
                 continue
             if actor.doubted:
                 said = "since it was started" if not actor.ready else f"since {actor.until_s:.1f} s"
-                found.append((actor, Lost(f"has not been heard of {said}")))
+                found.append((actor, ActorLost(f"has not been heard of {said}")))
             else:
                 actor.doubted, actor.due_s = True, now_s + GRACE_S
         return found
 
     # --- losing -------------------------------------------------------------------------------------------------------
 
-    def _lose(self, losses: Sequence[tuple[Remote, Lost]]) -> None:
+    def _lose(self, losses: Sequence[tuple[RemoteActorState, ActorLost]]) -> None:
         """Go on without these actors.
 
         Raises:
@@ -110,7 +110,7 @@ class WallLosses(WallOrders):
         if self.plan.prefill_actor in gone:
             self._give_prefixes({})
 
-    def _bury(self, now_s: float, actor: Remote, lost: Lost) -> None:
+    def _bury(self, now_s: float, actor: RemoteActorState, lost: ActorLost) -> None:
         """It holds its GPUs no longer; what it did after its last report came to nothing."""
         self.crew.abandon(actor.index)
         self.live.pop(actor.index, None)
@@ -131,7 +131,7 @@ class WallLosses(WallOrders):
 
     # --- going on -----------------------------------------------------------------------------------------------------
 
-    def _left(self, now_s: float, without: set[int]) -> Left:
+    def _left(self, now_s: float, without: set[int]) -> RemainingWork:
         """What is left of the step, whose actors ``without`` do not go on."""
         if self.forecast is None:
             nothing = Workload(self.prompt_tokens, range(len(self.requests)), np.zeros(len(self.requests)),
@@ -143,7 +143,7 @@ class WallLosses(WallOrders):
         ends = [(h.plan, h.done_s - h.start_s) for h in self.held]
         ends += [(a.plan, max(0.0, now_s - a.start_s)) for a in (*self.live.values(), *self.ending.values())]
         spent = sum(len(p.gpu_ids) * seconds * (p.usd_per_gpu_s if usd else 1.0) for p, seconds in ends)
-        return Left(
+        return RemainingWork(
             workload, goes, self._free(), self.latency, self.admission, self.faults.objective,
             now_s - self.record.start_s, spent, self.cold_start_s,
         )  # fmt: skip
@@ -152,8 +152,8 @@ class WallLosses(WallOrders):
     def _limit(self) -> int:
         return max(r.limit_tokens for r in self.requests)
 
-    def _goes(self, actor: Remote, slowness: float = 1.0) -> Goes:
-        return Goes(self._view(actor), actor.plan, actor.latency, actor.admission, slowness)
+    def _goes(self, actor: RemoteActorState, slowness: float = 1.0) -> Survivor:
+        return Survivor(self._view(actor), actor.plan, actor.latency, actor.admission, slowness)
 
     def _free(self) -> list[ActorPlan]:
         """Where a new actor may be started: GPUs of the plan that nobody holds or is going to hold."""
@@ -167,7 +167,7 @@ class WallLosses(WallOrders):
                 free.append(replace(place, max_batch=slots, prewarmed=place.gpu_ids in warm))
         return free
 
-    def _go(self, now_s: float, way: Way) -> None:
+    def _go(self, now_s: float, way: RecoveryPlan) -> None:
         """Responses of actors that are lost go on as decided."""
         started = self._start_more(now_s, way.starts)
         goes_to: dict[int, list[int]] = {}
@@ -189,7 +189,7 @@ class WallLosses(WallOrders):
                 self.record.event(now_s, "move", receiver.holder, responses=len(between), to={receiver.holder: between})
         self._start(started)
 
-    def _start_more(self, now_s: float, plans: Sequence[ActorPlan]) -> list[Remote]:
+    def _start_more(self, now_s: float, plans: Sequence[ActorPlan]) -> list[RemoteActorState]:
         """Actors on GPUs that became free; they are started once they have got what they are meant for."""
         actors = []
         for plan in plans:

@@ -67,14 +67,14 @@ class Copied:
 
 
 @dataclass(frozen=True)
-class Report:
+class ActorReport:
     """What happened at an actor since its last report. Times are seconds since the run's start.
 
     Attributes:
         time_s: the iteration boundary that it describes.
         running, waiting: responses in its batch and in its queue, in admission order.
         tokens: (n,) responses with it, and (n,) how many tokens of each are generated.
-        signals: what its engine tells of the same tokens by ``recent_signals`` (``TellsSignals``), if it was asked for any.
+        signals: what its engine tells of the same tokens by ``recent_signals`` (``SupportsSignals``), if it was asked for any.
         ready_s: in its first report: when its process was up, and when it had the weights.
         weights_version: in its first report: which weights these are.
         taken: the answer to ``cut``: the responses handed over, with their KV state where it was asked for and there is one.
@@ -100,7 +100,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Lost:
+class ActorLost:
     """Instead of a report: the actor is gone, and with it whatever it has not reported.
 
     Attributes:
@@ -119,7 +119,7 @@ class Lost:
 
 
 @dataclass(frozen=True)
-class Order:
+class StartActor:
     """An actor to start, with the weights of this version and no others.
 
     Attributes:
@@ -142,8 +142,8 @@ class RemoteActor(Protocol):
         """Queue requests, new ones or such as another actor of the crew handed over. May be called before it is ready.
 
         Args:
-            prefixes: what a prefill actor of the crew computed for this one (``Report.prefixes``): KV state of prompts, for
-                the requests that say that tokens of their prompt are there.
+            prefixes: what a prefill actor of the crew computed for this one (``ActorReport.prefixes``): KV state of prompts,
+                for the requests that say that tokens of their prompt are there.
         """
         ...
 
@@ -164,7 +164,7 @@ class RemoteActor(Protocol):
         ...
 
 
-class Crew(Protocol):
+class StepActors(Protocol):
     """The actors of one step and the clock that they share."""
 
     @property
@@ -176,7 +176,7 @@ class Crew(Protocol):
         """Seconds since the run's start."""
         ...
 
-    def start(self, orders: Sequence[Order]) -> list[RemoteActor]:
+    def start(self, orders: Sequence[StartActor]) -> list[RemoteActor]:
         """Start actors, all at once; called again for those that start later, each with an index that was never used."""
         ...
 
@@ -190,10 +190,10 @@ class Crew(Protocol):
         """
         ...
 
-    def reports(self, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
+    def reports(self, timeout_s: float | None) -> list[tuple[int, ActorReport | ActorLost]]:
         """Reports with the index of who sent them, in order; waits for one, at most ``timeout_s`` (None: for ever).
 
-        An actor that died or failed is ``Lost``, after everything that it reported before.
+        An actor that died or failed is ``ActorLost``, after everything that it reported before.
         """
         ...
 

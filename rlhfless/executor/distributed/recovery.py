@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlhfless.scheduling.receivers import Room, hand_over
+from rlhfless.scheduling.receivers import ReceiverRoom, hand_over
 from solver.lengths.remaining import RemainingLengths
 from solver.model.admission import Admission
 from solver.model.cluster import Cluster
@@ -36,7 +36,7 @@ SOLVE_S = 0.1  # for every number of new actors: without a model, whose loading 
 
 
 @dataclass(frozen=True)
-class Goes:
+class Survivor:
     """An actor that goes on: what is known of it, and how many times as long as others it takes."""
 
     view: ActorView
@@ -47,7 +47,7 @@ class Goes:
 
 
 @dataclass(frozen=True)
-class Left:
+class RemainingWork:
     """What is left of a step.
 
     Attributes:
@@ -59,7 +59,7 @@ class Left:
     """
 
     workload: Workload
-    goes: Sequence[Goes]
+    goes: Sequence[Survivor]
     free: Sequence[ActorPlan]
     latency: Latencies
     admission: str
@@ -75,7 +75,7 @@ class Left:
 
 
 @dataclass(frozen=True)
-class Way:
+class RecoveryPlan:
     """A way of going on: which response goes to which actor that goes on, and actors to start, with their responses."""
 
     moves: Mapping[int, int]
@@ -96,7 +96,7 @@ def what_is_left(
     return Workload(prompt_tokens, every, predicted, tokens, response_limit=limit)
 
 
-def resolve(homeless: Sequence[int], left: Left, stays: Goes | None = None) -> Way | None:
+def resolve(homeless: Sequence[int], left: RemainingWork, stays: Survivor | None = None) -> RecoveryPlan | None:
     """The best way of going on with ``homeless`` responses.
 
     Args:
@@ -106,7 +106,7 @@ def resolve(homeless: Sequence[int], left: Left, stays: Goes | None = None) -> W
         None when staying is best, or, if they cannot stay, when there is no way.
     """
     best = None if stays is None else _key({}, (), left, stays)
-    found: Way | None = None
+    found: RecoveryPlan | None = None
     for way in _ways(homeless, left):
         key = _key(way.moves, way.starts, left)
         if best is None or key < best:
@@ -114,7 +114,7 @@ def resolve(homeless: Sequence[int], left: Left, stays: Goes | None = None) -> W
     return found
 
 
-def _ways(homeless: Sequence[int], left: Left) -> Iterator[Way]:
+def _ways(homeless: Sequence[int], left: RemainingWork) -> Iterator[RecoveryPlan]:
     workload = left.workload
     ordered = sorted(homeless, key=lambda r: (-int(workload.remaining_tokens[r]), r))
     needs = int(workload.reserved_tokens[ordered].max())
@@ -126,9 +126,9 @@ def _ways(homeless: Sequence[int], left: Left) -> Iterator[Way]:
     ]
     prompt, tokens = workload.prompt_tokens[workload.prompt_of], workload.generated_tokens
     now = StepState(left.passed_s, tuple(able), tokens, np.zeros(len(tokens), bool), prompt)
-    cut = hand_over(ActorView(-1, 0, 0, 0, (), tuple(ordered), (), 0), able, Room(now))
+    cut = hand_over(ActorView(-1, 0, 0, 0, (), tuple(ordered), (), 0), able, ReceiverRoom(now))
     if cut is not None:
-        yield Way({move.response: move.to_actor for move in cut.moves})
+        yield RecoveryPlan({move.response: move.to_actor for move in cut.moves})
     part = Workload(
         workload.prompt_tokens[ordered], range(len(ordered)), workload.response_tokens[ordered],
         workload.generated_tokens[ordered], workload.response_limit,
@@ -149,7 +149,7 @@ def _ways(homeless: Sequence[int], left: Left) -> Iterator[Way]:
                 replace(place, responses=tuple(ordered[i] for i in actor.responses))
                 for place, actor in zip(group, plan.actors, strict=False)
             ]  # fmt: skip
-            yield Way({}, tuple(starts))
+            yield RecoveryPlan({}, tuple(starts))
 
 
 def _alike(place: ActorPlan) -> tuple[str, int, str]:
@@ -161,7 +161,9 @@ def _counts(most: int) -> list[int]:
     return sorted({*(2**i for i in range(most.bit_length()) if 2**i <= most), most} - {0})
 
 
-def _key(moves: Mapping[int, int], starts: Sequence[ActorPlan], left: Left, stays: Goes | None = None) -> tuple[float, float]:
+def _key(
+    moves: Mapping[int, int], starts: Sequence[ActorPlan], left: RemainingWork, stays: Survivor | None = None
+) -> tuple[float, float]:
     """What right-sizing minimises, for the whole step that goes on in this way."""
     workload, usd = left.workload, left.objective.cost == "usd"
     makespan_s, cost = 0.0, left.spent

@@ -44,7 +44,7 @@ class Actor:
         return (self.plan.kind, len(self.plan.gpu_ids)) == (receiver.plan.kind, len(receiver.plan.gpu_ids))
 
 
-class Held(NamedTuple):
+class Allocation(NamedTuple):
     """GPUs of an actor of the plan that has nothing left to do after ``done_s``; its role is that of the trace."""
 
     number: int

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlhfless.executor.step.actor_state import Held
+from rlhfless.executor.step.actor_state import Allocation
 from rlhfless.executor.step.record import StepRecord, holder_of
 from solver.model.cluster import Cluster, MixedCluster
-from solver.model.objective import StepRest
+from solver.model.objective import NonGenerationPhases
 from solver.model.plan import Plan
 
 
-def bill(record: StepRecord, plan: Plan, held: Sequence[Held], cluster: Cluster | MixedCluster, rest: StepRest) -> None:
+def bill(
+    record: StepRecord, plan: Plan, held: Sequence[Allocation], cluster: Cluster | MixedCluster, rest: NonGenerationPhases
+) -> None:
     """Write the rest of the step and the allocations, and close the record.
 
     Actors hold their GPUs until they are done, or for as long as the plan says, at the price that the plan says.
@@ -33,7 +35,7 @@ def bill(record: StepRecord, plan: Plan, held: Sequence[Held], cluster: Cluster 
 
 
 def _learner(
-    record: StepRecord, plan: Plan, cluster: Cluster | MixedCluster, rest: StepRest, generated_s: float, end_s: float
+    record: StepRecord, plan: Plan, cluster: Cluster | MixedCluster, rest: NonGenerationPhases, generated_s: float, end_s: float
 ) -> None:
     """The learner's GPUs, beside the cluster's: the prefill where no other actor does it, then preparation and learning."""
     first = cluster.pools[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from rlhfless.executor.step.actor_state import Actor, Held
+from rlhfless.executor.step.actor_state import Actor, Allocation
 from rlhfless.executor.step.record import Row, StepRecord, holder_of
 
 
@@ -26,7 +26,7 @@ class StepProgress:
     now_s: float
     record: StepRecord
     _live: Collection[Actor] = field(repr=False)
-    _held: Collection[Held] = field(repr=False)
+    _held: Collection[Allocation] = field(repr=False)
 
     def allocations(self) -> list[Row]:
         """Who holds which GPUs since when, until now at the latest."""

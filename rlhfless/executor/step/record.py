@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rlhfless.engine.protocol import Completion, EngineSpan
 from rlhfless.engine.simulated.completions import Completions
-from rlhfless.engine.simulated.lazy_spans import Stretch
+from rlhfless.engine.simulated.lazy_spans import LazySpans
 from solver.model.plan import Plan
 from solver.model.runtime_rules import RuntimeRule
 
@@ -70,7 +70,7 @@ class StepRecord:
     rule: RuntimeRule | None = field(default=None, repr=False)
     _spans: list[Row] = field(default_factory=list, repr=False)
     _told: list[_Told | tuple[str, Iterable[EngineSpan]]] = field(default_factory=list, repr=False)  # not in ``_spans`` yet
-    _going_on: dict[str, Stretch] = field(default_factory=dict, repr=False)  # of ``_told``, by holder
+    _going_on: dict[str, LazySpans] = field(default_factory=dict, repr=False)  # of ``_told``, by holder
     _latest: dict[str, Row] = field(default_factory=dict, repr=False)  # the last engine span of each holder
     _came: dict[tuple[int, str], list[int]] = field(default_factory=dict, repr=False)  # (response, receiver): in ``recomputes``
     _known: int = field(default=0, repr=False)  # how many of ``recomputes`` are in it
@@ -168,7 +168,7 @@ class StepRecord:
 
     def engine_spans(self, holder: str, spans: Iterable[EngineSpan]) -> None:
         """An engine's spans; decode stretches that follow on each other without a gap become one."""
-        if isinstance(spans, Stretch):
+        if isinstance(spans, LazySpans):
             if holder in self._going_on:
                 self._going_on[holder].add(spans)
                 return

@@ -16,7 +16,7 @@ from solver.model.plan import Plan
 from solver.timing.evaluate import ready_s
 
 
-class Readiness(NamedTuple):
+class ReadyTime(NamedTuple):
     """Of one actor: from its start it is made, from ``warm_s`` on it gets its weights, from ``up_s`` on it waits for prefixes
     (the prefill actor computes and sends them), and it decodes (is done) from ``ready_s`` on."""
 
@@ -27,7 +27,7 @@ class Readiness(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Beginning:
+class ActorStartup:
     """How a step begins.
 
     Attributes:
@@ -38,7 +38,7 @@ class Beginning:
 
     plan: Plan
     step_s: float
-    actors: tuple[Readiness, ...]
+    actors: tuple[ReadyTime, ...]
     computes_s: tuple[float, float]
 
     @classmethod
@@ -49,7 +49,7 @@ class Beginning:
         step_s: float,
         late_s: Sequence[float] | None = None,
         links: NodeLinks | None = None,
-    ) -> Beginning:
+    ) -> ActorStartup:
         """As the plan and the actors' latency models have it.
 
         Args:
@@ -60,7 +60,7 @@ class Beginning:
             start_s, late = step_s + actor.start_s, 0.0 if late_s is None else late_s[i]
             up_s = start_s + ready_s(model, actor.prewarmed) + late
             warm_s = (start_s if actor.prewarmed else start_s + model.start_s) + late
-            actors.append(Readiness(start_s, warm_s, up_s, up_s + actor.receive_s))
+            actors.append(ReadyTime(start_s, warm_s, up_s, up_s + actor.receive_s))
         if links is not None:
             actors = _with_shared_links(plan, actors, links)
         begins_s = ends_s = step_s
@@ -71,7 +71,7 @@ class Beginning:
                 begins_s, ends_s = own.up_s, min(max(own.up_s, ends_s), own.ready_s)
         return cls(plan, step_s, tuple(actors), (begins_s, ends_s))
 
-    def with_prefill_s(self, seconds: float) -> Beginning:
+    def with_prefill_s(self, seconds: float) -> ActorStartup:
         """The same where computing the prefixes takes ``seconds``.
 
         A transfer takes what it took, and starts when its receiver is up, its prefixes are computed and the link (one within
@@ -101,7 +101,7 @@ class Beginning:
         if source is not None:
             actors[source] = actors[source]._replace(ready_s=last_s)
         prefill = replace(plan.prefill, done_s=computed_s - self.step_s)
-        return Beginning(replace(plan, prefill=prefill), self.step_s, tuple(actors), (begins_s, computed_s))
+        return ActorStartup(replace(plan, prefill=prefill), self.step_s, tuple(actors), (begins_s, computed_s))
 
     def tell(self, record: StepRecord) -> None:
         """Its spans: what each actor waits for until it is ready. (The learner's prefill is told when it is billed.)"""
@@ -121,7 +121,7 @@ class Beginning:
                 record.span(holder, "sync", own.up_s, own.ready_s, call="late weights")
 
 
-def _with_shared_links(plan: Plan, actors: Sequence[Readiness], links: NodeLinks) -> list[Readiness]:
+def _with_shared_links(plan: Plan, actors: Sequence[ReadyTime], links: NodeLinks) -> list[ReadyTime]:
     """The same where weights come over the links of the nodes: those of a node that are warm at one moment share a copy."""
     delays: dict[tuple[int, float], float] = {}
     for own, actor in sorted(zip(actors, plan.actors, strict=True), key=lambda pair: pair[0].warm_s):

@@ -16,7 +16,7 @@ import numpy as np
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.completions import Completions
 from rlhfless.engine.simulated.requests import Requests
-from rlhfless.executor.step.actor_state import Actor, Held
+from rlhfless.executor.step.actor_state import Actor, Allocation
 from rlhfless.executor.step.plan_validation import check_responses
 from rlhfless.executor.step.prefixes import with_computed_tokens
 from rlhfless.executor.step.progress import StepProgress, Watch
@@ -74,7 +74,7 @@ class Step(Generic[A]):
         self.asked_at: int | None = None
         self.told_s = -math.inf
         self.live: dict[int, A] = {}
-        self.held: list[Held] = []
+        self.held: list[Allocation] = []
         self.owner: dict[int, A] = {}
         self.watch: Watch | None = None
 

@@ -12,14 +12,14 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from rlhfless.engine.protocol import CountsInArrays, Engine, Foresees, Request, TellsSignals
+from rlhfless.engine.protocol import Engine, Request, SupportsNextCompletions, SupportsSignals, SupportsTokenArrays
 from rlhfless.engine.simulated.requests import Requests
-from rlhfless.executor.step.actor_state import Actor, Held, reuses_prefixes, with_prefixes, without_prompt
+from rlhfless.executor.step.actor_state import Actor, Allocation, reuses_prefixes, with_prefixes, without_prompt
 from rlhfless.executor.step.plan_validation import ChecksRequests, check_before_prefill
 from rlhfless.executor.step.prefixes import prefixes_of
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.shared_links import NodeLinks
-from rlhfless.executor.step.startup import Beginning
+from rlhfless.executor.step.startup import ActorStartup
 from solver.model.admission import Admission
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
@@ -60,25 +60,25 @@ class Closing(Protocol):
 
 
 @dataclass
-class Live(Actor):
+class VirtualActor(Actor):
     """An actor of the plan on the virtual clock."""
 
     engine: Engine = field(kw_only=True)
     hidden: int = 0  # completions that are not known yet
     noted: bool = False  # its batch and queue were, because a decision made its engine go ahead
     known: tuple[Any, Any] | None = None  # its responses and their tokens as they were last noted
-    counting: CountsInArrays | None = field(init=False)  # its engine, if it is one
-    foreseeing: Foresees | None = field(init=False)  # the same
-    telling: TellsSignals | None = field(init=False)  # the same
+    counting: SupportsTokenArrays | None = field(init=False)  # its engine, if it is one
+    foreseeing: SupportsNextCompletions | None = field(init=False)  # the same
+    telling: SupportsSignals | None = field(init=False)  # the same
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.counting = self.engine if isinstance(self.engine, CountsInArrays) else None
-        self.foreseeing = self.engine if isinstance(self.engine, Foresees) else None
-        self.telling = self.engine if isinstance(self.engine, TellsSignals) else None
+        self.counting = self.engine if isinstance(self.engine, SupportsTokenArrays) else None
+        self.foreseeing = self.engine if isinstance(self.engine, SupportsNextCompletions) else None
+        self.telling = self.engine if isinstance(self.engine, SupportsSignals) else None
 
     def next_completions_s(self, count: int) -> FloatArray:
-        """As of ``Foresees``. An engine that sees no further than one event may complete any number then."""
+        """As of ``SupportsNextCompletions``. An engine that sees no further than one event may complete any number then."""
         if self.foreseeing is not None:
             return self.foreseeing.next_completions_s(count)
         next_s = self.engine.peek_next_event_s()
@@ -101,7 +101,7 @@ def begin(
     record: StepRecord,
     admission: str,
     links: NodeLinks | None = None,
-) -> tuple[dict[int, Live], list[Held], Beginning]:
+) -> tuple[dict[int, VirtualActor], list[Allocation], ActorStartup]:
     """Start every actor of the plan: the live ones by index, with their requests; what the prefill actor holds, if any; and
     when all of them are there.
 
@@ -119,13 +119,13 @@ def begin(
         late_s = list(make_engine.start_delays_s(len(plan.actors) - (plan.prefill_actor is not None)))
         if plan.prefill_actor is not None:
             late_s.insert(plan.prefill_actor, 0.0)
-    beginning = Beginning.of(plan, models, record.start_s, late_s, links)
-    live: dict[int, Live] = {}
+    beginning = ActorStartup.of(plan, models, record.start_s, late_s, links)
+    live: dict[int, VirtualActor] = {}
     for i, (actor, model, own) in enumerate(zip(plan.actors, models, beginning.actors, strict=True)):
         if i != plan.prefill_actor:
             engine = make_engine(model, admission_of(model, actor.max_batch, admission), own.ready_s)
             count = len(actor.responses)
-            live[i] = Live(i, actor, model, own.start_s, count, expecting=count, engine=engine)
+            live[i] = VirtualActor(i, actor, model, own.start_s, count, expecting=count, engine=engine)
     if (refusal := next(filter(None, (_refusal(one, requests) for one in live.values())), None)) is not None:
         for one in live.values():
             one.engine.close()
@@ -141,16 +141,16 @@ def begin(
     if prefill is None:
         return live, [], beginning
     own = beginning.actors[prefill]
-    return live, [Held(prefill, "prefill", plan.actors[prefill], own.start_s, own.ready_s)], beginning
+    return live, [Allocation(prefill, "prefill", plan.actors[prefill], own.start_s, own.ready_s)], beginning
 
 
 def _give_work(
-    beginning: Beginning,
+    beginning: ActorStartup,
     requests: Requests,
     make_engine: EngineFactory,
     models: Sequence[LatencyModel],
     admission: str,
-    live: Mapping[int, Live],
+    live: Mapping[int, VirtualActor],
 ) -> None:
     """Give the live actors their requests."""
     plan = beginning.plan
@@ -163,7 +163,7 @@ def _give_work(
         one.engine.add(own if as_they_are else [replace(r, available_s=there_s) for r in own])
 
 
-def _refusal(actor: Live, requests: Sequence[Request]) -> str | None:
+def _refusal(actor: VirtualActor, requests: Sequence[Request]) -> str | None:
     """Why the actor cannot run its part of the plan; None when it can."""
     if not reuses_prefixes(actor.plan):
         return None

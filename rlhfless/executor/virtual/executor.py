@@ -16,21 +16,21 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from rlhfless.engine.protocol import Request
-from rlhfless.executor.step.actor_state import Held
+from rlhfless.executor.step.actor_state import Allocation
 from rlhfless.executor.step.allocations import bill
 from rlhfless.executor.step.plan_validation import check_gpus, refuse_in_this_process
 from rlhfless.executor.step.prefixes import prefixes_of
 from rlhfless.executor.step.progress import Watch
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.shared_links import NodeLinks
-from rlhfless.executor.virtual.actors import EngineFactory, Live, begin
+from rlhfless.executor.virtual.actors import EngineFactory, VirtualActor, begin
 from rlhfless.executor.virtual.measured_pass import check_replayable, measure, measure_prefixes
 from rlhfless.executor.virtual.migration import VirtualOrders
-from rlhfless.executor.virtual.progress_pacing import Pace
-from rlhfless.executor.virtual.retiming import StepLog, retime
+from rlhfless.executor.virtual.progress_pacing import ProgressPacer
+from rlhfless.executor.virtual.retiming import RetimingLog, retime
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
-from solver.model.objective import StepRest
+from solver.model.objective import NonGenerationPhases
 from solver.model.offers import Latencies
 from solver.model.plan import Plan
 
@@ -51,7 +51,7 @@ class VirtualStep(VirtualOrders):
         latency: Latencies,
         cluster: Cluster | MixedCluster,
         record: StepRecord,
-        rest: StepRest,
+        rest: NonGenerationPhases,
         admission: str,
         migration: str,
         watch: Watch | None = None,
@@ -60,11 +60,13 @@ class VirtualStep(VirtualOrders):
         check_gpus(plan, cluster)
         super().__init__(plan, requests, record, migration, admission)
         self.cluster, self.rest, self.watch, self.links = cluster, rest, watch, links
-        self.pace = None if watch is None or self.rule is not None else Pace(plan.makespan_s)  # a rule asks often enough
+        self.pace = (
+            None if watch is None or self.rule is not None else ProgressPacer(plan.makespan_s)
+        )  # a rule asks often enough
         self.live, self.held, beginning = begin(self.plan, self.requests, make_engine, latency, record, admission, links)
         for actor in self.live.values():
             self.owner.update(dict.fromkeys(actor.plan.responses, actor))
-        self.log = StepLog.of({i: actor.engine for i, actor in self.live.items()}, beginning)
+        self.log = RetimingLog.of({i: actor.engine for i, actor in self.live.items()}, beginning)
 
     def run(self) -> None:
         """Advance until every response is complete, then close what is held.
@@ -111,8 +113,8 @@ class VirtualStep(VirtualOrders):
         released = {one.number for one in self.held}
         for actor in [a for i, a in self.live.items() if i not in released]:
             until_s = max(actor.start_s, actor.done_s, ends.get(actor.holder, -math.inf))
-            self.held.append(Held(actor.index, "decode", actor.plan, actor.start_s, until_s))
-        bill(self.record, self.plan, self.held, self.cluster, StepRest())
+            self.held.append(Allocation(actor.index, "decode", actor.plan, actor.start_s, until_s))
+        bill(self.record, self.plan, self.held, self.cluster, NonGenerationPhases())
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -176,7 +178,7 @@ class VirtualStep(VirtualOrders):
             self._release(actor, actor.done_s)
         return reached
 
-    def _release(self, actor: Live, at_s: float) -> None:
+    def _release(self, actor: VirtualActor, at_s: float) -> None:
         """The actor has nothing left to do: give its GPUs back now, or note that they are held on. What its engine needed
         to prepare shapes is recorded and not charged."""
         actor.engine.close()
@@ -185,7 +187,7 @@ class VirtualStep(VirtualOrders):
             self.record.event(actor.start_s, "capture", actor.holder, seconds=journal.prepare_s)
         actor.done_s = at_s
         del self.live[actor.index]
-        self.held.append(Held(actor.index, "decode", actor.plan, actor.start_s, at_s))
+        self.held.append(Allocation(actor.index, "decode", actor.plan, actor.start_s, at_s))
 
 
 def check_charging(charging: str) -> None:
@@ -204,7 +206,7 @@ def run_step(
     run: str = "run",
     step: int = 0,
     start_s: float = 0.0,
-    rest: StepRest = StepRest(),  # noqa: B008 (frozen)
+    rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
     admission: str = "reserve",
     migration: str = "cheaper",
     charging: str = "profile",

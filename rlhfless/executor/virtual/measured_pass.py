@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from rlhfless.engine.common.journal import Journal, Replayed
+from rlhfless.engine.common.journal import EngineJournal, Replayed
 from rlhfless.executor.virtual.actors import EngineFactory
 from solver.model.errors import PlanningError
 from solver.model.plan import Plan
@@ -27,7 +27,7 @@ REPLAYS = 3
 class Replayer(Protocol):
     """An engine factory that can run again what one of its engines did."""
 
-    def replay(self, journal: Journal) -> Replayed:
+    def replay(self, journal: EngineJournal) -> Replayed:
         """Run the journal's iterations here and now with nothing in between."""
         ...
 
@@ -79,7 +79,10 @@ def measure_prefixes(prefixes: Mapping[int, np.ndarray], replayer: Replayer, rep
 
 
 def measure(
-    journals: Mapping[int, Journal], replayer: Replayer, replays: int = REPLAYS, watch: Callable[[int, int], None] | None = None
+    journals: Mapping[int, EngineJournal],
+    replayer: Replayer,
+    replays: int = REPLAYS,
+    watch: Callable[[int, int], None] | None = None,
 ) -> dict[int, Replayed]:
     """What every actor's iterations take: medians over ``replays``, and all that was spent on warming up.
 

@@ -14,9 +14,9 @@ from rlhfless.engine.simulated.requests import changed
 from rlhfless.executor.step.record import Recompute
 from rlhfless.executor.step.rule_validation import check_all_go, check_decision, receiver_of
 from rlhfless.executor.step.shared_links import NodeLinks
-from rlhfless.executor.virtual.actors import Live
+from rlhfless.executor.virtual.actors import VirtualActor
 from rlhfless.executor.virtual.observation import VirtualViews
-from rlhfless.executor.virtual.retiming import StepLog
+from rlhfless.executor.virtual.retiming import RetimingLog
 from solver.model.latency import LatencyModel
 from solver.model.runtime_rules import Cut, Decision, Move
 
@@ -29,10 +29,10 @@ class VirtualOrders(VirtualViews):
         links: of nodes, that transfers share; None: transfers wait for their sender only.
     """
 
-    log: StepLog
+    log: RetimingLog
     links: NodeLinks | None
 
-    def _take(self, actor: Live, progress: Progress) -> None:
+    def _take(self, actor: VirtualActor, progress: Progress) -> None:
         """Enter what an engine committed; completions stay hidden until their time has come."""
         self.record.engine_spans(actor.holder, progress.spans)
         if progress.completions:
@@ -80,7 +80,9 @@ class VirtualOrders(VirtualViews):
         """Whether it is complete, or completes in the iteration under way."""
         return bool(self.complete[response]) or any((completions.responses == response).any() for _, completions in self.hidden)
 
-    def _hand_over(self, actor: Live, taken: list[Request], goes_to: dict[int, int], boundary_s: float) -> dict[int, float]:
+    def _hand_over(
+        self, actor: VirtualActor, taken: list[Request], goes_to: dict[int, int], boundary_s: float
+    ) -> dict[int, float]:
         """Move or recompute the KV state of ``taken``; returns what the transfers take, in their order.
 
         An actor's link carries one transfer at a time, in the order in which they were ordered (as in

@@ -21,14 +21,14 @@ from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.rule_validation import checked_decisions
 from rlhfless.executor.step.signals import KnownSignals
 from rlhfless.executor.step.step_state import Step
-from rlhfless.executor.virtual.actors import Live
+from rlhfless.executor.virtual.actors import VirtualActor
 from rlhfless.executor.virtual.lazy_state import Ids, LazyState, LazyView, Look
 from solver.model.plan import Plan
 from solver.model.runtime_rules import Decision, Signals
 from solver.model.workload import IntArray
 
 
-class VirtualViews(Step[Live]):
+class VirtualViews(Step[VirtualActor]):
     """A step on the virtual clock as far as its rule sees it.
 
     Attributes:
@@ -38,7 +38,7 @@ class VirtualViews(Step[Live]):
 
     def __init__(self, plan: Plan, requests: Sequence[Request], record: StepRecord, migration: str, admission: str) -> None:
         super().__init__(plan, requests, record, migration, admission)
-        self.hidden: list[tuple[Live, Completions]] = []
+        self.hidden: list[tuple[VirtualActor, Completions]] = []
         self.available_s: dict[int, float] = {}
 
     def _consult(self, now_s: float) -> Sequence[Decision]:
@@ -79,7 +79,7 @@ class VirtualViews(Step[Live]):
         on_way = Counter(self.owner[r].index for r in self.available_s)
         return tuple(self._view(a, known, on_way[a.index]) for a in self.live.values() if not a.closing)
 
-    def _view(self, actor: Live, known: _Known, arriving: int) -> LazyView:
+    def _view(self, actor: VirtualActor, known: _Known, arriving: int) -> LazyView:
         engine = actor.engine
         look: Look = partial(self._look, actor)
         count = actor.expecting - arriving
@@ -91,14 +91,14 @@ class VirtualViews(Step[Live]):
             count, actor.latency.kv_capacity_tokens, look, known.weigh,
         )  # fmt: skip
 
-    def _look(self, actor: Live) -> tuple[Ids, Ids, Ids]:
+    def _look(self, actor: VirtualActor) -> tuple[Ids, Ids, Ids]:
         """Its responses that are running, waiting and arriving, with its engine."""
         queued = actor.engine.waiting()
         arriving = tuple(r for r in queued if r in self.available_s) if self.available_s else ()
         waiting = tuple(r for r in queued if r not in self.available_s) if arriving else queued
         return actor.engine.running(), waiting, arriving
 
-    def _as_before(self, actor: Live) -> tuple[Ids, Ids, Ids]:
+    def _as_before(self, actor: VirtualActor) -> tuple[Ids, Ids, Ids]:
         """The same for one that a move made finish the iteration under way: as it was noted before that."""
         running, waiting, arriving = self._look(actor)
         noted = {*actor.running, *actor.waiting}
@@ -106,7 +106,7 @@ class VirtualViews(Step[Live]):
         here = {*running, *waiting, *(r for owner, c in self.hidden if owner is actor for r in c.responses.tolist())}
         return tuple(r for r in actor.running if r in here), tuple(r for r in actor.waiting if r in here), arriving
 
-    def _note(self, now_s: float, actor: Live) -> None:
+    def _note(self, now_s: float, actor: VirtualActor) -> None:
         """Before a decision makes its engine go ahead: note its batch and queue as they are known."""
         if actor.engine.clock_s <= now_s:
             actor.noted, actor.running, actor.waiting = True, actor.engine.running(), actor.engine.waiting()

@@ -17,7 +17,7 @@ FASTER = 10.0
 """What is let go next is at most so many times what was allowed before: the first seconds of a step say little of the rest."""
 
 
-class Pace:
+class ProgressPacer:
     """Of one step. ``planned_s``: what it was planned to take; 0 tells of every completion.
 
     Attributes:

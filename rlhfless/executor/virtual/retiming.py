@@ -24,16 +24,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rlhfless.engine.common.journal import Change, Journal, Replayed
+from rlhfless.engine.common.journal import EngineJournal, JournalledBatch, Replayed
 from rlhfless.engine.common.span_accumulator import SpanAccumulator
 from rlhfless.engine.protocol import Engine
-from rlhfless.executor.step.actor_state import Held
+from rlhfless.executor.step.actor_state import Allocation
 from rlhfless.executor.step.record import Row, StepRecord, holder_of
-from rlhfless.executor.step.startup import Beginning
+from rlhfless.executor.step.startup import ActorStartup
 
 
 @dataclass(frozen=True)
-class HandOver:
+class KvHandOver:
     """Responses that a decision took off an actor.
 
     Attributes:
@@ -62,7 +62,7 @@ class HandOver:
 
 
 @dataclass
-class StepLog:
+class RetimingLog:
     """What has to be known of a step to retime it.
 
     Attributes:
@@ -70,12 +70,12 @@ class StepLog:
         beginning: when the actors were ready, and what they waited for.
     """
 
-    journals: Mapping[int, Journal]
-    beginning: Beginning
-    hand_overs: list[HandOver] = field(default_factory=list)
+    journals: Mapping[int, EngineJournal]
+    beginning: ActorStartup
+    hand_overs: list[KvHandOver] = field(default_factory=list)
 
     @classmethod
-    def of(cls, engines: Mapping[int, Engine], beginning: Beginning) -> StepLog:
+    def of(cls, engines: Mapping[int, Engine], beginning: ActorStartup) -> RetimingLog:
         """The log of a step that begins; engines without a journal leave nothing in it."""
         journals = {i: getattr(engine, "journal", None) for i, engine in engines.items()}
         return cls({i: journal for i, journal in journals.items() if journal is not None}, beginning)
@@ -97,16 +97,16 @@ class StepLog:
         after = {i: len(j) for i, j in self.journals.items() if j.end_s == ended_s}
         idle = boundary_s > own.end_s
         self.hand_overs.append(
-            HandOver(
+            KvHandOver(
                 now_s, ended_s, after, sender, len(own), boundary_s, idle, arrives_s, transfer_s, spans, recomputes, events
             )
         )
 
 
-class _Actor:
+class _RetimedActor:
     """An actor's iterations as they are timed anew, as far as they are."""
 
-    def __init__(self, journal: Journal, replayed: Replayed, ready_s: float) -> None:
+    def __init__(self, journal: EngineJournal, replayed: Replayed, ready_s: float) -> None:
         assert replayed.seconds.shape == (len(journal), 2), "an actor needs the seconds of all its iterations"
         self.journal = journal
         self.seconds: list[tuple[float, float]] = replayed.seconds.tolist()
@@ -136,7 +136,7 @@ class _Actor:
             for k in range(change.iteration, until):
                 self._tell_iteration(spans, change, k)
 
-    def _tell_iteration(self, spans: SpanAccumulator, change: Change, k: int) -> None:
+    def _tell_iteration(self, spans: SpanAccumulator, change: JournalledBatch, k: int) -> None:
         (prefill_s, seconds), start_s, batch = self.seconds[k], self.starts[k], change.batch
         if k == change.iteration and change.missing_tokens:
             tokens = change.computed_tokens
@@ -149,12 +149,16 @@ class _Actor:
 class _Retiming:
     """One retelling of a step."""
 
-    def __init__(self, record: StepRecord, log: StepLog, replayed: Mapping[int, Replayed], prefill: Replayed | None) -> None:
+    def __init__(
+        self, record: StepRecord, log: RetimingLog, replayed: Mapping[int, Replayed], prefill: Replayed | None
+    ) -> None:
         self.before, self.log = record, log
         self.beginning = log.beginning if prefill is None else log.beginning.with_prefill_s(float(prefill.seconds.sum()))
         self.record = StepRecord(record.run, record.step, record.plan, record.start_s, moves=record.moves, rule=record.rule)
         self.record.actor_of.update(record.actor_of)
-        self.actors = {i: _Actor(journal, replayed[i], self.beginning.actors[i].ready_s) for i, journal in log.journals.items()}
+        self.actors = {
+            i: _RetimedActor(journal, replayed[i], self.beginning.actors[i].ready_s) for i, journal in log.journals.items()
+        }
         self.arrives_s: dict[int, tuple[float, float]] = {}  # of responses that were handed over: then, and now
         self.first_s: dict[int, tuple[float, float]] = {}  # start and end of the first iteration of every response
         self.link_free_s: dict[int, float] = {}  # of senders
@@ -182,7 +186,7 @@ class _Retiming:
 
         return self.actors[index].advance(iterations, arrives_s, joined)
 
-    def _hand_over(self, one: HandOver) -> float:
+    def _hand_over(self, one: KvHandOver) -> float:
         ended_s = max((self._advance(i, iterations) for i, iterations in one.after.items()), default=one.ended_s)
         decided_s = ended_s + (one.now_s - one.ended_s)
         boundary_s = self._advance(one.sender, one.iterations)
@@ -223,11 +227,11 @@ class _Retiming:
 
 def retime(
     record: StepRecord,
-    log: StepLog,
-    held: Sequence[Held],
+    log: RetimingLog,
+    held: Sequence[Allocation],
     replayed: Mapping[int, Replayed],
     prefill: Replayed | None = None,
-) -> tuple[StepRecord, list[Held], Beginning]:
+) -> tuple[StepRecord, list[Allocation], ActorStartup]:
     """The record of a step as it would be with other seconds for its iterations, and what its actors then hold.
 
     Args:

@@ -24,7 +24,7 @@ from plotly.basedatatypes import BaseFigure
 
 from rlhfless.errors import InputError
 from rlhfless.plots.export.axes import plain
-from rlhfless.plots.export.render import PX_PER_INCH, Drawing, draw
+from rlhfless.plots.export.render import PX_PER_INCH, ImageRequest, draw
 from rlhfless.plots.export.table import data_of
 from rlhfless.trace.storage import replace_file
 
@@ -120,13 +120,13 @@ def _checked(figure: Any, path: str | Path) -> Path:
     return path
 
 
-def _drawing(figure: go.Figure, path: Path, dpi: float, background: str | None) -> Drawing:
+def _drawing(figure: go.Figure, path: Path, dpi: float, background: str | None) -> ImageRequest:
     spec = figure.to_dict()
     layout = spec.setdefault("layout", {})
     kind = path.suffix.lower()[1:]
     if kind == "png" and background is not None:
         layout["paper_bgcolor"] = background
-    return Drawing(spec, kind, layout.get("width") or WIDTH_PX, layout.get("height") or HEIGHT_PX, dpi)
+    return ImageRequest(spec, kind, layout.get("width") or WIDTH_PX, layout.get("height") or HEIGHT_PX, dpi)
 
 
 def _page(figure: go.Figure) -> bytes:

@@ -35,7 +35,7 @@ class NoPicture(InputError):
     """A picture cannot be drawn: of the browser, or of the figure."""
 
 
-class Drawing(NamedTuple):
+class ImageRequest(NamedTuple):
     """A picture to draw: a figure as plotly's dictionary, ``png``, ``svg`` or ``pdf``, and its size in CSS pixels.
 
     Attributes:
@@ -56,7 +56,7 @@ def why_no_pictures() -> str:
     return "" if _browser() else f"a picture of a figure cannot be drawn: {NO_BROWSER}"
 
 
-def draw(drawings: Sequence[Drawing]) -> list[bytes]:
+def draw(drawings: Sequence[ImageRequest]) -> list[bytes]:
     """The files of pictures, in their order.
 
     Raises:
@@ -111,7 +111,7 @@ def _reason(error: BaseException) -> str:
     return " ".join(" ".join(said).split()).rstrip(".") or type(error).__name__
 
 
-def _finished(data: bytes, drawing: Drawing) -> bytes:
+def _finished(data: bytes, drawing: ImageRequest) -> bytes:
     begins, finish = KINDS[drawing.kind]
     if not data.startswith(begins):  # the browser gives an empty picture where its memory does not suffice
         size = f"{drawing.width:,.0f} x {drawing.height:,.0f} pixels at {drawing.dpi:g} dpi"
@@ -119,21 +119,21 @@ def _finished(data: bytes, drawing: Drawing) -> bytes:
     return finish(data, drawing)
 
 
-def _png(data: bytes, drawing: Drawing) -> bytes:
+def _png(data: bytes, drawing: ImageRequest) -> bytes:
     """With its size on paper: pixels per metre, after the header of 33 bytes."""
     per_metre = round(drawing.dpi / MM_PER_INCH * 1000)
     chunk = b"pHYs" + struct.pack(">IIB", per_metre, per_metre, 1)
     return data[:33] + struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)) + data[33:]
 
 
-def _svg(data: bytes, drawing: Drawing) -> bytes:
+def _svg(data: bytes, drawing: ImageRequest) -> bytes:
     """With its size in millimetres, which is the same on a screen; its own units stay CSS pixels."""
     width, height = (f"{size / PX_PER_INCH * MM_PER_INCH:.6g}mm" for size in (drawing.width, drawing.height))
     size = re.compile(rb'(<svg [^>]*?)width="[^"]*" height="[^"]*"')
     return size.sub(rb'\g<1>width="%s" height="%s"' % (width.encode(), height.encode()), data, count=1)
 
 
-def _pdf(data: bytes, drawing: Drawing) -> bytes:
+def _pdf(data: bytes, drawing: ImageRequest) -> bytes:
     """Without the time, and of the size that was asked for: the browser rounds it to 1/300 inch. A PDF tells where its
     parts begin, so that what is written has as many bytes as what was there."""
 
@@ -147,7 +147,7 @@ def _pdf(data: bytes, drawing: Drawing) -> bytes:
     return re.sub(rb"(/MediaBox \[0 0 )([\d.]+ [\d.]+)\]", exact, data)
 
 
-KINDS: dict[str, tuple[bytes, Callable[[bytes, Drawing], bytes]]] = {
+KINDS: dict[str, tuple[bytes, Callable[[bytes, ImageRequest], bytes]]] = {
     "png": (b"\x89PNG\r\n\x1a\n", _png),
     "svg": (b"<svg ", _svg),
     "pdf": (b"%PDF-", _pdf),

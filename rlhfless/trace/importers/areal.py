@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from rlhfless.trace.importers.formats import Format, numbered
-from rlhfless.trace.importers.import_session import Reading, batches, first_record
+from rlhfless.trace.importers.import_session import ImportSession, batches, first_record
 from rlhfless.trace.importers.record import Record, finite, is_number, text_id
 from solver.model.plurals import counted
 
@@ -48,7 +48,7 @@ def detect(path: Path) -> bool:
     return bool(found) and first_record(found[0][1]).keys() >= MARKS
 
 
-def read(reading: Reading) -> Iterator[pd.DataFrame]:
+def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """Batches of responses; the version is the step, and the weights of a response's first token its own."""
     found = files(reading.path)
     traced = sessions(reading.path)
@@ -92,7 +92,7 @@ def _row(record: Record, version: int) -> dict[str, Any]:
     }
 
 
-def _times(reading: Reading, paths: list[Path]) -> Times:
+def _times(reading: ImportSession, paths: list[Path]) -> Times:
     """Task → its sessions by number, each with the start of its first and the end of its last generation."""
     times: Times = {}
     known = set(reading.fields)

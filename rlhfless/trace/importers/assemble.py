@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.importers.import_session import Reading
+from rlhfless.trace.importers.import_session import ImportSession
 from rlhfless.trace.importers.record import finite
 from rlhfless.trace.importers.restarts import again_with_other_values, codes_of, last_attempts, numbered
 from rlhfless.trace.schema.casts import row_number
@@ -29,7 +29,7 @@ LONGEST_RUN_S = 1e8  # three years; a table whose first time is later has the ti
 LARGEST_TOKENS = 2**31  # of one response; more is no length
 
 
-def assemble(reading: Reading, batches: Iterable[pd.DataFrame]) -> pd.DataFrame | None:
+def assemble(reading: ImportSession, batches: Iterable[pd.DataFrame]) -> pd.DataFrame | None:
     """The validated rollouts; None where the log holds no response.
 
     Args:
@@ -74,7 +74,7 @@ def _light(batch: pd.DataFrame, pool: dict[str, str]) -> pd.DataFrame:
     return batch.assign(**light)
 
 
-def _without_repeats(frame: pd.DataFrame, reading: Reading, in_all_steps: bool = False) -> pd.DataFrame:
+def _without_repeats(frame: pd.DataFrame, reading: ImportSession, in_all_steps: bool = False) -> pd.DataFrame:
     """Without responses of the same name, or where only that shows it, without rows that are equal in every column.
 
     Args:
@@ -95,7 +95,7 @@ def _without_repeats(frame: pd.DataFrame, reading: Reading, in_all_steps: bool =
     return frame[~repeated]
 
 
-def _with_lasting_prompts(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+def _with_lasting_prompts(frame: pd.DataFrame, reading: ImportSession) -> pd.DataFrame:
     """Prompts by their text, where the log gives most texts new ids whenever they come again; else its name stays beside.
 
     Two ids of one text may also be two rows of a data set: then they come again with it.
@@ -128,7 +128,7 @@ def _seconds(values: pd.Series) -> pd.Series:
         return pd.to_numeric(values.where(fits), errors="coerce")
 
 
-def _from_the_run_start(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+def _from_the_run_start(frame: pd.DataFrame, reading: ImportSession) -> pd.DataFrame:
     """With times since the first of them, where they are a machine's clock."""
     times = [name for name in TIMES if name in frame.columns]
     known = [_seconds(frame[name]) for name in times]
@@ -141,7 +141,7 @@ def _from_the_run_start(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     return frame.assign(**moved)
 
 
-def _refuse_absurd_lengths(rollouts: pd.DataFrame, file_rows: pd.Index, reading: Reading) -> None:
+def _refuse_absurd_lengths(rollouts: pd.DataFrame, file_rows: pd.Index, reading: ImportSession) -> None:
     for name in ("response_tokens", "prompt_tokens"):
         tokens = rollouts[name].to_numpy(dtype=float, na_value=0.0)
         if tokens.max() > LARGEST_TOKENS:
@@ -152,7 +152,7 @@ def _refuse_absurd_lengths(rollouts: pd.DataFrame, file_rows: pd.Index, reading:
             )
 
 
-def _ended(rollouts: pd.DataFrame, file_rows: pd.Index, reading: Reading) -> pd.DataFrame:
+def _ended(rollouts: pd.DataFrame, file_rows: pd.Index, reading: ImportSession) -> pd.DataFrame:
     """With the finish reasons that follow from the response limit."""
     limit, tokens = reading.options.response_limit, rollouts["response_tokens"].to_numpy()
     if limit is None:
@@ -176,7 +176,7 @@ def _ended(rollouts: pd.DataFrame, file_rows: pd.Index, reading: Reading) -> pd.
     return rollouts.assign(finish_reason=reasons.where(reasons.notna(), _reasons(tokens >= limit, rollouts)))
 
 
-def _ended_by_text(rollouts: pd.DataFrame, tokens: np.ndarray, limit: int, reading: Reading) -> pd.DataFrame:
+def _ended_by_text(rollouts: pd.DataFrame, tokens: np.ndarray, limit: int, reading: ImportSession) -> pd.DataFrame:
     """A text of fewer tokens than the limit was ended by the end token, which is counted now; others by the limit."""
     cut = tokens >= limit
     reading.note(

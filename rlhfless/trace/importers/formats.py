@@ -14,7 +14,7 @@ from typing import NoReturn
 import pandas as pd
 
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.importers.import_session import ImportOptions, Reading
+from rlhfless.trace.importers.import_session import ImportOptions, ImportSession
 from rlhfless.trace.schema.casts import listed
 from rlhfless.trace.storage import JSON_HINT
 
@@ -38,7 +38,7 @@ class Format:
     name: str
     title: str
     detect: Callable[[Path], bool]
-    read: Callable[[Reading], Iterator[pd.DataFrame]]
+    read: Callable[[ImportSession], Iterator[pd.DataFrame]]
     known: frozenset[str] = frozenset()
     expected: frozenset[str] = frozenset()
 
@@ -68,7 +68,7 @@ def refuse_unknown(path: Path, known: Sequence[str]) -> NoReturn:
     """
     lines = [path] if path.is_file() else sorted(path.glob("*.jsonl")) + sorted(path.glob("*.jsonl.gz"))
     if lines and ".jsonl" in lines[0].name.lower():
-        first = next(Reading(lines[0], ImportOptions()).records(lines[0]), None)
+        first = next(ImportSession(lines[0], ImportOptions()).records(lines[0]), None)
         if first is None:
             raise TraceError(f"{lines[0]}: holds no record; one JSON object a line is needed")
         raise TraceError(
@@ -76,7 +76,7 @@ def refuse_unknown(path: Path, known: Sequence[str]) -> NoReturn:
             f"--from ({', '.join(known)})"
         )
     if path.is_file() and path.name.lower().endswith((".json", ".json.gz")):
-        with Reading(path, ImportOptions()).open(path) as stream:
+        with ImportSession(path, ImportOptions()).open(path) as stream:
             is_array = stream.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
         raise TraceError(f"{path}: {JSON_HINT if is_array else NAME_HINT}")
     raise TraceError(f"{path}: is no log that is known; known are {', '.join(known)} (csv, jsonl or parquet)")

@@ -55,7 +55,7 @@ class ImportOptions:
     limits: Limits = field(default_factory=Limits)
 
 
-class Reading:
+class ImportSession:
     """What an importer reads with and reports to.
 
     Args:

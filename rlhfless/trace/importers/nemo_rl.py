@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from rlhfless.trace.importers.formats import Format, file_of, numbered
-from rlhfless.trace.importers.import_session import Reading, batches
+from rlhfless.trace.importers.import_session import ImportSession, batches
 from rlhfless.trace.importers.record import Record, text_id
 from rlhfless.trace.schema.casts import listed
 
@@ -34,7 +34,7 @@ def detect(path: Path) -> bool:
     return bool(starts(path))
 
 
-def read(reading: Reading) -> Iterator[pd.DataFrame]:
+def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """Batches of responses; the file's name is the step."""
     found = _of_last_attempts(starts(reading.path), reading)
     reading.expect(path for _, path in found)
@@ -43,7 +43,7 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
             yield pd.DataFrame(batch)
 
 
-def _of_last_attempts(of_starts: list[list[tuple[int, Path]]], reading: Reading) -> list[tuple[int, Path]]:
+def _of_last_attempts(of_starts: list[list[tuple[int, Path]]], reading: ImportSession) -> list[tuple[int, Path]]:
     """The steps of all starts, each without those from which on a later start did them again."""
     found: list[tuple[int, Path]] = []
     for files in of_starts:

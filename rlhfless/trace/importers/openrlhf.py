@@ -17,7 +17,7 @@ import pandas as pd
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format
-from rlhfless.trace.importers.import_session import PEEK_BYTES, ImportOptions, Reading
+from rlhfless.trace.importers.import_session import PEEK_BYTES, ImportOptions, ImportSession
 from rlhfless.trace.importers.record import Record
 from rlhfless.trace.importers.scalars import numbers, standard
 
@@ -43,13 +43,13 @@ def detect(path: Path) -> bool:
     if not path.is_file() or path.suffix in (".parquet", ".pt", ".jsonl", ".json", ".csv"):
         return False
     try:
-        with Reading(path, ImportOptions()).open(path) as stream:
+        with ImportSession(path, ImportOptions()).open(path) as stream:
             return MARK.search(COLOUR.sub("", stream.read(PEEK_BYTES).decode("utf-8", "replace"))) is not None
     except TraceError:
         return False  # whoever reads it says what is wrong with it
 
 
-def read(reading: Reading) -> Iterator[pd.DataFrame]:
+def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """The steps' scalars; no responses. Lines that were cut or mixed with others are left out and counted."""
     reading.expect([reading.path])
     broken, first_broken = 0, 0

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from rlhfless.trace.importers.formats import Format, numbered
-from rlhfless.trace.importers.import_session import Reading, batches, first_record
+from rlhfless.trace.importers.import_session import ImportSession, batches, first_record
 from rlhfless.trace.importers.record import Record, finite, is_number, text_id
 
 STEP = r"step_(\d+)"
@@ -40,7 +40,7 @@ def detect(path: Path) -> bool:
     return bool(found) and bool(first_record(found[0][1]).keys() & {"traces", "nodes"})
 
 
-def read(reading: Reading) -> Iterator[pd.DataFrame]:
+def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """Batches of responses, one for every trace of an episode."""
     found = files(reading.path)
     reading.expect(path for _, path in found)
@@ -51,7 +51,7 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
             yield pd.DataFrame(batch)
 
 
-def _rows(episode: Record, step: int, reading: Reading) -> Iterator[dict[str, Any]]:
+def _rows(episode: Record, step: int, reading: ImportSession) -> Iterator[dict[str, Any]]:
     traces = episode.items("traces") if "traces" in episode.values else [episode.values]
     for at, trace in enumerate(traces):
         if not isinstance(trace, dict):
@@ -126,7 +126,7 @@ def _reason(trace: dict[str, Any]) -> str | None:
     return {True: "length", False: "stop"}[cut] if isinstance(cut, bool) else None
 
 
-def _reward(rewards: Any, at: int, reading: Reading) -> float | None:
+def _reward(rewards: Any, at: int, reading: ImportSession) -> float | None:
     """A trace's reward: its number, the one named reward, or the only one; which of several counts, the log does not say."""
     if isinstance(rewards, list):
         rewards = rewards[at] if at < len(rewards) else None

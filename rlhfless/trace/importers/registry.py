@@ -15,7 +15,7 @@ from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers import areal, nemo_rl, openrlhf, prime_rl, slime, table, trl, trl_scalars, verl, verl_scalars
 from rlhfless.trace.importers.assemble import assemble
 from rlhfless.trace.importers.formats import Format, refuse_unknown
-from rlhfless.trace.importers.import_session import ImportOptions, Reading
+from rlhfless.trace.importers.import_session import ImportOptions, ImportSession
 from rlhfless.trace.importers.scalars import read_scalars, scalars_frame, write_scalars
 from rlhfless.trace.importers.summary import ImportSummary, summarize
 from rlhfless.trace.io import Trace, read_trace
@@ -41,7 +41,7 @@ class ImportedLog:
         scalars: one row per logged step (``scalars.py`` says which columns), without rows where the log has none.
         summary: what was found and what is missing.
         format: whose log it is. source: where it lies.
-        dispatch_order_known: see ``Reading``.
+        dispatch_order_known: see ``ImportSession``.
     """
 
     rollouts: pd.DataFrame | None
@@ -125,7 +125,7 @@ def import_log(path: str | Path, options: ImportOptions | None = None, framework
     one = recognise(path) if framework == "auto" else named(framework)
     if options.mapping and one.name not in MAPPED:
         raise TraceError(f"--map is for tables, and {path} is {one.title}; leave it out, or read the log with --from table")
-    reading = Reading(path, options)
+    reading = ImportSession(path, options)
     try:
         rollouts = assemble(reading, one.read(reading))
     finally:

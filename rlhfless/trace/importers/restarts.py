@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from rlhfless.trace.importers.import_session import Reading
+from rlhfless.trace.importers.import_session import ImportSession
 from solver.model.plurals import counted
 
 
-def numbered(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+def numbered(frame: pd.DataFrame, reading: ImportSession) -> pd.DataFrame:
     """With ``sample``, in the order of the log where it does not say; of a step that is surely there again the last attempt."""
     if "sample" in frame.columns or not {"step", "prompt_id"} <= set(frame.columns):
         return frame
@@ -23,7 +23,7 @@ def numbered(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     return frame.assign(sample=frame.groupby(keys, sort=False).cumcount())
 
 
-def _of_last_attempts(frame: pd.DataFrame, reading: Reading) -> np.ndarray:
+def _of_last_attempts(frame: pd.DataFrame, reading: ImportSession) -> np.ndarray:
     """(R,) whether a row without a sample is of the last attempt at its step; of the only one where no restart is sure."""
     runs = codes_of(frame["run"]) if "run" in frame.columns else np.zeros(len(frame), dtype=np.int64)
     rows = pd.DataFrame({"run": runs, "step": _numbers(frame["step"]), "prompt": codes_of(frame["prompt_id"])})
@@ -85,7 +85,7 @@ def again_with_other_values(frame: pd.DataFrame, distinct: pd.Series) -> pd.Seri
     return pd.Series(steps.isin(pd.MultiIndex.from_frame(other)), index=frame.index)
 
 
-def last_attempts(frame: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+def last_attempts(frame: pd.DataFrame, reading: ImportSession) -> pd.DataFrame:
     """Without the rows of steps that the log holds again, in a later stretch: there a run was restarted.
 
     A later stretch that is not a whole step takes the place of the responses that it holds, and of no others.
@@ -135,7 +135,7 @@ def _come_whole(codes: pd.DataFrame, where: list[str], starts: np.ndarray, stret
     return np.asarray(~np.isnan(starts) & ((later >= sizes["earlier"].to_numpy()) | (later >= usual)))
 
 
-def _note(reading: Reading, steps: int, keep: np.ndarray, single: int = 0) -> None:
+def _note(reading: ImportSession, steps: int, keep: np.ndarray, single: int = 0) -> None:
     reading.note(
         f"restarts: {counted(steps, 'step')} logged twice; the later attempt counts, "
         f"{counted(int((~keep).sum()) - single, 'row')} left out"

@@ -17,7 +17,7 @@ import pandas as pd
 from rlhfless.errors import missing_extra, reason
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format, file_of, numbered
-from rlhfless.trace.importers.import_session import Reading
+from rlhfless.trace.importers.import_session import ImportSession
 from rlhfless.trace.importers.record import Record, finite, is_number, text_id
 
 PATTERN = r"(\d+)\.pt(?:\.gz)?"
@@ -35,7 +35,7 @@ def detect(path: Path) -> bool:
     return bool(files(path))
 
 
-def read(reading: Reading) -> Iterator[pd.DataFrame]:
+def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """A batch of responses for every rollout, which is the step."""
     found = files(reading.path)
     reading.expect(path for _, path in found)
@@ -49,7 +49,7 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
             yield pd.DataFrame(rows)
 
 
-def load(reading: Reading, path: Path) -> list[dict[str, Any]]:
+def load(reading: ImportSession, path: Path) -> list[dict[str, Any]]:
     """The samples of one dump.
 
     Raises:
@@ -80,7 +80,7 @@ def load(reading: Reading, path: Path) -> list[dict[str, Any]]:
     return samples
 
 
-def _refuse_bomb(reading: Reading, path: Path, stream: IO[bytes]) -> None:
+def _refuse_bomb(reading: ImportSession, path: Path, stream: IO[bytes]) -> None:
     """Refuse an archive whose parts unpack to more than the limit; torch itself packs nothing."""
     try:
         with zipfile.ZipFile(stream) as archive:
@@ -91,7 +91,7 @@ def _refuse_bomb(reading: Reading, path: Path, stream: IO[bytes]) -> None:
     reading.guard.add_unpacked(path, sum(packed))
 
 
-def _row(record: Record, rollout: int, reading: Reading) -> dict[str, Any]:
+def _row(record: Record, rollout: int, reading: ImportSession) -> dict[str, Any]:
     response = record.whole("response_length")
     tokens = record.values.get("tokens")
     prompt_tokens = len(tokens) - response if isinstance(tokens, list) and len(tokens) >= response else None
@@ -117,7 +117,7 @@ def _row(record: Record, rollout: int, reading: Reading) -> dict[str, Any]:
     }
 
 
-def _text(prompt: Any, reading: Reading, path: Path) -> str:
+def _text(prompt: Any, reading: ImportSession, path: Path) -> str:
     """A prompt's text; of messages their JSON, which can be far longer than a dump whose lists hold each other many times."""
     if isinstance(prompt, str):
         return prompt
@@ -130,7 +130,7 @@ def _text(prompt: Any, reading: Reading, path: Path) -> str:
     return "".join(pieces)
 
 
-def _reward(record: Record, reading: Reading) -> float | None:
+def _reward(record: Record, reading: ImportSession) -> float | None:
     """The reward, or that of a dict with one number; which of several counts, the log does not say."""
     reward = record.values.get("reward")
     if not isinstance(reward, dict):

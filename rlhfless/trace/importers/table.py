@@ -13,7 +13,7 @@ import pandas as pd
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format
-from rlhfless.trace.importers.import_session import Reading, batches
+from rlhfless.trace.importers.import_session import ImportSession, batches
 from rlhfless.trace.schema.casts import listed
 from rlhfless.trace.schema.tables import ROLLOUTS, text_columns
 from rlhfless.trace.storage import FORMATS
@@ -31,7 +31,7 @@ def detect(path: Path) -> bool:
     return path.is_file() and _suffix(path) in (".csv", ".jsonl", ".parquet")
 
 
-def read(reading: Reading) -> Iterator[pd.DataFrame]:
+def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """Batches under our names. The mapping replaces a column of our name that the file also has; that one is kept as
     ``source_<name>``. Columns that are not mapped keep their names; long texts and nested cells are left out.
     """
@@ -59,12 +59,12 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
         reading.note(f"left out, because they hold long texts or nested values: {listed(sorted(left_out))}")
 
 
-def _csv(reading: Reading) -> Iterator[pd.DataFrame]:
+def _csv(reading: ImportSession) -> Iterator[pd.DataFrame]:
     mapping = reading.options.mapping
     yield from reading.csv(reading.path, [mapping.get(column, column) for column in text_columns("rollouts")])
 
 
-def _jsonl(reading: Reading) -> Iterator[pd.DataFrame]:
+def _jsonl(reading: ImportSession) -> Iterator[pd.DataFrame]:
     numbers: list[int] = []
 
     def rows() -> Iterator[tuple[dict[str, Any], int]]:
@@ -77,7 +77,7 @@ def _jsonl(reading: Reading) -> Iterator[pd.DataFrame]:
         del numbers[: len(batch)]
 
 
-def _parquet(reading: Reading) -> Iterator[pd.DataFrame]:
+def _parquet(reading: ImportSession) -> Iterator[pd.DataFrame]:
     needed = reading.options.keep.union(OURS, reading.options.mapping.values())
     nested: set[str] = set()
 
@@ -97,7 +97,7 @@ def _refuse_absent(mapping: Mapping[str, str], columns: list[str], path: Path) -
             raise TraceError(f"{path}: --map {ours}={theirs} names no column of the file; one of {listed(columns)} is needed")
 
 
-def _renamed(frame: pd.DataFrame, mapping: dict[str, str], reading: Reading) -> pd.DataFrame:
+def _renamed(frame: pd.DataFrame, mapping: dict[str, str], reading: ImportSession) -> pd.DataFrame:
     """The frame under our names, and a note for every column of ours that had to step aside."""
     if frame.columns.has_duplicates:
         twice = frame.columns[frame.columns.duplicated()][0]

@@ -17,7 +17,7 @@ import pandas as pd
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers import trl_scalars
 from rlhfless.trace.importers.formats import Format, file_of, numbered
-from rlhfless.trace.importers.import_session import Reading, parquet_columns
+from rlhfless.trace.importers.import_session import ImportSession, parquet_columns
 from rlhfless.trace.importers.record import Record, finite, text_id
 from rlhfless.trace.importers.trl_finish_reasons import NEAR, ends_of_limit, ends_of_scalars
 from rlhfless.trace.schema.casts import listed
@@ -40,7 +40,7 @@ def detect(path: Path) -> bool:
     return bool(files(path)) or (path.is_file() and path.name.endswith(".parquet") and parquet_columns(path) >= MARKS)
 
 
-def read(reading: Reading) -> Iterator[pd.DataFrame]:
+def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """Batches of responses, without the rows that the file before had; the run's scalars where its state lies beside them."""
     for ours, theirs in reading.options.mapping.items():
         if ours != "reward":
@@ -76,7 +76,7 @@ class StepScalars:
         reading: gets the scalars, and notes of what was decided. states: files of the trainer's state; none may be there.
     """
 
-    def __init__(self, reading: Reading, states: list[Path]) -> None:
+    def __init__(self, reading: ImportSession, states: list[Path]) -> None:
         self._reading = reading
         self._logging_steps = max([trl_scalars.read_state(reading, state) for state in states], default=1)
         self._by_step = {own["step"]: own for own in reading.scalars}
@@ -165,7 +165,7 @@ def _row_ids(frame: pd.DataFrame, path: Path) -> list[str]:
     return [text_id(repr(row)) for row in zip(*columns, strict=True)]
 
 
-def _batch(frame: pd.DataFrame, path: Path, reading: Reading) -> pd.DataFrame:
+def _batch(frame: pd.DataFrame, path: Path, reading: ImportSession) -> pd.DataFrame:
     records = [
         Record(dict(zip(frame.columns, row, strict=True)), path, at + 1)
         for at, row in zip(frame.index, _cells(frame), strict=True)
@@ -193,7 +193,7 @@ def _reward_columns(frame: pd.DataFrame) -> list[str]:
     return [name for name in frame.columns if name not in KNOWN and pd.api.types.is_float_dtype(frame[name])]
 
 
-def _rewards(frame: pd.DataFrame, path: Path, reading: Reading) -> list[float | None]:
+def _rewards(frame: pd.DataFrame, path: Path, reading: ImportSession) -> list[float | None]:
     column = reading.options.mapping.get("reward")
     if column is None:
         between = _reward_columns(frame)

@@ -14,7 +14,7 @@ import pandas as pd
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format, numbered
-from rlhfless.trace.importers.import_session import Reading
+from rlhfless.trace.importers.import_session import ImportSession
 from rlhfless.trace.importers.record import Record
 from rlhfless.trace.importers.scalars import numbers, standard
 
@@ -45,7 +45,7 @@ def detect(path: Path) -> bool:
     return bool(files(path))
 
 
-def read(reading: Reading) -> Iterator[pd.DataFrame]:
+def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """The steps' scalars; no responses."""
     states = files(reading.path) or [reading.path]
     reading.expect(states)
@@ -56,7 +56,7 @@ def read(reading: Reading) -> Iterator[pd.DataFrame]:
     yield from ()
 
 
-def read_state(reading: Reading, path: Path) -> int:
+def read_state(reading: ImportSession, path: Path) -> int:
     """Add the scalars of one state to the reading; returns how many steps one entry is of, 1 where the state does not say.
 
     Raises:

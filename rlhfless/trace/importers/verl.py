@@ -20,7 +20,7 @@ from typing import Any
 import pandas as pd
 
 from rlhfless.trace.importers.formats import Format, file_of, numbered
-from rlhfless.trace.importers.import_session import Reading, batches, first_record
+from rlhfless.trace.importers.import_session import ImportSession, batches, first_record
 from rlhfless.trace.importers.record import Record, text_id
 from solver.model.plurals import counted
 
@@ -40,7 +40,7 @@ def detect(path: Path) -> bool:
     return bool(found) and first_record(found[0][1]).keys() >= MARKS
 
 
-def read(reading: Reading) -> Iterator[pd.DataFrame]:
+def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """Batches of responses; the file's name is the step where a record has none."""
     found = files(reading.path)
     reading.expect(path for _, path in found)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from rlhfless.trace.importers.formats import Format
-from rlhfless.trace.importers.import_session import Reading, first_record
+from rlhfless.trace.importers.import_session import ImportSession, first_record
 from rlhfless.trace.importers.record import Record
 from rlhfless.trace.importers.scalars import numbers, standard
 
@@ -42,7 +42,7 @@ def detect(path: Path) -> bool:
     return "step" in first and isinstance(first.get("data"), dict)
 
 
-def read(reading: Reading) -> Iterator[pd.DataFrame]:
+def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """The steps' scalars; no responses. A record without data is refused."""
     reading.expect([reading.path])
     for record in reading.records(reading.path):

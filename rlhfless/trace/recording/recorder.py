@@ -28,7 +28,7 @@ import pandas as pd
 from rlhfless.trace import storage
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.io import complete_meta, load, new_folder, write_folder
-from rlhfless.trace.journal import Journal, line_of
+from rlhfless.trace.journal import RecordingJournal, line_of
 from rlhfless.trace.recording.row_validation import checked_row
 from rlhfless.trace.schema.validation import validate
 
@@ -79,7 +79,7 @@ class Recorder:
         self._lock = threading.RLock()
         self._told: set[str] = set()
         self._waiting: list[bytes] = []
-        self._journal: Journal | None = None
+        self._journal: RecordingJournal | None = None
         self._flushed = self._began = time.monotonic()
         self._open(meta)
 
@@ -92,7 +92,7 @@ class Recorder:
             raise TraceError(f"{self.folder}: holds a trace that no recorder wrote; name another folder")
         if not known:
             new_folder(self.folder)
-        journal = Journal(self.folder)
+        journal = RecordingJournal(self.folder)
         try:
             if known:
                 self._began -= _ended_s(fold(self.folder, journal))
@@ -204,7 +204,7 @@ class Recorder:
             del self._waiting[:rows]
 
 
-def fold(folder: Path, journal: Journal) -> dict[str, pd.DataFrame]:
+def fold(folder: Path, journal: RecordingJournal) -> dict[str, pd.DataFrame]:
     """Put the rows of a folder's journal into its tables. Killed at any moment, it leaves a trace with all of them.
 
     Without any response, which no trace is without, they stay in the journal.

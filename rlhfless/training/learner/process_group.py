@@ -33,7 +33,7 @@ from rlhfless.training.algorithms.registry import algorithm_options
 from rlhfless.training.config import LearnerError
 from rlhfless.training.learner import worker
 from rlhfless.training.learner.learner import Learner, LocalLearner
-from rlhfless.training.learner.worker import DONE, FAILED, READY, Beginning, laid_out
+from rlhfless.training.learner.worker import DONE, FAILED, READY, LearnerStart, laid_out
 from solver.model.plurals import counted
 
 END_S = 5.0  # that a process that was killed may take to be gone
@@ -140,7 +140,7 @@ class LearnerProcesses:
     def _start(self) -> None:
         """New processes, with the weights with which training began."""
         folder = tempfile.mkdtemp(prefix="rlhfless-learner-")
-        beginning = Beginning(
+        beginning = LearnerStart(
             self.count, str(Path(folder) / "meeting"), self._device, self.model.config, self._first, self._board, self._name,
             self._options,
         )  # fmt: skip

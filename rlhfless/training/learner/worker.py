@@ -33,7 +33,7 @@ READY, DONE, FAILED = "ready", "done", "failed"
 
 
 @dataclass(frozen=True)
-class Beginning:
+class LearnerStart:
     """What a process is told when it starts.
 
     Attributes:
@@ -54,7 +54,7 @@ class Beginning:
     options: dict[str, Any]
 
 
-def main(connection: Connection, rank: int, beginning: Beginning) -> None:
+def main(connection: Connection, rank: int, beginning: LearnerStart) -> None:
     """The process, until its pipe ends."""
     die_with_parent()
     try:
@@ -79,7 +79,7 @@ def main(connection: Connection, rank: int, beginning: Beginning) -> None:
         _report(connection, error)
 
 
-def _learner(rank: int, beginning: Beginning) -> tuple[LocalLearner, Any]:
+def _learner(rank: int, beginning: LearnerStart) -> tuple[LocalLearner, Any]:
     """Meet the other processes and share the model with them; the learner and its model."""
     on_gpu = beginning.device == "cuda"
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = LOOPBACK

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.errors import InputError
-from rlhfless.training.rewards.process import FunctionProcess, Lost, Refused, TimedOut
+from rlhfless.training.rewards.process import FunctionProcess, ProcessLost, Refused, TimedOut
 from rlhfless.training.rewards.response import Failure, Response, Reward, Scores, finite
 
 MOST_LOST = 5
@@ -53,7 +53,7 @@ class FunctionReward:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # a function that exits does not end the run
-                lost += isinstance(error, Lost)
+                lost += isinstance(error, ProcessLost)
                 reason = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
                 failures.append(Failure(i, self.name, reason))
         return values, failures

@@ -36,15 +36,15 @@ class Refused(Exception):
     """The function raised something, or returned no number; the message is the whole reason."""
 
 
-class Lost(Exception):
+class ProcessLost(Exception):
     """The function has to be left, or its process started anew, which takes time."""
 
 
-class TimedOut(Lost):
+class TimedOut(ProcessLost):
     """It used up its time."""
 
 
-class Ended(Lost):
+class Ended(ProcessLost):
     """Its process ended."""
 
 
@@ -110,7 +110,7 @@ class FunctionProcess:
         self._crew.append((process, ours))
         try:
             kind, said = self._ask(json.dumps(self._work).encode(), LOAD_S)
-        except Lost as error:
+        except ProcessLost as error:
             raise InputError(f"{':'.join(self._work[1:])}: loading it {error}") from None
         if kind == REASON:
             self.close()

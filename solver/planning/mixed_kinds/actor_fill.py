@@ -47,7 +47,7 @@ class Items:
         self.allowed: list[list[bool] | None] = [None if row.all() else row.tolist() for row in work.allowed]
 
 
-class TakingActor:
+class ActorUnderFill:
     """An actor as far as it is filled, in seconds and iterations since it could decode."""
 
     __slots__ = (

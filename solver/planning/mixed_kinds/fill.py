@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.model.workload import IntArray
-from solver.planning.mixed_kinds.actor_fill import Items, TakingActor, iterations_and_calls
+from solver.planning.mixed_kinds.actor_fill import ActorUnderFill, Items, iterations_and_calls
 from solver.planning.mixed_kinds.items import MixedWork
-from solver.planning.mixed_kinds.work_budget import Effort
+from solver.planning.mixed_kinds.work_budget import WorkBudget
 
 # what filling takes, a response of it, and every open actor that it looks at for an item, or a whole prompt (see
 # ``work_budget``)
@@ -32,7 +32,7 @@ position before which it takes nothing but the item that opens it."""
 
 
 @dataclass(frozen=True, eq=False)
-class Filled:
+class FilledPlan:
     """Groups of responses with their offers, and what they take.
 
     Attributes:
@@ -51,7 +51,7 @@ class Filled:
     within_s: float
 
 
-class Filler:
+class GreedyFiller:
     """Fills actors of ``work``.
 
     Args:
@@ -64,9 +64,9 @@ class Filler:
         work: MixedWork,
         value_of: Callable[[float, float], float],
         held_after_s: float | None = None,
-        effort: Effort | None = None,
+        effort: WorkBudget | None = None,
     ) -> None:
-        self.effort = effort or Effort()
+        self.effort = effort or WorkBudget()
         self.work, self.value_of, self.held_after_s = work, value_of, held_after_s
         self.items = Items(work)
         self.working = int(work.works.sum())
@@ -89,16 +89,16 @@ class Filler:
         work = self.work
         return [float(work.sync_s[r]) + (0.0 if w else float(work.start_s[r])) for (r, _), w in zip(actors, warm, strict=True)]
 
-    def fill(self, actors: Actors, makespan_s: float, tilts: Tilts | None = None) -> Filled | None:
+    def fill(self, actors: Actors, makespan_s: float, tilts: Tilts | None = None) -> FilledPlan | None:
         """Items on these actors within ``makespan_s``, or None when they do not fit this way."""
         self.effort.spend(FILL_S)
         work = self.work
         tilts = tilts or ((1.0, 0),) * len(actors)
         filling = [
-            TakingActor(work, self.items, r, makespan_s - ready_s + 1e-9 * max(1.0, makespan_s), tilt)
+            ActorUnderFill(work, self.items, r, makespan_s - ready_s + 1e-9 * max(1.0, makespan_s), tilt)
             for (r, _), tilt, ready_s in zip(actors, tilts, self._ready_s(actors, self.prewarm(actors)), strict=True)
         ]
-        opened: list[TakingActor] = []
+        opened: list[ActorUnderFill] = []
         looks = 0
         together = self.items.together
         for i, (length, _, held, prompt, computes, recomputes) in enumerate(self.items.rows[: self.working]):
@@ -144,7 +144,7 @@ class Filler:
         look_s = PROMPT_LOOK_S if self.items.together else LOOK_S
         self.effort.spend(RESPONSE_S * float(self.work.edge[items]) + look_s * looks)
 
-    def _price(self, actors: Actors, tilts: Tilts, filled: list[TakingActor]) -> Filled | None:
+    def _price(self, actors: Actors, tilts: Tilts, filled: list[ActorUnderFill]) -> FilledPlan | None:
         """Time, cost and value of filled actors; items of no length go where they are allowed."""
         work = self.work
         for i in range(self.working, len(work)):
@@ -173,9 +173,9 @@ class Filler:
         chosen = tuple(tuple(work.order[group].tolist()) for group in groups)
         kept_tilts = tuple(tilts[j] for j in kept)
         value = self.value_of(makespan, cost)
-        return Filled(kept_actors, kept_tilts, chosen, tuple(warm), makespan, cost, value, within_s)
+        return FilledPlan(kept_actors, kept_tilts, chosen, tuple(warm), makespan, cost, value, within_s)
 
-    def _together_s(self, actor: TakingActor, responses: IntArray) -> float:
+    def _together_s(self, actor: ActorUnderFill, responses: IntArray) -> float:
         """Seconds for which an actor of whole prompts decodes and prefills their responses in this order."""
         work, r = self.work, actor.offer
         iterations, calls = iterations_and_calls(work, responses, work.at_once(r, responses))

@@ -18,7 +18,7 @@ from solver.planning.mixed_kinds.items import MixedWork
 from solver.planning.mixed_kinds.planner import search_mixed
 from solver.planning.mixed_kinds.problem import MixedProblem
 from solver.planning.mixed_kinds.sequence_bound import Sequences
-from solver.planning.mixed_kinds.work_budget import Effort
+from solver.planning.mixed_kinds.work_budget import WorkBudget
 from solver.planning.scenario_bound_curve import mean_curve
 from solver.timing.build_plan import timed
 
@@ -44,12 +44,12 @@ def mixed_front(problem: MixedProblem, points: int, time_limit_s: float) -> tupl
     slowest_s = max(plan.makespan_s for plan in found)
     cases = problem.workload.cases()
     if len(cases) == 1:
-        grid, _, cost = _curve(problem, problem.needed_actors, slowest_s, points, Effort())
+        grid, _, cost = _curve(problem, problem.needed_actors, slowest_s, points, WorkBudget())
         return found, grid, cost
-    effort = Effort(time_limit_s, problem.stop_after(time.perf_counter(), time_limit_s))
+    effort = WorkBudget(time_limit_s, problem.stop_after(time.perf_counter(), time_limit_s))
     curves = []
     for s, case in enumerate(cases):
-        part = Effort(effort.left_s / (len(cases) - s), effort.stop_at)
+        part = WorkBudget(effort.left_s / (len(cases) - s), effort.stop_at)
         single = replace(problem, workload=case)
         # plans are made for the predicted lengths, in which less may have anything to generate
         least = min(problem.needed_actors, single.needed_actors)
@@ -61,7 +61,7 @@ def mixed_front(problem: MixedProblem, points: int, time_limit_s: float) -> tupl
 
 
 def _curve(
-    problem: MixedProblem, least_actors: int, slowest_s: float, points: int, effort: Effort
+    problem: MixedProblem, least_actors: int, slowest_s: float, points: int, effort: WorkBudget
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Makespans from the fastest that a plan can have to that of everything on one actor, dense up to a little beyond
     ``slowest_s``; of the interval that ends at each its begin and the least cost of any plan in it, coarser without effort."""

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import time
 
-from solver.model.plan import Improvement
+from solver.model.plan import HistoryEntry
 
 LITTLE = 1e-3  # relative: moves below this, of one cause in a row, are one line
 
 
-class History:
+class SearchHistory:
     """Lines since ``began`` (``perf_counter``)."""
 
     def __init__(self, began: float) -> None:
         self.began = began
-        self.lines: list[Improvement] = []
+        self.lines: list[HistoryEntry] = []
 
     def note(self, cause: str, value: float, bound: float) -> None:
         """A line when value or bound have moved. Moves of one cause that are little together are one line, with the time of the
@@ -28,10 +28,10 @@ class History:
                 return
             if len(self.lines) > 2 and last.solver == cause and _little(self.lines[-2], value, bound):
                 self.lines.pop()
-        self.lines.append(Improvement(cause, time.perf_counter() - self.began, value, bound))
+        self.lines.append(HistoryEntry(cause, time.perf_counter() - self.began, value, bound))
 
 
-def _little(before: Improvement, value: float, bound: float) -> bool:
+def _little(before: HistoryEntry, value: float, bound: float) -> bool:
     """Whether neither has moved by more than ``LITTLE`` since that line."""
     falls = 0.0 if before.value == value else before.value - value  # both may be infinite
     return falls <= LITTLE * abs(value) and bound - before.lower_bound <= LITTLE * abs(bound)

@@ -13,14 +13,14 @@ from dataclasses import replace
 
 from solver.model.errors import PlanningError
 from solver.model.plan import ActorPlan, Plan, Reference
-from solver.planning.mixed_kinds.fill import Filled, Filler
+from solver.planning.mixed_kinds.fill import FilledPlan, GreedyFiller
 from solver.planning.mixed_kinds.infeasible import no_room
 from solver.planning.mixed_kinds.items import MixedWork
 from solver.planning.mixed_kinds.local_search import Improver
 from solver.planning.mixed_kinds.problem import MixedProblem
 from solver.planning.mixed_kinds.reference import random_groups
-from solver.planning.mixed_kinds.step_value import Worth, place
-from solver.planning.mixed_kinds.work_budget import Effort
+from solver.planning.mixed_kinds.step_value import PlanValue, place
+from solver.planning.mixed_kinds.work_budget import WorkBudget
 from solver.timing.build_plan import timed
 
 QUICK_SHARES = (0.85, 1.0)  # of the random split's makespan, at which its own actors are filled first
@@ -38,10 +38,10 @@ class Plans:
         PlanningError: not even the random split has a place.
     """
 
-    def __init__(self, problem: MixedProblem, work: MixedWork, effort: Effort) -> None:
+    def __init__(self, problem: MixedProblem, work: MixedWork, effort: WorkBudget) -> None:
         self.problem, self.workload, self.work, self.effort = problem, problem.points, work, effort
         objective, rest, least = problem.objective, problem.rest, problem.needed_actors
-        worth = Worth(objective, rest, problem.learner_rate(objective.cost), (1.0, 1.0), problem.release)
+        worth = PlanValue(objective, rest, problem.learner_rate(objective.cost), (1.0, 1.0), problem.release)
         most = len(work) if problem.most_actors is None else problem.most_actors
         split = random_groups(work, self.workload, worth, problem.seed, least, most)
         if split is None:
@@ -53,13 +53,13 @@ class Plans:
         self.reference = Reference(len(self.split.actors), time_s, gpu_s, usd)
         self.worth = replace(worth, norms=self.reference.norms(objective.cost))
         self.plan, self.value = replace(self.split, policy="solver"), self.value_of(self.split)
-        self._filled: Filled | None = None  # what the plan was made of
+        self._filled: FilledPlan | None = None  # what the plan was made of
         works = [work]
         if problem.share_prefill and not problem.keep_together:  # whole prompts compute least, single responses fill best
             works.append(MixedWork.of(replace(problem, keep_together=True)))
         self._improvers = [
             Improver(
-                Filler(w, self.worth.value, self.worth.held_after_s, effort), self._accept, latest_s=problem.deadline_s,
+                GreedyFiller(w, self.worth.value, self.worth.held_after_s, effort), self._accept, latest_s=problem.deadline_s,
                 seed=problem.seed, least_actors=least, most_actors=problem.most_actors,
             )
             for w in works
@@ -69,7 +69,7 @@ class Plans:
         self._turns = itertools.cycle(self._improvers)
         self._opens_at = [w.positions_of(work) for w in works]
 
-    def plan_of(self, filled: Filled, policy: str = "solver") -> Plan:
+    def plan_of(self, filled: FilledPlan, policy: str = "solver") -> Plan:
         """The plan of filled actors, timed by the planning model."""
         work, problem = self.work, self.problem
         self.effort.spend(TIMING_S * len(self.workload))
@@ -98,7 +98,7 @@ class Plans:
             return math.inf
         return self.worth.value(plan.makespan_s, self._cost(plan))
 
-    def _accept(self, filled: Filled) -> float:
+    def _accept(self, filled: FilledPlan) -> float:
         """Exact value of a filled list; its plan is kept when it is the best."""
         plan = self.plan_of(filled)
         value = self.value_of(plan)

@@ -18,13 +18,15 @@ from solver.planning.infeasible import limit_of, missed, more, room_to_blame
 from solver.planning.mixed_kinds.items import MixedWork
 from solver.planning.mixed_kinds.problem import MixedProblem
 from solver.planning.mixed_kinds.sequence_bound import Sequences
-from solver.planning.mixed_kinds.step_value import Worth
-from solver.planning.mixed_kinds.work_budget import Effort
+from solver.planning.mixed_kinds.step_value import PlanValue
+from solver.planning.mixed_kinds.work_budget import WorkBudget
 
 HALVINGS = 40
 
 
-def blame(problem: MixedProblem, works: Sequence[MixedWork], worth: Worth, best: float, effort: Effort, room: str = "") -> str:
+def blame(
+    problem: MixedProblem, works: Sequence[MixedWork], worth: PlanValue, best: float, effort: WorkBudget, room: str = ""
+) -> str:
     """The sentence for a deadline or a budget that no plan found keeps.
 
     Args:
@@ -35,7 +37,7 @@ def blame(problem: MixedProblem, works: Sequence[MixedWork], worth: Worth, best:
     objective, least = problem.objective, []
     least_actors = problem.needed_actors if len(works) == 1 else 1  # in a scenario fewer may have anything to do
     for i, work in enumerate(works):
-        share = Effort((effort.most_s - effort.spent_s) / (len(works) - i), effort.stop_at)
+        share = WorkBudget((effort.most_s - effort.spent_s) / (len(works) - i), effort.stop_at)
         sequences = Sequences(
             work, least_actors=least_actors, most_actors=problem.most_actors, release=problem.release,
             after_s=problem.rest.seconds, effort=share,
@@ -47,7 +49,7 @@ def blame(problem: MixedProblem, works: Sequence[MixedWork], worth: Worth, best:
     return missed(objective, objective.risk(np.array(least)), best, scenarios=len(works), where=alone, room=room)
 
 
-def _least_time_s(work: MixedWork, worth: Worth, sequences: Sequences) -> float:
+def _least_time_s(work: MixedWork, worth: PlanValue, sequences: Sequences) -> float:
     """No step is shorter, by bisection as long as the effort lasts."""
     low, high = work.shortest_makespan_s, work.longest_makespan_s
     for _ in range(HALVINGS):
@@ -59,7 +61,7 @@ def _least_time_s(work: MixedWork, worth: Worth, sequences: Sequences) -> float:
     return worth.rest.step_time_s(low)
 
 
-def _least_cost(work: MixedWork, worth: Worth, sequences: Sequences) -> float:
+def _least_cost(work: MixedWork, worth: PlanValue, sequences: Sequences) -> float:
     """No step costs less."""
     found = sequences.at(work.longest_makespan_s)
     return worth.step(work.shortest_makespan_s, found.cost if math.isfinite(found.cost) else 0.0)[1]
@@ -86,7 +88,7 @@ def room_of(problem: MixedProblem, keeps: Callable[[MixedProblem], bool], stop_a
     return room_to_blame(*have, most, limit_of(problem.objective)[0], kept, stop_at)
 
 
-def _too_long_together(problem: MixedProblem, work: MixedWork, worth: Worth) -> str:
+def _too_long_together(problem: MixedProblem, work: MixedWork, worth: PlanValue) -> str:
     """The prompt to blame when its responses, which stay together, miss the deadline even with an actor of their own."""
     assert worth.objective.deadline_s is not None
     alone_s = work.alone_s.min(axis=0)

@@ -23,7 +23,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from solver.model.cluster import Pool
+from solver.model.cluster import GpuPool
 from solver.model.errors import PlanningError
 from solver.model.offers import Offer
 from solver.model.workload import FloatArray, IntArray, Workload
@@ -55,7 +55,7 @@ class MixedWork:
     """
 
     offers: tuple[Offer, ...]
-    pools: tuple[Pool, ...]
+    pools: tuple[GpuPool, ...]
     order: IntArray
     edge: IntArray
     iterations: IntArray

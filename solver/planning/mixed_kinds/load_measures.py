@@ -12,7 +12,7 @@ import numpy as np
 
 from solver.model.workload import FloatArray, IntArray
 from solver.planning.mixed_kinds.items import MixedWork
-from solver.planning.mixed_kinds.work_budget import Effort
+from solver.planning.mixed_kinds.work_budget import WorkBudget
 
 SINGLES = 64  # longest items that are positions of their own
 BLOCKS = 1024  # of the others together
@@ -38,7 +38,7 @@ class Measures:
     sigma: FloatArray
 
     @classmethod
-    def of(cls, work: MixedWork, effort: Effort) -> Measures:
+    def of(cls, work: MixedWork, effort: WorkBudget) -> Measures:
         """Iterations and the loads of all offers as measures, with their shares of slots and memory where those bind."""
         count = int(work.works.sum())
         loads, steps = work.load[:, :count], work.steps[:count]

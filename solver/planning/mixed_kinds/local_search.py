@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from solver.planning.mixed_kinds.fill import Actors, Filled, Filler
+from solver.planning.mixed_kinds.fill import Actors, FilledPlan, GreedyFiller
 from solver.planning.mixed_kinds.step_value import place
 
 STRETCH = (1.0, 1.01, 1.03, 1.06, 1.12)  # makespans at which a list of a relaxation is filled: rounding needs some room
@@ -29,8 +29,8 @@ class Improver:
 
     def __init__(
         self,
-        filler: Filler,
-        accept: Callable[[Filled], float],
+        filler: GreedyFiller,
+        accept: Callable[[FilledPlan], float],
         *,
         least_actors: int = 1,
         most_actors: int | None = None,
@@ -41,9 +41,9 @@ class Improver:
         self.work = filler.work
         self.least, self.most = least_actors, most_actors or len(filler.work)
         self.latest_s = latest_s
-        self.best: Filled | None = None
+        self.best: FilledPlan | None = None
         self.best_value = float("inf")
-        self.kept: dict[tuple[int, ...], Filled] = {}
+        self.kept: dict[tuple[int, ...], FilledPlan] = {}
         self.failures = 0
         self.fastest_s = float("inf")
         self.cheapest = (float("inf"), float("inf"))  # cost and makespan
@@ -61,7 +61,7 @@ class Improver:
             self._fits[key] = len(key) <= self.most and place(self.work.pools, sizes) is not None
         return self._fits[key]
 
-    def consider(self, filled: Filled | None) -> bool:
+    def consider(self, filled: FilledPlan | None) -> bool:
         """Keep a filled list if it is among the best; whether it is the best."""
         if filled is None or not self.least <= len(filled.actors) <= self.most:
             return False
@@ -98,7 +98,7 @@ class Improver:
             better |= self.consider(filled)
         return better
 
-    def _grown(self, actors: Actors, makespan_s: float, most_more: int) -> Filled | None:
+    def _grown(self, actors: Actors, makespan_s: float, most_more: int) -> FilledPlan | None:
         """Fill, with up to ``most_more`` further actors where it does not fit, and as many as the plan needs at least."""
         last = max(0, self.filler.working - 1)
         while len(actors) < min(self.least, self.filler.working):

@@ -44,14 +44,14 @@ from solver.model.workload import FloatArray
 from solver.planning.mixed_kinds.items import MixedWork
 from solver.planning.mixed_kinds.length_classes import Classes
 from solver.planning.mixed_kinds.parametric_lp import INFINITE, LinearModel
-from solver.planning.mixed_kinds.work_budget import Effort
+from solver.planning.mixed_kinds.work_budget import WorkBudget
 
 Box = tuple[tuple[tuple[int, int], tuple[float, float]], ...]
 """Limits on counts: ((offer or -1 for all, class), (least, most)) for the actors whose longest item is up to the class."""
 
 
 @dataclass(frozen=True, eq=False)
-class Relaxed:
+class LpRelaxed:
     """The relaxation at one makespan: a bound on cost (infinite when no plan keeps the makespan); actors: (R, K) their number,
     fractional; shares: (R, J) of every cell."""
 
@@ -77,7 +77,7 @@ class Relaxation:
         most_actors: int | None = None,
         release: str = "done",
         after_s: float = 0.0,
-        effort: Effort | None = None,
+        effort: WorkBudget | None = None,
     ) -> None:
         self.work, self.classes, self.release = work, classes, release
         self.after_s = after_s if release == "step" else 0.0
@@ -183,7 +183,7 @@ class Relaxation:
         else:
             self.model.set_row(self._rows[key], low, high)
 
-    def at(self, makespan_s: float, box: Box = (), low_s: float = 0.0) -> Relaxed:
+    def at(self, makespan_s: float, box: Box = (), low_s: float = 0.0) -> LpRelaxed:
         """The least cost of plans with makespan at most ``makespan_s``, and at least ``low_s``, whose counts lie in ``box``."""
         work, classes = self.work, self.classes
         for key, _ in self._set:
@@ -210,4 +210,4 @@ class Relaxation:
             cost = math.inf
         values = solved.values
         actors = np.array([[sum(values[c] for c in cs) for cs in counts] for counts in self._counts])
-        return Relaxed(cost, actors, np.array([values[shares] for shares in self._shares]))
+        return LpRelaxed(cost, actors, np.array([values[shares] for shares in self._shares]))

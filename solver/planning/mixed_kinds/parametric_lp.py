@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from solver.model.workload import FloatArray
-from solver.planning.mixed_kinds.work_budget import Effort
+from solver.planning.mixed_kinds.work_budget import WorkBudget
 
 ROUNDING = 1e-9
 INFINITE = math.inf
@@ -43,8 +43,8 @@ def load() -> None:
 class LinearModel:
     """Rows and columns are added first; ``solve`` may be called with other bounds and parameters, and rows added between."""
 
-    def __init__(self, effort: Effort | None = None) -> None:
-        self.effort = effort or Effort()
+    def __init__(self, effort: WorkBudget | None = None) -> None:
+        self.effort = effort or WorkBudget()
         self._low: list[float] = []
         self._high: list[float] = []
         self._cost: list[float] = []

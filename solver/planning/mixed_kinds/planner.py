@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from solver.model.errors import PlanningError
 from solver.model.plan import Plan
 from solver.planning.mixed_kinds.fill import openings
-from solver.planning.mixed_kinds.history import History
+from solver.planning.mixed_kinds.history import SearchHistory
 from solver.planning.mixed_kinds.incumbents import TIMING_S, Plans
 from solver.planning.mixed_kinds.infeasible import blame, no_room, room_of
 from solver.planning.mixed_kinds.items import MixedWork
@@ -24,7 +24,7 @@ from solver.planning.mixed_kinds.parametric_lp import load
 from solver.planning.mixed_kinds.problem import MixedProblem
 from solver.planning.mixed_kinds.search import BoundSearch, Node
 from solver.planning.mixed_kinds.sequence_bound import Sequences
-from solver.planning.mixed_kinds.work_budget import Effort
+from solver.planning.mixed_kinds.work_budget import WorkBudget
 
 PROVEN_GAP = 1e-6
 CLASSES = 40
@@ -112,7 +112,7 @@ class _MixedPlanner:
         self.last_at = problem.stop_after(self.began, LAST_S * time_limit_s)
         responses = len(problem.workload)
         timing_s = min(most_candidates * TIMING_S * responses, CANDIDATES * time_limit_s)
-        self.effort = Effort(COUNTED * time_limit_s - timing_s, self.last_at - timing_s)
+        self.effort = WorkBudget(COUNTED * time_limit_s - timing_s, self.last_at - timing_s)
         self.last_counted_s = LAST_S * time_limit_s - timing_s if problem.deterministic else math.inf
         self.effort.spend(BUILD_S * responses)
         self.work = MixedWork.of(problem)
@@ -128,7 +128,7 @@ class _MixedPlanner:
         self.search = BoundSearch(self.sequences, self.linear, self.plans.worth, self.work.shortest_makespan_s, last)
         self.bound = 0.0
         self.started = False  # whether the bound search has its first intervals
-        self.history = History(self.began)
+        self.history = SearchHistory(self.began)
         self.waiting: list[Node] = []  # intervals whose actors have not been filled yet
 
     def linear(self) -> Relaxation:
@@ -252,5 +252,5 @@ class _MixedPlanner:
         best = cheapest if worth.objective.deadline_s is None else fastest_s
         room = room_to_try(self.problem, self.time_limit_s, self.began, search_mixed) if self.explains else ""
         blame_s = BLAME * self.time_limit_s
-        effort = Effort(blame_s, problem.stop_after(time.perf_counter(), blame_s))
+        effort = WorkBudget(blame_s, problem.stop_after(time.perf_counter(), blame_s))
         raise PlanningError(blame(self.problem, [self.work], worth, best, effort, room))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from solver.model.cluster import Cluster, MixedCluster
-from solver.model.objective import Objective, StepRest
+from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.offers import Latencies, Offer
 from solver.model.workload import IntArray, Workload
 from solver.planning.deadline import stop_after
@@ -39,7 +39,7 @@ class MixedProblem:
     offers: Sequence[Offer]
     cluster: Cluster | MixedCluster
     objective: Objective = field(default_factory=Objective)
-    rest: StepRest = field(default_factory=StepRest)
+    rest: NonGenerationPhases = field(default_factory=NonGenerationPhases)
     admission: str = "reserve"
     seed: int = 0
     least_actors: int = 1

@@ -20,9 +20,9 @@ import numpy as np
 from solver.model.workload import IntArray, Workload
 from solver.planning.actor_count import rank_key
 from solver.planning.mixed_kinds.actor_fill import iterations_and_calls, prefills_of
-from solver.planning.mixed_kinds.fill import Filled
+from solver.planning.mixed_kinds.fill import FilledPlan
 from solver.planning.mixed_kinds.items import MixedWork
-from solver.planning.mixed_kinds.step_value import Worth, place
+from solver.planning.mixed_kinds.step_value import PlanValue, place
 
 FOLLOWED = 8
 Shape = Callable[[MixedWork, IntArray, int], tuple[float, float]]
@@ -45,7 +45,7 @@ class Dealt:
         return self.positions[self.starts[a] : self.starts[b]]
 
 
-def random_groups(work: MixedWork, workload: Workload, worth: Worth, seed: int, least: int, most: int) -> Filled | None:
+def random_groups(work: MixedWork, workload: Workload, worth: PlanValue, seed: int, least: int, most: int) -> FilledPlan | None:
     """The best random split, each group in dealt order, a prompt's responses in that of the workload; ``least`` and ``most``
     actors are kept where there are that many prompts. None when none fits into memories and pools. Times are estimates where
     memory binds."""
@@ -86,7 +86,7 @@ def random_groups(work: MixedWork, workload: Workload, worth: Worth, seed: int, 
     actors = tuple((r, int(work.items_of(group).min())) for r, group in split)
     groups = tuple(tuple(work.order[group].tolist()) for _, group in split)
     value = worth.value(makespan, cost)
-    return Filled(actors, ((1.0, 0),) * len(groups), groups, warm, makespan, cost, value, makespan)
+    return FilledPlan(actors, ((1.0, 0),) * len(groups), groups, warm, makespan, cost, value, makespan)
 
 
 def _counts(most: int) -> list[int]:
@@ -142,7 +142,7 @@ def _size(work: MixedWork, r: int) -> tuple[int, int]:
 def _timed(
     work: MixedWork,
     split: list[tuple[int, IntArray]],
-    worth: Worth,
+    worth: PlanValue,
     shapes: dict[tuple[int, int], tuple[float, float]],
     how: Shape,
 ) -> tuple[tuple[bool, ...], float, float]:

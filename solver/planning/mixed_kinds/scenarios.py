@@ -17,7 +17,7 @@ from solver.model.errors import PlanningError
 from solver.model.objective import Objective
 from solver.model.plan import Plan, Reference
 from solver.model.workload import FloatArray
-from solver.planning.mixed_kinds.history import History
+from solver.planning.mixed_kinds.history import SearchHistory
 from solver.planning.mixed_kinds.infeasible import blame
 from solver.planning.mixed_kinds.items import MixedWork
 from solver.planning.mixed_kinds.parametric_lp import load
@@ -33,8 +33,8 @@ from solver.planning.mixed_kinds.planner import (
 )
 from solver.planning.mixed_kinds.problem import MixedProblem
 from solver.planning.mixed_kinds.search import bound_of, floor_of
-from solver.planning.mixed_kinds.step_value import Worth
-from solver.planning.mixed_kinds.work_budget import Effort
+from solver.planning.mixed_kinds.step_value import PlanValue
+from solver.planning.mixed_kinds.work_budget import WorkBudget
 from solver.timing.build_plan import with_times
 from solver.timing.evaluate import evaluate
 
@@ -66,7 +66,7 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
     began = time.perf_counter()
     workload, objective, rest, admission = problem.workload, problem.objective, problem.rest, problem.admission
     models, learner_rate, usd_rate = problem.latencies, problem.learner_rate(objective.cost), problem.learner_rate("usd")
-    effort = Effort(COUNTED_HERE * time_limit_s, problem.stop_after(began, LAST_S * time_limit_s))
+    effort = WorkBudget(COUNTED_HERE * time_limit_s, problem.stop_after(began, LAST_S * time_limit_s))
     cases = workload.cases()
     once_s = RESPONSE_S * len(workload) * len(cases)
 
@@ -106,7 +106,7 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
         len(split.actors), split_s, rest.step_gpu_s(split.makespan_s, split.gpu_seconds), split.cost_usd + usd_rate * split_s
     )
     norms = reference.norms(objective.cost)
-    history = History(began)
+    history = SearchHistory(began)
 
     def value_of(plan: Plan, time_s: FloatArray, cost: FloatArray) -> float:
         """Infinite with fewer actors than asked for, which the random split may have."""
@@ -128,7 +128,7 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
         free, unit = Objective(0.0, cost=objective.cost), (1.0, 1.0)  # then values are costs themselves, or seconds
     elif objective.budget is not None:
         free, unit = Objective(1.0, cost=objective.cost), (1.0, 1.0)
-    worth = Worth(free, rest, learner_rate, unit, problem.release)
+    worth = PlanValue(free, rest, learner_rate, unit, problem.release)
     bounds = np.zeros(len(cases))
     single: list[MixedProblem] = []  # every scenario as if it were known
     works: list[MixedWork] = []
@@ -156,13 +156,13 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
         works += [MixedWork.of(replace(problem, workload=case)) for case in cases[len(works) :]]
         worth = replace(worth, objective=objective)
         blame_s = BLAME * time_limit_s
-        least_effort = Effort(blame_s, problem.stop_after(time.perf_counter(), blame_s))
+        least_effort = WorkBudget(blame_s, problem.stop_after(time.perf_counter(), blame_s))
         raise PlanningError(blame(problem, works, worth, best_found, least_effort, room))
     chosen, times, costs = found[best]
     for s, work in enumerate(works):
         if effort.over:
             break
-        share = Effort(effort.left_s / (len(works) - s), effort.stop_at)
+        share = WorkBudget(effort.left_s / (len(works) - s), effort.stop_at)
         paid = free.value(float(times[s]), float(costs[s]), unit)
         # plans are made for the predicted lengths, in which less may have anything to generate
         least = min(problem.needed_actors, single[s].needed_actors)

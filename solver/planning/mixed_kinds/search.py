@@ -19,10 +19,10 @@ import numpy as np
 
 from solver.model.workload import FloatArray
 from solver.planning.mixed_kinds.items import MixedWork
-from solver.planning.mixed_kinds.lp_bound import Box, Relaxation, Relaxed
+from solver.planning.mixed_kinds.lp_bound import Box, LpRelaxed, Relaxation
 from solver.planning.mixed_kinds.sequence_bound import Sequences
-from solver.planning.mixed_kinds.step_value import Worth
-from solver.planning.mixed_kinds.work_budget import Effort
+from solver.planning.mixed_kinds.step_value import PlanValue
+from solver.planning.mixed_kinds.work_budget import WorkBudget
 
 NARROW = 1e-7  # relative width of makespans below which an interval is not halved any more
 WHOLE = 1e-5
@@ -39,7 +39,7 @@ class Node:
     high_s: float
     box: Box
     cost: float
-    relaxed: Relaxed | None
+    relaxed: LpRelaxed | None
     cut: bool
     actors: tuple[tuple[int, int], ...]
 
@@ -53,7 +53,7 @@ class BoundSearch:
     """
 
     def __init__(
-        self, sequences: Sequences, relaxation: Callable[[], Relaxation], worth: Worth, first_s: float, last_s: float
+        self, sequences: Sequences, relaxation: Callable[[], Relaxation], worth: PlanValue, first_s: float, last_s: float
     ) -> None:
         self.sequences, self.worth = sequences, worth
         self._relaxation = relaxation
@@ -146,7 +146,7 @@ class BoundSearch:
         heapq.heappush(self._heap, (node.bound, self._arrivals, node))
         return node
 
-    def _fractional(self, relaxed: Relaxed) -> tuple[tuple[int, int] | None, float]:
+    def _fractional(self, relaxed: LpRelaxed) -> tuple[tuple[int, int] | None, float]:
         """The count to branch on: that of all actors up to a class, of all of an offer, then of an offer up to a class."""
         actors = relaxed.actors
         prefix = np.cumsum(actors, axis=1)
@@ -171,7 +171,7 @@ class BoundSearch:
         return None, 0.0
 
 
-def floor_of(work: MixedWork, worth: Worth) -> float:
+def floor_of(work: MixedWork, worth: PlanValue) -> float:
     """A bound below every plan of ``work`` without any search: no plan is faster than its slowest item, and every item takes
     its load and its share of the slots wherever it is cheapest."""
     paid = work.rate[:, None] * (work.load + (work.step_s / work.slots)[:, None] * work.steps)
@@ -180,7 +180,13 @@ def floor_of(work: MixedWork, worth: Worth) -> float:
 
 
 def bound_of(
-    work: MixedWork, worth: Worth, known: float, effort: Effort, *, least_actors: int = 1, most_actors: int | None = None
+    work: MixedWork,
+    worth: PlanValue,
+    known: float,
+    effort: WorkBudget,
+    *,
+    least_actors: int = 1,
+    most_actors: int | None = None,
 ) -> float:
     """A bound below every plan of ``work`` from sequences alone, as far as the effort goes.
 

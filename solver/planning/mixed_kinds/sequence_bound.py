@@ -42,7 +42,7 @@ import numpy as np
 from solver.model.workload import FloatArray, IntArray
 from solver.planning.mixed_kinds.items import MixedWork
 from solver.planning.mixed_kinds.load_measures import Measures
-from solver.planning.mixed_kinds.work_budget import Effort
+from solver.planning.mixed_kinds.work_budget import WorkBudget
 
 WIDTH = 300  # labels of a layer that are followed
 NEIGHBOURS = 8  # labels with the same actors, next cheaper ones, that a label is compared with
@@ -76,9 +76,9 @@ class Sequences:
         most_actors: int | None = None,
         release: str = "done",
         after_s: float = 0.0,
-        effort: Effort | None = None,
+        effort: WorkBudget | None = None,
     ) -> None:
-        self.work, self.effort = work, effort or Effort()
+        self.work, self.effort = work, effort or WorkBudget()
         self.least_actors = least_actors
         self.done, self.after_s = release == "done", after_s if release == "step" else 0.0
         ready = work.least_ready_s

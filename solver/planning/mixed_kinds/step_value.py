@@ -9,12 +9,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from solver.model.cluster import Pool
-from solver.model.objective import Objective, StepRest
+from solver.model.cluster import GpuPool
+from solver.model.objective import NonGenerationPhases, Objective
 
 
 @dataclass(frozen=True)
-class Worth:
+class PlanValue:
     """Value of a plan from its makespan and its cost of generation, the rest of the step included.
 
     Attributes:
@@ -23,7 +23,7 @@ class Worth:
     """
 
     objective: Objective
-    rest: StepRest
+    rest: NonGenerationPhases
     learner_rate: float
     norms: tuple[float, float]
     release: str = "done"
@@ -58,7 +58,7 @@ class Worth:
         return self.rest.seconds if self.release == "step" else 0.0
 
 
-def place(pools: Sequence[Pool], actors: Sequence[tuple[int, int]]) -> list[tuple[int, tuple[int, ...]]] | None:
+def place(pools: Sequence[GpuPool], actors: Sequence[tuple[int, int]]) -> list[tuple[int, tuple[int, ...]]] | None:
     """Node and GPU ids, counted through all pools, of actors given as (pool, GPUs); None when they do not fit.
 
     Larger actors are placed first, each into the fullest node that has room; where sizes divide one another this finds a place

@@ -11,7 +11,7 @@ import math
 import time
 
 
-class Effort:
+class WorkBudget:
     """Work done and the limits on it.
 
     Args:

@@ -36,7 +36,7 @@ DETERMINISTIC_SHARE = 0.25  # of the time limit, in CP-SAT's deterministic secon
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CpSatOutcome:
     """A split (None when nothing was found), a bound in units of the objective below every plan of at most ``actors``
     actors, CP-SAT's status name, and whether the clock stopped it before its deterministic time was over."""
 
@@ -66,7 +66,7 @@ def _classes(work: SortedWork, most: int, edges: set[int]) -> list[tuple[int, in
 
 def improve(
     work: SortedWork, warm: Split, pricing: Pricing, norms: tuple[float, float], time_limit_s: float, stop_at: float
-) -> Outcome:
+) -> CpSatOutcome:
     """Solve the model, hinted in every variable with ``warm``.
 
     Args:
@@ -76,7 +76,7 @@ def improve(
     from ortools.sat.python import cp_model
 
     if stop_at - time.perf_counter() < LEAST_S:
-        return Outcome(None, 0.0, "NO_TIME", stopped=True)
+        return CpSatOutcome(None, 0.0, "NO_TIME", stopped=True)
     objective, rest = pricing.objective, pricing.rest
     warm_groups = _items(work, warm)
     actors = min(work.most_actors, max(work.least_actors, len(warm_groups) + 1))
@@ -162,7 +162,7 @@ def improve(
     solver = cp_model.CpSolver()
     left_s = stop_at - time.perf_counter()
     if left_s <= 0.02:
-        return Outcome(None, 0.0, "NO_TIME", stopped=True)
+        return CpSatOutcome(None, 0.0, "NO_TIME", stopped=True)
     solver.parameters.max_time_in_seconds = left_s * 0.9
     solver.parameters.max_deterministic_time = DETERMINISTIC_SHARE * time_limit_s
     solver.parameters.num_workers = 1
@@ -174,7 +174,7 @@ def improve(
     exact = len(work.order) <= work.slots and (work.prewarmed == 0 or work.prewarmed >= actors or work.start_s == 0)
     bound = scale * solver.best_objective_bound + constant if exact and status != cp_model.MODEL_INVALID else 0.0
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return Outcome(None, bound if status != cp_model.INFEASIBLE else 0.0, solver.status_name(status), actors, stopped)
+        return CpSatOutcome(None, bound if status != cp_model.INFEASIBLE else 0.0, solver.status_name(status), actors, stopped)
     next_of = [a for a, _ in classes]
     groups: list[IntArray] = []
     for j in range(actors):
@@ -186,7 +186,7 @@ def improve(
         if chosen:
             groups.append(work.responses(np.array(chosen, dtype=np.int64)))
     split = Split(np.concatenate(groups), np.cumsum([0, *map(len, groups)]))
-    return Outcome(split, bound, solver.status_name(status), actors, stopped)
+    return CpSatOutcome(split, bound, solver.status_name(status), actors, stopped)
 
 
 def _items(work: SortedWork, split: Split) -> list[IntArray]:

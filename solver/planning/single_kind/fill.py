@@ -21,7 +21,7 @@ from solver.planning.single_kind.items import SortedWork
 MOST_FILLED = 6000  # items; with more, filling takes longer than it gains
 
 
-class _Actor:
+class _FilledActor:
     """What an actor has taken so far, in iterations (slots) and seconds (loads, prefill calls)."""
 
     def __init__(self, work: SortedWork, room_s: float) -> None:
@@ -91,7 +91,7 @@ def fill(work: SortedWork, makespan_s: float) -> list[IntArray] | None:
     while (first := unplaced(0)) < total:
         if len(groups) == work.most_actors:
             return None
-        actor = _Actor(work, makespan_s - work.ready_of(len(groups)) + slack)
+        actor = _FilledActor(work, makespan_s - work.ready_of(len(groups)) + slack)
         group: list[int] = []
         i = first
         while i < total and len(actor.ends) + len(lengths[i]) <= actor.slots and actor.take(lengths[i], own[i], computes[i]):

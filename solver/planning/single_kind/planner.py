@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
-from solver.model.objective import Objective, StepRest
-from solver.model.plan import Improvement, Plan, Reference
+from solver.model.objective import NonGenerationPhases, Objective
+from solver.model.plan import HistoryEntry, Plan, Reference
 from solver.model.workload import FloatArray, Workload
 from solver.planning.actor_count import EXACT_RESPONSES
 from solver.planning.deadline import stop_after
@@ -45,14 +45,14 @@ SIZED_LENGTHS = 1 << 15  # enough to choose the number of actors of the split of
 
 
 @dataclass
-class OneKind:
+class SingleKindPlanner:
     """Planning one step for actors of one kind and size; the fields are the arguments of ``plan_generation``."""
 
     workload: Workload
     cluster: Cluster
     latency: LatencyModel
     objective: Objective
-    rest: StepRest
+    rest: NonGenerationPhases
     time_limit_s: float
     admission: str
     keep_together: bool
@@ -63,7 +63,7 @@ class OneKind:
     seed: int
     began: float
     explains: bool = True  # whether a refusal looks for what would be enough
-    history: list[Improvement] = field(default_factory=list)
+    history: list[HistoryEntry] = field(default_factory=list)
     deterministic: bool = False
 
     def plan(self) -> Plan:
@@ -265,7 +265,7 @@ class OneKind:
         return Reference(busy_s.shape[1], max(time_s, 1e-12), max(held, 1e-12), max(float(usd.step(busy_s)[1].mean()), 1e-12))
 
     def _note(self, name: str, value: float, bound: float) -> None:
-        self.history.append(Improvement(name, time.perf_counter() - self.began, value, bound))
+        self.history.append(HistoryEntry(name, time.perf_counter() - self.began, value, bound))
 
     def _refuse(self, candidates: Candidates, others: list[Split]) -> None:
         """Say which limit neither the candidates nor other splits keep."""

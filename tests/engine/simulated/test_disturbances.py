@@ -14,14 +14,14 @@ from test_simulated import LIMIT, ODD_S, PlainEngine, admissions, assert_same_co
 
 from rlhfless.engine.protocol import Engine, Progress, Request
 from rlhfless.engine.simulated import disturbances
-from rlhfless.engine.simulated.disturbances import DisturbedEngines, InterruptedEngine
+from rlhfless.engine.simulated.disturbances import FaultInjectingEngine, FaultInjectingFactory
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.latency.effects import Effects, Outages, PrefillInterference, StartDelays, Stragglers
 from rlhfless.scheduling import PlanningInput, make_policy
-from rlhfless.simulate import Setting, simulate
+from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import validate
-from solver import Admission, Cluster, LatencyModel, Objective, PlanningError, StepRest, Workload
+from solver import Admission, Cluster, LatencyModel, NonGenerationPhases, Objective, PlanningError, Workload
 
 SECOND = LatencyModel("second", 1, 1.0, 0.0, prefill_per_token_s=0.25)
 ROOM = Admission(4, 1000)
@@ -35,7 +35,7 @@ OFF = (
 def interrupted(ups, down_s, latency=SECOND, admission=ROOM):
     """An engine that is up for ``ups`` seconds one after the other, and then for ever."""
     left = iter([*ups, *[math.inf] * 1000])
-    return InterruptedEngine(SimulatedEngine(latency, admission), lambda: next(left), down_s)
+    return FaultInjectingEngine(SimulatedEngine(latency, admission), lambda: next(left), down_s)
 
 
 def log(steps: int = 3):
@@ -51,7 +51,7 @@ def log(steps: int = 3):
 
 
 SMALL = LatencyModel("small", 1, 5e-3, 4e-4, 1e-7, prefill_per_token_s=1e-5, start_s=0.1, transfer_base_s=1e-3, max_batch=16)
-SETTING = Setting(Cluster(1, 4, 1), SMALL, Objective(0.7), response_limit=300, time_limit_s=0.05)
+SETTING = SimulationConfig(Cluster(1, 4, 1), SMALL, Objective(0.7), response_limit=300, time_limit_s=0.05)
 
 
 def test_an_outage_loses_the_iteration_and_the_kv_cache():
@@ -127,7 +127,7 @@ def test_longer_outages_never_end_sooner_and_any_is_worse_than_none(data, latenc
 
 def test_outages_that_let_no_iteration_end_are_refused(monkeypatch):
     monkeypatch.setattr(disturbances, "MOST_IN_VAIN", 100)
-    engine = DisturbedEngines(Effects(outages=Outages(1e12, 0.1)))(SECOND, ROOM, 0.0)
+    engine = FaultInjectingFactory(Effects(outages=Outages(1e12, 0.1)))(SECOND, ROOM, 0.0)
     engine.add([Request(0, 0, 20, target_tokens=5)])
     with refused(PlanningError, "101"):
         engine.advance(math.inf)
@@ -149,7 +149,7 @@ def test_worse_stragglers_and_prefill_never_end_an_actor_sooner(seed, less, more
     less, more = sorted((less, more))
     ends = []
     for severity in (0.0, less, more):
-        make = DisturbedEngines(
+        make = FaultInjectingFactory(
             Effects(PrefillInterference(severity), Stragglers(0.5, severity), StartDelays(severity), seed=seed)
         )
         engines = [make(SMALL, admission, 1.0) for _ in range(4)]
@@ -173,7 +173,7 @@ def test_off_is_bit_for_bit_what_it_was(effects):
 
 @pytest.mark.parametrize("effects", OFF)
 def test_off_makes_plain_engines(effects):
-    engine = DisturbedEngines(effects)(SMALL, ROOM, 3.0)
+    engine = FaultInjectingFactory(effects)(SMALL, ROOM, 3.0)
     assert type(engine) is SimulatedEngine
     assert engine.clock_s == 3.0
 
@@ -201,12 +201,12 @@ def test_every_rule_finishes_a_step_with_everything_going_wrong(policy):
 
 def test_plans_that_send_prefixes_are_refused_where_outages_would_lose_them():
     work = Workload.grid([8, 8], [[5, 6], [7, 8]], response_limit=10)
-    given_ = PlanningInput(work, Cluster(1, 2, 1), SMALL, Objective(), StepRest(), 0.05, "reserve", 0)
+    given_ = PlanningInput(work, Cluster(1, 2, 1), SMALL, Objective(), NonGenerationPhases(), 0.05, "reserve", 0)
     plan = make_policy("random").plan(given_)
     plan = replace(plan, actors=tuple(replace(actor, shares_prompts=True) for actor in plan.actors))
     wanted = [Request(i, 8, 10, target_tokens=5, prompt=i // 2) for i in range(4)]
-    with refused(ValueError, "InterruptedEngine"):
-        run_step(plan, wanted, DisturbedEngines(Effects(outages=Outages(1.0, 1.0))), SMALL, Cluster(1, 2, 1))
+    with refused(ValueError, "FaultInjectingEngine"):
+        run_step(plan, wanted, FaultInjectingFactory(Effects(outages=Outages(1.0, 1.0))), SMALL, Cluster(1, 2, 1))
 
 
 def test_it_is_an_engine():
@@ -221,7 +221,7 @@ def test_it_is_an_engine():
 
 def chunked(tokens, latency=SECOND, admission=ROOM):
     effects = Effects(PrefillInterference(chunk_tokens=tokens))
-    return DisturbedEngines(effects)(latency, admission, 0.0)
+    return FaultInjectingFactory(effects)(latency, admission, 0.0)
 
 
 def test_a_prompt_is_computed_in_chunks_beside_those_that_decode():

@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from rlhfless.engine.torch.gumbel_noise import NoiseAhead, exponentials, places, streams, token_keys  # noqa: E402
+from rlhfless.engine.torch.gumbel_noise import GumbelNoise, exponentials, places, streams, token_keys  # noqa: E402
 from rlhfless.engine.torch.sampling import Sampling, draw, race_numbers, signals  # noqa: E402
 
 VOCAB = 24
@@ -135,7 +135,7 @@ def test_noise_belongs_to_seed_and_index():
 @settings(max_examples=40, deadline=None)
 def test_rows_keep_their_noise_wherever_they_move(steps, seed):
     """Whatever happened before, a row has the noise of its own seed and token."""
-    rng, ahead, rows = np.random.default_rng(seed), NoiseAhead(6, VOCAB, torch.device("cpu")), []
+    rng, ahead, rows = np.random.default_rng(seed), GumbelNoise(6, VOCAB, torch.device("cpu")), []
     for step in steps:
         if step == "join" and len(rows) < 6:
             new = [[int(rng.integers(1 << 62)), int(rng.integers(1000))] for _ in range(rng.integers(1, 7 - len(rows)))]

@@ -17,7 +17,7 @@ from rlhfless.engine.protocol import Request  # noqa: E402
 from rlhfless.engine.torch.bit_stability import measure_stable_rows  # noqa: E402
 from rlhfless.engine.torch.engine import TorchEngine  # noqa: E402
 from rlhfless.engine.torch.kv_cache import BLOCK  # noqa: E402
-from rlhfless.engine.torch.model import RowModel, one_thread  # noqa: E402
+from rlhfless.engine.torch.model import DecoderModel, one_thread  # noqa: E402
 from rlhfless.engine.torch.prefill import Segment, prefill  # noqa: E402
 from rlhfless.engine.torch.weights import ARCHITECTURES  # noqa: E402
 from solver.model.admission import Admission  # noqa: E402
@@ -29,12 +29,12 @@ RESPONSES = 10
 
 @pytest.fixture(scope="module")
 def model():
-    model = RowModel(tiny_model(hidden=128, layers=4))
+    model = DecoderModel(tiny_model(hidden=128, layers=4))
     measure_stable_rows(model)
     return model
 
 
-class Unstable(RowModel):
+class Unstable(DecoderModel):
     """Takes the path of GPUs and of bfloat16: prefill attends a whole segment at once, padding attends to nothing."""
 
     bit_stable = False
@@ -44,14 +44,14 @@ class Unstable(RowModel):
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize(
     ("path", "precision", "tolerance"),
-    [(RowModel, torch.float32, 1e-5), (Unstable, torch.float32, 1e-5), (RowModel, torch.bfloat16, 0.1)],
+    [(DecoderModel, torch.float32, 1e-5), (Unstable, torch.float32, 1e-5), (DecoderModel, torch.bfloat16, 0.1)],
 )
 def test_forward_equals_transformers(kind, tied, path, precision, tolerance):
     """Segments that begin a row and that follow, three lengths in a batch, padding. Logits reach 2 to 5, where neighbouring
     numbers of bfloat16 are up to 0.03 apart; both passes round in another order."""
     hf = tiny_model(kind, seed=3, tie_word_embeddings=tied).to(precision)
     model, tokens, ends = path(hf), torch.arange(300) * 7 % VOCAB, [299, 199, 40]
-    assert model.bit_stable == (path is RowModel and precision == torch.float32)
+    assert model.bit_stable == (path is DecoderModel and precision == torch.float32)
     measure_stable_rows(model)
     cache, rows = model.new_cache(), model.padded(3, 64)
     cache.reserve_rows(rows)

@@ -16,7 +16,7 @@ from rlhfless.engine.torch.decode_step import DecodeStep
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.iteration_clock import MEASURED
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.replay import replay
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import run_step
@@ -54,7 +54,7 @@ def requests(count: int = 2) -> list[Request]:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_on_the_wall_clock_it_is_a_span_before_the_iteration(device: str) -> None:
-    engine = TorchEngine(RowModel(tiny_model().to(device), 64), Admission(4, 1 << 20), MEASURED, eos_id=EOS)
+    engine = TorchEngine(DecoderModel(tiny_model().to(device), 64), Admission(4, 1 << 20), MEASURED, eos_id=EOS)
     engine.add(requests())
     now, spans, prepared = 0.0, [], []
     while engine.running() or engine.waiting():
@@ -81,7 +81,7 @@ def test_on_the_wall_clock_it_is_a_span_before_the_iteration(device: str) -> Non
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("charging", ["profile", "measured"])
 def test_on_the_virtual_clock_it_is_an_event(device: str, charging: str) -> None:
-    engines = TorchEngineFactory(RowModel(tiny_model().to(device), 64), EOS)
+    engines = TorchEngineFactory(DecoderModel(tiny_model().to(device), 64), EOS)
     plan = Plan((ActorPlan("gpu", (0,), 0, (0, 1), (0, 1), 4),), "by hand", 0.0, 0.0, 0.0)
     record = run_step(plan, requests(), engines, LATENCY, Cluster(1, 1, 1), charging=charging, start_s=3.0)
     [event] = [e for e in record.events if e["name"] == "capture"]
@@ -93,7 +93,7 @@ def test_on_the_virtual_clock_it_is_an_event(device: str, charging: str) -> None
 
 
 def test_a_replay_counts_it_as_warming_up() -> None:
-    model = RowModel(tiny_model(), 64)
+    model = DecoderModel(tiny_model(), 64)
     engine = TorchEngine(model, Admission(4, 1 << 20), LATENCY, eos_id=EOS)
     engine.add(requests())
     engine.advance(math.inf)

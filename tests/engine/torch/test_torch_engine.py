@@ -18,7 +18,7 @@ from rlhfless.engine.protocol import Request  # noqa: E402
 from rlhfless.engine.torch.engine import TorchEngine  # noqa: E402
 from rlhfless.engine.torch.factory import TorchEngineFactory  # noqa: E402
 from rlhfless.engine.torch.gumbel_noise import exponentials, places, streams, token_keys  # noqa: E402
-from rlhfless.engine.torch.model import RowModel, one_thread  # noqa: E402
+from rlhfless.engine.torch.model import DecoderModel, one_thread  # noqa: E402
 from rlhfless.engine.torch.sampling import Sampling  # noqa: E402
 from solver.model.admission import Admission  # noqa: E402
 from solver.model.latency import LatencyModel  # noqa: E402
@@ -37,7 +37,7 @@ def hf():
 
 @pytest.fixture(scope="module")
 def model(hf):
-    return RowModel(hf)
+    return DecoderModel(hf)
 
 
 def request(response, prompt_tokens=5, limit_tokens=30, **more):
@@ -284,7 +284,7 @@ def test_preempt_run_ahead_and_forgotten_changes_no_token(model):
 
 def test_training_the_model_in_place_shows_only_after_sync():
     hf = tiny_model(seed=5)
-    e = TorchEngineFactory(RowModel(hf), EOS)(LATENCY, ROOMY)
+    e = TorchEngineFactory(DecoderModel(hf), EOS)(LATENCY, ROOMY)
 
     def tokens():
         e.add([replace(request(0, target_tokens=25), available_s=e.clock_s)])
@@ -332,7 +332,7 @@ def test_refusals_are_one_sentence_each(hf, model):
     hf.config.hidden_act, act = "gelu", hf.config.hidden_act
     try:
         with refused(ValueError):
-            RowModel(hf)
+            DecoderModel(hf)
     finally:
         hf.config.hidden_act = act
 

@@ -14,7 +14,7 @@ from rlhfless.engine.torch import engine as torch_engine
 from rlhfless.engine.torch.decode_loop import DecodeLoop
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.iteration_clock import IterationClock
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.latency import load_profile
 from solver import Admission, LatencyModel
 
@@ -22,7 +22,7 @@ LATENCY = LatencyModel("test", 1, base_s=1.0, per_response_s=0.1)
 
 
 def engine_with(lengths: list[int]) -> TorchEngine:
-    engine = TorchEngine(RowModel(tiny_model()), Admission(8, 1 << 20), LATENCY, eos_id=EOS)
+    engine = TorchEngine(DecoderModel(tiny_model()), Admission(8, 1 << 20), LATENCY, eos_id=EOS)
     ids = np.arange(1, 6)
     engine.add([Request(i, 5, 40, target_tokens=n, prompt_ids=ids % VOCAB, seed=i) for i, n in enumerate(lengths)])
     return engine

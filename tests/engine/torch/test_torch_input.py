@@ -14,7 +14,7 @@ from torch_models import EOS, VOCAB, tiny_model
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.factory import TorchEngineFactory
-from rlhfless.engine.torch.model import RowModel, counting
+from rlhfless.engine.torch.model import DecoderModel, counting
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import ProcessPool, run_step
 from solver import ActorPlan, Admission, Cluster, LatencyModel, Plan, Prefill
@@ -34,20 +34,20 @@ LATENCY = LatencyModel("tiny", 1, 1.0, 0.0)
 )
 def test_a_model_without_a_head_is_refused(model: Any, sentence: tuple[str, ...]) -> None:
     with refused(ValueError, *sentence):
-        RowModel(model)
+        DecoderModel(model)
 
 
 def test_weights_of_something_else_are_refused() -> None:
     with refused(ValueError, "model.embed_tokens.weight"):
-        RowModel(tiny_model()).load(tiny_model().model)
+        DecoderModel(tiny_model()).load(tiny_model().model)
 
 
 @pytest.mark.parametrize("max_tokens", [-3, 0, 1, 40.5, True, "40"])
 def test_the_longest_context_is_one_that_the_model_has(max_tokens: Any) -> None:
     with refused(ValueError, "max_tokens", str(max_tokens)):
-        RowModel(tiny_model(), max_tokens)
+        DecoderModel(tiny_model(), max_tokens)
     with refused(ValueError, "max_tokens", "513", "512"):
-        TorchEngineFactory(RowModel(tiny_model(), 513), EOS)
+        TorchEngineFactory(DecoderModel(tiny_model(), 513), EOS)
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,12 @@ def test_sampling_wants_numbers(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize("eos_id", [-1, VOCAB, None])
 def test_the_end_of_text_is_a_token_of_the_model(eos_id: Any) -> None:
     with refused(ValueError, "eos_id", str(eos_id), str(VOCAB - 1)):
-        TorchEngineFactory(RowModel(tiny_model()), eos_id)
+        TorchEngineFactory(DecoderModel(tiny_model()), eos_id)
 
 
 @pytest.mark.parametrize("target", [31, -1])
 def test_a_forced_length_is_within_the_limit(target: int) -> None:
-    engine = TorchEngineFactory(RowModel(tiny_model()), EOS)(LATENCY, Admission(2, 4096))
+    engine = TorchEngineFactory(DecoderModel(tiny_model()), EOS)(LATENCY, Admission(2, 4096))
     with refused(ValueError, "response 4", str(target), "30"):
         engine.add([Request(4, 3, 30, prompt_ids=np.arange(1, 4), target_tokens=target)])
 
@@ -87,7 +87,7 @@ def test_a_forced_length_is_within_the_limit(target: int) -> None:
     ],
 )
 def test_prompts_and_lengths_are_whole_numbers(wrong: dict[str, Any], sentence: str) -> None:
-    engine = TorchEngineFactory(RowModel(tiny_model()), EOS)(LATENCY, Admission(2, 4096))
+    engine = TorchEngineFactory(DecoderModel(tiny_model()), EOS)(LATENCY, Admission(2, 4096))
     good = Request(4, 3, 30, prompt_ids=np.arange(1, 4))
     with refused(ValueError, "response 4", str(sentence)):
         engine.add([replace(good, **wrong)])
@@ -119,7 +119,7 @@ def deduplicated(own_gpus: bool, prompt_tokens: int) -> Plan:
 def test_bad_input_is_refused_before_prefixes_of_it_are_computed(
     ids: list[int] | None, sentence: tuple[str, ...], clock: str, own_gpus: bool
 ) -> None:
-    factory = TorchEngineFactory(RowModel(tiny_model(), 40), EOS)
+    factory = TorchEngineFactory(DecoderModel(tiny_model(), 40), EOS)
     tokens = 4 if ids is None else len(ids)
     prompt = None if ids is None else np.array(ids, dtype=np.int64)
     asked = [Request(i, tokens, 12, prompt_ids=prompt, seed=i, prompt=0) for i in range(2)]

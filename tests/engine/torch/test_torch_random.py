@@ -16,7 +16,7 @@ from torch_models import EOS, VOCAB, tiny_model  # noqa: E402
 from rlhfless.engine.protocol import Request  # noqa: E402
 from rlhfless.engine.simulated.engine import SimulatedEngine  # noqa: E402
 from rlhfless.engine.torch.engine import TorchEngine  # noqa: E402
-from rlhfless.engine.torch.model import RowModel, counting  # noqa: E402
+from rlhfless.engine.torch.model import DecoderModel, counting  # noqa: E402
 from solver.model.admission import Admission  # noqa: E402
 from solver.model.latency import LatencyModel  # noqa: E402
 
@@ -27,7 +27,7 @@ LIMIT, RESPONSES = 12, 8
 
 @pytest.fixture(scope="module")
 def model():
-    return RowModel(tiny_model())
+    return DecoderModel(tiny_model())
 
 
 def requests_of(data):

@@ -17,7 +17,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch import kv_rows
 from rlhfless.engine.torch import prefixes as torch_prefixes
 from rlhfless.engine.torch.engine import TorchEngine
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.system import memory
 from solver import Admission, LatencyModel
 
@@ -29,11 +29,11 @@ ERRORS = [
 
 
 @pytest.fixture(scope="module")
-def model() -> RowModel:
-    return RowModel(tiny_model())
+def model() -> DecoderModel:
+    return DecoderModel(tiny_model())
 
 
-def engine_of(model: RowModel) -> TorchEngine:
+def engine_of(model: DecoderModel) -> TorchEngine:
     engine = TorchEngine(model, Admission(3, 1 << 20), LATENCY, eos_id=EOS)
     engine.add([Request(0, 4, 9, prompt_ids=np.arange(1, 5), seed=0)])
     return engine
@@ -50,7 +50,7 @@ def told_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_cache_for_which_too_little_is_free_is_not_asked_for(
-    model: RowModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: DecoderModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The CPU's allocator would grant it, and the process would be ended when it is used."""
     cache = model.new_cache()
@@ -66,7 +66,7 @@ def test_a_cache_for_which_too_little_is_free_is_not_asked_for(
 
 
 def test_a_cache_that_cannot_double_grows_by_what_is_needed(
-    model: RowModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: DecoderModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = model.new_cache()
     cache.reserve_rows(2)
@@ -79,7 +79,7 @@ def test_a_cache_that_cannot_double_grows_by_what_is_needed(
 
 @pytest.mark.parametrize("told", ["MemTotal: 9 kB\n", None])
 def test_a_cache_that_is_refused_where_nobody_says_what_is_free(
-    model: RowModel, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: DecoderModel, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = model.new_cache()
     cache.reserve_rows(2)
@@ -95,7 +95,7 @@ def test_a_cache_that_is_refused_where_nobody_says_what_is_free(
         cache.reserve_rows(9)
 
 
-def test_the_memory_that_is_free_is_asked_for(model: RowModel) -> None:
+def test_the_memory_that_is_free_is_asked_for(model: DecoderModel) -> None:
     """For real: more than there is anywhere, on a machine that says what it has."""
     if not memory.MEMINFO.exists():
         pytest.skip("only Linux says how much memory is available")
@@ -110,7 +110,7 @@ def test_the_memory_that_is_free_is_asked_for(model: RowModel) -> None:
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("where", ["prefill", "decode", "prepare"])
 def test_an_engine_without_room_says_what_is_free(
-    model: RowModel, error: RuntimeError, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: DecoderModel, error: RuntimeError, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A prefill or an iteration takes memory of its own, and so does a captured shape."""
     engine = engine_of(model)
@@ -130,7 +130,7 @@ def test_an_engine_without_room_says_what_is_free(
     engine.close()
 
 
-def test_other_errors_of_torch_stay_as_they_are(model: RowModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_of_torch_stay_as_they_are(model: DecoderModel, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, error = engine_of(model), RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     def broken(*_: Any) -> None:
@@ -146,7 +146,7 @@ def test_weights_and_prefixes_without_room_say_so(monkeypatch: pytest.MonkeyPatc
     def full(*_: Any) -> None:
         raise ERRORS[0]
 
-    model, source = RowModel(tiny_model()), tiny_model(seed=1)
+    model, source = DecoderModel(tiny_model()), tiny_model(seed=1)
     monkeypatch.setattr(torch_prefixes, "prefill", full)
     with refused(MemoryError):
         torch_prefixes.compute_prefixes(model, {0: np.arange(1, 5)})

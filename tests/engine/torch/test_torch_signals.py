@@ -14,7 +14,7 @@ from torch_models import EOS, VOCAB, tiny_model  # noqa: E402
 
 from rlhfless.engine.protocol import Request  # noqa: E402
 from rlhfless.engine.torch.engine import TorchEngine  # noqa: E402
-from rlhfless.engine.torch.model import RowModel, one_thread  # noqa: E402
+from rlhfless.engine.torch.model import DecoderModel, one_thread  # noqa: E402
 from solver.model.admission import Admission  # noqa: E402
 from solver.model.latency import LatencyModel  # noqa: E402
 from solver.model.runtime_rules import SIGNAL_TOKENS  # noqa: E402
@@ -37,7 +37,7 @@ def requests(count=5):
 
 
 def engine(hf, **more):
-    return TorchEngine(RowModel(hf), Admission(3, 1 << 20), LATENCY, eos_id=EOS, **more)
+    return TorchEngine(DecoderModel(hf), Admission(3, 1 << 20), LATENCY, eos_id=EOS, **more)
 
 
 def test_signals_are_those_of_transformers_own_pass(hf):

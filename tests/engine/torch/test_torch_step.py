@@ -7,7 +7,7 @@ import torch
 from torch_models import EOS, tiny_model
 
 from rlhfless.engine.torch.decode_step import DecodeStep, GraphedStep, Inputs
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.sampling import Sampling
 
 
@@ -55,7 +55,7 @@ def captured(monkeypatch):
 @torch.inference_mode()
 def test_graphs_are_captured_once_a_shape_and_anew_for_another_cache_or_other_weights(captured):
     source = tiny_model()
-    model = RowModel(source, 600)
+    model = DecoderModel(source, 600)
     step, cache = GraphedStep(model, Sampling(), EOS), model.new_cache()
     cache.reserve_rows(4)
 
@@ -81,7 +81,7 @@ def test_graphs_are_captured_once_a_shape_and_anew_for_another_cache_or_other_we
 @torch.inference_mode()
 def test_a_replay_reads_what_is_given_and_what_it_drew_outlives_the_next(captured, monkeypatch):
     """The stand-in computes anew from the graph's own inputs, over its rounded width, into the graph's own outputs."""
-    model = RowModel(tiny_model(), 600)
+    model = DecoderModel(tiny_model(), 600)
     step, plain = GraphedStep(model, Sampling(), EOS), DecodeStep(model, Sampling(), EOS)
     cache, same = model.new_cache(), model.new_cache()
     cache.reserve_rows(4)

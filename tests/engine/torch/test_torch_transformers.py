@@ -16,7 +16,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausa
 from rlhfless.engine.protocol import Request  # noqa: E402
 from rlhfless.engine.torch.capacity import admission_within  # noqa: E402
 from rlhfless.engine.torch.engine import TorchEngine  # noqa: E402
-from rlhfless.engine.torch.model import RowModel, counting, one_thread  # noqa: E402
+from rlhfless.engine.torch.model import DecoderModel, counting, one_thread  # noqa: E402
 from rlhfless.engine.torch.prefixes import compute_prefixes  # noqa: E402
 from rlhfless.engine.torch.weights import ARCHITECTURES  # noqa: E402
 from solver.model.admission import Admission  # noqa: E402
@@ -92,7 +92,7 @@ def assert_logits(hf, completions):
 @pytest.mark.parametrize("way", [plain, shared, prefixed, migrated, recomputed])
 def test_logits_are_those_of_transformers(hf, way):
     """Log-probabilities of all tokens, whatever way their KV state took, within ``TOLERANCE``."""
-    model = RowModel(hf)
+    model = DecoderModel(hf)
     with counting(model) as fed:
         completions = way(model)
     assert sorted(c.response for c in completions) == list(range(6))
@@ -126,7 +126,7 @@ def test_logits_are_those_of_transformers_with_other_rotary_embeddings(kind, rop
     assert hf.base_model.rotary_emb.rope_type == rope
     usual, there = (m.base_model.rotary_emb(torch.ones(1), torch.tensor([[70]]))[0] for m in (tiny_model(kind), hf))
     assert not torch.allclose(usual, there), "it makes a difference"
-    completions = plain(RowModel(hf))
+    completions = plain(DecoderModel(hf))
     assert max(len(PROMPT) + c.response_tokens for c in completions) > 64
     assert_logits(hf, completions)
 
@@ -134,24 +134,24 @@ def test_logits_are_those_of_transformers_with_other_rotary_embeddings(kind, rop
 @pytest.mark.parametrize("rope", ["dynamic", "longrope"])
 def test_rotary_embeddings_that_change_with_the_context_are_refused(rope):
     with refused(ValueError, "'llama'"):
-        RowModel(with_rope("llama", rope))
+        DecoderModel(with_rope("llama", rope))
 
 
 def test_an_unknown_architecture_is_refused_and_the_known_ones_are_named():
     named = "the torch engine decodes llama, qwen2 and qwen3 models with full attention and fixed rotary embeddings, not"
     gpt = GPT2LMHeadModel(GPT2Config(vocab_size=8, n_embd=8, n_layer=1, n_head=1, n_positions=8))
     with refused(ValueError, str(named), "'gpt2'"):
-        RowModel(gpt)
+        DecoderModel(gpt)
     sliding = Qwen2Config(
         vocab_size=8, hidden_size=8, num_hidden_layers=2, num_attention_heads=1, num_key_value_heads=1, intermediate_size=8,
         use_sliding_window=True, sliding_window=4, max_window_layers=0,
     )  # fmt: skip
     with refused(ValueError, str(named), "'qwen2'"):
-        RowModel(Qwen2ForCausalLM(sliding))
+        DecoderModel(Qwen2ForCausalLM(sliding))
 
 
 def test_memory_that_holds_no_actor_says_what_is_needed_and_that_is_enough():
-    model = RowModel(tiny_model(), 100)
+    model = DecoderModel(tiny_model(), 100)
     with refused(MemoryError) as error:
         admission_within(model, 1 << 10)
     needed = float(str(error.value).split(" need ")[1].split()[0])

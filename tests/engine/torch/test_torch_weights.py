@@ -8,7 +8,7 @@ from error_messages import refused
 from torch_models import tiny_model
 
 from rlhfless.engine.torch import worker_backend as torch_backend
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.errors import InputError
 
 
@@ -17,7 +17,7 @@ def test_a_head_that_is_tied_to_the_embedding_is_held_and_sent_once(given: str) 
     """Transformers names it twice in a state dict."""
     source = tiny_model(seed=1)
     assert "lm_head.weight" in source.state_dict()
-    model = RowModel(tiny_model())
+    model = DecoderModel(tiny_model())
     model.load(source if given == "model" else source.state_dict())
     assert model.weights.head.weight is model.weights.embedding
     assert torch.equal(model.weights.embedding, source.get_input_embeddings().weight)
@@ -29,7 +29,7 @@ def test_a_head_that_is_tied_to_the_embedding_is_held_and_sent_once(given: str) 
 
 def test_a_head_of_its_own_is_copied() -> None:
     source = tiny_model(seed=1, tie_word_embeddings=False)
-    model = RowModel(source)
+    model = DecoderModel(source)
     assert torch.equal(model.weights.head.weight, source.lm_head.weight)
     assert not torch.equal(model.weights.head.weight, model.weights.embedding)
     loosened = {**tiny_model().state_dict(), "lm_head.weight": source.lm_head.weight}  # of a tied architecture
@@ -62,7 +62,7 @@ def test_a_head_of_its_own_is_copied() -> None:
 def test_weights_of_another_size_are_refused_and_those_in_use_stay(
     other: dict[str, int], said: tuple[str, ...], freed: bool
 ) -> None:
-    model, source = RowModel(tiny_model()), tiny_model(**other)
+    model, source = DecoderModel(tiny_model()), tiny_model(**other)
     if freed:
         model.free()
     before = model.weights

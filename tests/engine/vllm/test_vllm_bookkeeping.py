@@ -24,7 +24,7 @@ from vllm_samples import EOS, LATENCY, LIMIT, LONGEST, VOCABULARY, factory_of, m
 
 from rlhfless.engine.protocol import Completion, Request
 from rlhfless.engine.vllm import adapter as vllm_adapter
-from rlhfless.engine.vllm.adapter import Replica, Settings, VllmError
+from rlhfless.engine.vllm.adapter import Replica, VllmError, VllmSettings
 from rlhfless.engine.vllm.engine import seed_at
 from rlhfless.engine.vllm.weight_folders import VERSION_FILE, check_weights, write_weights
 from rlhfless.errors import InputError, MissingExtra
@@ -323,7 +323,7 @@ def test_a_start_that_finds_no_memory_is_out_of_memory(
     stand_in(monkeypatch, tmp_path, said)
     folder = write_weights(model_of(1), tmp_path, 0)
     with pytest.raises(MemoryError if memory else ValueError, match=re.escape(said)) as error:
-        Replica(Settings(1, 4, 100, 50), [], folder, 0)
+        Replica(VllmSettings(1, 4, 100, 50), [], folder, 0)
     lost = failed(error.value)  # type: ignore[arg-type]
     assert (lost.out_of_memory, lost.hopeless) == (memory, not memory)
 
@@ -337,7 +337,7 @@ def test_whether_vllm_compiles_is_decided_where_it_runs(
     for devices in ([], ["3"]):
         this = stand_in(monkeypatch, tmp_path, "enough")
         with refused(ValueError):
-            Replica(Settings(1, 4, 100, 50, eager=eager), devices, folder, 0)
+            Replica(VllmSettings(1, 4, 100, 50, eager=eager), devices, folder, 0)
         asked += this
     assert [arguments["enforce_eager"] for arguments in asked] == [on_cpu, on_gpu]
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"

@@ -32,7 +32,7 @@ from rlhfless.engine.vllm import weight_shipping
 from rlhfless.engine.vllm.factory import VllmEngineFactory
 from rlhfless.engine.vllm.temp_files import PREFIX
 from rlhfless.engine.vllm.weight_folders import write_weights
-from rlhfless.engine.vllm.weight_shipping import Carried
+from rlhfless.engine.vllm.weight_shipping import ShippedWeights
 from rlhfless.executor import ActorError, Lifecycle, RayPool, StepRecord
 from rlhfless.system.scratch_folders import in_memory
 from rlhfless.trace.schema.validation import validate
@@ -195,13 +195,13 @@ class Kill:
     killed: int = 0
 
     def __post_init__(self) -> None:
-        made = self.pool._crew.RayCrew
+        made = self.pool._crew.RayStepActors
 
         def crew(*given: Any) -> Any:
             self.record = given[4]
             return made(*given)
 
-        self.monkeypatch.setattr(self.pool._crew, "RayCrew", crew)
+        self.monkeypatch.setattr(self.pool._crew, "RayStepActors", crew)
 
     def __deepcopy__(self, memo: object) -> Kill:
         """It looks on from outside: the step's copy of the rule that calls it has this same one."""
@@ -219,7 +219,7 @@ def test_an_actor_never_decodes_with_weights_that_are_not_the_steps(
     """Were others sent by mistake, it would say which ones it has, and the step would end."""
     other = factory_of(write_weights(model_of(4), tmp_path / "other", 6), 6)
     engines = factory_of(write_weights(model_of(3), tmp_path / "right", 7), 7)
-    monkeypatch.setattr(VllmEngineFactory, "carried", lambda engines: Carried(engines, Carried.of(other).files))
+    monkeypatch.setattr(VllmEngineFactory, "carried", lambda engines: ShippedWeights(engines, ShippedWeights.of(other).files))
     said = r"failed with InputError: .*holds weights 6, but the step is decoded with weights 7"
     with pytest.raises(ActorError, match=said) as error:
         pool.run_step(plan_of([range(4)]), requests(4), engines, LATENCY, Cluster(1, 1, 1))

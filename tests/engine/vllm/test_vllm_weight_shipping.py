@@ -24,7 +24,7 @@ from rlhfless.engine.vllm import weight_shipping
 from rlhfless.engine.vllm import worker_backend as vllm_backend
 from rlhfless.engine.vllm.factory import VllmEngineFactory
 from rlhfless.engine.vllm.weight_folders import check_weights, write_weights
-from rlhfless.engine.vllm.weight_shipping import Carried
+from rlhfless.engine.vllm.weight_shipping import ShippedWeights
 from rlhfless.system import scratch_folders
 
 
@@ -86,19 +86,19 @@ def test_what_somebody_left_who_was_killed_is_removed_by_the_next(machine: Path,
     (half / "unfinished").mkdir(parents=True)
     mine.let_go()
     read.let_go()
-    Carried(engines, {"weights": torch.ones(3, dtype=torch.uint8)}, "half").lay_down().let_go()
+    ShippedWeights(engines, {"weights": torch.ones(3, dtype=torch.uint8)}, "half").lay_down().let_go()
     assert not list(machine.iterdir())
 
 
 def test_where_there_is_no_room_nothing_stays(
     machine: Path, engines: VllmEngineFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(carried: Carried, place: Path) -> None:
+    def full(carried: ShippedWeights, place: Path) -> None:
         (place / "unfinished").mkdir()
         raise OSError(errno.ENOSPC, "No space left on device")
 
     carried = engines.carried()
-    monkeypatch.setattr(Carried, "_write", full)
+    monkeypatch.setattr(ShippedWeights, "_write", full)
     with refused(OSError):
         carried.lay_down()
     assert not list(machine.iterdir())
@@ -130,7 +130,7 @@ def test_what_a_process_left_that_was_killed_while_it_read_is_removed(machine: P
     assert not list(machine.iterdir())
 
 
-def read_and_die(carried: Carried, connection: Any) -> None:
+def read_and_die(carried: ShippedWeights, connection: Any) -> None:
     connection.send(str(carried.lay_down().place))
     time.sleep(0.2)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -139,10 +139,10 @@ def read_and_die(carried: Carried, connection: Any) -> None:
 def test_many_come_and_go_at_once(machine: Path, engines: VllmEngineFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every one of them reads all of its weights for as long as it wants, whoever writes and removes meanwhile."""
     versions = [engines.carried() for _ in range(2)]
-    expected, wrong, write = contents(engines.weights), list[str](), Carried._write
+    expected, wrong, write = contents(engines.weights), list[str](), ShippedWeights._write
     writing: dict[str, int] = {one.name: 0 for one in versions}
 
-    def watched_write(carried: Carried, place: Path) -> None:
+    def watched_write(carried: ShippedWeights, place: Path) -> None:
         writing[carried.name] += 1
         if writing[carried.name] > 1:
             wrong.append("two write at once")
@@ -159,7 +159,7 @@ def test_many_come_and_go_at_once(machine: Path, engines: VllmEngineFactory, mon
                 time.sleep(rng.uniform(0, 2e-3))
             laid_down.let_go()
 
-    monkeypatch.setattr(Carried, "_write", watched_write)
+    monkeypatch.setattr(ShippedWeights, "_write", watched_write)
     run_all([lambda seed=seed: come_and_go(seed) for seed in range(8)])
     assert not wrong
     assert not list(machine.iterdir())

@@ -16,21 +16,21 @@ from hypothesis import strategies as st
 
 from rlhfless.errors import InputError
 from rlhfless.executor import Lifecycle, PlanForecast, ShortestStep, StepRecord
-from rlhfless.executor.distributed.pool.lifecycle import Forecast, History
-from rlhfless.executor.distributed.pool.placement import Place
+from rlhfless.executor.distributed.pool.lifecycle import Forecast, StepHistory
+from rlhfless.executor.distributed.pool.placement import ActorPlacement
 from rlhfless.executor.distributed.pool.warm_allocations import WarmRow, write_warm
-from rlhfless.executor.distributed.pool.warm_pool import Holdings
+from rlhfless.executor.distributed.pool.warm_pool import WarmPool
 from rlhfless.trace import Trace, held_gpu_seconds
 from rlhfless.trace.metrics.step_metrics import interval_union_s
-from solver.model.objective import StepRest
+from solver.model.objective import NonGenerationPhases
 from solver.model.plan import ActorPlan, Plan
 
 PLAN = replace(plan_of([[0], [1]]), makespan_s=3.0)
 seconds = st.floats(0.1, 1e3)
 
 
-def history_of(starts: list[float], generated: list[float], rest: StepRest = StepRest()) -> History:  # noqa: B008 (frozen)
-    return History(starts, generated, PLAN, rest)
+def history_of(starts: list[float], generated: list[float], rest: NonGenerationPhases = NonGenerationPhases()) -> StepHistory:  # noqa: B008 (frozen)
+    return StepHistory(starts, generated, PLAN, rest)
 
 
 @given(st.lists(seconds, min_size=2, max_size=8), seconds)
@@ -52,7 +52,7 @@ def test_forecasts_say_nothing_without_a_reason() -> None:
 
 
 def test_the_plans_forecast_is_its_makespan_and_the_rest() -> None:
-    said = history_of([5.0], [], StepRest(prepare_s=1.0, learn_s=4.0))
+    said = history_of([5.0], [], NonGenerationPhases(prepare_s=1.0, learn_s=4.0))
     assert PlanForecast(0.5).next_start_s(said) == 5.0 + 3.0 + 5.0 + 0.5
     seen = history_of([0.0, 10.0, 30.0], [4.0, 23.0])  # rests of 6 and 7 s
     assert PlanForecast().next_start_s(seen) == 30.0 + 3.0 + 6.0
@@ -85,7 +85,7 @@ class Carrier:
 
     def __init__(self, start_s: float = 0.0, end_s: float = 0.0) -> None:
         self.clock_s, self.start_takes_s, self.end_takes_s = 0.0, start_s, end_s
-        self.started: dict[int, tuple[Place, float]] = {}
+        self.started: dict[int, tuple[ActorPlacement, float]] = {}
         self.dead: set[int] = set()
         self.ended: list[int] = []
         self.nobody = threading.Event()
@@ -93,11 +93,11 @@ class Carrier:
     def now_s(self) -> float:
         return self.clock_s
 
-    def start(self, place: Place, ahead: bool = False) -> int:
+    def start(self, place: ActorPlacement, ahead: bool = False) -> int:
         self.started[len(self.started)] = place, self.clock_s
         return len(self.started) - 1
 
-    def serves(self, here: Place, wanted: Place) -> bool:
+    def serves(self, here: ActorPlacement, wanted: ActorPlacement) -> bool:
         return here.alike(wanted)
 
     def up_s(self, actor: int) -> float | None:
@@ -124,7 +124,7 @@ class Run:
 
     def __init__(self, lifecycle: Lifecycle, **carrier: float) -> None:
         self.carrier = Carrier(**carrier)
-        self.holdings = Holdings(self.carrier, lifecycle, watched=False)
+        self.holdings = WarmPool(self.carrier, lifecycle, watched=False)
         self.records: list[StepRecord] = []
 
     def wait(self, until_s: float) -> None:
@@ -134,12 +134,12 @@ class Run:
         self.carrier.clock_s = max(self.carrier.clock_s, until_s)
         self.holdings.act()
 
-    def step(self, work_s: float, plan: Plan = PLAN, rest: StepRest = StepRest()) -> list[int]:  # noqa: B008 (frozen)
+    def step(self, work_s: float, plan: Plan = PLAN, rest: NonGenerationPhases = NonGenerationPhases()) -> list[int]:  # noqa: B008 (frozen)
         carrier, record = self.carrier, StepRecord("run", len(self.records), plan, self.carrier.clock_s)
         self.records.append(record)
         before = set(carrier.started)
         self.holdings.begin(record, plan, rest)
-        actors = [self.holdings.take(i, Place.of(actor), record.start_s) for i, actor in enumerate(plan.actors)]
+        actors = [self.holdings.take(i, ActorPlacement.of(actor), record.start_s) for i, actor in enumerate(plan.actors)]
         carrier.clock_s = record.start_s + work_s
         if cold := set(actors) - before:
             carrier.clock_s += carrier.start_takes_s
@@ -282,7 +282,7 @@ def test_what_ends_as_a_step_begins_is_charged_until_then() -> None:
     run.carrier.clock_s = 6.0
     record = StepRecord("run", 1, PLAN, 6.0)
     run.holdings.act()
-    run.holdings.begin(record, PLAN, StepRest())
+    run.holdings.begin(record, PLAN, NonGenerationPhases())
     assert [(a["role"], a["start_s"], a["end_s"]) for a in record.allocations] == [("warm", 1.0, 6.0)] * 2
 
 
@@ -290,7 +290,7 @@ def test_what_waited_in_a_step_that_was_given_up_ends_and_is_in_its_record() -> 
     run = Run(Lifecycle.serverful(), end_s=0.25)
     run.step(1.0)
     given_up = StepRecord("run", 1, plan_of([[0]]), 1.0)
-    run.holdings.begin(given_up, plan_of([[0]]), StepRest())  # the other one is in nobody's way
+    run.holdings.begin(given_up, plan_of([[0]]), NonGenerationPhases())  # the other one is in nobody's way
     run.wait(4.0)
     run.holdings.give_up(given_up)
     assert run.carrier.living == set(), "none was taken yet"
@@ -320,7 +320,7 @@ def test_what_waits_and_what_others_have_is_every_second_once(others: list[tuple
     record = StepRecord("run", 0, PLAN, 0.0)
     for i, (gpu, start_s, end_s) in enumerate(others):
         record.allocate(f"other-{i}", "learner", 0, (gpu,), "gpu", "spot", 1.0, min(start_s, end_s), max(start_s, end_s))
-    write_warm(record, WarmRow(Place("gpu", 0, (1, 2)), 5.0, 15.0, (5.0, 7.0)))
+    write_warm(record, WarmRow(ActorPlacement("gpu", 0, (1, 2)), 5.0, 15.0, (5.0, 7.0)))
     taken_s = {g: interval_union_s(*np.clip(np.array([[min(a, b), max(a, b)] for n, a, b in others if n == g] or [[0.0, 0.0]]),
                                             5.0, 15.0).T) for g in (1, 2)}  # fmt: skip
     held_s = sum(len(a["gpu_ids"]) * (a["end_s"] - a["start_s"]) for a in record.allocations if a["role"] == "warm")
@@ -333,10 +333,10 @@ def test_what_waits_and_what_others_have_is_every_second_once(others: list[tuple
 
 def test_the_thread_ends_what_waited_too_long() -> None:
     carrier = Carrier()
-    holdings = Holdings(carrier, Lifecycle(keep_s=0.001))
+    holdings = WarmPool(carrier, Lifecycle(keep_s=0.001))
     record = StepRecord("run", 0, PLAN, 0.0)
-    holdings.begin(record, PLAN, StepRest())
-    left = [(holdings.take(i, Place.of(actor), 0.0), actor, 0.0) for i, actor in enumerate(PLAN.actors)]
+    holdings.begin(record, PLAN, NonGenerationPhases())
+    left = [(holdings.take(i, ActorPlacement.of(actor), 0.0), actor, 0.0) for i, actor in enumerate(PLAN.actors)]
     holdings.generated(record, left, 0.0)
     carrier.clock_s = 1.0
     assert carrier.nobody.wait(20.0)
@@ -355,12 +355,12 @@ def test_a_thread_that_failed_is_told_of_once_and_the_next_step_has_another_one(
             super().end(actor)
 
     carrier = Failing()
-    holdings = Holdings(carrier, Lifecycle(keep_s=0.001))
+    holdings = WarmPool(carrier, Lifecycle(keep_s=0.001))
 
     def step(start_s: float) -> StepRecord:
         record = StepRecord("run", 0, PLAN, start_s)
-        holdings.begin(record, PLAN, StepRest())
-        left = [(holdings.take(i, Place.of(actor), start_s), actor, start_s) for i, actor in enumerate(PLAN.actors)]
+        holdings.begin(record, PLAN, NonGenerationPhases())
+        left = [(holdings.take(i, ActorPlacement.of(actor), start_s), actor, start_s) for i, actor in enumerate(PLAN.actors)]
         holdings.generated(record, left, 0.0)
         return record
 

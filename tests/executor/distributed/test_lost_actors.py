@@ -18,12 +18,23 @@ from rlhfless.engine.protocol import EngineSpan
 from rlhfless.executor import ActorError, Faults, StepRecord
 from rlhfless.executor.distributed.executor import WallStep
 from rlhfless.executor.distributed.failure_detection import Speed
-from rlhfless.executor.distributed.messages import Lost, Order, RemoteActor, Report
-from rlhfless.executor.distributed.recovery import Goes, Left, resolve, what_is_left
+from rlhfless.executor.distributed.messages import ActorLost, ActorReport, RemoteActor, StartActor
+from rlhfless.executor.distributed.recovery import RemainingWork, Survivor, resolve, what_is_left
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.trace import Trace
-from solver import Admission, Fleet, LatencyModel, MixedCluster, Objective, Plan, PlanningError, Pool, Workload, known_lengths
-from solver.model.objective import StepRest
+from solver import (
+    ActorClasses,
+    Admission,
+    GpuPool,
+    LatencyModel,
+    MixedCluster,
+    Objective,
+    Plan,
+    PlanningError,
+    Workload,
+    known_lengths,
+)
+from solver.model.objective import NonGenerationPhases
 from solver.model.runtime_rules import ActorView, Decision, StepState
 from solver.replanning.replan import Replan
 
@@ -36,7 +47,7 @@ def wall_step(plan: Plan, crew: ScriptedCrew, faults: Faults = SOON, cold_start_
     step = uniform_step(LENGTHS)
     record = StepRecord("run", 0, plan, 0.0)
     return WallStep(
-        plan, step.requests(), crew, step.latency, step.cluster, record, StepRest(), "reserve", "move", faults,
+        plan, step.requests(), crew, step.latency, step.cluster, record, NonGenerationPhases(), "reserve", "move", faults,
         cold_start_s=cold_start_s,
     )  # fmt: skip
 
@@ -109,7 +120,7 @@ def test_replanning_knows_actors_of_several_kinds_that_were_not_in_the_plan() ->
     plan = plan_of(GROUPS)
     plan = replace(plan, actors=tuple(replace(a, kind=kind) for a, kind in zip(plan.actors, kinds, strict=True)))
     models = {(k, 1): replace(step.latency, kind=k, base_s=s, per_response_s=s / 8) for k, s in (("slow", 0.1), ("fast", 0.05))}
-    cluster = MixedCluster([Pool("slow", 1, 2), Pool("fast", 1, 2)])
+    cluster = MixedCluster([GpuPool("slow", 1, 2), GpuPool("fast", 1, 2)])
     asked: list[ActorView] = []
 
     class Watched(Replan):
@@ -120,9 +131,9 @@ def test_replanning_knows_actors_of_several_kinds_that_were_not_in_the_plan() ->
     later = 0
     for seed in range(6):
         asked.clear()
-        planned = replace(plan, rule=Watched(known_lengths(step.truth), Fleet.of_plan(plan, models), 4.0))
-        crew, record = Mortal({1: Lost("died"), 2: Lost("died")}, seed), StepRecord("run", 0, planned, 0.0)
-        WallStep(planned, step.requests(), crew, models, cluster, record, StepRest(), "reserve", "move", SOON).run()
+        planned = replace(plan, rule=Watched(known_lengths(step.truth), ActorClasses.of_plan(plan, models), 4.0))
+        crew, record = Mortal({1: ActorLost("died"), 2: ActorLost("died")}, seed), StepRecord("run", 0, planned, 0.0)
+        WallStep(planned, step.requests(), crew, models, cluster, record, NonGenerationPhases(), "reserve", "move", SOON).run()
         assert_whole(record)
         assert {e["holder"] for e in events(record, "lost")} == {"actor-1", "actor-2"}
         gpus = {int(a["holder"].removeprefix("actor-")): tuple(a["gpu_ids"]) for a in record.allocations}
@@ -144,9 +155,11 @@ def test_a_given_up_actor_that_goes_on_doubles_nothing() -> None:
 
         late = 0
 
-        def reports(self, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
+        def reports(self, timeout_s: float | None) -> list[tuple[int, ActorReport | ActorLost]]:
             found = super().reports(timeout_s)
-            self.late += sum(len(said.completions) for i, said in found if i in self.abandoned and isinstance(said, Report))
+            self.late += sum(
+                len(said.completions) for i, said in found if i in self.abandoned and isinstance(said, ActorReport)
+            )
             return found
 
     crew = Zombie(3)
@@ -160,7 +173,7 @@ def test_a_given_up_actor_that_goes_on_doubles_nothing() -> None:
 class Mortal(ScriptedCrew):
     """Kills chosen actors (by index) once they have obeyed their first order; fails as it is told."""
 
-    def __init__(self, dies: dict[int, Lost], seed: int = 0) -> None:
+    def __init__(self, dies: dict[int, ActorLost], seed: int = 0) -> None:
         super().__init__(seed)
         self.will = dies
 
@@ -174,7 +187,7 @@ class Mortal(ScriptedCrew):
 
 
 def test_what_was_lost_is_traced() -> None:
-    record = run(plan_of(GROUPS), Mortal({1: Lost("was killed by SIGKILL")}))
+    record = run(plan_of(GROUPS), Mortal({1: ActorLost("was killed by SIGKILL")}))
     assert_whole(record)
     (lost,) = events(record, "lost")
     assert (lost["holder"], lost["why"], lost["responses"]) == ("actor-1", "was killed by SIGKILL", 4)
@@ -187,7 +200,7 @@ def test_what_was_lost_is_traced() -> None:
 
 
 def test_several_that_die_together_are_replaced_together() -> None:
-    record = run(plan_of(GROUPS), Mortal({i: Lost("died", gpus_gone=i < 2) for i in range(4)}))
+    record = run(plan_of(GROUPS), Mortal({i: ActorLost("died", gpus_gone=i < 2) for i in range(4)}))
     assert_whole(record)
     later = [a for a in record.allocations if int(a["holder"].removeprefix("actor-")) > 3]
     assert later
@@ -216,7 +229,7 @@ def test_retries_of_a_response_are_bounded() -> None:
         def happens(self, actor: ScriptedActor) -> None:
             if any(r.response == 5 for r in actor.responses):
                 actor.dead = True
-                actor.wire.append(Lost("was killed by SIGSEGV"))
+                actor.wire.append(ActorLost("was killed by SIGSEGV"))
                 return
             super().happens(actor)
 
@@ -227,7 +240,9 @@ def test_retries_of_a_response_are_bounded() -> None:
 
 
 def test_what_no_actor_can_do_is_not_tried_again() -> None:
-    step = wall_step(plan_of(GROUPS), Mortal({2: Lost("failed with ValueError: no ids", hopeless=True, trace="the trace")}))
+    step = wall_step(
+        plan_of(GROUPS), Mortal({2: ActorLost("failed with ValueError: no ids", hopeless=True, trace="the trace")})
+    )
     with refused(ActorError, "ValueError") as error:
         step.run()
     assert error.value.__notes__ == ["the trace"]
@@ -235,16 +250,16 @@ def test_what_no_actor_can_do_is_not_tried_again() -> None:
 
 def test_where_memory_ran_out_the_next_actor_has_fewer_slots() -> None:
     class OutOfMemory(ScriptedCrew):
-        orders: list[Order] = []  # noqa: RUF012
+        orders: list[StartActor] = []  # noqa: RUF012
 
-        def start(self, orders: list[Order]) -> list[RemoteActor]:  # type: ignore[override]
+        def start(self, orders: list[StartActor]) -> list[RemoteActor]:  # type: ignore[override]
             self.orders = [*self.orders, *orders]
             return super().start(orders)
 
         def happens(self, actor: ScriptedActor) -> None:
             if actor.slots > 2 and len(actor.responses) > 2 and actor.responses[0].generated_tokens > 1:
                 actor.dead = True
-                actor.wire.append(Lost("failed with OutOfMemoryError", out_of_memory=True))
+                actor.wire.append(ActorLost("failed with OutOfMemoryError", out_of_memory=True))
                 return
             super().happens(actor)
 
@@ -263,13 +278,13 @@ def test_where_memory_ran_out_the_next_actor_has_fewer_slots() -> None:
 
 def test_an_actor_with_other_weights_is_not_believed() -> None:
     class Stale(ScriptedCrew):
-        def start(self, orders: list[Order]) -> list[RemoteActor]:  # type: ignore[override]
+        def start(self, orders: list[StartActor]) -> list[RemoteActor]:  # type: ignore[override]
             return super().start([replace(o, weights_version=6) if o.index == 1 else o for o in orders])
 
     plan, step = plan_of(GROUPS), uniform_step(LENGTHS)
     record = StepRecord("run", 7, plan, 0.0)
     WallStep(
-        plan, step.requests(), Stale(0), step.latency, step.cluster, record, StepRest(), "reserve", "move", SOON,
+        plan, step.requests(), Stale(0), step.latency, step.cluster, record, NonGenerationPhases(), "reserve", "move", SOON,
         weights_version=7,
     ).run()  # fmt: skip
     assert_whole(record)
@@ -279,7 +294,7 @@ def test_an_actor_with_other_weights_is_not_believed() -> None:
 
 def test_an_interrupted_step_has_its_record() -> None:
     class Interrupted(ScriptedCrew):
-        def reports(self, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
+        def reports(self, timeout_s: float | None) -> list[tuple[int, ActorReport | ActorLost]]:
             if self.clock > 150:
                 raise KeyboardInterrupt
             return super().reports(timeout_s)
@@ -317,22 +332,24 @@ def test_speed_is_measured_by_what_is_planned() -> None:
     assert math.isnan(speed.ratio)
     for _ in range(20):
         speed.observe(
-            Report(0.0, spans=[EngineSpan("decode", 0.0, 3.0, 4.0, 8, 40, 0.0), EngineSpan("prefill", 0, 9, 4, 8, 9, 9)])
+            ActorReport(0.0, spans=[EngineSpan("decode", 0.0, 3.0, 4.0, 8, 40, 0.0), EngineSpan("prefill", 0, 9, 4, 8, 9, 9)])
         )
     assert speed.known
     assert speed.ratio == pytest.approx(3.0 / (10 * 0.104))
 
 
-def left(tokens: list[int], free: int, responses: list[list[int]], slowness: float = 1.0, **more: float) -> Left:
+def left(tokens: list[int], free: int, responses: list[list[int]], slowness: float = 1.0, **more: float) -> RemainingWork:
     workload = Workload(np.full(len(tokens), 10), range(len(tokens)), tokens, response_limit=400)
     plan = plan_of([*responses, *[[]] * free])
     goes = [
-        Goes(
+        Survivor(
             ActorView(i, 1, len(r), 0, tuple(r), (), (), 64 - len(r)), plan.actors[i], LATENCY, Admission(64, 1 << 30), slowness
         )
         for i, r in enumerate(responses)
     ]
-    return Left(workload, goes, plan.actors[len(responses) :], LATENCY, "reserve", Objective(more.pop("weight", 0.7)), **more)
+    return RemainingWork(
+        workload, goes, plan.actors[len(responses) :], LATENCY, "reserve", Objective(more.pop("weight", 0.7)), **more
+    )
 
 
 def test_what_is_left_goes_to_where_it_is_planned_to_pay() -> None:
@@ -380,7 +397,7 @@ def test_cold_starts_of_earlier_steps_and_of_this_one_count() -> None:
 def test_a_slow_actor_is_relieved_only_where_that_pays() -> None:
     def slow(times: float, tokens: int) -> bool:
         now = left([tokens] * 4, 1, [[0, 1]], passed_s=1.0, spent=2.0, weight=0.99)
-        stays = Goes(ActorView(7, 1, 2, 0, (2, 3), (), (), 62), now.goes[0].plan, LATENCY, Admission(64, 1 << 30), times)
+        stays = Survivor(ActorView(7, 1, 2, 0, (2, 3), (), (), 62), now.goes[0].plan, LATENCY, Admission(64, 1 << 30), times)
         return resolve([2, 3], now, stays) is not None
 
     assert slow(10.0, 300)
@@ -396,7 +413,7 @@ def test_a_slow_actor_loses_its_responses_to_others() -> None:
             before, self.clock = self.clock, self.clock + 1
             super().happens(actor)
             index = next(i for i, a in self.actors.items() if a is actor)
-            if tokens and actor.wire and isinstance(actor.wire[-1], Report) and not actor.wire[-1].spans:
+            if tokens and actor.wire and isinstance(actor.wire[-1], ActorReport) and not actor.wire[-1].spans:
                 seconds = 0.1 * (50 if index == 0 else 1)
                 span = EngineSpan("decode", 0.0, seconds, float(tokens), 64, tokens, 0.0)
                 actor.wire[-1] = replace(actor.wire[-1], spans=[span])
@@ -409,7 +426,9 @@ def test_a_slow_actor_loses_its_responses_to_others() -> None:
     plan = plan_of([[0, 1, 2], [3, 4, 5]])
     record = StepRecord("run", 0, plan, 0.0)
     faults = replace(SOON, slow_factor=4.0, silence_floor_s=1e3, start_floor_s=1e3)
-    WallStep(plan, requests, Slow(0), step.latency, step.cluster, record, StepRest(), "reserve", "move", faults).run()
+    WallStep(
+        plan, requests, Slow(0), step.latency, step.cluster, record, NonGenerationPhases(), "reserve", "move", faults
+    ).run()
     (slow,) = events(record, "slow")
     assert slow["holder"] == "actor-0"
     assert slow["times_planned"] > 4

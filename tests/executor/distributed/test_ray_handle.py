@@ -16,13 +16,13 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[r
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, OutOfDiskError, OutOfMemoryError, RayError
 
-from rlhfless.executor.distributed.messages import Lost, NoRoom
-from rlhfless.executor.distributed.pool.placement import Place
+from rlhfless.executor.distributed.messages import ActorLost, NoRoom
+from rlhfless.executor.distributed.pool.placement import ActorPlacement
 from rlhfless.executor.distributed.ray import handle as ray_handle
-from rlhfless.executor.distributed.ray.actor import Told, Up
-from rlhfless.executor.distributed.ray.actors import RayCrew
+from rlhfless.executor.distributed.ray.actor import RayActorReady, ReportBatch
+from rlhfless.executor.distributed.ray.actors import RayStepActors
 from rlhfless.executor.distributed.ray.clock_sync import SAME
-from rlhfless.executor.distributed.ray.handle import Member
+from rlhfless.executor.distributed.ray.handle import RayActorHandle
 from rlhfless.executor.distributed.ray.placement import RayNode
 from rlhfless.executor.distributed.wall_clock import Clock
 from rlhfless.executor.distributed.worker import worker
@@ -35,7 +35,7 @@ AHEAD_S = 5000.0
 TICKS, SLEPT = itertools.count(), [0.0]
 CLOCK = Clock(lambda: 50.0 + next(TICKS) * 1e-4 + sum(SLEPT), SLEPT.append)
 """Whoever looks at it takes a moment."""
-BEGIN = worker.Begin(100.0, worker.Block("weights", None), LatencyModel("any", 1, 1e-3, 0.0), Admission(1, 1), 0)
+BEGIN = worker.StartStep(100.0, worker.Block("weights", None), LatencyModel("any", 1, 1e-3, 0.0), Admission(1, 1), 0)
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Handle:
     answers: bool = True
     full: bool = False
     said: list[Any] = field(default_factory=list)
-    told: list[Told] = field(default_factory=list)
+    told: list[ReportBatch] = field(default_factory=list)
     killed: int = 0
     there: set[str] = field(default_factory=set)  # exports that are laid out
 
@@ -100,11 +100,13 @@ def handle(monkeypatch: pytest.MonkeyPatch) -> Handle:
     return one
 
 
-def member_on(handle: Handle, up_s: float | None = None) -> Member:
+def member_on(handle: Handle, up_s: float | None = None) -> RayActorHandle:
     """On another machine; it has said that it is up, since ``up_s`` on its clock."""
-    member = Member(handle, "side", Place("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0, machine=CLOCK)
+    member = RayActorHandle(
+        handle, "side", ActorPlacement("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0, machine=CLOCK
+    )
     up_s = CLOCK.now_s() + AHEAD_S if up_s is None else up_s
-    handle.said = [Up(7, "ab" * 28, "10.0.0.9", "cpu", "another boot", up_s)]
+    handle.said = [RayActorReady(7, "ab" * 28, "10.0.0.9", "cpu", "another boot", up_s)]
     assert member.hear() == []
     handle.said = []
     return member
@@ -113,10 +115,12 @@ def member_on(handle: Handle, up_s: float | None = None) -> Member:
 def test_times_of_an_actor_elsewhere_are_put_on_this_clock(handle: Handle) -> None:
     """The run's start, as the actor's clock shows it; and when it was up, as this one's does."""
     before_s = CLOCK.now_s()
-    member = Member(handle, "side", Place("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0, machine=CLOCK)
-    member.tell(Told(0, BEGIN), {})  # before it is up
+    member = RayActorHandle(
+        handle, "side", ActorPlacement("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0, machine=CLOCK
+    )
+    member.tell(ReportBatch(0, BEGIN), {})  # before it is up
     up_s = CLOCK.now_s()
-    handle.said = [Up(7, "ab" * 28, "10.0.0.9", "cpu", "another boot", up_s + AHEAD_S)]
+    handle.said = [RayActorReady(7, "ab" * 28, "10.0.0.9", "cpu", "another boot", up_s + AHEAD_S)]
     member.hear()
     assert member.clock.offset_s == pytest.approx(AHEAD_S, abs=0.1)
     assert 0 < member.clock.error_s < 0.1
@@ -136,16 +140,18 @@ def test_an_actor_of_this_boot_is_not_asked_what_time_it_is(handle: Handle, monk
 def test_an_actor_that_does_not_say_what_its_clock_shows_keeps_the_last_offset(handle: Handle) -> None:
     member = member_on(handle)
     before, handle.answers = member.clock, False
-    member.tell(Told(1, BEGIN), {})
+    member.tell(ReportBatch(1, BEGIN), {})
     assert member.clock == before
     assert handle.told[-1].order.origin_s == BEGIN.origin_s + before.offset_s
 
 
 def test_the_first_word_of_an_actor_that_says_no_more_bounds_its_clock(handle: Handle) -> None:
     handle.answers = False
-    member = Member(handle, "side", Place("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0, machine=CLOCK)
+    member = RayActorHandle(
+        handle, "side", ActorPlacement("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0, machine=CLOCK
+    )
     CLOCK.sleep(0.05)
-    handle.said = [Up(7, "ab" * 28, "10.0.0.9", "cpu", "another boot", CLOCK.now_s() + AHEAD_S)]
+    handle.said = [RayActorReady(7, "ab" * 28, "10.0.0.9", "cpu", "another boot", CLOCK.now_s() + AHEAD_S)]
     CLOCK.sleep(0.05)
     member.hear()
     assert abs(member.clock.offset_s - AHEAD_S) <= member.clock.error_s
@@ -156,7 +162,7 @@ def test_an_order_for_which_there_is_no_room_is_one_sentence(handle: Handle) -> 
     member = member_on(handle)
     handle.full = True
     with refused(NoRoom):
-        member.tell(Told(0, worker.End()), {})
+        member.tell(ReportBatch(0, worker.End()), {})
 
 
 def test_a_failure_without_a_message_is_named_by_its_kind() -> None:
@@ -251,12 +257,12 @@ class Engines:
         return prefixes
 
 
-def crew_of(put: Any) -> RayCrew:
+def crew_of(put: Any) -> RayStepActors:
     def take(order: object) -> Any:
         raise AssertionError("nobody is started")
 
     record = StepRecord("run", 0, Plan((), "none", 0.0, 0.0, 0.0), 0.0)
-    return RayCrew(take, lambda plan: False, put, Engines(), record, CLOCK.now_s(), 1.0, CLOCK)
+    return RayStepActors(take, lambda plan: False, put, Engines(), record, CLOCK.now_s(), 1.0, CLOCK)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +282,7 @@ def test_an_actor_that_was_killed_for_want_of_memory_is_told_from_others(
     member = member_on(handle)
     member.listening = dead
     (lost,) = crew_of(None)._heard(member)
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, ActorLost)
     assert lost.out_of_memory == out_of_memory
     assert not lost.gpus_gone
     assert lost.why == f"(process 7 on cpu, node 10.0.0.9) died: {str(error).splitlines()[0].rstrip('.')}"

@@ -30,7 +30,7 @@ from rlhfless.executor.distributed.ray.placement import RayNode, largest_cluster
 from rlhfless.executor.distributed.worker import worker
 from solver import Cluster, PlanningError
 from solver.model.admission import Admission
-from solver.model.cluster import MixedCluster, Pool
+from solver.model.cluster import GpuPool, MixedCluster
 
 
 def described(node_id: str, gpus: float = 4.0, kind: str | None = None, alive: bool = True) -> dict[str, object]:
@@ -78,23 +78,23 @@ def test_the_largest_cluster_that_ray_has_is_told() -> None:
 
 def test_pools_get_nodes_of_their_kind() -> None:
     nodes = RayNode.listed([described("1", 8.0), described("2", 8.0, "H100"), described("3", 8.0, "L40S")])
-    mixed = MixedCluster([Pool("l40s", 1, 8), Pool("h100_sxm", 1, 8), Pool("a100", 1, 4)])
+    mixed = MixedCluster([GpuPool("l40s", 1, 8), GpuPool("h100_sxm", 1, 8), GpuPool("a100", 1, 4)])
     assert ids(place_nodes(mixed, nodes)) == ["3", "2", "1"]
     with refused(PlanningError):
-        place_nodes(MixedCluster([Pool("h100_sxm", 3, 8)]), nodes)
+        place_nodes(MixedCluster([GpuPool("h100_sxm", 3, 8)]), nodes)
 
 
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=6), st.data())
 def test_every_node_of_a_cluster_is_another_one_that_is_big_enough(gpus: list[int], data: st.DataObject) -> None:
     nodes = RayNode.listed([described(str(i), float(g)) for i, g in enumerate(gpus)])
     wanted = data.draw(st.permutations([data.draw(st.integers(1, g)) for g in gpus]))
-    cluster = MixedCluster([Pool("gpu", 1, g) for g in wanted])
+    cluster = MixedCluster([GpuPool("gpu", 1, g) for g in wanted])
     placed = place_nodes(cluster, nodes)
     assert sorted(ids(placed)) == sorted(node.node_id for node in nodes)
     assert all(placed[i].gpus >= g for i, g in enumerate(wanted))
     lost = data.draw(st.sampled_from(nodes))
     if max(wanted) == 1 and len(nodes) > 1:
-        smaller = place_nodes(MixedCluster([Pool("gpu", 1, 1)] * (len(nodes) - 1)), [n for n in nodes if n != lost], placed)
+        smaller = place_nodes(MixedCluster([GpuPool("gpu", 1, 1)] * (len(nodes) - 1)), [n for n in nodes if n != lost], placed)
         assert all(smaller[i] == placed[i] for i in smaller if placed[i] != lost), "those that are left keep their numbers"
 
 
@@ -215,22 +215,22 @@ class Outbox:
 
 def test_an_actor_refuses_orders_of_another_version_than_its_weights() -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
-    from rlhfless.executor.distributed.ray.actor import RayWorker, Told, lay_out
+    from rlhfless.executor.distributed.ray.actor import RayWorker, ReportBatch, lay_out
 
     packed, weights = lay_out(torch_backend, factory_of().in_real_time())
     outbox = Outbox([])
     actor = RayWorker(outbox, queue.SimpleQueue(), "cpu", torch_backend.__name__, {}, {})  # type: ignore[arg-type]
-    begin = worker.Begin(0.0, worker.Block("weights-7", packed), LATENCY, Admission(4, 1 << 20), 7)
+    begin = worker.StartStep(0.0, worker.Block("weights-7", packed), LATENCY, Admission(4, 1 << 20), 7)
     with refused(RuntimeError):
-        actor._obey(Told(6, worker.Add(requests()[:1])))
+        actor._obey(ReportBatch(6, worker.Add(requests()[:1])))
     with mock.patch("ray.get", lambda stored, timeout: stored):
         actor.objects["weights-7"] = weights
-        actor._obey(Told(7, begin))
+        actor._obey(ReportBatch(7, begin))
     assert not actor.objects, "weights are not held twice"
-    actor._obey(Told(7, worker.Add(requests()[:1])))
+    actor._obey(ReportBatch(7, worker.Add(requests()[:1])))
     for version in (6, 8):
         with refused(RuntimeError, str(version)):
-            actor._obey(Told(version, worker.Add(requests()[1:2])))
+            actor._obey(ReportBatch(version, worker.Add(requests()[1:2])))
     assert actor.engine is not None
     assert list(actor.engine.generated_tokens()) == [0]
 
@@ -254,13 +254,13 @@ def test_orders_that_overtake_each_other_are_obeyed_in_order() -> None:
 
 def decoding(out: Outbox, exports: dict[str, np.ndarray]) -> Any:
     """An actor with weights."""
-    from rlhfless.executor.distributed.ray.actor import RayWorker, Told, lay_out
+    from rlhfless.executor.distributed.ray.actor import RayWorker, ReportBatch, lay_out
 
     packed, weights = lay_out(torch_backend, factory_of().in_real_time())
     inbox: Any = queue.SimpleQueue()
     actor = RayWorker(out, inbox, "cpu", torch_backend.__name__, {"weights": weights}, exports)  # type: ignore[arg-type]
     with mock.patch("ray.get", lambda stored, timeout: stored):
-        actor._obey(Told(0, worker.Begin(0.0, worker.Block("weights", packed), LATENCY, Admission(4, 1 << 20), 0)))
+        actor._obey(ReportBatch(0, worker.StartStep(0.0, worker.Block("weights", packed), LATENCY, Admission(4, 1 << 20), 0)))
     return actor
 
 
@@ -277,19 +277,19 @@ def test_a_kv_state_that_cannot_be_read_is_computed_again() -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
     from ray import exceptions
 
-    from rlhfless.executor.distributed.ray.actor import Told
+    from rlhfless.executor.distributed.ray.actor import ReportBatch
 
     two = requests()[:2]
     out = Outbox([])
     alone = decoding(out, {})
-    alone._obey(Told(0, worker.Add(two)))
+    alone._obey(ReportBatch(0, worker.Add(two)))
     expected = finished(alone, out)
     out, exports = Outbox([]), dict[str, np.ndarray]()
     sender = decoding(out, exports)
-    sender._obey(Told(0, worker.Add(two)))
+    sender._obey(ReportBatch(0, worker.Add(two)))
     for _ in range(3):
         sender._iterate()
-    sender._obey(Told(0, worker.CutOff([0, 1], {0: "kv-0", 1: "kv-1"})))
+    sender._obey(ReportBatch(0, worker.CutOff([0, 1], {0: "kv-0", 1: "kv-1"})))
     taken = out.said[-1].taken  # type: ignore[attr-defined]
     assert all(r.generated_tokens for r in taken)
     assert set(exports) == {"kv-0", "kv-1"}
@@ -308,7 +308,7 @@ def test_a_kv_state_that_cannot_be_read_is_computed_again() -> None:
         receiver = decoding(out, {})
         receiver.objects.update(exports)
         with mock.patch("ray.get", get):
-            receiver._obey(Told(0, worker.Add(taken), within_s=2.0))
+            receiver._obey(ReportBatch(0, worker.Add(taken), within_s=2.0))
         answer: Any = out.said[-1]
         assert answer.again == [0]
         assert [copy.response for copy in answer.copies] == [1]
@@ -320,18 +320,18 @@ def test_prefixes_that_cannot_be_read_are_computed_by_their_receiver() -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
     from ray import exceptions
 
-    from rlhfless.executor.distributed.ray.actor import Told
+    from rlhfless.executor.distributed.ray.actor import ReportBatch
 
     out = Outbox([])
     alone = decoding(out, {})
-    alone._obey(Told(0, worker.Add(requests()[:1])))
+    alone._obey(ReportBatch(0, worker.Add(requests()[:1])))
     expected = finished(alone, out)
     out = Outbox([])
     receiver = decoding(out, {})
     receiver.objects["kv-0"] = None
     asked = [replace(requests()[0], prompt=0, there_tokens=3)]
     with mock.patch("ray.get", side_effect=exceptions.ActorDiedError()):
-        receiver._obey(Told(0, worker.Add(asked, worker.Block("kv-0", None)), within_s=1.0))
+        receiver._obey(ReportBatch(0, worker.Add(asked, worker.Block("kv-0", None)), within_s=1.0))
     assert finished(receiver, out) == expected
     (done,) = (c for r in out.said for c in r.completions)  # type: ignore[attr-defined]
     assert done.prefill_tokens_computed == requests()[0].prompt_tokens - 1
@@ -342,9 +342,9 @@ def test_weights_that_cannot_be_read_end_the_actor() -> None:
     from ray import exceptions
 
     with mock.patch("ray.get", side_effect=exceptions.ObjectLostError("00", None, "")):
-        from rlhfless.executor.distributed.ray.actor import RayWorker, Told
+        from rlhfless.executor.distributed.ray.actor import RayWorker, ReportBatch
 
         inbox: Any = queue.SimpleQueue()
         actor = RayWorker(Outbox([]), inbox, "cpu", torch_backend.__name__, {"weights": None}, {})  # type: ignore[arg-type]
         with pytest.raises(exceptions.ObjectLostError):
-            actor._obey(Told(0, worker.Begin(0.0, worker.Block("weights", None), LATENCY, Admission(4, 1 << 20), 0)))
+            actor._obey(ReportBatch(0, worker.StartStep(0.0, worker.Block("weights", None), LATENCY, Admission(4, 1 << 20), 0)))

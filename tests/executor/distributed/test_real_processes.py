@@ -41,13 +41,13 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.executor import Faults, Lifecycle, ProcessPool, ShortestStep, StepRecord, run_step
 from rlhfless.executor.distributed.local import actors as local_actors
-from rlhfless.executor.distributed.messages import Lost, Report
+from rlhfless.executor.distributed.messages import ActorLost, ActorReport
 from rlhfless.trace.schema.validation import validate
 from solver import Cluster, deduplicate
 
 FAULTS = Faults(silence_floor_s=60.0, slow_factor=math.inf)  # a busy machine slows some down
 GROUPS = [range(12), range(12, 24)]
-Strike = Callable[[Any, int, "Report | Lost"], None]
+Strike = Callable[[Any, int, "ActorReport | ActorLost"], None]
 
 
 @pytest.fixture(scope="module")
@@ -92,23 +92,23 @@ def events(record: StepRecord, name: str) -> list[dict[str, Any]]:
 
 def striking(monkeypatch: pytest.MonkeyPatch, strike: Strike) -> None:
     """``strike`` hears of every report before the loop does."""
-    reports = local_actors.LocalCrew.reports
+    reports = local_actors.LocalStepActors.reports
 
-    def heard(self: Any, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
+    def heard(self: Any, timeout_s: float | None) -> list[tuple[int, ActorReport | ActorLost]]:
         found = reports(self, timeout_s)
         for index, said in found:
             strike(self, index, said)
         return found
 
-    monkeypatch.setattr(local_actors.LocalCrew, "reports", heard)
+    monkeypatch.setattr(local_actors.LocalStepActors, "reports", heard)
 
 
 def once(index: int, how: signal.Signals) -> Strike:
     """Signals an actor once it decodes."""
     done: list[int] = []
 
-    def strike(crew: Any, sender: int, said: Report | Lost) -> None:
-        if sender == index and not done and isinstance(said, Report) and said.running and sum(said.tokens[1]) > 60:
+    def strike(crew: Any, sender: int, said: ActorReport | ActorLost) -> None:
+        if sender == index and not done and isinstance(said, ActorReport) and said.running and sum(said.tokens[1]) > 60:
             done.append(1)
             os.kill(crew._process[index].pid, how)
 

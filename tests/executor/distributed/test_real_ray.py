@@ -153,7 +153,7 @@ def test_a_kv_state_whose_sender_dies_or_that_has_no_room_is_computed_again(
             assert not details(record, "lost"), "nobody is lost for it"
         assert [len([s for s in r.spans if s["phase"] == "transfer"]) for r in (roomy, full)] == [1, 0]
         assert (len(roomy.recomputes), len(full.recomputes)) == (0, 1)
-        export, killed = ray_handle.Member.export, []
+        export, killed = ray_handle.RayActorHandle.export, []
 
         def dead(self: Any, name: str) -> Any:
             """It has said what it hands over, and is asked for it too late."""
@@ -162,7 +162,7 @@ def test_a_kv_state_whose_sender_dies_or_that_has_no_room_is_computed_again(
             until(lambda: not running({self.up.pid}), "it has ended")
             return export(self, name)
 
-        monkeypatch.setattr(ray_handle.Member, "export", dead)
+        monkeypatch.setattr(ray_handle.RayActorHandle, "export", dead)
         record = counting(pool, MoveOne())
         assert chaos_counts.token_bytes(record) == undisturbed
         assert len(killed) == len(record.recomputes) == 1

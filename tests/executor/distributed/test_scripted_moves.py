@@ -29,9 +29,9 @@ from scripted_strikes import (
 )
 from scripted_world import Actor, Punctual
 
-from rlhfless.executor.distributed.messages import Report
+from rlhfless.executor.distributed.messages import ActorReport
 from rlhfless.executor.distributed.worker import worker
-from solver import Cluster, Plan, StepRest, deduplicate
+from solver import Cluster, NonGenerationPhases, Plan, deduplicate
 from solver.model.runtime_rules import SIGNAL_TOKENS
 from solver.model.workload import Workload
 
@@ -143,7 +143,7 @@ def test_a_prefill_actor_hands_prefixes_over(carrier: str) -> None:
 def test_prefixes_that_the_learner_computes_are_received(carrier: str) -> None:
     plan, asked = deduplicated(learner_node=0)
     with stage(carrier) as on:
-        record = on.run(plan, requests=asked, rest=StepRest(0.5, 0.5, 1))
+        record = on.run(plan, requests=asked, rest=NonGenerationPhases(0.5, 0.5, 1))
         received = spans(record, "transfer")
         assert {s["from_actor"] for s in received} == {"learner"}
         assert sum(c.prefill_tokens_computed for c in record.completions.values()) < alone_tokens(asked)
@@ -191,7 +191,7 @@ def test_an_actor_that_is_killed_while_a_response_moves(who: str, carrier: str) 
                 struck.append(actor.number)
                 actor.suffer("kill")
 
-        def hear(actor: Actor, report: Report) -> None:
+        def hear(actor: Actor, report: ActorReport) -> None:
             if report.taken and not struck:
                 struck.append(actor.number)
                 victim = actor if who == "sender after" else on.world.actors[1]

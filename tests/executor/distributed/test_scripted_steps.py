@@ -24,7 +24,7 @@ from scripted_world import Trouble
 from rlhfless.executor import ActorError, Lifecycle, PlanForecast, ShortestStep
 from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.trace import held_gpu_seconds
-from solver import Cluster, Objective, StepRest, Workload
+from solver import Cluster, NonGenerationPhases, Objective, Workload
 
 KINDS = ("kill", "stop", "zombie", "memory", "fail", "slow", "no room", "unreachable", "hopeless", "interrupt")
 SAID = re.compile(
@@ -146,7 +146,7 @@ class Pools(RuleBasedStateMachine):
         plan = plan_of(groups, Restless(world.turns, 0.02, late=True) if moves else None, slots=3, release=release)
         runs(
             self.on, plan, requests=requests_of(LENGTHS[:responses]), engines=ScriptedEngines(weights),
-            rest=StepRest(0.0, rest_s, 1),
+            rest=NonGenerationPhases(0.0, rest_s, 1),
         )  # fmt: skip
         world.troubles = []
         for actor in world.actors:

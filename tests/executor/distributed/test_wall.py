@@ -15,9 +15,9 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.executor import ProcessPool, StepRecord
 from rlhfless.executor.distributed.executor import WallStep
-from rlhfless.executor.distributed.pool.placement import Place
+from rlhfless.executor.distributed.pool.placement import ActorPlacement
 from solver import Cluster, Plan, PlanningError
-from solver.model.objective import StepRest
+from solver.model.objective import NonGenerationPhases
 from solver.model.runtime_rules import ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
 
 LENGTHS = [3, 9, 1, 14, 6, 22, 2, 17, 11, 5, 8, 30]
@@ -31,7 +31,7 @@ def scripted(rule: RuntimeRule | None, seed: int, groups: list[list[int]] = GROU
     step, plan = uniform_step(LENGTHS), plan_of(groups, rule, slots=3)
     record = StepRecord("run", 0, plan, 0.0)
     crew = ScriptedCrew(seed, obeys)
-    WallStep(plan, step.requests(), crew, step.latency, step.cluster, record, StepRest(), "reserve", "move").run()
+    WallStep(plan, step.requests(), crew, step.latency, step.cluster, record, NonGenerationPhases(), "reserve", "move").run()
     assert all(actor.closed for actor in crew.actors.values())
     return record
 
@@ -128,7 +128,7 @@ def test_what_processes_share_arrives_as_it_was() -> None:
 
 def test_an_actor_waits_for_places_with_its_devices_only() -> None:
     """GPU ids that share a device are names; others are not."""
-    here, there = (Place("gpu", 0, (i,)) for i in range(2))
+    here, there = (ActorPlacement("gpu", 0, (i,)) for i in range(2))
     for devices, serves in {("cpu", "cpu"): True, (): True, ("cuda:0", "cuda:1"): False}.items():
         with ProcessPool(devices) as pool:
             assert pool.serves(here, there) is serves

@@ -13,7 +13,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.distributed.executor import WallStep
 from solver import LatencyModel, Plan, PlanningError
-from solver.model.objective import StepRest
+from solver.model.objective import NonGenerationPhases
 
 STEP = uniform_step([3, 4, 5, 6, 7, 8])
 
@@ -28,7 +28,7 @@ def on_the_virtual_clock(plan: Plan, requests: Sequence[Request]) -> None:
 
 def on_the_wall_clock(plan: Plan, requests: Sequence[Request]) -> None:
     record = StepRecord("run", 0, plan, 0.0)
-    WallStep(plan, requests, None, STEP.latency, STEP.cluster, record, StepRest(), "reserve", "cheaper")  # type: ignore[arg-type]
+    WallStep(plan, requests, None, STEP.latency, STEP.cluster, record, NonGenerationPhases(), "reserve", "cheaper")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("clock", [on_the_virtual_clock, on_the_wall_clock])

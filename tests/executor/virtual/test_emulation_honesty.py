@@ -6,7 +6,7 @@ import numpy as np
 from benchmark_scripts import emulation_honesty
 
 from rlhfless.engine.torch.factory import TorchEngineFactory
-from rlhfless.engine.torch.model import RowModel, one_thread
+from rlhfless.engine.torch.model import DecoderModel, one_thread
 from rlhfless.latency import load_profile
 from rlhfless.latency.measure import TINY, CausalLM
 
@@ -14,7 +14,7 @@ SIZE = emulation_honesty.Size(actors=2, responses=2, median_tokens=10.0)
 
 
 def test_alone_and_repeat_time_every_iteration() -> None:
-    factory = TorchEngineFactory(RowModel(CausalLM(TINY).model, 40 + emulation_honesty.LIMIT), eos_id=0)
+    factory = TorchEngineFactory(DecoderModel(CausalLM(TINY).model, 40 + emulation_honesty.LIMIT), eos_id=0)
     asked = emulation_honesty.requests(SIZE, 0)
     longest = max(r.target_tokens or 0 for r in asked[: SIZE.responses])
     with one_thread(factory.model.device):

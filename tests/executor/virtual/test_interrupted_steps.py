@@ -18,7 +18,7 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.executor import Executor, StepRecord, run_step
 from rlhfless.trace import Trace
-from solver.model.objective import StepRest
+from solver.model.objective import NonGenerationPhases
 from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger
 
 
@@ -62,7 +62,13 @@ def test_an_interrupted_step_leaves_a_valid_trace(seed: int, release: str) -> No
     plan = plan_of([range(0, 6), range(6, 12), range(12, 18)], rule, slots=4, release=release)
     with pytest.raises(KeyboardInterrupt) as error:
         run_step(
-            plan, step.requests(), SimulatedEngine, step.latency, step.cluster, rest=StepRest(1.0, 1.0, 1), migration="move"
+            plan,
+            step.requests(),
+            SimulatedEngine,
+            step.latency,
+            step.cluster,
+            rest=NonGenerationPhases(1.0, 1.0, 1),
+            migration="move",
         )
     record: StepRecord = error.value.record  # type: ignore[attr-defined]
     assert seed < len(record.completions) < 18

@@ -11,7 +11,7 @@ from error_messages import refused
 from executor_samples import Restless, assert_sound, plan_of
 from replay_samples import executed, factory, torch_requests, torch_step
 
-from rlhfless.engine.common.journal import Journal, Replayed
+from rlhfless.engine.common.journal import EngineJournal, Replayed
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.torch import replay as torch_replay
@@ -25,7 +25,7 @@ from solver.model.admission import Admission
 from solver.model.runtime_rules import RuntimeRule
 
 
-def shapes(journal: Journal) -> list[tuple[object, ...]]:
+def shapes(journal: EngineJournal) -> list[tuple[object, ...]]:
     """Everything but who left why."""
     return [(c.iteration, c.batch, c.rows, c.width, c.kv_tokens, c.joined) for c in journal.changes]
 
@@ -128,13 +128,13 @@ class Pretended:
     def __init__(self, seconds: list[float]) -> None:
         self.seconds, self.asked = iter(seconds), []
 
-    def replay(self, journal: Journal) -> Replayed:
+    def replay(self, journal: EngineJournal) -> Replayed:
         self.asked.append(journal)
         return Replayed(np.full((len(journal), 2), next(self.seconds)), 0.5)
 
 
 def test_actors_take_turns_and_the_median_counts():
-    journals = {0: Journal(4), 3: Journal(4)}
+    journals = {0: EngineJournal(4), 3: EngineJournal(4)}
     for n, journal in journals.items():
         for _ in range(n + 1):
             journal.commit(0.0, [1.0], 1.0)

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from replay_samples import factory
 
-from rlhfless.engine.common.journal import Journal, Replayed
+from rlhfless.engine.common.journal import EngineJournal, Replayed
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.executor import StepRecord, run_step
-from rlhfless.executor.step.startup import Beginning
+from rlhfless.executor.step.startup import ActorStartup
 from rlhfless.executor.virtual.measured_pass import REPLAYS
-from solver import ActorPlan, Cluster, LatencyModel, Plan, PlanningError, StepRest
+from solver import ActorPlan, Cluster, LatencyModel, NonGenerationPhases, Plan, PlanningError
 from solver.model.admission import Admission
 from solver.model.plan import Prefill
 
@@ -66,7 +66,7 @@ class Timed:
     def compute_prefixes(self, prefixes: Mapping[int, np.ndarray]) -> object:
         return self._engines.compute_prefixes(prefixes)
 
-    def replay(self, journal: Journal) -> Replayed:
+    def replay(self, journal: EngineJournal) -> Replayed:
         return Replayed(np.stack([journal.prefill_s, journal.decode_s], axis=1), 0.0)
 
     def replay_prefixes(self, prefixes: Mapping[int, np.ndarray]) -> Replayed:
@@ -79,7 +79,7 @@ def spans(record: StepRecord, phase: str) -> dict[str, tuple[float, float]]:
 
 
 def executed(engines: object, charging: str, learner: bool = False, start_s: float = 0.0) -> StepRecord:
-    rest = StepRest(0.0, 1.0, 1 if learner else 0)
+    rest = NonGenerationPhases(0.0, 1.0, 1 if learner else 0)
     return run_step(plan(learner), requests(), engines, LATENCY, CLUSTER, rest=rest, charging=charging, start_s=start_s)
 
 
@@ -118,7 +118,7 @@ def test_no_prefix_arrives_before_it_is_computed_nor_before_its_receiver_is_up(s
     given_ = plan(learner)
     first = given_.actors[0]
     given_ = replace(given_, actors=(replace(first, start_s=late_s), *given_.actors[1:]))
-    before = Beginning.of(given_, [LATENCY] * len(given_.actors), 7.0)
+    before = ActorStartup.of(given_, [LATENCY] * len(given_.actors), 7.0)
     begins_s, ends_s = before.computes_s
     after = before.with_prefill_s(seconds)
     assert after.computes_s == (begins_s, pytest.approx(begins_s + seconds))

@@ -19,7 +19,7 @@ from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.kv_cache import KVCache
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import Executor, run_step
 from rlhfless.executor.step.progress import StepProgress
 from rlhfless.training.models.char_tokenizer import CharTokenizer
@@ -37,7 +37,7 @@ PLAN = plan_of([range(0, 4), range(4, 8)], slots=4)
 def engines() -> TorchEngineFactory:
     tokenizer = CharTokenizer()
     model = tiny_qwen2(tokenizer, seed=3, hidden=64, layers=2, intermediate=128)
-    return TorchEngineFactory(RowModel(model, 64), tokenizer.eos_token_id)
+    return TorchEngineFactory(DecoderModel(model, 64), tokenizer.eos_token_id)
 
 
 def requests(**more: object) -> list[Request]:
@@ -205,7 +205,7 @@ def test_new_weights_leave_nothing_of_the_old_for_those_that_wait(engines: Torch
     tokenizer = CharTokenizer()
     other = tiny_qwen2(tokenizer, seed=8, hidden=64, layers=2, intermediate=128)
     *others, last = requests(prompt=0)[:3]
-    alone = engine_of(TorchEngineFactory(RowModel(other, 64), tokenizer.eos_token_id), 2)
+    alone = engine_of(TorchEngineFactory(DecoderModel(other, 64), tokenizer.eos_token_id), 2)
     alone.add([last])
     wanted = alone.advance(torch.inf).completions[0]
     engine = engine_of(engines, 2)

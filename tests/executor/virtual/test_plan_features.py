@@ -20,8 +20,8 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.trace import Trace, step_metrics
-from solver import ActorPlan, Cluster, LatencyModel, Plan, PlanningError, StepRest, Workload
-from solver.model.cluster import MixedCluster, Pool
+from solver import ActorPlan, Cluster, LatencyModel, NonGenerationPhases, Plan, PlanningError, Workload
+from solver.model.cluster import GpuPool, MixedCluster
 from solver.model.plan import Prefill
 from solver.model.runtime_rules import Cut, Decision, Move, StepState, Trigger
 from solver.prefix_sharing.deduplicate import deduplicate
@@ -29,7 +29,7 @@ from solver.timing.build_plan import assemble
 from solver.timing.evaluate import evaluate, there_tokens
 
 seeds = st.integers(0, 2**32 - 1)
-POOLS = MixedCluster([Pool("a", 2, 3, 3.6, "on-demand"), Pool("b", 1, 4, 7.2, "preemptible")])
+POOLS = MixedCluster([GpuPool("a", 2, 3, 3.6, "on-demand"), GpuPool("b", 1, 4, 7.2, "preemptible")])
 PLACES = (("a", 0, (0,)), ("a", 0, (1, 2)), ("a", 1, (3, 4)), ("a", 1, (5,)), ("b", 2, (6, 7)))
 
 
@@ -104,7 +104,7 @@ def metrics_of(record: StepRecord, count: int) -> pd.Series:
 @settings(max_examples=100, deadline=None)
 def test_a_step_takes_what_evaluate_says(seed: int, admission: str, start_s: float) -> None:
     plan, workload, models = random_plan(seed)
-    rest = StepRest(0.1, 0.2)
+    rest = NonGenerationPhases(0.1, 0.2)
     record = run_step(
         plan, requests_of(workload), SimulatedEngine, models, POOLS, rest=rest, admission=admission, start_s=start_s
     )
@@ -185,7 +185,7 @@ def test_where_the_learner_prefills_it_is_the_learner_that_is_busy():
     plan = plan_of([[0, 1]])
     actor = replace(plan.actors[0], prefixes=(0, 1), prefix_tokens=(10, 10), receive_s=0.5)
     plan = replace(plan, actors=(actor,), prefill=Prefill((0, 1), (10, 10), 20, 2.0))
-    record = run(step, plan, rest=StepRest(1.0, 1.0, 2, usd_per_gpu_hour=3.6))
+    record = run(step, plan, rest=NonGenerationPhases(1.0, 1.0, 2, usd_per_gpu_hour=3.6))
     assert spans_of(record, "learner") == [("prefill", 0.0, 2.0), ("prepare", 2.2, 3.2), ("learn", 3.2, 4.2)]
     assert spans_of(record, "actor-0")[2:] == [("transfer", 1.5, 2.0), ("decode", 2.0, 2.2)]
     assert {s["from_actor"] for s in record.spans if s["phase"] == "transfer"} == {"learner"}
@@ -225,7 +225,7 @@ def test_between_kinds_caches_are_recomputed(migration: str, other: str, moves: 
     actors = (ActorPlan("a", (0,), 0, (0,), (0,), 8), ActorPlan(other, (1,), 1, (1,), (1,), 8))
     plan = Plan(actors, "hand", 0.0, 0.0, 0.0, rule=CutOnce())
     workload = Workload([10, 10], [0, 1], [9, 3], response_limit=LIMIT)
-    cluster = MixedCluster([Pool("a", 1, 1), Pool(other, 1, 1)])
+    cluster = MixedCluster([GpuPool("a", 1, 1), GpuPool(other, 1, 1)])
     record = run_step(plan, requests_of(workload), SimulatedEngine, models, cluster, migration=migration)
     moved = moves and migration != "recompute"
     assert bool([s for s in record.spans if s["phase"] == "transfer"]) is moved
@@ -307,7 +307,7 @@ def test_a_kind_without_a_latency_model_is_refused():
 
 def test_the_learner_of_a_mixed_cluster_stands_beside_it_and_costs_what_the_first_pool_does():
     plan, workload, models = random_plan(3)
-    record = run_step(plan, requests_of(workload), SimulatedEngine, models, POOLS, rest=StepRest(0.0, 1.0, 2))
+    record = run_step(plan, requests_of(workload), SimulatedEngine, models, POOLS, rest=NonGenerationPhases(0.0, 1.0, 2))
     learner = record.allocations[-1]
     assert (learner["holder"], learner["node"], learner["gpu_ids"], learner["kind"]) == ("learner", 3, [10, 11], "a")
     assert learner["usd_per_gpu_s"] == pytest.approx(1e-3)

@@ -13,11 +13,11 @@ from prefill_samples import CLUSTER, LATENCY, LIMIT, SAMPLES
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.torch.factory import TorchEngineFactory
-from rlhfless.engine.torch.model import RowModel, counting
+from rlhfless.engine.torch.model import DecoderModel, counting
 from rlhfless.executor import Faults, ProcessPool, StepRecord, run_step
 from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
-from solver import ActorPlan, Plan, StepRest
+from solver import ActorPlan, NonGenerationPhases, Plan
 from solver.model.admission import Admission
 from solver.model.plan import Prefill
 
@@ -31,7 +31,7 @@ COMPUTED = {"nothing is shared": SAMPLES * WHOLE, "shared in actors": WHOLE, "pr
 def factory() -> TorchEngineFactory:
     tokenizer = CharTokenizer()
     return TorchEngineFactory(
-        RowModel(tiny_qwen2(tokenizer, seed=3, hidden=64, layers=2, intermediate=128), 80), tokenizer.eos_token_id
+        DecoderModel(tiny_qwen2(tokenizer, seed=3, hidden=64, layers=2, intermediate=128), 80), tokenizer.eos_token_id
     )
 
 
@@ -101,7 +101,7 @@ def test_on_the_virtual_clock(how: str, charging: str, factory: TorchEngineFacto
             return found
 
     engines = Once(factory.model, factory.eos_id)
-    rest = StepRest(0.1, 0.1, 1 if how == "learner" else 0)
+    rest = NonGenerationPhases(0.1, 0.1, 1 if how == "learner" else 0)
     with counting(factory.model) as fed:
         record = run_step(plan_of(how), requests(), engines, LATENCY, CLUSTER, rest=rest, charging=charging)
     assert traced(record) == fed.prefill - sum(replays) == COMPUTED[how]

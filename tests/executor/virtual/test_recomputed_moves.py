@@ -15,7 +15,7 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import StepRecord
 from rlhfless.executor.virtual.executor import VirtualStep
 from rlhfless.executor.virtual.retiming import retime
-from solver import StepRest
+from solver import NonGenerationPhases
 from solver.model.runtime_rules import Move, Trigger
 
 
@@ -47,8 +47,16 @@ def test_the_span_says_who_came_from_where_with_how_many_tokens(migration):
     plan = plan_of([(0, 1), (2,)], Once())
     asked = [replace(r, target_tokens=n) for r, n in zip(torch_requests(step), (6, 2, 8), strict=True)]
     ran = VirtualStep(
-        plan, asked, factory(), step.latency, step.cluster, StepRecord("run", 0, plan, 0.0), StepRest(), "reserve", migration
-    )  # fmt: skip
+        plan,
+        asked,
+        factory(),
+        step.latency,
+        step.cluster,
+        StepRecord("run", 0, plan, 0.0),
+        NonGenerationPhases(),
+        "reserve",
+        migration,
+    )
     ran.run()
     assert ran.record.moves == 1
     if migration == "move":
@@ -79,7 +87,7 @@ def test_the_simulated_engine_tells_what_the_torch_engine_tells(admission):
         plan = replace(ran.plan, rule=Restless(seed, start_s=5.0))
         VirtualStep(
             plan, known, SimulatedEngine, step.latency, step.cluster, simulated,
-            StepRest(prepare_s=0.3, learn_s=0.2, learner_gpus=1), admission, "recompute",
+            NonGenerationPhases(prepare_s=0.3, learn_s=0.2, learner_gpus=1), admission, "recompute",
         ).run()  # fmt: skip
         found, asked = (
             sorted(again(record), key=lambda told: (told[0]["holder"], told[0]["start_s"], told[1]["response"]))

@@ -12,20 +12,20 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from replay_samples import executed, factory, torch_requests, torch_step
 
-from rlhfless.engine.common.journal import Journal, Newcomer, Replayed
-from rlhfless.executor.step.actor_state import Held
+from rlhfless.engine.common.journal import EngineJournal, Newcomer, Replayed
+from rlhfless.executor.step.actor_state import Allocation
 from rlhfless.executor.step.allocations import bill
 from rlhfless.executor.step.record import StepRecord
-from rlhfless.executor.step.startup import Beginning
+from rlhfless.executor.step.startup import ActorStartup
 from rlhfless.executor.virtual.executor import VirtualStep
-from rlhfless.executor.virtual.retiming import StepLog, retime
-from solver import StepRest
+from rlhfless.executor.virtual.retiming import RetimingLog, retime
+from solver import NonGenerationPhases
 from solver.model.runtime_rules import Cut, Move, Trigger
 
 seeds = st.integers(0, 10_000)
 
 
-def own_seconds(journal: Journal) -> Replayed:
+def own_seconds(journal: EngineJournal) -> Replayed:
     return Replayed(np.stack([journal.prefill_s, journal.decode_s], axis=1), 0.0)
 
 
@@ -136,7 +136,7 @@ def test_a_moved_response_joins_the_same_iteration_which_waits_for_it(cut):
     record = StepRecord("run", 0, plan, 0.0)
     ran = VirtualStep(
         plan, [replace(r, target_tokens=n) for r, n in zip(torch_requests(step), (6, 2, 8), strict=True)], factory(),
-        step.latency, step.cluster, record, StepRest(), "reserve", "move",
+        step.latency, step.cluster, record, NonGenerationPhases(), "reserve", "move",
     )  # fmt: skip
     ran.run()
     assert [c.joined[0].response for c in ran.log.journals[1].changes if c.joined] == [2, 0]
@@ -157,13 +157,13 @@ def test_a_moved_response_joins_the_same_iteration_which_waits_for_it(cut):
 def test_an_actor_that_did_nothing_holds_what_it_held():
     step = torch_step(3)
     ran = executed(step, "static")
-    nobody = [*ran.held, Held(99, "prefill", ran.plan.actors[0], 5.0, 6.5)]
+    nobody = [*ran.held, Allocation(99, "prefill", ran.plan.actors[0], 5.0, 6.5)]
     _, held, _ = retime(ran.record, ran.log, nobody, {i: own_seconds(j) for i, j in ran.log.journals.items()})
     assert held[-1].done_s == 6.5
 
 
 def test_a_journal_tells_iterations_batch_by_batch():
-    journal = Journal(4, 1.0)
+    journal = EngineJournal(4, 1.0)
     journal.change(2, 4, 10, 18, [Newcomer(0, 10, 0, True), Newcomer(1, 8, 8, False)])
     journal.commit(0.5, [0.25], 1.75)
     journal.commit(0.0, [0.25, 0.25], 2.25)
@@ -175,4 +175,4 @@ def test_a_journal_tells_iterations_batch_by_batch():
     (first, until), (second, end) = journal.stays()
     assert (first.iteration, until, second.iteration, end, second.left) == (0, 3, 3, 4, (1,))
     assert (first.missing_tokens, first.computed_tokens, first.computing, journal.finished) == (10, 9, 1, [(3, 1)])
-    assert StepLog.of({}, Beginning.of(plan_of([]), [], 0.0)).journals == {}
+    assert RetimingLog.of({}, ActorStartup.of(plan_of([]), [], 0.0)).journals == {}

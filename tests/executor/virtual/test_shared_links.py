@@ -14,12 +14,12 @@ from executor_samples import Orders, Restless, Step, assert_sound, plan_of, rand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhfless.engine.simulated.disturbances import DisturbedEngines
+from rlhfless.engine.simulated.disturbances import FaultInjectingFactory
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.executor.step.shared_links import NodeLinks
 from rlhfless.latency.effects import Contention, Effects, StartDelays
-from rlhfless.simulate import Setting, simulate
+from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import validate
 from solver import Cluster, PlanningError
 from solver.model.runtime_rules import Move
@@ -143,7 +143,7 @@ def test_weights_that_come_late_share_the_link_with_what_is_under_way():
     plan = plan_of([[0], [1], [2], [3]])
     ready = {}
     for name, links in {"alone": None, "shared": NodeLinks(1.0)}.items():
-        make = DisturbedEngines(Effects(starts=StartDelays(0.5, 0.5), seed=3))
+        make = FaultInjectingFactory(Effects(starts=StartDelays(0.5, 0.5), seed=3))
         record = run_step(plan, step.requests(), make, step.latency, step.cluster, links=links)
         ready[name] = [
             max(s["end_s"] for s in record.spans if s["phase"] == "sync" and s["holder"] == f"actor-{i}") for i in range(4)
@@ -168,7 +168,7 @@ def test_a_simulation_switches_it_on_and_off():
         }
         for (s, p), tokens in lengths.items()
     ]  # fmt: skip
-    setting = Setting(
+    setting = SimulationConfig(
         Cluster(4, 1, 1), replace(step.latency, max_batch=32, kv_capacity_tokens=1 << 40), response_limit=200, tau=0.3
     )
     times = {}

@@ -13,7 +13,7 @@ from prefill_samples import CLUSTER, LATENCY, LIMIT, PROMPTS, SAMPLES, dealt, pr
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.torch.factory import TorchEngineFactory
-from rlhfless.engine.torch.model import RowModel, counting, one_thread
+from rlhfless.engine.torch.model import DecoderModel, counting, one_thread
 from rlhfless.engine.torch.prefixes import compute_prefixes
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.training.models.char_tokenizer import CharTokenizer
@@ -27,7 +27,7 @@ from solver.prefix_sharing.deduplicate import deduplicate
 def factory() -> TorchEngineFactory:
     tokenizer = CharTokenizer()
     return TorchEngineFactory(
-        RowModel(tiny_qwen2(tokenizer, seed=3, hidden=64, layers=2, intermediate=128), 120), tokenizer.eos_token_id
+        DecoderModel(tiny_qwen2(tokenizer, seed=3, hidden=64, layers=2, intermediate=128), 120), tokenizer.eos_token_id
     )
 
 

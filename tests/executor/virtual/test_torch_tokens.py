@@ -10,7 +10,7 @@ import pytest
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.factory import TorchEngineFactory
-from rlhfless.engine.torch.model import RowModel
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.scheduling import POLICIES, PlanningInput, make_policy
 from rlhfless.scheduling.rlhfuse import RLHFuse
@@ -29,7 +29,7 @@ LATENCY = LatencyModel(
 def factory() -> TorchEngineFactory:
     tokenizer = CharTokenizer()
     model = tiny_qwen2(tokenizer, seed=3, hidden=64, layers=2, intermediate=128)
-    return TorchEngineFactory(RowModel(model, 80), tokenizer.eos_token_id)
+    return TorchEngineFactory(DecoderModel(model, 80), tokenizer.eos_token_id)
 
 
 def requests() -> list[Request]:

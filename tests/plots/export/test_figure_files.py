@@ -19,7 +19,7 @@ from rlhfless.errors import InputError, MissingExtra
 from rlhfless.plots import data_of, paper_style
 from rlhfless.plots.export import render
 from rlhfless.plots.export.files import save, save_all, save_data
-from rlhfless.plots.export.render import Drawing, draw, why_no_pictures
+from rlhfless.plots.export.render import ImageRequest, draw, why_no_pictures
 
 needs_pictures = pytest.mark.skipif(bool(why_no_pictures()), reason=why_no_pictures() or "pictures can be drawn")
 MM_PER_PT, MM_PER_PX = 25.4 / 72, 25.4 / 96
@@ -101,7 +101,7 @@ def test_a_figure_that_cannot_be_drawn_is_refused_and_no_file_is_left(tmp_path: 
         save_all([(figure(), tmp_path / "good.png"), (figure().update_layout(width=1e6), tmp_path / "huge.png")])
     assert not list(tmp_path.iterdir())
     with refused(InputError):
-        draw([Drawing({"data": [], "layout": 5}, "svg", 100, 100)])
+        draw([ImageRequest({"data": [], "layout": 5}, "svg", 100, 100)])
 
 
 def test_a_page_holds_all_that_it_needs_and_is_the_same_every_time(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_no_plan_lies_below_it(data, workload, cost):
     models = [
         replace(data.draw(latencies(max_batch=data.draw(st.sampled_from([1, 3, 32])))), kind=kind) for kind in ("a", "b", "c")
     ]
-    pools = [solver.Pool(m.kind, 3, m.gpus_per_actor, data.draw(st.sampled_from([3.6, 36.0]))) for m in models]
+    pools = [solver.GpuPool(m.kind, 3, m.gpus_per_actor, data.draw(st.sampled_from([3.6, 36.0]))) for m in models]
     cluster = solver.MixedCluster(pools)
     latency = {(m.kind, m.gpus_per_actor): m for m in models}
     bound = mixed_clairvoyant_bound(workload, cluster, latency, cost=cost)
@@ -65,7 +65,7 @@ def test_with_one_kind_it_is_about_the_bound_of_one_kind():
 def test_it_falls_with_time_and_with_every_further_pool():
     workload = lognormal_workload(64, 8)
     models = {(m.kind, m.gpus_per_actor): m for m in map(load_profile, NAMES)}
-    l40s, h100 = solver.Pool("l40s", 2, 8, 1.9), solver.Pool("h100", 1, 8, 6.9)
+    l40s, h100 = solver.GpuPool("l40s", 2, 8, 1.9), solver.GpuPool("h100", 1, 8, 6.9)
     few = mixed_clairvoyant_bound(workload, solver.MixedCluster([l40s]), models, cost="usd")
     more = mixed_clairvoyant_bound(workload, solver.MixedCluster([l40s, h100]), models, cost="usd")
     times = np.geomspace(6, 60, 12)

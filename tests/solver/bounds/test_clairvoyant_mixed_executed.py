@@ -21,7 +21,7 @@ from rlhfless.scheduling.fold import SquareRootFold
 from rlhfless.scheduling.rlhfless import LocalCut
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from solver.bounds.clairvoyant_mixed import mixed_clairvoyant_bound
-from solver.model.cluster import MixedCluster, Pool
+from solver.model.cluster import GpuPool, MixedCluster
 
 EXACT = 1 - 2e-9
 COSTS = ("gpu_s", "usd")
@@ -80,7 +80,7 @@ def two_kinds(draw):
         model = replace(draw(latencies(max_batch=draw(st.integers(1, 3)))), kind=kind, kv_capacity_tokens=memory)
         models[kind, model.gpus_per_actor] = model
         price, warm = draw(st.sampled_from([3.6, 36.0])), draw(st.sampled_from([0, 1]))
-        pools.append(Pool(kind, 1, model.gpus_per_actor, price, prewarmed=warm))
+        pools.append(GpuPool(kind, 1, model.gpus_per_actor, price, prewarmed=warm))
     return MixedCluster(pools), models
 
 
@@ -110,7 +110,7 @@ def test_on_two_kinds_some_schedule_comes_near_it():
         ("x", 1): solver.LatencyModel("x", 1, 0.0, 1e-3, kind="x", max_batch=3),
         ("y", 1): solver.LatencyModel("y", 1, 0.0, 2e-3, kind="y", max_batch=3),
     }
-    cluster = MixedCluster([Pool("x", 1, 1, 36.0), Pool("y", 1, 1, 3.6)])
+    cluster = MixedCluster([GpuPool("x", 1, 1, 36.0), GpuPool("y", 1, 1, 3.6)])
     work = solver.Workload([0], [0, 0, 0], [3, 2, 2], response_limit=3)
     hands = [Hand(model, 0.0, (pool.usd_per_gpu_s,)) for pool, model in zip(cluster.pools, models.values(), strict=True)]
     bound = mixed_clairvoyant_bound(work, cluster, models, cost="usd")
@@ -153,7 +153,7 @@ def test_no_executed_plan_of_small_workloads_beats_it(data, kinds, workload, rul
 def test_no_executed_plan_of_the_planner_beats_it_whatever_rule_it_runs_under(cost, slots):
     """Shipped profiles, charged by their tables; every rule but none moves responses, also from kind to kind."""
     models = {(m.kind, m.gpus_per_actor): replace(m, max_batch=slots) for m in PROFILES.values()}
-    cluster = MixedCluster([Pool("l40s", 1, 8, 1.9), Pool("h100", 1, 4, 3.0)])
+    cluster = MixedCluster([GpuPool("l40s", 1, 8, 1.9), GpuPool("h100", 1, 4, 3.0)])
     workload = lognormal_workload(40, 4, limit=900, mean_log=5.0)
     plan = plan_generation(workload, cluster, models, solver.Objective(0.8, cost=cost), time_limit_s=0.4)
     wide, bounds = plan_with_both(workload, cluster, models), bounds_of(workload, cluster, models)

@@ -15,7 +15,7 @@ import solver
 from solver.timing.evaluate import admission_of
 
 either = st.booleans().flatmap(lambda refill: instances(refill=refill))
-rests = st.sampled_from([solver.StepRest(), solver.StepRest(prepare_s=0.02, learn_s=0.1, learner_gpus=3)])
+rests = st.sampled_from([solver.NonGenerationPhases(), solver.NonGenerationPhases(prepare_s=0.02, learn_s=0.1, learner_gpus=3)])
 ROUNDING = 2e-3  # times of small instances are milliseconds; CP-SAT counts in 0.1 microseconds, rounded down
 
 

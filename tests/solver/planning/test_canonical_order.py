@@ -74,7 +74,7 @@ def test_a_plan_has_the_same_numbers_whatever_the_prompts_are_called(name):
 def test_a_mixed_plan_has_the_same_numbers_whatever_the_prompts_are_called(uncertain, together):
     lengths = sampled() if uncertain else LENGTHS.ravel()
     work = solver.Workload(PROMPTS, np.repeat(np.arange(6), 4), lengths)
-    cluster = solver.MixedCluster((solver.Pool("slow", 1, 4), solver.Pool("fast", 1, 2)))
+    cluster = solver.MixedCluster((solver.GpuPool("slow", 1, 4), solver.GpuPool("fast", 1, 2)))
     models = {
         ("slow", 1): solver.LatencyModel("slow", 1, 6e-3, 2e-5, 3e-8, max_batch=8),
         ("fast", 1): solver.LatencyModel("fast", 1, 2e-3, 1e-5, 1e-8, max_batch=6),

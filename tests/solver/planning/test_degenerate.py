@@ -40,7 +40,7 @@ def one_kind(gpus, slots):
 def several_kinds(gpus, slots):
     slow = dataclasses.replace(l40s(max_batch=slots), gpus_per_actor=1, kind="slow")
     fast = dataclasses.replace(slow, kind="fast", base_s=3e-3)
-    cluster = solver.MixedCluster([solver.Pool("slow", gpus, 1, PRICE), solver.Pool("fast", 1, 1, 2 * PRICE)])
+    cluster = solver.MixedCluster([solver.GpuPool("slow", gpus, 1, PRICE), solver.GpuPool("fast", 1, 1, 2 * PRICE)])
     return cluster, {("slow", 1): slow, ("fast", 1): fast}
 
 

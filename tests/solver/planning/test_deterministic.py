@@ -23,7 +23,7 @@ SMALL = lognormal_workload(16, 4, seed=3)
 SCENARIOS = over_scenarios(SMALL, 4)
 ONE_KIND = solver.Cluster(2, 8, 2), l40s(max_batch=32)
 MIXED = several_kinds(16)
-REST = solver.StepRest(prepare_s=1.0, learn_s=2.0, learner_gpus=2)
+REST = solver.NonGenerationPhases(prepare_s=1.0, learn_s=2.0, learner_gpus=2)
 DEADLINE, COST = solver.Objective(deadline_s=18.0), solver.Objective(0.5, cost="usd")
 TOGETHER = {"keep_together": True}
 PROBLEMS = {

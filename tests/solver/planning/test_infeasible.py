@@ -88,7 +88,7 @@ def test_they_are_not_blamed_for_what_more_of_them_would_not_help(few):
     assert "to blame" not in refusal(few, soon)
 
 
-POOLS = solver.MixedCluster((solver.Pool("a", 1, 2, usd_per_gpu_hour=2.0), solver.Pool("b", 1, 2, usd_per_gpu_hour=5.0)))
+POOLS = solver.MixedCluster((solver.GpuPool("a", 1, 2, usd_per_gpu_hour=2.0), solver.GpuPool("b", 1, 2, usd_per_gpu_hour=5.0)))
 
 
 def two_kinds(slots: int, kv_tokens: int = 1 << 40) -> dict[tuple[str, int], solver.LatencyModel]:

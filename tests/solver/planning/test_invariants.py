@@ -27,7 +27,7 @@ def bound(instance, objective, **options):
         workload, latency, admission_of(latency, None, admission), most_actors=cluster.max_actors,
         prewarmed=cluster.prewarmed, **options,
     )  # fmt: skip
-    pricing = Pricing.of(cluster, latency, objective, solver.StepRest())
+    pricing = Pricing.of(cluster, latency, objective, solver.NonGenerationPhases())
     return MakespanSearch(work, pricing, NORMS, lambda split, how: pytest.fail("a bound needs no plan")).bound_beyond(0, np.inf)
 
 

@@ -64,7 +64,7 @@ def test_the_coarse_bound_is_a_bound_and_never_above_the_fine_one(latency, seed,
     workload = solver.Workload(rng.integers(0, 9, 2), rng.integers(0, 2, 4), rng.integers(0, 25, (3, 4)), response_limit=24)
     cluster = solver.Cluster(2, latency.gpus_per_actor, latency.gpus_per_actor, prewarmed=seed % 2)
     objective, rule = solver.Objective(time_weight, tail=tail), admission_of(latency)
-    pricing = Pricing.of(cluster, latency, objective, solver.StepRest(0.01, 0.02, 1))
+    pricing = Pricing.of(cluster, latency, objective, solver.NonGenerationPhases(0.01, 0.02, 1))
     norms = (0.3, 0.7)
 
     def sorted_of(case):
@@ -84,7 +84,9 @@ def test_the_coarse_bound_is_a_bound_and_never_above_the_fine_one(latency, seed,
 
 
 def test_what_no_time_is_left_for_is_not_priced():
-    pricing = Pricing.of(solver.Cluster(1, 2, 1), solver.LatencyModel("x", 1, 1.0, 0.0), solver.Objective(), solver.StepRest())
+    pricing = Pricing.of(
+        solver.Cluster(1, 2, 1), solver.LatencyModel("x", 1, 1.0, 0.0), solver.Objective(), solver.NonGenerationPhases()
+    )
     split = Split(np.arange(2), np.array([0, 1, 2]))
     candidates = Candidates(pricing, (1.0, 1.0), lambda split: np.ones((1, 2)), time.perf_counter() + 1.0, each_s=2.0)
     assert candidates.look_at(split) is not None  # nothing is known yet

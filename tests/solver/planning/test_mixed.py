@@ -13,7 +13,7 @@ from mixed_brute_force import EveryMixedPlan, MixedInstance, mixed_instances
 from solver_strategies import first_gpu, l40s, lognormal_workload, mixed_problem, plan_generation
 
 import solver
-from solver.model.cluster import MixedCluster, Pool
+from solver.model.cluster import GpuPool, MixedCluster
 from solver.model.offers import offers_of
 from solver.planning.mixed_kinds.items import MixedWork
 from solver.planning.mixed_kinds.length_classes import Classes
@@ -22,11 +22,11 @@ from solver.planning.mixed_kinds.planner import plan_mixed, search_mixed
 from solver.planning.mixed_kinds.problem import MixedProblem
 from solver.planning.mixed_kinds.search import bound_of, floor_of
 from solver.planning.mixed_kinds.sequence_bound import Sequences
-from solver.planning.mixed_kinds.step_value import Worth, place
-from solver.planning.mixed_kinds.work_budget import Effort
+from solver.planning.mixed_kinds.step_value import PlanValue, place
+from solver.planning.mixed_kinds.work_budget import WorkBudget
 
 either = st.booleans().flatmap(lambda refill: mixed_instances(refill=refill))
-rests = st.sampled_from([solver.StepRest(), solver.StepRest(prepare_s=0.02, learn_s=0.1, learner_gpus=3)])
+rests = st.sampled_from([solver.NonGenerationPhases(), solver.NonGenerationPhases(prepare_s=0.02, learn_s=0.1, learner_gpus=3)])
 objectives = st.builds(solver.Objective, st.sampled_from([0.0, 0.3, 0.7, 1.0]), cost=st.sampled_from(["gpu_s", "usd"]))
 QUICK_S = 0.06
 
@@ -35,7 +35,9 @@ def problem_of(instance: MixedInstance, **options) -> MixedProblem:
     return mixed_problem(instance.workload, instance.offers, instance.cluster, admission=instance.admission, **options)
 
 
-def solve(instance: MixedInstance, objective: solver.Objective, rest: solver.StepRest, time_limit_s: float = QUICK_S):
+def solve(
+    instance: MixedInstance, objective: solver.Objective, rest: solver.NonGenerationPhases, time_limit_s: float = QUICK_S
+):
     return plan_mixed(problem_of(instance, objective=objective, rest=rest), time_limit_s)
 
 
@@ -45,7 +47,7 @@ def two_kinds(slots: int = 64, memory: int = 1 << 40) -> tuple[MixedCluster, dic
     slow = dataclasses.replace(slow, kind="slow", gpus_per_actor=1)
     wide = dataclasses.replace(slow, name="wide", gpus_per_actor=2, base_s=4e-3, per_response_s=1.3e-5, per_kv_token_s=1.3e-8)
     fast = dataclasses.replace(slow, name="fast", kind="fast", base_s=3e-3, per_response_s=7e-6, per_kv_token_s=9e-9)
-    cluster = MixedCluster([Pool("slow", 2, 4, 3.0), Pool("fast", 1, 3, 7.0, "preemptible", prewarmed=1)])
+    cluster = MixedCluster([GpuPool("slow", 2, 4, 3.0), GpuPool("fast", 1, 3, 7.0, "preemptible", prewarmed=1)])
     return cluster, {("slow", 1): slow, ("slow", 2): wide, ("fast", 1): fast}
 
 
@@ -90,13 +92,13 @@ def test_sequences_that_are_not_followed_leave_a_bound(instance, objective, rest
         patch.setattr("solver.planning.mixed_kinds.sequence_bound.WIDTH", data.draw(st.sampled_from([1, 2, 300])))
         patch.setattr("solver.planning.mixed_kinds.load_measures.SINGLES", data.draw(st.sampled_from([0, 1, 64])))
         patch.setattr("solver.planning.mixed_kinds.load_measures.BLOCKS", data.draw(st.sampled_from([1, 2, 1024])))
-        assert Sequences(work, effort=Effort(most_s)).at(makespan_s).cost <= cheapest * (1 + 1e-9)
+        assert Sequences(work, effort=WorkBudget(most_s)).at(makespan_s).cost <= cheapest * (1 + 1e-9)
         norms = (1.0, 4.0)
         rate = rest.learner_rate(objective.cost, instance.cluster.pools[0].usd_per_gpu_s)
-        worth = Worth(objective, rest, rate, norms)
+        worth = PlanValue(objective, rest, rate, norms)
         optimum = every.optimum(objective, rest, norms)
         assert floor_of(work, worth) <= optimum * (1 + 1e-9)
-        assert bound_of(work, worth, 2 * optimum, Effort(min(most_s, 0.02))) <= optimum * (1 + 1e-9)
+        assert bound_of(work, worth, 2 * optimum, WorkBudget(min(most_s, 0.02))) <= optimum * (1 + 1e-9)
 
 
 @given(st.data(), either, rests, st.sampled_from(["deadline_s", "budget_gpu_s", "budget_usd"]))
@@ -128,7 +130,7 @@ def test_under_a_limit_the_bound_holds_and_a_refusal_claims_nothing_false(data, 
 @settings(max_examples=30, deadline=None)
 def test_plans_keep_every_limit_and_reproduce_their_numbers(instance, objective, least, release):
     work, _, offers, admission = instance
-    rest = solver.StepRest(learn_s=0.1, learner_gpus=1)
+    rest = solver.NonGenerationPhases(learn_s=0.1, learner_gpus=1)
     most = max(least, 2)
     try:
         limits = {"least_actors": least, "most_actors": most, "release": release}
@@ -210,7 +212,7 @@ def test_more_gpus_never_raise_the_bound(instance, factor):
 def test_one_offer_agrees_with_the_planner_for_one_kind():
     work = lognormal_workload(32, 4, limit=1024)
     model = dataclasses.replace(l40s(), kind="gpu")
-    pool = Pool("gpu", 3, 8)
+    pool = GpuPool("gpu", 3, 8)
     one = plan_generation(work, solver.Cluster(3, 8, 2), model, time_limit_s=0.19)
     cluster = MixedCluster([pool])
     mixed = plan_mixed(mixed_problem(work, offers_of(cluster, {("gpu", 2): model}), cluster), 0.5)
@@ -245,7 +247,7 @@ def test_degenerate_workloads_are_planned(lengths, objective):
 
 
 def test_one_gpu_and_more_actors_than_prompts():
-    cluster = MixedCluster([Pool("slow", 1, 1)])
+    cluster = MixedCluster([GpuPool("slow", 1, 1)])
     _, models = two_kinds()
     work = solver.Workload([5], [0, 0], [30, 20], response_limit=64)
     plan = plan_mixed(mixed_problem(work, offers_of(cluster, models), cluster), 0.2)
@@ -294,7 +296,7 @@ def test_deadlines_and_budgets_are_kept():
 
 
 def test_actors_are_placed_within_nodes_whatever_their_sizes():
-    assert place([Pool("x", 2, 8)], [(0, 3), (0, 3), (0, 2), (0, 4), (0, 4)]) is not None
-    assert place([Pool("x", 2, 6)], [(0, 4), (0, 4), (0, 4)]) is None
-    places = place([Pool("x", 1, 2), Pool("y", 2, 4)], [(1, 4), (0, 1), (1, 2)])
+    assert place([GpuPool("x", 2, 8)], [(0, 3), (0, 3), (0, 2), (0, 4), (0, 4)]) is not None
+    assert place([GpuPool("x", 2, 6)], [(0, 4), (0, 4), (0, 4)]) is None
+    places = place([GpuPool("x", 1, 2), GpuPool("y", 2, 4)], [(1, 4), (0, 1), (1, 2)])
     assert places == [(1, (2, 3, 4, 5)), (0, (0,)), (2, (6, 7))]

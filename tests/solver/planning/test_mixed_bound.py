@@ -35,7 +35,7 @@ def test_no_plan_on_any_offers_costs_less(seed, cost, slots):
     workload = solver.Workload(
         [10], [0] * count, rng.integers(1, 10 ** int(rng.integers(1, 4)) + 1, count), response_limit=2000
     )
-    pools = [solver.Pool(k, 1, int(rng.integers(1, 4)), 36.0 * 10 ** rng.uniform(-2, 2)) for k in ("a", "b", "c")]
+    pools = [solver.GpuPool(k, 1, int(rng.integers(1, 4)), 36.0 * 10 ** rng.uniform(-2, 2)) for k in ("a", "b", "c")]
     models = {
         (pool.kind, 1): solver.LatencyModel(
             pool.kind, 1, 10 ** rng.uniform(-3.5, -1), 10 ** rng.uniform(-5, -2.5), start_s=rng.choice([0.0, 0.3]),
@@ -63,7 +63,7 @@ def test_a_further_actor_that_the_cover_does_not_need_may_be_cheaper():
         ("fast", 1): solver.LatencyModel("fast", 1, 1e-3, 1e-3, kind="fast", max_batch=1000),
         ("slow", 1): solver.LatencyModel("slow", 1, 20e-3, 1e-3, kind="slow", max_batch=1000),
     }
-    cluster = solver.MixedCluster([solver.Pool("fast", 1, 1, 36000.0), solver.Pool("slow", 1, 1, 360.0)])
+    cluster = solver.MixedCluster([solver.GpuPool("fast", 1, 1, 36000.0), solver.GpuPool("slow", 1, 1, 360.0)])
     workload = solver.Workload([10] * 101, np.arange(101), [1000] + [100] * 100, response_limit=2000)
     plan = plan_generation(workload, cluster, models, solver.Objective(deadline_s=13.0, cost="usd"), time_limit_s=2.0)
     assert plan.value == pytest.approx(21.2)

@@ -12,10 +12,10 @@ import pytest
 from solver_strategies import lognormal_workload, plan_generation
 
 import solver
-from solver.planning.mixed_kinds.history import History
+from solver.planning.mixed_kinds.history import SearchHistory
 
 POOLS = (
-    solver.Pool("slow", 2, 8, usd_per_gpu_hour=1.0), solver.Pool("fast", 1, 8, usd_per_gpu_hour=3.0),
+    solver.GpuPool("slow", 2, 8, usd_per_gpu_hour=1.0), solver.GpuPool("fast", 1, 8, usd_per_gpu_hour=3.0),
 )  # fmt: skip
 MODELS = {
     (kind, gpus): solver.LatencyModel(f"{kind}{gpus}", gpus, base_s / gpus**0.7, 2e-5, 3e-8, kind=kind, start_s=1.0)
@@ -59,7 +59,7 @@ def test_over_scenarios_the_search_for_the_predicted_lengths_is_kept_beside_the_
 
 
 def test_moves_of_one_cause_are_one_line_while_they_are_little_together():
-    history = History(time.perf_counter())
+    history = SearchHistory(time.perf_counter())
     for value in (1.0, 0.9):
         history.note("random split" if value == 1.0 else "fill", value, 0.0)
     for k in range(30):
@@ -75,7 +75,7 @@ def test_moves_of_one_cause_are_one_line_while_they_are_little_together():
 
 
 def test_a_limit_that_nothing_keeps_at_first_has_lines_too():
-    history = History(time.perf_counter())
+    history = SearchHistory(time.perf_counter())
     history.note("random split", math.inf, 0.0)
     history.note("sequences", math.inf, 3.0)
     history.note("sequences", math.inf, 3.001)

@@ -16,7 +16,7 @@ from solver.planning.mixed_kinds.planner import plan_mixed
 from solver.planning.mixed_kinds.scenarios import plan_mixed_over_scenarios
 
 QUICK_S = 0.06
-REST = solver.StepRest(prepare_s=0.02, learn_s=0.1, learner_gpus=3)
+REST = solver.NonGenerationPhases(prepare_s=0.02, learn_s=0.1, learner_gpus=3)
 either = st.booleans().flatmap(lambda refill: mixed_instances(refill=refill))
 objectives = st.builds(solver.Objective, st.sampled_from([0.0, 0.3, 0.7, 1.0]), cost=st.sampled_from(["gpu_s", "usd"]))
 releases = st.sampled_from(["done", "generation", "step"])
@@ -71,7 +71,7 @@ def tables(cases, rest, usd):
     return time_s, cost
 
 
-@given(uncertain(), objectives, st.sampled_from([1.0, 0.5, 0.3]), st.sampled_from([solver.StepRest(), REST]))
+@given(uncertain(), objectives, st.sampled_from([1.0, 0.5, 0.3]), st.sampled_from([solver.NonGenerationPhases(), REST]))
 @settings(max_examples=20, deadline=None)
 def test_over_scenarios_bound_optimum_and_value_come_in_this_order(problem, objective, tail, rest):
     instance, cases = problem
@@ -91,7 +91,7 @@ def test_over_scenarios_bound_optimum_and_value_come_in_this_order(problem, obje
     uncertain(),
     st.sampled_from(["deadline_s", "budget_gpu_s", "budget_usd"]),
     st.sampled_from([1.0, 0.5, 0.3]),
-    st.sampled_from([solver.StepRest(), REST]),
+    st.sampled_from([solver.NonGenerationPhases(), REST]),
 )
 @settings(max_examples=20, deadline=None)
 def test_a_limit_over_scenarios_is_kept_with_a_bound_that_holds_or_refused_with_numbers_that_are_true(
@@ -131,7 +131,7 @@ def test_a_limit_over_scenarios_is_kept_with_a_bound_that_holds_or_refused_with_
 def test_a_wide_deadline_over_scenarios_is_kept():
     """Where the random split keeps it, too, nothing is refused."""
     model = solver.LatencyModel("x", 1, 5e-3, 1e-3, kind="x")
-    cluster = solver.MixedCluster([solver.Pool("x", 1, 2, 3.6), solver.Pool("y", 1, 1, 36.0)])
+    cluster = solver.MixedCluster([solver.GpuPool("x", 1, 2, 3.6), solver.GpuPool("y", 1, 1, 36.0)])
     models = {("x", 1): model, ("y", 1): dataclasses.replace(model, kind="y", base_s=2e-3)}
     workload = solver.Workload([5], [0] * 4, [[9, 3, 20, 7], [20, 20, 1, 1], [2, 3, 4, 24]], response_limit=LIMIT)
     for tail in (1.0, 0.4):

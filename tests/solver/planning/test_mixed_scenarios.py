@@ -18,7 +18,7 @@ from rlhfless.latency.profile import ProfileError
 from solver.model.plan import ActorPlan, Plan
 
 L40S, H100 = load_profile("l40s-qwen2.5-3b-tp2"), load_profile("h100-qwen2.5-3b-tp1")
-POOLS = [solver.Pool("l40s", 2, 8, 1.9), solver.Pool("h100", 1, 4, 6.9)]
+POOLS = [solver.GpuPool("l40s", 2, 8, 1.9), solver.GpuPool("h100", 1, 4, 6.9)]
 BOTH = {"keep_together": True, "share_prefill": True}
 MODELS = {("l40s", 2): L40S, ("h100", 1): H100}
 
@@ -68,7 +68,7 @@ def test_a_deadline_over_scenarios_is_kept_or_refused_in_one_sentence():
 @pytest.mark.parametrize("options", [{}, {"keep_together": True}, {"share_prefill": True}, BOTH])
 def test_small_scenarios_against_brute_force(options):
     workload = solver.Workload([5, 9], [0, 0, 1, 1], [[30, 12, 7, 3], [10, 14, 9, 22], [18, 6, 30, 2]], response_limit=40)
-    pools = [solver.Pool("a", 1, 2, 3.6), solver.Pool("b", 1, 1, 7.2)]
+    pools = [solver.GpuPool("a", 1, 2, 3.6), solver.GpuPool("b", 1, 1, 7.2)]
     slow = solver.LatencyModel(
         "slow", 1, 5e-3, 2e-4, 1e-6, prefill_base_s=2e-3, prefill_per_token_s=1e-3, start_s=0.02, kind="a"
     )

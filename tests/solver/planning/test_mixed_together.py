@@ -15,7 +15,7 @@ from solver_strategies import lognormal_workload, mixed_problem, plan_generation
 
 import solver
 from solver.model.plan import ActorPlan, Plan
-from solver.planning.mixed_kinds.fill import Filler
+from solver.planning.mixed_kinds.fill import GreedyFiller
 from solver.planning.mixed_kinds.items import MixedWork
 from solver.planning.mixed_kinds.length_classes import Classes
 from solver.planning.mixed_kinds.lp_bound import Relaxation
@@ -23,8 +23,8 @@ from solver.planning.mixed_kinds.planner import plan_mixed, search_mixed
 from solver.planning.mixed_kinds.problem import MixedProblem
 from solver.planning.mixed_kinds.search import bound_of, floor_of
 from solver.planning.mixed_kinds.sequence_bound import Sequences
-from solver.planning.mixed_kinds.step_value import Worth
-from solver.planning.mixed_kinds.work_budget import Effort
+from solver.planning.mixed_kinds.step_value import PlanValue
+from solver.planning.mixed_kinds.work_budget import WorkBudget
 
 either = st.booleans().flatmap(lambda refill: mixed_instances(refill=refill))
 objectives = st.builds(solver.Objective, st.sampled_from([0.0, 0.3, 0.7, 1.0]), cost=st.sampled_from(["gpu_s", "usd"]))
@@ -43,7 +43,7 @@ def problem_of(instance: MixedInstance, option: tuple[bool, bool] = (False, Fals
 @given(either, objectives, options)
 @settings(max_examples=25, deadline=None)
 def test_bound_optimum_and_value_come_in_this_order(instance, objective, option):
-    rest = solver.StepRest(prepare_s=0.02, learn_s=0.1, learner_gpus=3)
+    rest = solver.NonGenerationPhases(prepare_s=0.02, learn_s=0.1, learner_gpus=3)
     plan = plan_mixed(problem_of(instance, option, objective=objective, rest=rest), QUICK_S)
     optimum = EveryMixedPlan(instance, *option).optimum(objective, rest, plan.reference.norms(objective.cost))
     assert plan.lower_bound <= optimum * (1 + 1e-9)
@@ -67,17 +67,17 @@ def test_both_relaxations_cost_no_more_than_any_plan_within_the_makespan(instanc
 @given(either, objectives, options, st.data())
 @settings(max_examples=25, deadline=None)
 def test_what_is_known_of_a_scenario_with_little_work_is_below_every_plan(instance, objective, option, data):
-    rest = solver.StepRest(prepare_s=0.02, learn_s=0.1, learner_gpus=3)
+    rest = solver.NonGenerationPhases(prepare_s=0.02, learn_s=0.1, learner_gpus=3)
     problem = problem_of(instance, option, objective=objective, rest=rest)
     work, every, norms = MixedWork.of(problem), EveryMixedPlan(instance, *option), (1.0, 4.0)
-    worth = Worth(objective, rest, problem.learner_rate(objective.cost), norms)
+    worth = PlanValue(objective, rest, problem.learner_rate(objective.cost), norms)
     optimum = every.optimum(objective, rest, norms)
     assert floor_of(work, worth) <= optimum * (1 + 1e-9)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("solver.planning.mixed_kinds.sequence_bound.WIDTH", data.draw(st.sampled_from([1, 2, 300])))
         patch.setattr("solver.planning.mixed_kinds.load_measures.SINGLES", data.draw(st.sampled_from([0, 1, 64])))
         patch.setattr("solver.planning.mixed_kinds.load_measures.BLOCKS", data.draw(st.sampled_from([1, 2, 1024])))
-        effort = Effort(data.draw(st.sampled_from([0.0, 1e-3, 3e-3, 0.02])))
+        effort = WorkBudget(data.draw(st.sampled_from([0.0, 1e-3, 3e-3, 0.02])))
         assert bound_of(work, worth, 2 * optimum, effort) <= optimum * (1 + 1e-9)
 
 
@@ -88,7 +88,7 @@ def test_fills_are_timed_as_they_are_executed(instance, option, random):
     roomy = [dataclasses.replace(o.latency, kv_capacity_tokens=1 << 40) for o in instance.offers]
     offers = tuple(dataclasses.replace(o, latency=model) for o, model in zip(instance.offers, roomy, strict=True))
     work = MixedWork.of(problem_of(instance._replace(offers=offers), option))
-    filler = Filler(work, lambda makespan_s, cost: cost)
+    filler = GreedyFiller(work, lambda makespan_s, cost: cost)
     opening = sorted(random.randrange(max(1, filler.working)) for _ in range(random.randint(1, 3)))
     actors = tuple((random.randrange(len(offers)), position) for position in opening)
     filled = filler.fill(actors, work.longest_makespan_s * random.choice([0.3, 0.7, 1.0]))
@@ -113,7 +113,7 @@ def test_fills_are_timed_as_they_are_executed(instance, option, random):
 @settings(max_examples=25, deadline=None)
 def test_plans_split_no_prompt_and_reproduce_their_numbers(instance, objective, option, least, release):
     work, _, offers, admission = instance
-    rest = solver.StepRest(learn_s=0.1, learner_gpus=1)
+    rest = solver.NonGenerationPhases(learn_s=0.1, learner_gpus=1)
     limits = {"least_actors": least, "most_actors": max(2, least), "release": release}
     try:
         outcome = search_mixed(problem_of(instance, option, objective=objective, rest=rest, **limits), QUICK_S)
@@ -143,7 +143,7 @@ def test_under_a_limit_the_bound_holds_and_a_refusal_claims_nothing_false(data, 
         least = float(str(refusal).split("at least ")[1].split()[0])
         assert least <= kept * (1 + 1e-3) + 1e-6
         return
-    optimum = every.optimum(objective, solver.StepRest(), plan.reference.norms(objective.cost))
+    optimum = every.optimum(objective, solver.NonGenerationPhases(), plan.reference.norms(objective.cost))
     assert plan.lower_bound <= optimum * (1 + 1e-9)
     assert optimum <= plan.value * (1 + 1e-9)
 
@@ -185,7 +185,7 @@ def two_pools(slots: int) -> tuple[solver.MixedCluster, dict[tuple[str, int], so
         kv_capacity_tokens=200_000,
     )  # fmt: skip
     fast = dataclasses.replace(slow, name="fast", kind="fast", base_s=3e-3, per_response_s=8e-6, prefill_per_token_s=5e-6)
-    pools = [solver.Pool("slow", 1, 4, 3.0), solver.Pool("fast", 1, 2, 7.0, prewarmed=1)]
+    pools = [solver.GpuPool("slow", 1, 4, 3.0), solver.GpuPool("fast", 1, 2, 7.0, prewarmed=1)]
     return solver.MixedCluster(pools), {("slow", 1): slow, ("fast", 1): fast}
 
 

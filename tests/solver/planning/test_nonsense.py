@@ -53,8 +53,8 @@ CONSTRUCTORS = {
         numbers,
     ),
     "Admission": (solver.Admission, {"max_batch": 2, "kv_capacity_tokens": 9, "rule": "reserve"}, numbers),
-    "Pool": (
-        solver.Pool,
+    "GpuPool": (
+        solver.GpuPool,
         {"kind": "a", "nodes": 1, "gpus_per_node": 2, "usd_per_gpu_hour": 1.0, "prewarmed": 0, "node_bytes_per_s": None,
          "network_bytes_per_s": None},
         numbers,
@@ -65,14 +65,14 @@ CONSTRUCTORS = {
          "network_bytes_per_s": None},
         numbers,
     ),
-    "MixedCluster": (solver.MixedCluster, {"pools": [solver.Pool("a", 1, 1)]}, arrays),
+    "MixedCluster": (solver.MixedCluster, {"pools": [solver.GpuPool("a", 1, 1)]}, arrays),
     "Objective": (
         solver.Objective,
         {"time_weight": 0.5, "deadline_s": None, "budget_gpu_s": None, "budget_usd": None, "cost": "gpu_s", "tail": 1.0},
         numbers,
     ),
-    "StepRest": (
-        solver.StepRest, {"prepare_s": 0.0, "learn_s": 0.0, "learner_gpus": 1, "usd_per_gpu_hour": None}, numbers,
+    "NonGenerationPhases": (
+        solver.NonGenerationPhases, {"prepare_s": 0.0, "learn_s": 0.0, "learner_gpus": 1, "usd_per_gpu_hour": None}, numbers,
     ),
     "plan_generation": (
         lambda **options: solver.plan_generation(
@@ -100,7 +100,7 @@ def used(made):
     """Plan with what was made, which made sense."""
     roles = {
         solver.Workload: "workload", solver.Cluster: "cluster", solver.MixedCluster: "cluster",
-        solver.LatencyModel: "latency", solver.Objective: "objective", solver.StepRest: "rest",
+        solver.LatencyModel: "latency", solver.Objective: "objective", solver.NonGenerationPhases: "rest",
     }  # fmt: skip
     if type(made) in roles:
         options = {"workload": WORK, "cluster": HERE, "latency": SPEED, roles[type(made)]: made}
@@ -131,9 +131,9 @@ def test_nonsense_is_refused_or_makes_sense(name, data):
         (lambda: solver.LatencyModel("x", 1, 1.0, 0.0, fit_max_error=math.nan), ("fit_max_error",)),
         (lambda: solver.StepTable([1, math.inf], [0, 1], np.ones((2, 2))), ()),
         (lambda: solver.Cluster(1, 8, 1.5), ("gpus_per_actor", "1.5")),
-        (lambda: solver.Pool("a", 1, 1, node_bytes_per_s=math.inf), ("node_bytes_per_s",)),
+        (lambda: solver.GpuPool("a", 1, 1, node_bytes_per_s=math.inf), ("node_bytes_per_s",)),
         (lambda: solver.MixedCluster([1]), ()),
-        (lambda: solver.StepRest(learner_gpus=1.5), ("StepRest.learner_gpus", "1.5")),
+        (lambda: solver.NonGenerationPhases(learner_gpus=1.5), ("NonGenerationPhases.learner_gpus", "1.5")),
         (lambda: solver.Admission(0, 1), ("max_batch",)),
         (lambda: solver.random_split(WORK, HERE, SPEED, actors=0), ()),
         (lambda: solver.random_split(WORK, HERE, SPEED, release="x"), ("'x'",)),
@@ -164,5 +164,5 @@ def test_it_says_what_would_be_right(make, sentence):
 def test_whole_numbers_may_be_floats():
     assert solver.Cluster(2.0, 8.0, 2.0).place(5) == (1, (10, 11))
     assert solver.LatencyModel("x", 1.0, 1.0, 0.0, max_batch=4.0).max_batch == 4
-    assert solver.StepRest(learner_gpus=2.0).learner_gpus == 2
+    assert solver.NonGenerationPhases(learner_gpus=2.0).learner_gpus == 2
     assert solver.Workload([3.0], [0.0], [1.2]).response_tokens.tolist() == [2]

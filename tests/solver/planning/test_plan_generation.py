@@ -94,7 +94,7 @@ def test_more_gpus_never_raise_the_bound(objective, slots):
     def search(actors: int) -> MakespanSearch:
         rule = admission_of(latency)
         work = SortedWork.of(workload, latency, rule, most_actors=actors)
-        pricing = Pricing.of(solver.Cluster(actors, 2, 2), latency, objective, solver.StepRest())
+        pricing = Pricing.of(solver.Cluster(actors, 2, 2), latency, objective, solver.NonGenerationPhases())
 
         def busy_of(split: Split, how: str) -> np.ndarray:
             return GroupTimes.of(workload, latency, rule, split.order).busy_s(split.edges, how)
@@ -113,7 +113,7 @@ def test_more_gpus_never_raise_the_bound(objective, slots):
 @settings(max_examples=30, deadline=None)
 def test_a_deadline_and_a_budget_are_kept_by_evaluate(instance, slack):
     workload, cluster, latency, admission = instance
-    rest = solver.StepRest(prepare_s=0.01, learn_s=0.02, learner_gpus=2)
+    rest = solver.NonGenerationPhases(prepare_s=0.01, learn_s=0.02, learner_gpus=2)
     split = random_split(workload, cluster, latency, rest=rest, admission=admission)
     deadline_s = slack * rest.step_time_s(split.makespan_s) + 1e-6
     budget_gpu_s = slack * rest.step_gpu_s(split.makespan_s, split.gpu_seconds) + 1e-6

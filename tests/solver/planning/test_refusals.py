@@ -16,7 +16,7 @@ from solver.timing.build_plan import assemble
 
 WORKLOAD = lognormal_workload(16, 4)
 CLUSTER = solver.Cluster(1, 8, 2)
-REST = solver.StepRest(prepare_s=1.0, learn_s=2.0, learner_gpus=4)
+REST = solver.NonGenerationPhases(prepare_s=1.0, learn_s=2.0, learner_gpus=4)
 
 
 def raise_by(refusal: Exception) -> float:
@@ -70,7 +70,7 @@ def test_a_response_too_large_for_the_memory_names_response_limit_and_excess():
 def test_so_it_does_where_there_are_several_kinds(ask):
     """The largest memory on offer counts."""
     workload = solver.Workload([10, 90], [0, 1, 1], [5, 5, 5], response_limit=50)
-    cluster = solver.MixedCluster([solver.Pool("a", 1, 2), solver.Pool("b", 1, 2)])
+    cluster = solver.MixedCluster([solver.GpuPool("a", 1, 2), solver.GpuPool("b", 1, 2)])
     models = {
         (kind, 1): solver.LatencyModel(f"of {kind}", 1, 1e-3, 1e-4, kind=kind, kv_capacity_tokens=memory)
         for kind, memory in (("a", 60), ("b", 130))

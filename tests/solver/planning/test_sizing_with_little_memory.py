@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solver import Admission, Cluster, LatencyModel, Objective, StepRest, Workload, evaluate
+from solver import Admission, Cluster, LatencyModel, NonGenerationPhases, Objective, Workload, evaluate
 from solver.planning import actor_count
 from solver.planning.actor_count import sizing_key
 from solver.planning.random_split import candidate_counts, random_split
@@ -80,7 +80,7 @@ def rows_timed(monkeypatch, work: Workload, latency: LatencyModel) -> int:
     timed = []
     exact_row = GroupTimes.exact_row
     monkeypatch.setattr(GroupTimes, "exact_row", lambda self, *given: timed.append(1) or exact_row(self, *given))
-    random_split(work, CLUSTER, latency, Objective(0.7), StepRest(), admission="preempt")
+    random_split(work, CLUSTER, latency, Objective(0.7), NonGenerationPhases(), admission="preempt")
     return len(timed)
 
 

@@ -107,7 +107,7 @@ def check(problem, objective, rest, options):
 @given(
     problems(),
     st.sampled_from([0.0, 0.5, 1.0]),
-    st.sampled_from([solver.StepRest(), solver.StepRest(0.02, 0.1, 3)]),
+    st.sampled_from([solver.NonGenerationPhases(), solver.NonGenerationPhases(0.02, 0.1, 3)]),
     st.sampled_from(["gpu_s", "usd"]),
 )
 @settings(max_examples=15, deadline=None)
@@ -119,7 +119,7 @@ def test_the_optimum_lies_within_the_reported_gap(name, problem, time_weight, re
 @given(problems(scenarios=3), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([1.0, 0.5, 0.2]))
 @settings(max_examples=20, deadline=None)
 def test_over_scenarios_too(problem, time_weight, tail):
-    check(problem, solver.Objective(time_weight, tail=tail), solver.StepRest(), {})
+    check(problem, solver.Objective(time_weight, tail=tail), solver.NonGenerationPhases(), {})
 
 
 @pytest.mark.full
@@ -128,7 +128,7 @@ def test_over_scenarios_too(problem, time_weight, tail):
 def test_a_limit_over_scenarios(data, problem, tail, limit):
     """A limit that some plan keeps over the scenarios: the bound is below every such plan, and what is returned keeps it."""
     workload, cluster, latency = problem
-    rest = solver.StepRest(0.01, 0.02, 1)
+    rest = solver.NonGenerationPhases(0.01, 0.02, 1)
     risk = solver.Objective(tail=tail).risk
     taken = [solver.evaluate(p, workload, latency, rest) for p in every_plan(workload, cluster, latency, rest, {})]
     pairs = [

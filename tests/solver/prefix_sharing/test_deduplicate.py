@@ -14,7 +14,7 @@ from solver_strategies import l40s, lognormal_workload, plan_generation
 
 import solver
 from rlhfless.latency import load_profile
-from solver.model.cluster import MixedCluster, Pool
+from solver.model.cluster import GpuPool, MixedCluster
 from solver.model.plan import ActorPlan, Plan, Prefill
 from solver.prefix_sharing.choose_prefixes import PrefixCosts, PrefixTree, choose_prefixes
 from solver.prefix_sharing.deduplicate import computations, deduplicate
@@ -230,7 +230,7 @@ def test_scenarios_and_mixed_pools_agree_with_evaluate():
     scenarios = np.clip(base.response_tokens * rng.lognormal(0, 0.3, (5, len(base))), 1, 2048)
     workload = solver.Workload(base.prompt_tokens, base.prompt_of, scenarios)
     models = {("a", 2): replace(L40S, kind="a"), ("b", 1): replace(L40S, kind="b", gpus_per_actor=1, base_s=9e-3)}
-    cluster = MixedCluster([Pool("a", 2, 4, usd_per_gpu_hour=3.0), Pool("b", 1, 2, usd_per_gpu_hour=1.0)])
+    cluster = MixedCluster([GpuPool("a", 2, 4, usd_per_gpu_hour=3.0), GpuPool("b", 1, 2, usd_per_gpu_hour=1.0)])
     order = rng.permutation(len(workload))
     where = [("a", (0, 1), 0), ("a", (4, 5), 1), ("b", (8,), 2)]
     actors = tuple(

@@ -10,7 +10,7 @@ from error_messages import refused
 from solver_strategies import l40s
 
 import solver
-from solver.model.cluster import MixedCluster, Pool
+from solver.model.cluster import GpuPool, MixedCluster
 from solver.model.plan import ActorPlan, Plan
 from solver.prefix_sharing.deduplicate import deduplicate
 from solver.timing.build_plan import assemble
@@ -22,10 +22,8 @@ CLUSTER = solver.Cluster(2, 8, 2, usd_per_gpu_hour=3600.0)
 PLAN = assemble("split", np.arange(32).reshape(16, 2).T, WORK, CLUSTER, SPEED)
 
 
-def found(objective, rest=solver.StepRest(), plan=PLAN, cluster=CLUSTER, latency=SPEED, work=WORK, **options):  # noqa: B008
-    return deduplicate(
-        plan, work, cluster, latency, objective=objective, rest=rest, prefill_latency=FAST, **options
-    )  # fmt: skip
+def found(objective, rest=solver.NonGenerationPhases(), plan=PLAN, cluster=CLUSTER, latency=SPEED, work=WORK, **options):  # noqa: B008
+    return deduplicate(plan, work, cluster, latency, objective=objective, rest=rest, prefill_latency=FAST, **options)
 
 
 FASTER, CHEAPER = found(solver.Objective(1.0)), found(solver.Objective(0.0))
@@ -39,7 +37,7 @@ def test_the_instance_trades_time_for_cost():
 
 @pytest.mark.parametrize("seconds", [0.0, 5.0])
 def test_a_deadline_is_that_of_the_step(seconds):
-    rest = solver.StepRest(seconds / 2, seconds / 2)
+    rest = solver.NonGenerationPhases(seconds / 2, seconds / 2)
     between = (FASTER.plan.makespan_s + CHEAPER.plan.makespan_s) / 2 + seconds
     assert found(solver.Objective(deadline_s=between), rest).how == "prefill actor"
     assert found(solver.Objective(deadline_s=CHEAPER.plan.makespan_s + seconds), rest).how == "none"
@@ -50,15 +48,15 @@ def test_a_deadline_that_is_missed_is_missed_by_as_little_as_can_be():
 
 
 def test_the_learners_gpus_pay_for_a_shorter_step():
-    assert found(solver.Objective(0.0), solver.StepRest(1.0, 1.0, learner_gpus=64)).how == "prefill actor"
-    assert found(solver.Objective(0.0), solver.StepRest(1.0, 1.0, learner_gpus=0)).how == "none"
-    free = solver.StepRest(1.0, 1.0, learner_gpus=64, usd_per_gpu_hour=0.0)
+    assert found(solver.Objective(0.0), solver.NonGenerationPhases(1.0, 1.0, learner_gpus=64)).how == "prefill actor"
+    assert found(solver.Objective(0.0), solver.NonGenerationPhases(1.0, 1.0, learner_gpus=0)).how == "none"
+    free = solver.NonGenerationPhases(1.0, 1.0, learner_gpus=64, usd_per_gpu_hour=0.0)
     assert found(solver.Objective(0.0, cost="usd"), free).how == "none"
 
 
 def test_a_budget_is_in_its_own_unit_and_holds_the_whole_step():
     """A GPU-second costs one dollar here, the learner's three."""
-    rest = solver.StepRest(0.5, 0.5, learner_gpus=4, usd_per_gpu_hour=3 * 3600.0)
+    rest = solver.NonGenerationPhases(0.5, 0.5, learner_gpus=4, usd_per_gpu_hour=3 * 3600.0)
     for plan, how in ((FASTER.plan, "prefill actor"), (CHEAPER.plan, "none")):
         step_s = plan.makespan_s + 1.0
         paid = plan.gpu_seconds + 12 * step_s
@@ -75,7 +73,7 @@ def test_a_budget_is_in_its_own_unit_and_holds_the_whole_step():
 
 def test_what_is_cheap_in_gpu_seconds_may_be_dear_in_dollars():
     """The longest group's GPUs, beside which the prefill actor is started, cost a hundred times those of the others."""
-    cluster = MixedCluster((Pool("dear", 1, 8, usd_per_gpu_hour=100.0), Pool("cheap", 1, 8, usd_per_gpu_hour=1.0)))
+    cluster = MixedCluster((GpuPool("dear", 1, 8, usd_per_gpu_hour=100.0), GpuPool("cheap", 1, 8, usd_per_gpu_hour=1.0)))
     speed = replace(SPEED, start_s=0.01, sync_s=0.0)
     models = {("dear", 2): replace(speed, prefill_per_token_s=1e-6), ("cheap", 2): replace(speed, prefill_per_token_s=1e-4)}
     work = solver.Workload.grid([167] * 16, np.array([[200, 20, 20, 20]] * 16), response_limit=256)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import solver
 from rlhfless.latency import load_profile
-from solver.model.cluster import MixedCluster, Pool
+from solver.model.cluster import GpuPool, MixedCluster
 from solver.model.plan import ActorPlan, Plan
 from solver.prefix_sharing.kv_transfer import bandwidth_bytes_per_s, computed_s, pool_of_node, served, transfer_rate
 from solver.prefix_sharing.placement import place
@@ -118,7 +118,7 @@ def test_far_actors_wait_longer_for_their_weights_where_their_size_is_known():
 
 def test_bandwidths_come_from_the_cluster_or_else_from_the_latency_model():
     mixed = MixedCluster(
-        [Pool("a", 2, 4, node_bytes_per_s=9.0, network_bytes_per_s=5.0), Pool("b", 1, 4, network_bytes_per_s=3.0)]
+        [GpuPool("a", 2, 4, node_bytes_per_s=9.0, network_bytes_per_s=5.0), GpuPool("b", 1, 4, network_bytes_per_s=3.0)]
     )
     a, b = pool_of_node(mixed, 1), pool_of_node(mixed, 2)
     pairs = ((a, a, True), (a, a, False), (a, b, False), (b, b, True))
@@ -137,7 +137,7 @@ def test_a_profile_says_how_many_bytes_a_token_has():
 def test_mixed_pools_keep_their_actors():
     big = replace(LATENCY, kind="b", gpus_per_actor=4)
     models = {("gpu", 2): LATENCY, ("b", 4): big}
-    cluster = MixedCluster([Pool("gpu", 1, 4), Pool("b", 2, 4, usd_per_gpu_hour=3600.0)])
+    cluster = MixedCluster([GpuPool("gpu", 1, 4), GpuPool("b", 2, 4, usd_per_gpu_hour=3600.0)])
     actors = (
         ActorPlan("gpu", (0, 1), 0, (0,), (0,), 8),
         ActorPlan("b", (4, 5, 6, 7), 1, (1,), (1,), 8, prefixes=(1,), prefix_tokens=(20,), usd_per_gpu_s=1.0),

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from solver import ActorView, LatencyModel, Move, StepState, Workload
 from solver.lengths.survival import from_batch, from_samples, known_lengths
 from solver.replanning.marginal_value import delay_s, group_by_worth, price_of, stall_s, time_left_s, token_worth
-from solver.replanning.migrations import Links
-from solver.replanning.receivers import Places, offers
+from solver.replanning.migrations import LinkSchedule
+from solver.replanning.receivers import ReceiverState, offers
 from solver.replanning.replan import LOOK_RESPONSE_S, LOOK_S, LOOKING_SHARE, Replan, replan
 from solver.replanning.running_responses import survivors_of
 
@@ -170,7 +170,7 @@ def test_equal_responses_are_folded_as_the_square_root_says(price):
     latency = replace(FREE, per_kv_token_s=0.0)
     forecast = known([300] * count)
     groups = [list(range(k, count, actors)) for k in range(actors)]
-    links = Links()
+    links = LinkSchedule()
     for _ in range(actors):
         replan(state_of(groups, 100, free=200), forecast, latency, price, links)
     s = survivors_of(state_of(groups, 100), forecast, latency, price)
@@ -182,7 +182,7 @@ def test_equal_responses_are_folded_as_the_square_root_says(price):
 
 def test_a_sender_uses_its_link_for_one_response_at_a_time():
     groups = [[0, 1], list(range(2, 22)), list(range(22, 42))]
-    links = Links(leaving={0})
+    links = LinkSchedule(leaving={0})
     state = state_of(groups, 100)
     forecast = known([300] * 42)
     first = replan(state, forecast, LATENCY, 1.0, links)
@@ -195,7 +195,7 @@ def test_a_sender_uses_its_link_for_one_response_at_a_time():
 
 
 def test_responses_without_kv_cache_need_no_link():
-    links = Links(leaving={0})
+    links = LinkSchedule(leaving={0})
     moves = replan(state_of([[0, 1, 2], list(range(3, 40))], 0), known([300] * 40), LATENCY, 1.0, links)
     assert {m.response for m in moves if m.to_actor == 1} == {0, 1, 2}
 
@@ -227,7 +227,7 @@ def test_decisions_keep_slots_memory_and_every_response(sizes, seed, price, free
     latency = replace(LATENCY, kv_capacity_tokens=memory)
     state = state_of(groups, tokens, free=free, total=len(tokens))
     before = state.generated_tokens.copy()
-    links = Links(leaving={0} if rng.random() < 0.3 and len(sizes) > 1 else set())
+    links = LinkSchedule(leaving={0} if rng.random() < 0.3 and len(sizes) > 1 else set())
     moves = replan(state, forecast, latency, price, links)
     np.testing.assert_array_equal(state.generated_tokens, before)
     where = {r: k for k, g in enumerate(groups) for r in g}
@@ -254,13 +254,13 @@ def test_moves_raise_the_value_of_the_grouping(seed, price):
     groups = [g.tolist() for g in np.array_split(rng.permutation(40), 4)]
     state = state_of(groups, 100)
     forecast = known(lengths)
-    links = Links()
+    links = LinkSchedule()
     moves = replan(state, forecast, FREE, price, links)
     if links.leaving:
         return
     s = survivors_of(state, forecast, FREE, price)
 
-    places, nothing = Places(s, np.ones(4, bool)), np.zeros(40)
+    places, nothing = ReceiverState(s, np.ones(4, bool)), np.zeros(40)
     before = sum(places.rate)
     for m in moves:
         i = int(np.flatnonzero(s.response == m.response)[0])

@@ -16,9 +16,9 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from solver.lengths.survival import known_lengths
 from solver.model.runtime_rules import ActorView, StepState
-from solver.replanning.actor_classes import Fleet
+from solver.replanning.actor_classes import ActorClasses
 from solver.replanning.lookahead import busy_ahead
-from solver.replanning.migrations import Links
+from solver.replanning.migrations import LinkSchedule
 from solver.replanning.replan import Replan, replan
 from solver.replanning.running_responses import survivors_of
 
@@ -30,9 +30,9 @@ SLOW = solver.LatencyModel(
 FAST = replace(SLOW, name="fast", kind="fast", base_s=4e-3, per_response_s=1e-5, per_kv_token_s=1e-8)
 
 
-def fleet(kinds: str, rates=(1.0, 1.0), models=(SLOW, FAST)) -> Fleet:
+def fleet(kinds: str, rates=(1.0, 1.0), models=(SLOW, FAST)) -> ActorClasses:
     """Actors by letter: s or f."""
-    return Fleet(tuple(m.affine for m in models), rates, tuple("sf".index(kind) for kind in kinds))
+    return ActorClasses(tuple(m.affine for m in models), rates, tuple("sf".index(kind) for kind in kinds))
 
 
 def state_of(groups: list[list[int]], tokens, free: int = 50) -> StepState:
@@ -128,9 +128,9 @@ def test_the_survivor_goes_to_the_fast_actor_and_the_dear_actor_is_given_back():
     assert (0, 1) in [(m.response, m.to_actor) for m in moves]
     thin = state_of([list(range(20)), [20, 21], [22, 23]], 100)
     for rates, leaving in (((1.0, 9.0), 1), ((9.0, 1.0), 2)):
-        links = Links()
-        replan(thin, known([300] * 24), Fleet((SLOW, SLOW), rates, (0, 1, 0)) if leaving == 1 else
-               Fleet((SLOW, SLOW), rates, (1, 1, 0)), 0.5, links)  # fmt: skip
+        links = LinkSchedule()
+        replan(thin, known([300] * 24), ActorClasses((SLOW, SLOW), rates, (0, 1, 0)) if leaving == 1 else
+               ActorClasses((SLOW, SLOW), rates, (1, 1, 0)), 0.5, links)  # fmt: skip
         assert links.leaving == {leaving}
 
 
@@ -150,7 +150,7 @@ def plan_on_two_kinds(seed: int):
     rng = np.random.default_rng(seed)
     lengths = np.clip(rng.lognormal(4.0, 0.8, (24, 4)), 1, LIMIT).astype(int)
     work = solver.Workload.grid(np.full(24, 20), lengths, response_limit=LIMIT)
-    cluster = solver.MixedCluster((solver.Pool("slow", 1, 3, 1.0), solver.Pool("fast", 1, 2, 2.0)))
+    cluster = solver.MixedCluster((solver.GpuPool("slow", 1, 3, 1.0), solver.GpuPool("fast", 1, 2, 2.0)))
     models = {("slow", 1): SLOW, ("fast", 1): FAST}
     order = rng.permutation(96)
     parts = np.array_split(order, 5)
@@ -170,7 +170,7 @@ def test_a_mixed_step_that_is_replanned_is_worth_more(cost):
     before = after = 0.0
     for seed in range(4):
         plan, work, cluster, models = plan_on_two_kinds(seed)
-        actors = Fleet.of_plan(plan, models, cost)
+        actors = ActorClasses.of_plan(plan, models, cost)
         price = 4.0 * np.mean(actors.rates)
         prompts, limit = work.prompt_tokens.tolist(), work.response_limit
         requests = [
@@ -192,7 +192,7 @@ def test_a_mixed_step_that_is_replanned_is_worth_more(cost):
 def test_what_does_not_say_which_actor_is_which_is_refused_in_a_sentence():
     models = {("slow", 1): SLOW, ("fast", 1): FAST}
     forecast, state = known([300] * 4), state_of([[0, 1], [2, 3]], 10)
-    with refused(solver.PlanningError, "Fleet.of_plan"):
+    with refused(solver.PlanningError, "ActorClasses.of_plan"):
         replan(state, forecast, models, 1.0)
     with refused(solver.PlanningError):
         Replan(forecast, models, 1.0)
@@ -200,9 +200,9 @@ def test_what_does_not_say_which_actor_is_which_is_refused_in_a_sentence():
         replan(state, forecast, fleet("s"), 1.0)
     plan, work, _, _ = plan_on_two_kinds(0)
     with refused(solver.PlanningError):
-        Fleet.of_plan(plan, {("slow", 1): SLOW})
+        ActorClasses.of_plan(plan, {("slow", 1): SLOW})
     free = replace(plan, actors=tuple(replace(a, usd_per_gpu_s=0.0) for a in plan.actors))
     with refused(solver.PlanningError):
-        Fleet.of_plan(free, models, "usd")
+        ActorClasses.of_plan(free, models, "usd")
     with refused(solver.PlanningError):
         busy_ahead([np.arange(96)], np.ones(96), known_lengths(work), work, models, None)

@@ -45,7 +45,7 @@ def test_a_plan_says_what_evaluate_says(instance):
     ],
 )
 def test_time_and_gpu_seconds_by_hand(release, gpu_s):
-    rest = solver.StepRest(prepare_s=5, learn_s=7, learner_gpus=100)  # learner GPUs are the step's, not the actors'
+    rest = solver.NonGenerationPhases(prepare_s=5, learn_s=7, learner_gpus=100)  # learner GPUs are the step's, not the actors'
     plan = assemble("hand", [[0, 1], [2]], WORKLOAD, CLUSTER, LATENCY, rest, release=release)
     assert [a.predicted_s for a in plan.actors] == pytest.approx(DONE_S)
     assert plan.makespan_s == pytest.approx(DONE_S[1])

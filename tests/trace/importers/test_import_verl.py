@@ -15,13 +15,13 @@ from rlhfless.analysis import account, run_setup
 from rlhfless.latency import load_profile
 from rlhfless.report.logged_run import in_short
 from rlhfless.report.study import Assumptions, study_log
-from rlhfless.simulate import Setting, simulate
+from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import ImportOptions, OpenedLog, import_log, open_log
 from solver.model.cluster import Cluster
 
 pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
 OPTIONS = ImportOptions(tokenizer=TOKENIZER, response_limit=100)
-SETTING = Setting(Cluster(1, 8, 2, kind="l40s"), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05)
+SETTING = SimulationConfig(Cluster(1, 8, 2, kind="l40s"), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05)
 STATIC = Assumptions(dispatch="static", calibrate=False)
 
 

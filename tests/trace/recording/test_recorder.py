@@ -129,7 +129,7 @@ def test_a_torn_last_line_is_left_out_and_a_wrong_one_is_refused(tmp_path):
 
 
 def test_killed_between_the_tables_and_the_journal_nothing_is_lost_or_doubled(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlhfless.trace.journal.Journal.empty", lambda self: None)
+    monkeypatch.setattr("rlhfless.trace.journal.RecordingJournal.empty", lambda self: None)
     record(tmp_path / "t", {}, {"sample": 1})
     assert (tmp_path / "t" / "recording.jsonl").exists()
     assert len(read_trace(tmp_path / "t").rollouts) == 2
@@ -159,7 +159,7 @@ def test_a_step_of_which_only_spans_are_recorded_later_keeps_its_responses(tmp_p
     with Recorder(folder) as one, one.span("decode", step=2):
         one.append(**{**RESPONSE, "step": 2})
     if killed:
-        monkeypatch.setattr("rlhfless.trace.journal.Journal.empty", lambda self: None)
+        monkeypatch.setattr("rlhfless.trace.journal.RecordingJournal.empty", lambda self: None)
     with Recorder(folder) as later, later.span("sync", step=2, tokens=3):
         pass
     trace = read_trace(folder)

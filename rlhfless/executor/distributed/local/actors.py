@@ -16,9 +16,9 @@ import numpy as np
 
 from rlhfless.engine.protocol import Request
 from rlhfless.executor.distributed.local.process import Process
-from rlhfless.executor.distributed.messages import Lost, NoRoom, Order, RemoteActor, Report
+from rlhfless.executor.distributed.messages import ActorLost, ActorReport, NoRoom, RemoteActor, StartActor
 from rlhfless.executor.distributed.worker import worker
-from rlhfless.executor.distributed.worker.backend import Side
+from rlhfless.executor.distributed.worker.backend import WorkerBackend
 from rlhfless.executor.distributed.worker.shared_memory import Block, write_block
 from solver.model.plan import ActorPlan
 
@@ -29,7 +29,7 @@ class ProcessOwner(Protocol):
     inbox: queue.SimpleQueue[tuple[Process, Any]]
 
     @property
-    def side(self) -> Side:
+    def side(self) -> WorkerBackend:
         """What knows the kind of engine that processes are bound to."""
         ...
 
@@ -50,8 +50,8 @@ class ProcessOwner(Protocol):
         ...
 
 
-class LocalCrew:
-    """The crew of one step (see ``PoolCrew``).
+class LocalStepActors:
+    """The crew of one step (see ``PoolStepActors``).
 
     Args:
         take: the process for an order, one that waits or a new one. keeps: whether a process without work goes on living.
@@ -61,39 +61,39 @@ class LocalCrew:
     def __init__(
         self,
         pool: ProcessOwner,
-        take: Callable[[Order], Process],
+        take: Callable[[StartActor], Process],
         keeps: Callable[[ActorPlan], bool],
         engines: Any,
         origin_s: float,
     ) -> None:
         self._pool, self._take, self._keeps, self._engines, self._origin_s = pool, take, keeps, engines, origin_s
         self.given: list[Process] = []
-        self.left: list[tuple[Order, Process, float]] = []
-        self._orders: dict[Process, Order] = {}
+        self.left: list[tuple[StartActor, Process, float]] = []
+        self._orders: dict[Process, StartActor] = {}
         self._process: dict[int, Process] = {}
         self._lost: list[Process] = []
         self._weights: Block | None = None
 
     @property
     def engines_ahead(self) -> Any:
-        """See ``PoolCrew``. Such engines name their weights and hold none."""
+        """See ``PoolStepActors``. Such engines name their weights and hold none."""
         return self._engines
 
     @property
     def working(self) -> list[int]:
-        """See ``PoolCrew``."""
+        """See ``PoolStepActors``."""
         return [p.pid for p in list(self._process.values()) if p.pid is not None and p.alive]
 
     @property
     def warm(self) -> set[tuple[int, ...]]:
-        """See ``Crew``."""
+        """See ``StepActors``."""
         return {order.plan.gpu_ids for order, _, _ in self.left}
 
     def now_s(self) -> float:
-        """See ``Crew``."""
+        """See ``StepActors``."""
         return self._pool.now_s()
 
-    def start(self, orders: Sequence[Order]) -> list[RemoteActor]:
+    def start(self, orders: Sequence[StartActor]) -> list[RemoteActor]:
         """All processes are on their way up before the weights are laid out for them, once for all of the step."""
         started = []
         for order in orders:
@@ -104,13 +104,13 @@ class LocalCrew:
         if self._weights is None:
             self._weights = write_block(self._pool.side, self._pool.new_block(), self._engines)
         for process, order in started:
-            process.send(worker.Begin(self._origin_s, self._weights, order.latency, order.admission, order.weights_version))
+            process.send(worker.StartStep(self._origin_s, self._weights, order.latency, order.admission, order.weights_version))
         return [LocalActor(process, self._pool) for process, _ in started]
 
     def prefill(
         self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]
     ) -> tuple[Mapping[int, Any], float]:
-        """See ``Crew``."""
+        """See ``StepActors``."""
         computed = self._engines.compute_prefixes(prefixes)
         done_s = self.now_s()
         sent = {}
@@ -119,8 +119,8 @@ class LocalCrew:
                 sent[actor] = write_block(self._pool.side, self._pool.new_block(), {p: computed[p] for p in prompts})
         return sent, done_s
 
-    def reports(self, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
-        """See ``Crew``."""
+    def reports(self, timeout_s: float | None) -> list[tuple[int, ActorReport | ActorLost]]:
+        """See ``StepActors``."""
         inbox, found = self._pool.inbox, []
         with contextlib.suppress(queue.Empty):
             found.append(inbox.get(timeout=timeout_s))
@@ -133,7 +133,7 @@ class LocalCrew:
         return said
 
     def abandon(self, index: int) -> None:
-        """See ``Crew``. Its process is killed."""
+        """See ``StepActors``. Its process is killed."""
         process = self._process.pop(index)
         self._orders.pop(process, None)
         process.kill()
@@ -144,9 +144,9 @@ class LocalCrew:
         for process in self._lost:
             self._pool.forget(process)
 
-    def _read(self, process: Process, said: Any) -> Report | Lost:
+    def _read(self, process: Process, said: Any) -> ActorReport | ActorLost:
         """What it said, in the words of the interface; an actor that closed goes on waiting, or ends."""
-        if isinstance(said, Report):
+        if isinstance(said, ActorReport):
             if not said.closed:
                 return said
             order = self._orders.pop(process)
@@ -158,8 +158,8 @@ class LocalCrew:
             return replace(said, time_s=self.now_s())
         name = f"(process {process.pid} on {process.device})"
         if said is None:
-            return Lost(f"{name} {process.end()}")
-        return Lost(f"{name} failed with {said.error}", said.out_of_memory, said.hopeless, trace=said.trace)
+            return ActorLost(f"{name} {process.end()}")
+        return ActorLost(f"{name} failed with {said.error}", said.out_of_memory, said.hopeless, trace=said.trace)
 
 
 class LocalActor:
@@ -178,7 +178,9 @@ class LocalActor:
 
     def prefill(self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]) -> None:
         """See ``RemoteActor``."""
-        self._process.send(worker.Prefill(prefixes, receivers, {actor: self._pool.new_block() for actor in receivers}))
+        self._process.send(
+            worker.ComputePrefixesOrder(prefixes, receivers, {actor: self._pool.new_block() for actor in receivers})
+        )
 
     def close(self) -> None:
         """See ``RemoteActor``."""

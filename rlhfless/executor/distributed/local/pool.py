@@ -17,14 +17,14 @@ from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 from rlhfless.executor.distributed.failure_detection import Faults
-from rlhfless.executor.distributed.local.actors import LocalCrew
+from rlhfless.executor.distributed.local.actors import LocalStepActors
 from rlhfless.executor.distributed.local.process import Process
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
-from rlhfless.executor.distributed.pool.placement import Place
-from rlhfless.executor.distributed.pool.pool import Pool
+from rlhfless.executor.distributed.pool.placement import ActorPlacement
+from rlhfless.executor.distributed.pool.pool import ActorPool
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.backend import RemoteEngines
-from rlhfless.executor.distributed.worker.worker import Ahead
+from rlhfless.executor.distributed.worker.worker import PrewarmOrder
 from rlhfless.executor.step.record import StepRecord
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.plan import Plan
@@ -33,8 +33,8 @@ from solver.model.plurals import counted
 CPU = "cpu"
 
 
-class ProcessPool(Pool[Process]):
-    """Processes for the actors of a run's steps (see ``Pool``).
+class ProcessPool(ActorPool[Process]):
+    """Processes for the actors of a run's steps (see ``ActorPool``).
 
     A process starts when a plan first needs it, in parallel with the others, or ahead of that, as the life-cycle says. An actor
     that is done gives its memory back; a process that stays pays the next step's weights but no start.
@@ -83,19 +83,19 @@ class ProcessPool(Pool[Process]):
         self._end_all(list(self._all))
         self._step_over()
 
-    # --- starting and ending processes (see ``Carrier``) --------------------------------------------------------------
+    # --- starting and ending processes (see ``ActorLauncher``) --------------------------------------------------------------
 
-    def start(self, place: Place, ahead: bool = False) -> Process:
+    def start(self, place: ActorPlacement, ahead: bool = False) -> Process:
         """A process on the devices of the place."""
         given = self._ahead_at(place) if ahead else None
         process = self._spawn(self.device_of(place.gpu_ids), given)
         self._all.append(process)
         return process
 
-    def _spawn(self, device: str, ahead: Ahead | None) -> Process:
+    def _spawn(self, device: str, ahead: PrewarmOrder | None) -> Process:
         return Process(device, self.side_name, self.inbox, ahead)
 
-    def serves(self, here: Place, wanted: Place) -> bool:
+    def serves(self, here: ActorPlacement, wanted: ActorPlacement) -> bool:
         """On the same devices; GPU ids without devices of their own are names."""
         return here.alike(wanted) and self.device_of(here.gpu_ids) == self.device_of(wanted.gpu_ids)
 
@@ -121,8 +121,8 @@ class ProcessPool(Pool[Process]):
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
-    def _new_crew(self, engines: RemoteEngines, record: StepRecord) -> LocalCrew:
-        return LocalCrew(self, lambda order: self._take(order, record), self._idle.keeps, engines, self._origin_s)
+    def _new_crew(self, engines: RemoteEngines, record: StepRecord) -> LocalStepActors:
+        return LocalStepActors(self, lambda order: self._take(order, record), self._idle.keeps, engines, self._origin_s)
 
     def _refusal(self, plan: Plan, engines: RemoteEngines, cluster: Cluster | MixedCluster) -> str | None:
         for i, actor in enumerate(plan.actors):

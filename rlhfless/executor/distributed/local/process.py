@@ -38,7 +38,7 @@ class Process:
     """
 
     def __init__(
-        self, device: str, side: str, inbox: queue.SimpleQueue[tuple[Process, Any]], ahead: worker.Ahead | None = None
+        self, device: str, side: str, inbox: queue.SimpleQueue[tuple[Process, Any]], ahead: worker.PrewarmOrder | None = None
     ) -> None:
         self.device, self._inbox = device, inbox
         self.up_s: float | None = None
@@ -99,7 +99,7 @@ class Process:
         while True:
             try:
                 said = self._connection.recv()
-                if isinstance(said, worker.Up):
+                if isinstance(said, worker.ActorReady):
                     self.up_s = said.up_s
                 else:
                     self._inbox.put((self, said))

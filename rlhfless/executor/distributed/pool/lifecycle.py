@@ -13,12 +13,12 @@ from typing import Protocol
 
 from rlhfless.errors import InputError
 from solver.model.errors import as_given
-from solver.model.objective import StepRest
+from solver.model.objective import NonGenerationPhases
 from solver.model.plan import Plan
 
 
 @dataclass
-class History:
+class StepHistory:
     """The steps of a run as a pool sees them, in seconds since the run's start.
 
     Attributes:
@@ -30,10 +30,10 @@ class History:
     starts_s: list[float] = field(default_factory=list)
     generated_s: list[float] = field(default_factory=list)
     plan: Plan | None = None
-    rest: StepRest = field(default_factory=StepRest)
+    rest: NonGenerationPhases = field(default_factory=NonGenerationPhases)
     start_s: float = 0.0
 
-    def begin(self, at_s: float, plan: Plan, rest: StepRest) -> None:
+    def begin(self, at_s: float, plan: Plan, rest: NonGenerationPhases) -> None:
         """The next step begins."""
         self.starts_s.append(at_s)
         self.plan, self.rest = plan, rest
@@ -56,7 +56,7 @@ class History:
 class Forecast(Protocol):
     """When the next step begins."""
 
-    def next_start_s(self, history: History) -> float | None:
+    def next_start_s(self, history: StepHistory) -> float | None:
         """Asked once the last step has begun; None when nothing can be said."""
         ...
 
@@ -76,7 +76,7 @@ class ShortestStep:
     def __post_init__(self) -> None:
         _refuse("ShortestStep.buffer_s", self.buffer_s)
 
-    def next_start_s(self, history: History) -> float | None:
+    def next_start_s(self, history: StepHistory) -> float | None:
         """See ``Forecast``."""
         if not history.steps_s:
             return None
@@ -99,7 +99,7 @@ class PlanForecast:
     def __post_init__(self) -> None:
         _refuse("PlanForecast.buffer_s", self.buffer_s)
 
-    def next_start_s(self, history: History) -> float | None:
+    def next_start_s(self, history: StepHistory) -> float | None:
         """See ``Forecast``."""
         assert history.plan is not None, "asked before the first step"
         rest_s = history.rest.seconds or min(history.rests_s, default=None)
@@ -140,7 +140,7 @@ class Lifecycle:
         """The baseline: actors hold their GPUs from their first step on, learning included; nothing starts twice."""
         return cls(keep_s=math.inf)
 
-    def keeps_until_s(self, history: History, now_s: float) -> float:
+    def keeps_until_s(self, history: StepHistory, now_s: float) -> float:
         """Until when to keep an actor that has no work from now on; ``now_s`` says to end it at once.
 
         It is kept too where the next step's actors would have to be starting by now already.
@@ -151,12 +151,12 @@ class Lifecycle:
             kept_s = max(kept_s, self.given_up_s(history, now_s))
         return kept_s
 
-    def prewarm_s(self, history: History) -> float | None:
+    def prewarm_s(self, history: StepHistory) -> float | None:
         """When to start the next step's actors so that they are up when it begins; None for not ahead of it."""
         begins_s = None if self.prewarm is None or not history.starts_s else self.prewarm.next_start_s(history)
         return None if begins_s is None else begins_s - history.start_s
 
-    def given_up_s(self, history: History, now_s: float) -> float:
+    def given_up_s(self, history: StepHistory, now_s: float) -> float:
         """Until when an actor that was started ahead waits for its step."""
         warm_s = self.prewarm_s(history)
         assert warm_s is not None

@@ -17,25 +17,25 @@ from typing import Any, Generic, Protocol, Self, cast
 from rlhfless.engine.protocol import Request
 from rlhfless.executor.distributed.executor import WallStep
 from rlhfless.executor.distributed.failure_detection import Faults
-from rlhfless.executor.distributed.messages import Crew, Order
+from rlhfless.executor.distributed.messages import StartActor, StepActors
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
-from rlhfless.executor.distributed.pool.placement import H, Place
-from rlhfless.executor.distributed.pool.warm_pool import Holdings
+from rlhfless.executor.distributed.pool.placement import ActorHandle, ActorPlacement
+from rlhfless.executor.distributed.pool.warm_pool import WarmPool
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
-from rlhfless.executor.distributed.worker.backend import RemoteEngines, Side, prefix_refusal, remote_engines
-from rlhfless.executor.distributed.worker.worker import Ahead
+from rlhfless.executor.distributed.worker.backend import RemoteEngines, WorkerBackend, prefix_refusal, remote_engines
+from rlhfless.executor.distributed.worker.worker import PrewarmOrder
 from rlhfless.executor.step.plan_validation import ChecksRequests, check_before_prefill
 from rlhfless.executor.step.progress import Watch
 from rlhfless.executor.step.record import StepRecord, holder_of
 from solver.lengths.remaining import RemainingLengths
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
-from solver.model.objective import StepRest
+from solver.model.objective import NonGenerationPhases
 from solver.model.offers import Latencies, latency_of
 from solver.model.plan import Plan
 
 
-class PoolCrew(Crew, Protocol[H]):
+class PoolStepActors(StepActors, Protocol[ActorHandle]):
     """The actors of one step of a pool.
 
     Attributes:
@@ -43,8 +43,8 @@ class PoolCrew(Crew, Protocol[H]):
         left: those that live on without work, with what they were started for and when they were done with it.
     """
 
-    given: list[H]
-    left: list[tuple[Order, H, float]]
+    given: list[ActorHandle]
+    left: list[tuple[StartActor, ActorHandle, float]]
 
     @property
     def working(self) -> list[int]:
@@ -61,8 +61,8 @@ class PoolCrew(Crew, Protocol[H]):
         ...
 
 
-class Pool(ABC, Generic[H]):
-    """Actors for a run's steps; use it in a ``with`` statement, or ``close`` it. It is the ``Carrier`` of what waits.
+class ActorPool(ABC, Generic[ActorHandle]):
+    """Actors for a run's steps; use it in a ``with`` statement, or ``close`` it. It is the ``ActorLauncher`` of what waits.
 
     Seconds are those of the run since its start, also between steps: a step starts when ``run_step`` is called, so what was
     held meanwhile is charged. Call ``settle`` when the rest of a step is over and before its record is kept.
@@ -75,11 +75,11 @@ class Pool(ABC, Generic[H]):
 
     def __init__(self, lifecycle: Lifecycle, faults: Faults, clock: Clock = MACHINE) -> None:
         self.faults, self.clock = faults, clock
-        self._idle: Holdings[H] = Holdings(self, lifecycle)
+        self._idle: WarmPool[ActorHandle] = WarmPool(self, lifecycle)
         self._origin_s = math.nan
         self._bound: tuple[str, Any] | None = None  # what actors are bound to: the side of their engines, and its own bindings
         self._ahead: tuple[Any, Latencies] | None = None  # engines of the last step, for actors that start ahead of the next
-        self._under_way: PoolCrew[H] | None = None  # of the step under way
+        self._under_way: PoolStepActors[ActorHandle] | None = None  # of the step under way
 
     def __enter__(self) -> Self:
         return self
@@ -109,7 +109,7 @@ class Pool(ABC, Generic[H]):
         run: str = "run",
         step: int = 0,
         start_s: float = 0.0,
-        rest: StepRest = StepRest(),  # noqa: B008 (frozen)
+        rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
         admission: str = "reserve",
         migration: str = "cheaper",
         forecast: RemainingLengths | None = None,
@@ -163,7 +163,7 @@ class Pool(ABC, Generic[H]):
         except BaseException:
             self._end_all(crew.given)
             for order, _, done_s in crew.left:
-                self._idle.waited(Place.of(order.plan), done_s, self.now_s())
+                self._idle.waited(ActorPlacement.of(order.plan), done_s, self.now_s())
             self._idle.give_up(record)
             raise
         finally:
@@ -195,31 +195,31 @@ class Pool(ABC, Generic[H]):
         """Why the plan cannot run here; None when it can."""
 
     @abstractmethod
-    def _new_crew(self, engines: RemoteEngines, record: StepRecord) -> PoolCrew[H]:
+    def _new_crew(self, engines: RemoteEngines, record: StepRecord) -> PoolStepActors[ActorHandle]:
         """The crew of a step with these engines."""
 
     @abstractmethod
-    def start(self, place: Place, ahead: bool = False) -> H:
-        """See ``Carrier``."""
+    def start(self, place: ActorPlacement, ahead: bool = False) -> ActorHandle:
+        """See ``ActorLauncher``."""
 
     @abstractmethod
-    def serves(self, here: Place, wanted: Place) -> bool:
-        """See ``Carrier``."""
+    def serves(self, here: ActorPlacement, wanted: ActorPlacement) -> bool:
+        """See ``ActorLauncher``."""
 
     @abstractmethod
-    def up_s(self, actor: H) -> float | None:
-        """See ``Carrier``."""
+    def up_s(self, actor: ActorHandle) -> float | None:
+        """See ``ActorLauncher``."""
 
     @abstractmethod
-    def alive(self, actor: H) -> bool:
-        """See ``Carrier``."""
+    def alive(self, actor: ActorHandle) -> bool:
+        """See ``ActorLauncher``."""
 
-    def end(self, actor: H) -> None:
-        """See ``Carrier``."""
+    def end(self, actor: ActorHandle) -> None:
+        """See ``ActorLauncher``."""
         self._end_all([actor])
 
     @abstractmethod
-    def _end_all(self, actors: Sequence[H]) -> None:
+    def _end_all(self, actors: Sequence[ActorHandle]) -> None:
         """End actors, all at once; their GPUs are free when this returns."""
 
     def _step_over(self) -> None:
@@ -228,9 +228,9 @@ class Pool(ABC, Generic[H]):
     # --- a step's beginning and end -----------------------------------------------------------------------------------
 
     @property
-    def side(self) -> Side:
+    def side(self) -> WorkerBackend:
         """What knows the kind of engine that actors are bound to."""
-        return cast(Side, importlib.import_module(self.side_name))
+        return cast(WorkerBackend, importlib.import_module(self.side_name))
 
     @property
     def side_name(self) -> str:
@@ -238,14 +238,14 @@ class Pool(ABC, Generic[H]):
         assert self._bound is not None, "nothing starts before a step has said which engines there are"
         return self._bound[0]
 
-    def _take(self, order: Order, record: StepRecord) -> H:
+    def _take(self, order: StartActor, record: StepRecord) -> ActorHandle:
         """The actor for an order: one that waits, also one that has just been done with its part of this step, or a new one."""
-        wanted, crew = Place.of(order.plan), self._under_way
+        wanted, crew = ActorPlacement.of(order.plan), self._under_way
         assert crew is not None
         for one in [one for one in crew.left if not set(wanted.gpu_ids).isdisjoint(one[0].plan.gpu_ids)]:
             before, actor, done_s = one
             crew.left.remove(one)
-            here = Place.of(before.plan)
+            here = ActorPlacement.of(before.plan)
             if here.gpu_ids == wanted.gpu_ids and self.alive(actor):
                 self._idle.waited(here, done_s, self.now_s())
                 return actor
@@ -268,14 +268,14 @@ class Pool(ABC, Generic[H]):
             self._idle.close()
         self._bound, self._ahead = bound, None
 
-    def _ahead_at(self, place: Place) -> Ahead | None:
+    def _ahead_at(self, place: ActorPlacement) -> PrewarmOrder | None:
         """What an actor there that starts ahead of its step is given; None where the process is all that it needs."""
         if self._ahead is None:
             return None
         engines, latency = self._ahead
-        return Ahead(engines, latency_of(latency, place.kind, len(place.gpu_ids)))
+        return PrewarmOrder(engines, latency_of(latency, place.kind, len(place.gpu_ids)))
 
-    def _keep(self, crew: PoolCrew[H], record: StepRecord) -> None:
+    def _keep(self, crew: PoolStepActors[ActorHandle], record: StepRecord) -> None:
         """Generation is over: what lives on waits from when the record says that it was done."""
         until_s = {row["holder"]: row["end_s"] for row in record.allocations}
         left = [(actor, order.plan, until_s[holder_of(order.index)]) for order, actor, _ in crew.left]

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rlhfless.executor.distributed.pool.placement import Place
+from rlhfless.executor.distributed.pool.placement import ActorPlacement
 from rlhfless.executor.step.record import StepRecord
 
 
@@ -18,13 +18,13 @@ from rlhfless.executor.step.record import StepRecord
 class WarmRow:
     """Something held that is over, or was when somebody looked. ``starting``: from when to when it was not up yet."""
 
-    place: Place
+    place: ActorPlacement
     start_s: float
     end_s: float
     starting: tuple[float, float] | None
 
 
-def holder_at(place: Place) -> str:
+def holder_at(place: ActorPlacement) -> str:
     """The name in the trace of an actor that waits there."""
     return f"warm-{place.gpu_ids[0]}"
 

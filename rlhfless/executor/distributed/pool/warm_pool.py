@@ -1,8 +1,8 @@
 """GPUs that a pool holds between the work of its actors: who waits where, until when, and what that cost.
 
-Knows places, a life-cycle and the record; nothing of how an actor is started or ended (a ``Carrier`` does that). What is held
-outside a step's own actors is written down (``warm_allocations.py``): a start where it started ahead, and what no span covers
-is waiting. A thread ends what waited too long and starts what is wanted soon.
+Knows places, a life-cycle and the record; nothing of how an actor is started or ended (a ``ActorLauncher`` does that). What is
+held outside a step's own actors is written down (``warm_allocations.py``): a start where it started ahead, and what no span
+covers is waiting. A thread ends what waited too long and starts what is wanted soon.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic
 
-from rlhfless.executor.distributed.pool.lifecycle import History, Lifecycle
-from rlhfless.executor.distributed.pool.placement import Carrier, H, Place
+from rlhfless.executor.distributed.pool.lifecycle import Lifecycle, StepHistory
+from rlhfless.executor.distributed.pool.placement import ActorHandle, ActorLauncher, ActorPlacement
 from rlhfless.executor.distributed.pool.warm_allocations import WarmRow, holder_at, write_warm
 from rlhfless.executor.step.record import StepRecord
-from solver.model.objective import StepRest
+from solver.model.objective import NonGenerationPhases
 from solver.model.plan import ActorPlan, Plan
 
 
 @dataclass
-class _Waiting(Generic[H]):
-    actor: H
-    place: Place
+class _IdleActor(Generic[ActorHandle]):
+    actor: ActorHandle
+    place: ActorPlacement
     since_s: float  # what was held before is in a record
     until_s: float
     started_s: float | None = None  # ahead of its step; None: it has worked before
@@ -35,7 +35,7 @@ class _Waiting(Generic[H]):
 
 
 @dataclass
-class Holdings(Generic[H]):
+class WarmPool(Generic[ActorHandle]):
     """Actors without work. Its thread ends with ``close``.
 
     Args:
@@ -47,16 +47,16 @@ class Holdings(Generic[H]):
         history: the steps so far. lock: held by whoever changes what is held.
     """
 
-    carrier: Carrier[H]
+    carrier: ActorLauncher[ActorHandle]
     lifecycle: Lifecycle
     watched: bool = True
-    history: History = field(default_factory=History)
+    history: StepHistory = field(default_factory=StepHistory)
     lock: threading.RLock = field(default_factory=threading.RLock)
-    _waiting: list[_Waiting[H]] = field(default_factory=list)
-    _aside: dict[int, _Waiting[H]] = field(default_factory=dict)  # for the step under way, by index of its actors
+    _waiting: list[_IdleActor[ActorHandle]] = field(default_factory=list)
+    _aside: dict[int, _IdleActor[ActorHandle]] = field(default_factory=dict)  # for the step under way, by index of its actors
     _over: list[WarmRow] = field(default_factory=list)
     _events: list[tuple[float, str, str, dict[str, object]]] = field(default_factory=list)
-    _wanted: tuple[Place, ...] = ()  # to be started ahead of the next step
+    _wanted: tuple[ActorPlacement, ...] = ()  # to be started ahead of the next step
 
     def __post_init__(self) -> None:
         self._changed = threading.Condition(self.lock)
@@ -65,7 +65,7 @@ class Holdings(Generic[H]):
         self._thread: threading.Thread | None = None
 
     @property
-    def actors(self) -> list[H]:
+    def actors(self) -> list[ActorHandle]:
         """Those that wait, in no order that means anything."""
         return [one.actor for one in self._waiting]
 
@@ -74,7 +74,7 @@ class Holdings(Generic[H]):
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
-    def begin(self, record: StepRecord, plan: Plan, rest: StepRest) -> None:
+    def begin(self, record: StepRecord, plan: Plan, rest: NonGenerationPhases) -> None:
         """A step begins: actors that wait where its plan can use them are set aside for it, those in its way end.
 
         What was held until now and is in no record yet goes to this one.
@@ -87,7 +87,7 @@ class Holdings(Generic[H]):
                 row.end_s = min(row.end_s, record.start_s)
             for one in [w for w in self._waiting if not self.carrier.alive(w.actor)]:
                 self._end(one, "lost", record.start_s)
-            places = [Place.of(actor) for actor in plan.actors]
+            places = [ActorPlacement.of(actor) for actor in plan.actors]
             for same in (True, False):  # where it was if possible, else elsewhere on its node
                 for i, place in enumerate(places):
                     fits = [w for w in self._waiting if (w.place == place if same else self.carrier.serves(w.place, place))]
@@ -99,7 +99,7 @@ class Holdings(Generic[H]):
                 self._end(one, "in the way", record.start_s)
             self._write(record)
 
-    def take(self, index: int, place: Place, at_s: float) -> H:
+    def take(self, index: int, place: ActorPlacement, at_s: float) -> ActorHandle:
         """The actor of the step with this index, one that waited or a new one; its step pays for it from ``at_s`` on."""
         with self.lock:
             one = self._aside.pop(index, None)
@@ -108,7 +108,7 @@ class Holdings(Generic[H]):
             self._note(one, at_s)
             return one.actor
 
-    def waited(self, place: Place, since_s: float, until_s: float) -> None:
+    def waited(self, place: ActorPlacement, since_s: float, until_s: float) -> None:
         """An actor of the step under way waited between two parts of it."""
         with self.lock:
             if until_s > since_s:
@@ -120,7 +120,7 @@ class Holdings(Generic[H]):
             now_s = self.carrier.now_s()
             return actor.release != "done" or self.lifecycle.keeps_until_s(self.history, now_s) > now_s
 
-    def generated(self, record: StepRecord, left: Sequence[tuple[H, ActorPlan, float]], cold_s: float) -> None:
+    def generated(self, record: StepRecord, left: Sequence[tuple[ActorHandle, ActorPlan, float]], cold_s: float) -> None:
         """A step's generation is over.
 
         Args:
@@ -137,9 +137,9 @@ class Holdings(Generic[H]):
                 until_s = self.lifecycle.keeps_until_s(self.history, now_s)
                 if plan.release == "step":
                     until_s = math.inf  # the plan's own wish, until the next step or ``close``
-                one = _Waiting(actor, Place.of(plan), end_s, until_s)
+                one = _IdleActor(actor, ActorPlacement.of(plan), end_s, until_s)
                 self._waiting.append(one)
-            self._wanted = tuple(Place.of(actor) for actor in record.plan.actors)
+            self._wanted = tuple(ActorPlacement.of(actor) for actor in record.plan.actors)
             self._write(record)
             self._wake()
 
@@ -177,7 +177,7 @@ class Holdings(Generic[H]):
 
     # --- what is held -------------------------------------------------------------------------------------------------
 
-    def _note(self, one: _Waiting[H], now_s: float) -> None:
+    def _note(self, one: _IdleActor[ActorHandle], now_s: float) -> None:
         """It was held until now; what follows is another row."""
         if now_s <= one.since_s:
             return
@@ -189,7 +189,7 @@ class Holdings(Generic[H]):
         self._over.append(WarmRow(one.place, one.since_s, now_s, starting))
         one.since_s = now_s
 
-    def _end(self, one: _Waiting[H], reason: str = "no work", at_s: float | None = None) -> None:
+    def _end(self, one: _IdleActor[ActorHandle], reason: str = "no work", at_s: float | None = None) -> None:
         """End it; it is charged until its GPUs are free, or until ``at_s``, from when somebody else is."""
         self.carrier.end(one.actor)
         self._waiting.remove(one)
@@ -247,7 +247,7 @@ class Holdings(Generic[H]):
         for place in wanted:
             if held.isdisjoint(place.gpu_ids):
                 now_s = self.carrier.now_s()
-                one = _Waiting(self.carrier.start(place, ahead=True), place, now_s, until_s, now_s)
+                one = _IdleActor(self.carrier.start(place, ahead=True), place, now_s, until_s, now_s)
                 self._waiting.append(one)
                 self._events.append((now_s, "prewarm", one.holder, {}))
 

@@ -26,14 +26,14 @@ from rlhfless.executor.distributed.messages import Unreachable
 from rlhfless.executor.distributed.ray.clock_sync import boot_id
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker import worker
-from rlhfless.executor.distributed.worker.backend import Side
+from rlhfless.executor.distributed.worker.backend import WorkerBackend
 
 # Ray's thread for each method: whoever listens waits, and nobody else does
 GROUPS = {"tell": "orders", "export": "orders", "clock_s": "orders", "listen": "reports"}
 
 
 @dataclass(frozen=True)
-class Told:
+class ReportBatch:
     """An order for who holds this version of the weights. ``within_s``: for so long it may wait for what others handed over."""
 
     version: int
@@ -42,7 +42,7 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Up:
+class RayActorReady:
     """The first word of an actor: where it is and since when, on its own monotonic clock."""
 
     pid: int
@@ -78,7 +78,7 @@ class RayWorker(worker.Worker):
         if isinstance(order, Exception):
             raise order
         told, self._read_by_s = order.order, self.clock.now_s() + order.within_s
-        if isinstance(told, worker.Begin):
+        if isinstance(told, worker.StartStep):
             self.version = told.weights_version
         elif order.version != self.version:
             raise RuntimeError(f"an order of weights version {order.version}, while it holds version {self.version}")
@@ -105,7 +105,7 @@ class RayWorker(worker.Worker):
         return worker.Block(name, packed)
 
 
-def lay_out(side: Side, thing: Any) -> tuple[Any, np.ndarray]:
+def lay_out(side: WorkerBackend, thing: Any) -> tuple[Any, np.ndarray]:
     """What ``side.read`` needs to make ``thing`` again: its form, and its tensors as bytes."""
     packed, tensors = side.pack(thing)
     laid_out = np.empty(max(1, packed.nbytes), np.uint8)
@@ -135,7 +135,7 @@ class DecodeActor:
     keeps; Ray calls in others.
 
     Args:
-        ahead: a pickled ``Ahead`` whose engines are a block, for an actor that starts ahead of its step.
+        ahead: a pickled ``PrewarmOrder`` whose engines are a block, for an actor that starts ahead of its step.
         laid_out: (nbytes,) uint8: what that block says.
     """
 
@@ -148,7 +148,7 @@ class DecodeActor:
         threading.Thread(target=self._serve, args=(ahead, laid_out), name="rlhfless-decode", daemon=True).start()
 
     def tell(self, number: int, told: bytes, objects: Mapping[str, Any]) -> None:
-        """The order (a pickled ``Told``) with this number, counted from 0, with the Ray objects that it names; calls may
+        """The order (a pickled ``ReportBatch``) with this number, counted from 0, with the Ray objects that it names; calls may
         overtake each other."""
         self._objects.update(objects)
         self._early[number] = told
@@ -175,16 +175,16 @@ class DecodeActor:
     def _serve(self, ahead: bytes | None, laid_out: np.ndarray | None) -> None:
         try:
             warnings.filterwarnings("ignore", message="The given buffer is not writable")  # of Ray's objects, which are read
-            side = cast(Side, importlib.import_module(self._side))
+            side = cast(WorkerBackend, importlib.import_module(self._side))
             cuda = side.cuda_devices() if ray.get_gpu_ids() else []  # Ray lets a process see its own GPUs only
             device, context = ",".join(cuda) or "cpu", ray.get_runtime_context()
             decoding = RayWorker(self._outbox, self._inbox, device, self._side, self._objects, self._exports)
             if ahead is not None:
-                given: worker.Ahead = pickle.loads(ahead)
+                given: worker.PrewarmOrder = pickle.loads(ahead)
                 engines = side.read(given.engines.packed, memoryview(laid_out), device)  # type: ignore[arg-type]
                 decoding.start_ahead(engines, given.latency)
             address = ray.util.get_node_ip_address()
-            self._outbox.send(Up(os.getpid(), context.get_node_id(), address, device, boot_id(), decoding.up_s))
+            self._outbox.send(RayActorReady(os.getpid(), context.get_node_id(), address, device, boot_id(), decoding.up_s))
             decoding.serve()
         except Exception as error:
             self._outbox.send(worker.failed(error))

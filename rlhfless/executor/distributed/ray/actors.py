@@ -19,17 +19,17 @@ import ray
 from ray.exceptions import RayError
 
 from rlhfless.engine.protocol import Request
-from rlhfless.executor.distributed.messages import Lost, NoRoom, Order, RemoteActor, Report
-from rlhfless.executor.distributed.ray.actor import Told
-from rlhfless.executor.distributed.ray.handle import Member, end_all
+from rlhfless.executor.distributed.messages import ActorLost, ActorReport, NoRoom, RemoteActor, StartActor
+from rlhfless.executor.distributed.ray.actor import ReportBatch
+from rlhfless.executor.distributed.ray.handle import RayActorHandle, end_all
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker import worker
 from rlhfless.executor.step.record import StepRecord, holder_of
 from solver.model.plan import ActorPlan
 
 
-class RayCrew:
-    """The crew of one step (see ``Crew``).
+class RayStepActors:
+    """The crew of one step (see ``StepActors``).
 
     Args:
         take: the actor for an order, one that waits or a new one. keeps: whether an actor without work goes on living.
@@ -40,12 +40,12 @@ class RayCrew:
         clock: that the run is measured by.
 
     Attributes:
-        given: all actors that it ever had. members: those that it still has. left: see ``PoolCrew``.
+        given: all actors that it ever had. members: those that it still has. left: see ``PoolStepActors``.
     """
 
     def __init__(
         self,
-        take: Callable[[Order], Member],
+        take: Callable[[StartActor], RayActorHandle],
         keeps: Callable[[ActorPlan], bool],
         put: Callable[[str, Any], tuple[worker.Block, Any]],
         engines: Any,
@@ -56,35 +56,35 @@ class RayCrew:
     ) -> None:
         self._take, self._keeps, self._put, self._engines = take, keeps, put, engines
         self._record, self._origin_s, self._within_s, self._clock = record, origin_s, within_s, clock
-        self.given: list[Member] = []
-        self.members: dict[Member, Order] = {}
-        self.left: list[tuple[Order, Member, float]] = []
+        self.given: list[RayActorHandle] = []
+        self.members: dict[RayActorHandle, StartActor] = {}
+        self.left: list[tuple[StartActor, RayActorHandle, float]] = []
         self._weights: tuple[worker.Block, Any] | None = None
-        self._ended: dict[Member, Report] = {}  # killed: what to report once Ray knows that it is dead
+        self._ended: dict[RayActorHandle, ActorReport] = {}  # killed: what to report once Ray knows that it is dead
         self._objects: dict[str, Any] = {}  # laid out and not passed on yet
         self._names = (f"kv-{i}" for i in itertools.count())
 
     @property
     def engines_ahead(self) -> tuple[worker.Block, Any]:
-        """See ``PoolCrew``: with its weights, which stay in the object store while this is referred to."""
+        """See ``PoolStepActors``: with its weights, which stay in the object store while this is referred to."""
         assert self._weights is not None, "nobody was started"
         return self._weights
 
     @property
     def working(self) -> list[int]:
-        """Ids of the processes of those that are up; see ``PoolCrew``."""
+        """Ids of the processes of those that are up; see ``PoolStepActors``."""
         return [member.up.pid for member in list(self.members) if member.up is not None and member not in self._ended]
 
     @property
     def warm(self) -> set[tuple[int, ...]]:
-        """See ``Crew``."""
+        """See ``StepActors``."""
         return {order.plan.gpu_ids for order, _, _ in self.left}
 
     def now_s(self) -> float:
-        """See ``Crew``."""
+        """See ``StepActors``."""
         return self._clock.now_s() - self._origin_s
 
-    def start(self, orders: Sequence[Order]) -> list[RemoteActor]:
+    def start(self, orders: Sequence[StartActor]) -> list[RemoteActor]:
         """All actors are on their way up before the weights are laid out for them, once for all of the step."""
         members = []
         for order in orders:
@@ -96,14 +96,14 @@ class RayCrew:
         block, weights = self._weights
         for member, order in zip(members, orders, strict=True):
             version = order.weights_version
-            begin = worker.Begin(self._origin_s, block, order.latency, order.admission, version)
-            member.tell(Told(version, begin), {block.name: weights})
+            begin = worker.StartStep(self._origin_s, block, order.latency, order.admission, version)
+            member.tell(ReportBatch(version, begin), {block.name: weights})
         return [_RayRemote(member, order.weights_version, self) for member, order in zip(members, orders, strict=True)]
 
     def prefill(
         self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]
     ) -> tuple[Mapping[int, Any], float]:
-        """See ``Crew``."""
+        """See ``StepActors``."""
         computed = self._engines.compute_prefixes(prefixes)
         done_s, sent = self.now_s(), {}
         for actor, prompts in receivers.items():
@@ -112,8 +112,8 @@ class RayCrew:
                 sent[actor], self._objects[block.name] = block, stored
         return sent, done_s
 
-    def reports(self, timeout_s: float | None) -> list[tuple[int, Report | Lost]]:
-        """See ``Crew``."""
+    def reports(self, timeout_s: float | None) -> list[tuple[int, ActorReport | ActorLost]]:
+        """See ``StepActors``."""
         listening = {member.listening: member for member in self.members}
         if not listening:  # the next one starts later
             assert timeout_s is not None, "nobody is there, and nobody will be"
@@ -122,14 +122,14 @@ class RayCrew:
         if not ray.wait(list(listening), timeout=timeout_s)[0]:
             return []
         ready, _ = ray.wait(list(listening), num_returns=len(listening), timeout=0)
-        said: list[tuple[int, Report | Lost]] = []
+        said: list[tuple[int, ActorReport | ActorLost]] = []
         for ref in ready:
             index = self.members[listening[ref]].index
             said += [(index, one) for one in self._heard(listening[ref])]
         return said
 
     def abandon(self, index: int) -> None:
-        """See ``Crew``. Ray kills it."""
+        """See ``StepActors``. Ray kills it."""
         for member in [m for m, order in self.members.items() if order.index == index]:
             del self.members[member]
             self._ended.pop(member, None)
@@ -142,21 +142,21 @@ class RayCrew:
             member.step_over()
         end_all([member for member in self.given if member not in living and member not in self.members])
 
-    def _heard(self, member: Member) -> list[Report | Lost]:
+    def _heard(self, member: RayActorHandle) -> list[ActorReport | ActorLost]:
         try:
             said = member.hear()
         except RayError:
             if member in self._ended:
                 del self.members[member]
                 return [replace(self._ended.pop(member), time_s=self.now_s())]
-            return [Lost(f"({member.where}) {member.lost}", member.out_of_memory, gpus_gone=member.node_lost)]
-        found: list[Report | Lost] = []
+            return [ActorLost(f"({member.where}) {member.lost}", member.out_of_memory, gpus_gone=member.node_lost)]
+        found: list[ActorReport | ActorLost] = []
         for what in said:
             if isinstance(what, worker.Failed):
                 why = f"({member.where}) failed with {what.error}"
-                found.append(Lost(why, what.out_of_memory, what.hopeless, trace=what.trace))
+                found.append(ActorLost(why, what.out_of_memory, what.hopeless, trace=what.trace))
                 continue
-            assert isinstance(what, Report)
+            assert isinstance(what, ActorReport)
             self._note(member, what)
             if not what.closed:
                 found.append(what)
@@ -168,7 +168,7 @@ class RayCrew:
                 member.kill()
         return found
 
-    def _note(self, member: Member, report: Report) -> None:
+    def _note(self, member: RayActorHandle, report: ActorReport) -> None:
         """Where it is, when it is ready; and what it laid out for others."""
         if report.ready_s is not None and member.up is not None:
             self._record.event(
@@ -183,11 +183,11 @@ class RayCrew:
 class _RayRemote:
     """An actor of a crew (see ``RemoteActor``)."""
 
-    def __init__(self, member: Member, version: int, crew: RayCrew) -> None:
+    def __init__(self, member: RayActorHandle, version: int, crew: RayStepActors) -> None:
         self._member, self._version, self._crew = member, version, crew
 
     def _tell(self, order: Any, objects: Mapping[str, Any] = MappingProxyType({})) -> None:
-        self._member.tell(Told(self._version, order, self._crew._within_s), objects)
+        self._member.tell(ReportBatch(self._version, order, self._crew._within_s), objects)
 
     def add(self, requests: Sequence[Request], prefixes: Any = None) -> None:
         received = [*blocks(requests), *([] if prefixes is None else [prefixes])]
@@ -200,7 +200,7 @@ class _RayRemote:
 
     def prefill(self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]) -> None:
         names = {actor: next(self._crew._names) for actor in receivers}
-        self._tell(worker.Prefill(prefixes, receivers, names))
+        self._tell(worker.ComputePrefixesOrder(prefixes, receivers, names))
 
     def close(self) -> None:
         self._tell(worker.End())

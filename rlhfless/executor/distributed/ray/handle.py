@@ -26,8 +26,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlhfless.errors import reason
 from rlhfless.executor.distributed.messages import NoRoom
-from rlhfless.executor.distributed.pool.placement import Place
-from rlhfless.executor.distributed.ray.actor import Told, Up
+from rlhfless.executor.distributed.pool.placement import ActorPlacement
+from rlhfless.executor.distributed.ray.actor import RayActorReady, ReportBatch
 from rlhfless.executor.distributed.ray.clock_sync import SAME, Offset, boot_id, offset_of
 from rlhfless.executor.distributed.ray.placement import RayNode
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
@@ -39,7 +39,7 @@ HEARD_S = 30.0  # that what an actor has said may take from its node to here
 FULL = ObjectStoreFullError, OutOfDiskError
 
 
-class Member:
+class RayActorHandle:
     """A Ray actor with the GPUs of ``place`` on ``node``, which loads the module ``side``.
 
     Args:
@@ -58,10 +58,10 @@ class Member:
         self,
         actor_class: Any,
         side: str,
-        place: Place,
+        place: ActorPlacement,
         node: RayNode,
         cpus: float,
-        ahead: worker.Ahead | None = None,
+        ahead: worker.PrewarmOrder | None = None,
         machine: Clock = MACHINE,
     ) -> None:
         self.place, self.node, self._machine = place, node, machine
@@ -76,13 +76,13 @@ class Member:
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.node_id, soft=False),
         ).remote(side, *given)
         self.listening = self._handle.listen.remote()
-        self.up: Up | None = None
+        self.up: RayActorReady | None = None
         self.up_s: float | None = None
         self.clock: Offset = SAME
         self.lost: str | None = None
         self.node_lost = self.out_of_memory = False
         self._doubt: ActorUnavailableError | None = None
-        self._early: list[tuple[Told, Mapping[str, Any]]] = []  # orders before it was up
+        self._early: list[tuple[ReportBatch, Mapping[str, Any]]] = []  # orders before it was up
         self._told = 0
         self._exports: list[Any] = []  # asked for, and perhaps not laid out yet
 
@@ -92,7 +92,7 @@ class Member:
         process = "" if self.up is None else f"process {self.up.pid} on {self.up.device}, "
         return f"{process}node {self.node.address}"
 
-    def tell(self, told: Told, objects: Mapping[str, Any]) -> None:
+    def tell(self, told: ReportBatch, objects: Mapping[str, Any]) -> None:
         """Send an order with the Ray objects of its blocks, by name. If it is gone, nothing happens here: ``hear`` says so.
 
         Raises:
@@ -101,7 +101,7 @@ class Member:
         if self.up is None:
             self._early.append((told, objects))
             return
-        if isinstance(told.order, worker.Begin):
+        if isinstance(told.order, worker.StartStep):
             self._look_at_clock()
             told = replace(told, order=replace(told.order, origin_s=told.order.origin_s + self.clock.offset_s))
         laid_out = pickle.dumps(told, pickle.HIGHEST_PROTOCOL)
@@ -142,7 +142,7 @@ class Member:
         said = [pickle.loads(one) for one in heard]
         self._let_go()
         self.listening = self._handle.listen.remote()
-        if said and isinstance(said[0], Up):
+        if said and isinstance(said[0], RayActorReady):
             self._rise(said.pop(0))
         return said
 
@@ -176,7 +176,7 @@ class Member:
         if self._exports:
             _, self._exports = ray.wait(self._exports, num_returns=len(self._exports), timeout=0, fetch_local=False)
 
-    def _rise(self, up: Up) -> None:
+    def _rise(self, up: RayActorReady) -> None:
         self.up, now_s = up, self._machine.now_s()
         if not self._same_clock:  # its word left between then and now
             self.clock = Offset(up.up_s - (self.asked_s + now_s) / 2, (now_s - self.asked_s) / 2)
@@ -226,7 +226,7 @@ def no_room(nbytes: int, error: Exception) -> NoRoom:
     )
 
 
-def end_all(members: Sequence[Member]) -> None:
+def end_all(members: Sequence[RayActorHandle]) -> None:
     """Kill actors, all at once, and wait until Ray has their GPUs back."""
     for member in members:
         member.kill(at_once=True)

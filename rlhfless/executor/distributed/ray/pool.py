@@ -11,8 +11,8 @@ from typing import Any
 
 from rlhfless.executor.distributed.failure_detection import Faults
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
-from rlhfless.executor.distributed.pool.placement import Place
-from rlhfless.executor.distributed.pool.pool import Pool
+from rlhfless.executor.distributed.pool.placement import ActorPlacement
+from rlhfless.executor.distributed.pool.pool import ActorPool
 from rlhfless.executor.distributed.ray.cluster import RayCluster
 from rlhfless.executor.distributed.ray.placement import RayNode, place_nodes
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
@@ -24,8 +24,8 @@ from solver.model.plan import Plan
 from solver.model.plurals import counted
 
 
-class RayPool(Pool[Any]):
-    """Ray actors for a run's steps (see ``Pool``).
+class RayPool(ActorPool[Any]):
+    """Ray actors for a run's steps (see ``ActorPool``).
 
     A step's weights are put into Ray's object store once and fetched once by every node.
 
@@ -100,15 +100,15 @@ class RayPool(Pool[Any]):
                 self._idle.settle(record)
         self.cluster.close()
 
-    # --- starting and ending actors (see ``Carrier``) -------------------------------------------------------------------
+    # --- starting and ending actors (see ``ActorLauncher``) -------------------------------------------------------------------
 
-    def start(self, place: Place, ahead: bool = False) -> Any:
+    def start(self, place: ActorPlacement, ahead: bool = False) -> Any:
         """An actor on the node that the plan's node is."""
         given = self._ahead_at(place) if ahead else None
         node = self._nodes[place.node]
-        return self._member.Member(self._class, self.side_name, place, node, self._cpus, given, self.clock)
+        return self._member.RayActorHandle(self._class, self.side_name, place, node, self._cpus, given, self.clock)
 
-    def serves(self, here: Place, wanted: Place) -> bool:
+    def serves(self, here: ActorPlacement, wanted: ActorPlacement) -> bool:
         """On one node, GPUs are numbers."""
         return here.alike(wanted)
 
@@ -129,7 +129,9 @@ class RayPool(Pool[Any]):
     def _new_crew(self, engines: RemoteEngines, record: StepRecord) -> Any:
         take = lambda order: self._take(order, record)  # noqa: E731
         within_s = max(1.0, self.faults.silence_floor_s / 2)  # who waits for another's KV state is not silent meanwhile
-        return self._crew.RayCrew(take, self._idle.keeps, self._put, engines, record, self._origin_s, within_s, self.clock)
+        return self._crew.RayStepActors(
+            take, self._idle.keeps, self._put, engines, record, self._origin_s, within_s, self.clock
+        )
 
     def _put(self, name: str, thing: Any) -> tuple[Block, Any]:
         """Lay something out in the object store.

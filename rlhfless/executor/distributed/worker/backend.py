@@ -12,7 +12,7 @@ from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 
 
-class Side(Protocol):
+class WorkerBackend(Protocol):
     """A module beside a kind of engine (``torch/worker_backend``, ``vllm/worker_backend``)."""
 
     def cuda_devices(self) -> list[str]:
@@ -56,8 +56,8 @@ class RemoteEngines(Protocol):
         side: name of the module that such a process loads.
         several_gpus: whether one engine can decode on several GPUs.
         start_floor_s: seconds that an actor may always take until it reports, before it counts as lost.
-        brings_up: whether a process starts something for them that takes long and stays (``Side.bring_up``), so that they
-            decode in processes of their own only.
+        brings_up: whether a process starts something for them that takes long and stays (``WorkerBackend.bring_up``), so that
+            they decode in processes of their own only.
         takes_prefixes: whether they compute prefixes for others and go on from such.
     """
 

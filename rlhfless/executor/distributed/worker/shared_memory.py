@@ -1,6 +1,6 @@
 """Shared memory of this machine in which processes lay out weights and KV states for each other.
 
-Knows names and sizes; nothing of what is laid out (a ``Side`` packs it), or of who frees it.
+Knows names and sizes; nothing of what is laid out (a ``WorkerBackend`` packs it), or of who frees it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 from rlhfless.executor.distributed.messages import NoRoom
-from rlhfless.executor.distributed.worker.backend import Side
+from rlhfless.executor.distributed.worker.backend import WorkerBackend
 
 
 @dataclass(frozen=True)
 class Block:
-    """Something with tensors, laid out in the shared memory ``name`` as ``packed`` says (see ``Side``)."""
+    """Something with tensors, laid out in the shared memory ``name`` as ``packed`` says (see ``WorkerBackend``)."""
 
     name: str
     packed: Any
 
 
-def write_block(side: Side, name: str, thing: Any) -> Block:
+def write_block(side: WorkerBackend, name: str, thing: Any) -> Block:
     """Lay ``thing`` out in new shared memory called ``name``; whoever named it frees it.
 
     Raises:
@@ -38,7 +38,7 @@ def write_block(side: Side, name: str, thing: Any) -> Block:
     return Block(name, packed)
 
 
-def read_block(side: Side, block: Block, device: str, *, free: bool) -> Any:
+def read_block(side: WorkerBackend, block: Block, device: str, *, free: bool) -> Any:
     """What was laid out, on ``device``; ``free``: nobody else reads it."""
     memory = SharedMemory(block.name)
     assert memory.buf is not None

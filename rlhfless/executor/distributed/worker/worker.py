@@ -24,10 +24,10 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request, TellsSignals
-from rlhfless.executor.distributed.messages import Copied, NoRoom, Report, Unreachable
+from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request, SupportsSignals
+from rlhfless.executor.distributed.messages import ActorReport, Copied, NoRoom, Unreachable
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
-from rlhfless.executor.distributed.worker.backend import Side
+from rlhfless.executor.distributed.worker.backend import WorkerBackend
 from rlhfless.executor.distributed.worker.shared_memory import Block as Block
 from rlhfless.executor.distributed.worker.shared_memory import read_block, write_block
 from solver.model.admission import Admission
@@ -46,7 +46,7 @@ class SteppedEngine(Engine, Protocol):
 
 
 @dataclass(frozen=True)
-class Begin:
+class StartStep:
     """Order: make an engine. ``origin_s`` is the run's start on the monotonic clock, ``engines`` an engine factory with the
     weights of ``weights_version``."""
 
@@ -58,7 +58,7 @@ class Begin:
 
 
 @dataclass(frozen=True)
-class Ahead:
+class PrewarmOrder:
     """What a process that starts ahead of its step is given: engines of the last one, whose weights are not its step's."""
 
     engines: Any
@@ -83,7 +83,7 @@ class CutOff:
 
 
 @dataclass(frozen=True)
-class Prefill:
+class ComputePrefixesOrder:
     """Order: see ``RemoteActor.prefill``; ``names`` says how the block of each receiver is called."""
 
     prefixes: Mapping[int, np.ndarray]
@@ -97,7 +97,7 @@ class End:
 
 
 @dataclass(frozen=True)
-class Up:
+class ActorReady:
     """Before any report: the process can take orders, since ``up_s`` on the machine's monotonic clock."""
 
     up_s: float
@@ -113,7 +113,7 @@ class Failed:
     hopeless: bool = False
 
 
-def main(connection: Connection, device: str, side: str, ahead: Ahead | None) -> None:
+def main(connection: Connection, device: str, side: str, ahead: PrewarmOrder | None) -> None:
     """What the process runs, until its pipe ends: an actor on ``device`` whose engines' module is ``side``."""
     die_with_parent()
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -122,7 +122,7 @@ def main(connection: Connection, device: str, side: str, ahead: Ahead | None) ->
         worker = Worker(connection, inbox, device, side)
         if ahead is not None:
             worker.start_ahead(ahead.engines, ahead.latency)
-        connection.send(Up(worker.up_s))
+        connection.send(ActorReady(worker.up_s))
         worker.serve()
     except Exception as error:
         connection.send(failed(error))
@@ -162,7 +162,7 @@ class Worker:
         self, connection: Connection, inbox: queue.SimpleQueue[Any], device: str, side: str, clock: Clock = MACHINE
     ) -> None:
         self.connection, self.inbox, self.device, self.clock = connection, inbox, device, clock
-        self.side = cast(Side, importlib.import_module(side))
+        self.side = cast(WorkerBackend, importlib.import_module(side))
         self.side.use_device(device)
         self.engines: Any = None
         self.engine: SteppedEngine | None = None
@@ -213,7 +213,7 @@ class Worker:
     def _obey(self, order: Any) -> None:
         if isinstance(order, Exception):
             raise order
-        if isinstance(order, Begin):
+        if isinstance(order, StartStep):
             self.origin_s, self._reported_s = order.origin_s, 0.0
             self.engines = engines = self._read(order.engines)
             if self.side.bring_up(engines, order.latency):
@@ -225,7 +225,7 @@ class Worker:
             self._add(order.requests, order.prefixes)
         elif isinstance(order, CutOff):
             self._cut(order.responses, order.kv_names)
-        elif isinstance(order, Prefill):
+        elif isinstance(order, ComputePrefixesOrder):
             self._prefill(order)
         else:
             assert isinstance(order, End)
@@ -243,11 +243,11 @@ class Worker:
         assert engine is not None
         tokens = engine.generated_tokens()
         counted = np.array(list(tokens), dtype=np.int64), np.array(list(tokens.values()), dtype=np.int64)
-        told = engine.recent_signals() if isinstance(engine, TellsSignals) else ((), {})
+        told = engine.recent_signals() if isinstance(engine, SupportsSignals) else ((), {})
         spans, self._spans = self._spans, []
         self._reported_s = engine.clock_s
         self.connection.send(
-            Report(engine.clock_s, engine.running(), engine.waiting(), counted, told, list(completions), spans, **what)
+            ActorReport(engine.clock_s, engine.running(), engine.waiting(), counted, told, list(completions), spans, **what)
         )
 
     # --- orders -------------------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ class Worker:
             handed.append(replace(request, kv=kv))
         self._report(copies=copies, taken=handed)
 
-    def _prefill(self, order: Prefill) -> None:
+    def _prefill(self, order: ComputePrefixesOrder) -> None:
         """Everything is computed before anything is sent."""
         begin_s = self.now_s()
         computed = self.engines.compute_prefixes(order.prefixes)
@@ -314,7 +314,7 @@ class Worker:
         self.engine.close()
         self.engine = self.engines = None
         self.side.free_memory(self.device)
-        self.connection.send(Report(self.now_s(), closed=True))
+        self.connection.send(ActorReport(self.now_s(), closed=True))
 
     # --- what is laid out ---------------------------------------------------------------------------------------------
 

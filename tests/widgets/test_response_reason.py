@@ -9,7 +9,7 @@ import pytest
 from error_messages import refused
 from log_samples import log
 
-from rlhfless.widgets import Settings, WhatIf, placement
+from rlhfless.widgets import Settings, WhatIf, response_details
 from solver.model.plan import Plan
 
 
@@ -29,7 +29,7 @@ def test_every_response_is_told_of_where_the_plan_has_it(what_if: WhatIf) -> Non
     rows = planned.trace.rollouts
     for actor, own in enumerate(planned.plan.actors):
         for response in own.responses[::40]:
-            one = placement(what_if, planned, response)
+            one = response_details(what_if, planned, response)
             assert (one.actor, one.of) == (actor, len(own.responses))
             assert one.shortest <= one.predicted_tokens <= one.longest
             assert one.response_tokens == rows["response_tokens"][response]
@@ -46,15 +46,15 @@ def test_no_move_of_one_response_beats_the_bound_of_the_plan(what_if: WhatIf) ->
     plan = planned.plan
     assert plan.gap is not None
     for response in (0, 50, 191):
-        elsewhere = placement(what_if, planned, response).elsewhere
+        elsewhere = response_details(what_if, planned, response).elsewhere
         assert len(elsewhere) == len(plan.actors) - 1
         assert (elsewhere["change"] >= -plan.gap - 1e-9).all()
-        assert placement(what_if, planned, response).actor not in elsewhere["actor"].tolist()
+        assert response_details(what_if, planned, response).actor not in elsewhere["actor"].tolist()
 
 
 def test_a_plan_of_one_actor_has_no_elsewhere(what_if: WhatIf) -> None:
     planned = what_if.plan(Settings("cpu-tiny-qwen2", gpus=1))
-    one = placement(what_if, planned, 3)
+    one = response_details(what_if, planned, 3)
     assert one.elsewhere.empty
     assert "no other actor" in one.reason
 
@@ -63,14 +63,14 @@ def test_the_reason_says_how_many_actors_were_tried(what_if: WhatIf, monkeypatch
     planned = what_if.plan(Settings("cpu-tiny-qwen2", gpus=8, time_weight=1.0))
     others = len(planned.plan.actors) - 1
     assert others > 2
-    every = [placement(what_if, planned, response) for response in range(0, 192, 8)]
+    every = [response_details(what_if, planned, response) for response in range(0, 192, 8)]
     assert all(one.others == len(one.elsewhere) == others for one in every)
     assert not any("nearest in length" in one.reason for one in every)
     assert all("the other actors" in one.reason or "better by" in one.reason for one in every)
     worse = [i for i, one in enumerate(every) if "On each of the other actors the plan would be worse" in one.reason]
-    monkeypatch.setattr("rlhfless.widgets.response_details.MOST_TRIED", 2)
+    monkeypatch.setattr("rlhfless.widgets.response_reason.MOST_TRIED", 2)
     for i in worse:
-        some = placement(what_if, planned, 8 * i)
+        some = response_details(what_if, planned, 8 * i)
         assert (len(some.elsewhere), some.others) == (2, others)
         assert "On each of the 2 other actors nearest in length the plan would be worse: by " in some.reason
 
@@ -87,7 +87,7 @@ def test_the_reason_says_how_many_actors_were_tried(what_if: WhatIf, monkeypatch
     ],
 )
 def test_the_reason_is_what_was_tried(what_if: WhatIf, changes: list[float], others: int, said: str) -> None:
-    one = placement(what_if, what_if.plan(Settings("cpu-tiny-qwen2", gpus=8)), 0)
+    one = response_details(what_if, what_if.plan(Settings("cpu-tiny-qwen2", gpus=8)), 0)
     elsewhere = pd.DataFrame({"actor": range(1, len(changes) + 1), "change": changes})
     assert replace(one, elsewhere=elsewhere, others=others).reason.endswith(said)
 
@@ -96,4 +96,4 @@ def test_the_reason_is_what_was_tried(what_if: WhatIf, changes: list[float], oth
 def test_a_response_that_is_not_there_is_refused(what_if: WhatIf, response: int) -> None:
     planned = what_if.plan(Settings("cpu-tiny-qwen2", gpus=1))
     with refused(IndexError, repr(response), "191"):
-        placement(what_if, planned, response)
+        response_details(what_if, planned, response)

@@ -22,7 +22,7 @@ TEXTS = ("prompt", "response")
 
 
 @dataclass(frozen=True, eq=False)
-class Placement:
+class ResponseDetails:
     """A response and its place.
 
     Attributes:
@@ -79,7 +79,7 @@ class Placement:
         )
 
 
-def placement(what_if: WhatIf, planned: Planned, response: int) -> Placement:
+def response_details(what_if: WhatIf, planned: Planned, response: int) -> ResponseDetails:
     """What is known of a response of the plan, and what moving it would do.
 
     Args:
@@ -94,7 +94,7 @@ def placement(what_if: WhatIf, planned: Planned, response: int) -> Placement:
     actor = next(i for i, one in enumerate(plan.actors) if response in one.responses)
     own = lengths[list(plan.actors[actor].responses)]
     row = planned.trace.rollouts.iloc[response]
-    return Placement(
+    return ResponseDetails(
         str(row["prompt_id"]),
         int(row["sample"]),
         {name: row[name] for name in TEXTS if isinstance(row.get(name), str)},
