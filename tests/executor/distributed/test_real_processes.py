@@ -61,7 +61,17 @@ def undisturbed(factory: TorchEngineFactory) -> dict[int, bytes]:
 
 
 @pytest.fixture(scope="module")
-def shared(factory: TorchEngineFactory) -> Iterator[ProcessPool]:
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A temporary folder of these processes' own, as other tests make some in the machine's."""
+    folder = str(tmp_path_factory.mktemp("temporary"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
+@pytest.fixture(scope="module")
+def shared(factory: TorchEngineFactory, temporary: None) -> Iterator[ProcessPool]:
     """Two processes that have started; afterwards nothing is left, not even a temporary folder."""
     before = folders()
     with ProcessPool(["cpu"] * 4, faults=FAULTS) as pool:
