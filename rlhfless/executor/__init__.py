@@ -1,7 +1,7 @@
-"""Runs plans: ``Executor`` step after step, by ``run_step`` on the virtual clock, by ``ProcessPool.run_step`` on the devices of
-this machine, by ``RayPool.run_step`` on those of a Ray cluster.
+"""Runs plans: ``Executor`` runs one step after another.
 
-Records hold the trace's rows.
+Each step runs by ``run_step`` on the virtual clock, by ``ProcessPool.run_step`` on the devices of this machine, or by
+``RayPool.run_step`` on those of a Ray cluster. Records contain the trace's rows.
 """
 
 from rlhfless.executor.distributed.failure_detection import Faults

@@ -1,6 +1,6 @@
-"""``Executor``: one object for the steps of a run, with a progress bar, on either clock; frees everything on exit.
+"""``Executor``: runs the steps of a training run one after another on either clock, with a progress bar.
 
-Knows ``run_step``, pools and tqdm; nothing of what happens inside a step.
+Closing it, or leaving its ``with`` statement, ends processes and frees the memory of the weights.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ from solver.model.plan import Plan
 
 
 class Executor:
-    """Runs plans, step after step, on the same engines and cluster.
+    """Run plans, one step after another, on the same engine factory and cluster.
 
-    An interrupt ends the step under way and nothing else: its engines are closed, the steps before it stand, and the next one
-    can run in the same kernel. The error has the ``record`` of what was done of the step, whose rows are a valid trace.
+    An interrupt ends only the step that is running: its engines are closed, earlier steps stay valid, and the next step can run
+    in the same kernel. The error has the ``record`` of what was done of the step, whose rows are a valid trace.
 
     Args:
-        engines: makes engines, as for ``run_step``. latency, cluster: as there.
-        pool: run on the wall clock, in these processes or Ray actors; None emulates the plan's GPUs on this device, on the
+        engines: the engine factory, as for ``run_step``. latency, cluster: as for ``run_step``.
+        pool: run on the wall clock, in the pool's processes or Ray actors; None emulates the plan's GPUs on this device, on the
             virtual clock.
         charging: of the virtual clock, ``profile`` or ``measured``. admission, migration: as for ``run_step``.
         progress: show a bar of completed responses, and one of replays where they are measured (needs tqdm).
 
     Attributes:
         clock_s: where the next step starts; next_step: its number.
-        watch: told of every step under way; None tells nobody. What it raises ends the step as an interrupt does.
+        watch: progress callback of every step; None calls nothing. An exception that it raises ends the step as an interrupt
+            does.
 
     Raises:
-        PlanningError: charging, admission or migration is none that there is.
+        PlanningError: charging, admission or migration is none of the known names.
         TypeError: engines that decode in processes of their own, without a pool.
         MissingExtra: a bar is wanted and tqdm is not installed.
     """
@@ -83,7 +84,7 @@ class Executor:
         self.close()
 
     def run(self, plan: Plan, requests: Sequence[Request], *, rest: NonGenerationPhases = NonGenerationPhases()) -> StepRecord:  # noqa: B008 (frozen)
-        """Run one step after the last one; see ``run_step``.
+        """Run the next step and return its record; see ``run_step``.
 
         Raises:
             RuntimeError: the executor was closed.
@@ -103,7 +104,7 @@ class Executor:
         return record
 
     def close(self) -> None:
-        """End processes and give back the memory of the weights. Idempotent; nothing can be run afterwards."""
+        """End processes and free the memory of the weights. Idempotent; nothing can be run afterwards."""
         self._closed = True
         if self.pool is not None:
             self.pool.close()

@@ -1,7 +1,4 @@
-"""An actor of a plan while its step runs, on any clock, and what is there for its responses.
-
-Knows plans, latency models and requests; nothing of engines, rules, or of who pays.
-"""
+"""State of one actor of a plan while its step runs, on either clock, and which cached prefixes its requests can use."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from solver.model.plan import ActorPlan
 
 @dataclass
 class Actor:
-    """An actor of the plan while the step runs, on any clock."""
+    """An actor of the plan while the step runs, on either clock."""
 
     index: int
     plan: ActorPlan
@@ -40,12 +37,12 @@ class Actor:
         self.holder = holder_of(self.index)
 
     def can_move_to(self, receiver: Actor) -> bool:
-        """Whether the receiver can take over KV caches: between kinds or sizes of actors their layout differs."""
+        """Return whether the receiver can take over KV caches, whose layout differs between kinds or sizes of actors."""
         return (self.plan.kind, len(self.plan.gpu_ids)) == (receiver.plan.kind, len(receiver.plan.gpu_ids))
 
 
 class Allocation(NamedTuple):
-    """GPUs of an actor of the plan that has nothing left to do after ``done_s``; its role is that of the trace."""
+    """GPUs of an actor of the plan that has finished at ``done_s``; its role is that of the trace."""
 
     number: int
     role: str
@@ -60,7 +57,7 @@ def reuses_prefixes(actor: ActorPlan) -> bool:
 
 
 def without_prompt(index: int, actor: ActorPlan, requests: Sequence[Request]) -> str | None:
-    """Why an actor cannot reuse prefixes: a response does not say its prompt; None when all do or nothing is reused."""
+    """Return why an actor cannot reuse prefixes (a response does not name its prompt); None when it can or reuses nothing."""
     unknown = [r for r in actor.responses if requests[r].prompt is None]
     if not reuses_prefixes(actor) or not unknown:
         return None
@@ -69,7 +66,9 @@ def without_prompt(index: int, actor: ActorPlan, requests: Sequence[Request]) ->
 
 
 def with_prefixes(actor: ActorPlan, own: Sequence[Request], prefix_kv: Mapping[int, Any] | None = None) -> Sequence[Request]:
-    """Its requests with what is there for them on this actor; ``prefix_kv`` is KV state by prompt, where engines are real."""
+    """Return the actor's requests with the prompt tokens that are cached on it; ``prefix_kv`` is KV state by prompt, where
+    engines are real.
+    """
     if not reuses_prefixes(actor):
         return own
     received = dict(zip(actor.prefixes, actor.prefix_tokens, strict=True))

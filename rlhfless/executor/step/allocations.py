@@ -1,6 +1,6 @@
-"""Who held which GPUs for how long, once a step is over: the allocations, and what the learner did.
+"""Writes which holder had which GPUs for how long, once a step is over: the actors' allocations and the learner's.
 
-Knows plans, clusters and the record; nothing of engines or rules.
+Inputs: the record, the plan, its cluster and the finished actors. Output: allocation and learner rows in the record.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from solver.model.plan import Plan
 def bill(
     record: StepRecord, plan: Plan, held: Sequence[Allocation], cluster: Cluster | MixedCluster, rest: NonGenerationPhases
 ) -> None:
-    """Write the rest of the step and the allocations, and close the record.
+    """Write the phases after generation and the allocations, and close the record.
 
-    Actors hold their GPUs until they are done, or for as long as the plan says, at the price that the plan says.
+    Actors have their GPUs until they are done, or for as long as the plan says, at the price in the plan.
     """
     generated_s = record.start_s + record.makespan_s
     end_s = generated_s + rest.seconds
@@ -37,7 +37,9 @@ def bill(
 def _learner(
     record: StepRecord, plan: Plan, cluster: Cluster | MixedCluster, rest: NonGenerationPhases, generated_s: float, end_s: float
 ) -> None:
-    """The learner's GPUs, beside the cluster's: the prefill where no other actor does it, then preparation and learning."""
+    """Write the learner's GPUs, which are not among the cluster's: prefill where no other actor does it, then preparation and
+    learning.
+    """
     first = cluster.pools[0]
     price = first.usd_per_gpu_s if rest.usd_per_gpu_hour is None else rest.usd_per_gpu_hour / 3600.0
     node, beside = sum(pool.nodes for pool in cluster.pools), range(cluster.gpus, cluster.gpus + rest.learner_gpus)

@@ -1,6 +1,6 @@
-"""What a step refuses before anything is started, on every clock: a plan that does not fit its requests or its cluster.
+"""Checks a plan against its requests and cluster before anything is started, on either clock.
 
-Knows plans, requests and clusters; nothing of time, nor of what engines refuse, which they say themselves.
+Errors are ``PlanningError`` and ``ValueError`` that name what is wrong. Engines check their own limits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from solver.timing.evaluate import admission_of, check_complete
 
 @runtime_checkable
 class ChecksRequests(Protocol):
-    """An engine factory that knows which requests its engines refuse."""
+    """An engine factory that checks which requests its engines can decode."""
 
     def check(self, requests: Sequence[Request], admission: Admission) -> None:
         """Refuse requests that an engine with this admission could not decode.
@@ -34,7 +34,7 @@ class ChecksRequests(Protocol):
 
 
 def check_responses(plan: Plan, requests: Requests) -> None:
-    """Refuse requests that are not one for each response of the plan; they come in order of ``response``.
+    """Refuse requests that do not match the plan's responses one to one; they must be ordered by ``response``.
 
     Raises:
         PlanningError: naming the first response that is wrong.
@@ -50,7 +50,7 @@ def check_responses(plan: Plan, requests: Requests) -> None:
 
 
 def check_gpus(plan: Plan, cluster: Cluster | MixedCluster) -> None:
-    """Refuse actors on GPUs that the cluster does not have, or that another actor of the plan has.
+    """Refuse actors on GPUs that the cluster does not have, or that another actor of the plan uses.
 
     Raises:
         PlanningError: naming the actor and the GPU.
@@ -70,7 +70,8 @@ def check_gpus(plan: Plan, cluster: Cluster | MixedCluster) -> None:
 def check_before_prefill(
     engines: ChecksRequests, plan: Plan, requests: Requests, models: Sequence[LatencyModel], admission: str
 ) -> None:
-    """Refuse requests that their actors could not decode: prefixes are computed before an actor's engine sees any request.
+    """Refuse requests that their actors could not decode, before prefixes are computed for engines that have seen no request
+    yet.
 
     Args:
         models: of the plan's actors. admission: the rule.
@@ -86,7 +87,7 @@ def refuse_in_this_process(engines: Any) -> None:
     """Refuse engines that would take over the process that makes them, which on the virtual clock is the caller's.
 
     Raises:
-        TypeError: naming them, and what would be right.
+        TypeError: naming them, and what to use instead.
     """
     if getattr(engines, "brings_up", False):
         raise TypeError(

@@ -1,7 +1,4 @@
-"""What a plan computes once for many responses: the token ids of its prefixes, and how many tokens that takes.
-
-Knows plans, requests and the prefix tree; nothing of engines, or of who computes them.
-"""
+"""Token ids of the prefixes that a plan computes once for many responses, and the number of tokens that this takes."""
 
 from __future__ import annotations
 
@@ -16,8 +13,9 @@ from solver.prefix_sharing.prefix_tree import PrefixTree
 
 
 def prefixes_of(plan: Plan, requests: Sequence[Request]) -> dict[int, np.ndarray]:
-    """Token ids by prompt of what the plan computes once, as far as requests have any. A prompt's last token is left to
-    decoding."""
+    """Return, by prompt, the token ids that the plan computes once, as far as requests have token ids. A prompt's last token is
+    left to decoding.
+    """
     if plan.prefill is None:
         return {}
     wanted = dict(zip(plan.prefill.prompts, plan.prefill.prefix_tokens, strict=True))
@@ -26,8 +24,10 @@ def prefixes_of(plan: Plan, requests: Sequence[Request]) -> dict[int, np.ndarray
 
 
 def with_computed_tokens(plan: Plan, requests: Sequence[Request]) -> Plan:
-    """The plan with the tokens that computing its prefixes takes, what they share counted once; as it is where token ids are
-    not known, as of a log: planning counts the last tokens of prompts too."""
+    """Return the plan with the number of tokens that its prefixes take to compute, shared tokens counted once.
+
+    The plan is returned unchanged where token ids are unknown, as in a log: planning counts the last tokens of prompts too.
+    """
     prefixes = prefixes_of(plan, requests)
     if plan.prefill is None or not plan.prefill.prompts or len(prefixes) < len(plan.prefill.prompts):
         return plan

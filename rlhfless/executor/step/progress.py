@@ -1,6 +1,6 @@
-"""A step under way as whoever watches it sees it: what is complete, and the rows that its trace would have if it ended now.
+"""Progress of a running step for callbacks: completed responses, and the rows that its trace would have if it ended now.
 
-Knows the record and who holds GPUs; nothing of engines, clocks or rules. Rows are only made for those who ask.
+Rows are only built when they are read.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from rlhfless.executor.step.record import Row, StepRecord, holder_of
 
 @dataclass(frozen=True)
 class StepProgress:
-    """What is known of a step when more of its responses are complete.
+    """State of a step after more of its responses are complete.
 
     Attributes:
-        completed, of: responses. now_s: when the last of them was complete, in seconds since the run's start.
-        record: of the step, as far as it was told; its tables grow on.
+        completed, of: number of complete and of all responses. now_s: time of the latest completion, in seconds since the run's
+            start.
+        record: of the step up to now; its tables keep growing.
     """
 
     completed: int
@@ -29,7 +30,7 @@ class StepProgress:
     _held: Collection[Allocation] = field(repr=False)
 
     def allocations(self) -> list[Row]:
-        """Who holds which GPUs since when, until now at the latest."""
+        """Return the GPU allocations of each holder, which end now at the latest."""
         told = StepRecord(self.record.run, self.record.step, self.record.plan, self.record.start_s)
         held = [(one.number, one.role, one.plan, one.start_s, one.done_s) for one in self._held]
         held += [(one.index, "decode", one.plan, one.start_s, self.now_s) for one in self._live]
@@ -41,7 +42,7 @@ class StepProgress:
         return told.allocations
 
     def spans(self) -> list[Row]:
-        """What was told of the holders by now; an engine may have told of iterations beyond ``now_s``."""
+        """Return the spans reported by now; an engine may have reported iterations beyond ``now_s``."""
         return [{**row, "kv_tokens": None if (kv := row["kv_tokens"]) is None else round(kv)} for row in self.record.spans]
 
 

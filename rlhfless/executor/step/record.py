@@ -1,6 +1,6 @@
-"""What one executed step leaves behind: rows of the trace tables.
+"""Record of one executed step: rows of the trace tables, and the completions for training.
 
-Knows the trace's columns; nothing of engines' insides or of decisions. Times are seconds since the run's start.
+Times are seconds since the run's start.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Row = dict[str, Any]
 
 
 def holder_of(index: int) -> str:
-    """The name in the trace of an actor of the plan."""
+    """Return the name in the trace of an actor of the plan."""
     return f"actor-{index}"
 
 
 class _Told(NamedTuple):
-    """A span as it was told; ``what`` has columns of its row by name, and details."""
+    """A reported span; ``what`` has columns of its row by name, and details."""
 
     holder: str
     phase: str
@@ -35,9 +35,11 @@ class _Told(NamedTuple):
 
 
 class Recompute(NamedTuple):
-    """A response that had begun was handed over without its KV cache, which its receiver computes again; from then on it could.
+    """A started response that was handed over without its KV cache, which its receiver recomputes, from this time on at the
+    earliest.
 
-    ``sender`` and ``receiver`` are holders."""
+    ``sender`` and ``receiver`` are holders.
+    """
 
     time_s: float
     response: int
@@ -49,13 +51,13 @@ class Recompute(NamedTuple):
 class StepRecord:
     """Rows of one step, and the completions (token ids, log-probabilities) that training needs.
 
-    What engines committed waits as it came, and becomes rows and completions when they are first read.
+    Committed iterations are stored unprocessed and become rows and completions when these are first read.
 
     Attributes:
-        start_s, end_s: from the first GPU taken to the last response complete (later, when GPUs are held longer).
+        start_s, end_s: from the first allocated GPU to the last completion (later, when GPUs stay allocated longer).
         moves: responses handed from one actor to another.
-        recomputes: those of them whose KV caches are computed again, in the order of the hand-overs.
-        rule: the copy of the plan's rule that served this step, with what it has seen; None where the plan has none.
+        recomputes: those of them whose KV caches are recomputed, in the order of the hand-overs.
+        rule: the copy of the plan's rule that served this step, with its state; None where the plan has none.
     """
 
     run: str
@@ -82,25 +84,25 @@ class StepRecord:
 
     @property
     def makespan_s(self) -> float:
-        """Seconds from the start of the step until its last response was complete."""
+        """Return the seconds from the start of the step until its last response was complete."""
         latest = [float(c.time_s.max()) for together in self._entered for _, c in together]
         return max([*latest, *(c.time_s for c in self._completions.values())], default=self.start_s) - self.start_s
 
     @property
     def completions(self) -> dict[int, Completion]:
-        """By response index, in the order in which they became known."""
+        """Return completions by response index, in the order in which they were published."""
         self._read_completions()
         return self._completions
 
     @property
     def actor_of(self) -> dict[int, str]:
-        """The holder that completed a response, by response index."""
+        """Return the holder that completed each response, by response index."""
         self._read_completions()
         return self._actor_of
 
     @property
     def spans(self) -> list[Row]:
-        """Rows; those of one holder's engine in order of time, the others in the order in which they were told."""
+        """Return the span rows; those of one holder's engine are ordered by time, the others as they were reported."""
         if self._told:
             told, self._told = self._told, []
             self._going_on.clear()
@@ -121,7 +123,7 @@ class StepRecord:
         return self._spans
 
     def enter(self, together: Sequence[tuple[str, Completions]]) -> None:
-        """Completions of holders that become known together."""
+        """Enter completions, with their holders, that are published together."""
         self._entered.append(together)
 
     def _read_completions(self) -> None:
@@ -145,7 +147,7 @@ class StepRecord:
         start_s: float,
         end_s: float,
     ) -> None:
-        """GPUs held from ``start_s`` to ``end_s``: this is what is billed."""
+        """Add an allocation: GPUs of a holder from ``start_s`` to ``end_s``. Allocations are what is billed."""
         self.allocations.append(
             {
                 "run": self.run, "step": self.step, "holder": holder, "role": role, "node": node,
@@ -155,7 +157,7 @@ class StepRecord:
         )  # fmt: skip
 
     def span(self, holder: str, phase: str, start_s: float, end_s: float, **what: Any) -> None:
-        """What a holder did from ``start_s`` to ``end_s``; nothing is recorded for an empty stretch."""
+        """Add a span of a holder from ``start_s`` to ``end_s``; an empty interval is ignored."""
         if end_s > start_s:
             self._told.append(_Told(holder, phase, start_s, end_s, what))
 
@@ -167,7 +169,7 @@ class StepRecord:
         }  # fmt: skip
 
     def engine_spans(self, holder: str, spans: Iterable[EngineSpan]) -> None:
-        """An engine's spans; decode stretches that follow on each other without a gap become one."""
+        """Add an engine's spans; decode spans that follow each other without a gap are merged."""
         if isinstance(spans, LazySpans):
             if holder in self._going_on:
                 self._going_on[holder].add(spans)
@@ -198,7 +200,9 @@ class StepRecord:
             self._latest[holder] = row
 
     def _computed_again(self, holder: str, span: EngineSpan) -> list[Row]:
-        """Of a prefill, the responses that moved here without their KV caches, each with its share of the seconds."""
+        """Return rows for the responses of a prefill that moved here without their KV caches, each with its share of the
+        seconds.
+        """
         per_token_s = (span.end_s - span.start_s) / max(1, sum(tokens for _, tokens in span.computed))
         for one in self.recomputes[self._known :]:
             self._came.setdefault((one.response, one.receiver), []).append(self._known)
@@ -216,11 +220,11 @@ class StepRecord:
         return again
 
     def close(self, end_s: float) -> None:
-        """Nothing is added after this: mean KV tokens become whole numbers."""
+        """Close the record: nothing can be added afterwards, and mean KV tokens become whole numbers."""
         self.end_s, self._whole = end_s, True
 
     def event(self, time_s: float, name: str, holder: str | None = None, **detail: Any) -> None:
-        """An instant: a decision, a cut, a completion of note."""
+        """Add an event at one instant: a decision, a cut, a notable completion."""
         self.events.append(
             {
                 "run": self.run, "step": self.step, "time_s": time_s, "name": name, "holder": holder,
@@ -229,7 +233,7 @@ class StepRecord:
         )  # fmt: skip
 
     def rollout_times(self, response: int) -> Row:
-        """The columns of a rollouts row that execution knows."""
+        """Return the columns of a rollouts row that execution measures."""
         c = self.completions[response]
         return {
             "response_tokens": c.response_tokens,

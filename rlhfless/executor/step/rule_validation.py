@@ -1,6 +1,6 @@
-"""What a runtime rule may order and ask for, on every clock: rules are the user's, so what is wrong is said in a sentence.
+"""Checks the decisions and triggers of runtime rules, which users write, on either clock.
 
-Knows decisions, triggers and the actors that go on; nothing of how a decision is carried out, or of when a rule is asked.
+Every error names the rule, what it returned and what would be right.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ A = TypeVar("A", bound=Actor)
 
 
 class RuleError(PlanningError):
-    """A runtime rule ordered or asked for what cannot be; the message names the rule, what it said and what would be right."""
+    """A runtime rule returned an invalid decision or trigger; the message names the rule, what it returned and what would be
+    right.
+    """
 
 
 def checked_trigger(rule: RuntimeRule, trigger: Any, view: ActorView, told_s: float) -> Trigger | None:
-    """What ``rule.next_trigger(view)`` returned.
+    """Return the result of ``rule.next_trigger(view)`` if it is valid.
 
     Args:
-        told_s: the latest time that the rule was told; minus infinity before the first. A time after it that has come by now is
-            due.
+        told_s: the latest time that the rule has seen; minus infinity before the first. A trigger time after it that has passed
+            by now is due at once.
 
     Raises:
         RuleError: it is no ``Trigger``, its counts are not whole numbers from 1 on, or its time does not lie ahead.
@@ -49,7 +51,7 @@ def checked_trigger(rule: RuntimeRule, trigger: Any, view: ActorView, told_s: fl
 
 
 def checked_decisions(rule: RuntimeRule | None, decisions: Any) -> Sequence[Decision]:
-    """What ``rule.decide`` returned.
+    """Return the result of ``rule.decide`` if it is valid.
 
     Raises:
         RuleError: it is not a list of ``Move`` and ``Cut``.
@@ -63,10 +65,10 @@ def checked_decisions(rule: RuntimeRule | None, decisions: Any) -> Sequence[Deci
 
 
 def check_decision(rule: RuntimeRule | None, decision: Decision, live: Mapping[int, Actor], responses: int) -> None:
-    """Refuse a decision about responses or actors that are not there, just before it is carried out.
+    """Refuse a decision about unknown responses or actors, just before it is carried out.
 
     Args:
-        live: actors that go on, by index. responses: how many the step has.
+        live: live actors, by index. responses: how many the step has.
 
     Raises:
         RuleError: naming them.
@@ -82,10 +84,10 @@ def check_decision(rule: RuntimeRule | None, decision: Decision, live: Mapping[i
 
 
 def receiver_of(rule: RuntimeRule | None, move: Move, sender: Actor, live: Mapping[int, A]) -> A:
-    """The actor that gets the response of a move.
+    """Return the actor that gets the response of a move.
 
     Raises:
-        RuleError: it is not another actor that goes on.
+        RuleError: it is not another live actor.
     """
     receiver = live.get(move.to_actor)
     if receiver is None or receiver.closing or receiver.index == sender.index:
@@ -115,7 +117,7 @@ def _asks(rule: RuntimeRule, view: ActorView) -> str:
 
 
 def _name(rule: RuntimeRule | None) -> str:
-    """None: the executor itself relieves an actor."""
+    """Return the rule's name; None means that the executor itself takes responses off a slow actor."""
     return "of the executor" if rule is None else str(getattr(rule, "name", type(rule).__name__))
 
 

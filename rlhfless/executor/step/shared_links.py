@@ -1,13 +1,13 @@
-"""The links of nodes to other nodes, shared by all that is sent over them at the same time.
+"""Bandwidth of the links between nodes, shared by all transfers that are sent over them at the same time.
 
-Knows nodes, seconds and rates; nothing of actors, of what is sent or of who decides it.
+Inputs: nodes, start times and the seconds that a transfer takes alone. Output: the delay of each transfer.
 
-Every node has a link out and a link in, and each carries ``carries`` transfers at once as fast as one goes alone. Bandwidth is
-given out in the order in which transfers are ordered: each takes what those before it leave on both of its links, up to its own
-speed, until all of it is sent. So what is ordered later never changes what was promised before (a decision that is carried out
-stays as it is), no bandwidth that a transfer could use is left unused, and no link carries more than it can. Where one link is
-the bottleneck, links that serve all equally have sent as much by any moment, and the last transfer of a busy time is there at
-the same time; here those that were ordered first are there sooner. Within a node nothing is shared.
+Every node has a link out and a link in. Each of them sends ``carries`` transfers at once as fast as a single one. Bandwidth is
+assigned in the order in which transfers are ordered: each takes what earlier ones leave on both of its links, up to its own
+speed, until all of it is sent. So a later transfer never changes the promised end of an earlier one, no bandwidth that a
+transfer could use is left unused, and no link exceeds its capacity. With one bottleneck, links with fair sharing have sent as
+many bytes by any moment, and the last transfer of a busy period arrives at the same time; here earlier transfers arrive sooner.
+Within a node nothing is shared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Link = tuple[str, int]
 
 
 class Taken(NamedTuple):
-    """Bandwidth of a link that is given out, in transfers at full speed."""
+    """Assigned bandwidth of a link, in transfers at full speed."""
 
     start_s: float
     end_s: float
@@ -31,10 +31,10 @@ class Taken(NamedTuple):
 
 
 class NodeLinks:
-    """The links of one step.
+    """The links of the nodes during one step.
 
     Attributes:
-        taken: by link (``out`` or ``in``, and the node), what was given out.
+        taken: by link (``out`` or ``in``, and the node), the bandwidth already assigned.
     """
 
     def __init__(self, carries: float) -> None:
@@ -42,11 +42,12 @@ class NodeLinks:
         self.taken: dict[Link, list[Taken]] = defaultdict(list)
 
     def delay_s(self, from_node: int | None, to_node: int, start_s: float, alone_s: float) -> float:
-        """Give a transfer its bandwidth; returns by how much it ends later than alone, 0 where it has all that it can use.
+        """Assign bandwidth to a transfer; returns by how many seconds it ends later than alone, 0 if it gets all that it can
+        use.
 
         Args:
-            from_node: None for what comes from outside of the cluster.
-            start_s: from when on it is sent; alone_s: how long that takes where nothing else is sent.
+            from_node: None for a sender outside of the cluster.
+            start_s: when it starts; alone_s: seconds that it takes where nothing else is sent.
         """
         links: list[Link] = [("in", to_node)] if from_node is None else [("out", from_node), ("in", to_node)]
         if from_node == to_node or alone_s <= 0:

@@ -1,6 +1,7 @@
-"""When the actors of a plan are there as their step begins, and the spans that say so; the same with another time of prefill.
+"""When the actors of a plan become ready as their step begins, and the spans of what they wait for; also for another prefill
+time.
 
-Knows plans and what starting, syncing and prefixes take; nothing of engines, requests, rules or devices.
+Inputs: the plan and the seconds of start-up, weight sync and prefixes. Output: one ``ReadyTime`` per actor.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from solver.timing.evaluate import ready_s
 
 
 class ReadyTime(NamedTuple):
-    """Of one actor: from its start it is made, from ``warm_s`` on it gets its weights, from ``up_s`` on it waits for prefixes
-    (the prefill actor computes and sends them), and it decodes (is done) from ``ready_s`` on."""
+    """Start-up times of one actor: its process starts first, from ``warm_s`` on it receives its weights, from ``up_s`` on it
+    waits for prefixes (the prefill actor computes and sends them), and from ``ready_s`` on it decodes (the prefill actor is
+    done).
+    """
 
     start_s: float
     warm_s: float
@@ -28,12 +31,12 @@ class ReadyTime(NamedTuple):
 
 @dataclass(frozen=True)
 class ActorStartup:
-    """How a step begins.
+    """Start-up of all actors of a step.
 
     Attributes:
         plan: as it is executed. step_s: the start of the step.
         actors: of the plan, in order.
-        computes_s: from when to when prefixes are computed once for others; two equal times where none are.
+        computes_s: from when to when prefixes are computed once for others; two equal times where there are none.
     """
 
     plan: Plan
@@ -50,10 +53,10 @@ class ActorStartup:
         late_s: Sequence[float] | None = None,
         links: NodeLinks | None = None,
     ) -> ActorStartup:
-        """As the plan and the actors' latency models have it.
+        """Compute the start-up from the plan and the actors' latency models.
 
         Args:
-            late_s: by how much every actor's start takes longer. links: those that weights come over; None: nothing is shared.
+            late_s: extra start-up seconds of every actor. links: those that weights are sent over; None: nothing is shared.
         """
         actors = []
         for i, (actor, model) in enumerate(zip(plan.actors, models, strict=True)):
@@ -72,11 +75,11 @@ class ActorStartup:
         return cls(plan, step_s, tuple(actors), (begins_s, ends_s))
 
     def with_prefill_s(self, seconds: float) -> ActorStartup:
-        """The same where computing the prefixes takes ``seconds``.
+        """Return the same start-up where computing the prefixes takes ``seconds``.
 
-        A transfer takes what it took, and starts when its receiver is up, its prefixes are computed and the link (one within
-        the node, one to all others) has brought what it brought before. What leaves before everything is computed does so
-        after the same share of the work.
+        A transfer takes as long as before. It starts when its receiver is up, its prefixes are computed and the link (one
+        within the node, one to all others) has finished the transfers before it. A transfer that starts before everything is
+        computed does so after the same share of the work.
         """
         plan, (begins_s, ends_s) = self.plan, self.computes_s
         if plan.prefill is None:
@@ -104,7 +107,7 @@ class ActorStartup:
         return ActorStartup(replace(plan, prefill=prefill), self.step_s, tuple(actors), (begins_s, computed_s))
 
     def tell(self, record: StepRecord) -> None:
-        """Its spans: what each actor waits for until it is ready. (The learner's prefill is told when it is billed.)"""
+        """Add the spans of what each actor waits for until it is ready. (The learner's prefill is added when it is billed.)"""
         plan = self.plan
         source = "learner" if plan.prefill_actor is None else holder_of(plan.prefill_actor)
         for i, (actor, own) in enumerate(zip(plan.actors, self.actors, strict=True)):
@@ -122,7 +125,7 @@ class ActorStartup:
 
 
 def _with_shared_links(plan: Plan, actors: Sequence[ReadyTime], links: NodeLinks) -> list[ReadyTime]:
-    """The same where weights come over the links of the nodes: those of a node that are warm at one moment share a copy."""
+    """Return start-up times where weights share the node links; actors of a node that are warm at one moment share one copy."""
     delays: dict[tuple[int, float], float] = {}
     for own, actor in sorted(zip(actors, plan.actors, strict=True), key=lambda pair: pair[0].warm_s):
         if (actor.node, own.warm_s) not in delays:

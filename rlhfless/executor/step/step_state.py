@@ -1,7 +1,6 @@
-"""What a step is on every clock: who has which response, what is complete, and when its rule wants to be asked.
+"""State of a step that both clocks share: which actor has which response, what is complete, and when the rule is due.
 
-Knows plans, rules and the record; nothing of engines, of processes, or of how time passes (virtual/executor.py and
-distributed/executor.py know that).
+``virtual/executor.py`` and ``distributed/executor.py`` add the clock and the engines.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ def check_migration(migration: str) -> None:
 
 
 class Step(Generic[A]):
-    """A step under way.
+    """A running step.
 
     Attributes:
-        rule: the plan's, as it came, for this step alone.
-        live: actors that go on, by index; held: what the others hold.
-        owner: of every response: the actor that it is with, or on its way to.
-        watch: told of completions; None tells nobody.
-        complete, known_tokens, known_signals: of every response, as far as it is known; completed: how many are complete.
+        rule: the plan's, copied for this step alone.
+        live: live actors, by index; held: allocations of the others.
+        owner: of every response: the actor that has it, or to which it is being transferred.
+        watch: progress callback; None calls nothing.
+        complete, known_tokens, known_signals: of every response, as far as published; completed: how many are complete.
         reserved_tokens: KV tokens that ``reserve`` sets aside for every response; None where admission is by ``preempt``.
-        asked_at: completions of the step at which the rule wants to be asked; told_s: the time that it was told last.
+        asked_at: completions of the step at which the rule wants to be asked; told_s: when it last saw the step.
 
     Raises:
         PlanningError: an unknown ``migration``, or the requests are not one for each response of the plan; nothing was started.
@@ -79,7 +78,7 @@ class Step(Generic[A]):
         self.watch: Watch | None = None
 
     def _enter(self, together: Sequence[tuple[A, Completions]]) -> bool:
-        """Completions are known from now on; returns whether the rule wants to be asked because of them."""
+        """Publish completions; returns whether the rule wants to be asked because of them."""
         responses, tokens = (
             np.concatenate([getattr(completions, name) for _, completions in together])
             for name in ("responses", "response_tokens")
@@ -101,7 +100,7 @@ class Step(Generic[A]):
         return reached
 
     def _tell_decision(self, now_s: float, decision: Decision, sender: A, goes_to: Mapping[int, int]) -> None:
-        """Record what was decided: how many responses go, and which to whom (``goes_to``: response to actor)."""
+        """Record a decision: how many responses move, and which to which actor (``goes_to``: response to actor)."""
         to: dict[str, list[int]] = {}
         for response, index in goes_to.items():
             to.setdefault(holder_of(index), []).append(response)
@@ -109,7 +108,7 @@ class Step(Generic[A]):
         self.record.event(now_s, name, sender.holder, responses=len(goes_to), to=to)
 
     def _moves_kv(self, sender: A, receiver: A, context_tokens: int) -> bool:
-        """Whether to move the KV state of a response with this context; else it is recomputed."""
+        """Return whether to move the KV state of a response with this context; else it is recomputed."""
         if self.migration == "recompute" or not sender.can_move_to(receiver):
             return False
         if self.migration == "move":
@@ -117,7 +116,7 @@ class Step(Generic[A]):
         return bool(sends_kv(sender.latency.transfer_s(context_tokens), receiver.latency.recompute_s(context_tokens)))
 
     def _weigh(self, responses: Sequence[int], known_tokens: IntArray) -> int:
-        """KV tokens that these take of an actor's memory by the admission rule in force."""
+        """Return the KV tokens that these responses take of an actor's memory by the admission rule in force."""
         own = np.array(responses, dtype=np.int64)
         if self.reserved_tokens is not None:
             return int(self.reserved_tokens[own].sum())
@@ -127,10 +126,10 @@ class Step(Generic[A]):
         return any(a.asked_time_s <= now_s for a in self.live.values())
 
     def _ask_triggers(self, views: Sequence[ActorView]) -> None:
-        """Ask the rule about every actor that goes on, as ``views`` show it.
+        """Ask the rule for the triggers of every live actor, given its views.
 
         Raises:
-            RuleError: what it answers is no moment at which it could be asked.
+            RuleError: a trigger that can never fire.
         """
         assert self.rule is not None
         self.asked_at = None

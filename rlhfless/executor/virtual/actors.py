@@ -1,6 +1,6 @@
-"""The actors of a plan as their step begins on the virtual clock: engines made, requests given, waits recorded.
+"""Starts the actors of a plan on the virtual clock: makes their engines, assigns their requests and records what they wait for.
 
-Knows plans, latency models and the engine protocol; nothing of rules, of what happens later or of who pays.
+Inputs: the plan, requests, latency models and an engine factory. Output: the running ``VirtualActor`` objects by index.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ class ComputesPrefixes(ChecksRequests, Protocol):
 
 @runtime_checkable
 class StartsLate(Protocol):
-    """An engine factory whose actors take longer to start than their latency model says."""
+    """An engine factory whose actors start later than their latency model predicts (fault injection)."""
 
     def start_delays_s(self, actors: int) -> Sequence[float]:
-        """By how much, of the first ``actors`` that it makes."""
+        """Return the extra start-up seconds of the first ``actors`` actors that it makes."""
         ...
 
 
 @runtime_checkable
 class Closing(Protocol):
-    """An engine factory that holds memory of its own."""
+    """An engine factory that owns memory."""
 
     def close(self) -> None:
-        """Give it back. Idempotent."""
+        """Free the memory. Idempotent."""
         ...
 
 
@@ -78,15 +78,20 @@ class VirtualActor(Actor):
         self.telling = self.engine if isinstance(self.engine, SupportsSignals) else None
 
     def next_completions_s(self, count: int) -> FloatArray:
-        """As of ``SupportsNextCompletions``. An engine that sees no further than one event may complete any number then."""
+        """Return times as ``SupportsNextCompletions`` does. An engine that predicts only one event may complete any number at
+        it.
+        """
         if self.foreseeing is not None:
             return self.foreseeing.next_completions_s(count)
         next_s = self.engine.peek_next_event_s()
         return np.full(count if next_s < math.inf else 0, next_s)
 
     def tokens(self) -> tuple[Any, Any]:
-        """Responses with its engine and their committed tokens: as arrays where it has them, which saves a rule that is asked
-        thousands of times a dictionary of thousands of entries each time."""
+        """Return the responses in its engine and their committed tokens.
+
+        They are arrays where the engine supports them. A rule that is asked thousands of times is then spared a dictionary of
+        thousands of entries each time.
+        """
         if self.counting is not None:
             return self.counting.generated_arrays()
         tokens = self.engine.generated_tokens()
@@ -102,14 +107,14 @@ def begin(
     admission: str,
     links: NodeLinks | None = None,
 ) -> tuple[dict[int, VirtualActor], list[Allocation], ActorStartup]:
-    """Start every actor of the plan: the live ones by index, with their requests; what the prefill actor holds, if any; and
-    when all of them are there.
+    """Start every actor of the plan.
 
-    Recorded are the cold start (none when prewarmed), the weight sync, which may have to share ``links``, and the wait for
-    prefixes.
+    Returns the live actors by index, with their requests; the allocation of the prefill actor, if any; and the times at which
+    all of them are ready. Recorded are the cold start (none when prewarmed), the weight sync, which may have to share
+    ``links``, and the wait for prefixes.
 
     Raises:
-        PlanningError: a kind has no latency model, or the plan reuses prefixes where engines cannot or a response does not say
+        PlanningError: a kind has no latency model, or the plan reuses prefixes where engines cannot or a response does not name
             its prompt. Then nothing was started.
         ValueError: a request cannot be decoded, such as one whose prompt is too long; its engines are closed.
     """
@@ -177,7 +182,7 @@ def _refusal(actor: VirtualActor, requests: Sequence[Request]) -> str | None:
 def _computed_prefixes(
     plan: Plan, requests: Requests, make_engine: EngineFactory, models: Sequence[LatencyModel], admission: str
 ) -> Mapping[int, Any]:
-    """KV state by prompt of what the plan computes once, where engines are real."""
+    """Return KV state, by prompt, of the prefixes that the plan computes once, where engines are real."""
     if plan.prefill is None or not isinstance(make_engine, ComputesPrefixes):
         return {}
     check_before_prefill(make_engine, plan, requests, models, admission)

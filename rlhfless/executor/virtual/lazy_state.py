@@ -1,7 +1,7 @@
-"""What a rule sees of a step on the virtual clock, worked out as far as it looks.
+"""Views of a step for runtime rules whose expensive parts are computed only when the rule reads them.
 
-Knows the vocabulary of rules; nothing of engines. Listing the responses of every actor and counting their tokens is most of
-what it takes to ask a rule, and rules that are asked often look at little of it.
+Listing the responses of every actor and counting their tokens is most of the cost of asking a rule. Rules that are asked often
+read little of it. Values that the rule keeps must be read, or ``settle`` called, before the step continues.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ Look = Callable[[], tuple[Ids, Ids, Ids]]
 
 
 class LazyView(ActorView):
-    """A view whose responses and free memory are looked up when they are first read, which has to be before the step goes on.
+    """An ``ActorView`` whose responses and free memory are computed when first read, which must happen before the step
+    continues.
 
     Args:
-        unfinished_count: how many are running and waiting.
-        look: gives those that are running, waiting and arriving; weigh: the KV tokens that some responses take.
+        unfinished_count: number of running and waiting responses.
+        look: returns the running, waiting and arriving responses; weigh: returns the KV tokens that given responses take.
         kv_capacity_tokens: of the actor's memory. Other arguments are those of ``ActorView``.
     """
 
@@ -74,21 +75,21 @@ class LazyView(ActorView):
 
     @property
     def unfinished_count(self) -> int:
-        """See ``ActorView``; nothing is looked up for it."""
+        """See ``ActorView``; it needs no computation."""
         count: int = self.__dict__["_unfinished_count"]
         return count
 
     def settle(self) -> None:
-        """Look everything up."""
+        """Compute everything that was not read yet."""
         self.free_kv_tokens  # noqa: B018 (needs all the rest)
 
 
 class LazyState(StepState):
-    """A state whose ``generated_tokens`` and ``signals`` are looked up when they are first read, which has to be before the
-    step goes on.
+    """A ``StepState`` whose ``generated_tokens`` and ``signals`` are computed when first read, which must happen before the
+    step continues.
 
     Args:
-        count: gives the tokens; tell: gives the signals; other arguments are those of ``StepState``.
+        count: returns the tokens; tell: returns the signals; other arguments are those of ``StepState``.
     """
 
     def __init__(
@@ -119,5 +120,5 @@ class LazyState(StepState):
         return tell()
 
     def settle(self) -> None:
-        """Look both up."""
+        """Compute tokens and signals if they were not read yet."""
         self.generated_tokens, self.signals  # noqa: B018

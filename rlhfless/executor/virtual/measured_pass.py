@@ -1,11 +1,10 @@
-"""What the iterations of a step take when each actor runs alone: every actor's journal replayed back to back.
+"""Measures how long the iterations of each actor take on the device by replaying its journal back to back.
 
-The prefixes that the plan computes once for many responses are computed again too, as an actor of their own would.
+The prefixes that the plan computes once for many responses are computed again too, as a separate actor would.
 
-Knows journals, token ids and numbers; nothing of how an engine replays one (``rlhfless.engine.torch.replay``), nor of the
-step's times.
-All actors share one device, so they must be alike, and of one GPU: what is measured there cannot stand for two kinds or sizes
-of actors, nor for several GPUs.
+Inputs: journals of actors and token ids of prefixes. Outputs: seconds per iteration, medians over several replays. All actors
+are replayed on one device, so they must be of one kind and size, with one GPU each: one device cannot be measured for two kinds
+or sizes of actors, nor for several GPUs.
 """
 
 from __future__ import annotations
@@ -25,27 +24,27 @@ REPLAYS = 3
 
 @runtime_checkable
 class Replayer(Protocol):
-    """An engine factory that can run again what one of its engines did."""
+    """An engine factory that can replay the journal of one of its engines."""
 
     def replay(self, journal: EngineJournal) -> Replayed:
-        """Run the journal's iterations here and now with nothing in between."""
+        """Run the journal's iterations on the device now, with nothing in between."""
         ...
 
 
 @runtime_checkable
 class ReplaysPrefixes(Protocol):
-    """One that can also time what computing prefixes takes."""
+    """An engine factory that can also time the computation of prefixes."""
 
     def replay_prefixes(self, prefixes: Mapping[int, np.ndarray]) -> Replayed:
-        """Compute them (token ids by prompt) here and now; all of it is one prefill."""
+        """Compute the prefixes (token ids by prompt) on the device now; all of it is one prefill."""
         ...
 
 
 def check_replayable(plan: Plan, make_engine: EngineFactory) -> Replayer:
-    """The factory, if what its engines do for the plan can be measured on one device.
+    """Return the factory if the work of its engines for the plan can be measured on one device.
 
     Raises:
-        PlanningError: the plan mixes kinds or sizes of actors, an actor holds several GPUs, or the engines decode nothing or
+        PlanningError: the plan mixes kinds or sizes of actors, an actor has several GPUs, or the engines decode nothing or
             cannot time its prefixes.
     """
     kinds = sorted({f"{len(actor.gpu_ids)} x {actor.kind}" for actor in plan.actors})
@@ -72,7 +71,9 @@ def check_replayable(plan: Plan, make_engine: EngineFactory) -> Replayer:
 
 
 def measure_prefixes(prefixes: Mapping[int, np.ndarray], replayer: Replayer, replays: int = REPLAYS) -> Replayed:
-    """What computing the plan's prefixes once takes, as one prefill: the median over ``replays``, and all warming up."""
+    """Return the time of computing the plan's prefixes once, as one prefill: the median over ``replays``, and all time spent on
+    warming up.
+    """
     assert isinstance(replayer, ReplaysPrefixes), "check_replayable has said so"
     rounds = [replayer.replay_prefixes(prefixes) for _ in range(replays)]
     return Replayed(np.median([one.seconds for one in rounds], axis=0), sum(one.warm_up_s for one in rounds))
@@ -84,11 +85,10 @@ def measure(
     replays: int = REPLAYS,
     watch: Callable[[int, int], None] | None = None,
 ) -> dict[int, Replayed]:
-    """What every actor's iterations take: medians over ``replays``, and all that was spent on warming up.
+    """Return how long every actor's iterations take: medians over ``replays``, and all time spent on warming up.
 
-    ``watch`` is told how many replays are done, and of how many.
-
-    The actors take turns, so that a slow phase of the machine hits one replay of all of them and not all replays of one.
+    ``watch`` is a callback with the number of finished replays and their total. The actors are replayed round-robin, so that a
+    slow phase of the machine hits one replay of all actors and not all replays of one actor.
     """
     rounds: list[dict[int, Replayed]] = [{} for _ in range(replays)]
     turns = [(one, actor) for one in rounds for actor in journals]

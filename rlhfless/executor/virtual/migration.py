@@ -1,7 +1,7 @@
-"""Carrying out what a rule decides on the virtual clock: taking responses off an actor, and handing them over.
+"""Carries out a rule's decisions on the virtual clock: takes responses off an actor and hands them over to their receivers.
 
-Knows decisions, engines and what a transfer takes; nothing of when decisions are made. What a decision sets off happens at the
-actor's next iteration boundary; completions of the iteration under way are entered with their own, later, time.
+Inputs: decisions, engines and transfer times. A decision takes effect at the actor's next iteration boundary. Completions of
+the running iteration are entered with their own, later, time.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from solver.model.runtime_rules import Cut, Decision, Move
 
 
 class VirtualOrders(VirtualViews):
-    """A step on the virtual clock as far as its orders go.
+    """A step on the virtual clock that can carry out decisions.
 
     Attributes:
-        log: what has to be known to retime the step, where engines keep journals.
+        log: the data for retiming the step, where engines keep journals.
         links: of nodes, that transfers share; None: transfers wait for their sender only.
     """
 
@@ -33,7 +33,7 @@ class VirtualOrders(VirtualViews):
     links: NodeLinks | None
 
     def _take(self, actor: VirtualActor, progress: Progress) -> None:
-        """Enter what an engine committed; completions stay hidden until their time has come."""
+        """Enter the iterations that an engine committed; completions stay hidden until their time has come."""
         self.record.engine_spans(actor.holder, progress.spans)
         if progress.completions:
             completions = Completions.of(progress.completions)
@@ -77,17 +77,18 @@ class VirtualOrders(VirtualViews):
         actor.done_s = max(actor.done_s, boundary_s, actor.link_free_s if transfer_s else 0.0)
 
     def _ended(self, response: int) -> bool:
-        """Whether it is complete, or completes in the iteration under way."""
+        """Return whether the response is complete or completes in the running iteration."""
         return bool(self.complete[response]) or any((completions.responses == response).any() for _, completions in self.hidden)
 
     def _hand_over(
         self, actor: VirtualActor, taken: list[Request], goes_to: dict[int, int], boundary_s: float
     ) -> dict[int, float]:
-        """Move or recompute the KV state of ``taken``; returns what the transfers take, in their order.
+        """Move or recompute the KV state of ``taken``; returns the transfer times (seconds) in their order.
 
-        An actor's link carries one transfer at a time, in the order in which they were ordered (as in
-        ``solver.replanning.migrations`` and ``solver.prefix_sharing.kv_transfer``, receiving makes no link busy), and shares
-        its node's with those of others where these are shared. A cache that is still on its way goes on once it is there.
+        An actor's link sends one transfer at a time, in the order in which they were ordered (as in
+        ``solver.replanning.migrations`` and ``solver.prefix_sharing.kv_transfer``, receiving makes no link busy). It shares its
+        node's link with other actors where node links are shared. A cache that is still being transferred is sent on once it
+        has arrived.
         """
         transfers: dict[int, float] = {}
         given: dict[int, list[Request]] = {}
@@ -124,7 +125,9 @@ class VirtualOrders(VirtualViews):
 
 
 def _kv_bytes(request: Request, latency: LatencyModel) -> int | None:
-    """Bytes of its KV state: as it is where engines are real, else by what a token takes; None where nobody knows."""
+    """Return the bytes of the request's KV state: measured where engines are real, else computed from the bytes per token; None
+    where unknown.
+    """
     real = getattr(request.kv, "nbytes", None)  # of a tensor; simulated engines export a mark
     if real is not None:
         return int(real)

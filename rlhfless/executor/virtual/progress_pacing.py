@@ -1,8 +1,7 @@
-"""How far engines are let go on the virtual clock before whoever watches a step is told of it.
+"""Chooses how much virtual time passes between two progress callbacks, so that one fires about every 0.5 s of wall-clock time.
 
-Knows two clocks, the step's and the wall's; nothing of engines or of who is told. Engines decode many iterations at once, and
-every telling cuts that, so it is the wall clock that decides how often it happens: what was let go last says how fast a step
-goes. Only how much is let go at once depends on it, never what is decoded or when.
+Every callback interrupts the engines, which otherwise decode many iterations in one call. The speed of the last piece of
+virtual time therefore determines the length of the next one. The pacing never changes what is decoded or when.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ FASTER = 10.0
 
 
 class ProgressPacer:
-    """Of one step. ``planned_s``: what it was planned to take; 0 tells of every completion.
+    """Pacing of one step. ``planned_s``: its planned duration; 0 calls back at every completion.
 
     Attributes:
-        piece_s: seconds of the step that are let go next.
+        piece_s: virtual seconds until the next callback.
     """
 
     def __init__(self, planned_s: float) -> None:
@@ -29,11 +28,11 @@ class ProgressPacer:
         self._from_s = self._began = 0.0
 
     def until(self, from_s: float) -> float:
-        """Engines go on at ``from_s``, now: until when, both in the step's seconds."""
+        """Return the virtual time at which to stop engines that continue now at ``from_s``."""
         self._from_s, self._began = from_s, time.monotonic()
         return from_s + self.piece_s
 
     def came(self, to_s: float) -> None:
-        """Engines have come to ``to_s``, now."""
+        """Note that engines have now reached the virtual time ``to_s``."""
         took_s = max(time.monotonic() - self._began, 1e-9)
         self.piece_s = min(FASTER * self.piece_s, (to_s - self._from_s) * OFTEN_S / took_s)

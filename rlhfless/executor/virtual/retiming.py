@@ -1,19 +1,19 @@
-"""A step that was decided with one set of seconds, told again with another: arithmetic on journals.
+"""Retimes an executed step: keeps its decisions and computes its times again from other iteration seconds.
 
-Knows the journals of actors and what was handed over between them; nothing of engines, rules or devices. Decisions stay those
-of the first telling: who is in which batch in which iteration, who leaves it after which, who goes where. What changes is when:
+Inputs: the journals of actors, the hand-overs between them and the new seconds. Output: a record with the same decisions as the
+first pass: who is in which batch in which iteration, who leaves it after which, who moves where. Only times change:
 
-- An actor's iterations follow one another from the time at which it was ready. One that others join starts when all of them
-  are there. Where prefixes are computed once for others, that takes what it is said to take, and who receives them is ready
-  that much later or sooner (``step/startup.py``).
-- A response that left after its actor's k-th iteration is handed over at that boundary, or when it is there, if it had come
-  before and never joined. A transfer takes what it took, and starts then, or when its sender's link is free.
-- A decision falls where it fell before: as long after the end of the latest iteration that had ended by then, but no later than
-  the boundary at which it takes effect. This counts for events, and for what is taken from an actor that is idle.
+- An actor's iterations follow one another from the time at which it was ready. An iteration that responses join starts when all
+  of them have arrived. Computing prefixes once for others takes the given seconds, and their receivers are ready that much
+  later or sooner (``step/startup.py``).
+- A response that left after its actor's k-th iteration is handed over at that boundary, or when it arrives, if it had arrived
+  before and never joined. Its transfer takes as long as in the first pass. It starts then, or when its sender's link is free.
+- A decision keeps its distance to the latest iteration that had ended before it, but comes no later than the boundary at which
+  it takes effect. The same holds for events, and for responses taken off an idle actor.
 
-So nothing arrives before it was sent, and with the seconds of the first telling the record is the first record. A rule is not
-asked again, though it might have decided otherwise: where actors drift apart, a move can come before a completion elsewhere
-that it was an answer to.
+So nothing arrives before it was sent, and with the seconds of the first pass the record is the first record. A rule is not
+asked again, though it might have decided otherwise: where actors drift apart, a move can come before the completion elsewhere
+that caused it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class KvHandOver:
     """Responses that a decision took off an actor.
 
     Attributes:
-        now_s: when it was decided; ended_s: the latest end of an iteration by then, of the actors ``after`` after as many of
+        now_s: time of the decision; ended_s: the latest end of an iteration by then, of the actors ``after`` after as many of
             their iterations.
-        sender: the actor; iterations: that it had committed; boundary_s: from when on they were on their way.
-        idle: it was waiting for an arrival, and left its waiting at ``boundary_s``.
-        arrives_s: of each response at its receiver; transfer_s: what its transfer took, in the order of the transfers; a
-            response that is not there is computed again by its receiver.
-        spans, recomputes, events: rows of the record that tell of it; two spans, the sender's and the receiver's, of every
+        sender: the actor; iterations: how many it had committed; boundary_s: when the responses left it.
+        idle: the sender waited for an arrival, and its waiting responses left at ``boundary_s``.
+        arrives_s: of each response at its receiver; transfer_s: seconds of its transfer, in the order of the transfers; a
+            response without an entry is recomputed by its receiver.
+        spans, recomputes, events: rows of the record that describe it; two spans, the sender's and the receiver's, of every
             transfer that takes time.
     """
 
@@ -63,7 +63,7 @@ class KvHandOver:
 
 @dataclass
 class RetimingLog:
-    """What has to be known of a step to retime it.
+    """The data of a step that are needed to retime it.
 
     Attributes:
         journals: of every actor that keeps one, by index in the plan.
@@ -76,7 +76,7 @@ class RetimingLog:
 
     @classmethod
     def of(cls, engines: Mapping[int, Engine], beginning: ActorStartup) -> RetimingLog:
-        """The log of a step that begins; engines without a journal leave nothing in it."""
+        """Return the log of a step that begins; engines without a journal leave nothing in it."""
         journals = {i: getattr(engine, "journal", None) for i, engine in engines.items()}
         return cls({i: journal for i, journal in journals.items() if journal is not None}, beginning)
 
@@ -91,7 +91,7 @@ class RetimingLog:
         recomputes: range,
         events: range,
     ) -> None:
-        """Note what a decision set off; the sender keeps a journal."""
+        """Note a hand-over; the sender keeps a journal."""
         own = self.journals[sender]
         ended_s = max((j.end_s for j in self.journals.values() if j.end_s <= now_s), default=now_s)
         after = {i: len(j) for i, j in self.journals.items() if j.end_s == ended_s}
@@ -104,7 +104,7 @@ class RetimingLog:
 
 
 class _RetimedActor:
-    """An actor's iterations as they are timed anew, as far as they are."""
+    """One actor's iterations and the part of them that is retimed so far."""
 
     def __init__(self, journal: EngineJournal, replayed: Replayed, ready_s: float) -> None:
         assert replayed.seconds.shape == (len(journal), 2), "an actor needs the seconds of all its iterations"
@@ -118,7 +118,8 @@ class _RetimedActor:
         """Time its first iterations; returns when the last of them ends.
 
         Args:
-            arrives_s: of a response; joined: told of every newcomer, and of the start and end of its first iteration.
+            arrives_s: of a response; joined: callback with every admitted response, and the start and end of its first
+                iteration.
         """
         for k in range(len(self.starts), iterations):
             newcomers = self._joining.get(k, ())
@@ -131,7 +132,7 @@ class _RetimedActor:
         return self.ends[iterations]
 
     def tell(self, spans: SpanAccumulator) -> None:
-        """Its spans."""
+        """Add its spans to ``spans``."""
         for change, until in self.journal.stays():
             for k in range(change.iteration, until):
                 self._tell_iteration(spans, change, k)
@@ -147,7 +148,7 @@ class _RetimedActor:
 
 
 class _Retiming:
-    """One retelling of a step."""
+    """One retiming pass over a step."""
 
     def __init__(
         self, record: StepRecord, log: RetimingLog, replayed: Mapping[int, Replayed], prefill: Replayed | None
@@ -165,7 +166,7 @@ class _Retiming:
         self.done_s = {i: own.ready_s for i, own in enumerate(self.beginning.actors)}
 
     def run(self) -> None:
-        """Everything but what is billed."""
+        """Compute everything but the bill."""
         self.beginning.tell(self.record)
         decided_s = [self._hand_over(one) for one in self.log.hand_overs]
         for index, actor in self.actors.items():
@@ -232,17 +233,17 @@ def retime(
     replayed: Mapping[int, Replayed],
     prefill: Replayed | None = None,
 ) -> tuple[StepRecord, list[Allocation], ActorStartup]:
-    """The record of a step as it would be with other seconds for its iterations, and what its actors then hold.
+    """Return the record of a step with other seconds for its iterations, and the allocations that follow from it.
 
     Args:
-        record: of a step that is over, as it was executed; log: of the same step.
-        held: what its actors held.
-        replayed: what the iterations of every actor took; what was spent on warming up is told as an event, and not charged.
-        prefill: what computing the plan's prefixes took; None leaves it as it was.
+        record: of a finished step, as it was executed; log: of the same step.
+        held: the allocations of its actors.
+        replayed: measured seconds of every actor's iterations; time spent on warming up becomes an event, and is not charged.
+        prefill: measured seconds of computing the plan's prefixes; None leaves them as they were.
 
     Returns:
-        A record without allocations, ready for ``rlhfless.executor.step.allocations.bill``, what is to be billed, and how it
-        begins, with the plan to bill it by.
+        A record without allocations, ready for ``rlhfless.executor.step.allocations.bill``, the allocations to bill, and the
+            actors' start-up, with the plan to bill it by.
     """
     telling = _Retiming(record, log, replayed, prefill)
     telling.run()
