@@ -1,7 +1,4 @@
-"""What the event loop on the wall clock knows of one actor.
-
-Knows what was given to it, what it owes and when it was last heard of; nothing of what is decided about it.
-"""
+"""State of one remote actor as the wall-clock event loop knows it: its responses, unanswered orders and last report."""
 
 from __future__ import annotations
 
@@ -18,17 +15,17 @@ from solver.model.admission import Admission
 
 @dataclass
 class RemoteActorState(Actor):
-    """An actor of the plan, or one that was started later, on the wall clock.
+    """An actor of the plan on the wall clock, or one that was started later to replace a lost one.
 
     Attributes:
         remote: None until it is started.
-        own: responses with it or on their way to it, in order of arrival.
-        kept: requests that it will get; None once it gets them at once.
-        awaits: it waits for prefixes from a prefill actor; prefixes: which have come for it, and go with what is kept.
-        answers: that it owes.
+        own: responses that it has or that are on their way to it, in order of arrival.
+        kept: requests that wait here for it; None once requests are sent to it at once.
+        awaits: it waits for prefixes from a prefill actor; prefixes: those that have arrived for it, sent with ``kept``.
+        answers: number of answers that it still owes.
         replaces: the actor of the plan on whose GPUs it is started; None for those of the plan.
-        short_of_memory: it is started where memory ran out; see ``StartActor``.
-        until_s: when what was last reported of it ended. due_s: when it counts as silent; doubted: it did once already.
+        short_of_memory: it is started on GPUs where memory ran out; see ``StartActor``.
+        until_s: end of the last reported work. due_s: when it counts as silent; doubted: it already did so once.
     """
 
     admission: Admission = field(kw_only=True)
@@ -49,10 +46,13 @@ class RemoteActorState(Actor):
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left that it could do."""
+        """Return whether the actor has nothing left to do."""
         return not self.own and not self.answers
 
     def order(self, weights_version: int) -> StartActor:
-        """To start it: where memory ran out, engines that take their memory when they start take it for fewer slots too."""
+        """Return the order that starts it.
+
+        Where memory ran out, engines that allocate their memory at start-up allocate it for fewer slots too.
+        """
         latency = replace(self.latency, max_batch=self.admission.max_batch) if self.short_of_memory else self.latency
         return StartActor(self.index, self.plan, latency, self.admission, weights_version, self.short_of_memory)

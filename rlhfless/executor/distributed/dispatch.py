@@ -1,8 +1,8 @@
-"""Who has which response on the wall clock, and the orders that follow from what is decided.
+"""Assigns responses to remote actors on the wall clock and sends them the orders that follow from plans and decisions.
 
-Knows plans, requests and remote actors; nothing of when decisions are made, of what actors report, or of what can go wrong.
-From the decision on a response belongs to its receiver, whoever still has it. An actor that has not started yet, or that waits
-for prefixes, is given nothing: what is meant for it is kept here.
+Inputs: the plan, requests and decisions. Outputs: orders to actors. From the moment of a decision a response belongs to its
+receiver, even while another actor still has it. An actor that has not started yet, or that waits for prefixes, gets no
+requests: they are kept here until then.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from solver.timing.evaluate import admission_of
 
 
 class WallOrders(Step[RemoteActorState]):
-    """A step on the wall clock as far as its orders go.
+    """A step on the wall clock that can send orders to its actors.
 
     Attributes:
-        latest: of responses that were handed over or begun anew: their request as it was last known here, without KV state.
-        leaving: responses that an actor was told to hand over and has not yet: that actor.
-        sender: of responses that were handed over: who did it last.
-        ending: actors that were told to close.
-        later: actors that start later, the next one last; started: all that have been.
+        latest: of responses that were handed over or restarted: their last request known here, without KV state.
+        leaving: responses that an actor was ordered to hand over and has not yet: that actor.
+        sender: of responses that were handed over: the actor that did it last.
+        ending: actors that were ordered to close.
+        later: actors that start later, the next one last; started: all actors started so far.
 
     Raises:
-        PlanningError: a kind has no latency model, or a response does not say the prompt that the plan shares.
+        PlanningError: a kind has no latency model, or a response does not name the prompt that the plan shares.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class WallOrders(Step[RemoteActorState]):
             actor.remote.prefill(prefixes, receivers)
 
     def _start(self, actors: Sequence[RemoteActorState]) -> None:
-        """Start them all at once, with what is kept for them."""
+        """Start all these actors at once and send them the requests kept for them."""
         for actor, remote in zip(actors, self.crew.start([a.order(self.weights_version) for a in actors]), strict=True):
             actor.remote = remote
             self.started.append(actor)
@@ -116,7 +116,7 @@ class WallOrders(Step[RemoteActorState]):
             self._open(actor)
 
     def _open(self, actor: RemoteActorState) -> None:
-        """It is given what was kept for it, if it has started and waits for no prefixes."""
+        """Send the actor the requests kept for it, if it has started and waits for no prefixes."""
         if actor.remote is None or actor.awaits or actor.kept is None:
             return
         kept, actor.kept = actor.kept, None
@@ -125,7 +125,7 @@ class WallOrders(Step[RemoteActorState]):
             self._expect(actor)
 
     def _give_prefixes(self, handles: Mapping[int, Any]) -> None:
-        """Actors go on with the prefixes that came for them; without any they compute everything themselves."""
+        """Let actors continue with the prefixes that arrived for them; without any they compute everything themselves."""
         for actor in [a for a in self.live.values() if a.awaits]:
             actor.awaits, actor.prefixes = False, handles.get(actor.index)
             assert actor.kept is not None
@@ -144,7 +144,9 @@ class WallOrders(Step[RemoteActorState]):
         self._expect(receiver)
 
     def _ask_for(self, actor: RemoteActorState, responses: Sequence[int], with_kv: Collection[int]) -> None:
-        """The actor is to hand responses over, which belong to others already; what it was not given yet, they get at once."""
+        """Order the actor to hand over responses that belong to others already; requests that it was not sent yet go to them at
+        once.
+        """
         if actor.kept is not None:
             there = {r.response: r for r in actor.kept}
             actor.kept = [r for r in actor.kept if r.response not in responses]
@@ -159,7 +161,7 @@ class WallOrders(Step[RemoteActorState]):
         self._expect(actor)
 
     def _pass_on(self, sender: RemoteActorState, taken: Sequence[Request]) -> None:
-        """Give what an actor handed over to those it is meant for."""
+        """Send responses that an actor handed over to their receivers."""
         for request in taken:
             response, receiver = request.response, self.owner[request.response]
             del self.leaving[response]
@@ -172,7 +174,7 @@ class WallOrders(Step[RemoteActorState]):
         self.record.moves += len(taken)
 
     def _give(self, response: int, receiver: RemoteActorState) -> None:
-        """The response is the receiver's from now on."""
+        """Assign the response to the receiver from now on."""
         before = self.owner[response]
         del before.own[response]
         receiver.own[response] = None
@@ -182,7 +184,7 @@ class WallOrders(Step[RemoteActorState]):
             actor.assigned += change
 
     def _release_done(self) -> None:
-        """Actors with nothing left to do give their GPUs back."""
+        """Release the GPUs of actors with nothing left to do."""
         for actor in [a for a in self.live.values() if a.done]:
             del self.live[actor.index]
             if actor.remote is None:  # its time never came
@@ -193,17 +195,17 @@ class WallOrders(Step[RemoteActorState]):
             self._expect(actor)
 
     def _hold(self, actor: RemoteActorState, done_s: float) -> None:
-        """Note that it had its GPUs until then."""
+        """Note that the actor's GPUs are allocated until ``done_s``."""
         role = "prefill" if actor.index == self.plan.prefill_actor else "decode"
         self.held.append(Allocation(actor.index, role, actor.plan, actor.start_s, done_s))
 
     def _expect(self, actor: RemoteActorState) -> None:
-        """It was given an order: from now on, if not before, it must be heard of."""
+        """Note that the actor was sent an order: from now on, if not before, it must report."""
         if actor.due_s == math.inf:
             actor.due_s = self.crew.now_s() + self._silence_s(actor)
 
     def _silence_s(self, actor: RemoteActorState) -> float:
-        """Seconds for which it may say nothing; infinite while there is nothing for it to say."""
+        """Return the seconds for which it may report nothing; infinite while it has nothing to report."""
         if actor.index in self.live and not actor.answers and (actor.kept is not None or not self._has_work(actor)):
             return math.inf
         joining = len(actor.own) - len(actor.running)
@@ -212,22 +214,24 @@ class WallOrders(Step[RemoteActorState]):
         )
 
     def _has_work(self, actor: RemoteActorState) -> bool:
-        """Whether any of its responses is there already."""
+        """Return whether any of its responses has arrived."""
         return any(r not in self.leaving for r in actor.own)
 
     # --- what a rule may see ------------------------------------------------------------------------------------------
 
     def _ask(self) -> None:
-        """Ask the rule, if there is one, when it wants to be asked next."""
+        """Ask the rule, if there is one, for its next triggers."""
         if self.rule is not None:
             self._ask_triggers(self._views())
 
     def _views(self) -> tuple[ActorView, ...]:
-        """What is known of every actor that goes on."""
+        """Return a view of every live actor."""
         return tuple(self._view(actor) for actor in self.live.values() if not actor.closing)
 
     def _view(self, actor: RemoteActorState) -> ActorView:
-        """As it was last reported, without what was meant for others since; what it has not seen yet is arriving."""
+        """Return the actor as it was last reported, without responses that were assigned to others since; responses that it has
+        not reported yet count as arriving.
+        """
         own, leaving = actor.own, self.leaving
         running = tuple(r for r in actor.running if r in own and r not in leaving)
         waiting = tuple(r for r in actor.waiting if r in own and r not in leaving)
@@ -247,7 +251,7 @@ class WallOrders(Step[RemoteActorState]):
     # --- decisions ----------------------------------------------------------------------------------------------------
 
     def _apply(self, now_s: float, decision: Decision) -> None:
-        """Order what was decided. Responses that are between actors just get another receiver."""
+        """Send the orders of a decision. Responses that are between actors just get another receiver."""
         check_decision(self.rule, decision, self.live, len(self.requests))
         if isinstance(decision, Cut):
             actor, meant = self.live[decision.actor], {m.response: m.to_actor for m in decision.moves}
@@ -271,10 +275,10 @@ class WallOrders(Step[RemoteActorState]):
             self._ask_for(actor, asked, set(asked).intersection(with_kv))
 
     def _request(self, response: int) -> Request:
-        """The response as it was last known here: what it takes to go on with it when its actor is lost."""
+        """Return the last known request of the response, from which another actor can continue when its actor is lost."""
         return self.latest.get(response, self.requests[response])
 
     def _restart(self, responses: Sequence[int]) -> None:
-        """What is known of these is what their requests say, which is nothing of signals until an actor goes on with them."""
+        """Reset what is known of these responses to their requests, which have no signals until an actor reports new ones."""
         self.known_signals.forget(responses)
         self.known_tokens[list(responses)] = np.array([self._request(r).generated_tokens for r in responses], dtype=np.int64)

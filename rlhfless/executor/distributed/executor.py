@@ -1,10 +1,10 @@
-"""Runs a plan on the wall clock: actors decode in parallel, each where it is, and this loop hears of it.
+"""Runs a plan on the wall clock: remote actors decode in parallel, and one event loop enters their reports and sends orders.
 
-Knows plans, rules and remote actors; nothing of processes, devices or engines. What a rule sees at ``now_s`` is what has been
-reported by then. Nobody waits for anybody: a decision becomes orders to the actors, and what they hand over is passed on when
-it arrives (``dispatch.py``). If a response turns out to have been complete before the order to hand it over reached its
-actor, the completion is that actor's, and the receiver expects one less. An actor obeys its orders in order, so a response is
-with one actor only, or in the answer of one. Where actors are lost, the step goes on without them (``failure_handling.py``).
+Inputs: a plan, its rule and a ``StepActors``. Output: a ``StepRecord``. A rule sees at ``now_s`` what has been reported by
+then. The loop never waits for an actor: a decision becomes orders, and handed-over responses are sent on when they arrive
+(``dispatch.py``). A response may turn out to have been complete before the order to hand it over reached its actor. Then the
+completion is that actor's, and the receiver expects one response less. An actor obeys its orders in order, so a response is in
+one actor only, or in the answer of one. Where actors are lost, the step continues without them (``failure_handling.py``).
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class WallStep(WallLosses):
     """One step of a plan on the wall clock.
 
     Args:
-        crew: where its actors run.
+        crew: the ``StepActors`` on which it runs.
         latency, cluster, record, rest, admission, migration: see ``rlhfless.executor.run_step``.
-        faults: what is done about actors that die, hang or are slow.
-        forecast: of the lengths of all responses, for planning anew when actors are lost; None learns from the step itself.
-        weights_version: that every actor decodes with.
-        cold_start_s: the longest cold start in earlier steps: when an actor is lost, another one is planned to take as long,
-            whatever the latency model says.
+        faults: how actors that die, hang or are slow are handled.
+        forecast: of the lengths of all responses, for re-planning when actors are lost; None learns from the step itself.
+        weights_version: with which every actor decodes.
+        cold_start_s: the longest cold start in earlier steps. When an actor is lost, its replacement is planned to take as
+            long, whatever the latency model says.
 
     Raises:
-        PlanningError: a kind has no latency model, or a response does not say the prompt that the plan shares; nothing was
+        PlanningError: a kind has no latency model, or a response does not name the prompt that the plan shares; nothing was
             started.
     """
 
@@ -71,11 +71,11 @@ class WallStep(WallLosses):
         self._prepare_for_losses(forecast, cold_start_s)
 
     def run(self) -> None:
-        """Until every response is complete and every actor has given its GPUs back.
+        """Run until every response is complete and every actor has released its GPUs.
 
         Raises:
-            ActorError: the step cannot be finished; the error says why and has the record of what was done until then, as has
-                whatever else stops it (``KeyboardInterrupt``). The crew still holds actors.
+            ActorError: the step cannot be finished; the error says why. It has the record of what was done until then, as has
+                any other exception that ends the step (``KeyboardInterrupt``). The ``StepActors`` still have live actors.
         """
         try:
             self._run()
@@ -129,7 +129,7 @@ class WallStep(WallLosses):
         bill(self.record, self.plan, self.held, self.cluster, self.rest)
 
     def _patience_s(self) -> float | None:
-        """Until the rule wants to be asked, an actor starts or one is silent."""
+        """Return the seconds until the rule wants to be asked, an actor starts or one counts as silent."""
         next_s = min(
             min((a.asked_time_s for a in self.live.values()), default=math.inf),
             self.later[-1].start_s if self.later else math.inf,

@@ -1,6 +1,6 @@
-"""How long an actor may be silent or slow before it counts as lost, and how often what it had is tried again.
+"""Limits after which an actor counts as lost or slow, and how often its responses are retried.
 
-Knows latency models and reports; nothing of plans, of processes, or of what is done about it (``recovery.py``).
+Inputs: latency models and reports. Recovery is in ``recovery.py``.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ WINDOW = 8  # reports over which an actor's speed is measured
 
 @dataclass(frozen=True)
 class Faults:
-    """What is done about actors that die, hang or are slow.
+    """How actors that die, hang or are slow are handled.
 
     Attributes:
-        retries: times that a response is given to another actor because the one that it was with was lost.
-        restarts: times that a new actor is started on the same GPUs within a step, where one was lost.
-        silence_factor: a working actor is lost when it reports nothing for so many times what an iteration is planned to take.
-        silence_floor_s: but not before that many seconds.
-        start_floor_s: nor before that many, for one that has not reported yet.
-        slow_factor: an actor that takes so many times as long as the others do, measured by what is planned, is relieved of its
-            responses where that is planned to pay; infinite: never.
-        objective: what decides among the ways of going on.
+        retries: how often a response is given to another actor because its actor was lost.
+        restarts: how often a new actor is started on the same GPUs within a step after one was lost there.
+        silence_factor: a working actor is lost when it reports nothing for this multiple of a planned iteration.
+        silence_floor_s: minimum of that time.
+        start_floor_s: minimum of that time for an actor that has not reported yet.
+        slow_factor: an actor whose iterations, relative to plan, take this multiple of the others' is slow: it loses its
+            responses where that is planned to pay for itself. Infinite: never.
+        objective: the objective by which recovery plans are compared.
 
     Raises:
         PlanningError: a value that makes no sense.
@@ -57,8 +57,11 @@ class Faults:
             )
 
     def silence_s(self, latency: LatencyModel, slots: int, responses: int, joining: int, longest_tokens: int) -> float:
-        """Seconds for which a working actor may report nothing: an iteration of all its responses, and before it the prefill
-        of those that may join (with contexts of ``longest_tokens`` all of them)."""
+        """Return the seconds for which a working actor may report nothing.
+
+        They are an iteration of all its responses, and before it the prefill of those that may join (all with contexts of
+        ``longest_tokens``).
+        """
         batch, newcomers = min(slots, responses), min(slots, joining)
         planned_s = float(latency.step_s(batch, batch * longest_tokens))
         if newcomers:
@@ -66,12 +69,12 @@ class Faults:
         return max(self.silence_floor_s, self.silence_factor * planned_s)
 
     def start_s(self, latency: LatencyModel) -> float:
-        """Seconds that an actor may take from its start to its first report."""
+        """Return the seconds that an actor may take from its start to its first report."""
         return max(self.start_floor_s, self.silence_factor * (latency.start_s + latency.sync_s))
 
 
 class Speed:
-    """How long an actor's iterations take, as a multiple of what is planned for them, over its last reports."""
+    """Ratio of an actor's measured to its planned iteration times, over its last reports."""
 
     def __init__(self, latency: LatencyModel) -> None:
         self._latency = latency
@@ -89,11 +92,11 @@ class Speed:
 
     @property
     def known(self) -> bool:
-        """Whether it has reported often enough."""
+        """Return whether the actor has reported often enough."""
         return len(self._taken) == WINDOW
 
     @property
     def ratio(self) -> float:
-        """Seconds per planned second; not a number before anything was reported."""
+        """Return measured seconds per planned second; NaN before anything was reported."""
         taken_s, planned_s = np.sum(self._taken, axis=0) if self._taken else (math.nan, 1.0)
         return float(taken_s / planned_s)

@@ -1,9 +1,9 @@
-"""Actors that die, hang or are slow: what they had goes on elsewhere, once, or the step says why it cannot.
+"""Handles actors that die, hang or are slow: their responses continue on other actors, or the step fails with the reason.
 
-Knows who has which response, what actors said last, and the limits of ``Faults``; nothing of what carries actors. An actor is
-lost when its crew says so, when it has been silent for too long, or when it has other weights than the step's. Then nothing
-that it may still say counts. A response that it had goes on from what was last known of it here: as it was last handed over, or
-from its beginning. With random streams of their own responses get the same tokens again.
+An actor is lost when its ``StepActors`` report so, when it has been silent for too long, or when it has other weights than the
+step's. Reports that arrive from it afterwards are ignored. Each of its responses continues from its last state known here: as
+it was last handed over, or from its beginning. With per-response random streams responses get the same tokens again. Limits are
+those of ``Faults``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOOKING_SHARE = 0.02  # of the time, at most, that is spent on whether a slow ac
 
 
 class WallLosses(WallOrders):
-    """A step on the wall clock that survives its actors."""
+    """A step on the wall clock that continues when actors are lost."""
 
     forecast: RemainingLengths | None
 
@@ -54,7 +54,7 @@ class WallLosses(WallOrders):
     # --- noticing -----------------------------------------------------------------------------------------------------
 
     def _silent(self, now_s: float) -> list[tuple[RemoteActorState, ActorLost]]:
-        """Actors that have said nothing for too long."""
+        """Return actors that have reported nothing for too long."""
         found = []
         for actor in [*self.live.values(), *self.ending.values()]:
             if actor.due_s > now_s:
@@ -69,10 +69,10 @@ class WallLosses(WallOrders):
     # --- losing -------------------------------------------------------------------------------------------------------
 
     def _lose(self, losses: Sequence[tuple[RemoteActorState, ActorLost]]) -> None:
-        """Go on without these actors.
+        """Continue without these actors.
 
         Raises:
-            ActorError: what they had cannot be given to others any more.
+            ActorError: their responses cannot be given to other actors any more.
         """
         now_s = self.crew.now_s()
         for actor, lost in losses:
@@ -111,7 +111,7 @@ class WallLosses(WallOrders):
             self._give_prefixes({})
 
     def _bury(self, now_s: float, actor: RemoteActorState, lost: ActorLost) -> None:
-        """It holds its GPUs no longer; what it did after its last report came to nothing."""
+        """End the actor's allocation; its work after its last report is discarded."""
         self.crew.abandon(actor.index)
         self.live.pop(actor.index, None)
         self.ending.pop(actor.index, None)
@@ -132,7 +132,7 @@ class WallLosses(WallOrders):
     # --- going on -----------------------------------------------------------------------------------------------------
 
     def _left(self, now_s: float, without: set[int]) -> RemainingWork:
-        """What is left of the step, whose actors ``without`` do not go on."""
+        """Return the remaining work of the step without the actors ``without``."""
         if self.forecast is None:
             nothing = Workload(self.prompt_tokens, range(len(self.requests)), np.zeros(len(self.requests)),
                                response_limit=self._limit)  # fmt: skip
@@ -156,7 +156,7 @@ class WallLosses(WallOrders):
         return Survivor(self._view(actor), actor.plan, actor.latency, actor.admission, slowness)
 
     def _free(self) -> list[ActorPlan]:
-        """Where a new actor may be started: GPUs of the plan that nobody holds or is going to hold."""
+        """Return GPUs of the plan on which a new actor may be started: no actor has them or is going to have them."""
         warm = self.crew.warm
         taken = {gpu for a in (*self.live.values(), *self.ending.values()) for gpu in a.plan.gpu_ids}
         free = []
@@ -168,7 +168,7 @@ class WallLosses(WallOrders):
         return free
 
     def _go(self, now_s: float, way: RecoveryPlan) -> None:
-        """Responses of actors that are lost go on as decided."""
+        """Assign the responses of lost actors as the recovery plan says."""
         started = self._start_more(now_s, way.starts)
         goes_to: dict[int, list[int]] = {}
         for actor in started:
@@ -190,7 +190,7 @@ class WallLosses(WallOrders):
         self._start(started)
 
     def _start_more(self, now_s: float, plans: Sequence[ActorPlan]) -> list[RemoteActorState]:
-        """Actors on GPUs that became free; they are started once they have got what they are meant for."""
+        """Create actors on GPUs that became free; they start once responses are assigned to them."""
         actors = []
         for plan in plans:
             self._stop_billing(now_s, plan)
@@ -204,7 +204,7 @@ class WallLosses(WallOrders):
         return actors
 
     def _stop_billing(self, now_s: float, plan: ActorPlan) -> None:
-        """Who had these GPUs before holds them until now at the most, whatever the plan says of their release."""
+        """End the allocation of earlier holders of these GPUs now at the latest, whatever the plan says of their release."""
         for i, held in enumerate(self.held):
             if held.plan.release != "done" and not set(plan.gpu_ids).isdisjoint(held.plan.gpu_ids):
                 self.held[i] = held._replace(plan=replace(held.plan, release="done"), done_s=now_s)
@@ -212,7 +212,7 @@ class WallLosses(WallOrders):
     # --- slow actors --------------------------------------------------------------------------------------------------
 
     def _relieve(self, now_s: float) -> bool:
-        """Take the responses of an actor that is slow, where that is planned to pay; returns whether anything was done."""
+        """Take the responses off a slow actor where that is planned to pay for itself; returns whether anything was done."""
         if self.faults.slow_factor == math.inf:
             return False
         for actor in [a for a in self.live.values() if a.speed.known and not a.closing and a.own]:

@@ -1,9 +1,8 @@
-"""What the event loop on the wall clock and an actor elsewhere say to each other, whatever carries it.
+"""Messages between the wall-clock event loop and a remote actor, independent of the transport (process or Ray).
 
-Knows requests and reports; nothing of plans' rules, of processes, pipes or engines. The loop gives orders and never waits for
-them; the actor reports what it did, in order: whatever happened before it obeyed an order is reported before the answer. That
-order is what completeness rests on: a response that an actor does not hand over when asked is complete, and was reported so.
-An actor that is lost reports nothing that counts any more, whatever it may still say.
+The loop sends orders and never waits for them. The actor reports its work in order: everything that happened before it obeyed
+an order is reported before the answer. No response is lost or doubled because of that order: a response that an actor does not
+hand over when asked is complete, and was reported so. Reports of an actor after it was declared lost are ignored.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ class ActorError(RuntimeError):
     """Actors died or failed and the step could not be finished; the message says why.
 
     Attributes:
-        record: the step up to then: what was completed, spans, events, and what was held until then.
-        kept_in: the folder in which a run that keeps a trace has that as a trace of its own.
-        resume_with: options that the run has to be resumed with, as its cluster has become smaller.
+        record: the step up to then: completions, spans, events and allocations.
+        kept_in: the folder in which a run that keeps a trace has stored that record as a separate trace.
+        resume_with: options with which the run has to be resumed, because its cluster has become smaller.
     """
 
     record: StepRecord | None = None
@@ -41,21 +40,21 @@ class ActorError(RuntimeError):
 
 
 class NoRoom(ActorError):
-    """Where actors lay out what they give each other there is no room for more."""
+    """Shared memory, or Ray's object store, is too full for what an actor hands over."""
 
 
 class Unreachable(ActorError):
-    """What another actor handed over was lost with it or its node, was never laid out, or does not come in time."""
+    """KV state or prefixes of another actor were lost with it or its node, were never written, or do not arrive in time."""
 
 
 @dataclass(frozen=True)
 class Copied:
-    """KV state, copied by its actor: of one response, or of all prefixes that it receives.
+    """A copy of KV state made by an actor: of one response, or of all prefixes that it receives.
 
     Attributes:
         phase: ``migrate`` (out of the sender) or ``transfer`` (into the receiver).
         response: None for prefixes.
-        kv_tokens, bytes: how much of it.
+        kv_tokens, bytes: the size of the copy.
     """
 
     phase: str
@@ -68,18 +67,18 @@ class Copied:
 
 @dataclass(frozen=True)
 class ActorReport:
-    """What happened at an actor since its last report. Times are seconds since the run's start.
+    """Events of an actor since its last report. Times are seconds since the run's start.
 
     Attributes:
         time_s: the iteration boundary that it describes.
         running, waiting: responses in its batch and in its queue, in admission order.
-        tokens: (n,) responses with it, and (n,) how many tokens of each are generated.
-        signals: what its engine tells of the same tokens by ``recent_signals`` (``SupportsSignals``), if it was asked for any.
+        tokens: (n,) its responses, and (n,) how many tokens of each are generated.
+        signals: its engine's signals for the same responses (``recent_signals`` of ``SupportsSignals``), if any were asked for.
         ready_s: in its first report: when its process was up, and when it had the weights.
-        weights_version: in its first report: which weights these are.
-        taken: the answer to ``cut``: the responses handed over, with their KV state where it was asked for and there is one.
-        prefixes: the answer to ``prefill``: by receiver, what ``add`` takes there.
-        again: responses whose KV state, handed over by another actor, could not be read: it is computed again.
+        weights_version: in its first report: the version of its weights.
+        taken: the answer to ``cut``: the responses handed over, with their KV state where it was asked for and exists.
+        prefixes: the answer to ``prefill``: by receiver, the argument for ``add`` there.
+        again: responses whose KV state, handed over by another actor, could not be read; it is recomputed.
         closed: the answer to ``close``, after which nothing is reported.
     """
 
@@ -101,14 +100,14 @@ class ActorReport:
 
 @dataclass(frozen=True)
 class ActorLost:
-    """Instead of a report: the actor is gone, and with it whatever it has not reported.
+    """Comes instead of a report: the actor has ended, and its unreported work is lost.
 
     Attributes:
-        why: goes on the sentence "actor-3 ...".
+        why: the end of a sentence that begins with "actor-3 ...".
         out_of_memory: another one would need a smaller batch.
-        hopeless: what was asked cannot be done by any actor, so that trying again makes no sense.
-        gpus_gone: nothing can be started on its GPUs any more (their node is gone, say).
-        trace: of the exception, where there is one.
+        hopeless: no actor can do what was asked, so trying again makes no sense.
+        gpus_gone: nothing can be started on its GPUs any more (their node has failed, for example).
+        trace: of the exception, where there was one.
     """
 
     why: str
@@ -120,10 +119,10 @@ class ActorLost:
 
 @dataclass(frozen=True)
 class StartActor:
-    """An actor to start, with the weights of this version and no others.
+    """Order to start an actor with this version of the weights and no other.
 
     Attributes:
-        short_of_memory: memory ran out on its GPUs in this step: it is started with fewer slots than another step may need, so
+        short_of_memory: memory ran out on its GPUs in this step. It is started with fewer slots than another step may need, so
             it ends with its work, whatever the life-cycle says.
     """
 
@@ -136,19 +135,24 @@ class StartActor:
 
 
 class RemoteActor(Protocol):
-    """An actor that decodes by itself. No call waits for it, and none fails because it died: its crew says so."""
+    """An actor in another process. Calls return at once, and none fails because the actor died: its ``StepActors``
+    report that.
+    """
 
     def add(self, requests: Sequence[Request], prefixes: Any = None) -> None:
-        """Queue requests, new ones or such as another actor of the crew handed over. May be called before it is ready.
+        """Queue requests, new ones or those that another actor of the step handed over. May be called before the actor is
+        ready.
 
         Args:
-            prefixes: what a prefill actor of the crew computed for this one (``ActorReport.prefixes``): KV state of prompts,
-                for the requests that say that tokens of their prompt are there.
+            prefixes: KV state of prompts that a prefill actor of the step computed for this one (``ActorReport.prefixes``), for
+                requests with cached prompt tokens.
         """
         ...
 
     def cut(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
-        """Hand over responses at the next iteration boundary, those of ``with_kv`` with their KV state; answered once."""
+        """Order the actor to hand over responses at the next iteration boundary, those of ``with_kv`` with their KV state;
+        answered once.
+        """
         ...
 
     def prefill(self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]) -> None:
@@ -160,7 +164,7 @@ class RemoteActor(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the GPUs back; answered once."""
+        """Order the actor to release its GPUs; answered once."""
         ...
 
 
@@ -169,11 +173,11 @@ class StepActors(Protocol):
 
     @property
     def warm(self) -> Collection[tuple[int, ...]]:
-        """GPUs of actors that are done with the step and wait: another one there starts at once."""
+        """Return the GPUs of actors that have finished their part of the step and wait: another actor there starts at once."""
         ...
 
     def now_s(self) -> float:
-        """Seconds since the run's start."""
+        """Return the seconds since the run's start."""
         ...
 
     def start(self, orders: Sequence[StartActor]) -> list[RemoteActor]:
@@ -183,20 +187,20 @@ class StepActors(Protocol):
     def prefill(
         self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]
     ) -> tuple[Mapping[int, Any], float]:
-        """Compute the KV state of prefixes here, where the learner is: as ``RemoteActor.prefill``, but waited for.
+        """Compute the KV state of prefixes in this process, on the learner's GPU. Like ``RemoteActor.prefill``, but blocking.
 
         Returns:
-            By receiver, what ``add`` takes there, and when it was computed.
+            By receiver, the argument for ``add`` there, and when it was computed.
         """
         ...
 
     def reports(self, timeout_s: float | None) -> list[tuple[int, ActorReport | ActorLost]]:
-        """Reports with the index of who sent them, in order; waits for one, at most ``timeout_s`` (None: for ever).
+        """Return reports with the index of their actor, in order; waits for one, at most ``timeout_s`` (None: for ever).
 
-        An actor that died or failed is ``ActorLost``, after everything that it reported before.
+        For an actor that died or failed, ``ActorLost`` follows everything that it reported before.
         """
         ...
 
     def abandon(self, index: int) -> None:
-        """The actor was declared lost: end it, if that can be done from here, without waiting for it."""
+        """End an actor that was declared lost, as far as possible from here, without waiting for it."""
         ...

@@ -1,10 +1,9 @@
-"""What is left of a step when an actor is lost or slow, re-solved: who goes on with its responses, which actors are started.
+"""Plans the remaining work of a step again when an actor is lost or slow: which actors take its responses, which start anew.
 
-Knows what a rule may see, a forecast of lengths, latency models and free GPUs; nothing of processes or of what went wrong. The
-ways of going on are those that there are anyway: the actors that go on take the responses over, as after a cut
-(``rlhfless.scheduling.receivers``), or ``solver.plan_generation`` plans them for so many new actors. Each is timed by the
-planning model together with all that is under way, and the best for the objective is taken, what has passed and was paid
-included.
+Inputs: what a rule may see, a forecast of lengths, latency models and free GPUs. Output: a ``RecoveryPlan``. There are two ways
+to continue. Either the surviving actors take the responses over, as after a cut (``rlhfless.scheduling.receivers``), or
+``solver.plan_generation`` plans them for a number of new actors. Each candidate is timed by the planning model together with
+all running work. The best one for the objective is chosen, including the time and cost spent so far.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ SOLVE_S = 0.1  # for every number of new actors: without a model, whose loading 
 
 @dataclass(frozen=True)
 class Survivor:
-    """An actor that goes on: what is known of it, and how many times as long as others it takes."""
+    """A surviving actor: its view, and how many times as long as the others its iterations take."""
 
     view: ActorView
     plan: ActorPlan
@@ -48,14 +47,14 @@ class Survivor:
 
 @dataclass(frozen=True)
 class RemainingWork:
-    """What is left of a step.
+    """The remaining work of a step.
 
     Attributes:
-        workload: of all R responses, each with a prompt of its own; what is complete has nothing left.
-        goes: actors that go on; free: GPUs on which actors may be started, as actors without responses, prewarmed where one
+        workload: of all R responses, each with a prompt of its own; a complete response has no tokens left.
+        goes: surviving actors; free: GPUs on which actors may be started, as actors without responses, prewarmed where an actor
             waits already.
-        passed_s, spent: seconds of the step so far and what they cost, in the objective's unit.
-        cold_start_s: the longest cold start that was measured; a new actor is taken to start no faster.
+        passed_s, spent: seconds of the step so far and their cost, in the objective's unit.
+        cold_start_s: the longest cold start that was measured; no new actor is assumed to start faster.
     """
 
     workload: Workload
@@ -69,14 +68,14 @@ class RemainingWork:
     cold_start_s: float = 0.0
 
     def model_of(self, place: ActorPlan) -> LatencyModel:
-        """Of an actor that is started there."""
+        """Return the latency model of an actor that is started on this place."""
         model = latency_of(self.latency, place.kind, len(place.gpu_ids))
         return replace(model, start_s=max(model.start_s, self.cold_start_s))
 
 
 @dataclass(frozen=True)
 class RecoveryPlan:
-    """A way of going on: which response goes to which actor that goes on, and actors to start, with their responses."""
+    """A way to continue: which response goes to which surviving actor, and actors to start, with their responses."""
 
     moves: Mapping[int, int]
     starts: tuple[ActorPlan, ...] = ()
@@ -85,7 +84,7 @@ class RecoveryPlan:
 def what_is_left(
     prompt_tokens: IntArray, tokens: IntArray, complete: np.ndarray, limit: int, forecast: RemainingLengths
 ) -> Workload:
-    """The workload of a step under way: of what is not complete, the tokens that the forecast still expects.
+    """Return the workload of a running step: for each unfinished response, the tokens that the forecast still expects.
 
     Args:
         prompt_tokens, tokens, complete: (R,) of every response; tokens are those that need not be generated again.
@@ -97,13 +96,13 @@ def what_is_left(
 
 
 def resolve(homeless: Sequence[int], left: RemainingWork, stays: Survivor | None = None) -> RecoveryPlan | None:
-    """The best way of going on with ``homeless`` responses.
+    """Return the best way to continue with the ``homeless`` responses.
 
     Args:
-        stays: the slow actor that has them, if they may also stay where they are.
+        stays: the slow actor that has them, if they may also stay on it.
 
     Returns:
-        None when staying is best, or, if they cannot stay, when there is no way.
+        None when staying is best, or, if they cannot stay, when no plan exists.
     """
     best = None if stays is None else _key({}, (), left, stays)
     found: RecoveryPlan | None = None
@@ -157,14 +156,14 @@ def _alike(place: ActorPlan) -> tuple[str, int, str]:
 
 
 def _counts(most: int) -> list[int]:
-    """Numbers of actors to try: doubling, and the most."""
+    """Return the numbers of actors to try: powers of two, and the maximum."""
     return sorted({*(2**i for i in range(most.bit_length()) if 2**i <= most), most} - {0})
 
 
 def _key(
     moves: Mapping[int, int], starts: Sequence[ActorPlan], left: RemainingWork, stays: Survivor | None = None
 ) -> tuple[float, float]:
-    """What right-sizing minimises, for the whole step that goes on in this way."""
+    """Return what right-sizing minimises, for the whole step if it continues in this way."""
     workload, usd = left.workload, left.objective.cost == "usd"
     makespan_s, cost = 0.0, left.spent
 

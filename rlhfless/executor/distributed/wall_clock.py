@@ -1,6 +1,6 @@
-"""The clock of a run on the wall clock: what time it is, and how to wait.
+"""The run's clock on the wall clock: returns the time and sleeps.
 
-Input: nothing. A pool, its crews and its actors read time through one ``Clock``, so a program can give them another one.
+A pool and its actors read time through one ``Clock``, so that a program or test can replace it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Clock:
     """This machine's monotonic clock by default, which all processes of one boot share.
 
     Attributes:
-        now_s: seconds since some moment that never changes. sleep: waits for so many seconds.
+        now_s: seconds since a fixed moment. sleep: waits for a number of seconds.
     """
 
     now_s: Callable[[], float] = time.monotonic

@@ -1,7 +1,7 @@
-"""The actors of one step as processes of a pool: what the event loop's interface means for them.
+"""``StepActors`` of one step as processes of a pool on this machine.
 
-Knows which process is which actor and what lies in shared memory for it; nothing of which process has which device, which the
-pool knows (``pool.py``), or of what becomes of the responses of one that died.
+Knows which process is which actor, and which shared-memory blocks it reads. The pool (``pool.py``) assigns devices to
+processes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from solver.model.plan import ActorPlan
 
 
 class ProcessOwner(Protocol):
-    """The pool that owns the processes, as far as a step's actors use it."""
+    """The interface of the process pool that a step's actors use."""
 
     inbox: queue.SimpleQueue[tuple[Process, Any]]
 
     @property
     def side(self) -> WorkerBackend:
-        """What knows the kind of engine that processes are bound to."""
+        """Return the backend of the kind of engine to which processes are bound."""
         ...
 
     def now_s(self) -> float:
@@ -38,7 +38,7 @@ class ProcessOwner(Protocol):
         ...
 
     def new_block(self) -> str:
-        """A name for shared memory, which is freed after the step at the latest."""
+        """Return a new name for shared memory, which is freed after the step at the latest."""
         ...
 
     def end(self, actor: Process) -> None:
@@ -46,15 +46,15 @@ class ProcessOwner(Protocol):
         ...
 
     def forget(self, process: Process) -> None:
-        """A process that was killed is gone."""
+        """Remove a process that was killed."""
         ...
 
 
 class LocalStepActors:
-    """The crew of one step (see ``PoolStepActors``).
+    """The actors of one step as local processes (see ``PoolStepActors``).
 
     Args:
-        take: the process for an order, one that waits or a new one. keeps: whether a process without work goes on living.
+        take: returns the process for an order, a waiting or a new one. keeps: whether a process without work stays alive.
         engines: a factory with the step's weights. origin_s: the run's start on this machine's monotonic clock.
     """
 
@@ -76,7 +76,7 @@ class LocalStepActors:
 
     @property
     def engines_ahead(self) -> Any:
-        """See ``PoolStepActors``. Such engines name their weights and hold none."""
+        """See ``PoolStepActors``. Such engines name their weights and contain none."""
         return self._engines
 
     @property
@@ -94,7 +94,7 @@ class LocalStepActors:
         return self._pool.now_s()
 
     def start(self, orders: Sequence[StartActor]) -> list[RemoteActor]:
-        """All processes are on their way up before the weights are laid out for them, once for all of the step."""
+        """Start all processes; the weights are written to shared memory meanwhile, once for the whole step."""
         started = []
         for order in orders:
             process = self._take(order)
@@ -140,12 +140,12 @@ class LocalStepActors:
         self._lost.append(process)
 
     def bury(self) -> None:
-        """Processes that were abandoned are gone: none will lay out anything in shared memory any more."""
+        """Forget abandoned processes, which have ended by now and write no more shared memory."""
         for process in self._lost:
             self._pool.forget(process)
 
     def _read(self, process: Process, said: Any) -> ActorReport | ActorLost:
-        """What it said, in the words of the interface; an actor that closed goes on waiting, or ends."""
+        """Convert a message of the process to a report; an actor that closed waits for another step, or ends."""
         if isinstance(said, ActorReport):
             if not said.closed:
                 return said
@@ -163,7 +163,7 @@ class LocalStepActors:
 
 
 class LocalActor:
-    """An actor of a crew (see ``RemoteActor``)."""
+    """One actor of a step as a local process (see ``RemoteActor``)."""
 
     def __init__(self, process: Process, pool: ProcessOwner) -> None:
         self._process, self._pool = process, pool

@@ -1,8 +1,7 @@
-"""Actors as processes of this machine, one per actor, each on a device of its own: the carrier behind the wall clock.
+"""``ProcessPool``: runs actors as processes of this machine, one per actor, each on its own device, on the wall clock.
 
-Knows which process has which device, and the names of shared memory; nothing of rules, of how a token is computed, of what is
-said to actors (``actors.py``), or of what becomes of the responses of one that died. Whatever ends a step early ends every
-process and frees all shared memory.
+It assigns devices to processes and names shared memory. Any exception that ends a step early ends every process and frees all
+shared memory.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ CPU = "cpu"
 class ProcessPool(ActorPool[Process]):
     """Processes for the actors of a run's steps (see ``ActorPool``).
 
-    A process starts when a plan first needs it, in parallel with the others, or ahead of that, as the life-cycle says. An actor
-    that is done gives its memory back; a process that stays pays the next step's weights but no start.
+    A process starts when a plan first needs it, in parallel with the others, or earlier if the life-cycle prewarms it. A
+    finished actor frees its GPU memory. A process that stays alive pays for the next step's weights but for no start.
 
     Args:
-        devices: torch device of every GPU id that plans use; None takes this machine's CUDA devices in order, and on a machine
+        devices: torch device of every GPU id that plans use; None uses this machine's CUDA devices in order, and on a machine
             without any lets every actor compute on the CPU with one thread.
-        lifecycle: how long processes live; by default they stay from step to step, as the machine is there anyway.
-        faults: what is done about actors that die, hang or are slow.
-        clock: that the run is measured by, which processes share.
+        lifecycle: how long processes live; by default they stay from step to step, because the machine is allocated anyway.
+        faults: how actors that die, hang or are slow are handled.
+        clock: the run's clock, which processes share.
     """
 
     def __init__(
@@ -72,11 +71,13 @@ class ProcessPool(ActorPool[Process]):
 
     @property
     def meta(self) -> dict[str, str]:
-        """What ``meta.json`` says of a run whose steps are executed here."""
+        """Return the entries of ``meta.json`` for a run whose steps are executed here."""
         return {"clock": "wall", "charging": "measured", "device": f"a process per actor on {', '.join(self.devices) or CPU}"}
 
     def close(self, record: StepRecord | None = None) -> None:
-        """End every process; what was held until then goes to ``record``. Idempotent; another step would start new ones."""
+        """End every process; allocations up to then are written to ``record``. Idempotent; another step would start new
+        processes.
+        """
         self._idle.close()
         if record is not None:
             self._idle.settle(record)
@@ -86,7 +87,7 @@ class ProcessPool(ActorPool[Process]):
     # --- starting and ending processes (see ``ActorLauncher``) --------------------------------------------------------------
 
     def start(self, place: ActorPlacement, ahead: bool = False) -> Process:
-        """A process on the devices of the place."""
+        """Start a process on the devices of the place."""
         given = self._ahead_at(place) if ahead else None
         process = self._spawn(self.device_of(place.gpu_ids), given)
         self._all.append(process)
@@ -96,15 +97,15 @@ class ProcessPool(ActorPool[Process]):
         return Process(device, self.side_name, self.inbox, ahead)
 
     def serves(self, here: ActorPlacement, wanted: ActorPlacement) -> bool:
-        """On the same devices; GPU ids without devices of their own are names."""
+        """Return whether both places use the same devices; GPU ids without devices of their own are mere names."""
         return here.alike(wanted) and self.device_of(here.gpu_ids) == self.device_of(wanted.gpu_ids)
 
     def up_s(self, actor: Process) -> float | None:
-        """When it could take orders."""
+        """Return when it could accept orders."""
         return None if actor.up_s is None else actor.up_s - self._origin_s
 
     def alive(self, actor: Process) -> bool:
-        """Whether it is, as far as its pipe says."""
+        """Return whether the process is alive, judged by its pipe."""
         return actor.alive
 
     def _end_all(self, actors: Sequence[Process]) -> None:
@@ -114,7 +115,7 @@ class ProcessPool(ActorPool[Process]):
             self.forget(process)
 
     def forget(self, process: Process) -> None:
-        """A process that was killed."""
+        """Remove a process that was killed."""
         process.join()
         if process in self._all:
             self._all.remove(process)
@@ -139,11 +140,11 @@ class ProcessPool(ActorPool[Process]):
         return None
 
     def device_of(self, gpu_ids: Sequence[int]) -> str:
-        """Where an actor with these GPUs computes: a device, or several with commas between them."""
+        """Return the device of an actor with these GPUs: one, or several separated by commas."""
         return ",".join(dict.fromkeys(self.devices[i] for i in gpu_ids)) if self.devices else CPU
 
     def new_block(self) -> str:
-        """A name for shared memory, which is freed after the step at the latest."""
+        """Return a new name for shared memory, which is freed after the step at the latest."""
         self._blocks.append(f"{self._name}-{next(self._count)}")
         return self._blocks[-1]
 

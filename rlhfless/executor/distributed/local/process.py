@@ -1,8 +1,8 @@
-"""One process that can be an actor: spawned, spoken to through a pipe, ended.
+"""One process that can run an actor: spawned, connected by a pipe, ended.
 
-Knows processes and pipes; nothing of what is said. Processes are spawned, never forked, and without the caller's main module,
-so that scripts need no main guard and notebooks nothing at all. A thread per process brings what it says and another takes
-orders to it, so that nobody waits: it not for whoever listens, and whoever gives orders not for a process that has stopped.
+Processes are spawned, never forked, and without the caller's main module. So scripts need no main guard and notebooks need no
+preparation. Two threads per process make both directions non-blocking. One receives messages, so the process never waits for a
+reader. The other sends orders, so the sender never waits for a stopped process.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ SOON_S = 0.5  # that a process whose pipe has ended has to say how it ended
 
 
 class Process:
-    """A process that can be an actor, and threads that bring what it says to ``inbox``, None when it has ended, and orders to
-    it.
+    """A process that can run an actor, with a thread that puts its messages into ``inbox`` (None when it has ended) and a
+    thread that sends it orders.
 
     Args:
-        ahead: what it starts before it can take orders; None: nothing.
+        ahead: what it starts before it accepts orders; None: nothing.
 
     Attributes:
-        device: that it computes on.
-        up_s: when it could take orders, on this machine's monotonic clock; None before.
+        device: on which it computes.
+        up_s: when it could accept orders, on this machine's monotonic clock; None before.
     """
 
     def __init__(
@@ -57,29 +57,34 @@ class Process:
 
     @property
     def pid(self) -> int | None:
-        """Id of the process."""
+        """Return the process id."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it runs and its pipe is open."""
+        """Return whether it runs and its pipe is open."""
         return not self._silent and self._process.is_alive()
 
     def send(self, order: Any) -> None:
-        """Orders arrive in their order. If it is gone, nothing happens here: its end is reported."""
+        """Send an order; orders arrive in the order of the calls. If the process has ended, the call does nothing: its end is
+        reported.
+        """
         self._outbox.put(order)
 
     def end(self) -> str:
-        """How it ended, for a sentence."""
+        """End the process; returns how it ended, as part of a sentence."""
         return how_it_ended(self._process, SOON_S)
 
     def kill(self) -> None:
-        """It holds nothing that it would have to put in order: what it leaves goes with it
-        (``rlhfless.system.scratch_folders``)."""
+        """Kill the process. It has nothing to clean up: temporary files are removed with it
+        (``rlhfless.system.scratch_folders``).
+        """
         self._process.kill()
 
     def join(self) -> None:
-        """Wait for its end after ``kill``, and for the last that it said; not for ever, should the machine not let go of it."""
+        """Wait for the process to end after ``kill``, and for its last messages, with a time limit in case the machine does not
+        end it.
+        """
         self._process.join(END_S)
         self._outbox.put(None)
         for thread in self._threads:
@@ -113,7 +118,9 @@ class Process:
 
 
 def how_it_ended(process: BaseProcess, wait_s: float) -> str:
-    """What became of a process whose pipe has ended, for a sentence that begins with its name; it has ``wait_s`` to be gone."""
+    """Return what became of a process whose pipe has closed, for a sentence that begins with its name; waits ``wait_s`` for its
+    exit.
+    """
     process.join(wait_s)
     code = process.exitcode
     if code is None:
@@ -123,7 +130,9 @@ def how_it_ended(process: BaseProcess, wait_s: float) -> str:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """What is started in here never sees Ctrl-C, which a terminal sends to everybody: the pool ends its processes itself."""
+    """Context in which started processes ignore Ctrl-C, which a terminal sends to all of them: the pool ends its processes
+    itself.
+    """
     resource_tracker.ensure_running()  # else starting it in here would undo the mask
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -134,7 +143,9 @@ def undisturbed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_main() -> Iterator[None]:
-    """What is spawned in here does not import the caller's main module: it needs nothing of it, and might start over."""
+    """Context in which spawned processes do not import the caller's main module, which they do not need and which might run
+    again.
+    """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:

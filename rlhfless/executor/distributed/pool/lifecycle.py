@@ -1,8 +1,8 @@
-"""How long an actor lives: kept how long after its work, and started how long before it is wanted.
+"""Policies for the life of actors: how long they stay alive after their work, and how long before it they are started.
 
-Knows when steps began and ended and what was planned; nothing of pools, processes or Ray. A cold start costs time in which GPUs
-are held; so does waiting for work, before or after it. Which is dearer depends on how far apart steps are, so both are policies
-here, and ``warm_pool.py`` writes down what each of them held.
+Inputs: when steps began and ended, and what was planned. A cold start costs GPU time, and so does waiting for work, before or
+after it. Which of the two costs more depends on the time between steps, so both are policies. ``warm_pool.py`` records the GPU
+time of each.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class StepHistory:
     """The steps of a run as a pool sees them, in seconds since the run's start.
 
     Attributes:
-        starts_s: when each step's generation began, in order; generated_s: when that of each complete one was over.
+        starts_s: when each step's generation began, in order; generated_s: when that of each complete one ended.
         plan, rest: of the last step.
         start_s: the longest cold start so far; 0 before there was one.
     """
@@ -34,30 +34,30 @@ class StepHistory:
     start_s: float = 0.0
 
     def begin(self, at_s: float, plan: Plan, rest: NonGenerationPhases) -> None:
-        """The next step begins."""
+        """Note that the next step begins."""
         self.starts_s.append(at_s)
         self.plan, self.rest = plan, rest
 
     def give_up(self) -> None:
-        """The step that began will not be complete: it says nothing about others."""
+        """Note that the running step will not be complete, so that forecasts ignore it."""
         self.starts_s.pop()
 
     @property
     def steps_s(self) -> list[float]:
-        """How long each step took, from its generation to the next one's."""
+        """Return the seconds from each step's generation to the next one's."""
         return [after - before for before, after in zip(self.starts_s, self.starts_s[1:], strict=False)]
 
     @property
     def rests_s(self) -> list[float]:
-        """From the end of each generation to the beginning of the next one."""
+        """Return the seconds from the end of each generation to the beginning of the next one."""
         return [after - over for over, after in zip(self.generated_s, self.starts_s[1:], strict=False)]
 
 
 class Forecast(Protocol):
-    """When the next step begins."""
+    """Forecasts when the next step begins."""
 
     def next_start_s(self, history: StepHistory) -> float | None:
-        """Asked once the last step has begun; None when nothing can be said."""
+        """Return the forecast start, called once the last step has begun; None when no forecast is possible."""
         ...
 
 
@@ -65,7 +65,8 @@ class Forecast(Protocol):
 class ShortestStep:
     """The rule of RLHFless (arXiv 2602.22718): the shortest execution time of earlier steps plus a fixed buffer.
 
-    The shortest, so that actors rather wait for the step than the step for them. Says nothing during the first step.
+    The shortest time is used so that actors rather wait for the step than the step for them. There is no forecast during the
+    first step.
 
     Raises:
         InputError: a buffer that is not a number of 0 or more.
@@ -85,10 +86,10 @@ class ShortestStep:
 
 @dataclass(frozen=True)
 class PlanForecast:
-    """The solver's own forecast: the makespan that the plan promises, then the rest of the step.
+    """The solver's own forecast: the planned makespan, then the other phases of the step.
 
-    The rest is what the caller of ``run_step`` says that it takes; where nothing is said, the shortest one so far. Says nothing
-    as long as neither is known.
+    Their duration is given by the caller of ``run_step``; without it, the shortest one so far is used. There is no forecast as
+    long as neither is known.
 
     Raises:
         InputError: a buffer that is not a number of 0 or more.
@@ -116,7 +117,7 @@ class Lifecycle:
         keep_s: an actor without work ends after this time: 0 ends it at once, infinity never.
         prewarm: forecasts the next step, for which the actors of the last plan are started early enough to be up by then; None
             starts actors when they are needed.
-        patience_s: an actor that was started ahead ends when its step has not begun this long after the forecast.
+        patience_s: a prewarmed actor ends when its step has not begun this long after the forecast.
 
     Raises:
         InputError: a time that is not a number of 0 or more.
@@ -132,18 +133,20 @@ class Lifecycle:
 
     @classmethod
     def cold(cls) -> Lifecycle:
-        """Every actor starts when it is needed and ends with its work: nothing waits, everything starts."""
+        """Return the life-cycle in which every actor starts when it is needed and ends with its work: none waits, each pays for
+        a start.
+        """
         return cls()
 
     @classmethod
     def serverful(cls) -> Lifecycle:
-        """The baseline: actors hold their GPUs from their first step on, learning included; nothing starts twice."""
+        """Return the baseline: actors keep their GPUs from their first step on, during learning too; nothing starts twice."""
         return cls(keep_s=math.inf)
 
     def keeps_until_s(self, history: StepHistory, now_s: float) -> float:
-        """Until when to keep an actor that has no work from now on; ``now_s`` says to end it at once.
+        """Return until when to keep an actor that has no work from now on; ``now_s`` means to end it at once.
 
-        It is kept too where the next step's actors would have to be starting by now already.
+        It is also kept where the next step's actors would already have to start by now.
         """
         kept_s = now_s + self.keep_s
         warm_s = self.prewarm_s(history)
@@ -152,12 +155,12 @@ class Lifecycle:
         return kept_s
 
     def prewarm_s(self, history: StepHistory) -> float | None:
-        """When to start the next step's actors so that they are up when it begins; None for not ahead of it."""
+        """Return when to start the next step's actors so that they are up when it begins; None for no prewarming."""
         begins_s = None if self.prewarm is None or not history.starts_s else self.prewarm.next_start_s(history)
         return None if begins_s is None else begins_s - history.start_s
 
     def given_up_s(self, history: StepHistory, now_s: float) -> float:
-        """Until when an actor that was started ahead waits for its step."""
+        """Return until when a prewarmed actor waits for its step."""
         warm_s = self.prewarm_s(history)
         assert warm_s is not None
         return max(now_s, warm_s + history.start_s) + self.patience_s

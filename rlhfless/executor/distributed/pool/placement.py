@@ -1,7 +1,4 @@
-"""Where an actor is, and what a pool does to actors between steps, whatever carries them.
-
-Knows places and the interface; nothing of processes, of Ray, or of when an actor is started or ended (``warm_pool.py``).
-"""
+"""Placement of an actor on GPUs, and the interface by which a pool starts and ends actors, independent of the transport."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from solver.model.plan import ActorPlan
 
 
 class ActorPlacement(NamedTuple):
-    """GPUs that an actor holds, and how they are paid for."""
+    """GPUs of an actor, and how they are paid for."""
 
     kind: str
     node: int
@@ -21,11 +18,11 @@ class ActorPlacement(NamedTuple):
 
     @classmethod
     def of(cls, actor: ActorPlan) -> ActorPlacement:
-        """Where a plan wants an actor."""
+        """Return the placement that a plan gives to an actor."""
         return cls(actor.kind, actor.node, actor.gpu_ids, actor.market, actor.usd_per_gpu_s)
 
     def alike(self, other: ActorPlacement) -> bool:
-        """Whether these are as many GPUs of one kind on one node."""
+        """Return whether both have the same number of GPUs of one kind on one node."""
         return (self.kind, self.node, len(self.gpu_ids)) == (other.kind, other.node, len(other.gpu_ids))
 
 
@@ -33,26 +30,26 @@ ActorHandle = TypeVar("ActorHandle")
 
 
 class ActorLauncher(Protocol[ActorHandle]):
-    """Starts and ends actors. Called with the pool's lock held, by whichever thread."""
+    """Starts and ends actors. Its methods are called by any thread, with the pool's lock acquired."""
 
     def now_s(self) -> float:
-        """Seconds since the run's start."""
+        """Return the seconds since the run's start."""
         ...
 
     def start(self, place: ActorPlacement, ahead: bool = False) -> ActorHandle:
-        """Start an actor; returns at once. One that starts ahead of its step is up when it needs that step's weights only."""
+        """Start an actor; returns at once. With ``ahead`` it prepares everything but the weights, before its step begins."""
         ...
 
     def serves(self, here: ActorPlacement, wanted: ActorPlacement) -> bool:
-        """Whether an actor that is here can be one there."""
+        """Return whether an actor started at ``here`` can be used for ``wanted``."""
         ...
 
     def up_s(self, actor: ActorHandle) -> float | None:
-        """When the actor was ready for its weights; None while it starts."""
+        """Return when the actor was ready for its weights; None while it starts."""
         ...
 
     def alive(self, actor: ActorHandle) -> bool:
-        """False where it is known that it ended by itself."""
+        """Return False where it is known that the actor ended by itself."""
         ...
 
     def end(self, actor: ActorHandle) -> None:

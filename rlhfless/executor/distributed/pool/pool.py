@@ -1,8 +1,7 @@
-"""A run's steps on remote actors, whatever carries them: what is checked and prepared before a step, and who lives on after it.
+"""``ActorPool``: checks, prepares and runs a run's steps on remote actors, and keeps actors between steps.
 
-Knows engine factories, the run's clock, faults and life-cycles; nothing of how an actor is started, spoken to or ended
-(``local/pool.py``, ``ray/pool.py``), of rules, or of what becomes of the responses of one that was lost. Whatever ends a step
-early (an actor too many that was lost, Ctrl-C) ends every actor.
+It is independent of the transport; ``local/pool.py`` and ``ray/pool.py`` start and end actors. Any exception that ends a step
+early (too many lost actors, Ctrl-C) ends every actor.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class PoolStepActors(StepActors, Protocol[ActorHandle]):
     """The actors of one step of a pool.
 
     Attributes:
-        given: all that it ever had.
-        left: those that live on without work, with what they were started for and when they were done with it.
+        given: all actors that the step ever had.
+        left: those that stay alive without work, with their plan and when they finished it.
     """
 
     given: list[ActorHandle]
@@ -48,29 +47,30 @@ class PoolStepActors(StepActors, Protocol[ActorHandle]):
 
     @property
     def working(self) -> list[int]:
-        """Ids of the processes of its actors, as far as they are known."""
+        """Return the process ids of its actors, as far as they are known."""
         ...
 
     @property
     def engines_ahead(self) -> Any:
-        """Its engines, as actors that start ahead of the next step are given them."""
+        """Return its engine factory in the form in which prewarmed actors of the next step receive it."""
         ...
 
     def bury(self) -> None:
-        """The step is over: actors that were abandoned are gone."""
+        """Remove abandoned actors once the step is over."""
         ...
 
 
 class ActorPool(ABC, Generic[ActorHandle]):
-    """Actors for a run's steps; use it in a ``with`` statement, or ``close`` it. It is the ``ActorLauncher`` of what waits.
+    """Actors for a run's steps; use it in a ``with`` statement, or ``close`` it. It also launches the actors of its warm pool.
 
-    Seconds are those of the run since its start, also between steps: a step starts when ``run_step`` is called, so what was
-    held meanwhile is charged. Call ``settle`` when the rest of a step is over and before its record is kept.
+    Seconds are those of the run since its start, also between steps. A step starts when ``run_step`` is called, so GPUs that
+    were allocated meanwhile are charged. Call ``settle`` when the other phases of a step are over and before its record is
+    kept.
 
     Args:
         lifecycle: how long actors live.
-        faults: what is done about actors that die, hang or are slow.
-        clock: that the run is measured by.
+        faults: how actors that die, hang or are slow are handled.
+        clock: the run's clock.
     """
 
     def __init__(self, lifecycle: Lifecycle, faults: Faults, clock: Clock = MACHINE) -> None:
@@ -89,12 +89,12 @@ class ActorPool(ABC, Generic[ActorHandle]):
 
     @property
     def lifecycle(self) -> Lifecycle:
-        """How long actors live."""
+        """Return how long actors live."""
         return self._idle.lifecycle
 
     @property
     def working(self) -> list[int]:
-        """Ids of the processes that are actors of a step now, as far as they are known."""
+        """Return the process ids of the actors of the running step, as far as they are known."""
         crew = self._under_way
         return [] if crew is None else crew.working
 
@@ -118,22 +118,22 @@ class ActorPool(ABC, Generic[ActorHandle]):
         """Run ``plan`` on real devices in real time and record everything; arguments as for ``rlhfless.executor.run_step``.
 
         Args:
-            engines: a ``TorchEngineFactory`` or a ``VllmEngineFactory``, whose weights, as they are now, go to every actor
-                (hooks of a model stay here). They are those of this step, and an actor with others is not believed. Iterations
-                take what they take.
+            engines: a ``TorchEngineFactory`` or a ``VllmEngineFactory``, whose current weights are sent to every actor (hooks
+                of a model stay in this process). They are the step's weights, and an actor with others counts as lost.
+                Iteration times are real.
             latency: slots and memory, whether moving a KV cache or recomputing it is cheaper, and how long an actor may be
-                silent; no time is charged by it.
-            start_s: the step starts now, which the run's clock shows as this, or as more where more time has passed.
-            forecast: of the lengths of all responses, for planning anew when actors are lost; None learns from the step itself.
-            watch: told of completions.
+                silent; it charges no time.
+            start_s: the step starts now, at this time of the run's clock, or at a later one where more time has passed.
+            forecast: of the lengths of all responses, for re-planning when actors are lost; None learns from the step itself.
+            watch: callback for completions.
 
         Raises:
-            PlanningError: the plan asks for devices that are not there; nothing was started.
+            PlanningError: the plan asks for devices that do not exist; nothing was started.
             ValueError: prefixes are to be computed, and a request cannot be decoded; nothing was started.
             TypeError: engines of another kind.
             MissingExtra, InputError: the engines cannot be made here.
             ActorError: too many actors or their nodes were lost (see ``Faults``). All actors have ended; the pool can be used
-                again. The error, as whatever else ends a step early, has the ``record`` of what was done until then.
+                again. The error, like any exception that ends a step early, has the ``record`` of what was done until then.
         """
         engines = remote_engines(engines)
         if (refusal := prefix_refusal(plan, engines) or self._refusal(plan, engines, cluster)) is not None:
@@ -172,31 +172,33 @@ class ActorPool(ABC, Generic[ActorHandle]):
         return record
 
     def settle(self, record: StepRecord) -> None:
-        """Add to the record of the last step what waiting actors have held since, up to now, beside what it says already: a
-        second in which another holder, the learner for example, has their GPUs is that holder's."""
+        """Add the GPU time of actors that have waited since then to the record of the last step, up to now.
+
+        A second in which another holder, such as the learner, has their GPUs is charged to that holder.
+        """
         self._idle.settle(record)
 
     def release(self) -> None:
-        """End the actors that wait; another step would start new ones."""
+        """End the waiting actors; another step would start new ones."""
         self._idle.close()
 
     @abstractmethod
     def close(self, record: StepRecord | None = None) -> None:
-        """End every actor; what was held until then goes to ``record``. Idempotent."""
+        """End every actor; allocations up to then are written to ``record``. Idempotent."""
 
     def now_s(self) -> float:
-        """Seconds since the run's start; not a number before the first step."""
+        """Return the seconds since the run's start; NaN before the first step."""
         return self.clock.now_s() - self._origin_s
 
     # --- what a pool of one kind knows --------------------------------------------------------------------------------
 
     @abstractmethod
     def _refusal(self, plan: Plan, engines: RemoteEngines, cluster: Cluster | MixedCluster) -> str | None:
-        """Why the plan cannot run here; None when it can."""
+        """Return why the plan cannot run here; None when it can."""
 
     @abstractmethod
     def _new_crew(self, engines: RemoteEngines, record: StepRecord) -> PoolStepActors[ActorHandle]:
-        """The crew of a step with these engines."""
+        """Return the ``StepActors`` of a step with these engines."""
 
     @abstractmethod
     def start(self, place: ActorPlacement, ahead: bool = False) -> ActorHandle:
@@ -223,23 +225,23 @@ class ActorPool(ABC, Generic[ActorHandle]):
         """End actors, all at once; their GPUs are free when this returns."""
 
     def _step_over(self) -> None:
-        """Free what was for one step only, whatever became of it."""
+        """Free the resources of one step, whether it succeeded or not."""
 
     # --- a step's beginning and end -----------------------------------------------------------------------------------
 
     @property
     def side(self) -> WorkerBackend:
-        """What knows the kind of engine that actors are bound to."""
+        """Return the backend of the kind of engine to which actors are bound."""
         return cast(WorkerBackend, importlib.import_module(self.side_name))
 
     @property
     def side_name(self) -> str:
-        """The name of its module."""
+        """Return the name of the backend's module."""
         assert self._bound is not None, "nothing starts before a step has said which engines there are"
         return self._bound[0]
 
     def _take(self, order: StartActor, record: StepRecord) -> ActorHandle:
-        """The actor for an order: one that waits, also one that has just been done with its part of this step, or a new one."""
+        """Return the actor for an order: a waiting one, one that has just finished its part of this step, or a new one."""
         wanted, crew = ActorPlacement.of(order.plan), self._under_way
         assert crew is not None
         for one in [one for one in crew.left if not set(wanted.gpu_ids).isdisjoint(one[0].plan.gpu_ids)]:
@@ -254,14 +256,14 @@ class ActorPool(ABC, Generic[ActorHandle]):
         return self._idle.take(order.index, wanted, record.start_s + order.plan.start_s)
 
     def _start_clock(self, start_s: float) -> float:
-        """The run's clock goes on where the caller's is, and never back."""
+        """Set the run's clock to the caller's time, never backwards."""
         if math.isnan(self._origin_s) or start_s > self.now_s():
             self._origin_s = self.clock.now_s() - start_s
             return start_s
         return self.now_s()
 
     def _bind(self, engines: RemoteEngines, latency: Latencies) -> None:
-        """Actors that wait and cannot make these engines end; new ones will be of their kind."""
+        """Bind the pool to these engines: waiting actors that cannot make them end, and new ones are of their kind."""
         models = latency if isinstance(latency, Mapping) else {None: latency}
         bound = engines.side, {key: engines.binding(model) for key, model in models.items()}
         if bound != self._bound:
@@ -269,14 +271,16 @@ class ActorPool(ABC, Generic[ActorHandle]):
         self._bound, self._ahead = bound, None
 
     def _ahead_at(self, place: ActorPlacement) -> PrewarmOrder | None:
-        """What an actor there that starts ahead of its step is given; None where the process is all that it needs."""
+        """Return the prewarm order for an actor there; None where the process alone is enough."""
         if self._ahead is None:
             return None
         engines, latency = self._ahead
         return PrewarmOrder(engines, latency_of(latency, place.kind, len(place.gpu_ids)))
 
     def _keep(self, crew: PoolStepActors[ActorHandle], record: StepRecord) -> None:
-        """Generation is over: what lives on waits from when the record says that it was done."""
+        """Move the surviving actors into the warm pool after generation; each waits from the time at which the record says that
+        it finished.
+        """
         until_s = {row["holder"]: row["end_s"] for row in record.allocations}
         left = [(actor, order.plan, until_s[holder_of(order.index)]) for order, actor, _ in crew.left]
         cold_s = [s["end_s"] - s["start_s"] for s in record.spans if s["phase"] == s["call"] == "start"]

@@ -1,7 +1,8 @@
-"""What waiting actors held, as rows of the trace: holders of their own, ``warm-`` and their first GPU, with the role ``warm``.
+"""Writes the GPU time of waiting actors as trace rows: separate holders named ``warm-`` plus their first GPU, with the role
+``warm``.
 
-Knows places and the record; nothing of actors. A second of a GPU is charged once: what another holder of the step had it for
-meanwhile (a learner beside a sleeping actor) is that holder's.
+A second of a GPU is charged once: time in which another holder of the step had the GPU (a learner that shares it with a
+sleeping actor) is charged to that holder.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rlhfless.executor.step.record import StepRecord
 
 @dataclass
 class WarmRow:
-    """Something held that is over, or was when somebody looked. ``starting``: from when to when it was not up yet."""
+    """GPU time of one waiting actor, finished or up to now. ``starting``: the interval in which it was not up yet."""
 
     place: ActorPlacement
     start_s: float
@@ -25,12 +26,12 @@ class WarmRow:
 
 
 def holder_at(place: ActorPlacement) -> str:
-    """The name in the trace of an actor that waits there."""
+    """Return the name in the trace of an actor that waits at this place."""
     return f"warm-{place.gpu_ids[0]}"
 
 
 def write_warm(record: StepRecord, row: WarmRow) -> None:
-    """Add what is held, and the start in it, to the record."""
+    """Add the allocation, and the start within it, to the record."""
     place, holder = row.place, holder_at(row.place)
     for gpu_ids, start_s, end_s in list(_alone(record, row)):
         record.allocate(holder, "warm", place.node, gpu_ids, place.kind, place.market, place.usd_per_gpu_s, start_s, end_s)
@@ -39,7 +40,7 @@ def write_warm(record: StepRecord, row: WarmRow) -> None:
 
 
 def _alone(record: StepRecord, row: WarmRow) -> Iterator[tuple[tuple[int, ...], float, float]]:
-    """The stretches of time and those of its GPUs that nobody else in the record has in them."""
+    """Yield the time intervals, each with those GPUs that no other holder of the record has during it."""
     others = [
         (set(a["gpu_ids"]), a["start_s"], a["end_s"])
         for a in record.allocations

@@ -1,8 +1,8 @@
-"""GPUs that a pool holds between the work of its actors: who waits where, until when, and what that cost.
+"""``WarmPool``: keeps actors without work alive between steps, starts them ahead of steps, and records the GPU time of both.
 
-Knows places, a life-cycle and the record; nothing of how an actor is started or ended (a ``ActorLauncher`` does that). What is
-held outside a step's own actors is written down (``warm_allocations.py``): a start where it started ahead, and what no span
-covers is waiting. A thread ends what waited too long and starts what is wanted soon.
+Inputs: placements, a life-cycle and an ``ActorLauncher``. Outputs: rows in the record for GPU time outside a step's own actors
+(``warm_allocations.py``): a start where an actor was prewarmed, and waiting where no span covers the time. A thread ends actors
+that waited too long and starts those that are needed soon.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ class WarmPool(Generic[ActorHandle]):
     """Actors without work. Its thread ends with ``close``.
 
     Args:
-        carrier: starts and ends them. lifecycle: how long they live.
-
-        watched: have the thread; else somebody calls ``act``.
+        carrier: the ``ActorLauncher`` that starts and ends them. lifecycle: how long they live.
+        watched: run the thread; otherwise the caller calls ``act``.
 
     Attributes:
-        history: the steps so far. lock: held by whoever changes what is held.
+        history: the steps so far. lock: acquired by every method that changes the pool.
     """
 
     carrier: ActorLauncher[ActorHandle]
@@ -66,7 +65,7 @@ class WarmPool(Generic[ActorHandle]):
 
     @property
     def actors(self) -> list[ActorHandle]:
-        """Those that wait, in no order that means anything."""
+        """Return the waiting actors, in no particular order."""
         return [one.actor for one in self._waiting]
 
     def __len__(self) -> int:
@@ -75,9 +74,9 @@ class WarmPool(Generic[ActorHandle]):
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def begin(self, record: StepRecord, plan: Plan, rest: NonGenerationPhases) -> None:
-        """A step begins: actors that wait where its plan can use them are set aside for it, those in its way end.
+        """Begin a step: waiting actors that its plan can use are reserved for it, and those whose GPUs it needs otherwise end.
 
-        What was held until now and is in no record yet goes to this one.
+        GPU time up to now that is in no record yet is written to this one.
         """
         with self.lock:
             self._raise()
@@ -100,7 +99,7 @@ class WarmPool(Generic[ActorHandle]):
             self._write(record)
 
     def take(self, index: int, place: ActorPlacement, at_s: float) -> ActorHandle:
-        """The actor of the step with this index, one that waited or a new one; its step pays for it from ``at_s`` on."""
+        """Return the actor with this index of the step, a waiting or a new one; its step pays for it from ``at_s`` on."""
         with self.lock:
             one = self._aside.pop(index, None)
             if one is None:
@@ -109,22 +108,22 @@ class WarmPool(Generic[ActorHandle]):
             return one.actor
 
     def waited(self, place: ActorPlacement, since_s: float, until_s: float) -> None:
-        """An actor of the step under way waited between two parts of it."""
+        """Record that an actor of the running step waited between two parts of it."""
         with self.lock:
             if until_s > since_s:
                 self._over.append(WarmRow(place, since_s, until_s, None))
 
     def keeps(self, actor: ActorPlan) -> bool:
-        """Whether an actor of the step that has no work left goes on living."""
+        """Return whether an actor of the step stays alive when it has no work left."""
         with self.lock:
             now_s = self.carrier.now_s()
             return actor.release != "done" or self.lifecycle.keeps_until_s(self.history, now_s) > now_s
 
     def generated(self, record: StepRecord, left: Sequence[tuple[ActorHandle, ActorPlan, float]], cold_s: float) -> None:
-        """A step's generation is over.
+        """End a step's generation and take over its living actors.
 
         Args:
-            left: its actors that live, where the plan had them, and until when the record says that they held their GPUs.
+            left: its living actors, their plans, and until when the record says that their GPUs are allocated.
             cold_s: the longest cold start of the step; 0 if there was none.
         """
         with self.lock:
@@ -144,7 +143,9 @@ class WarmPool(Generic[ActorHandle]):
             self._wake()
 
     def settle(self, record: StepRecord) -> None:
-        """Write down what was held since, up to now: call it when the rest of a step is over, before its record is kept."""
+        """Write the GPU time since the last call, up to now. Call it when the other phases of a step are over, before its
+        record is kept.
+        """
         with self.lock:
             self._raise()
             now_s = self.carrier.now_s()
@@ -153,7 +154,7 @@ class WarmPool(Generic[ActorHandle]):
             self._write(record)
 
     def close(self) -> None:
-        """End everything. Idempotent; another step starts anew."""
+        """End all waiting actors. Idempotent; another step can start new ones."""
         with self.lock:
             self._closed, self._wanted = True, ()
             self._changed.notify_all()
@@ -165,7 +166,7 @@ class WarmPool(Generic[ActorHandle]):
         self._closed = False
 
     def give_up(self, record: StepRecord) -> None:
-        """The step that began will not be complete: actors without work end, and what they held is in its record."""
+        """End the waiting actors of a step that will not be complete, and write their GPU time to its record."""
         with self.lock:
             self._waiting += self._aside.values()
             self._aside, self._wanted = {}, ()
@@ -178,7 +179,7 @@ class WarmPool(Generic[ActorHandle]):
     # --- what is held -------------------------------------------------------------------------------------------------
 
     def _note(self, one: _IdleActor[ActorHandle], now_s: float) -> None:
-        """It was held until now; what follows is another row."""
+        """Write its GPU time up to now; later time becomes another row."""
         if now_s <= one.since_s:
             return
         starting = None
@@ -190,7 +191,9 @@ class WarmPool(Generic[ActorHandle]):
         one.since_s = now_s
 
     def _end(self, one: _IdleActor[ActorHandle], reason: str = "no work", at_s: float | None = None) -> None:
-        """End it; it is charged until its GPUs are free, or until ``at_s``, from when somebody else is."""
+        """End a waiting actor. It is charged until its GPUs are free, or until ``at_s``, from when another holder is
+        charged.
+        """
         self.carrier.end(one.actor)
         self._waiting.remove(one)
         over_s = self.carrier.now_s() if at_s is None else at_s
@@ -209,7 +212,7 @@ class WarmPool(Generic[ActorHandle]):
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """There is something to watch, or something else."""
+        """Wake the thread because there is something new to watch."""
         if self._thread is None and self.watched:
             self._thread = threading.Thread(target=self._watch, name="rlhfless-holdings", daemon=True)
             self._thread.start()
@@ -226,7 +229,7 @@ class WarmPool(Generic[ActorHandle]):
                 self._failed, self._thread = error, None  # the next step's actors have another thread
 
     def act(self) -> float:
-        """Do what is due; returns when something is due again. The lock is held."""
+        """Do what is due; returns when the next action is due. The caller has acquired the lock."""
         now_s = self.carrier.now_s()
         for one in [w for w in self._waiting if w.until_s <= now_s]:
             self._end(one)
@@ -237,7 +240,7 @@ class WarmPool(Generic[ActorHandle]):
         return min([w.until_s for w in self._waiting] + ([] if warm_s is None else [warm_s]), default=math.inf)
 
     def _start_ahead(self) -> None:
-        """Actors like the last step's, where none waits already."""
+        """Start actors like the last step's where none waits already."""
         wanted, self._wanted = self._wanted, ()
         held = {gpu for one in self._waiting for gpu in one.place.gpu_ids}
         until_s = self.lifecycle.given_up_s(self.history, self.carrier.now_s())

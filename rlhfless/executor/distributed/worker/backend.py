@@ -1,6 +1,6 @@
-"""What a process needs to know of the kind of engine that it decodes with, and where that stands.
+"""Interface between a worker process and its engine kind (torch, vLLM): device selection, start-up, tensor serialisation.
 
-Knows names only: the engine factory says which module its processes load, so neither side has to know torch or vLLM.
+The engine factory names the module that its processes import, so the executor imports neither torch nor vLLM.
 """
 
 from __future__ import annotations
@@ -13,27 +13,32 @@ from solver.model.plan import Plan
 
 
 class WorkerBackend(Protocol):
-    """A module beside a kind of engine (``torch/worker_backend``, ``vllm/worker_backend``)."""
+    """A module of an engine kind (``torch/worker_backend``, ``vllm/worker_backend``) that a worker process imports."""
 
     def cuda_devices(self) -> list[str]:
-        """The CUDA devices that the process sees, in order; none for engines that do not use them."""
+        """Return the CUDA devices that the process sees, in order; none for engines that do not use them."""
         ...
 
     def use_device(self, device: str) -> None:
-        """The process computes on ``device`` from now on: ``cpu``, or CUDA devices with commas between them."""
+        """Let the process compute on ``device`` from now on: ``cpu``, or CUDA devices separated by commas."""
         ...
 
     def bring_up(self, engines: Any, latency: LatencyModel) -> bool:
-        """Start what engines need beside the process; returns whether anything was started, which counts as start-up."""
+        """Start what engines need in addition to the process; returns whether anything was started, which counts as
+        start-up.
+        """
         ...
 
     def start_ahead(self, engines: Any, latency: LatencyModel) -> None:
-        """The same before the step of the process begins, with engines of an earlier one: their weights go with the next.
-        Asked only of a side whose engines bring something up."""
+        """Like ``bring_up``, before the step begins, with engines of an earlier step; the step's weights arrive with its
+        engines.
+
+        Only called for a backend whose engines start a server (``brings_up``).
+        """
         ...
 
     def pack(self, thing: Any) -> tuple[Any, Any]:
-        """``thing`` without its tensors, and the tensors."""
+        """Return ``thing`` without its tensors, and the tensors."""
         ...
 
     def write(self, packed: Any, tensors: Any, buffer: memoryview) -> None:
@@ -41,24 +46,24 @@ class WorkerBackend(Protocol):
         ...
 
     def read(self, packed: Any, buffer: memoryview, device: str) -> Any:
-        """What ``pack`` was given, on ``device``."""
+        """Return the object that ``pack`` was given, on ``device``."""
         ...
 
     def free_memory(self, device: str) -> None:
-        """Give memory that nothing uses any more back to the device."""
+        """Return unused memory to the device."""
         ...
 
 
 class RemoteEngines(Protocol):
-    """An engine factory for actors in processes of their own.
+    """An engine factory for actors in separate processes.
 
     Attributes:
-        side: name of the module that such a process loads.
+        side: name of the backend module that such a process imports.
         several_gpus: whether one engine can decode on several GPUs.
-        start_floor_s: seconds that an actor may always take until it reports, before it counts as lost.
-        brings_up: whether a process starts something for them that takes long and stays (``WorkerBackend.bring_up``), so that
-            they decode in processes of their own only.
-        takes_prefixes: whether they compute prefixes for others and go on from such.
+        start_floor_s: minimum of the seconds that an actor may take until its first report, before it counts as lost.
+        brings_up: whether a process starts a server for them that takes long and stays (``WorkerBackend.bring_up``), so that
+            they can only decode in separate processes.
+        takes_prefixes: whether they compute prefixes for other engines and continue from such prefixes.
     """
 
     side: str
@@ -69,11 +74,11 @@ class RemoteEngines(Protocol):
 
     @property
     def weights_version(self) -> int | None:
-        """Which weights they have; None: whatever is sent with the factory, which is the step's."""
+        """Return the version of their weights; None: the weights are sent with the factory and are the step's."""
         ...
 
     def in_real_time(self) -> RemoteEngines:
-        """The same engines charged with what they take.
+        """Return the same engines, charged with measured time.
 
         Raises:
             MissingExtra, InputError: they cannot be made here.
@@ -81,22 +86,23 @@ class RemoteEngines(Protocol):
         ...
 
     def carried(self) -> Any:
-        """What processes of other machines need to make these engines: where a process here gets the factory, they get this,
-        and their side reads it as a factory."""
+        """Return the form of the factory that processes of other machines receive; their backend reads it as a factory."""
         ...
 
     def binding(self, latency: LatencyModel) -> Any:
-        """What a process is bound to once it made an engine for actors of this latency model: it can make more for an equal
-        binding only."""
+        """Return the compatibility key of a process that made an engine for this latency model.
+
+        The process can make further engines only for an equal key.
+        """
         ...
 
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> Any:
-        """An engine."""
+        """Make an engine."""
         ...
 
 
 def prefix_refusal(plan: Plan, engines: RemoteEngines) -> str | None:
-    """Why these engines cannot run the plan as far as its prefixes go; None where they can."""
+    """Return why these engines cannot compute or share the plan's prefixes; None where they can."""
     if engines.takes_prefixes:
         return None
     for i, actor in enumerate(plan.actors):
@@ -108,7 +114,7 @@ def prefix_refusal(plan: Plan, engines: RemoteEngines) -> str | None:
 
 
 def remote_engines(engines: Any) -> RemoteEngines:
-    """``engines``, which processes can make.
+    """Return ``engines`` if other processes can make them.
 
     Raises:
         TypeError: they cannot.

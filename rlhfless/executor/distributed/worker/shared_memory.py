@@ -1,6 +1,6 @@
-"""Shared memory of this machine in which processes lay out weights and KV states for each other.
+"""Shared memory of this machine through which processes pass weights and KV states to each other.
 
-Knows names and sizes; nothing of what is laid out (a ``WorkerBackend`` packs it), or of who frees it.
+A ``WorkerBackend`` packs and reads the contents. The component that chose a block's name frees it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from rlhfless.executor.distributed.worker.backend import WorkerBackend
 
 @dataclass(frozen=True)
 class Block:
-    """Something with tensors, laid out in the shared memory ``name`` as ``packed`` says (see ``WorkerBackend``)."""
+    """An object with tensors, stored in the shared memory ``name``; ``packed`` describes how (see ``WorkerBackend``)."""
 
     name: str
     packed: Any
 
 
 def write_block(side: WorkerBackend, name: str, thing: Any) -> Block:
-    """Lay ``thing`` out in new shared memory called ``name``; whoever named it frees it.
+    """Write ``thing`` to new shared memory called ``name``; the component that chose the name frees it.
 
     Raises:
-        NoRoom: shared memory is full; nothing is there under this name.
+        NoRoom: shared memory is full; no block exists under this name.
     """
     packed, tensors = side.pack(thing)
     memory = _room(name, max(1, packed.nbytes))
@@ -39,7 +39,7 @@ def write_block(side: WorkerBackend, name: str, thing: Any) -> Block:
 
 
 def read_block(side: WorkerBackend, block: Block, device: str, *, free: bool) -> Any:
-    """What was laid out, on ``device``; ``free``: nobody else reads it."""
+    """Return the stored object, on ``device``; ``free``: delete the block, because no other process reads it."""
     memory = SharedMemory(block.name)
     assert memory.buf is not None
     try:
@@ -51,7 +51,7 @@ def read_block(side: WorkerBackend, block: Block, device: str, *, free: bool) ->
 
 
 def _room(name: str, nbytes: int) -> SharedMemory:
-    """New shared memory, all of it there: writing to a page for which there is no room would end the process."""
+    """Return new shared memory with all pages allocated: writing to a page without memory behind it would kill the process."""
     memory = SharedMemory(name, create=True, size=nbytes)
     try:
         if hasattr(os, "posix_fallocate"):

@@ -1,9 +1,9 @@
-"""The process of one actor: obeys orders from its pipe and decodes one iteration after another in between.
+"""The process of one actor: obeys orders from its pipe and decodes iterations in between.
 
-Knows its pipe, one engine and shared memory; nothing of plans, rules or other actors. What depends on the kind of engine stands
-in a module, its side (``backend.py``), which is loaded when the process runs. Its clock is the machine's monotonic one, which
-all processes share. A thread of its own reads the pipe, so that whoever sends never waits for an iteration; when the pipe ends,
-because the other side is gone, so does the process.
+Inputs: orders. Outputs: reports and shared-memory blocks. The code of the engine kind is in a backend module (``backend.py``),
+which is imported when the process runs. The clock is the machine's monotonic one, which all processes share. A separate thread
+reads the pipe, so that a sender never waits for an iteration. When the pipe closes because the parent has ended, the process
+ends too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SteppedEngine(Engine, Protocol):
     """An engine that can decode in real time."""
 
     def step(self, from_s: float, clock: Any) -> Progress:
-        """One iteration from ``from_s`` (or the end of the last one, if that is later) until ``clock()`` after it."""
+        """Run one iteration from ``from_s`` (or the end of the last one, if that is later) until ``clock()`` after it."""
         ...
 
 
@@ -59,7 +59,7 @@ class StartStep:
 
 @dataclass(frozen=True)
 class PrewarmOrder:
-    """What a process that starts ahead of its step is given: engines of the last one, whose weights are not its step's."""
+    """Order for a prewarmed process: engines of the last step, whose weights are not those of the coming step."""
 
     engines: Any
     latency: LatencyModel
@@ -67,8 +67,9 @@ class PrewarmOrder:
 
 @dataclass(frozen=True)
 class Add:
-    """Order: see ``RemoteActor.add``; KV states are blocks, which are freed once they are read, and computed again if they
-    cannot be."""
+    """Order: see ``RemoteActor.add``; KV states are blocks, which are freed once they are read. Unreadable ones are
+    recomputed.
+    """
 
     requests: Sequence[Request]
     prefixes: Block | None = None
@@ -76,7 +77,7 @@ class Add:
 
 @dataclass(frozen=True)
 class CutOff:
-    """Order: see ``RemoteActor.cut``; ``kv_names`` says how the block of each response that keeps its KV state is called."""
+    """Order: see ``RemoteActor.cut``; ``kv_names``: name of the block of each response that keeps its KV state."""
 
     responses: Sequence[int]
     kv_names: Mapping[int, str]
@@ -84,7 +85,7 @@ class CutOff:
 
 @dataclass(frozen=True)
 class ComputePrefixesOrder:
-    """Order: see ``RemoteActor.prefill``; ``names`` says how the block of each receiver is called."""
+    """Order: see ``RemoteActor.prefill``; ``names``: name of each receiver's block."""
 
     prefixes: Mapping[int, np.ndarray]
     receivers: Mapping[int, Sequence[int]]
@@ -93,19 +94,19 @@ class ComputePrefixesOrder:
 
 @dataclass(frozen=True)
 class End:
-    """Order: give the engine's memory back."""
+    """Order: free the engine's memory."""
 
 
 @dataclass(frozen=True)
 class ActorReady:
-    """Before any report: the process can take orders, since ``up_s`` on the machine's monotonic clock."""
+    """Sent before any report: the process accepts orders, since ``up_s`` on the machine's monotonic clock."""
 
     up_s: float
 
 
 @dataclass(frozen=True)
 class Failed:
-    """Instead of a report: the process has ended with an exception (see ``Lost``)."""
+    """Sent instead of a report: the process has ended with an exception (see ``ActorLost``)."""
 
     error: str
     trace: str
@@ -114,7 +115,7 @@ class Failed:
 
 
 def main(connection: Connection, device: str, side: str, ahead: PrewarmOrder | None) -> None:
-    """What the process runs, until its pipe ends: an actor on ``device`` whose engines' module is ``side``."""
+    """Run the process until its pipe closes: an actor on ``device`` whose backend module is ``side``."""
     die_with_parent()
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
@@ -129,7 +130,7 @@ def main(connection: Connection, device: str, side: str, ahead: PrewarmOrder | N
 
 
 def failed(error: Exception) -> Failed:
-    """What to say of an exception; called where it is handled."""
+    """Return the message for an exception; called where it is handled."""
     name = type(error).__name__
     memory = isinstance(error, MemoryError) or name == "OutOfMemoryError"  # torch's, which is not imported here
     # A request is wrong, or the weights are (logits that are no numbers): it is the same wherever they go.
@@ -138,8 +139,11 @@ def failed(error: Exception) -> Failed:
 
 
 def die_with_parent() -> None:
-    """A process that is stopped or stuck does not see that its pipe has ended: on Linux the kernel ends it. (It does so
-    with the thread that started it; a pool whose thread ends between steps starts new processes.)"""
+    """Let the kernel end this process with its parent (Linux).
+
+    A stopped or stuck process does not see that its pipe has closed. (The process ends with the thread that started it; a pool
+    whose thread ends between steps starts new processes.)
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -156,7 +160,7 @@ def _receive(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:
 
 
 class Worker:
-    """An actor on ``device``. Loads the module ``side``."""
+    """An actor on ``device``. Imports the backend module ``side``."""
 
     def __init__(
         self, connection: Connection, inbox: queue.SimpleQueue[Any], device: str, side: str, clock: Clock = MACHINE
@@ -173,14 +177,14 @@ class Worker:
         self._spans: list[EngineSpan] = []
 
     def now_s(self) -> float:
-        """Seconds since the run's start."""
+        """Return the seconds since the run's start."""
         return self.clock.now_s() - self.origin_s
 
     def start_ahead(self, engines: Any, latency: LatencyModel) -> None:
-        """Start what engines need beside the process before any order comes.
+        """Start what engines need in addition to the process before any order arrives.
 
         Raises:
-            RuntimeError: that failed. It says nothing of the step to come, whose weights are others.
+            RuntimeError: that failed. The coming step may still succeed, because its weights are others.
         """
         try:
             self.side.start_ahead(engines, latency)
@@ -191,17 +195,17 @@ class Worker:
         self.up_s = self.clock.now_s()
 
     def serve(self) -> None:
-        """Take one turn after another, for ever."""
+        """Run one turn after another, for ever."""
         while True:
             self.turn()
 
     @property
     def busy(self) -> bool:
-        """Whether there is something to decode."""
+        """Return whether there is something to decode."""
         return self.engine is not None and bool(self.engine.running() or self.engine.waiting())
 
     def turn(self) -> None:
-        """Obey the next order; where there is none, decode an iteration; without work, wait for an order."""
+        """Obey the next order; without an order, decode an iteration; without work, wait for an order."""
         try:
             order = self.inbox.get(block=not self.busy)
         except queue.Empty:
@@ -294,7 +298,7 @@ class Worker:
         self._report(copies=copies, taken=handed)
 
     def _prefill(self, order: ComputePrefixesOrder) -> None:
-        """Everything is computed before anything is sent."""
+        """Compute all prefixes, then send them."""
         begin_s = self.now_s()
         computed = self.engines.compute_prefixes(order.prefixes)
         pieces = {id(piece): int(piece.shape[3]) for kv in computed.values() for piece in kv.pieces}
