@@ -1,7 +1,4 @@
-"""Responses of no tokens that are with an engine: they need neither slot nor memory, and end when it is their time.
-
-Knows when each became available; nothing of batches or of how others are decoded.
-"""
+"""Queue of responses without tokens: they need neither slot nor memory, and end at the boundary at which they are available."""
 
 from __future__ import annotations
 
@@ -33,26 +30,27 @@ class EmptyResponses(Generic[S]):
 
     @property
     def first_s(self) -> float:
-        """When the first one became available; infinite where there is none."""
+        """Return when the first one became available; infinite where there is none."""
         return self._queued[0].queued_s if self._queued else math.inf
 
     def add(self, responses: Iterable[S]) -> None:
-        """These are here, too."""
+        """Queue further responses."""
         self._queued += responses
         self._queued.sort(key=lambda s: s.queued_s)
 
     def due_s(self, clock_s: float, start_s: float) -> float:
-        """When the next one ends, from ``clock_s`` on, if that is not after ``start_s``, when the next iteration begins; else
-        infinite."""
+        """Return when the next response ends, from ``clock_s`` on, if that is at most ``start_s``, the start of the next
+        iteration; else infinite.
+        """
         at_s = max(clock_s, self.first_s)
         return at_s if at_s <= start_s else math.inf
 
     def take_due(self, at_s: float) -> list[S]:
-        """Those that end at ``at_s``; they leave."""
+        """Remove and return the responses that end at ``at_s``."""
         count = sum(s.queued_s <= at_s for s in self._queued)
         due, self._queued = self._queued[:count], self._queued[count:]
         return due
 
     def remove(self, gone: Set[S]) -> None:
-        """Responses leave, as far as they are here."""
+        """Remove these responses where they are queued here."""
         self._queued = [s for s in self._queued if s not in gone]

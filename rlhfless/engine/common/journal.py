@@ -1,7 +1,7 @@
-"""What an actor did, iteration by iteration, in numbers that do not depend on how long anything took.
+"""Journal of an actor's iterations: batch changes and token counts, from which the iterations can be replayed and retimed.
 
-Knows counts and seconds only: nothing of tokens, models or plans. A batch that nobody joins or leaves needs one entry however
-many iterations it lasts, so keeping a journal costs an iteration well under a microsecond.
+Outputs are counts and seconds, without token ids. A batch that stays unchanged needs one entry however many iterations it
+lasts, so keeping a journal costs an iteration well under a microsecond.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Newcomer(NamedTuple):
     """A response that joins the batch.
 
     Attributes:
-        context_tokens: KV tokens that it holds at its first iteration here.
-        there_tokens: of these, what its prefill need not compute.
-        forced: its length was given, so that nobody looks for its end of text.
+        context_tokens: KV tokens of its context at its first iteration here.
+        there_tokens: cached tokens among them, which prefill need not compute.
+        forced: its length was given, so that the end of text is not checked.
     """
 
     response: int
@@ -31,24 +31,24 @@ class Newcomer(NamedTuple):
 
     @property
     def missing_tokens(self) -> int:
-        """Tokens of its context that are not there: what a latency model charges prefill for."""
+        """Return the uncached tokens of its context: what a latency model charges prefill for."""
         return self.context_tokens - self.there_tokens
 
     @property
     def computed_tokens(self) -> int:
-        """Those that prefill computes: all but the last, which its first iteration feeds."""
+        """Return the tokens that prefill computes: the uncached ones but the last, which its first iteration feeds."""
         return max(0, self.missing_tokens - 1)
 
 
 class JournalledBatch(NamedTuple):
-    """From ``iteration`` on another batch is decoded.
+    """A new batch that is decoded from ``iteration`` on.
 
     Attributes:
-        batch: responses in it; rows: what is fed, padding included.
-        width: cells that the first of its iterations attends over, one more in each that follows.
-        kv_tokens: that the batch holds at the first of its iterations, ``batch`` more in each that follows.
+        batch: number of responses in it; rows: fed rows, padding included.
+        width: cache cells that the first of its iterations attends over, one more in each that follows.
+        kv_tokens: of the batch at the first of its iterations, ``batch`` more in each that follows.
         left: responses that left the batch since the last change, finished or not.
-        joined: in admission order; what is not there of their contexts, but for the last token of each, is computed before
+        joined: in admission order; the uncached tokens of their contexts, but for the last token of each, are computed before
             ``iteration``.
     """
 
@@ -62,26 +62,26 @@ class JournalledBatch(NamedTuple):
 
     @property
     def missing_tokens(self) -> int:
-        """Tokens of the newcomers' contexts that are not there."""
+        """Return the uncached tokens of the admitted contexts."""
         return sum(new.missing_tokens for new in self.joined)
 
     @property
     def computed_tokens(self) -> int:
-        """Those of them that prefill computes."""
+        """Return the uncached tokens that prefill computes."""
         return sum(new.computed_tokens for new in self.joined)
 
     @property
     def computing(self) -> int:
-        """Newcomers whose context is not all there."""
+        """Return the number of admitted responses with uncached tokens."""
         return sum(new.missing_tokens > 0 for new in self.joined)
 
 
 class Replayed(NamedTuple):
-    """What a journal's iterations took when they were run again, alone and back to back.
+    """Measured times of a journal's iterations, replayed alone and back to back.
 
     Attributes:
         seconds: (iterations, 2) of the prefill before each iteration (0 where there is none), and of the rest of it.
-        warm_up_s: that went into warming up and preparing shapes for the device, and is not among them.
+        warm_up_s: seconds spent on warming up and preparing shapes for the device; not part of ``seconds``.
     """
 
     seconds: NDArray[np.float64]
@@ -98,8 +98,7 @@ class EngineJournal:
         changes: of its batch, in order.
         finished: (iterations committed by then, response) of every completion.
         prefill_s, decode_s: seconds charged for each iteration.
-        prepare_s: seconds in all that went into preparing shapes for the device (CUDA graphs); no iteration is
-            charged for them.
+        prepare_s: total seconds of preparing shapes for the device (CUDA graphs); no iteration is charged for them.
     """
 
     slots: int
@@ -116,30 +115,30 @@ class EngineJournal:
         self.end_s = self.start_s
 
     def __len__(self) -> int:
-        """Committed iterations."""
+        """Return the number of committed iterations."""
         return len(self.decode_s)
 
     def commit(self, prefill_s: float, decode_s: Sequence[float], end_s: float) -> None:
-        """Iterations are committed, of which the first begins with a prefill, if that takes any time."""
+        """Append committed iterations; the first begins with a prefill if that takes any time."""
         self.prefill_s.append(prefill_s)
         self.prefill_s.extend([0.0] * (len(decode_s) - 1))
         self.decode_s.extend(decode_s)
         self.end_s = end_s
 
     def change(self, batch: int, rows: int, width: int, kv_tokens: int, joined: Sequence[Newcomer]) -> None:
-        """The next iteration to be committed is the first of another batch."""
+        """Note that the next committed iteration is the first of another batch."""
         self.changes.append(JournalledBatch(len(self), batch, rows, width, kv_tokens, tuple(self._left), tuple(joined)))
         self._left.clear()
 
     def leave(self, responses: Iterable[int]) -> None:
-        """Responses have left the batch."""
+        """Note responses that have left the batch."""
         self._left += responses
 
     def finish(self, responses: Iterable[int]) -> None:
-        """Responses end with the last committed iteration."""
+        """Note responses that end with the last committed iteration."""
         self.finished += [(len(self), response) for response in responses]
 
     def stays(self) -> Iterator[tuple[JournalledBatch, int]]:
-        """Every change with the iteration before which the next one comes."""
+        """Yield every change with the iteration before which the next one comes."""
         ends = [later.iteration for later in self.changes[1:]]
         return zip(self.changes, [*ends, len(self)], strict=False)

@@ -1,7 +1,6 @@
-"""What every engine that decodes for real refuses, each in one sentence.
+"""Checks of requests that all real engines share; each error is one sentence.
 
-Knows requests and what an actor can hold; nothing of models, of what else is with the actor, or of KV states, which every
-kind of engine has of its own.
+Inputs: a request and the actor's token limits. Each engine kind checks KV states itself.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from solver.model.errors import is_whole
 
 
 class ModelLimits(Protocol):
-    """A model as far as requests are concerned: its longest context and how many ids it knows."""
+    """The limits of a model for requests: its longest context and its vocabulary size."""
 
     max_tokens: int
 
@@ -26,7 +25,7 @@ class ModelLimits(Protocol):
 
 
 class TokenRoom(NamedTuple):
-    """Tokens of one response, prompt included, for which an actor has room.
+    """Token limits of an actor for one response, prompt included.
 
     Attributes:
         context_tokens: the longest context of its model, or of its cache's rows.
@@ -40,12 +39,12 @@ class TokenRoom(NamedTuple):
 
     @classmethod
     def of(cls, model: ModelLimits, admission: Admission) -> TokenRoom:
-        """That of an actor which decodes with ``model``."""
+        """Return the limits of an actor that decodes with ``model``."""
         return cls(model.max_tokens, admission.kv_capacity_tokens, model.vocabulary)
 
 
 def stop_tokens(request: Request) -> int:
-    """The most tokens that it can get."""
+    """Return the maximum number of tokens that the response can get."""
     return request.limit_tokens if request.target_tokens is None else min(request.target_tokens, request.limit_tokens)
 
 
@@ -53,7 +52,7 @@ def check(request: Request, room: TokenRoom, kv_wrong: Callable[[Request], str |
     """Refuse a request that would be decoded wrongly or not at all.
 
     Args:
-        kv_wrong: what is wrong with the KV states of a request that is right otherwise; None: nothing.
+        kv_wrong: returns what is wrong with the KV states of an otherwise valid request; None: nothing.
 
     Raises:
         ValueError: naming the response, what is wrong with it, and what would be right.

@@ -1,7 +1,4 @@
-"""Merges what an engine did, prefill by prefill and iteration by iteration, into spans.
-
-Knows times and counts only; the simulated and the real engines share it.
-"""
+"""Merges an engine's prefills and iterations, reported one by one, into spans; shared by simulated and real engines."""
 
 from __future__ import annotations
 
@@ -29,23 +26,24 @@ class SpanAccumulator:
         kv_tokens: float,
         computed: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """One prefill call: ``tokens`` computed for ``batch`` responses, which hold ``kv_tokens`` KV tokens; ``computed`` says
-        how many for which response."""
+        """Add one prefill call: ``tokens`` computed for ``batch`` responses with ``kv_tokens`` KV tokens in memory;
+        ``computed`` lists (response, tokens).
+        """
         self._flush()
         span = EngineSpan("prefill", start_s, end_s, batch, self.slots, tokens, kv_tokens, computed=computed)
         self._spans.append(span)
 
     def capture(self, start_s: float, end_s: float) -> None:
-        """Shapes were prepared for the device, which takes time once and computes nothing."""
+        """Add time in which shapes were prepared for the device, which happens once and computes nothing."""
         self._flush()
         self._spans.append(EngineSpan("start", start_s, end_s, 0.0, self.slots, 0, 0.0, "capture"))
 
     def decode(self, start_s: float, end_s: float, tokens: int, batch_seconds: float, kv_token_seconds: float) -> None:
-        """One or more decode iterations back to back that generated ``tokens``.
+        """Add one or more decode iterations back to back that generated ``tokens``.
 
         Args:
-            batch_seconds, kv_token_seconds: sums over the iterations of seconds times responses in the batch, and of
-                seconds times KV tokens held.
+            batch_seconds, kv_token_seconds: sums over the iterations of seconds times responses in the batch, and of seconds
+                times KV tokens in memory.
         """
         if self._tokens and start_s != self._end_s:
             self._flush()
@@ -57,7 +55,7 @@ class SpanAccumulator:
         self._kv_token_s += kv_token_seconds
 
     def drain(self) -> list[EngineSpan]:
-        """The spans since the last drain, in order of time."""
+        """Return the spans since the last drain, in order of time."""
         self._flush()
         spans, self._spans = self._spans, []
         return spans

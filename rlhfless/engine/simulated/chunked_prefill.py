@@ -1,9 +1,9 @@
-"""The simulated engine of servers that prefill in chunks: no iteration takes more tokens than a budget.
+"""Simulated engine with chunked prefill: no iteration computes more tokens than a budget.
 
-Knows true lengths and the latency model; nothing of tokens. Responses in the batch that decode take one token of the budget
-each; what is left goes to those that still prefill, in order of admission, and newcomers join while there is some left.
-A response decodes from the iteration on in which the last chunk of its context is computed. With a budget that nothing reaches
-this is ``SimulatedEngine``, one iteration after the other instead of a whole course at once, so it takes longer to simulate.
+Inputs: true lengths and the latency model. Each decoding response of the batch takes one token of the budget. The rest of the
+budget goes to responses that still prefill, in order of admission; further responses join while some is left. A response
+decodes from the iteration on in which the last chunk of its context is computed. With a budget that is never reached this
+equals ``SimulatedEngine``, computed iteration by iteration instead of a whole schedule at once, so it is slower to simulate.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ChunkedEngine:
 
     Args:
         latency: charged with its measured table where it has one. admission: slots, KV memory and rule.
-        clock_s: when it is ready. chunk_tokens: most tokens of an iteration.
+        clock_s: when it is ready. chunk_tokens: maximum number of tokens of an iteration.
         attention: as of ``PrefillInterference``.
     """
 
@@ -108,7 +108,7 @@ class ChunkedEngine:
         return max(self.clock_s, self._arriving[0].request.available_s) if self._arriving else math.inf
 
     def next_completions_s(self, count: int) -> FloatArray:
-        """See the protocol. It sees no further than one iteration, in which any number may complete."""
+        """See the protocol. It predicts only one iteration, in which any number may complete."""
         next_s = self.peek_next_event_s()
         return np.full(count if next_s < math.inf else 0, next_s)
 
@@ -129,7 +129,7 @@ class ChunkedEngine:
         return Progress(done, self._spans.drain())
 
     def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
-        """See the protocol. A context that is half computed is computed anew elsewhere."""
+        """See the protocol. A context that is half computed is recomputed elsewhere."""
         before = self.advance(at_s)
         done = list(before.completions)
         if self.clock_s < at_s and (self._batch or self._queue):
@@ -146,7 +146,7 @@ class ChunkedEngine:
         return {row.request.response: row.tokens for row in self._everyone()}
 
     def generated_arrays(self) -> tuple[IntArray, IntArray]:
-        """``generated_tokens`` as arrays."""
+        """Return ``generated_tokens`` as arrays."""
         table = np.array([(row.request.response, row.tokens) for row in self._everyone()], dtype=np.int64).reshape(-1, 2)
         return table[:, 0], table[:, 1]
 
@@ -159,10 +159,10 @@ class ChunkedEngine:
         return tuple(row.request.response for row in (*self._queue, *self._arriving))
 
     def sync(self, weights: Any, weights_version: int) -> None:
-        """Nothing to take over: lengths come from the log."""
+        """Do nothing: lengths come from the log."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is no memory to free."""
 
     # --- iterations -----------------------------------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class ChunkedEngine:
         return sum(self._admission.held_tokens(row.context, row.most) for row in rows)
 
     def _iteration(self) -> _Iteration:
-        """The next iteration as batch and queue are."""
+        """Return the next iteration for the current batch and queue."""
         if self._next is not None:
             return self._next
         budget = self._budget - sum(not row.to_compute for row in self._batch)
@@ -215,7 +215,7 @@ class ChunkedEngine:
         return self._next
 
     def _iterate(self, to_s: float, done: list[Completion]) -> bool:
-        """One iteration if it ends by ``to_s``; evictions belong to the boundary at its end."""
+        """Run one iteration if it ends by ``to_s``; evictions belong to the boundary at its end."""
         one, began_s = self._iteration(), self.clock_s
         if began_s + one.prefill_s + one.decode_s > to_s:
             return False
@@ -247,7 +247,7 @@ class ChunkedEngine:
         return True
 
     def _note(self, one: _Iteration, began_s: float, computed: list[tuple[int, int]]) -> None:
-        """Spans of an iteration; where nobody decodes, all of it is prefill."""
+        """Add the spans of an iteration; where no response decodes, all of it is prefill."""
         ready_s = began_s + one.prefill_s if one.decoding else self.clock_s
         if one.chunks:
             tokens = sum(new for _, new in computed)
@@ -262,7 +262,7 @@ class ChunkedEngine:
         return Completion(r.response, self.clock_s, row.tokens, r.target_finish, first_s, start_s, row.computed)
 
     def _export(self, row: _ChunkedSequence) -> Request:
-        """A row as a request that another engine can go on with."""
+        """Return a sequence as a request from which another engine can continue."""
         return changed(
             row.request,
             generated_tokens=row.tokens,

@@ -1,7 +1,4 @@
-"""Completions as columns: objects are made when somebody looks at one, not when it is committed.
-
-Knows completions as the protocol has them; nothing of who committed them, or of who reads them.
-"""
+"""Completions stored as arrays; ``Completion`` objects are made when they are read, not when they are committed."""
 
 from __future__ import annotations
 
@@ -22,8 +19,8 @@ class Completions(Sequence[Completion]):
         responses, time_s, response_tokens: (n,) of each, as in ``Completion``.
 
     Args:
-        make: gives those at some of ``places``.
-        places: (n,) of these completions, as ``make`` knows them.
+        make: returns the ``Completion`` objects at some of ``places``.
+        places: (n,) indices of these completions for ``make``.
     """
 
     __slots__ = ("_make", "_places", "response_tokens", "responses", "time_s")
@@ -41,7 +38,7 @@ class Completions(Sequence[Completion]):
 
     @classmethod
     def of(cls, completions: Sequence[Completion]) -> Completions:
-        """The columns of completions, which stay the same objects."""
+        """Return the arrays of existing completions, whose objects stay the same."""
         if isinstance(completions, cls):
             return completions
         responses = np.array([c.response for c in completions], dtype=np.int64)
@@ -68,7 +65,7 @@ class Completions(Sequence[Completion]):
 
 
 def joined(parts: Sequence[Completions]) -> Sequence[Completion]:
-    """Completions that follow on one another."""
+    """Return the concatenation of consecutive completions."""
     if len(parts) < 2:
         return parts[0] if parts else []
     columns = ([getattr(p, name) for p in parts] for name in ("responses", "time_s", "response_tokens"))

@@ -1,6 +1,6 @@
-"""Simulated engines to which things happen: late starts, slow iterations, prefill in chunks, outages.
+"""Simulated engines with fault injection: late starts, slow iterations, chunked prefill, outages.
 
-Knows effects and the engine protocol; nothing of plans. An engine to which nothing can happen is a plain ``SimulatedEngine``.
+Inputs: effects and a random seed. An engine without any effect is a plain ``SimulatedEngine``.
 """
 
 from __future__ import annotations
@@ -26,23 +26,25 @@ MOST_IN_VAIN = 10_000  # outages in a row that let no iteration end
 
 
 class FaultInjectingFactory:
-    """An engine factory for ``run_step``: actors are numbered in the order in which they are made, so a plan has the same
-    outages every time it is run with a factory of its own.
+    """An engine factory for ``run_step`` that injects faults.
+
+    Actors are numbered in the order in which they are made. So a plan has the same outages every time it is run with a new
+    factory.
 
     Args:
-        effects: that happen to them.
+        effects: the faults of its actors.
     """
 
     def __init__(self, effects: Effects) -> None:
         self._effects, self._made = effects, 0
 
     def start_delays_s(self, actors: int) -> list[float]:
-        """By how much the starts of the first ``actors`` take longer than the latency model says."""
+        """Return by how many seconds the starts of the first ``actors`` exceed the latency model."""
         starts = self._effects.starts
         return [0.0 if starts is None else starts.delay_s(self._effects.draws(actor)[1]) for actor in range(actors)]
 
     def __call__(self, latency: LatencyModel, admission: Admission, clock_s: float) -> Plain | FaultInjectingEngine:
-        """The engine of the next actor."""
+        """Return the engine of the next actor."""
         effects = self._effects
         straggling, _, failing = effects.draws(self._made)
         self._made += 1
@@ -61,16 +63,16 @@ class FaultInjectingFactory:
 
 
 class FaultInjectingEngine:
-    """A simulated engine that goes down now and then.
+    """A simulated engine with outages.
 
-    At an outage the iteration under way is lost and all KV caches with it; the batch, then the queue, is queued again and
-    can join when the engine is up. Nobody foresees an outage; ``peek_next_event_s`` may name its time, as one at which it can
-    be asked anew.
+    At an outage the running iteration is lost and all KV caches with it. The batch, then the queue, is queued again and can
+    join when the engine is up. Outages are not predicted, although ``peek_next_event_s`` may return the time of one as a time
+    after which to call it again.
 
     Args:
-        engine: that decodes in between.
-        next_up_s: seconds that it is up before the next outage, asked once for each.
-        down_s: that every outage takes.
+        engine: decodes between outages.
+        next_up_s: returns the seconds until the next outage, called once for each.
+        down_s: duration of every outage.
 
     Raises:
         PlanningError: from ``advance`` and ``cut``: outages follow each other so fast that no iteration ever ends.
@@ -87,11 +89,11 @@ class FaultInjectingEngine:
 
     @property
     def clock_s(self) -> float:
-        """End of the last committed iteration."""
+        """Return the end of the last committed iteration."""
         return self._engine.clock_s
 
     def add(self, requests: Sequence[Request]) -> None:
-        """See the protocol. While it is down, what comes waits."""
+        """See the protocol. Requests that arrive during an outage wait."""
         if self._up_s > self._engine.clock_s:
             requests = [changed(r, available_s=max(r.available_s, self._up_s)) for r in requests]
         self._engine.add(requests)
@@ -130,7 +132,7 @@ class FaultInjectingEngine:
         return Progress([*completions, *last.completions], [*spans, *last.spans])
 
     def _go_down(self) -> Progress:
-        """Queue everything again, for when it is up; what that commits is nothing, or what needs no iterations."""
+        """Queue all responses again for the end of the outage; it commits nothing, or responses that need no iterations."""
         engine = self._engine
         taken, progress = engine.cut(engine.clock_s)
         self._up_s = self._fails_s + self._down_s
@@ -150,7 +152,7 @@ class FaultInjectingEngine:
         return self._engine.generated_tokens()
 
     def generated_arrays(self) -> tuple[IntArray, IntArray]:
-        """``generated_tokens`` as arrays."""
+        """Return ``generated_tokens`` as arrays."""
         return self._engine.generated_arrays()
 
     def running(self) -> tuple[int, ...]:

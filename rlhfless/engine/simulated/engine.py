@@ -1,9 +1,9 @@
-"""The simulated engine: lengths from a log, times from the full profile table.
+"""The simulated engine: lengths from a log, times from the full profile table, no tokens.
 
-Knows true lengths and the latency model; nothing of tokens. Its iterations are those of ``solver.timing.batching`` (the
-planner's own arithmetic), so an undisturbed actor is finished in one numpy call. Whatever disturbs it makes it go on with
-another course (``rlhfless.engine.simulated.schedule``): a cut from the committed boundary on, an arrival from the boundary on
-at which it can join, which is looked up, and the course after it worked out, before it is committed.
+Its iterations are those of ``solver.timing.batching`` (the planner's own arithmetic), so an undisturbed actor is finished in
+one numpy call. A disturbance replaces its schedule by another one (``rlhfless.engine.simulated.schedule``): a cut does so from
+the committed boundary on, an arrival from the boundary on at which it can join. That boundary is found, and the schedule after
+it computed, before it is committed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NOBODY = np.zeros(0, np.int64)
 
 
 class SimulatedEngine:
-    """An engine of ``rlhfless.engine.protocol`` that decodes nothing and takes the time that the profile says.
+    """An engine of ``rlhfless.engine.protocol`` that decodes nothing and takes the seconds of the profile.
 
     Args:
         latency: charged with its measured table where it has one.
@@ -56,7 +56,7 @@ class SimulatedEngine:
 
     @property
     def clock_s(self) -> float:
-        """End of the last committed iteration."""
+        """Return the end of the last committed iteration."""
         return self._base_s if self._ahead is None else self._ahead.clock_s
 
     def add(self, requests: Sequence[Request]) -> None:
@@ -80,12 +80,12 @@ class SimulatedEngine:
         self._take_in(-math.inf)
 
     def peek_next_event_s(self, completions: int = 1) -> float:
-        """See the protocol. Looks through arrivals, unless what they compute depends on who has joined by then."""
+        """See the protocol. Includes arrivals, unless their prefill depends on which responses have joined by then."""
         times_s = self.next_completions_s(completions)
         return float(times_s[-1]) if len(times_s) == completions else math.inf
 
     def next_completions_s(self, count: int) -> FloatArray:
-        """See the protocol. Looks through arrivals as ``peek_next_event_s`` does."""
+        """See the protocol. Includes arrivals as ``peek_next_event_s`` does."""
         course, later, taken = self._course(), 0, 0
         told: list[FloatArray] = []
         while True:
@@ -151,7 +151,7 @@ class SimulatedEngine:
         return dict(zip(responses.tolist(), tokens.tolist(), strict=True))
 
     def generated_arrays(self) -> tuple[IntArray, IntArray]:
-        """``generated_tokens`` as (n,) responses and (n,) committed tokens, for those who ask often."""
+        """Return ``generated_tokens`` as (n,) responses and (n,) committed tokens, for callers that ask often."""
         responses, tokens = self._course().tokens()
         if self._arriving:
             responses = np.append(responses, [r.response for r in self._arriving])
@@ -168,15 +168,15 @@ class SimulatedEngine:
         return (*queued, *(r.response for r in self._arriving)) if self._arriving else queued
 
     def sync(self, weights: Any, weights_version: int) -> None:
-        """Nothing to take over: lengths come from the log."""
+        """Do nothing: lengths come from the log."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is no memory to free."""
 
     # --- disturbances -----------------------------------------------------------------------------------------------
 
     def _course(self) -> SimulatedSchedule:
-        """What comes after the boundary ``base_s``, with what is committed of it."""
+        """Return the schedule after the boundary ``base_s``, and how much of it is committed."""
         if self._ahead is None:
             self._ahead = self._scheduled(self._members, self._running, self._base_s)
         return self._ahead
@@ -190,15 +190,17 @@ class SimulatedEngine:
         return followed(course, at, base_s, members, running, gone, self._latency, self._admission)
 
     def _leave_course(self) -> None:
-        """Take the committed boundary as the base: another course can start there."""
+        """Make the committed boundary the base from which another schedule can start."""
         if self._ahead is not None:
             course, self._ahead, self._later = self._ahead, None, []
             self._base_s = course.clock_s
             _, self._members, self._running = course.remaining(course.done, course.reported)
 
     def _next_arrival_index(self, course: SimulatedSchedule, taken: int = 0) -> int | None:
-        """The first boundary, from the committed one on, at which an arriving response, but for the first ``taken``, may join;
-        None without one."""
+        """Return the first boundary, from the committed one on, at which an arriving response may join; None without one.
+
+        The first ``taken`` arriving responses are skipped.
+        """
         if taken == len(self._arriving):
             return None
         return max(course.iterations.first_from(self._arriving[taken].available_s), course.done)
@@ -206,10 +208,10 @@ class SimulatedEngine:
     def _after_arrivals(
         self, course: SimulatedSchedule, at: int, reported: int, taken: int = 0
     ) -> tuple[SimulatedSchedule, int]:
-        """The course that begins at a boundary of this one with those who can join there, and how many these are.
+        """Return the schedule from a boundary on with the responses that can join there, and their number.
 
         Args:
-            reported: completions of this course by then. taken: of the arriving, the first, that have joined before.
+            reported: completions of this schedule by then. taken: number of arriving responses that have joined before.
         """
         base_s = max(course.iterations.end_s(at), self._arriving[taken].available_s)
         count = bisect.bisect_right(self._arriving, base_s, taken, key=_available_s) - taken
@@ -221,9 +223,9 @@ class SimulatedEngine:
         return after or self._scheduled(everyone, running, base_s), count
 
     def _take_in(self, to_s: float) -> bool:
-        """At the committed boundary, queue what is available; an idle engine's clock jumps, ``to_s`` at most.
+        """At the committed boundary, queue available responses; an idle engine's clock jumps, ``to_s`` at most.
 
-        Returns whether anything was taken in.
+        Returns whether any response was queued.
         """
         if not self._arriving:
             return False
@@ -247,7 +249,7 @@ class SimulatedEngine:
         return self._requests[response].target_finish
 
     def _export(self, row: tuple[Any, ...]) -> Request:
-        """A member as a request that another engine can go on with."""
+        """Return a response as a request from which another engine can continue."""
         response, _, _, _, tokens, has_kv, _, _, start_s, first_token_s, prefill_tokens = row
         return changed(
             self._requests[response],
@@ -261,7 +263,7 @@ class SimulatedEngine:
         )
 
     def _commit(self, course: SimulatedSchedule, until: int, committed: _Committed) -> None:
-        """Commit iterations up to boundary ``until`` and note what they completed."""
+        """Commit iterations up to boundary ``until`` and note their completions."""
         first = course.done
         before, reported = course.commit(until)
         if course.shares:
@@ -281,7 +283,7 @@ class SimulatedEngine:
 
 
 class _Committed:
-    """What is committed, part by part, after what ``before`` says."""
+    """Committed progress, part by part, after ``before``."""
 
     def __init__(self, before: Progress | None = None) -> None:
         self.completions: list[Completions] = []
@@ -291,7 +293,7 @@ class _Committed:
             self.spans += [before.spans] if isinstance(before.spans, LazySpans) else []
 
     def progress(self) -> Progress:
-        """All of it."""
+        """Return all of it."""
         if len(self.spans) > 1:
             for later in self.spans[1:]:
                 self.spans[0].add(later)
@@ -303,5 +305,5 @@ def _available_s(request: Request) -> float:
 
 
 def _together(members: Members, newcomers: Members) -> Members:
-    """Both, faster than ``np.concatenate`` joins rows."""
+    """Concatenate both, faster than ``np.concatenate`` joins rows."""
     return np.concatenate([members.view(WHOLE), newcomers.view(WHOLE)]).view(MEMBER)

@@ -1,6 +1,6 @@
-"""When the iterations of a simulated actor end, worked out as far as somebody asks: newcomers may change what comes later.
+"""End times of a simulated actor's iterations, computed only as far as they are read, because arrivals may change later ones.
 
-Knows batches, KV tokens and the latency model; nothing of responses.
+Inputs: batch sizes, KV tokens and the latency model.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class Iterations:
     """Iterations of an actor from the boundary ``base_s`` on.
 
     Args:
-        batch, kv_tokens: (I,) responses in the batch of each iteration, and KV tokens that they hold.
-        prefill_tokens: computed at the start of the first iteration, for ``computing`` responses; joins: responses that join
-            then.
+        batch, kv_tokens: (I,) responses in the batch of each iteration, and their KV tokens.
+        prefill_tokens: computed at the start of the first iteration, for ``computing`` responses; joins: number of responses
+            that join then.
 
     Attributes:
-        boundary_s: (I+1,) boundaries between iterations, of which the first ``timed`` + 1 are worked out.
+        boundary_s: (I+1,) boundaries between iterations, of which the first ``timed`` + 1 are computed.
         prefill_at: (P,) iterations with a prefill; prefill_s, prefill_tokens, computing: (P,) seconds, tokens and responses of
             these.
     """
@@ -59,7 +59,7 @@ class Iterations:
 
     @classmethod
     def of(cls, timeline: Timeline, latency: LatencyModel, base_s: float) -> Iterations:
-        """Those of a timeline."""
+        """Return the iterations of a timeline."""
         new = cls(latency, base_s, timeline.batch, timeline.kv_tokens)
         new.boundary_s, new.timed = base_s + timeline.boundary_s, new.last
         new.prefill_at = np.flatnonzero(timeline.prefill_tokens)
@@ -70,7 +70,7 @@ class Iterations:
         return new
 
     def part(self, first: int, until: int) -> Iterations:
-        """Those from boundary ``first`` to boundary ``until``, which is worked out; without what comes later."""
+        """Return the iterations from boundary ``first`` to boundary ``until``, which must be computed already."""
         own = Iterations(self._latency, self._base_s, self.batch[first:until].copy(), self.kv_tokens[first:until].copy())
         own.boundary_s, own.timed = self.boundary_s[first : until + 1].copy(), until - first
         if len(self.prefill_at):
@@ -80,29 +80,29 @@ class Iterations:
         return own
 
     def end_s(self, index: int) -> float:
-        """The time of a boundary."""
+        """Return the time of a boundary."""
         if index > self.timed:
             self._work_out(index)
         return float(self.boundary_s[index])
 
     def times(self, indices: IntArray) -> FloatArray:
-        """The times of boundaries, in order."""
+        """Return the times of boundaries, in order."""
         if len(indices) and indices[-1] > self.timed:
             self._work_out(int(indices[-1]))
         return self.boundary_s[indices]
 
     def first_from(self, at_s: float) -> int:
-        """The first boundary at or after ``at_s``; the last one where all are before."""
+        """Return the first boundary at or after ``at_s``; the last one where all are before."""
         self._reach(at_s)
         return min(int(self.boundary_s[: self.timed + 1].searchsorted(at_s, side="left")), self.last)
 
     def last_by(self, at_s: float) -> int:
-        """The last boundary at or before ``at_s``; -1 where all are later."""
+        """Return the last boundary at or before ``at_s``; -1 where all are later."""
         self._reach(at_s)
         return int(self.boundary_s[: self.timed + 1].searchsorted(at_s, side="right")) - 1
 
     def _reach(self, at_s: float) -> None:
-        """Work out boundaries until one is after ``at_s``."""
+        """Compute boundaries until one is after ``at_s``."""
         while self.timed < self.last and self.boundary_s[self.timed] <= at_s:
             if self.timed < FIRST and at_s < np.inf:
                 self._work_out_next()
@@ -128,5 +128,5 @@ class Iterations:
         self.boundary_s[k + 1] = self._base_s + self._took_s
 
     def _with_joins_s(self, step_s: float) -> float:
-        """The first iteration, with what its newcomers take."""
+        """Return the seconds of the first iteration, including those of admitting responses."""
         return step_s + (float(self.prefill_s[0]) if len(self.prefill_at) else 0.0) + self._joins_s

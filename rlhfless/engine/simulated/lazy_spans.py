@@ -1,7 +1,4 @@
-"""What a simulated actor did between two committed boundaries, told as spans when somebody looks at it.
-
-Knows courses; nothing of who commits them, or when.
-"""
+"""Spans of a simulated actor between two committed boundaries, built from its schedule when they are first read."""
 
 from __future__ import annotations
 
@@ -15,8 +12,10 @@ from rlhfless.engine.simulated.schedule import NOBODY, SimulatedSchedule
 
 
 class LazySpans(Sequence[EngineSpan]):
-    """The iterations of a course from boundary ``first`` to boundary ``until``, and what was added to them: a prefill span
-    wherever one was computed, and a decode span for every stretch between."""
+    """Spans of a schedule's iterations from boundary ``first`` to ``until``, and of parts added later.
+
+    There is one prefill span for every prefill, and one decode span for every interval between.
+    """
 
     __slots__ = ("_parts", "_spans")
 
@@ -25,7 +24,7 @@ class LazySpans(Sequence[EngineSpan]):
         self._spans: list[EngineSpan] | None = None
 
     def add(self, later: LazySpans) -> None:
-        """What the actor did then is a part of this from now on."""
+        """Append the actor's later spans to this sequence."""
         assert self._spans is None, "nobody has looked at it yet"
         for part in later._parts:
             last = self._parts[-1]
@@ -56,7 +55,7 @@ class LazySpans(Sequence[EngineSpan]):
 
 
 class _Part:
-    """Committed iterations of one course."""
+    """Committed iterations of one schedule."""
 
     __slots__ = ("course", "first", "iterations", "prefilled", "slots", "until")
 
@@ -66,14 +65,14 @@ class _Part:
         self.slots, self.first, self.until = slots, first, until
 
     def shrink(self) -> None:
-        """Nothing follows: what was expected beyond needs no memory any more."""
+        """Free the memory of the schedule's later iterations, which will not be committed."""
         if self.course is not None:
             found = self.course.prefilled(self.first, self.until)
             self.prefilled, self.course = found._replace(iteration=found.iteration - self.first), None
             self.iterations, self.first, self.until = self.iterations.part(self.first, self.until), 0, self.until - self.first
 
     def tell(self) -> list[EngineSpan]:
-        """Its spans."""
+        """Return its spans."""
         done, first, until = self.iterations, self.first, self.until
         if until == first:
             return []

@@ -1,7 +1,4 @@
-"""What the simulated engine knows of each response that is with it, and how much of a context is there when one joins.
-
-Knows requests; nothing of times or batches.
-"""
+"""State of the responses of a simulated engine as table rows, and how many context tokens are cached when one joins."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ MEMBER = np.dtype(
 
 
 def members_of(requests: Iterable[Request]) -> Members:
-    """One row per request, as it comes to the engine."""
+    """Return one row per request, as it arrives at the engine."""
     rows = [
         (
             r.response, r.prompt_tokens, r.limit_tokens, -1 if r.target_tokens is None else r.target_tokens,
@@ -49,14 +46,14 @@ def members_of(requests: Iterable[Request]) -> Members:
 
 
 def changed(request: Request, **what: Any) -> Request:
-    """The request with other values, as of ``dataclasses.replace``: rules move thousands, and this is many times as fast."""
+    """Return the request with other values, like ``dataclasses.replace`` but many times as fast: rules move thousands."""
     new = Request.__new__(Request)
     new.__dict__.update(request.__dict__, **what)
     return new
 
 
 def refusal(request: Request) -> str | None:
-    """Why the simulated engine cannot run a request; None when it can."""
+    """Return why the simulated engine cannot run a request; None when it can."""
     r = request
     if r.target_tokens is None:
         return f"response {r.response} has no target_tokens; the simulated engine needs its true length"
@@ -69,7 +66,7 @@ def refusal(request: Request) -> str | None:
 
 
 class Requests(Sequence[Request]):
-    """Requests with their rows, which are made once however many engines and steps take them.
+    """Requests with their rows, which are made once for all engines and steps that use them.
 
     Attributes:
         rows: (n,) as of ``members_of``; available_s: (n,).
@@ -84,13 +81,13 @@ class Requests(Sequence[Request]):
 
     @classmethod
     def of(cls, requests: Sequence[Request]) -> Requests:
-        """The same, in order of ``response``."""
+        """Return the requests in order of ``response``."""
         known = requests if isinstance(requests, cls) else cls(requests)
         order = np.argsort(known.rows["response"], kind="stable")
         return known if (order[1:] > order[:-1]).all() else known.take(order.tolist())
 
     def take(self, indices: Sequence[int]) -> Requests:
-        """Some of them, in the order of ``indices``."""
+        """Return the requests at ``indices``, in that order."""
         part = Requests.__new__(Requests)
         part._requests = [self._requests[i] for i in indices]
         at = np.array(indices, dtype=np.int64)
@@ -112,11 +109,11 @@ class Requests(Sequence[Request]):
 
 
 def there_tokens(members: Members, remaining: IntArray, known: Collection[int]) -> IntArray:
-    """(n,) KV tokens of each member's context that are there when it joins.
+    """Return (n,) cached KV tokens of each member's context when it joins.
 
     Args:
-        remaining: (n,) iterations that each needs; one that needs none computes nothing for others.
-        known: prompts whose KV cache is with the actor, because one that shares it has joined.
+        remaining: (n,) iterations that each needs; a response that needs none computes nothing for others.
+        known: prompts whose KV cache is in the actor, because a response that shares it has joined.
     """
     has_kv, prompt = members["has_kv"], members["prompt"]
     there = np.where(has_kv, members["prompt_tokens"] + members["generated_tokens"], members["there_tokens"])

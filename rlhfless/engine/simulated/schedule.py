@@ -1,7 +1,7 @@
-"""The course that the responses of a simulated actor take if nothing disturbs it, and how far of it is committed.
+"""Precomputed schedule of a simulated actor (who is in the batch in which iteration) and how many of its iterations are
+committed.
 
-Knows who is in the batch in which iteration; nothing of requests or cuts, nor of how a course is found
-(``rlhfless.engine.simulated.start``).
+Schedules are made in ``rlhfless.engine.simulated.start``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BoolArray = NDArray[np.bool_]
 
 
 class Prefilled(NamedTuple):
-    """Responses that joined without all of their contexts: (V,) iterations, in order, who, and tokens computed for them."""
+    """Responses that joined with uncached context tokens: (V,) iterations, in order, response rows, and computed tokens."""
 
     iteration: IntArray
     response: IntArray
@@ -34,17 +34,17 @@ NOBODY = Prefilled(*[np.zeros(0, np.int64)] * 3)
 
 
 class SimulatedSchedule:
-    """The future of ``members`` from the boundary ``base_s``; ``commit`` makes a part of it the past.
+    """The future of ``members`` from the boundary ``base_s``; ``commit`` moves a part of it into the past.
 
-    Members stay as they were at ``base_s``: what becomes of them is worked out from how far the course is committed.
+    Members keep their state at ``base_s``. Their later state is computed from the number of committed iterations.
 
     Args:
         running: how many of the members, the first ones, are in the batch.
-        stays: when they are in the batch. iterations: that follow.
+        stays: when they are in the batch. iterations: the iterations from ``base_s`` on.
 
     Attributes:
-        done: the last boundary that is committed; clock_s: its time.
-        begins_with_completions: nothing is committed yet, and what needs no iterations is complete at ``base_s``.
+        done: the last committed boundary; clock_s: its time.
+        begins_with_completions: nothing is committed yet, and responses that need no iterations are complete at ``base_s``.
         finish: (n,) boundaries at which responses end, in order; finishing: (n,) their rows in this order (ties by row).
         reported: how many of these are committed.
     """
@@ -73,27 +73,27 @@ class SimulatedSchedule:
         self._told: tuple[FloatArray, FloatArray, IntArray] | None = None  # of completions
 
     def ending(self, places: slice) -> tuple[IntArray, IntArray]:
-        """Names and lengths of the responses at these places of ``finishing``."""
+        """Return the indices and lengths of the responses at these places of ``finishing``."""
         rows = self.finishing[places]
         return self._names[rows], self.members["target_tokens"][rows]
 
     def left_of(self, row: int, at: int) -> tuple[int, int]:
-        """Of a row in the batch at a boundary, where nobody is evicted: iterations that are left to it, and its KV tokens."""
+        """Return, for a row in the batch at a boundary, its remaining iterations and its KV tokens (without evictions only)."""
         return int(self._last[row]) - at, int(self.stays.context[row]) + at - int(self.stays.first[row])
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to commit."""
+        """Return whether nothing is left to commit."""
         return self.done == self.iterations.last
 
     def completed_by(self, index: int) -> int:
-        """How many responses end at this boundary or before it."""
+        """Return how many responses end at this boundary or before it."""
         return int(self.finish.searchsorted(index, side="right"))
 
     # --- what holds at a boundary -----------------------------------------------------------------------------------------
 
     def batch(self, at: int) -> IntArray:
-        """Rows in the batch at a boundary, in order of admission."""
+        """Return the rows in the batch at a boundary, in order of admission."""
         if not at:
             return np.arange(self._running)
         stays = self.stays
@@ -104,8 +104,10 @@ class SimulatedSchedule:
         return rows
 
     def in_batch_and_queue(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Responses in the batch, in order of admission, and the others that are not complete; the same objects as before
-        where nothing changed."""
+        """Return the responses in the batch, in order of admission, and the other unfinished ones.
+
+        They are the same objects as before where nothing changed.
+        """
         if self.done < self._seen_until:
             return self._seen
         inside, waiting = self.batch(self.done), ()
@@ -119,7 +121,7 @@ class SimulatedSchedule:
         return self._seen
 
     def _next_change(self) -> float:
-        """The next boundary after ``done`` at which somebody joins or leaves the batch or is complete."""
+        """Return the next boundary after ``done`` at which a response joins, leaves or completes."""
         if not self.done:
             return 0.0  # what needs no iterations may still be committed
         if self._together:
@@ -130,12 +132,12 @@ class SimulatedSchedule:
         return float(self._changes[place]) if place < len(self._changes) else math.inf
 
     def tokens(self) -> tuple[IntArray, IntArray]:
-        """Responses that are not complete, and their committed tokens."""
+        """Return the unfinished responses, and their committed tokens."""
         ahead = self.finishing[self.reported :]
         return self._names[ahead], self._tokens_at(self.done)[ahead]
 
     def _tokens_at(self, at: int) -> IntArray:
-        """(n,) tokens of every row at a boundary."""
+        """Return (n,) tokens of every row at a boundary."""
         generated, stays = self.members["generated_tokens"], self.stays
         decoded = np.maximum(np.minimum(stays.last, at) - stays.first, 0)
         if self.once:
@@ -145,13 +147,12 @@ class SimulatedSchedule:
         return tokens
 
     def remaining(self, at: int, reported: int) -> tuple[IntArray, Members, int]:
-        """Who is not complete at a boundary: rows, and the members as they are then, the batch, then the queue; and how many
-        are in the batch.
+        """Return the unfinished responses at a boundary: rows, their state then (batch first, then queue), and the batch size.
 
         Evicted responses are at the front of the queue, the last evicted first.
 
         Args:
-            reported: completions that are not among them.
+            reported: number of completions that are excluded.
         """
         inside = self.batch(at)
         if len(inside) < len(self.members) - reported:
@@ -175,7 +176,7 @@ class SimulatedSchedule:
         return queue[np.argsort(-left[queue], kind="stable")]
 
     def _note(self, members: Members, rows: IntArray, inside: int, at: int) -> None:
-        """Write into ``members``, of these rows, what the iterations up to a boundary have made of them."""
+        """Update these rows of ``members`` to their state at a boundary."""
         joined, members["start_s"], members["first_token_s"], members["prefill_tokens"] = (x[rows] for x in self._facts(at))
         members["generated_tokens"] = self._tokens_at(at)[rows]
         members["has_kv"][joined] = False
@@ -183,7 +184,9 @@ class SimulatedSchedule:
         members["there_tokens"][joined], members["prompt"][joined] = 0, -1  # who is evicted computes its whole context
 
     def _note_all(self, members: Members, rows: IntArray, at: int) -> None:
-        """The same where everybody joined in the first iteration; of those that had joined before, all but one fact holds."""
+        """Like ``_note`` where every response joined in the first iteration; responses that had joined before keep all values
+        but one.
+        """
         members["generated_tokens"] += at
         known = int(rows.searchsorted(self._running))
         new = members[known:]
@@ -197,8 +200,9 @@ class SimulatedSchedule:
                 new[name][unknown] = self.iterations.end_s(index)
 
     def _facts(self, at: int) -> tuple[BoolArray, FloatArray, FloatArray, IntArray]:
-        """Of every row at a boundary: whether it has joined, when it first did anywhere, when its first token was there (not
-        a number before that), and prefill."""
+        """Return, for every row at a boundary: whether it has joined, when it first did anywhere, when its first token was
+        generated (NaN before that), and prefill tokens.
+        """
         stays, members = self.stays, self.members
         some = np.flatnonzero((stays.first < at) & (stays.last > stays.first))
         if not self.once:
@@ -218,20 +222,21 @@ class SimulatedSchedule:
     # --- committing -----------------------------------------------------------------------------------------------------
 
     def commit(self, until: int) -> tuple[int, int]:
-        """Commit the iterations up to boundary ``until``; the places in ``finishing`` from and to which responses are complete
-        now."""
+        """Commit the iterations up to boundary ``until``; returns the range in ``finishing`` of responses that are complete
+        now.
+        """
         before = self.reported
         self.done, self.reported = until, self.completed_by(until)
         self.clock_s, self.begins_with_completions = self.iterations.end_s(until), False
         return before, self.reported
 
     def joining(self, first: int, until: int) -> IntArray:
-        """Rows that join between two boundaries."""
+        """Return the rows that join between two boundaries."""
         stays = self.stays
         return stays.response[(stays.first >= first) & (stays.first < until) & (stays.last > stays.first)]
 
     def prefilled(self, first: int, until: int) -> Prefilled:
-        """Who joins between two boundaries and has tokens to compute then, in order of admission."""
+        """Return the responses that join between two boundaries with tokens to compute, in order of admission."""
         if not len(self.iterations.prefill_at):
             return NOBODY
         stays = self.stays
@@ -240,7 +245,7 @@ class SimulatedSchedule:
         return Prefilled(stays.first[rows], self._names[stays.response[rows]], stays.computed[rows])
 
     def completions(self, places: range, finish_of: Callable[[int], str]) -> list[Completion]:
-        """The completions at these places of ``finishing``; ``finish_of`` says the finish reason of a response."""
+        """Return the completions at these places of ``finishing``; ``finish_of`` returns the finish reason of a response."""
         if self._told is None:
             self._told = self._facts(self.iterations.last)[1:]
         rows = self.finishing[places.start : places.stop : places.step]

@@ -1,8 +1,7 @@
-"""How the courses of a simulated actor begin: scheduled anew, or as the rest of the course before.
+"""Makes schedules of a simulated actor: computed from scratch, or as the rest of the previous schedule.
 
-Knows admission and the latency model; nothing of requests, nor of when an actor is disturbed. A course that begins with a queue
-is scheduled by ``solver.timing.batching``. Where everybody is in the batch and there is room, one that begins with newcomers,
-or without some, needs no schedule: it is the rest of the course before it, with their part added or taken away.
+A schedule that begins with a queue is computed by ``solver.timing.batching``. Where all responses are in the batch and memory
+suffices, the schedule after an arrival or a departure is the rest of the previous one, with their part added or taken away.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ def scheduled(
     admission: Admission,
     known_prompts: set[int],
 ) -> SimulatedSchedule:
-    """A course with whoever has to wait in a queue, or is evicted.
+    """Return a schedule in which responses may wait in a queue, or be evicted.
 
     Args:
-        known_prompts: whose KV cache is with the actor.
+        known_prompts: prompts whose KV cache is in the actor.
     """
     context = members["prompt_tokens"] + members["generated_tokens"]
     remaining = np.maximum(members["target_tokens"] - members["generated_tokens"], 0)
@@ -53,14 +52,14 @@ def followed(
     latency: LatencyModel,
     admission: Admission,
 ) -> SimulatedSchedule | None:
-    """The course that follows another one from its boundary ``at`` on, where everybody is in the batch then.
+    """Return the schedule that follows another one from its boundary ``at`` on, if all responses are in the batch then.
 
-    None where somebody has to wait or is evicted, or where what a newcomer computes depends on others.
+    None where a response has to wait or is evicted, or where an admitted response's prefill depends on others.
 
     Args:
         base_s: the boundary's time; an idle actor may have waited.
-        members: as they are then: who goes on, as ``remaining`` says, then the newcomers.
-        running: how many of the members go on. gone: rows of that course that are taken away.
+        members: their state then: first the remaining responses, as ``remaining`` returns them, then the admitted ones.
+        running: how many of the members remain. gone: rows of that schedule that are taken away.
     """
     new, count = members[running:], len(members)
     if not course.once or count > admission.max_batch or (new["prompt"] >= 0).any():
@@ -94,6 +93,6 @@ def followed(
 
 
 def _rest(per_iteration: IntArray, at: int, horizon: int) -> IntArray:
-    """A copy of it from ``at`` on, as long as ``horizon``: 0 beyond its end."""
+    """Return a copy of it from ``at`` on, of length ``horizon``: 0 beyond its end."""
     rest = per_iteration[at : at + horizon]
     return rest.copy() if len(rest) == horizon else np.concatenate([rest, np.zeros(horizon - len(rest), np.int64)])

@@ -1,8 +1,8 @@
-"""What runs inside a Ray actor: the worker of a local process, with Ray's object store instead of shared memory.
+"""Code inside a Ray actor: the worker of a local process, with Ray's object store instead of shared memory.
 
-Knows the worker and Ray objects; nothing of plans, rules or other actors. Messages are pickled here, so that arrays arrive as
-they were (what Ray lays out itself can only be read); Ray objects travel beside them by name. An actor holds what it hands over
-until it is asked for it (``export``), so the object belongs to whoever asked and outlives the actor.
+Messages are pickled here, so that arrays stay writable (arrays that Ray itself deserialises are read-only); Ray objects are
+sent along by name. An actor keeps what it hands over until the driver exports it (``export``), so the driver owns the object,
+which outlives the actor.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ GROUPS = {"tell": "orders", "export": "orders", "clock_s": "orders", "listen": "
 
 @dataclass(frozen=True)
 class ReportBatch:
-    """An order for who holds this version of the weights. ``within_s``: for so long it may wait for what others handed over."""
+    """An order for a worker with this version of the weights. ``within_s``: how long it may wait for objects of other
+    actors.
+    """
 
     version: int
     order: Any
@@ -43,7 +45,7 @@ class ReportBatch:
 
 @dataclass(frozen=True)
 class RayActorReady:
-    """The first word of an actor: where it is and since when, on its own monotonic clock."""
+    """The first message of an actor: where it runs and since when it is up, on its own monotonic clock."""
 
     pid: int
     node_id: str
@@ -54,10 +56,10 @@ class RayActorReady:
 
 
 class RayWorker(worker.Worker):
-    """A worker that holds at most one version of the weights and refuses orders meant for another.
+    """A worker that has at most one version of the weights and refuses orders for another.
 
     Args:
-        objects: Ray objects by the names of their blocks. exports: where it puts what it lays out for others, by name.
+        objects: Ray objects by the names of their blocks. exports: where it stores its blocks for other actors, by name.
     """
 
     def __init__(
@@ -85,11 +87,11 @@ class RayWorker(worker.Worker):
         super()._obey(told)
 
     def _read(self, block: worker.Block, free: bool = False) -> Any:
-        """Weights are waited for until the driver gives up an actor that is silent, as without them it is nothing; what another
-        actor handed over for so long as it may be.
+        """Read a block. It waits for weights until the driver declares the silent actor lost, and for other actors' objects for
+        ``within_s``.
 
         Raises:
-            Unreachable: that did not come.
+            Unreachable: the object of another actor did not arrive.
         """
         stored = self.objects.pop(block.name)
         try:  # pulled to this node by the first actor here that asks
@@ -106,7 +108,7 @@ class RayWorker(worker.Worker):
 
 
 def lay_out(side: WorkerBackend, thing: Any) -> tuple[Any, np.ndarray]:
-    """What ``side.read`` needs to make ``thing`` again: its form, and its tensors as bytes."""
+    """Return the two inputs of ``side.read`` for ``thing``: its packed form, and its tensors as bytes."""
     packed, tensors = side.pack(thing)
     laid_out = np.empty(max(1, packed.nbytes), np.uint8)
     side.write(packed, tensors, memoryview(laid_out))  # type: ignore[arg-type]
@@ -114,7 +116,7 @@ def lay_out(side: WorkerBackend, thing: Any) -> tuple[Any, np.ndarray]:
 
 
 class _Outbox:
-    """What the actor says, until somebody listens."""
+    """Messages of the actor until the driver collects them."""
 
     def __init__(self) -> None:
         self._said: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -123,7 +125,7 @@ class _Outbox:
         self._said.put(pickle.dumps(what, protocol=pickle.HIGHEST_PROTOCOL))
 
     def take(self) -> list[bytes]:
-        """All there is; waits for something."""
+        """Return all messages; waits for at least one."""
         found = [self._said.get()]
         while not self._said.empty():
             found.append(self._said.get())
@@ -131,12 +133,12 @@ class _Outbox:
 
 
 class DecodeActor:
-    """A Ray actor. Its worker, which loads the module ``side``, lives in a thread of its own, whose number of threads torch
-    keeps; Ray calls in others.
+    """A Ray actor. Its worker, which imports the backend module ``side``, runs in a separate thread, whose number of threads
+    torch keeps; Ray calls in others.
 
     Args:
         ahead: a pickled ``PrewarmOrder`` whose engines are a block, for an actor that starts ahead of its step.
-        laid_out: (nbytes,) uint8: what that block says.
+        laid_out: (nbytes,) uint8: the contents of that block.
     """
 
     def __init__(self, side: str, ahead: bytes | None = None, laid_out: np.ndarray | None = None) -> None:
@@ -148,8 +150,10 @@ class DecodeActor:
         threading.Thread(target=self._serve, args=(ahead, laid_out), name="rlhfless-decode", daemon=True).start()
 
     def tell(self, number: int, told: bytes, objects: Mapping[str, Any]) -> None:
-        """The order (a pickled ``ReportBatch``) with this number, counted from 0, with the Ray objects that it names; calls may
-        overtake each other."""
+        """Receive the order (a pickled ``ReportBatch``) with this number, counted from 0, and the Ray objects that it names.
+
+        Calls may overtake each other; orders are obeyed by number.
+        """
         self._objects.update(objects)
         self._early[number] = told
         while self._next in self._early:
@@ -161,15 +165,15 @@ class DecodeActor:
                 self._inbox.put(error)
 
     def export(self, name: str) -> np.ndarray:
-        """(nbytes,) uint8: what the worker laid out under this name, once."""
+        """Return (nbytes,) uint8: the block that the worker stored under this name, once."""
         return self._exports.pop(name)
 
     def clock_s(self) -> float:
-        """This machine's monotonic clock."""
+        """Return this machine's monotonic clock."""
         return time.monotonic()
 
     def listen(self) -> list[bytes]:
-        """What the worker said since the last call, in order; waits for something."""
+        """Return the worker's messages since the last call, in order; waits for at least one."""
         return self._outbox.take()
 
     def _serve(self, ahead: bytes | None, laid_out: np.ndarray | None) -> None:
@@ -191,7 +195,7 @@ class DecodeActor:
 
 
 def remote_class() -> Any:
-    """The class of the actors, for ``.options(...).remote()``."""
+    """Return the class of the actors, for ``.options(...).remote()``."""
     for method, group in GROUPS.items():
         ray.method(concurrency_group=group)(getattr(DecodeActor, method))
     groups = dict.fromkeys(GROUPS.values(), 1)

@@ -1,8 +1,7 @@
-"""The Ray actors of one step behind the interface of ``distributed/messages.py``.
+"""``StepActors`` of one step as Ray actors: sends orders, collects reports and passes Ray objects between actors.
 
-Knows Ray actors, Ray objects and the step's weights; nothing of plans' rules, of how an actor computes, or of what becomes of
-the responses of one that was lost. A KV state that an actor hands over is a Ray object of this process that stays on the
-sender's node: the receiver fetches it from there.
+A KV state that an actor hands over is a Ray object of this process that stays on the sender's node. The receiver fetches it
+from there.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from solver.model.plan import ActorPlan
 
 
 class RayStepActors:
-    """The crew of one step (see ``StepActors``).
+    """The actors of one step as Ray actors (see ``StepActors``).
 
     Args:
-        take: the actor for an order, one that waits or a new one. keeps: whether an actor without work goes on living.
-        put: lays something out, as a block with this name and its Ray object.
+        take: returns the actor for an order, a waiting or a new one. keeps: whether an actor without work stays alive.
+        put: stores something, as a block with this name and its Ray object.
         engines: a factory with the step's weights.
         record: for events. origin_s: the run's start on ``clock``.
-        within_s: for so long an actor waits for what another one handed over, before it computes that itself.
-        clock: that the run is measured by.
+        within_s: how long an actor waits for objects of another actor before it computes them itself.
+        clock: the run's clock.
 
     Attributes:
         given: all actors that it ever had. members: those that it still has. left: see ``PoolStepActors``.
@@ -66,13 +65,13 @@ class RayStepActors:
 
     @property
     def engines_ahead(self) -> tuple[worker.Block, Any]:
-        """See ``PoolStepActors``: with its weights, which stay in the object store while this is referred to."""
+        """See ``PoolStepActors``: includes the weights, which stay in the object store while this is referred to."""
         assert self._weights is not None, "nobody was started"
         return self._weights
 
     @property
     def working(self) -> list[int]:
-        """Ids of the processes of those that are up; see ``PoolStepActors``."""
+        """Return the process ids of the actors that are up; see ``PoolStepActors``."""
         return [member.up.pid for member in list(self.members) if member.up is not None and member not in self._ended]
 
     @property
@@ -85,7 +84,7 @@ class RayStepActors:
         return self._clock.now_s() - self._origin_s
 
     def start(self, orders: Sequence[StartActor]) -> list[RemoteActor]:
-        """All actors are on their way up before the weights are laid out for them, once for all of the step."""
+        """Start all actors; the weights are written to the object store meanwhile, once for the whole step."""
         members = []
         for order in orders:
             members.append(self._take(order))
@@ -136,7 +135,7 @@ class RayStepActors:
             member.kill(at_once=True)
 
     def bury(self) -> None:
-        """The step is over: Ray has the GPUs of those that were lost back."""
+        """Wait after the step until Ray has the GPUs of lost actors back."""
         living = {member for _, member, _ in self.left}
         for member in living:
             member.step_over()
@@ -169,7 +168,7 @@ class RayStepActors:
         return found
 
     def _note(self, member: RayActorHandle, report: ActorReport) -> None:
-        """Where it is, when it is ready; and what it laid out for others."""
+        """Note the actor's node when it is ready, and the blocks that it stored for other actors."""
         if report.ready_s is not None and member.up is not None:
             self._record.event(
                 self.now_s(), "ready", holder_of(self.members[member].index), weights_version=report.weights_version,
@@ -181,7 +180,7 @@ class RayStepActors:
 
 
 class _RayRemote:
-    """An actor of a crew (see ``RemoteActor``)."""
+    """One actor of a step as a Ray actor (see ``RemoteActor``)."""
 
     def __init__(self, member: RayActorHandle, version: int, crew: RayStepActors) -> None:
         self._member, self._version, self._crew = member, version, crew
@@ -207,5 +206,5 @@ class _RayRemote:
 
 
 def blocks(requests: Sequence[Request]) -> list[worker.Block]:
-    """KV states of requests that are laid out elsewhere."""
+    """Return the blocks of requests' KV states that another actor stored."""
     return [r.kv for r in requests if isinstance(r.kv, worker.Block)]

@@ -1,7 +1,7 @@
-"""Waits for the end of the program that started a Ray cluster here, and then for that of the cluster: run as a script.
+"""Removes the remains of a local Ray cluster after its program has ended: processes and folder. Run as a script.
 
-Knows a folder and which processes write to it; nothing of Ray. Ray's own processes end when their program does, but some take
-minutes where it was killed, and write to the folder until then. Loads nothing but the standard library.
+Ray's own processes end when their program does, but some take minutes after it was killed, and write to the folder until then.
+Imports only the standard library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ QUIET_LOOKS = 3  # so often in a row nothing has to be there
 
 
 def users(folder: str, session: int) -> set[int]:
-    """Processes of a terminal session with an open file in the folder, where the system lists such things."""
+    """Return the processes of a terminal session with an open file in the folder, where the system lists such things."""
     found = set()
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or is somebody else's

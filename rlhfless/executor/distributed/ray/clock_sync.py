@@ -1,8 +1,7 @@
-"""Clocks of several machines on one time line: how far a machine's monotonic clock is ahead of this one's, and how surely.
+"""Estimates how far another machine's monotonic clock is ahead of this one's, and the error of the estimate.
 
-Knows a way to ask for another clock's time; nothing of Ray, actors or steps. Processes of one boot of one machine share its
-monotonic clock, so nothing is estimated there. Between machines the question with the shortest round trip counts (Cristian's
-algorithm): the answer was given within it, so half of it bounds the error.
+Processes of one boot of one machine share its monotonic clock, so nothing is estimated there. Between machines the request with
+the shortest round trip counts (Cristian's algorithm): the answer was given within it, so half of it bounds the error.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ QUESTIONS = 8
 
 
 class Offset(NamedTuple):
-    """``offset_s`` is what the other clock shows more than this one; the truth is within ``error_s`` of it."""
+    """Offset of another clock in seconds: it shows ``offset_s`` more than this one, with an error of at most ``error_s``."""
 
     offset_s: float
     error_s: float
@@ -28,7 +27,7 @@ SAME = Offset(0.0, 0.0)
 
 
 def boot_id() -> str | None:
-    """What all processes that share this machine's monotonic clock have in common; None where the system does not say."""
+    """Return the boot id that all processes with this machine's monotonic clock share; None where the system has none."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError:
@@ -36,12 +35,12 @@ def boot_id() -> str | None:
 
 
 def offset_of(ask: Callable[[], float], clock: Callable[[], float] = time.monotonic, questions: int = QUESTIONS) -> Offset:
-    """The offset of another clock.
+    """Return the offset of another clock.
 
     Args:
-        ask: the time that the other clock shows, asked for over any distance.
+        ask: returns the time that the other clock shows, over any distance.
         clock: this machine's.
-        questions: how often to ask; the first ones tend to be slow.
+        questions: how often to ask; the first requests tend to be slow.
     """
     found = []
     for _ in range(questions):

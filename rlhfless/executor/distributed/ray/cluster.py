@@ -1,8 +1,7 @@
-"""A connection to a Ray cluster: one that is there, or one on this machine that ends with its connection.
+"""Connection to a Ray cluster: an existing one, or a local one that ends with its connection.
 
-Knows how Ray is started, joined and left, and its folder; nothing of actors. A cluster of this machine listens on the loopback
-only, has no dashboard and reports no usage. Whatever ends the program, its processes and its folder are gone soon: a
-process that is not Ray's waits for that.
+A local cluster listens on the loopback only, has no dashboard and reports no usage. However the program ends, the cluster's
+processes and folder are removed soon after: a process outside Ray waits for that (``cleanup.py``).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ ANSWERS_WITHIN_S = 5.0  # of a head node; Ray itself goes on trying for a quarte
 
 
 def import_ray() -> Any:
-    """Ray, or the one sentence that says how to get it (MissingExtra)."""
+    """Import Ray, or raise MissingExtra with the install command."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -47,19 +46,19 @@ def import_ray() -> Any:
 
 
 class RayCluster:
-    """Joined until ``close``.
+    """A connection to a Ray cluster until ``close``.
 
     Args:
-        address: of a cluster that is there, as for ``ray.init``; None uses the one that this program has joined already, or
-            starts one here.
-        gpus: logical GPUs of a cluster that is started here; None takes the CUDA devices.
-        runtime_env: of Ray's workers on a cluster that is there; None sends them this program's packages ``rlhfless`` and
+        address: of an existing cluster, as for ``ray.init``; None uses the one that this program has joined already, or starts
+            a local one.
+        gpus: logical GPUs of a cluster that is started here; None uses the CUDA devices.
+        runtime_env: of Ray's workers on an existing cluster; None sends them this program's packages ``rlhfless`` and
             ``solver``, ``{}`` nothing, for nodes that have them.
 
     Raises:
         MissingExtra: Ray is not installed.
-        InputError: no cluster at the address, one of other versions of Ray or Python, none can be started here, or GPUs were
-            counted for one that is there.
+        InputError: no cluster at the address, a cluster with other versions of Ray or Python, no cluster can be started here,
+            or ``gpus`` was given for an existing one.
     """
 
     def __init__(
@@ -81,11 +80,11 @@ class RayCluster:
 
     @property
     def own(self) -> bool:
-        """Whether the cluster was started here."""
+        """Return whether the cluster was started here."""
         return self._folder is not None
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends. Idempotent."""
+        """Leave the cluster; a cluster that was started here ends. Idempotent."""
         if self._joined:
             self.ray.shutdown()
             self._joined = False
@@ -125,8 +124,11 @@ class RayCluster:
             raise
 
     def _forget_tokens(self) -> None:
-        """A cluster that is started here has Ray ask for tokens in this process from then on. One that is joined later may send
-        none: then every message of its head node is refused, and all actors die for no reason that is said."""
+        """Reset Ray's token authentication in this process, which starting a local cluster turns on.
+
+        A cluster that is joined later may send no tokens: then every message of its head node is refused, and all actors die
+        without a reason.
+        """
         if os.environ.get(AUTH_MODE) == self._auth_mode:
             return
         raylet: Any = importlib.import_module("ray._raylet")
@@ -138,8 +140,9 @@ class RayCluster:
         raylet.AuthenticationTokenLoader.instance().reset_cache()
 
     def _start_ray(self, gpus: int | None, tries: int = START_TRIES) -> None:
-        """Ray says with a plain ``Exception`` that it did not start. What a try has left is ended before the next one. One that
-        has taken all the time that there is is the last."""
+        """Start Ray, which reports a failed start with a plain ``Exception``. The remains of a try are ended before the next
+        one. A try that has used up the time limit is the last.
+        """
         began_s = time.monotonic()
         try:
             self.ray.init(
@@ -154,7 +157,7 @@ class RayCluster:
             self._start_ray(gpus, tries - 1)
 
     def _end_remains(self) -> None:
-        """Ray forgets the processes of a start that failed: end whoever uses the folder, which is empty then."""
+        """End the processes of a failed start, which Ray forgets, by their open files in the folder; it is empty then."""
         assert self._folder is not None
         self.ray.shutdown()
         ray_cleanup.sweep(str(self._folder), os.getpid(), os.getsid(0))
@@ -162,10 +165,10 @@ class RayCluster:
 
 
 def _reach(address: str) -> None:
-    """Whether somebody listens where an address names host and port; Ray knows what others mean.
+    """Check that a server listens at an address that names host and port; Ray itself interprets other addresses.
 
     Raises:
-        OSError, OverflowError, ValueError: nobody does, or there is no such port or host.
+        OSError, OverflowError, ValueError: no server listens, or there is no such port or host.
     """
     if named := re.fullmatch(r"(?:ray://)?\[?([^/\[\]]+)\]?:(\d+)", address):
         socket.create_connection((named[1], int(named[2])), ANSWERS_WITHIN_S).close()
@@ -189,7 +192,7 @@ def _with_own_code() -> str:
 
 @contextlib.contextmanager
 def _loopback() -> Iterator[None]:
-    """What is started in here has the address 127.0.0.1, as Ray has it where it makes no clusters of machines."""
+    """Context in which Ray nodes get the address 127.0.0.1, as on systems where Ray makes no multi-machine clusters."""
     from ray._private import ray_constants
 
     before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
@@ -201,7 +204,9 @@ def _loopback() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ports() -> Iterator[None]:
-    """Ray's agents are given free ports in here: where they choose them, a node waits 15 s for each to say so and then dies."""
+    """Context that gives Ray's agents free ports. Where agents choose ports themselves, a node waits 15 s for each and then
+    dies.
+    """
     from ray._private import ray_constants, services
     from ray._private.parameter import RayParams
 
@@ -229,7 +234,7 @@ def _ports() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _patient(within_s: float = START_WITHIN_S) -> Iterator[None]:
-    """A node that is started in here may register late: whoever looks for it waits, where Ray looks again for 30 s."""
+    """Context in which a node may register late: Ray waits ``within_s`` for it instead of 30 s."""
     from ray._private import services
 
     look = services.get_node
@@ -253,7 +258,7 @@ def _patient(within_s: float = START_WITHIN_S) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """What takes long in here is said once."""
+    """Context that reports a slow start once."""
     line = f"Ray is still starting after {SILENT_S:g} s; on a busy machine it may take up to {START_WITHIN_S:g} s"
     timer = threading.Timer(SILENT_S, lambda: print(line, file=sys.stderr, flush=True))
     timer.daemon = True
@@ -266,7 +271,7 @@ def _told() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """What is started in here has these variables."""
+    """Context in which started processes have these environment variables."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

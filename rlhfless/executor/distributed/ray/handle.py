@@ -1,7 +1,6 @@
-"""One Ray actor as the driver sees it: created on a node, spoken to, listened to, killed.
+"""Driver-side handle of one Ray actor: creates it on a node, sends orders, collects reports, kills it.
 
-Knows Ray's handles and the actor's clock; nothing of steps, rules or of what is said. GPUs count as held from when Ray is asked
-for the actor until Ray says that it is dead.
+Its GPUs count as allocated from when Ray is asked for the actor until Ray reports that it is dead.
 """
 
 from __future__ import annotations
@@ -40,18 +39,17 @@ FULL = ObjectStoreFullError, OutOfDiskError
 
 
 class RayActorHandle:
-    """A Ray actor with the GPUs of ``place`` on ``node``, which loads the module ``side``.
+    """A Ray actor with the GPUs of ``place`` on ``node``, which imports the backend module ``side``.
 
     Args:
         ahead: what it starts before it is up, with its engines as a block and the Ray object of that; None: nothing.
         machine: this machine's clock.
 
     Attributes:
-        listening: the Ray object that is there when the actor has said something, or is lost.
+        listening: the Ray object that becomes ready when the actor has sent messages, or is lost.
         asked_s, up_s: when Ray was asked for it, and when it was up (None before), on this machine's monotonic clock.
-        up: what it said of itself. clock: its clock's offset, estimated anew for every step.
-        lost: why it is dead, as far as that is known already. node_lost: with its node. out_of_memory: Ray's memory monitor
-            killed it.
+        up: its ready message. clock: its clock's offset, estimated anew for every step.
+        lost: why it is dead, as far as known. node_lost: with its node. out_of_memory: Ray's memory monitor killed it.
     """
 
     def __init__(
@@ -88,15 +86,16 @@ class RayActorHandle:
 
     @property
     def where(self) -> str:
-        """For a sentence."""
+        """Return where the actor runs, as part of a sentence."""
         process = "" if self.up is None else f"process {self.up.pid} on {self.up.device}, "
         return f"{process}node {self.node.address}"
 
     def tell(self, told: ReportBatch, objects: Mapping[str, Any]) -> None:
-        """Send an order with the Ray objects of its blocks, by name. If it is gone, nothing happens here: ``hear`` says so.
+        """Send an order with the Ray objects of its blocks, by name. If the actor is dead, the call does nothing: ``hear``
+        reports it.
 
         Raises:
-            NoRoom: the order is too large for what is left of Ray's object store.
+            NoRoom: the order is too large for the free space of Ray's object store.
         """
         if self.up is None:
             self._early.append((told, objects))
@@ -112,20 +111,22 @@ class RayActorHandle:
         self._told += 1
 
     def export(self, name: str) -> Any:
-        """The Ray object of what it laid out under this name. It belongs to this process and stays where it is until read."""
+        """Return the Ray object of the block that the actor stored under this name. It belongs to this process and stays on its
+        node until read.
+        """
         self._let_go()
         self._exports.append(self._handle.export.remote(name))
         return self._exports[-1]
 
     def step_over(self) -> None:
-        """Nobody reads what it handed over any more."""
+        """Drop the actor's exported objects, which no other actor reads after the step."""
         self._exports = []
 
     def hear(self) -> list[Any]:
-        """What it said, once ``listening`` is there; nothing while Ray does not know whether it lives.
+        """Return the actor's messages, once ``listening`` is ready; none while Ray does not know whether the actor lives.
 
         Raises:
-            RayError: it is dead, or cannot be heard.
+            RayError: it is dead, or cannot be reached.
         """
         try:
             heard = ray.get(self.listening, timeout=HEARD_S)
@@ -147,7 +148,7 @@ class RayActorHandle:
         return said
 
     def look(self) -> bool:
-        """Between steps: note whether it is up by now; returns whether it lives, for certain."""
+        """Between steps: note whether the actor is up by now; returns whether it certainly lives."""
         with contextlib.suppress(RayError):
             while self.lost is None and ray.wait([self.listening], timeout=0)[0]:
                 for what in self.hear():
@@ -156,14 +157,16 @@ class RayActorHandle:
         return self.lost is None and self._doubt is None
 
     def kill(self, *, at_once: bool = False) -> None:
-        """What it handed over stays, unless ``at_once``; its ``listening`` ends when Ray knows that it is dead."""
+        """Kill the actor. Its exported objects stay, unless ``at_once``; ``listening`` ends when Ray knows that the actor is
+        dead.
+        """
         if self._exports and not at_once:
             ray.wait(self._exports, num_returns=len(self._exports), timeout=END_S, fetch_local=False)
             self._exports = []
         ray.kill(self._handle, no_restart=True)
 
     def wait_for_end(self) -> None:
-        """After ``kill``: until Ray has its GPUs back, or does not say so in time."""
+        """After ``kill``: wait until Ray has its GPUs back, with a time limit."""
         ends_s = self._machine.now_s() + END_S
         with contextlib.suppress(RayError):
             while self._machine.now_s() < ends_s and ray.wait([self.listening], timeout=END_S)[0]:
@@ -172,7 +175,9 @@ class RayActorHandle:
                 self.listening = self._handle.listen.remote()
 
     def _let_go(self) -> None:
-        """What is laid out by now needs its process no longer, and nobody else's memory: whoever reads it refers to it."""
+        """Drop references to exported objects that no longer need the actor's process; their readers hold references of their
+        own.
+        """
         if self._exports:
             _, self._exports = ray.wait(self._exports, num_returns=len(self._exports), timeout=0, fetch_local=False)
 
@@ -192,7 +197,7 @@ class RayActorHandle:
         return self.up.boot_id is not None and self.up.boot_id == boot_id()
 
     def _look_at_clock(self) -> None:
-        """What is known of it stays where it does not answer: it hangs or is dead, which will be seen."""
+        """Estimate the clock offset; keep the last estimate where the actor does not answer, because it hangs or is dead."""
         if not self._same_clock:
             with contextlib.suppress(RayError):  # the timeout's too
                 ask = lambda: ray.get(self._handle.clock_s.remote(), timeout=CLOCK_S)  # noqa: E731
@@ -200,11 +205,11 @@ class RayActorHandle:
 
     @property
     def _node_lives(self) -> bool:
-        """As far as Ray knows."""
+        """Return whether the node lives, as far as Ray knows."""
         return any(node["NodeID"] == self.node.node_id and node["Alive"] for node in ray.nodes())
 
     def _reason(self, error: RayError) -> str:
-        """Why it is dead, for a sentence."""
+        """Return why the actor is dead, as part of a sentence."""
         if not self._node_lives:
             self.node_lost = True
             return f"was lost with its node {self.node.address}"
@@ -219,7 +224,7 @@ class RayActorHandle:
 
 
 def no_room(nbytes: int, error: Exception) -> NoRoom:
-    """What to say where so many bytes cannot be laid out because of ``error``, one of ``FULL``."""
+    """Return the error for ``nbytes`` that cannot be stored because of ``error``, one of ``FULL``."""
     return NoRoom(
         f"Ray's object store has no room for {nbytes:,} bytes ({reason(error)}); give it more "
         "(`ray start --object-store-memory`)"

@@ -1,7 +1,7 @@
-"""Which node of a Ray cluster is which node of a plan's cluster.
+"""Maps each node of a plan's cluster to a node of a Ray cluster.
 
-Knows what Ray says of its nodes and how many GPUs the solver's cluster has on each; starts nothing. A plan counts nodes and
-GPUs through the pools of its cluster; a pool's nodes are Ray nodes with enough GPUs, of the pool's kind where Ray knows one
+Inputs: Ray's list of nodes, and the number of GPUs per node of the plan's cluster. A plan counts nodes and GPUs through the
+pools of its cluster. A pool's nodes are Ray nodes with enough GPUs, of the pool's kind where Ray knows it
 (``accelerator_type``). Within a node Ray picks the devices, so a plan's GPU ids are names for the trace.
 """
 
@@ -22,15 +22,15 @@ class FewerGpus(PlanningError):
     """A plan's cluster is larger than Ray's.
 
     Attributes:
-        largest: GPUs, and GPUs per node, of the largest cluster with actors of that size for which Ray's nodes do; None where
-            they do for none, or the plan's has several pools.
+        largest: GPUs, and GPUs per node, of the largest cluster with actors of that size that fits on Ray's nodes; None where
+            none fits, or the plan's cluster has several pools.
     """
 
     largest: tuple[int, int] | None = None
 
 
 class RayNode(NamedTuple):
-    """A node that is alive. ``kinds`` are the GPU kinds that Ray knows of; empty where it does not say."""
+    """A node that is alive. ``kinds`` are the GPU kinds that Ray knows of; empty where Ray reports none."""
 
     node_id: str
     address: str
@@ -39,7 +39,9 @@ class RayNode(NamedTuple):
 
     @classmethod
     def listed(cls, nodes: Iterable[Mapping[str, Any]]) -> list[RayNode]:
-        """Those of ``ray.nodes()`` that are alive and have GPUs, in an order that does not change while they live."""
+        """Return the nodes of ``ray.nodes()`` that are alive and have GPUs, in an order that does not change while they
+        live.
+        """
         found = []
         for node in nodes:
             has = node["Resources"]
@@ -49,18 +51,20 @@ class RayNode(NamedTuple):
         return sorted(found, key=lambda node: (node.address, node.node_id))
 
     def is_kind(self, kind: str) -> bool:
-        """Whether it may hold the kind: Ray says ``H100``, a profile ``h100_sxm``, a cluster without a name for it ``gpu``."""
+        """Return whether the node may have this kind of GPU: Ray says ``H100``, a profile ``h100_sxm``, a cluster without a
+        kind ``gpu``.
+        """
         return not self.kinds or kind == Cluster.kind or any(_plain(kind).startswith(one) for one in self.kinds)
 
 
 def place_nodes(
     cluster: Cluster | MixedCluster, nodes: Sequence[RayNode], before: Mapping[int, RayNode] | None = None
 ) -> dict[int, RayNode]:
-    """A Ray node for every node of the cluster.
+    """Return a Ray node for every node of the cluster.
 
     Args:
         nodes: those that are alive.
-        before: the last answer: a node that is still there keeps its number, so that actors on it can be used again.
+        before: the last result: a node that still lives keeps its number, so that actors on it can be used again.
 
     Raises:
         FewerGpus: the Ray cluster is smaller than the plan's.
@@ -96,9 +100,10 @@ def place_nodes(
 
 
 def largest_cluster(cluster: Cluster, nodes: Sequence[RayNode]) -> tuple[int, int] | None:
-    """GPUs, and GPUs per node, of the largest cluster up to this one's size for which the nodes do; None where no actor fits.
+    """Return GPUs, and GPUs per node, of the largest cluster up to this one's size that fits on the nodes; None where no actor
+    fits.
 
-    Of several ways to as many GPUs it is the one with this cluster's nodes, else with the largest nodes.
+    Among clusters with equally many GPUs it prefers this cluster's node size, else the largest nodes.
     """
     has = [int(node.gpus) for node in nodes if node.is_kind(cluster.kind)]
     sizes = {

@@ -1,7 +1,6 @@
-"""Decode actors as Ray actors, on one machine or many: the carrier behind the wall clock for a cluster.
+"""``RayPool``: runs actors as Ray actors, on one machine or many, on the wall clock.
 
-Knows which actor is where; nothing of rules, of how a token is computed, or of what becomes of the responses of an actor that
-was lost. Whatever ends a step early ends every actor; the cluster stays until ``close``.
+Any exception that ends a step early ends every actor; the cluster stays until ``close``.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ class RayPool(ActorPool[Any]):
     A step's weights are put into Ray's object store once and fetched once by every node.
 
     Args:
-        address: of a Ray cluster, as for ``ray.init``; None uses the one that this program has joined, or starts one here.
-        gpus: logical GPUs of a cluster that is started here; None takes the CUDA devices.
+        address: of a Ray cluster, as for ``ray.init``; None uses the one that this program has joined, or starts a local one.
+        gpus: logical GPUs of a cluster that is started here; None uses the CUDA devices.
         lifecycle: how long actors live; by default an actor ends with its work and none waits.
         cpus_per_actor: CPUs that Ray reserves for each.
-        faults: what is done about actors that die, hang or are slow; those that wait for GPUs that others hold count as silent.
+        faults: how actors that die, hang or are slow are handled; actors that wait for GPUs of other programs count as silent.
         runtime_env: see ``RayCluster``.
-        clock: that the run is measured by.
+        clock: the run's clock.
 
     Raises:
         MissingExtra, InputError: see ``RayCluster``.
@@ -72,7 +71,7 @@ class RayPool(ActorPool[Any]):
 
     @property
     def meta(self) -> dict[str, str]:
-        """What ``meta.json`` says of a run whose steps are executed here."""
+        """Return the entries of ``meta.json`` for a run whose steps are executed here."""
         nodes = RayNode.listed(self.cluster.ray.nodes())
         where = ", ".join(f"{node.gpus:g} x {'/'.join(sorted(node.kinds)) or 'GPU'}" for node in nodes)
         return {
@@ -82,15 +81,15 @@ class RayPool(ActorPool[Any]):
         }
 
     def check(self, cluster: Cluster | MixedCluster) -> None:
-        """Find the Ray nodes that are those of ``cluster``.
+        """Map the nodes of ``cluster`` to Ray nodes.
 
         Raises:
-            PlanningError: Ray has not as many, or they are smaller.
+            PlanningError: Ray has fewer or smaller nodes.
         """
         self._nodes = place_nodes(cluster, RayNode.listed(self.cluster.ray.nodes()), self._nodes)
 
     def close(self, record: StepRecord | None = None) -> None:
-        """End every actor and leave the cluster; what was held until then goes to ``record``. Idempotent.
+        """End every actor and leave the cluster; allocations up to then are written to ``record``. Idempotent.
 
         A cluster that was started here ends.
         """
@@ -103,22 +102,22 @@ class RayPool(ActorPool[Any]):
     # --- starting and ending actors (see ``ActorLauncher``) -------------------------------------------------------------------
 
     def start(self, place: ActorPlacement, ahead: bool = False) -> Any:
-        """An actor on the node that the plan's node is."""
+        """Start an actor on the Ray node of the plan's node."""
         given = self._ahead_at(place) if ahead else None
         node = self._nodes[place.node]
         return self._member.RayActorHandle(self._class, self.side_name, place, node, self._cpus, given, self.clock)
 
     def serves(self, here: ActorPlacement, wanted: ActorPlacement) -> bool:
-        """On one node, GPUs are numbers."""
+        """Return whether both places are on one node with as many GPUs; within a node Ray picks the devices."""
         return here.alike(wanted)
 
     def up_s(self, actor: Any) -> float | None:
-        """When it was up."""
+        """Return when the actor was up."""
         actor.look()
         return None if actor.up_s is None else actor.up_s - self._origin_s
 
     def alive(self, actor: Any) -> bool:
-        """Whether it and its node are, as far as Ray knows."""
+        """Return whether the actor and its node live, as far as Ray knows."""
         return bool(actor.look()) and self._nodes.get(actor.place.node) == actor.node
 
     def _end_all(self, actors: Sequence[Any]) -> None:
@@ -134,7 +133,7 @@ class RayPool(ActorPool[Any]):
         )
 
     def _put(self, name: str, thing: Any) -> tuple[Block, Any]:
-        """Lay something out in the object store.
+        """Store something in the object store.
 
         Raises:
             NoRoom: it is full, and so is the disk behind it.
@@ -146,7 +145,7 @@ class RayPool(ActorPool[Any]):
             raise self._member.no_room(laid_out.nbytes, error) from None
 
     def _refusal(self, plan: Plan, engines: RemoteEngines, cluster: Cluster | MixedCluster) -> str | None:
-        """Also finds the nodes.
+        """Like ``ActorPool._refusal``; also maps the plan's nodes to Ray nodes.
 
         Raises:
             PlanningError: Ray has other GPUs.
