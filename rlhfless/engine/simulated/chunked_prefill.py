@@ -27,7 +27,7 @@ from solver.model.workload import FloatArray, IntArray
 
 @dataclass(eq=False)
 class _ChunkedSequence:
-    """A response that is with the engine."""
+    """A response of this engine."""
 
     request: Request
     tokens: int
@@ -56,7 +56,9 @@ class _ChunkedSequence:
 
 
 class _Iteration(NamedTuple):
-    """The next iteration: who joins, chunks by place in the batch (newcomers after it), who decodes, and seconds."""
+    """The next iteration: admitted responses, chunks by position in the batch (admitted responses last), decoding responses,
+    and seconds.
+    """
 
     joining: list[_ChunkedSequence]
     chunks: list[tuple[_ChunkedSequence, int]]

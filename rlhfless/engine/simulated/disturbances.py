@@ -1,6 +1,6 @@
 """Simulated engines with fault injection: late starts, slow iterations, chunked prefill, outages.
 
-Inputs: effects and a random seed. An engine without any effect is a plain ``SimulatedEngine``.
+Input: the effects of each actor. An engine without any effect is a plain ``SimulatedEngine``.
 """
 
 from __future__ import annotations

@@ -184,9 +184,7 @@ class SimulatedSchedule:
         members["there_tokens"][joined], members["prompt"][joined] = 0, -1  # who is evicted computes its whole context
 
     def _note_all(self, members: Members, rows: IntArray, at: int) -> None:
-        """Like ``_note`` where every response joined in the first iteration; responses that had joined before keep all values
-        but one.
-        """
+        """Like ``_note`` where every response joined in the first iteration: only the tokens of earlier members change."""
         members["generated_tokens"] += at
         known = int(rows.searchsorted(self._running))
         new = members[known:]

@@ -1,8 +1,8 @@
-"""What iterations of the torch engine take: the timers behind ``rlhfless profile``.
+"""Times iterations of the torch engine for ``rlhfless profile``.
 
-Knows the engine; nothing of profiles. What is timed is what an actor runs: one committed iteration, bookkeeping and sampling
-included, of a batch whose responses hold ``context`` KV tokens each; and all iterations of a course in which responses join
-and end, timed as ``replay.py`` times what an actor did.
+Two things are timed as an actor runs them: one committed iteration, bookkeeping and sampling included, of a batch whose
+responses have ``context`` KV tokens each; and all iterations of a trial in which responses join and end, timed as ``replay.py``
+times an actor.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ LEFT_TOKENS = 64  # iterations an engine can go on before it is set up again
 
 
 class EngineTimer:
-    """Runs single iterations of given sizes, for which an engine is kept until another size is asked for, and courses."""
+    """Times single iterations of given sizes, for which it keeps one engine until another size is asked for, and batch-change
+    trials.
+    """
 
     def __init__(self, model: Any, max_tokens: int) -> None:
         self._rows = DecoderModel(model, max_tokens + LEFT_TOKENS)
@@ -37,7 +39,7 @@ class EngineTimer:
         self._left = 0
 
     def decode_iteration(self, batch: int, context: int) -> None:
-        """One iteration of ``batch`` responses that hold about ``context`` KV tokens each (up to 64 more).
+        """Run one iteration of ``batch`` responses that have about ``context`` KV tokens each (up to 64 more).
 
         Raises:
             MemoryError: the device has no room for them.
@@ -50,7 +52,7 @@ class EngineTimer:
         self._engine.commit_next()
 
     def run_course(self, course: BatchChangeTrial) -> FloatArray:
-        """The (iterations,) seconds of a course on an engine of its own, but for preparing shapes.
+        """Return the (iterations,) seconds of a trial on a new engine, without the time of preparing shapes.
 
         Raises:
             MemoryError: the device has no room for it.
@@ -76,13 +78,13 @@ class EngineTimer:
         return seconds
 
     def _close(self) -> None:
-        """Give the kept engine's KV cache back: a device that holds one of the largest may not hold two."""
+        """Free the kept engine's KV cache: a device with room for one of the largest may have no room for two."""
         if self._engine is not None:
             self._engine.close()
             self._engine = None
 
     def _ready_engine(self, batch: int, context: int) -> TorchEngine:
-        """An engine whose responses arrive with their KV caches, so that no prefill is timed."""
+        """Return an engine whose responses arrive with their KV caches, so that no prefill is timed."""
         rows = self._rows
         shape = (2, rows.layer_count, rows.kv_heads, context - 1, rows.head_dim)
         with room(rows.device, f"the KV cache of a response of {context} tokens"):
@@ -102,6 +104,6 @@ class EngineTimer:
 
 
 def engine_timers(model: Any, max_tokens: int) -> tuple[Timed, RunCourse]:
-    """Timers of a decode iteration and of a course, for ``rlhfless.latency.measure_profile``."""
+    """Return timers of a decode iteration and of a batch-change trial, for ``rlhfless.latency.measure_profile``."""
     timer = EngineTimer(model, max_tokens)
     return timer.decode_iteration, timer.run_course

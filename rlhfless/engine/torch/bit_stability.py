@@ -1,6 +1,6 @@
-"""From how many rows on the matrix kernels of this machine give a row the same bits in every batch: measured, as nobody says.
+"""Measures the smallest row count from which this machine's matrix kernels give a row the same bits in every batch.
 
-Knows the model's pass; nothing of responses or engines.
+Kernel libraries do not document it, so it is measured on the model's forward pass.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ PROBED_ROWS = (*range(1, 65), 96, 128, 200, CPU_PASS_TOKENS)
 
 
 def measure_stable_rows(model: DecoderModel) -> None:
-    """Measure ``model.stable_rows`` once, where the model promises the same bits in every batch."""
+    """Measure ``model.stable_rows`` once, if the model promises the same bits in every batch."""
     if model.bit_stable and model.stable_rows is None:
         with torch.inference_mode(), one_thread(model.device):
             model.stable_rows = fewest_stable_rows(model)
 
 
 def fewest_stable_rows(model: DecoderModel) -> int:
-    """The fewest rows from which on the number of rows changes no bit of a row's logits; 0 if there is none.
+    """Return the fewest rows from which on the number of rows changes no bit of a row's logits; 0 if there is none.
 
-    On CPUs it is usually 4 (one to three rows take another kernel).
+    On CPUs it is usually 4 (one to three rows use another kernel).
     """
     sizes = [n for n in PROBED_ROWS if n <= model.max_tokens]
     most = sizes[-1]

@@ -1,8 +1,8 @@
-"""Slots and KV capacity of an actor from its memory: what fits beside the weights.
+"""Computes slots and KV capacity of an actor from its memory: what fits in addition to the weights.
 
-Knows bytes; nothing of requests or clocks. The rows of the KV cache are of one length, so slots are rows, under ``preempt``
-too, where every row has cells for the longest context. A cache with all the slots that are counted here fits, whatever the
-batch. Growing to that may not: old and new rows are there together while the old ones are copied (``KVCache.reserve_rows``).
+The rows of the KV cache have one length, so slots are rows. This holds under ``preempt`` too, where every row has cells for the
+longest context. A cache with all the slots counted here fits, whatever the batch. Growing to that size may fail: old and new
+rows are both in memory while the old ones are copied (``KVCache.reserve_rows``).
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ OTHER_SHARE = 0.1  # of the memory, for activations and what the libraries take
 
 
 def admission_within(model: DecoderModel, memory_bytes: int, *, most_slots: int = 256, rule: str = "reserve") -> Admission:
-    """Slots and KV tokens of an actor with ``memory_bytes`` on its (emulated) GPU; planner and engine get the same.
+    """Return slots and KV tokens of an actor with ``memory_bytes`` on its (emulated) GPU; planner and engine use the same
+    values.
 
     Args:
-        most_slots: no more, however much memory there is. rule: ``reserve`` or ``preempt``.
+        most_slots: maximum number of slots, however much memory there is. rule: ``reserve`` or ``preempt``.
 
     Raises:
-        MemoryError: the weights and one response do not fit; says what is needed.
+        MemoryError: the weights and one response do not fit; the message states the required memory.
     """
     a_row = model.cells * model.kv_bytes_per_token
     room = int(memory_bytes * (1 - OTHER_SHARE)) - model.weight_bytes

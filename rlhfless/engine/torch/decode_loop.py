@@ -1,8 +1,7 @@
-"""The iterations of one actor: planned from what is committed, run, and committed.
+"""The decode loop of one actor: plans iterations from the committed state, runs them and commits them.
 
-Knows responses and iterations, not requests. Until iterations are committed nothing of them is seen, so those that were
-planned, or one that was run, too early are simply forgotten. A batch that nobody joins or leaves is planned, run and committed
-for as many iterations at once as nothing can change in.
+Planned or computed iterations are invisible until they are committed, so those that were planned or run too early are simply
+dropped. While the batch is unchanged, as many iterations are planned, run and committed at once as can pass without a change.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ class DecodeLoop:
     """Decodes the responses of a queue; works in inference mode only. Arguments are those of ``TorchEngine``.
 
     Attributes:
-        queue: who is here. rows: where their KV state lies.
-        upcoming: what comes next, as far as that is known.
-        stretch: the batch as it is; None once somebody joined or left.
+        queue: the responses of the actor. rows: their rows of the KV cache.
+        upcoming: the next iterations, as far as they are known.
+        stretch: the current batch; None once a response joined or left.
         clock_s: end of the last committed iteration.
-        journal: what was committed. spans: the same, as spans.
+        journal: the committed iterations. spans: the same, as spans.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class DecodeLoop:
         self.spans = SpanAccumulator(admission.max_batch)
 
     def close(self) -> None:
-        """Give all memory back, whoever still refers to it; clock and journal stay. Idempotent."""
+        """Free all memory, even if other objects refer to it; clock and journal stay. Idempotent."""
         coming = () if self.upcoming is None or self.upcoming.change is None else self.upcoming.change.batch
         for s in (*self.queue, *coming):
             s.kv = None
@@ -73,7 +72,7 @@ class DecodeLoop:
     # Planning
 
     def next(self) -> PendingIterations | None:
-        """What comes after the last committed iteration, with its times known; None when nothing is left."""
+        """Return the iterations after the last committed one, with their times; None when nothing is left."""
         if self.upcoming is None and (ahead := self.plan()) is not None:
             self.upcoming = ahead
             if self._clock.model is None:
@@ -90,7 +89,7 @@ class DecodeLoop:
         return self.upcoming
 
     def next_completion_s(self) -> float:
-        """A time before which no iteration completes a response; infinite when nothing is left."""
+        """Return a lower bound on the time of the next completion; infinite when nothing is left."""
         ahead = self.next()
         if ahead is None:
             return math.inf
@@ -98,12 +97,12 @@ class DecodeLoop:
         return ahead.ends_s[-1] if known else ahead.ends_s[0]
 
     def nothing_by(self, to_s: float) -> bool:
-        """Whether it is known already that nothing ends by this time."""
+        """Return whether it is already known that nothing ends by this time."""
         ahead = self.upcoming
         return ahead is not None and ahead.ends_s[0] > to_s and self.queue.due_s(self.clock_s) > to_s
 
     def plan(self) -> PendingIterations | None:
-        """Who decodes next; changes nothing."""
+        """Return the next batch's iterations; changes nothing."""
         queue, same = self.queue, self.stretch
         if same is not None and not queue.changes(self.clock_s, same.kv_tokens):
             return PendingIterations(self.clock_s, len(queue.running), same.kv_tokens, stretch=same)
@@ -117,7 +116,7 @@ class DecodeLoop:
         return PendingIterations(planned.start_s, len(planned.batch), planned.kv_tokens, change, stretch=stretch)
 
     def _unchanged_s(self, ahead: PendingIterations) -> list[float]:
-        """By the model: seconds of the iterations after which, at the earliest, the batch changes."""
+        """Return the latency model's seconds of the iterations until the batch may change at the earliest."""
         assert ahead.stretch is not None
         count = min(ahead.stretch.certain, self.queue.holds(ahead.kv_tokens))
         seconds = self._clock.steps_s(ahead.batch, ahead.kv_tokens, int(count))
@@ -130,10 +129,10 @@ class DecodeLoop:
     # Running
 
     def run(self, ahead: PendingIterations, count: int) -> tuple[float, list[float]]:
-        """Compute the tokens of the first iterations, at most ``count``; returns the seconds of the prefill before them, and
-        of each.
+        """Compute the tokens of the first iterations, at most ``count``; returns the seconds of the prefill before them, and of
+        each.
 
-        Writes no cell of the cache that a committed token owns, so the iterations may still be forgotten.
+        Writes no cell of the cache that belongs to a committed token, so the iterations may still be dropped.
         """
         cache, clock, change = self.rows.cache, self._clock, ahead.change
         if ahead.stretch is None:
@@ -155,7 +154,9 @@ class DecodeLoop:
         return (decode - begin if computes else 0.0), [clock.now_s() - decode]
 
     def run_now(self, ahead: PendingIterations, clock: Callable[[], float]) -> None:
-        """Run the first iteration in real time: it ends when ``clock`` says, and begins once its shape is prepared."""
+        """Run the first iteration in real time: it begins once its shape is prepared, and ends at the time that ``clock``
+        returns.
+        """
         before_s = self.journal.prepare_s
         prefill_s, _ = self.run(ahead, 1)
         if (prepare_s := self.journal.prepare_s - before_s) > 0:
@@ -166,7 +167,7 @@ class DecodeLoop:
     # Committing
 
     def commit_while(self, wanted: Callable[[PendingIterations], int], to_s: float) -> list[Completion]:
-        """Iterations as long as they are wanted, and responses of no tokens that end by ``to_s``."""
+        """Commit iterations while ``wanted`` asks for more, and complete responses of no tokens that end by ``to_s``."""
         completions: list[Completion] = []
         while True:
             due_s = self.queue.due_s(self.clock_s)
@@ -178,7 +179,7 @@ class DecodeLoop:
                 return completions
 
     def commit(self, ahead: PendingIterations, count: int) -> list[Completion]:
-        """Make at most ``count`` iterations part of the state; returns the responses that the last of them finished."""
+        """Commit at most ``count`` iterations; returns the responses that the last of them finished."""
         if not ahead.drawn:
             self.run(ahead, count)
         assert ahead.stretch is not None
@@ -211,7 +212,7 @@ class DecodeLoop:
         self.stretch = stretch
 
     def _record(self, ahead: PendingIterations, done: int) -> None:
-        """Spans of the first ``done`` iterations."""
+        """Add the spans of the first ``done`` iterations."""
         begin_s, batch, change = ahead.start_s + ahead.prefill_s, ahead.batch, ahead.change
         if change is not None and change.missing_tokens:
             tokens = change.computed_tokens
@@ -239,7 +240,10 @@ class DecodeLoop:
         return [s.completion(due_s, s.finish_reason(self._eos_id)) for s in due]
 
     def leave(self, leaving: Sequence[SequenceState]) -> list[SequenceState]:
-        """Responses leave; those of the batch, which are returned in admission order, give their rows back. All is settled."""
+        """Remove responses; returns those that were in the batch, in admission order, whose rows are freed.
+
+        The tokens of all responses must be on the host (``settle``).
+        """
         left = self.queue.remove(set(leaving))
         for s in left:
             self.rows.free(s)
@@ -248,6 +252,6 @@ class DecodeLoop:
         return left
 
     def settle(self) -> None:
-        """Bring the ids of committed iterations to the responses."""
+        """Copy the ids of committed iterations to the responses on the host."""
         if self.stretch is not None:
             self.stretch.settle()

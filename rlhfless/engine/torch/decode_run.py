@@ -1,8 +1,7 @@
-"""Iterations of one unchanged batch: what they feed next stays on the device, what they drew is fetched when it is needed.
+"""Iterations of one unchanged batch: the next input stays on the device, and sampled tokens are fetched only when needed.
 
-Knows the rows of a batch and tensors; nothing of the model, the clock or the queue. As long as nobody joins or leaves, an
-iteration costs the host no work per response, and with forced lengths no synchronisation with the device but one in
-``SETTLED_EVERY`` iterations.
+While no response joins or leaves, an iteration costs the host no work per response. With forced lengths it needs no
+synchronisation with the device but one in ``SETTLED_EVERY`` iterations.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SETTLED_EVERY = 64  # so that logits that are no numbers are noticed, and little
 
 @cache
 def _iterations(device: torch.device) -> Tensor:
-    """(SETTLED_EVERY, 1) 0, 1, 2, ..."""
+    """Return (SETTLED_EVERY, 1) 0, 1, 2, ..."""
     return torch.arange(SETTLED_EVERY, device=device)[:, None]
 
 
@@ -32,12 +31,12 @@ class DecodeRun:
     """A batch in order of its cache rows; works in inference mode only.
 
     Args:
-        padded: rows to feed; those beyond the batch stand at the cell ``spare``.
-        noise: of the same rows; None where nothing is drawn by chance.
+        padded: rows to feed; those beyond the batch are at the cell ``spare``.
+        noise: of the same rows; None where nothing is sampled at random.
 
     Attributes:
         steps: committed iterations.
-        kv_tokens: that the batch holds at its next iteration.
+        kv_tokens: of the batch at its next iteration.
         longest: KV tokens of its longest context at its first iteration.
         ends_by_itself: whether any response may end sooner than by its length.
     """
@@ -64,23 +63,23 @@ class DecodeRun:
 
     @property
     def unsettled(self) -> int:
-        """Committed tokens of each response that it does not have yet."""
+        """Return the number of committed tokens of each response that are still on the device."""
         return len(self._pending)
 
     @property
     def certain(self) -> int:
-        """Iterations after which, at the earliest, a length ends a response or tokens are settled."""
+        """Return the iterations until, at the earliest, a length ends a response or tokens are copied to the host."""
         return min(self._next_end - self.steps, SETTLED_EVERY - len(self._pending))
 
     @property
     def width(self) -> int:
-        """Cells that its next iteration attends over."""
+        """Return the number of cells that its next iteration attends over."""
         return self.longest + self.steps
 
     def run(self, step: DecodeStep, kv: KVCache, count: int, eos_id: int) -> list[SampledTokens]:
         """Compute the next iterations, at most ``count`` of the ``certain`` ones, until a response ends; at least one.
 
-        Changes nothing but cells of the cache that nobody owns yet: they may still be forgotten.
+        Changes only cells of the cache that belong to no token yet, so the iterations may still be dropped.
         """
         rows, width, padding = len(self.rows) + self.padding, self.width, self.padding
         noises: Sequence[Tensor | None] = [None] * count
@@ -101,7 +100,9 @@ class DecodeRun:
         return drawn
 
     def commit(self, drawn: Sequence[SampledTokens], eos_id: int) -> list[SequenceState]:
-        """The next iterations drew this; returns those whose response ends with the last of them, in order of rows."""
+        """Commit the next iterations with these sampled tokens; returns the responses that end with the last of them, in order
+        of rows.
+        """
         count = len(drawn)
         self._pending += drawn
         self._tokens = drawn[-1].ids
@@ -118,12 +119,12 @@ class DecodeRun:
         return [self.rows[row] for row in ends]
 
     def _ending(self, drawn: SampledTokens, eos_id: int) -> list[int]:
-        """Rows whose response ends by itself."""
+        """Return the rows whose response ends by an end-of-text token."""
         ids = drawn.ids.tolist()
         return [row for row in self._free if ids[row] == eos_id] if eos_id in ids else []
 
     def settle(self) -> None:
-        """Bring what was drawn to the host and append it to the responses.
+        """Copy the sampled tokens to the host and append them to the responses.
 
         Raises:
             FloatingPointError: logits were not numbers; names the response.

@@ -1,7 +1,7 @@
-"""One decode iteration on the device: forward pass, sampling, and the signals that were asked for.
+"""One decode iteration on the device: forward pass, sampling, and the requested signals.
 
-Knows tensors only; nothing of responses or clocks. On a GPU the iteration of every (rows, width) is captured once as a CUDA
-graph and replayed; on the CPU it is computed as it stands.
+Inputs and outputs are tensors. On a GPU the iteration of every (rows, width) is captured once as a CUDA graph and replayed; on
+the CPU it runs directly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WARM_UP_CALLS = 3
 
 
 class SampledTokens(NamedTuple):
-    """(R,) ids and log-probabilities that an iteration drew, padding included, and its signals by name, (R, ...) each."""
+    """(R,) ids and log-probabilities that an iteration sampled, padding included, and its signals by name, (R, ...) each."""
 
     ids: Tensor
     logprobs: Tensor
@@ -33,8 +33,9 @@ class SampledTokens(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """(R,) ids to feed, (R,) their positions, (R, numbers) noise to draw by (None: the likeliest is taken), and (R,) whether
-    the end of text is forbidden (None: nowhere)."""
+    """(R,) ids to feed, (R,) their positions, (R, numbers) sampling noise (None: the likeliest token is taken), and (R,)
+    whether the end of text is forbidden (None: nowhere).
+    """
 
     tokens: Tensor
     positions: Tensor
@@ -58,14 +59,18 @@ class DecodeStep:
         self.model, self.sampling, self.eos_id, self.wanted = model, sampling, eos_id, tuple(wanted)
 
     def prepare(self, cache: KVCache, rows: int, width: int) -> float:
-        """Do now what the first iteration of this shape would have to do; returns the seconds that it took: nothing here."""
+        """Prepare the first iteration of this shape; returns the seconds that it took. On the CPU there is nothing to
+        prepare.
+        """
         return 0.0
 
     def release(self) -> None:
-        """Give back what was prepared: nothing here."""
+        """Free the prepared shapes. On the CPU there are none."""
 
     def __call__(self, cache: KVCache, inputs: Inputs, width: int, padding: int) -> SampledTokens:
-        """Draw the next token of every row; ``width`` cells are attended over, the last ``padding`` rows are nobody's."""
+        """Sample the next token of every row; ``width`` cells are attended over, the last ``padding`` rows belong to no
+        response.
+        """
         model = self.model
         states = model.decode(cache, inputs.tokens, inputs.positions, width, padding)
         logits = model.logits(states)
@@ -79,11 +84,11 @@ class DecodeStep:
 
 
 class GraphedStep(DecodeStep):
-    """The same as CUDA graphs, one for each number of rows and rounded width, all in one memory pool.
+    """``DecodeStep`` as CUDA graphs, one for each number of rows and rounded width, all in one memory pool.
 
-    Capturing takes some tens of milliseconds and is done in ``prepare``, which tells what it took, so that no
-    iteration is charged for it. A graph has the addresses of the
-    cache and of the weights in it, so graphs are kept for one cache tensor and one copy of the weights only.
+    Capturing takes some tens of milliseconds and is done in ``prepare``, which returns the seconds, so that no iteration is
+    charged for it. A graph contains the addresses of the cache and of the weights, so graphs are kept for one cache tensor and
+    one copy of the weights only.
     """
 
     def __init__(self, model: DecoderModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> None:
@@ -93,7 +98,7 @@ class GraphedStep(DecodeStep):
         self._pool: tuple[int, int] | None = None
 
     def prepare(self, cache: KVCache, rows: int, width: int) -> float:
-        """Capture the iteration of this shape, unless it has been; returns the seconds that it took."""
+        """Capture the iteration of this shape, unless it is captured already; returns the seconds that it took."""
         weights = self.model.weights
         if self._captured is None or self._captured[0] is not cache.data or self._captured[1] is not weights:
             self.release()
@@ -155,11 +160,14 @@ class GraphedStep(DecodeStep):
 
 @cached
 def _capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """Where graphs are warmed up and captured; one, because cuBLAS keeps some memory for every stream that it was used on, and
-    in the warm-up that memory comes from outside the graphs' pool."""
+    """Return the stream on which graphs are warmed up and captured.
+
+    There is only one, because cuBLAS keeps some memory for every stream that it was used on, and in the warm-up that memory
+    comes from outside the graphs' pool.
+    """
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def decode_step(model: DecoderModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> DecodeStep:
-    """The step for the model's device."""
+    """Return the step for the model's device."""
     return (GraphedStep if model.device.type == "cuda" else DecodeStep)(model, sampling, eos_id, wanted)

@@ -1,12 +1,11 @@
-"""Real decoding with a transformers language model: the torch engine behind the engine protocol.
+"""The torch engine: real decoding with a transformers language model behind the engine protocol.
 
-Knows requests and what is asked of an engine. How its iterations come about stands in decode_loop.py, who decodes in
-scheduler.py, where KV state lies in kv_rows.py, what a batch that nobody joins or leaves feeds next in decode_run.py,
-how a token is computed in model.py and decode_step.py, how it is drawn in sampling.py, what is charged in
-iteration_clock.py. Many engines may share one ``DecoderModel``: N emulated GPUs on one device, one copy of the weights.
+Its parts are the decode loop (decode_loop.py), the scheduler (scheduler.py), KV rows (kv_rows.py), unchanged batches
+(decode_run.py), the forward pass (model.py, decode_step.py), sampling (sampling.py) and charged time (iteration_clock.py). Many
+engines may share one ``DecoderModel``: N emulated GPUs on one device, one copy of the weights.
 
-On one machine, in float32 on the CPU, token ids depend on (weights, prompt, seed) only: not on the batch, the actor, the
-time of a cut, whether KV was moved or recomputed, or whose prefix was reused.
+Invariant: on one machine, in float32 on the CPU, token ids depend on (weights, prompt, seed) only: not on the batch, the actor,
+the time of a cut, whether KV was moved or recomputed, or whose prefix was reused.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ T = TypeVar("T")
 
 
 def _computes(method: Callable[Concatenate[TorchEngine, P], T]) -> Callable[Concatenate[TorchEngine, P], T]:
-    """Enters torch's modes once for however many iterations a call runs, and says it where the device has no room."""
+    """Decorate a method to enter torch's modes once per call, and to explain errors where the device has no room."""
 
     @functools.wraps(method)
     def call(self: TorchEngine, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -64,12 +63,12 @@ class TorchEngine:
 
     Args:
         model: the weights; may be shared with other engines on its device.
-        admission: slots and KV memory, and who joins and leaves the batch.
-        charge: a latency model, whose seconds an iteration takes, or ``"measured"``: the seconds that it took here.
-        eos_id: the token that ends a response; never drawn where a length is forced.
+        admission: slots and KV memory, and the rule by which responses join and leave the batch.
+        charge: a latency model, which gives the seconds of an iteration, or ``"measured"``: the seconds that it took here.
+        eos_id: the token that ends a response; never sampled where a length is forced.
         start_s: where the clock starts.
-        signals: what to return of every token beside its log-probability, at no extra pass: ``eos_logprob``, ``entropy``,
-            ``hidden`` (the last hidden state).
+        signals: what to return of every token in addition to its log-probability, at no extra pass: ``eos_logprob``,
+            ``entropy``, ``hidden`` (the last hidden state).
 
     Raises:
         ValueError: ``charge`` is neither, or a signal is unknown.
@@ -99,7 +98,7 @@ class TorchEngine:
 
     @property
     def journal(self) -> EngineJournal:
-        """What was committed, from which ``replay.py`` can run it again."""
+        """Return the journal of committed iterations, from which ``replay.py`` can run them again."""
         return self._loop.journal
 
     @_computes
@@ -113,7 +112,7 @@ class TorchEngine:
             loop.upcoming = None
 
     def peek_next_event_s(self, completions: int = 1) -> float:
-        """See the protocol. What it has to compute for that is kept for ``advance``."""
+        """See the protocol. Iterations that it has to compute are kept for ``advance``."""
         loop = self._loop
         if (due_s := loop.queue.due_s(loop.clock_s)) < math.inf:
             return due_s
@@ -129,12 +128,12 @@ class TorchEngine:
 
     @_computes
     def step(self, from_s: float, clock: Callable[[], float]) -> Progress:
-        """One iteration in real time, for a loop on the wall clock; nothing when nobody is here.
+        """Run one iteration in real time, for the wall-clock event loop; does nothing without responses.
 
         Args:
             from_s: where it begins, unless the last one ended later.
-            clock: asked when its tokens are there: where it ends, and the next one begins. What preparing its shape for the
-                device takes (CUDA graphs) is a span of its own before it.
+            clock: called when its tokens are computed: returns where it ends, and the next one begins. Preparing its shape for
+                the device (CUDA graphs) is a separate span before it.
         """
         loop = self._loop
         loop.clock_s, loop.upcoming = max(loop.clock_s, from_s), None
@@ -147,7 +146,7 @@ class TorchEngine:
 
     @_computes
     def commit_next(self) -> list[Completion]:
-        """Commit the next iteration, which there must be, and do nothing for the one after it; returns what it finished."""
+        """Commit the next iteration, which must exist, without preparing the one after it; returns its completions."""
         ahead = self._loop.next()
         assert ahead is not None, "nothing is left to decode"
         return self._loop.commit(ahead, 1)
@@ -201,10 +200,10 @@ class TorchEngine:
         return tuple([s.request.response for s in (*queue.waiting, *queue.empty)])
 
     def sync(self, weights: Any, weights_version: int) -> None:
-        """Take over a model's weights or a state dict, for every engine that shares the ``DecoderModel``.
+        """Replace the weights by a model's or a state dict, for every engine that shares the ``DecoderModel``.
 
-        Responses under way keep the KV state that the old weights computed of them; prompts and prefixes that others wait for
-        are computed anew.
+        Running responses keep the KV state that the old weights computed; prompts and prefixes that others wait for are
+        recomputed.
         """
         loop = self._loop
         self.model.load(weights)
@@ -216,7 +215,7 @@ class TorchEngine:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of KV state that it holds for its batch and of prompts that others will share."""
+        """Return the bytes of KV state of its batch and of prompts that others will share."""
         return self._loop.rows.held_bytes
 
     def close(self) -> None:

@@ -1,7 +1,4 @@
-"""Makes torch engines: what an executor is given to decode with.
-
-Knows models and engines; nothing of plans, actors or processes.
-"""
+"""The engine factory for torch: makes one ``TorchEngine`` per actor from one copy of the weights."""
 
 from __future__ import annotations
 
@@ -34,10 +31,10 @@ class TorchEngineFactory:
 
     Attributes:
         signals: see ``TorchEngine``.
-        real_time: charge what an iteration takes where it runs, for actors in processes of their own.
+        real_time: charge the measured time of iterations, for actors in separate processes.
 
     Raises:
-        InputError: ``eos_id`` is no token of the model, or contexts can be longer than the model was made for.
+        InputError: ``eos_id`` is no token of the model, or contexts can be longer than the model supports.
     """
 
     model: DecoderModel
@@ -64,24 +61,25 @@ class TorchEngineFactory:
             )
 
     def in_real_time(self) -> TorchEngineFactory:
-        """The same engines charged with what they take; what is measured of the model's kernels is measured here, once for
-        all."""
+        """Return the same engines, charged with measured time; properties of the model's kernels are measured here, once for
+        all.
+        """
         measure_stable_rows(self.model)
         return replace(self, real_time=True)
 
     def binding(self, latency: LatencyModel) -> None:
-        """What a process for these engines is bound to: nothing, it can make any."""
+        """Return the compatibility key of a process for these engines: None, because any process can make them."""
 
     def carried(self) -> TorchEngineFactory:
-        """What other machines need to make these engines: itself, with its weights."""
+        """Return the form of the factory that other machines receive: itself, with its weights."""
         return self
 
     def close(self) -> None:
-        """Give the weights' memory back; engines can be made again once ``model.load`` was given weights."""
+        """Free the weights' memory; engines can be made again once ``model.load`` was given weights."""
         self.model.free()
 
     def check(self, requests: Sequence[Request], admission: Admission) -> None:
-        """Refuse what an engine with this admission would refuse.
+        """Refuse requests that an engine with this admission would refuse.
 
         Raises:
             ValueError: naming the response, what is wrong with it, and what would be right.
@@ -91,7 +89,7 @@ class TorchEngineFactory:
             check(request, room)
 
     def compute_prefixes(self, prefixes: Mapping[int, np.ndarray]) -> Mapping[int, PrefixKV]:
-        """KV state of prefixes (token ids by prompt), what they share computed once, for ``Request.prefix_kv``."""
+        """Return KV state of prefixes (token ids by prompt), shared tokens computed once, for ``Request.prefix_kv``."""
         with one_thread(self.model.device):
             return compute_prefixes(self.model, prefixes)
 
@@ -102,10 +100,10 @@ class TorchEngineFactory:
         )
 
     def replay(self, journal: EngineJournal) -> Replayed:
-        """What an engine's iterations take when nothing else runs: see ``replay.py``."""
+        """Return how long an engine's iterations take when nothing else runs: see ``replay.py``."""
         return replay(self.model, journal, self.sampling, self.signals)
 
     def replay_prefixes(self, prefixes: Mapping[int, np.ndarray]) -> Replayed:
-        """What computing prefixes takes when nothing else runs: see ``replay.py``."""
+        """Return how long computing prefixes takes when nothing else runs: see ``replay.py``."""
         with one_thread(self.model.device):
             return replay_prefixes(self.model, prefixes)

@@ -1,10 +1,10 @@
-"""Noise for the races of ``sampling.py``: exponential numbers, a function of seed, index of the token and place in the race.
+"""Noise for Gumbel-max (exponential-race) sampling (``sampling.py``): exponential numbers from seed, token index and place.
 
-Knows rows, seeds and counts; nothing of logits or responses. Numbers come from hashes of counters, so that those of any token
-can be computed anywhere, on any device, for all rows and many iterations in one go.
+Numbers come from hashes of counters. So those of any token can be computed anywhere, on any device, for all rows and many
+iterations in one call.
 
-Sources: splitmix64 (G. L. Steele, D. Lea, C. H. Flood, OOPSLA 2014) makes a key of 64 bits from seed and index; its two
-halves choose a permutation of 32 bits (xor, odd factor, xor with a shift, factor of lowbias32 by C. Wellons,
+Sources: splitmix64 (G. L. Steele, D. Lea, C. H. Flood, OOPSLA 2014) makes a key of 64 bits from seed and index; its two halves
+choose a permutation of 32 bits (xor, odd factor, xor with a shift, factor of lowbias32 by C. Wellons,
 https://github.com/skeeto/hash-prospector), which turns the bits of every place into 31 random ones.
 """
 
@@ -28,7 +28,9 @@ Words = NDArray[np.uint64]
 
 
 def mixed(x: Words) -> Words:
-    """The finaliser of splitmix64: a permutation of 64 bits that flips about half of them wherever one is flipped."""
+    """Apply the finaliser of splitmix64: a permutation of 64 bits in which flipping one input bit flips about half of the
+    output bits.
+    """
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     last: Words = x ^ (x >> np.uint64(31))
@@ -36,24 +38,24 @@ def mixed(x: Words) -> Words:
 
 
 def streams(seeds: Sequence[int]) -> Words:
-    """(R,) where the streams of these seeds begin."""
+    """Return (R,) starts of the streams of these seeds."""
     return mixed(np.array([seed % (1 << 64) for seed in seeds], np.uint64))
 
 
 def token_keys(streams: Words, first: NDArray[np.int64], count: int) -> Words:
-    """(count, R) keys of the tokens ``first``, ``first + 1``, ... of responses with these (R,) streams."""
+    """Return (count, R) keys of the tokens ``first``, ``first + 1``, ... of responses with these (R,) streams."""
     index = first + np.arange(1, count + 1)[:, None]
     return mixed(streams + index.astype(np.uint64) * GOLDEN)
 
 
 def places(numbers: int, device: torch.device) -> Tensor:
-    """(numbers,) int32: random bits of every place in a race."""
+    """Return (numbers,) int32: random bits of every place in a race."""
     bits = mixed(np.arange(1, numbers + 1, dtype=np.uint64) * GOLDEN)
     return torch.from_numpy((bits >> np.uint64(32)).astype(np.uint32).view(np.int32)).to(device)
 
 
 def exponentials(keys: Tensor, places: Tensor) -> Tensor:
-    """(..., P) float32 from the exponential distribution of mean 1, for (..., 2) int32 halves of keys and (P,) places."""
+    """Return (..., P) float32 of the exponential distribution of mean 1, for (..., 2) int32 halves of keys and (P,) places."""
     x = places ^ keys[..., :1]
     part = torch.empty_like(x)
 
@@ -68,10 +70,10 @@ def exponentials(keys: Tensor, places: Tensor) -> Tensor:
 
 
 class GumbelNoise:
-    """Noise of an actor's rows for the next iterations; only rows that change are made anew.
+    """Noise of an actor's rows for the next iterations; only the noise of changed rows is computed again.
 
     Args:
-        slots: most rows. vocabulary: tokens of the model.
+        slots: maximum number of rows. vocabulary: number of tokens of the model.
     """
 
     def __init__(self, slots: int, vocabulary: int, device: torch.device) -> None:
@@ -84,7 +86,7 @@ class GumbelNoise:
         self._committed = 0
 
     def join(self, begin: int, seeds: Sequence[int], tokens: Sequence[int]) -> None:
-        """Rows from ``begin`` on belong to responses with these seeds, which have so many tokens."""
+        """Assign the rows from ``begin`` on to responses with these seeds and token counts."""
         end = begin + len(seeds)
         self._stream[begin:end] = streams(seeds)
         self._token[begin:end] = np.array(tokens, np.int64) - self._committed
@@ -92,7 +94,7 @@ class GumbelNoise:
             self._make(begin, end)
 
     def move(self, row: int, to_row: int) -> None:
-        """What a row would have drawn, ``to_row`` draws now."""
+        """Move the noise of ``row`` to ``to_row``."""
         for numbers in (self._stream, self._token):
             numbers[to_row] = numbers[row]
         if self._at < self._ahead:
@@ -105,7 +107,9 @@ class GumbelNoise:
         self._at = self._ahead
 
     def ahead(self, count: int, rows: int, used: int) -> tuple[Tensor, ...]:
-        """(rows, numbers) for each of the next iterations, one to ``count`` of them; ``used`` rows belong to responses."""
+        """Return (rows, numbers) of noise for each of the next iterations, one to ``count`` of them; ``used`` rows belong to
+        responses.
+        """
         if self._at == self._ahead:
             if not len(self._block):
                 self._block = torch.ones(self._ahead, self._slots, self._numbers, device=self._device)
@@ -116,12 +120,12 @@ class GumbelNoise:
         return self._block[self._at : self._at + count, :rows].unbind()
 
     def commit(self, count: int = 1) -> None:
-        """The next ``count`` iterations count."""
+        """Commit the next ``count`` iterations."""
         self._at += count
         self._committed += count
 
     def free(self) -> None:
-        """Give the memory back; nothing is drawn afterwards. Idempotent."""
+        """Free the memory; nothing can be sampled afterwards. Idempotent."""
         give_back(self._block)
         self._block = self._places = torch.empty(0)
 

@@ -1,7 +1,4 @@
-"""What an actor is charged for: seconds of a latency model, or the device's own.
-
-Knows counts, seconds and devices; nothing of responses or batches.
-"""
+"""Seconds that an actor is charged for each iteration: of a latency model, or measured on the device."""
 
 from __future__ import annotations
 
@@ -31,17 +28,17 @@ class IterationClock:
         self._waits = self.model is None and device.type == "cuda"
 
     def wait(self) -> None:
-        """Until the device is done, where somebody looks at the clock."""
+        """Wait until the device has finished, where time is measured."""
         if self._waits:
             torch.cuda.synchronize(self._device)
 
     def prefill_s(self, tokens: int) -> float:
-        """By the model."""
+        """Return the latency model's seconds of a prefill."""
         assert self.model is not None
         return float(self.model.prefill_s(tokens)) if tokens else 0.0
 
     def steps_s(self, batch: int, kv_tokens: int, count: int) -> list[float]:
-        """By the model: seconds of ``count`` iterations of a batch, which holds ``batch`` tokens more in each that follows."""
+        """Return the latency model's seconds of ``count`` iterations of a batch, whose KV grows by ``batch`` tokens in each."""
         model = self.model
         assert model is not None
         if count <= FEW:
@@ -50,11 +47,11 @@ class IterationClock:
         return seconds
 
     def joins_s(self, newcomers: int) -> float:
-        """By the model: what taking newcomers in takes beside their prefill, and letting them go."""
+        """Return the latency model's seconds of admitting and removing responses, without their prefill."""
         assert self.model is not None
         return self.model.join_s * newcomers
 
 
 def _never_read() -> float:
-    """In place of a clock where a latency model charges: reading a thread's time takes two microseconds."""
+    """Replace the clock where a latency model charges: reading a thread's time takes two microseconds."""
     return 0.0

@@ -1,8 +1,8 @@
-"""The KV cache of one actor: a row of fixed length per response, rows in use always the first ones.
+"""The KV cache of one actor: one row of fixed length per response, with the used rows first.
 
-Knows nothing of models, responses or sampling. Every row has cells for all positions of a context and spare cells at its
-end, where padding writes what nobody reads. Attention reads a prefix of all rows at once, rounded up to ``BLOCK`` cells:
-whole vectors of masked zeros leave the sums of a row bit by bit as they are, so a row does not see how long its neighbours are.
+Every row has cells for all positions of a context and spare cells at its end, to which padding writes. Attention reads a prefix
+of all rows at once, rounded up to ``BLOCK`` cells. Whole vectors of masked zeros leave the sums of a row unchanged bit by bit,
+so a row's result does not depend on the lengths of its neighbours.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ class KVCache:
         self.data = torch.zeros(2, layers, 0, kv_heads, cells, head_dim, dtype=dtype, device=device)
 
     def reserve_rows(self, rows: int, most: int = 1 << 30) -> None:
-        """Have at least ``rows`` rows, doubling (to no more than ``most``) so that growing stays rare, where there is room for
-        that.
+        """Grow to at least ``rows`` rows, doubling (to at most ``most``) so that growing stays rare, if memory suffices.
 
         Raises:
-            MemoryError: the device has no room for ``rows``; says what there is and how many would fit, where the device tells.
-                Old and new rows are there together while the old ones are copied.
+            MemoryError: the device has no room for ``rows``; the message states the free memory and how many would fit, where
+                the device reports it. Old and new rows are both in memory while the old ones are copied.
         """
         two, layers, have, *row = self.data.shape
         if rows <= have:
@@ -66,12 +65,12 @@ class KVCache:
         )
 
     def free(self) -> None:
-        """Give all rows back, whoever still refers to them: views of them cannot be read any more. Idempotent."""
+        """Free all rows, even if other objects refer to them: views of them cannot be read any more. Idempotent."""
         data, self.data = self.data, self.data.new_zeros(*self.data.shape[:2], 0, *self.data.shape[3:])
         give_back(data)
 
     def read(self, layer: int, rows: slice, width: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of the first ``width`` cells, (rows, kv_heads, width, head_dim) each; views."""
+        """Return keys and values of the first ``width`` cells, (rows, kv_heads, width, head_dim) each; views."""
         block = self.data[:, layer, rows, :, :width]
         return block[0], block[1]
 
@@ -80,7 +79,7 @@ class KVCache:
         self.data[:, layer][:, rows, :, positions] = kv
 
     def mask(self, positions: Tensor, width: int) -> Tensor:
-        """(R, 1, 1, width) float mask: r sees its cells up to ``positions[r]``."""
+        """Return the (R, 1, 1, width) float mask: r sees its cells up to ``positions[r]``."""
         mask = torch.zeros(len(positions), width, dtype=self.data.dtype, device=self.data.device)
         return mask.masked_fill_(self._positions[:width] > positions[:, None], -torch.inf)[:, None, None]
 
@@ -93,23 +92,28 @@ class KVCache:
         self.data[:, :, [row, other]] = self.data[:, :, [other, row]]
 
     def take(self, row: int, end: int, start: int = 0) -> Tensor:
-        """A copy of the cells of ``row`` from ``start`` to ``end``, (2, layers, kv_heads, tokens, head_dim)."""
+        """Return a copy of the cells of ``row`` from ``start`` to ``end``, (2, layers, kv_heads, tokens, head_dim)."""
         return self.data[:, :, row, :, start:end].clone()
 
     def put(self, row: int, kv: Tensor, start: int = 0, tokens: int | None = None) -> None:
-        """Fill cells of ``row`` from ``start`` on with what ``take`` gave, here or elsewhere; ``tokens`` of it, or all."""
+        """Fill cells of ``row`` from ``start`` on with the result of ``take``, of this or another cache; ``tokens`` of it, or
+        all.
+        """
         count = kv.shape[3] if tokens is None else tokens
         self.data[:, :, row, :, start : start + count] = kv[:, :, :, :count]
 
 
 def give_back(*tensors: Tensor) -> None:
-    """Give the memory of tensors back now: an error that is kept, as a notebook keeps its last one, refers to them through the
-    frames of its traceback. Whoever reads one later is told by torch that its data is not there."""
+    """Free the memory of tensors now.
+
+    An error that is kept, as a notebook keeps its last one, refers to them through the frames of its traceback. Reading such a
+    tensor later raises torch's error that its data is gone.
+    """
     for storage in [tensor.untyped_storage() for tensor in tensors]:
         if storage.resizable():  # else it is numpy's or shared: not ours to give back
             storage.resize_(0)
 
 
 def blocks(tokens: int) -> int:
-    """``tokens`` rounded up to whole blocks of cells."""
+    """Return ``tokens`` rounded up to whole blocks of cells."""
     return -(-tokens // BLOCK) * BLOCK

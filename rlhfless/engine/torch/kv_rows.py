@@ -1,8 +1,7 @@
-"""The rows of an actor's KV cache: which response holds which, and how a newcomer's row is filled.
+"""Assigns rows of an actor's KV cache to responses, and fills the row of each admitted response.
 
-Knows responses, KV state and the model; nothing of clocks, queues or admission. Rows in use are always the first ones. A
-newcomer's row is filled with what came with it, with a prompt that another response here has computed, and by computing the
-rest.
+Rows in use are always the first ones. An admitted response's row is filled with the KV state that came with it, with a prompt
+that another response of the actor has computed, and by computing the rest.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ class KVRows:
     """Rows of one actor with ``slots`` slots; works in inference mode only.
 
     Args:
-        draws: whether tokens are drawn by chance.
+        draws: whether tokens are sampled at random.
 
     Attributes:
         of: the response of each row in use; never changed in place.
-        noise: by which their next tokens are drawn.
+        noise: by which their next tokens are sampled.
     """
 
     def __init__(self, model: DecoderModel, slots: int, draws: bool = True) -> None:
@@ -46,7 +45,7 @@ class KVRows:
         self._computing: dict[int, Tensor] = {}  # the same of the last iteration that was run
 
     def there(self, newcomers: Iterable[SequenceState]) -> dict[SequenceState, int]:
-        """Tokens of each newcomer's context that need not be computed: all, what was received, or a prompt that is shared."""
+        """Return the cached tokens of each admitted response's context: all, a received prefix, or a shared prompt."""
         known, there = set(self._shared), {}
         for s in newcomers:
             prompt = s.request.prompt
@@ -61,13 +60,13 @@ class KVRows:
         return there
 
     def reserve(self, rows: int) -> None:
-        """Have room for so many responses: memory is taken and touched now, not when the first of them decode."""
+        """Allocate and touch memory for ``rows`` responses now, not when the first of them decode."""
         self.cache.reserve_rows(self.model.padded(min(rows, self.slots), self.slots), self.model.padded(self.slots, self.slots))
 
     def make(self, change: BatchChange) -> DecodeRun:
-        """Rows for a new batch, with what came with its newcomers.
+        """Return the run of a new batch, with the KV state that came with its admitted responses.
 
-        Writes no cell that a committed token owns: the batch may still be forgotten.
+        Writes no cell that belongs to a committed token: the batch may still be dropped.
         """
         if change.evicted:
             self.of = list(self.of)
@@ -92,7 +91,7 @@ class KVRows:
         return DecodeRun(change.rows, padded, self.cache.spare, self.noise, self.model.device)
 
     def compute(self, change: BatchChange, queue: Iterable[SequenceState]) -> None:
-        """Compute what is not there for the newcomers; prompts that others in ``queue`` share are computed once."""
+        """Compute the uncached tokens of the admitted responses; prompts that others in ``queue`` share are computed once."""
         wanted = Counter(s.request.prompt for s in queue if s.shares) if any(s.shares for s in change.newcomers) else {}
         shared: dict[int, Any] = {}
         change.shared = self._computing = shared
@@ -113,14 +112,14 @@ class KVRows:
         prefill(self.model, self.cache, rest)
 
     def commit(self, change: BatchChange, queue: Iterable[SequenceState]) -> None:
-        """The new batch counts: its rows are the rows now."""
+        """Commit the new batch: its rows become the current rows."""
         self.of = change.rows
         if change.newcomers:
             self._shared |= change.shared
             self.forget_prompts(queue)
 
     def free(self, s: SequenceState) -> None:
-        """Give a row back: the last row in use moves into its place."""
+        """Free a row: the last row in use moves into its place."""
         self.of = list(self.of)
         row, last = self.of.index(s), self.of.pop()
         if last is not s:
@@ -130,11 +129,13 @@ class KVRows:
                 self.noise.move(len(self.of), row)
 
     def kv_of(self, s: SequenceState) -> Any:
-        """A copy of its KV state, or what it came with."""
+        """Return a copy of the response's KV state, or the state that came with it."""
         return self.cache.take(self.of.index(s), s.context_tokens - 1) if s in self.of else s.kv
 
     def forget_prompts(self, queue: Iterable[SequenceState] = ()) -> None:
-        """Drop the KV state of prompts that nobody in ``queue`` waits for; no iteration that was run waits to be committed."""
+        """Drop the KV state of prompts that no response in ``queue`` waits for; there must be no computed, uncommitted
+        iteration.
+        """
         self._computing = {}
         if self._shared:
             wanted = {s.request.prompt for s in queue if s.shares}
@@ -142,12 +143,12 @@ class KVRows:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the cache, and of prompts that are kept to be shared."""
+        """Return the bytes of the cache, and of prompts that are kept to be shared."""
         kept = {id(kv): kv for some in (self._shared, self._computing) for kv in some.values()}
         return sum(t.untyped_storage().nbytes() for t in (self.cache.data, *kept.values()))
 
     def close(self) -> None:
-        """Give all memory back, whoever still refers to it. Idempotent."""
+        """Free all memory, even if other objects refer to it. Idempotent."""
         self.cache.free()
         give_back(*self._shared.values(), *self._computing.values())
         self._shared.clear()
@@ -160,16 +161,16 @@ class KVRows:
         return list(enumerate(change.newcomers, len(change.rows) - len(change.newcomers)))
 
     def _shares(self, s: SequenceState, change: BatchChange) -> bool:
-        """Whether its prompt is (or will be by then) computed for another response."""
+        """Return whether its prompt is (or will be by then) computed for another response."""
         return s.kv is None and change.there[s] > s.there_tokens
 
     def _received(self, s: SequenceState, change: BatchChange) -> int:
-        """Cells that the KV state which it came with fills."""
+        """Return how many cells are filled by the KV state that came with the response."""
         if s.kv is not None or s.request.prefix_kv is None or self._shares(s, change):
             return 0
         return min(change.there[s], s.context_tokens - 1, int(s.request.prefix_kv.tokens))
 
 
 def _segment(model: DecoderModel, row: int, known: int, s: SequenceState) -> Segment:
-    """The rest of a response's context, but for its last token."""
+    """Return the rest of a response's context, but for its last token."""
     return Segment(row, known, torch.from_numpy(s.tokens(known, s.context_tokens - 1)).to(model.device))

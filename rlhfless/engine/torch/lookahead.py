@@ -1,7 +1,4 @@
-"""What comes next on an actor: iterations of one batch, planned, perhaps run, not committed.
-
-Knows responses, counts and seconds; nothing of models, or of who may join.
-"""
+"""The next iterations of an actor's batch: planned, perhaps computed, not committed."""
 
 from __future__ import annotations
 
@@ -23,15 +20,15 @@ NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 @dataclass(eq=False)
 class BatchChange:
-    """A batch that is not that of the iteration before; every response's tokens are settled.
+    """A batch that differs from that of the iteration before; all tokens of its responses are on the host.
 
     Attributes:
-        batch: in admission order, newcomers last; evicted: youngest first.
-        there: tokens of each newcomer's context that need not be computed.
-        missing_tokens: the others, of all newcomers; computed_tokens: those of them that prefill computes, all but the last of
-            each newcomer, which its first iteration feeds; computing: newcomers of which some are missing.
+        batch: in admission order, newly admitted last; evicted: youngest first.
+        there: cached tokens of each admitted response's context.
+        missing_tokens: uncached tokens of all admitted responses; computed_tokens: those of them that prefill computes, all but
+            the last of each response, which its first iteration feeds; computing: admitted responses with uncached tokens.
         rows: the batch in order of cache rows; shared: KV state of whole prompts, computed here, for others that will need it.
-            Both once run.
+            Both are set once run.
     """
 
     batch: list[SequenceState]
@@ -46,7 +43,7 @@ class BatchChange:
 
     @classmethod
     def of(cls, planned: NextBatch, there: Mapping[SequenceState, int]) -> BatchChange:
-        """What a planned batch needs."""
+        """Return the change to a planned batch, with the tokens that it has to compute."""
         missing = [s.context_tokens - known for s, known in there.items()]
         tokens, computing = sum(missing), sum([n > 0 for n in missing])
         return cls(planned.batch, planned.newcomers, planned.evicted, there, tokens, tokens - computing, computing)
@@ -57,11 +54,13 @@ class PendingIterations:
     """Iterations of one batch, back to back.
 
     Attributes:
-        batch: responses in it; kv_tokens: that it holds at the start of the first, ``batch`` more at that of each that follows.
-        change: the batch, where it is a new one. Where newcomers or evicted ones make it so, that is one iteration.
-        prefill_s: before the first; decode_s, ends_s: of each iteration, and the boundary that it leads to; empty while what it
-            takes is not known.
-        drawn: by those that were run. stretch: with which; None while rows of a new batch are still to be filled.
+        batch: number of responses in it; kv_tokens: of the batch at the start of the first iteration, ``batch`` more at that of
+            each that follows.
+        change: the batch, where it is a new one. Where admitted or evicted responses make it so, that is one iteration.
+        prefill_s: before the first; decode_s, ends_s: of each iteration, and the boundary at its end; empty while its time is
+            unknown.
+        drawn: tokens sampled by the iterations that were run. stretch: the run that computed them; None while rows of a new
+            batch are still to be filled.
     """
 
     start_s: float
@@ -76,16 +75,16 @@ class PendingIterations:
 
     @property
     def starts_s(self) -> Sequence[float]:
-        """When each of the iterations begins."""
+        """Return when each of the iterations begins."""
         return [self.start_s, *self.ends_s[:-1]]
 
     def take(self, prefill_s: float, decode_s: Sequence[float]) -> None:
-        """What the iterations take."""
+        """Set the times of the iterations."""
         self.prefill_s, self.decode_s = prefill_s, decode_s
         _, *self.ends_s = accumulate(decode_s, initial=self.start_s + prefill_s)
 
     def drop(self, count: int) -> bool:
-        """The first ``count`` are committed; returns whether any are left."""
+        """Remove the first ``count``, which are committed; returns whether any are left."""
         if count == len(self.ends_s):
             return False
         self.start_s, self.prefill_s, self.kv_tokens = self.ends_s[count - 1], 0.0, self.kv_tokens + self.batch * count

@@ -1,10 +1,10 @@
-"""One forward pass of a Llama-like language model over rows, each of which is one token of some response.
+"""Forward pass of a Llama-like language model over rows, each of which is one token of some response.
 
-Knows weights and the KV cache, nothing of responses, clocks or sampling. The weights are those of a transformers model
-(Llama, Qwen2, Qwen3); the pass is our own, because transformers spends more time on Python than a small model on arithmetic.
+The weights are those of a transformers model (Llama, Qwen2, Qwen3). The pass is our own, because transformers spends more time
+on Python than a small model on arithmetic.
 
-On the CPU in float32 every row attends by itself, so prefill and decoding give the same bits, and so does every batch. On a
-GPU prefill attends a whole segment at once, and bits depend on the shapes.
+On the CPU in float32 every row attends by itself, so prefill and decoding give the same bits, and so does every batch. On a GPU
+prefill attends a whole segment at once, and bits depend on the shapes.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ Attend = Callable[[int, Tensor], Tensor]
 
 
 class DecoderModel:
-    """A causal language model that feeds rows; holds a copy of the weights, so training in place changes nothing here.
+    """A causal language model that feeds rows; it owns a copy of the weights, so training the source model in place changes
+    nothing here.
 
     Args:
         model: a transformers causal language model of one of ``ARCHITECTURES``.
         max_tokens: longest context (prompt and response); the model's own by default.
 
     Attributes:
-        hooks: told what is fed, pass by pass: how computed tokens are counted where they are computed.
-        known_tokens: longest context that the model was made for; only its speed is known beyond.
+        hooks: callbacks with the fed tokens of every pass, such as counters of computed tokens.
+        known_tokens: longest context that the model supports; beyond it only its speed is meaningful.
         weights: those in use; ``load`` replaces them by others.
-        stable_rows: the fewest rows from which on the number of rows changes no bit of a row's logits, 0 if there is
-            none, None until ``bit_stability.measure_stable_rows`` has measured it.
+        stable_rows: the fewest rows from which on the number of rows changes no bit of a row's logits, 0 if there is none, None
+            until ``bit_stability.measure_stable_rows`` has measured it.
 
     Raises:
         InputError: another architecture, no model with a head, or ``max_tokens`` is below 2.
@@ -74,17 +75,17 @@ class DecoderModel:
         self.load(model)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without its hooks: they belong to this process."""
+        """Return the state without hooks, which belong to this process."""
         return {**self.__dict__, "hooks": []}
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of keys and values of one token over all layers."""
+        """Return the bytes of keys and values of one token over all layers."""
         return int(2 * self.layer_count * self.kv_heads * self.head_dim * self.dtype.itemsize)
 
     @property
     def bit_stable(self) -> bool:
-        """Whether tokens can be the same bit for bit in every batch: in float32 on the CPU."""
+        """Return whether tokens can be the same bit for bit in every batch: in float32 on the CPU."""
         return bool(self.device.type == "cpu" and self.dtype == torch.float32)
 
     def load(self, weights: Any) -> None:
@@ -92,13 +93,13 @@ class DecoderModel:
 
         Raises:
             InputError: a parameter is missing or of another shape, or there are more layers.
-            MemoryError: the device has no room for them beside those in use.
+            MemoryError: the device has no room for them in addition to those in use.
         """
         with room(self.device, "a copy of the model's weights"):
             self.weights = copy_weights(weights, self._shapes, self.layer_count, self.device, self.dtype)
 
     def free(self) -> None:
-        """Give the weights' memory back, until ``load``, whoever still refers to them."""
+        """Free the weights' memory, until ``load``, even if other objects refer to them."""
         weights, self.weights = self.weights, no_weights()
         give_back(*tensors_of(weights))
         if self.device.type == "cuda":
@@ -106,18 +107,18 @@ class DecoderModel:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights that are held."""
+        """Return the bytes of the weights in memory."""
         return held_bytes(self.weights)
 
     def new_cache(self) -> KVCache:
-        """An empty cache of this model's shape, on its device, with ``cells`` cells in each row."""
+        """Return an empty cache of this model's shape, on its device, with ``cells`` cells in each row."""
         return KVCache(self.layer_count, self.kv_heads, self.head_dim, self.cells, self.dtype, self.device)
 
     def decode(self, cache: KVCache, tokens: Tensor, positions: Tensor, width: int, padding: int = 0) -> Tensor:
         """Feed one token to each of the first R rows of the cache.
 
         Args:
-            tokens, positions: (R,) ids and where in their contexts they stand; padding, at the end, stands at ``cache.spare``.
+            tokens, positions: (R,) ids and their positions in their contexts; padding, at the end, is at ``cache.spare``.
             width: cells to attend over, more than every position (other than padding's); rounded up to whole blocks.
 
         Returns:
@@ -140,8 +141,10 @@ class DecoderModel:
         return self.compute(cache, tokens, positions, rows, attend)
 
     def compute(self, cache: KVCache, tokens: Tensor, positions: Tensor, rows: Tensor, attend: Attend) -> Tensor:
-        """All layers over (n,) tokens, whose keys and values are written at ``positions`` of ``rows``; returns the (n, hidden)
-        states after the last one. What is fed is told to no hook."""
+        """Run all layers over (n,) tokens, whose keys and values are written at ``positions`` of ``rows``.
+
+        Returns the (n, hidden) states after the last layer. Hooks are not called.
+        """
         if not self.weights.layers:
             raise RuntimeError("the model's weights were given back; load() some before decoding goes on")
         n, heads, kv_heads, dim = len(tokens), self.heads, self.kv_heads, self.head_dim
@@ -163,16 +166,18 @@ class DecoderModel:
         return x
 
     def normed(self, x: Tensor) -> Tensor:
-        """(R, hidden) last hidden states of what ``decode`` returns: what the head reads."""
+        """Return (R, hidden) last hidden states from the result of ``decode``: the input of the head."""
         return F.rms_norm(x, x.shape[1:], self.weights.norm, self.eps)
 
     def logits(self, x: Tensor) -> Tensor:
-        """(R, V) float32 logits of the states that ``decode`` returns."""
+        """Return (R, V) float32 logits of the states that ``decode`` returns."""
         return self.weights.head(self.normed(x)).float()
 
     def padded(self, rows: int, most: int) -> int:
-        """Rows to feed so that a row's result does not depend on how many others there are; without that promise, the next of
-        few sizes, so that few shapes have to be prepared."""
+        """Return how many rows to feed so that a row's result does not depend on the number of others.
+
+        Without that promise, it is the next of a few sizes, so that few shapes have to be prepared.
+        """
         if not self.bit_stable:
             return next((size for size in (1, 2, 4, 8, *range(16, most, 16)) if size >= rows), most)
         return max(rows, self.stable_rows) if self.stable_rows else max(rows, most)
@@ -180,7 +185,7 @@ class DecoderModel:
 
 @dataclass
 class FedTokens:
-    """Tokens that went through a model: of prefill passes, and of decode iterations (one per response)."""
+    """Number of tokens that went through a model: in prefill passes, and in decode iterations (one per response)."""
 
     prefill: int = 0
     decode: int = 0
@@ -188,7 +193,7 @@ class FedTokens:
 
 @contextmanager
 def counting(model: DecoderModel) -> Iterator[FedTokens]:
-    """Count what is fed to the model, where it is fed."""
+    """Count the tokens that are fed to the model within this context."""
     fed = FedTokens()
 
     def hook(phase: str, tokens: Tensor) -> None:
@@ -203,7 +208,7 @@ def counting(model: DecoderModel) -> Iterator[FedTokens]:
 
 @contextmanager
 def one_thread(device: torch.device) -> Iterator[None]:
-    """On the CPU, compute with one thread: with several, kernels split the work by its size, and bits depend on the batch."""
+    """Compute with one thread on the CPU: with several, kernels split the work by its size, and bits depend on the batch."""
     threads = torch.get_num_threads()
     if device.type != "cpu" or threads == 1:
         yield

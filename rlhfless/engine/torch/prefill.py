@@ -1,7 +1,7 @@
 """Prefill: passes over many tokens of some rows, each token a row of the pass.
 
-Knows the model's pass and the KV cache; nothing of responses or clocks. Where bits are promised every token attends by itself,
-as decoding would have it; elsewhere a whole segment attends at once.
+Where bit-identical results are promised every token attends by itself, as in decoding; elsewhere a whole segment attends at
+once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PIECE_TOKENS = 64  # that attend over as many cells; fewer would cost more calls
 
 
 class Segment(NamedTuple):
-    """Tokens of one cache row that follow each other: ``tokens`` (T,) from position ``start`` on."""
+    """Consecutive tokens of one cache row: ``tokens`` (T,) from position ``start`` on."""
 
     row: int
     start: int
@@ -31,7 +31,9 @@ class Segment(NamedTuple):
 
 
 def prefill(model: DecoderModel, cache: KVCache, segments: Sequence[Segment]) -> None:
-    """Compute keys and values of ``segments``, whose rows hold everything before them; many segments share a pass."""
+    """Compute keys and values of ``segments``, whose rows already contain everything before them; many segments share a
+    pass.
+    """
     most = GPU_PASS_TOKENS if model.device.type == "cuda" else CPU_PASS_TOKENS
     batch: list[Segment] = []
     room = most
@@ -74,15 +76,18 @@ def _pass(model: DecoderModel, cache: KVCache, segments: Sequence[Segment]) -> N
 
 
 def _pieces(s: Segment) -> list[tuple[int, int, int]]:
-    """Row, first and last position of parts of a segment that attend over as many cells each as the last of them needs: tokens
-    would else all attend over the whole segment. A row's bits do not depend on how many masked cells follow (``kv_cache``)."""
+    """Split a segment into parts; returns row, first and last position of each.
+
+    Each part attends over as many cells as its last token needs; otherwise all tokens would attend over the whole segment. A
+    row's bits do not depend on how many masked cells follow (``kv_cache``).
+    """
     end = s.start + len(s.tokens)
     edges = [s.start, *range((s.start // PIECE_TOKENS + 1) * PIECE_TOKENS, end, PIECE_TOKENS), end]
     return [(s.row, a, b) for a, b in pairwise(edges)]
 
 
 def tokens_by_themselves(cache: KVCache, layer: int, row: int, width: int, queries: Tensor, mask: Tensor | None) -> Tensor:
-    """Every token as decoding would have it: the same kernel, one row of a batch for each.
+    """Attend every token as in decoding: the same kernel, one row of a batch for each.
 
     Args:
         row: of the cache, of which the first ``width`` cells are attended over.
@@ -94,7 +99,7 @@ def tokens_by_themselves(cache: KVCache, layer: int, row: int, width: int, queri
 
 
 def _causally(cache: KVCache, layer: int, row: int, width: int, queries: Tensor, mask: Tensor | None) -> Tensor:
-    """The whole segment in one call; without a mask it begins its row."""
+    """Attend the whole segment in one call; without a mask it begins its row."""
     count, kv_heads, shared, dim = queries.shape
     keys, values = cache.read(layer, slice(row, row + 1), width)
     q = queries.reshape(1, count, kv_heads * shared, dim).transpose(1, 2)

@@ -1,7 +1,7 @@
-"""Prefixes computed once for many responses: what a prefill actor does, and what it hands over.
+"""Computes prefixes once for many responses on a prefill actor, and stores their KV state as it is handed over.
 
-Knows token ids, the prefix tree and the model; nothing of plans, actors or times. KV state of a prefix is kept in pieces, one
-per node of the tree, so that what many prompts share is in memory once however many receive it.
+KV state of a prefix is kept in pieces, one per node of the prefix tree. So what many prompts share is in memory once, however
+many receive it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ ROWS = 64  # nodes that are computed side by side
 
 
 class PrefixKV(NamedTuple):
-    """KV state of the first tokens of a prompt: pieces that follow each other, each (2, layers, kv_heads, tokens, head_dim)."""
+    """KV state of the first tokens of a prompt: consecutive pieces, each (2, layers, kv_heads, tokens, head_dim)."""
 
     pieces: tuple[Tensor, ...]
 
     @property
     def tokens(self) -> int:
-        """Tokens of all pieces."""
+        """Return the tokens of all pieces."""
         return sum(int(piece.shape[3]) for piece in self.pieces)
 
     def put(self, cache: KVCache, row: int, tokens: int) -> None:
@@ -45,9 +45,9 @@ class PrefixKV(NamedTuple):
 
 @torch.inference_mode()
 def compute_prefixes(model: DecoderModel, prefixes: Mapping[int, np.ndarray]) -> dict[int, PrefixKV]:
-    """KV state of prefixes (token ids by prompt), each node of their tree computed once.
+    """Return KV state of prefixes (token ids by prompt), each node of their tree computed once.
 
-    The nodes of a level of the tree share passes, as they wait for nothing but the level above.
+    The nodes of a level of the tree share passes, because they depend only on the level above.
 
     Raises:
         MemoryError: the device has no room.

@@ -1,9 +1,8 @@
-"""Runs again what an actor did, alone and back to back, to measure it: the same shapes, other tokens. Prefixes that were
-computed once for many responses are computed again as they are.
+"""Replays an actor's journal on the device, alone and back to back, to measure its iterations: the same shapes, other tokens.
 
-Knows journals and the torch engine; nothing of plans or of the other actors. Responses are made up so that they join with
-contexts of the same lengths, of which as much is there as was, and leave after as many iterations. So the engine goes through
-the same batches with a cache of the same size, its own bookkeeping included.
+Prefixes that were computed once for many responses are computed again with their own token ids. Responses are made up so that
+they join with contexts of the same lengths, of which as much is cached as was, and leave after as many iterations. So the
+engine goes through the same batches with a cache of the same size, its own bookkeeping included.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Replay:
     """One replay of a journal.
 
     Attributes:
-        journal: of what was run.
+        journal: the replayed journal.
     """
 
     def __init__(self, model: DecoderModel, journal: EngineJournal, sampling: Sampling, signals: Sequence[str] = ()) -> None:
@@ -49,14 +48,14 @@ class Replay:
 
     @property
     def journal(self) -> EngineJournal:
-        """Of what was run."""
+        """Return the journal of the replay."""
         return self._engine.journal
 
     def run(self, iterations: int) -> NDArray[np.float64]:
-        """The first ``iterations``: (iterations, 2) seconds of the prefill before each, and of the rest of it.
+        """Run the first ``iterations``; returns (iterations, 2) seconds of the prefill before each, and of the rest of it.
 
-        The rest is everything that the host does for it too: taking newcomers in, planning, sampling, taking leave. Not in it
-        are exports of KV caches, which stand for transfers, and what prepares shapes once.
+        The rest includes all other work of the host: admitting responses, planning, sampling, removing responses. It excludes
+        exports of KV caches, which stand for transfers, and the preparation of shapes.
         """
         seconds = np.zeros((iterations, 2))
         try:
@@ -81,13 +80,13 @@ class Replay:
         return journal.prefill_s[-1], whole_s - journal.prefill_s[-1]
 
     def _let_go(self, change: JournalledBatch) -> None:
-        """Those who left unfinished: moved on, or evicted."""
+        """Remove the responses that left unfinished: moved away, or evicted."""
         here = set(self._engine.running())
         if gone := [response for response in change.left if response in here]:
             self._engine.cut(self._engine.clock_s, gone)
 
     def _request(self, new: Newcomer, iteration: int) -> Request:
-        """A response that joins now and stays as long as it did."""
+        """Return a response that joins now and stays for as many iterations as the original."""
         end = self._stays[new.response, iteration]
         tokens = end - iteration + ((end, new.response) not in self._finished)  # who does not finish has some left
         context, there = new.context_tokens, new.there_tokens
@@ -106,7 +105,7 @@ class Replay:
 
 
 def _stays(journal: EngineJournal) -> dict[tuple[int, int], int]:
-    """(response, iteration at which it joins) to the iteration before which it leaves."""
+    """Return, by (response, iteration at which it joins), the iteration before which it leaves."""
     stays: dict[tuple[int, int], int] = {}
     inside: dict[int, int] = {}
     for change in journal.changes:
@@ -127,7 +126,9 @@ def replay(model: DecoderModel, journal: EngineJournal, sampling: Sampling, sign
 
 
 def replay_prefixes(model: DecoderModel, prefixes: Mapping[int, np.ndarray]) -> Replayed:
-    """Compute prefixes (token ids by prompt) for many responses, after they have been computed once to warm up: one prefill."""
+    """Time computing prefixes (token ids by prompt) for many responses, as one prefill, after computing them once to
+    warm up.
+    """
     warm_up_s, seconds = (_prefix_seconds(model, prefixes) for _ in range(2))
     return Replayed(np.array([[seconds, 0.0]]), warm_up_s)
 

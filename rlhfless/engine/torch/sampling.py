@@ -1,12 +1,12 @@
-"""Draws the next token of every row by a race; each response has a random stream of its own.
+"""Samples the next token of every row by Gumbel-max (an exponential race), with a separate random stream per response.
 
-Knows logits and noise only. The noise for a token depends on (seed, index of the token) alone, so a response depends on
-weights, prompt and seed, never on the batch it happened to be in.
+The noise for a token depends on (seed, index of the token) alone. So a response depends on weights, prompt and seed, never on
+the batch that it happened to be in.
 
-Where exponential numbers of mean 1 are divided by probabilities, the least is at each token as often as its probability says.
-A race draws another token only if the winner itself changes, so where rounding changes all probabilities a little (another
-batch in bfloat16) far fewer draws change than where one number is looked up in the cumulated probabilities, all of which
-shift. A large vocabulary has two races, one between blocks of tokens and one within the winner, for much less noise.
+Divide exponential numbers of mean 1 by probabilities: each token has the least quotient with exactly its probability. A race
+samples another token only if the winner itself changes. So where rounding changes all probabilities a little (another batch in
+bfloat16), far fewer samples change than with inverse-CDF sampling, where all cumulated probabilities shift. A large vocabulary
+has two races, one between blocks of tokens and one within the winning block, which needs much less noise.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ONE_RACE_TOKENS = 256  # up to which a vocabulary has one race
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn, with transformers' filters in transformers' order.
+    """How tokens are sampled, with transformers' filters in transformers' order.
 
     Attributes:
         temperature: divides the logits; 0 takes the likeliest token.
@@ -53,30 +53,31 @@ class Sampling:
 
 
 def race_numbers(vocabulary: int) -> int:
-    """Numbers that a draw needs: one for every token, or one for every block and one for every token of a block."""
+    """Return how many numbers a sample needs: one for every token, or one for every block and one for every token of a
+    block.
+    """
     block = block_tokens(vocabulary)
     return block if block == vocabulary else -(-vocabulary // block) + block
 
 
 def block_tokens(vocabulary: int) -> int:
-    """Tokens of a block: a power of two near the root of the vocabulary, or all where one race decides."""
+    """Return the tokens of a block: a power of two near the root of the vocabulary, or all where one race decides."""
     return vocabulary if vocabulary <= ONE_RACE_TOKENS else 1 << vocabulary.bit_length() // 2
 
 
 def draw(
     logits: Tensor, noise: Tensor | None, sampling: Sampling, forbidden: int = -1, forbidden_rows: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Draw one token per row.
+    """Sample one token per row.
 
     Args:
         logits: (R, V) float32.
-        noise: (R, race_numbers(V)) exponential numbers of mean 1; None will do where the temperature is 0.
-        forbidden: token that must not be drawn where ``forbidden_rows`` (R,) is true.
+        noise: (R, race_numbers(V)) exponential numbers of mean 1; may be None where the temperature is 0.
+        forbidden: token that must not be sampled where ``forbidden_rows`` (R,) is true.
 
     Returns:
-        (R,) token ids and (R,) the log-probabilities with which they were drawn: after temperature, filters and what is
-        forbidden (where the temperature is 0, those of temperature 1 without filters). They are not numbers where a logit is
-        not.
+        (R,) token ids and (R,) the log-probabilities with which they were sampled: after temperature, filters and the forbidden
+            token (where the temperature is 0, those of temperature 1 without filters). They are NaN where a logit is NaN.
     """
     scaled = logits / sampling.temperature if sampling.temperature not in (0, 1) else logits
     if forbidden_rows is not None:
@@ -92,7 +93,7 @@ def draw(
 
 
 def _filtered(scaled: Tensor, sampling: Sampling) -> Tensor:
-    """(R, V) logits, minus infinity where a filter takes a token out."""
+    """Return (R, V) logits, minus infinity where a filter removes a token."""
     if 0 < sampling.top_k < scaled.shape[1]:
         least = scaled.topk(sampling.top_k, dim=-1).values[:, -1:]
         scaled = scaled.masked_fill(scaled < least, -torch.inf)
@@ -108,7 +109,7 @@ def _filtered(scaled: Tensor, sampling: Sampling) -> Tensor:
 
 
 def _race(probabilities: Tensor, noise: Tensor) -> Tensor:
-    """(R, 1) ids: whose number divided by its probability is least."""
+    """Return (R, 1) ids: those with the least number divided by probability."""
     rows, vocabulary = probabilities.shape
     tokens = block_tokens(vocabulary)
     if tokens == vocabulary:
@@ -123,7 +124,9 @@ def _race(probabilities: Tensor, noise: Tensor) -> Tensor:
 
 
 def signals(logits: Tensor, eos_id: int) -> tuple[Tensor, Tensor]:
-    """(R,) log-probability of the end of text and (R,) entropy in nats, both before any filter: what a predictor of the
-    remaining length learns from. They come with completions and with responses that are cut."""
+    """Return (R,) log-probability of the end of text and (R,) entropy in nats, both before any filter.
+
+    Predictors of the remaining length use them. They are returned with completions and with responses that are cut.
+    """
     logprobs = torch.log_softmax(logits, -1)
     return logprobs[:, eos_id], -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)

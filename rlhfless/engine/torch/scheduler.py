@@ -1,7 +1,6 @@
-"""Who decodes with an actor, and who waits: the batch, the queue, and the admission rule applied to them.
+"""Batch scheduler of an actor: the batch, the queue, and the admission rule applied to them.
 
-Knows responses and token counts; nothing of models, tensors or what an iteration takes. Plans change nothing until they are
-entered, so a plan may be forgotten.
+Plans change nothing until they are entered, so a plan may be dropped.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from solver.model.admission import Admission
 
 
 class NextBatch(NamedTuple):
-    """Who decodes next.
+    """The next planned batch.
 
     Attributes:
         start_s: when it can begin.
-        batch: in admission order, newcomers last; evicted: youngest first.
-        kv_tokens: that the batch holds at its start.
+        batch: in admission order, newly admitted last; evicted: youngest first.
+        kv_tokens: of the batch at its start.
     """
 
     start_s: float
@@ -53,18 +52,18 @@ class BatchScheduler:
         yield from self.empty
 
     def add(self, responses: Iterable[SequenceState]) -> None:
-        """Responses wait in the order in which they become available, those of no tokens apart."""
+        """Queue responses in the order in which they become available, those of no tokens separately."""
         responses = list(responses)
         self.waiting += [s for s in responses if s.stop_tokens]
         self.waiting.sort(key=_queued_s)
         self.empty.add(s for s in responses if not s.stop_tokens)
 
     def needed_slots(self) -> int:
-        """Slots that all who are here would use if memory were no limit."""
+        """Return the slots that all responses of the actor would use if memory were no limit."""
         return min(self.admission.max_batch, len(self.running) + len(self.waiting))
 
     def due_s(self, clock_s: float) -> float:
-        """When the next response of no tokens ends if that is not after the next iteration begins; else infinite."""
+        """Return when the next response of no tokens ends if that is not after the next iteration begins; else infinite."""
         if not self.empty:
             return math.inf
         start_s = clock_s
@@ -73,22 +72,27 @@ class BatchScheduler:
         return self.empty.due_s(clock_s, start_s)
 
     def changes_s(self, clock_s: float) -> float:
-        """The first time after ``clock_s`` at which somebody who is here may join the batch, or a response of no tokens end;
-        infinite where nobody can before the batch changes: who does not fit now does not fit beside more tokens."""
+        """Return the first time after ``clock_s`` at which a queued response may join, or a response of no tokens end.
+
+        Infinite where neither can happen before the batch changes: a response that does not fit now does not fit when the batch
+        has more tokens.
+        """
         first_s = self.empty.first_s
         if self.waiting and len(self.running) < self.admission.max_batch and (at_s := self.waiting[0].queued_s) > clock_s:
             return min(first_s, at_s)
         return first_s
 
     def holds(self, kv_tokens: int) -> float:
-        """Iterations that the batch, which holds ``kv_tokens``, can begin before its memory overflows; it does not now."""
+        """Return the iterations that the batch with ``kv_tokens`` can begin before its memory overflows; it does not overflow
+        now.
+        """
         batch, admission = len(self.running), self.admission
         if not admission.overflows(batch, admission.kv_capacity_tokens + 1):
             return math.inf
         return (admission.kv_capacity_tokens - kv_tokens) // batch + 1
 
     def changes(self, clock_s: float, kv_tokens: int) -> bool:
-        """Whether somebody joins or leaves the batch, which holds ``kv_tokens``, at ``clock_s``."""
+        """Return whether a response joins or leaves the batch, which has ``kv_tokens``, at ``clock_s``."""
         batch, waiting, admission = len(self.running), self.waiting, self.admission
         if admission.overflows(batch, kv_tokens):
             return True
@@ -97,7 +101,7 @@ class BatchScheduler:
         return admission.admits(batch, self._held(kv_tokens), self._needs(waiting[0], waiting[0].context_tokens))
 
     def plan(self, clock_s: float) -> NextBatch | None:
-        """The next batch after ``clock_s``, when every response's tokens are settled; None when nobody is left."""
+        """Return the next batch after ``clock_s``; None when no response is left. All tokens must be on the host."""
         admission, batch, start_s = self.admission, list(self.running), clock_s
         if not batch:
             if not self.waiting:
@@ -123,7 +127,7 @@ class BatchScheduler:
         return NextBatch(start_s, batch, kv_tokens, newcomers, evicted)
 
     def enter(self, batch: list[SequenceState], newcomers: Sequence[SequenceState], evicted: Sequence[SequenceState]) -> None:
-        """A planned batch is the batch now."""
+        """Make a planned batch the current one."""
         self.running = batch
         del self.waiting[: len(newcomers)]  # whoever joins is from the front
         self._reserved += sum(s.most_tokens for s in newcomers) - sum(s.most_tokens for s in evicted)
@@ -132,7 +136,7 @@ class BatchScheduler:
             self.waiting.insert(0, s)
 
     def remove(self, gone: set[SequenceState]) -> list[SequenceState]:
-        """Responses leave for good; returns those that were in the batch."""
+        """Remove responses for good; returns those that were in the batch."""
         left = [s for s in self.running if s in gone]
         self.running = [s for s in self.running if s not in gone]
         self._reserved -= sum(s.most_tokens for s in left)
@@ -142,7 +146,7 @@ class BatchScheduler:
         return left
 
     def _held(self, kv_tokens: int) -> int:
-        """KV tokens that the batch counts for."""
+        """Return the KV tokens that the admission rule counts for the batch."""
         return self._reserved if self.admission.rule == "reserve" else kv_tokens
 
     def _needs(self, s: SequenceState, context_tokens: int) -> int:

@@ -1,6 +1,6 @@
-"""What the torch engine knows of a response that is with it.
+"""State of one response in the torch engine: its request and its tokens so far.
 
-Knows requests and tokens so far; what is wrong with a request stands in validation.py. Nothing of models or clocks.
+Checks of requests are in validation.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from rlhfless.engine.torch.validation import check
 
 
 class HostTokens(NamedTuple):
-    """What iterations of one batch drew, on the host: (rows, iterations) ids and log-probabilities, and signals by name."""
+    """Tokens that iterations of one batch sampled, on the host: (rows, iterations) ids and log-probabilities, and signals by
+    name.
+    """
 
     ids: np.ndarray
     logprobs: np.ndarray
@@ -26,18 +28,19 @@ class HostTokens(NamedTuple):
 
 @dataclass(eq=False)
 class SequenceState:
-    """A response that is with this engine.
+    """A response of this engine.
 
     Attributes:
-        prompt_tokens: of its prompt.
-        count: its tokens so far (those of iterations that are not settled are still with the stretch).
+        prompt_tokens: number of tokens of its prompt.
+        count: number of its tokens so far (tokens not yet on the host are still in the ``DecodeRun``).
         last_token: the token that its next iteration feeds.
-        parts: where its tokens stand: what was settled, and its row there. Those with which it came stand in one of one row.
-        stop_tokens: the most tokens that it can get; most_tokens: the same with its prompt, by its limit.
-        forced: whether its length is given, so that it never ends by itself.
+        parts: arrays that contain its tokens, each with its row there. The tokens with which it arrived are an array of one
+            row.
+        stop_tokens: the maximum number of tokens that it can get; most_tokens: the same with its prompt, by its limit.
+        forced: whether its length is given, so that the end-of-text token never ends it.
         kv: KV state of its whole context that came with it, until it joins the batch.
-        queued_s: its place in the queue: when it became available; evicted ones are first.
-        there_tokens, shares: of its prompt, as in its request; nothing once it was evicted.
+        queued_s: its position in the queue: when it became available; evicted responses are first.
+        there_tokens, shares: of its prompt, as in its request; none once it was evicted.
     """
 
     request: Request
@@ -58,7 +61,7 @@ class SequenceState:
 
     @classmethod
     def of(cls, request: Request, clock_s: float, room: TokenRoom) -> SequenceState:
-        """A checked request.
+        """Return the state of a checked request.
 
         Raises:
             ValueError: naming the response, what is wrong with it, and what would be right.
@@ -80,17 +83,17 @@ class SequenceState:
         )  # fmt: skip
 
     def forget_prefix(self) -> None:
-        """Nothing of its prompt is there for it any more, except that it may share it."""
+        """Drop the received prefix; the response may still share its prompt."""
         self.there_tokens = 0
         self.request = replace(self.request, there_tokens=0, prefix_kv=None, kv=None)
 
     @property
     def context_tokens(self) -> int:
-        """KV tokens that it holds at its next iteration."""
+        """Return the KV tokens that it takes at its next iteration."""
         return self.prompt_tokens + self.count
 
     def tokens(self, start: int, stop: int) -> np.ndarray:
-        """Ids of its context (prompt, then response) from ``start`` to ``stop``."""
+        """Return the ids of its context (prompt, then response) from ``start`` to ``stop``."""
         assert self.request.prompt_ids is not None
         ids = (
             np.concatenate([self.request.prompt_ids, self.ids])[start:stop]
@@ -101,23 +104,23 @@ class SequenceState:
 
     @property
     def ids(self) -> np.ndarray:
-        """(count,) its tokens so far, a copy."""
+        """Return (count,) its tokens so far, a copy."""
         return _joined([part.ids[row] for part, row in self.parts], np.int64)
 
     @property
     def logprobs(self) -> np.ndarray:
-        """(count,) their log-probabilities, a copy."""
+        """Return (count,) their log-probabilities, a copy."""
         return _joined([part.logprobs[row] for part, row in self.parts], np.float32)
 
     def finish_reason(self, eos_id: int) -> str:
-        """Why it ends with its last token, or has none to get."""
+        """Return why it ends with its last token, or has no tokens to get."""
         request, length = self.request, self.count
         if request.target_tokens is not None and length >= request.target_tokens:
             return request.target_finish
         return "stop" if not self.forced and self.last_token == eos_id else "length"
 
     def completion(self, time_s: float, reason: str) -> Completion:
-        """It ended at ``time_s``; one of no tokens never joined a batch."""
+        """Return its completion at ``time_s``; a response of no tokens never joined a batch."""
         first_s, start_s = (time_s if at_s is None else at_s for at_s in (self.first_token_s, self.start_s))
         return Completion(
             self.request.response, time_s, self.count, reason, first_s, start_s, self.prefill_tokens, self.ids,
@@ -125,7 +128,9 @@ class SequenceState:
         )  # fmt: skip
 
     def export(self, clock_s: float, kv: Any) -> Request:
-        """What another engine needs to go on, or this one later. What was there of its prompt stays behind."""
+        """Return the request from which another engine, or this one later, can continue. Cached tokens of its prompt stay
+        behind.
+        """
         return replace(
             self.request,
             available_s=max(clock_s, self.request.available_s),
@@ -143,7 +148,7 @@ class SequenceState:
         )
 
     def recent_signals(self, tokens: int) -> Mapping[str, np.ndarray]:
-        """By name, the mean of its signals over its last ``tokens`` settled tokens, or over all of them."""
+        """Return, by name, the mean of its signals over its last ``tokens`` tokens on the host, or over all of them."""
         recent: list[tuple[HostTokens, int]] = []
         count = 0
         for part, row in reversed(self.parts):
@@ -162,5 +167,5 @@ class SequenceState:
 
 
 def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
-    """One array of them; none of them is kept alive by it."""
+    """Return one concatenated array, which keeps none of the parts alive."""
     return np.concatenate(parts, dtype=dtype) if parts else np.empty(0, dtype)

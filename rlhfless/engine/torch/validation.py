@@ -1,7 +1,6 @@
-"""What the torch engine refuses, each in one sentence.
+"""Checks of requests that only the torch engine needs (KV states); each error is one sentence.
 
-Knows KV states that come with requests; what other engines refuse, too, stands in common/request_validation.py. Nothing of
-models or of what else is with the actor.
+Checks that all engines share are in common/request_validation.py.
 """
 
 from __future__ import annotations

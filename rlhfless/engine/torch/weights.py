@@ -1,7 +1,6 @@
-"""The weights of a Llama-like language model, copied from a transformers model and laid out for few, large matrix products.
+"""Copies the weights of a transformers model into the form of the torch engine: few, large matrix products.
 
-Knows which architectures the torch engine decodes and the names and shapes of their parameters; nothing of passes, caches or
-requests.
+Supports the Llama-like architectures of ``check_architecture``, by names and shapes of their parameters.
 """
 
 from __future__ import annotations
@@ -48,7 +47,9 @@ class Layer(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Of a whole model: ``embedding`` is (vocabulary, hidden), the final ``norm`` (hidden,), ``head`` gives logits."""
+    """The weights of a whole model: ``embedding`` is (vocabulary, hidden), the final ``norm`` (hidden,), ``head`` gives
+    logits.
+    """
 
     embedding: Tensor
     layers: list[Layer]
@@ -57,10 +58,10 @@ class Weights(NamedTuple):
 
 
 def check_architecture(model: Any) -> None:
-    """Refuse what the pass of ``model.py`` would compute wrongly.
+    """Refuse models that the pass of ``model.py`` would compute wrongly.
 
     Raises:
-        InputError: it is no language model with its head, or of an architecture that is not supported.
+        InputError: it is no language model with its head, or its architecture is not supported.
     """
     config = getattr(model, "config", None)
     if config is None or not hasattr(model, "base_model"):
@@ -80,14 +81,15 @@ def check_architecture(model: Any) -> None:
 
 
 def shapes_of(model: Any) -> Shapes:
-    """The shapes of a model's parameters by name, of which all weights are that are copied in their place."""
+    """Return the shapes of a model's parameters by name; weights that are loaded later must have the same shapes."""
     return {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
 
 
 @torch.inference_mode()
 def copy_weights(source: Any, shapes: Shapes, layers: int, device: torch.device, dtype: torch.dtype) -> Weights:
-    """A copy of the weights of a model or of its state dict; projections that read the same input become one matrix, and
-    a head that is tied to the embedding is the embedding.
+    """Return a copy of the weights of a model or of its state dict.
+
+    Projections that read the same input become one matrix, and a head that is tied to the embedding is the embedding.
 
     Raises:
         InputError: a parameter is missing or not of the shape that it has in ``shapes``, or there are more than ``layers``
@@ -135,17 +137,17 @@ def copy_weights(source: Any, shapes: Shapes, layers: int, device: torch.device,
 
 
 def no_weights() -> Weights:
-    """Weights of nothing, which take no memory."""
+    """Return empty weights, which take no memory."""
     return Weights(torch.empty(0), [], torch.empty(0), Linear(torch.empty(0), None))
 
 
 def held_bytes(weights: Weights) -> int:
-    """Bytes of all weights, a tensor that is used twice counted once."""
+    """Return the bytes of all weights, a tensor that is used twice counted once."""
     return sum({t.data_ptr(): t.numel() * t.element_size() for t in tensors_of(weights)}.values())
 
 
 def tensors_of(weights: Weights) -> list[Tensor]:
-    """All of them; one that is used twice comes twice."""
+    """Return all tensors; a tensor that is used twice comes twice."""
     linears = [weights.head, *(part for layer in weights.layers for part in layer if isinstance(part, Linear))]
     norms = [part for layer in weights.layers for part in layer if isinstance(part, Tensor)]
     return [weights.embedding, weights.norm, *norms, *(t for linear in linears for t in linear if t is not None)]

@@ -1,8 +1,8 @@
-"""Torch in processes of its own: choosing a device, and laying out models and KV state in memory that processes share.
+"""``WorkerBackend`` of torch: chooses devices, and serialises models and KV state into memory that processes share.
 
-Knows tensors and buffers; nothing of processes, requests or plans. Whatever holds tensors (an engine factory with its weights,
-a KV state) becomes a small pickle without them and a list of tensors, which are copied once into the buffer and once out of
-it, to the device of whoever reads. Pickles come from this program's own processes only.
+An object with tensors (an engine factory with its weights, a KV state) becomes a small pickle without them and a list of
+tensors. These are copied once into the buffer and once out of it, to the reader's device. Pickles come from this program's own
+processes only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ALIGNMENT_BYTES = 64
 
 
 class TensorPlace(NamedTuple):
-    """Where a tensor lies in the buffer."""
+    """Position of a tensor in the buffer."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -28,12 +28,12 @@ class TensorPlace(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """How many numbers the tensor has."""
+        """Return how many numbers the tensor has."""
         return math.prod(self.shape)
 
 
 class Packed(NamedTuple):
-    """Something with its tensors taken out. ``nbytes`` is the size of the buffer that holds them."""
+    """An object without its tensors. ``nbytes`` is the size of the buffer that stores them."""
 
     form: bytes
     places: tuple[TensorPlace, ...]
@@ -41,7 +41,7 @@ class Packed(NamedTuple):
 
 
 class _Packer(pickle.Pickler):
-    """Tensors become numbers (the same tensor the same number), devices a mark."""
+    """Pickler that replaces tensors by numbers (the same tensor by the same number) and devices by a mark."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
@@ -69,7 +69,7 @@ class _Unpacker(pickle.Unpickler):
 
 
 def pack(thing: Any) -> tuple[Packed, list[Tensor]]:
-    """``thing`` without its tensors, and the tensors, for ``write``."""
+    """Return ``thing`` without its tensors, and the tensors, for ``write``."""
     file = io.BytesIO()
     packer = _Packer(file)
     packer.dump(thing)
@@ -82,7 +82,7 @@ def pack(thing: Any) -> tuple[Packed, list[Tensor]]:
 
 @torch.inference_mode()
 def write(packed: Packed, tensors: Sequence[Tensor], buffer: memoryview) -> None:
-    """Copy the tensors into the buffer, from whatever device."""
+    """Copy the tensors from any device into the buffer."""
     for place, tensor in zip(packed.places, tensors, strict=True):
         if place.numbers:
             _view(place, buffer).copy_(tensor)
@@ -90,7 +90,7 @@ def write(packed: Packed, tensors: Sequence[Tensor], buffer: memoryview) -> None
 
 @torch.inference_mode()
 def read(packed: Packed, buffer: memoryview, device: str) -> Any:
-    """What ``pack`` was given, on ``device``; nothing of it refers to the buffer."""
+    """Return the object that ``pack`` was given, on ``device``; it does not refer to the buffer."""
     where = torch.device(device)
     tensors = [
         _view(place, buffer).to(where, copy=True)
@@ -102,7 +102,7 @@ def read(packed: Packed, buffer: memoryview, device: str) -> Any:
 
 
 def view(packed: Packed, buffer: memoryview) -> Any:
-    """What ``pack`` was given, its tensors where they lie in the buffer."""
+    """Return the object that ``pack`` was given, with tensors that are views of the buffer."""
     empty = (torch.empty(place.shape, dtype=place.dtype) for place in packed.places)
     tensors = [_view(place, buffer) if place.numbers else none for place, none in zip(packed.places, empty, strict=True)]
     return _Unpacker(packed.form, tensors, torch.device("cpu")).load()
@@ -113,12 +113,14 @@ def _view(place: TensorPlace, buffer: memoryview) -> Tensor:
 
 
 def cuda_devices() -> list[str]:
-    """The CUDA devices of this machine, in order; none where there are none."""
+    """Return the CUDA devices of this machine, in order; an empty list without CUDA."""
     return [f"cuda:{i}" for i in range(torch.cuda.device_count())]
 
 
 def use_device(device: str) -> None:
-    """This process computes on ``device`` from now on: on the CPU with one thread, as there is one process per actor."""
+    """Let this process compute on ``device`` from now on: on the CPU with one thread, because there is one process per
+    actor.
+    """
     if torch.device(device).type == "cuda":
         torch.cuda.set_device(device)
     else:
@@ -126,11 +128,11 @@ def use_device(device: str) -> None:
 
 
 def bring_up(engines: Any, latency: Any) -> bool:
-    """Start whatever engines need beside the process; returns whether there was anything: torch needs nothing."""
+    """Return False: torch engines need nothing in addition to the process."""
     return False
 
 
 def free_memory(device: str) -> None:
-    """Give memory that no tensor uses any more back to the device."""
+    """Return unused memory to the device."""
     if torch.device(device).type == "cuda":
         torch.cuda.empty_cache()
