@@ -1,1 +1,1 @@
-"""Engines: what decodes an actor's responses behind one protocol, simulated, with torch or with vLLM."""
+"""Engines that decode an actor's responses behind one protocol: simulated, with torch or with vLLM."""

@@ -1,1 +1,1 @@
-"""What all engines share: checks of requests, spans, journals."""
+"""Parts that all engines share: checks of requests, spans, journals."""

@@ -1,1 +1,1 @@
-"""An engine that decodes nothing and takes the time that a latency model says."""
+"""An engine that decodes nothing and takes the seconds of a latency model."""

@@ -1,10 +1,10 @@
-"""What depends on the version of vLLM, but for its connector (``kv_connector.py``) and the names of its files
-(``temp_files.py``): starting it, feeding it, stepping it, its weights, its sleep.
+"""Adapter to the installed version of vLLM: starts, feeds, steps and puts to sleep one replica, and loads its weights.
 
-Knows vLLM's documented Python interface (``EngineArgs``, ``LLMEngine``, ``SamplingParams``, ``TokensPrompt``) and environment
-variables; nothing of the engine protocol, clocks or plans. vLLM is imported when a replica starts, in the process of one actor.
-The weights of a replica carry the step's version as vLLM's own label, and vLLM says with every finished response which label
-its tokens were drawn under.
+All code that depends on vLLM's version is here, in its connector (``kv_connector.py``) and in the names of its files
+(``temp_files.py``). It uses vLLM's documented Python interface (``EngineArgs``, ``LLMEngine``, ``SamplingParams``,
+``TokensPrompt``) and environment variables. vLLM is imported when a replica starts, in the process of one actor. The step's
+version is vLLM's own label of a replica's weights. With every finished response vLLM reports the label under which its tokens
+were sampled.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ _CPU_ARGUMENTS = {
 
 
 class VllmError(RuntimeError):
-    """vLLM did something else than it was told; the message says what."""
+    """vLLM did something other than it was asked to; the message says what."""
 
 
 @dataclass(frozen=True)
 class VllmSettings:
-    """What a replica is started with and cannot change.
+    """Start-up settings of a replica, which cannot change later.
 
     Attributes:
         gpus: tensor-parallel size.
-        slots: most responses in the batch.
+        slots: maximum number of responses in the batch.
         kv_tokens: KV memory, in tokens.
-        max_tokens: most tokens of a response with its prompt.
-        dtype: what it computes in; ``auto`` is vLLM's choice, which is half precision for a model in float32.
-        eager: no compilation and no CUDA graphs: starts sooner, decodes slower; None: so on the CPU, where a start should not
-            take minutes, and only there.
+        max_tokens: maximum number of tokens of a response with its prompt.
+        dtype: of the computation; ``auto`` is vLLM's choice, which is half precision for a model in float32.
+        eager: no compilation and no CUDA graphs: starts sooner, decodes slower; None: so only on the CPU, where a start should
+            not take minutes.
         options: further arguments of vLLM's ``EngineArgs``, which take precedence.
     """
 
@@ -80,12 +80,12 @@ class VllmSettings:
 
 
 class StepOutput(NamedTuple):
-    """What an iteration gave a response.
+    """Output of an iteration for one response.
 
     Attributes:
         name: of the response, as it was added.
-        ids, logprobs: its new tokens, and the log-probabilities with which they were drawn.
-        finished: whether vLLM will draw no more for it.
+        ids, logprobs: its new tokens, and the log-probabilities with which they were sampled.
+        finished: whether vLLM will sample no more tokens for it.
         cached_tokens: of its context, that were found in the prefix cache when it joined.
     """
 
@@ -97,11 +97,11 @@ class StepOutput(NamedTuple):
 
 
 def check_version() -> str:
-    """The version of vLLM that is installed. Does not import it.
+    """Return the installed version of vLLM, without importing it.
 
     Raises:
-        MissingExtra: none is.
-        InputError: one is that this file was not tested with.
+        MissingExtra: vLLM is not installed.
+        InputError: this file was not tested with the installed version.
     """
     for name in DISTRIBUTIONS:
         try:
@@ -121,11 +121,11 @@ class Replica:
     """One model replica in vLLM, in this process (and, with several GPUs, a process per GPU below it).
 
     Args:
-        devices: the GPUs' numbers as ``CUDA_VISIBLE_DEVICES`` has them; none on the CPU.
+        devices: the GPUs' numbers as in ``CUDA_VISIBLE_DEVICES``; empty on the CPU.
         folder, version: weights to start with (see ``weight_folders``).
 
     Attributes:
-        version: of its weights; None while it has none.
+        version: of its weights; None while it has no weights.
 
     Raises:
         MemoryError: vLLM found too little memory to start.
@@ -150,27 +150,29 @@ class Replica:
 
     @property
     def vocabulary(self) -> int:
-        """How many ids its model knows."""
+        """Return the vocabulary size of its model."""
         return int(self._engine.model_config.get_vocab_size())
 
     @property
     def hands_over(self) -> bool:
-        """Whether KV states can be taken out and in: where vLLM computes in this process and nobody chose another way."""
+        """Return whether KV states can be exported and imported: where vLLM computes in this process and the user configured no
+        other connector.
+        """
         return self.settings.gpus == 1 and CONNECTOR not in self.settings.options
 
     def add(
         self, name: str, ids: Sequence[int], sampling: Sampling, seed: int, stop_id: int, tokens: int, forced: bool,
         kv: BlocksKV | None = None,
     ) -> None:  # fmt: skip
-        """Let a response join the batch.
+        """Add a response to the batch.
 
         Args:
             name: new to this replica.
             ids: its context.
-            stop_id: the token that ends it, and the only one.
-            tokens: the most that it may get, all of which it gets where ``forced``; it then never draws ``stop_id``, nor what
-                the model's generation config calls an end of text.
-            kv: of the beginning of its context, where there is one and ``hands_over``.
+            stop_id: the only token that ends it.
+            tokens: the maximum number that it may get. Where ``forced`` it gets all of them: ``stop_id``, and what the model's
+                generation config calls an end of text, are then never sampled.
+            kv: KV state of the beginning of its context, where it has one and ``hands_over``.
         """
         if kv is not None:
             desk.coming[name] = kv
@@ -183,19 +185,19 @@ class Replica:
         self._engine.add_request(name, self._vllm.TokensPrompt(prompt_token_ids=list(ids)), params)
 
     def step(self) -> list[StepOutput]:
-        """One iteration: prefill of whoever joined, and a token of everybody whose context is computed.
+        """Run one iteration: prefill of responses that joined, and one token of every response whose context is computed.
 
         Raises:
-            VllmError: a response ended by itself, or was decoded with other weights than this replica says it has.
+            VllmError: a response ended by itself, or was decoded with other weights than this replica's version.
         """
         return [self._drawn(out) for out in self._engine.step()]
 
     def abort(self, names: Sequence[str]) -> None:
-        """Responses leave; nothing more is drawn for them."""
+        """Remove responses; no more tokens are sampled for them."""
         self._engine.abort_request(list(names))
 
     def hand_over(self, names: Sequence[str]) -> dict[str, BlocksKV]:
-        """Responses leave with the KV state of their full blocks, as far as there are any and ``hands_over``."""
+        """Remove responses; returns the KV state of their full blocks, if there are any and ``hands_over``."""
         desk.wanted = set(names)
         self.abort(names)
         found, desk.out, desk.wanted = desk.out, {}, set()
@@ -204,11 +206,11 @@ class Replica:
         return found
 
     def load(self, folder: Path, version: int) -> None:
-        """Have these weights from now on; the KV cache of others is forgotten. Nobody may be in the batch.
+        """Load these weights and drop the KV cache of earlier ones. The batch must be empty.
 
         Raises:
-            InputError: the folder does not hold this version.
-            VllmError: somebody is in the batch.
+            InputError: the folder does not contain this version.
+            VllmError: the batch is not empty.
         """
         check_weights(folder, version)
         if version == self.version:
@@ -225,7 +227,7 @@ class Replica:
         self._label(version)
 
     def sleep(self) -> None:
-        """Give the memory of weights and KV cache back until ``load``; on the CPU vLLM keeps it."""
+        """Free the memory of weights and KV cache until ``load``; on the CPU vLLM keeps it."""
         if self.version is None:
             return
         self.version = None
@@ -260,7 +262,7 @@ class Replica:
         }
 
     def _warm_up(self) -> None:
-        """Whatever is compiled when it is first used belongs to the start, not to a response."""
+        """Compile everything that vLLM compiles at first use, so that its time counts as start-up and not as decoding."""
         self.add("warm-up", [0, 0], Sampling(), 0, 0, 2, forced=True)
         while self._engine.has_unfinished_requests():
             self.step()
@@ -307,7 +309,9 @@ def _connector() -> Any:
 
 
 def _prepare_environment(eager: bool, devices: Sequence[str], files: Path) -> None:
-    """Environment variables that vLLM reads when it is imported; temporary files, those of its ranks too, go to ``files``."""
+    """Set environment variables that vLLM reads when it is imported; temporary files, those of its ranks too, go to
+    ``files``.
+    """
     resource_tracker.ensure_running()  # else it would be started in here, and end with the folder
     compiled = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"  # torch's place for it, which many share
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiled))

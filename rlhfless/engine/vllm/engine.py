@@ -1,13 +1,13 @@
-"""Real decoding with vLLM behind the engine protocol, for an actor in a process of its own.
+"""The vLLM engine: real decoding behind the engine protocol, for an actor in a separate process.
 
-This engine decides which responses are in the batch, by the admission rule that planner and engines share: vLLM gets a
-response when it joins, and always has room for all that it got. vLLM computes prefill and decode of an iteration in one pass;
-the measured time is split between the two spans by their tokens. Calls of vLLM are in adapter.py.
+This engine decides which responses are in the batch, by the admission rule that planner and engines share: vLLM gets a response
+when it joins, and always has room for all that it got. vLLM computes prefill and decode of an iteration in one pass; the
+measured time is split between the two spans by their tokens. Calls of vLLM are in adapter.py.
 
-vLLM shares the KV cache of equal prefixes within an actor by itself, in whole blocks. Plans that hand prefixes over are
-refused (``takes_prefixes``). A response that is cut takes the KV state of its full blocks along where the replica can export
-it; the rest of its context is computed again. It continues with a random stream derived from its seed and its length: a
-migration keeps the distribution of tokens, not the tokens.
+vLLM shares the KV cache of equal prefixes within an actor by itself, in whole blocks. Plans that hand prefixes over are refused
+(``takes_prefixes``). A response that is cut takes the KV state of its full blocks along where the replica can export it; the
+rest of its context is recomputed. It continues with a random stream derived from its seed and its length: a migration keeps the
+distribution of tokens, not the tokens.
 
 It reports no signals (``SupportsSignals``): vLLM gives log-probabilities of sampled tokens and of a few likely ones only.
 """
@@ -40,8 +40,8 @@ class Iteration:
     """An iteration that vLLM has computed.
 
     Attributes:
-        batch: in admission order, newcomers last. evicted: youngest first. kv_tokens: of the batch at its start.
-        drawn: what each response got; a response without an entry is still being prefilled.
+        batch: in admission order, newly admitted last. evicted: youngest first. kv_tokens: of the batch at its start.
+        drawn: output of each response; a response without an entry is still being prefilled.
     """
 
     start_s: float
@@ -57,13 +57,13 @@ class VllmEngine:
     """One actor that decodes with a ``Replica``.
 
     Args:
-        replica: started, with the step's weights; nobody else uses it.
-        admission: slots and KV memory, and who joins and leaves the batch; within what the replica was started with.
-        eos_id: the token that ends a response; never drawn where a length is forced.
+        replica: started, with the step's weights; used by this engine only.
+        admission: slots, KV memory and the admission rule; within the limits with which the replica was started.
+        eos_id: the token that ends a response; never sampled where a length is forced.
         start_s: where the clock starts.
 
-    An iteration that ``peek_next_event_s`` or ``advance`` looked at is computed: a response added since then joins after it,
-    and one that is cut before it is committed loses the token that it drew there.
+    An iteration that ``peek_next_event_s`` or ``advance`` has looked at is computed: a response added since then joins after
+    it, and a response that is cut before its commit loses the token that it got there.
     """
 
     reuses_prefixes = False  # as a plan asks for it: it takes no prefixes, and shares equal ones whether asked to or not
@@ -90,7 +90,7 @@ class VllmEngine:
 
     @property
     def weights_version(self) -> int | None:
-        """Of the weights that it decodes with; None once it is closed."""
+        """Return the version of its weights; None once it is closed."""
         return self.replica.version
 
     def add(self, requests: Sequence[Request]) -> None:
@@ -114,11 +114,11 @@ class VllmEngine:
         return self._commit_while(lambda iteration: iteration.end_s <= to_s, to_s)
 
     def step(self, from_s: float, clock: Callable[[], float]) -> Progress:
-        """One iteration in real time, for a loop on the wall clock; nothing when nobody is here.
+        """Run one iteration in real time, for the wall-clock event loop; does nothing without responses.
 
         Args:
             from_s: where it begins, unless the last one ended later.
-            clock: asked when its tokens are there: where it ends, and the next one begins.
+            clock: called when its tokens are computed: returns where it ends, and the next one begins.
         """
         self._clock_s = max(self._clock_s, from_s)
         completions = self._complete_due(self._due_s())
@@ -153,11 +153,11 @@ class VllmEngine:
         return tuple(s.request.response for s in (*self._waiting, *self._empty))
 
     def sync(self, weights: Any, weights_version: int) -> None:
-        """Take over the weights of the folder ``weights`` (see ``weight_folders``), between steps.
+        """Load the weights of the folder ``weights`` (see ``weight_folders``), between steps.
 
         Raises:
-            InputError: the folder does not hold this version.
-            VllmError: responses are under way, whose KV state the old weights computed.
+            InputError: the folder does not contain this version.
+            VllmError: there are unfinished responses, whose KV state the old weights computed.
         """
         self.replica.load(Path(weights), weights_version)
 
@@ -172,7 +172,7 @@ class VllmEngine:
     # Planning
 
     def _due_s(self) -> float:
-        """When the next response of no tokens ends if that is not after the next iteration begins; else infinite."""
+        """Return when the next response of no tokens ends if that is not after the next iteration begins; else infinite."""
         start_s = self._clock_s
         if self._upcoming is not None:
             start_s = self._upcoming.start_s
@@ -181,7 +181,7 @@ class VllmEngine:
         return self._empty.due_s(self._clock_s, start_s)
 
     def _next(self) -> Iteration | None:
-        """The iteration after the last committed one, computed; None when nothing is left."""
+        """Return the iteration after the last committed one, computed; None when nothing is left."""
         if self._upcoming is None and (iteration := self._plan()) is not None:
             began_s = time.perf_counter()
             self._run(iteration)
@@ -190,7 +190,7 @@ class VllmEngine:
         return self._upcoming
 
     def _plan(self) -> Iteration | None:
-        """Who decodes next, by the admission rule; changes nothing."""
+        """Return the next iteration by the admission rule; changes nothing."""
         start_s, admission, batch = self._clock_s, self.admission, list(self._running)
         if not batch:
             if not self._waiting:
@@ -215,7 +215,7 @@ class VllmEngine:
     # Running
 
     def _run(self, iteration: Iteration) -> None:
-        """Let vLLM compute it.
+        """Let vLLM compute the iteration.
 
         Raises:
             FloatingPointError: log-probabilities were not numbers; names the response.
@@ -241,7 +241,7 @@ class VllmEngine:
             self.replica.abort(names)
 
     def _forget(self, leaving: Sequence[VllmSequenceState]) -> list[str]:
-        """vLLM does not have these any more, or will not; returns what they were called there."""
+        """Forget responses that vLLM has removed, or will; returns their names there."""
         for s in leaving:
             self._joined_tokens.pop(s, None)
         return [self._names.pop(s) for s in leaving if s in self._names]
@@ -249,7 +249,7 @@ class VllmEngine:
     # Committing
 
     def _commit_while(self, wanted: Callable[[Iteration], bool], to_s: float) -> Progress:
-        """Iterations as long as they are wanted, and responses of no tokens that end by ``to_s``."""
+        """Commit iterations while ``wanted`` is true, and complete responses of no tokens that end by ``to_s``."""
         completions: list[Completion] = []
         while True:
             due_s = self._due_s()
@@ -268,7 +268,7 @@ class VllmEngine:
         return [s.completion(due_s, s.request.target_finish) for s in self._empty.take_due(due_s)]
 
     def _commit(self, iteration: Iteration) -> list[Completion]:
-        """Make what the iteration computed part of the state; returns the responses that it finished."""
+        """Commit a computed iteration; returns the responses that it finished."""
         self._evict(iteration.evicted)
         for s in iteration.newcomers:
             self._waiting.remove(s)
@@ -286,14 +286,14 @@ class VllmEngine:
         return self._finish(iteration)
 
     def _evict(self, evicted: Sequence[VllmSequenceState]) -> None:
-        """From the batch to the front of the queue, youngest first."""
+        """Move responses from the batch to the front of the queue, youngest first."""
         for s in evicted:
             s.queued_s = -math.inf
             self._running.remove(s)
             self._waiting.insert(0, s)
 
     def _record(self, iteration: Iteration, newcomers: Sequence[tuple[int, int]]) -> None:
-        """Spans of an iteration that computed tokens of the contexts of ``newcomers``: (response, tokens)."""
+        """Add the spans of an iteration that computed context tokens of ``newcomers``: (response, tokens)."""
         start_s, end_s, tokens = iteration.start_s, iteration.end_s, sum(len(d.ids) for d in iteration.drawn.values())
         if not tokens:  # long contexts take several iterations; their tokens are counted in the last one
             self._spans.prefill(start_s, end_s, 0, len(iteration.batch), iteration.kv_tokens)
@@ -320,7 +320,7 @@ class VllmEngine:
         return done
 
     def _leave(self, leaving: Sequence[VllmSequenceState]) -> dict[VllmSequenceState, BlocksKV]:
-        """Responses are not here any more, and whatever was drawn for them and not committed is forgotten.
+        """Remove responses from the batch, and drop their sampled tokens that are not committed.
 
         Returns:
             KV states of those that have one.
@@ -345,6 +345,7 @@ class VllmEngine:
 
 
 def seed_at(seed: int, tokens: int) -> int:
-    """The seed with which a response of this seed, modulo 2 ** 64, goes on after ``tokens`` tokens; vLLM's begin at their first
-    one."""
+    """Return the seed with which a response of this seed, modulo 2 ** 64, continues after ``tokens`` tokens; vLLM's seeds start
+    at the first token.
+    """
     return int(np.random.SeedSequence([seed % (1 << 64), tokens]).generate_state(1, np.uint64)[0] >> np.uint64(1))

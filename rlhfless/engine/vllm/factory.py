@@ -1,7 +1,6 @@
-"""What makes vLLM engines: a small value that names weights, not one that holds them, so that it can be sent to processes.
+"""The engine factory for vLLM: a small value that names a weight folder, so that it can be sent to processes.
 
-Knows the step's weights and how vLLM is to be started; nothing of batches or orders. Does not load vLLM, which is needed where
-actors run only.
+It does not import vLLM, which is only needed where actors run.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ class VllmEngineFactory:
 
     Attributes:
         weights: folder with the step's weights (see ``weight_folders``); every process can read it.
-        weights_version: that the folder must hold; an actor decodes with these weights or not at all.
+        weights_version: that the folder must contain; an actor decodes with these weights or not at all.
         eos_id: the token that ends a response.
-        max_tokens: most tokens of a response with its prompt.
+        max_tokens: maximum number of tokens of a response with its prompt.
         dtype, eager, options: see ``VllmSettings``.
     """
 
@@ -55,11 +54,14 @@ class VllmEngineFactory:
     takes_prefixes: ClassVar[bool] = False
 
     def carried(self) -> ShippedWeights:
-        """With the weights, for machines that do not see their folder; their side reads it as this factory with another one."""
+        """Return the factory with its weights, for machines that cannot read their folder.
+
+        The backend there reads it as this factory with another folder.
+        """
         return ShippedWeights.of(self)
 
     def in_real_time(self) -> VllmEngineFactory:
-        """Itself, once it is clear that it can be started.
+        """Return this factory after checking that vLLM can be started.
 
         Raises:
             MissingExtra, InputError: vLLM is missing or of another version, or the weights are.
@@ -69,7 +71,9 @@ class VllmEngineFactory:
         return self
 
     def binding(self, latency: LatencyModel) -> VllmSettings:
-        """What a process for actors of this latency model is bound to: as many slots and KV tokens as any plan may use."""
+        """Return the compatibility key of a process for actors of this latency model: as many slots and KV tokens as any plan
+        may use.
+        """
         return VllmSettings(
             latency.gpus_per_actor, latency.max_batch, latency.kv_capacity_tokens, self.max_tokens, self.dtype, self.eager,
             self.options,

@@ -1,6 +1,6 @@
-"""KV states between vLLM and whoever hands responses over: what was taken out, and what is to be taken in.
+"""KV states exported from and imported into vLLM, stored by response name between the engine and vLLM's connector.
 
-Knows tensors and names of responses; nothing of vLLM, whose connector (``kv_connector.py``) leaves and fetches them here.
+The connector is in ``kv_connector.py``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ class BlocksKV:
     """The KV state of the first tokens of a context.
 
     Attributes:
-        layers: of every layer, by its name: (blocks, ...) its blocks as vLLM lays them out, in order.
-        block_tokens: of each block, all of which are full.
+        layers: of every layer, by its name: (blocks, ...) its blocks in vLLM's memory layout, in order.
+        block_tokens: tokens of each block, all of which are full.
     """
 
     layers: Mapping[str, Tensor]
@@ -25,16 +25,16 @@ class BlocksKV:
 
     @property
     def tokens(self) -> int:
-        """Of the context, that it covers."""
+        """Return how many tokens of the context it covers."""
         return self.block_tokens * min((len(blocks) for blocks in self.layers.values()), default=0)
 
 
 @dataclass
 class KVMailbox:
-    """Where KV states lie in a process with one replica, by name of the response.
+    """KV states in a process with one replica, by name of the response.
 
     Attributes:
-        wanted: whose state is to be taken out when vLLM drops it. out: those that were. coming: to be taken in.
+        wanted: responses whose state is to be exported when vLLM drops it. out: exported states. coming: states to import.
     """
 
     wanted: set[str] = field(default_factory=set)

@@ -1,9 +1,8 @@
-"""vLLM's way to KV states: a connector that takes out those of responses that leave, and takes in those that come with one.
+"""vLLM connector that exports KV states of responses that leave, and imports those that arrive with a response.
 
-Knows vLLM's connector interface (``KVConnectorBase_V1``, which vLLM documents and calls experimental) and the desk where KV
-states lie (``kv_blocks.py``); nothing of requests or engines. vLLM loads it by name, in the process of the replica, once for
-its scheduler and once for its worker. Whole blocks are copied as they lie in memory, so the layout within a block does not
-matter.
+It implements vLLM's connector interface (``KVConnectorBase_V1``, which vLLM documents and calls experimental) and uses the
+mailbox of ``kv_blocks.py``. vLLM loads it by name, in the process of the replica, once for its scheduler and once for its
+worker. Whole blocks are copied as they are in memory, so the layout within a block does not matter.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ caches: dict[str, torch.Tensor] = {}
 
 @dataclass
 class Loads(KVConnectorMetadata):  # type: ignore[misc]
-    """What the worker is to take in before an iteration: name, first block of its KV state, and vLLM's blocks for it."""
+    """KV states that the worker imports before an iteration: name, first block of its KV state, and vLLM's blocks for it."""
 
     loads: list[tuple[str, int, list[int]]] = field(default_factory=list)
 
 
 class HandOver(KVConnectorBase_V1):  # type: ignore[misc]
-    """See the head of this file. Responses without a name are left alone."""
+    """Connector of one replica (see the file header). Responses without a name are ignored."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
@@ -41,13 +40,15 @@ class HandOver(KVConnectorBase_V1):  # type: ignore[misc]
 
     @property
     def requires_kv_delivery(self) -> bool:
-        """Nobody waits for what is taken out."""
+        """Return False: nothing waits for exported states."""
         return False
 
     # --- the scheduler's side ---------------------------------------------------------------------------------------------
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
-        """Tokens that came with the response, beyond those in the prefix cache; the last token is always computed."""
+        """Return the tokens that came with the response, beyond those in the prefix cache; the last token is always
+        computed.
+        """
         kv = desk.coming.get(_name(request))
         if kv is None:
             return 0, False
@@ -56,7 +57,7 @@ class HandOver(KVConnectorBase_V1):  # type: ignore[misc]
         return max(0, usable - num_computed_tokens), False
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """It was given room for so many tokens that came with it."""
+        """Note that vLLM allocated blocks for so many tokens that came with the response."""
         begin = self._begins.pop(request.request_id, 0)
         if num_external_tokens:
             count = num_external_tokens // self._block_tokens
@@ -65,7 +66,7 @@ class HandOver(KVConnectorBase_V1):  # type: ignore[misc]
             desk.coming.pop(_name(request), None)
 
     def build_connector_meta(self, scheduler_output: Any) -> Loads:
-        """What the next iteration begins with."""
+        """Return the imports for the next iteration."""
         loads = []
         for new in scheduler_output.scheduled_new_reqs:
             if new.req_id in self._coming:
@@ -74,7 +75,7 @@ class HandOver(KVConnectorBase_V1):  # type: ignore[misc]
         return Loads(loads)
 
     def request_finished(self, request: Any, block_ids: Iterable[int]) -> tuple[bool, None]:
-        """It leaves: its full blocks are copied if somebody wants them."""
+        """Copy the full blocks of a leaving response if its state is wanted."""
         name, full = _name(request), request.num_computed_tokens // self._block_tokens
         if name in desk.wanted and full:
             ids = list(block_ids)[:full]
@@ -84,25 +85,25 @@ class HandOver(KVConnectorBase_V1):  # type: ignore[misc]
     # --- the worker's side ------------------------------------------------------------------------------------------------
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        """Where KV states are."""
+        """Store references to vLLM's KV caches."""
         caches.clear()
         caches.update(kv_caches)
 
     def start_load_kv(self, forward_context: Any, **_: Any) -> None:
-        """Take in what the iteration needs."""
+        """Import the KV states that the iteration needs."""
         for name, first, ids in self._get_connector_metadata().loads:
             kv = desk.coming.pop(name)
             for layer, cache in caches.items():
                 cache[ids] = kv.layers[layer][first : first + len(ids)].to(cache.device)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Nothing: all was taken in before."""
+        """Do nothing: everything was imported before."""
 
     def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **_: Any) -> None:
-        """Nothing: what leaves is copied when it does."""
+        """Do nothing: a state is copied when its response leaves."""
 
     def wait_for_save(self) -> None:
-        """Nothing is being saved."""
+        """Do nothing: no save is pending."""
 
 
 def _name(request: Any) -> str:

@@ -1,7 +1,6 @@
-"""What the vLLM engine knows of a response that is with it.
+"""State of one response in the vLLM engine: its request, its tokens so far, and the KV state from which it can continue.
 
-Knows requests, tokens so far and which KV states it can go on from; what else can be wrong with a request stands in
-common/request_validation.py. Nothing of batches, vLLM or clocks.
+Checks that all engines share are in common/request_validation.py.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from rlhfless.engine.vllm.kv_blocks import BlocksKV
 
 @dataclass(eq=False)
 class VllmSequenceState:
-    """A response that is with this engine.
+    """A response of this engine.
 
     Attributes:
         ids, logprobs: of the tokens so far.
-        queued_s: its place in the queue: when it became available; evicted ones are first.
+        queued_s: its position in the queue: when it became available; evicted responses are first.
         start_s, first_token_s, prefill_tokens: as in its completion.
         kv: that came with it, until it joins the batch.
     """
@@ -37,10 +36,10 @@ class VllmSequenceState:
 
     @classmethod
     def of(cls, request: Request, clock_s: float, room: TokenRoom, takes_kv: bool) -> VllmSequenceState:
-        """A checked request.
+        """Return the state of a checked request.
 
         Args:
-            takes_kv: whether the actor can go on from KV states.
+            takes_kv: whether the actor can continue from KV states.
 
         Raises:
             ValueError: naming the response, what is wrong with it, and what would be right.
@@ -55,27 +54,27 @@ class VllmSequenceState:
 
     @property
     def context_tokens(self) -> int:
-        """KV tokens that it holds at its next iteration."""
+        """Return the KV tokens that it takes at its next iteration."""
         return self.request.prompt_tokens + len(self.ids)
 
     @property
     def stop_tokens(self) -> int:
-        """The most tokens that it can get."""
+        """Return the maximum number of tokens that it can get."""
         return stop_tokens(self.request)
 
     @property
     def forced(self) -> bool:
-        """Whether its length is given, so that it never ends by itself."""
+        """Return whether its length is given, so that the end-of-text token never ends it."""
         return self.request.target_tokens is not None
 
     @property
     def context(self) -> list[int]:
-        """Ids of its prompt and its tokens."""
+        """Return the ids of its prompt and its tokens."""
         assert self.request.prompt_ids is not None
         return [*(int(i) for i in self.request.prompt_ids), *self.ids]
 
     def finish_reason(self, eos_id: int) -> str | None:
-        """Why it ends with its last token; None when it goes on."""
+        """Return why it ends with its last token; None when it continues."""
         request, length = self.request, len(self.ids)
         if request.target_tokens is not None and length >= request.target_tokens:
             return request.target_finish
@@ -84,7 +83,7 @@ class VllmSequenceState:
         return "length" if length >= request.limit_tokens else None
 
     def completion(self, time_s: float, reason: str) -> Completion:
-        """It ended at ``time_s``; one of no tokens never joined a batch."""
+        """Return its completion at ``time_s``; a response of no tokens never joined a batch."""
         first_s, start_s = (time_s if at_s is None else at_s for at_s in (self.first_token_s, self.start_s))
         ids, logprobs = np.array(self.ids, dtype=np.int64), np.array(self.logprobs, dtype=np.float32)
         return Completion(
@@ -100,7 +99,7 @@ class VllmSequenceState:
         )
 
     def export(self, clock_s: float, kv: BlocksKV | None) -> Request:
-        """What another engine needs to go on, or this one later, with what there is of its KV state."""
+        """Return the request from which another engine, or this one later, can continue, with the available KV state."""
         return replace(
             self.request,
             available_s=max(clock_s, self.request.available_s),

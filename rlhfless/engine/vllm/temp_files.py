@@ -1,8 +1,8 @@
-"""What vLLM lays out beside its memory, noted so that it goes with the actor: temporary files, and shared memory of its ranks.
+"""Registers vLLM's temporary files and shared memory, so that they are removed even when the actor is killed.
 
-Knows what vLLM and Python call shared memory, and what the system says of who has it; nothing of engines. With several ranks
-vLLM has queues, locks and a place to exchange tensors in /dev/shm (a lock with one, too), which nobody frees when the actor is
-killed; pools end actors by killing them. Of all that has such names only what this process and its ranks have mapped is noted.
+With several ranks vLLM has queues, locks and tensor-exchange buffers in /dev/shm (a lock with one rank, too). vLLM does not
+free them when the actor is killed, and pools end actors by killing them. Of all files with vLLM's or Python's names for shared
+memory, only those that this process and its ranks have mapped are registered.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ LOOK_S = 0.5
 
 @contextlib.contextmanager
 def noted(folder: OwnFolder) -> Iterator[None]:
-    """Shared memory that vLLM lays out in here, in this process and its ranks, goes with ``folder``, which is their place for
-    temporary files. A process that is killed in here leaves what it laid out in the last half second."""
+    """Register shared memory that vLLM creates within this context, in this process and its ranks, for removal with ``folder``.
+
+    ``folder`` is also their folder for temporary files. A process that is killed within this context leaves what it created in
+    the last half second.
+    """
     before, over, known = _mapped(folder.path), threading.Event(), set[str]()
 
     def note() -> None:
@@ -50,7 +53,7 @@ def noted(folder: OwnFolder) -> Iterator[None]:
 
 
 def _mapped(folder: Path) -> set[int]:
-    """Inodes of shared memory that this process and its ranks have mapped (none where there is no /proc)."""
+    """Return inodes of shared memory that this process and its ranks have mapped (empty where there is no /proc)."""
     found = set()
     for pid in (os.getpid(), *processes_with_temporary(folder)):
         with contextlib.suppress(OSError):  # it has ended

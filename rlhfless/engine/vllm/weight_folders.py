@@ -1,8 +1,8 @@
-"""Weights on their way from the learner to vLLM: a folder per version, which is never changed once it is there.
+"""Weight folders from the learner to vLLM: one folder per version, which never changes once it exists.
 
-Knows folders and version numbers; nothing of vLLM, engines or training. A folder is what transformers' ``save_pretrained``
-writes, ``config.json`` and safetensors, with a file that says which version it is. It is written beside its place and renamed,
-so whoever sees it sees all of it. In ``/dev/shm`` it never touches a disk.
+A folder contains what transformers' ``save_pretrained`` writes, ``config.json`` and safetensors, with a file that names its
+version. It is written under a temporary name and renamed, so every reader sees all of it. In ``/dev/shm`` it never touches a
+disk.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def write_weights(model: Any, root: str | Path, version: int, keep: Path | None 
 
     Args:
         model: a transformers model.
-        keep: a folder of another version that stays: the last step's, which actors that start ahead of this one may be reading.
+        keep: a folder of another version that stays: the last step's, which prewarmed actors of this step may be reading.
 
     Returns:
-        The folder that holds them, and nothing else from now on.
+        The folder that contains them, which nothing changes from now on.
     """
     from safetensors.torch import save_file
     from transformers.utils import logging
@@ -53,10 +53,10 @@ def write_weights(model: Any, root: str | Path, version: int, keep: Path | None 
 
 
 def check_weights(folder: Path, version: int) -> None:
-    """Refuse a folder that is not a whole one of this version.
+    """Refuse a folder that is not a complete one of this version.
 
     Raises:
-        InputError: naming the folder, what it holds, and what would be right.
+        InputError: naming the folder, its contents, and what would be right.
     """
     try:
         held = json.loads((folder / VERSION_FILE).read_text())["weights_version"]

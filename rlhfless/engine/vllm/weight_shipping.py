@@ -1,8 +1,8 @@
-"""vLLM's weights on their way to other machines: their files as bytes, and for as long as they are read a folder of them there.
+"""Ships a weight version to another machine as bytes and writes it once per node into a shared temporary folder.
 
-Knows files and locks; nothing of Ray, vLLM or what is decoded. Whoever needs a version first on a machine lays it down, in
-memory where the system has such a place; others there read the same folder, and the last one removes it. What a process that
-was killed left behind is removed by its sweeper (``rlhfless.system.scratch_folders``).
+The first process that needs a version on a machine writes it, in memory where the system has such a folder. Other processes
+there read the same folder, and the last reader deletes it. Folders of a killed process are removed by its sweeper
+(``rlhfless.system.scratch_folders``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ShippedWeights:
     Attributes:
         engines: a frozen dataclass that names a folder as ``weights``, a ``VllmEngineFactory``.
         files: (bytes,) uint8 of every file of its folder, by name.
-        name: of this version of these weights, different from all others.
+        name: of this version of these weights, unique among all versions.
     """
 
     engines: Any
@@ -43,12 +43,12 @@ class ShippedWeights:
 
     @classmethod
     def of(cls, engines: Any) -> ShippedWeights:
-        """With the files as they are now, which are read when they are laid out."""
+        """Return the factory with the current files of its folder, which are read when they are serialised."""
         files = sorted(Path(engines.weights).iterdir())
         return cls(engines, {f.name: torch.from_file(str(f), size=f.stat().st_size, dtype=torch.uint8) for f in files})
 
     def lay_down(self) -> LocalWeights:
-        """Its folder on this machine, written unless it is there."""
+        """Write its folder on this machine unless it exists; returns it locked against removal."""
         sweep(PREFIX, in_memory())
         place = in_memory() / f"{PREFIX}{self.name}"
         goes_with_this_process(place)
@@ -83,10 +83,10 @@ class ShippedWeights:
 
 @dataclass(frozen=True)
 class LocalWeights:
-    """Weights in a folder of this machine, which is there at least until ``let_go``.
+    """Weights in a folder of this machine, which exists at least until ``let_go``.
 
     Attributes:
-        engines: the factory that reads them. place: what is removed. lock: an open file, shared by all that read.
+        engines: the factory that reads them. place: the folder to remove. lock: an open file, shared by all readers.
     """
 
     engines: Any
@@ -94,5 +94,5 @@ class LocalWeights:
     lock: int
 
     def let_go(self) -> None:
-        """The weights were read. Called once."""
+        """Release the folder after the weights were read. Called once."""
         give_up(self.place, self.lock)

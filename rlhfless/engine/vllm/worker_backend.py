@@ -1,7 +1,7 @@
-"""What a process that decodes with vLLM does beside decoding: it knows its devices and holds its one replica.
+"""``WorkerBackend`` of vLLM: chooses devices and owns the one replica of a worker process.
 
-Knows devices and the replica; nothing of requests, orders or plans. vLLM is started once in a process, and a start takes long:
-the replica stays from step to step, asleep in between, and takes over each step's weights.
+vLLM is started once in a process, because a start takes long. The replica stays from step to step, asleep in between, and loads
+each step's weights.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ __all__ = [
 
 @dataclass
 class _Process:
-    """This process. ``devices`` are the numbers of its GPUs, none on the CPU; ``weights`` those that it is about to read, where
-    they came from another machine."""
+    """State of this process. ``devices`` are the numbers of its GPUs, empty on the CPU; ``weights`` those that it is about to
+    read, where they came from another machine.
+    """
 
     devices: list[str] = field(default_factory=list)
     replica: Replica | None = None
@@ -46,8 +47,10 @@ _here = _Process()
 
 
 def use_device(device: str) -> None:
-    """This process computes on ``device`` from now on, ``cpu`` or CUDA devices with commas between them. Leaves CUDA alone:
-    vLLM chooses among the devices that it sees."""
+    """Let this process compute on ``device`` from now on, ``cpu`` or CUDA devices separated by commas.
+
+    It does not initialise CUDA: vLLM chooses among the devices that it sees.
+    """
     if device == "cpu":
         torch_backend.use_device(device)  # one thread
         return
@@ -57,7 +60,7 @@ def use_device(device: str) -> None:
 
 
 def read(packed: Packed, buffer: memoryview, device: str) -> Any:
-    """What ``pack`` was given; weights that came with it lie in a folder here until ``weights_are_read``."""
+    """Return the object that ``pack`` was given; weights that came with it are in a local folder until ``weights_are_read``."""
     found = torch_backend.view(packed, buffer)
     if not isinstance(found, ShippedWeights):
         return torch_backend.read(packed, buffer, "cpu")  # to the device in whole blocks, when it is needed there
@@ -67,7 +70,7 @@ def read(packed: Packed, buffer: memoryview, device: str) -> Any:
 
 
 def weights_are_read() -> None:
-    """The replica has them: their folder may go."""
+    """Release the folder of weights that the replica has loaded."""
     if _here.weights is not None:
         _here.weights.let_go()
         _here.weights = None
@@ -86,7 +89,7 @@ def bring_up(engines: Any, latency: LatencyModel) -> bool:
 
 
 def start_ahead(engines: Any, latency: LatencyModel) -> None:
-    """Start vLLM before the step whose weights it will have: it sleeps, with none, as between two steps."""
+    """Start vLLM before the step whose weights it will have: it sleeps without weights, as between two steps."""
     try:
         replica_for(engines.binding(latency), Path(engines.weights), engines.weights_version).sleep()
     finally:
@@ -94,7 +97,7 @@ def start_ahead(engines: Any, latency: LatencyModel) -> None:
 
 
 def replica_for(settings: VllmSettings, folder: Path, version: int) -> Replica:
-    """This process's replica, started with these weights if there was none.
+    """Return this process's replica, started with these weights if there was none.
 
     Raises:
         VllmError: it was started with other settings.
@@ -111,4 +114,4 @@ def replica_for(settings: VllmSettings, folder: Path, version: int) -> Replica:
 
 
 def free_memory(device: str) -> None:
-    """Nothing: a closed engine's replica sleeps."""
+    """Do nothing: a closed engine's replica sleeps."""

@@ -1,1 +1,1 @@
-"""What runs inside an actor's process: orders in, reports out."""
+"""The process of one actor: receives orders, decodes and sends reports."""
