@@ -345,7 +345,5 @@ class VllmEngine:
 
 
 def seed_at(seed: int, tokens: int) -> int:
-    """Return the seed with which a response of this seed, modulo 2 ** 64, continues after ``tokens`` tokens; vLLM's seeds start
-    at the first token.
-    """
+    """Return the seed by which vLLM, restarted, continues a response of ``seed`` (mod 2 ** 64) after ``tokens`` tokens."""
     return int(np.random.SeedSequence([seed % (1 << 64), tokens]).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -1,4 +1,4 @@
-"""Plans the remaining work of a step again when an actor is lost or slow: which actors take its responses, which start anew.
+"""Plans the rest of a step again when an actor is lost or slow: which actors take its responses, and which new ones start.
 
 Inputs: what a rule may see, a forecast of lengths, latency models and free GPUs. Output: a ``RecoveryPlan``. There are two ways
 to continue. Either the surviving actors take the responses over, as after a cut (``rlhfless.scheduling.receivers``), or

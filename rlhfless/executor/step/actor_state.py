@@ -52,7 +52,7 @@ class Allocation(NamedTuple):
 
 
 def reuses_prefixes(actor: ActorPlan) -> bool:
-    """Whether the actor receives prefixes, or computes a prompt once for several of its responses."""
+    """Return whether the actor receives prefixes, or computes a prompt once for several of its responses."""
     return bool(actor.prefixes) or actor.shares_prompts
 
 

@@ -1,7 +1,7 @@
-"""When the actors of a plan become ready as their step begins, and the spans of what they wait for; also for another prefill
-time.
+"""Computes when the actors of a plan become ready as their step begins, and records what they wait for.
 
-Inputs: the plan and the seconds of start-up, weight sync and prefixes. Output: one ``ReadyTime`` per actor.
+Inputs: the plan and the seconds of start-up, weight sync and prefixes. Output: one ``ReadyTime`` per actor, which can be
+computed again for another prefill time.
 """
 
 from __future__ import annotations

@@ -109,9 +109,9 @@ def begin(
 ) -> tuple[dict[int, VirtualActor], list[Allocation], ActorStartup]:
     """Start every actor of the plan.
 
-    Returns the live actors by index, with their requests; the allocation of the prefill actor, if any; and the times at which
-    all of them are ready. Recorded are the cold start (none when prewarmed), the weight sync, which may have to share
-    ``links``, and the wait for prefixes.
+    Returns the live actors by index, with their requests; the allocation of the prefill actor, if any; and the start-up times
+    of all of them. Recorded are the cold start (none when prewarmed), the weight sync, which may have to share ``links``, and
+    the wait for prefixes.
 
     Raises:
         PlanningError: a kind has no latency model, or the plan reuses prefixes where engines cannot or a response does not name

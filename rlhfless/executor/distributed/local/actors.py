@@ -1,7 +1,6 @@
 """``StepActors`` of one step as processes of a pool on this machine.
 
-Knows which process is which actor, and which shared-memory blocks it reads. The pool (``pool.py``) assigns devices to
-processes.
+It maps actors to processes and to the shared-memory blocks that they read. The pool (``pool.py``) assigns devices to processes.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Process:
         self._outbox.put(order)
 
     def end(self) -> str:
-        """End the process; returns how it ended, as part of a sentence."""
+        """Return how the process ended, as part of a sentence."""
         return how_it_ended(self._process, SOON_S)
 
     def kill(self) -> None:

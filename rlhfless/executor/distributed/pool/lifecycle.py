@@ -111,7 +111,7 @@ class PlanForecast:
 
 @dataclass(frozen=True)
 class Lifecycle:
-    """What a pool does with actors between their steps.
+    """Policy of a pool for its actors between steps.
 
     Attributes:
         keep_s: an actor without work ends after this time: 0 ends it at once, infinity never.

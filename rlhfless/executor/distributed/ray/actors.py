@@ -135,7 +135,7 @@ class RayStepActors:
             member.kill(at_once=True)
 
     def bury(self) -> None:
-        """Wait after the step until Ray has the GPUs of lost actors back."""
+        """After the step, drop exported objects, and wait until Ray has the GPUs of lost actors back."""
         living = {member for _, member, _ in self.left}
         for member in living:
             member.step_over()
