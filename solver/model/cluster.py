@@ -21,8 +21,8 @@ class GpuPool:
     Attributes:
         usd_per_gpu_hour: price; market: a label (``on-demand``, ``preemptible``) copied to every allocation.
         prewarmed: number of actors that skip the cold start, because their container is already running.
-        node_bytes_per_s, network_bytes_per_s: links between GPUs of one node and between nodes; None takes transfer times from the
-            latency model.
+        node_bytes_per_s, network_bytes_per_s: links between GPUs of one node and between nodes; None takes transfer times from
+            the latency model.
 
     Raises:
         PlanningError: a count is below 1, or a price or a bandwidth makes no sense.

@@ -107,8 +107,8 @@ class LatencyModel:
         base_s, per_response_s, per_kv_token_s: the affine fit of a decode iteration (a, b and c of the theory).
         table: the measured table, or None when only the fit is known.
         prefill_base_s, prefill_per_token_s: a prefill call of n tokens takes base + n * per_token.
-        join_s: host work per response that joins a batch, first time or again, in addition to prefill: admitting it, and removing
-            it when it leaves. Charged when it joins. 0 where the host's work per response was not measured.
+        join_s: host work per response that joins a batch, first time or again, in addition to prefill: admitting it, and
+            removing it when it leaves. Charged when it joins. 0 where the host's work per response was not measured.
         start_s: cold start of an actor; sync_s: loading new weights.
         transfer_base_s, transfer_per_kv_token_s: moving the KV cache of one response to another actor.
         max_batch: most responses in a batch; kv_capacity_tokens: most KV tokens in memory.
