@@ -1,4 +1,8 @@
-"""One order of prompts and responses that does not depend on how they were numbered, so that no number depends on it either.
+"""Sorts prompts and responses into a canonical order, so that plans and bounds do not depend on how they were numbered.
+
+Plans are made for the workload in this order and returned with the caller's indices. Without it, renumbering the prompts would
+change the random split, and with it reference, value and bound: a seeded shuffle assigns positions, and searches break ties by
+position.
 
 Knows workloads and plans; nothing of planning. Plans are made for the workload in this order and given back in the numbers of
 whoever asked: a shuffle with a seed deals positions, and searches break ties by position, so that a workload whose prompts are
@@ -26,7 +30,7 @@ HashArray = NDArray[np.uint64]
 
 @dataclass(frozen=True, eq=False)
 class Canonical:
-    """A workload in canonical order.
+    """A workload in canonical order, with the mapping back to the caller's indices.
 
     Attributes:
         workload: in that order. response: (R,) the given index of each of its responses; prompt: (P,) of each prompt.
@@ -38,7 +42,7 @@ class Canonical:
 
     @classmethod
     def of(cls, given: Workload) -> Canonical:
-        """The same responses in canonical order."""
+        """Return the same responses in canonical order."""
         tokens = given.response_tokens
         sampled = [] if given.scenarios is None else [row for row in given.scenarios if not np.array_equal(row, tokens)]
         key = np.zeros(len(given), np.uint64)
@@ -55,7 +59,7 @@ class Canonical:
         return cls(given.reordered(prompt, response), response, prompt)
 
     def given(self, plan: Plan) -> Plan:
-        """A plan for ``workload`` with the given indices of responses and prompts."""
+        """Return a plan for ``workload`` with the caller's indices of responses and prompts."""
         actors = tuple(
             replace(
                 actor,
@@ -68,7 +72,7 @@ class Canonical:
 
 
 def _mixed(values: HashArray) -> HashArray:
-    """Numbers of 64 bits of which every bit depends on all bits of ``values``."""
+    """Return 64-bit hashes in which every bit depends on all bits of ``values``."""
     mixed = values + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -60,7 +60,7 @@ class Front:
         """Return the least e such that the front dominates every possible plan up to the factor 1 + e.
 
         For every makespan M of the curve some plan of the front takes at most (1 + e) M and costs at most (1 + e) times the
-        bound there. Infinite for a front without plans.
+        bound there. Infinite for a curve that allows no plan.
         """
         times = np.array([plan.makespan_s for plan in self.plans])
         costs = np.array([self.cost_of(plan) for plan in self.plans])
