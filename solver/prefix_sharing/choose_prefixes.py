@@ -1,6 +1,7 @@
-"""Which prefixes a prefill actor computes once, so that decode actors receive their KV cache instead of computing it again.
+"""Chooses which prefixes a prefill actor computes once, so that decode actors receive their KV cache instead of
+computing it.
 
-Knows the prefix tree, how often each actor would compute each prompt, and seconds per token; nothing of plans or placement.
+Inputs: the prefix tree, how often each actor would compute each prompt, and seconds per token.
 
 **Model.** Let actor j compute prompt i ``k_ij`` times without the prefill actor (as often as it has responses of it, or once
 when its samples share), at ``c_j`` seconds per token. A choice is a set X of tokens of the prefix tree that holds, with every
@@ -44,7 +45,7 @@ def choose_prefixes(
     max_batch: int | None = None,
     whole_prompts: bool = False,
 ) -> PrefixChoice:
-    """The choice of most net saving (see the model above).
+    """Return the choice with the largest net saving (see the model above).
 
     Args:
         computations: (N, P) how often each actor computes each prompt without the prefill actor; 0 when it is not on it.

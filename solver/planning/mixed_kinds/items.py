@@ -1,6 +1,6 @@
-"""A workload sorted by remaining length, with what every item costs on every offer: what mixed planning computes with.
+"""Sorts a workload by remaining length and computes the load of every item on every offer, for planning on several offers.
 
-Knows problems and admission; nothing of makespans, classes or plans. What is sorted are items: what stays together on one
+An item is the unit that stays together on one
 actor, a response or (``keep_together``) all responses of a prompt. An item is as long as its longest response.
 
 **Load.** w_ir is what item i adds to the seconds of an actor of offer r beside iterations, such that an actor takes at least
