@@ -5,7 +5,7 @@ its tokens (by load, by head, by memory) are those of ``solver.bounds.clairvoyan
 kind.
 
 **Bound.** Let rho_r be the cost of an actor of offer r per second, X_r = T - ready_r and rho'_r = rho_r (1 + ready_r / X_r): an
-actor works at most X_r of the time that it is held, so a second of its work costs at least rho'_r. Token j of a response with
+actor works at most X_r of its allocated time, so a second of its work costs at least rho'_r. Token j of a response with
 context k has the load u_r(k) = b_r + c_r k on offer r. When it is decoded there in an iteration of length tau it is charged at
 least
 

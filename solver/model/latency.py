@@ -70,7 +70,7 @@ class StepTable:
         object.__setattr__(self, "_plain", ([[x.tolist() for x in axis] for axis in axes], step.tolist()))
 
     def __call__(self, batch: ArrayLike, kv_tokens: ArrayLike) -> FloatArray:
-        """Seconds of an iteration of ``batch`` responses with ``kv_tokens`` KV tokens in all; arrays broadcast."""
+        """Return the seconds of an iteration of ``batch`` responses with ``kv_tokens`` KV tokens in all; arrays broadcast."""
         return np.asarray(np.maximum(self.continued(batch, kv_tokens), self._lookup[2]))
 
     def continued(self, batch: ArrayLike, kv_tokens: ArrayLike) -> FloatArray:
@@ -178,15 +178,15 @@ class LatencyModel:
         return self.base_s + self.per_response_s * batch + self.per_kv_token_s * kv_tokens
 
     def prefill_s(self, tokens: ArrayLike, calls: ArrayLike = 1) -> FloatArray:
-        """Seconds to prefill ``tokens`` prompt tokens in ``calls`` calls. Arrays broadcast."""
+        """Return the seconds to prefill ``tokens`` prompt tokens in ``calls`` calls. Arrays broadcast."""
         return np.asarray(self.prefill_base_s * np.asarray(calls) + self.prefill_per_token_s * np.asarray(tokens))
 
     def transfer_s(self, kv_tokens: float) -> float:
-        """Seconds to move the KV cache of one response of ``kv_tokens`` tokens to another actor."""
+        """Return the seconds to move the KV cache of one response of ``kv_tokens`` tokens to another actor."""
         return self.transfer_base_s + self.transfer_per_kv_token_s * kv_tokens
 
     def recompute_s(self, kv_tokens: float) -> float:
-        """Seconds to recompute the KV cache of one response of ``kv_tokens`` tokens by prefill."""
+        """Return the seconds to recompute the KV cache of one response of ``kv_tokens`` tokens by prefill."""
         return self.prefill_base_s + self.prefill_per_token_s * kv_tokens
 
     def __repr__(self) -> str:

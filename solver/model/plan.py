@@ -202,7 +202,7 @@ class Plan:
         return pd.DataFrame(rows)
 
     def _head(self) -> list[str]:
-        """What the plan is and promises, without its actors."""
+        """Return the lines of the plan's ``repr`` above its actors: policy, times, costs, bound."""
         gpus = sum(len(a.gpu_ids) for a in self.actors)
         lines = [
             f"Plan by {self.policy!r}: {counted(len(self.actors), 'actor')} on {counted(gpus, 'GPU')}, "

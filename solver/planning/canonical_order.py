@@ -4,10 +4,6 @@ Plans are made for the workload in this order and returned with the caller's ind
 change the random split, and with it reference, value and bound: a seeded shuffle assigns positions, and searches break ties by
 position.
 
-Knows workloads and plans; nothing of planning. Plans are made for the workload in this order and given back in the numbers of
-whoever asked: a shuffle with a seed deals positions, and searches break ties by position, so that a workload whose prompts are
-only renumbered would have another random split, and with it another reference, value and bound.
-
 **Order.** A response is what it needs: predicted length, tokens generated so far, length in every scenario. A prompt is its
 tokens and its responses, in any order. Each is mapped to a number of 64 bits (the finaliser of splitmix64 over these), prompts
 are sorted by theirs, and the responses of a prompt by the first bits of theirs. Two that have the same number are the same, but

@@ -14,8 +14,8 @@ prefill actor ``b_0`` once. Net saving: ``sum of c_j * (computations avoided) - 
 - *Any prefix* (``whole_prompts=False``): a token v that ``K_jv`` computations on j share is worth
   ``sum over j of max(0, c_j K_jv - t_j) - c_0``. K only falls on the way down the tree, so the densest tokens are closed by
   themselves: sorting them is exact but for the fixed costs.
-- *Whole prompts* (``whole_prompts=True``, for engines that cannot go on from a part): an actor uses a prompt's cache only if
-  all of it is there. Then the gain sits where prompts end and the costs on the way: a tree knapsack, exact by dynamic
+- *Whole prompts* (``whole_prompts=True``, for engines that cannot continue from a part): an actor uses a prompt's cache only if
+  it has all of it. Then the gain sits where prompts end and the costs on the way: a tree knapsack, exact by dynamic
   programme. What prompts of an actor share of a transfer is split evenly among those that may share it; no choice pays less,
   so the programme's value is a bound, and it is exact when all prompts of an actor are chosen or nothing is shared.
 

@@ -36,7 +36,7 @@ def best_under_capacity(
     """Return (V,) a closed set of weight ``capacity`` at most, and an upper bound on the value of every such set.
 
     Exact (the bound is the set's value) when the capacity does not bind, and up to ``MOST_CELLS`` cells by the dynamic
-    programme over the preorder: at node v either take it and go on to v + 1, or skip its subtree and go on to ``last[v]``.
+    programme over the preorder: at node v either take it and continue at v + 1, or skip its subtree, to ``last[v]``.
     Beyond that a Lagrangian price per unit of weight gives the bound, ``min over p of p * capacity + max (value - p *
     weight)``, whose inner maximum ``best_closed`` finds exactly; the set is the one at the smallest price that fits, filled
     up with the paths that bring most per weight.

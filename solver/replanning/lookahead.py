@@ -150,8 +150,8 @@ def busy_ahead(
 
 
 def _queued(own: IntArray, actors: int, model: LatencyModel, held: FloatArray) -> NDArray[np.bool_]:
-    """(n,) whether each response, in order of admission, waits for one of its actor's slots or for memory; the first never
-    does."""
+    """Return (n,) whether each response, in order of admission, waits for one of its actor's slots or for memory; the
+    first never waits."""
     count = np.bincount(own, minlength=actors)
     full = np.bincount(own, weights=held, minlength=actors) > model.kv_capacity_tokens
     waits = np.zeros(len(own), dtype=bool)
@@ -165,7 +165,7 @@ def _queued(own: IntArray, actors: int, model: LatencyModel, held: FloatArray) -
 def _joins_s(
     busy_s: FloatArray, held: FloatArray, queued: NDArray[np.bool_], ended: NDArray[np.bool_], model: LatencyModel
 ) -> FloatArray:
-    """(m,) when the first m of the queued responses of an actor join, of those that find room when others complete.
+    """Return (m,) when the first m of an actor's queued responses join: those that find room when others complete.
 
     Args:
         busy_s, held, queued, ended: (n,) of the actor's responses: when each is complete if it has ``ended``, KV tokens.
@@ -184,8 +184,8 @@ def _decode(
     pause: float, own: IntArray, load: FloatArray, step: FloatArray, left: FloatArray, tokens: FloatArray, wait: FloatArray,
     model: LatencyModel,
 ) -> tuple[FloatArray, NDArray[np.bool_], FloatArray]:  # fmt: skip
-    """(n,) tokens after ``pause`` seconds of which each response first waits, whether it is complete by then, and after how
-    many seconds."""
+    """Return (n,) tokens after ``pause`` seconds of which each response first waits, whether it is complete by then,
+    and after how many seconds."""
     for _ in range(2):  # the second time with the load that the first leaves
         decodes = np.clip(left * step[own], 0.0, pause - wait)
         grown = load + model.per_kv_token_s * decodes / step[own] / 2

@@ -9,12 +9,6 @@ response alive at x tokens that may still take r tokens chooses a load W_y for e
 ``sum_y S(y)/S(x) (a + W_y) l_y / W_y`` under ``sum_y (a + W_y) <= X``, which must hold for the longest outcome too.
 Stationarity, ``a l_y S(y)/S(x) / W_y^2 = constant``, gives
 
-**Worth of a token.** An actor with load W (the sum over its batch of l = b + c * context) takes a + W per iteration. Per
-second it costs one actor-second, of which a response of load l causes the share l / W. Let the step end in X more seconds. A
-response alive at x tokens that may still take r tokens chooses a load W_y for each of them: it minimises its expected cost
-``sum_y S(y)/S(x) (a + W_y) l_y / W_y`` under ``sum_y (a + W_y) <= X``, which must hold for the longest outcome too.
-Stationarity, ``a l_y S(y)/S(x) / W_y^2 = constant``, gives
-
     W* = (X - a r) sqrt(l) / Lambda ,   Lambda = sum_y sqrt(S(y)/S(x) l_y) ,   cost = E[sum l] + a Lambda^2 / (X - a r) .
 
 With these loads the value q of one more token, in actor-seconds, must make W* the choice that minimises what a second costs

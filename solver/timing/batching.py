@@ -72,7 +72,7 @@ def schedule(
 
 
 def _only_slots_bind(most_tokens: IntArray, admission: Admission) -> bool:
-    """Whether any responses that fill the slots also fit into memory, so that memory never matters."""
+    """Return whether any responses that fill the slots also fit into memory, so that memory never matters."""
     if admission.rule != "reserve":
         return False
     slots = min(admission.max_batch, len(most_tokens))
@@ -113,7 +113,7 @@ def _schedule_reserved(
 
 
 def _joins(lengths: IntArray, slots: int) -> IntArray:
-    """(n,) iterations in which responses that last ``lengths`` join."""
+    """Return the (n,) iterations in which responses that last ``lengths`` join."""
     at_once = min(slots, len(lengths))
     free = sorted(lengths[:at_once].tolist())  # a heap, by the iteration from which each slot is free
     first = [0] * at_once

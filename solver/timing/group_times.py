@@ -9,12 +9,6 @@ reserves the least of any response. So a group runs at least (sum of iterations)
 iteration count for more KV tokens than the memory has, or than one response alone takes (a batch of one never overflows). A
 response counts, in every iteration that it is in, with its reservation or its context. So a group also runs at least (sum of
 these over all iterations of all responses) / those KV tokens. Evicting and recomputing responses only adds.
-
-**The least that a group takes.** No iteration decodes more responses than there are slots, or than fit into the memory if the
-least is reserved for each, so there are at least (sum of iterations) / that. Nor do those in it count for more KV tokens than
-the memory has, or than one response alone takes (a batch of one never overflows): a response counts in every iteration that it
-is in for what is reserved, or for its context, so there are at least (sum of these over all iterations of all responses) / that
-as well. What is evicted and computed again only adds.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Lower bound on the cost of any plan within a makespan on several offers, from a linear programme.
 
-Inputs: length classes, offers and pools. Notation: items (see ``MixedWork``) fall into classes, 0 the longest;
-on an actor of offer r an iteration takes a + b * batch + c * KV tokens and item i brings the load w_ir; the actor has s slots
-and K KV tokens of memory, costs ``rate`` a second and decodes R seconds after its GPUs are taken (start unless prewarmed, sync,
-first prefill call). The model, for plans with makespan at most M:
+Inputs: length classes, offers and pools. Notation: items (see ``MixedWork``) fall into classes, 0 the longest; on an actor of
+offer r an iteration takes a + b * batch + c * KV tokens and item i brings the load w_ir. The actor has s slots and K KV tokens
+of memory, costs ``rate`` a second and decodes R seconds after its GPUs are allocated (start unless prewarmed, sync, first
+prefill call). The model, for plans with makespan at most M:
 
     c_rm    actors of offer r whose longest item is of class m (apart for cold and prewarmed ones)
     e_rm    iterations of these actors together; x_rm, h_rm: response iterations, KV tokens times iterations of theirs
@@ -68,7 +68,7 @@ class Relaxation:
 
     Args:
         classes: the resolution of ``work``; least_actors, most_actors: of the plan.
-        release: when GPUs are given back; after_s: seconds of the step after generation (for ``release="step"``).
+        release: when GPUs are released; after_s: seconds of the step after generation (for ``release="step"``).
     """
 
     def __init__(

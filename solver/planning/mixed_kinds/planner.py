@@ -79,7 +79,7 @@ def search_mixed(
         better found, nothing left to prove), ``work`` or ``time``.
 
     Raises:
-        PlanningError: no plan exists or none was found; the message names the limit to blame and by how much it is missed.
+        PlanningError: no plan exists or none was found; the message names the limit and by how much it is missed.
     """
     if time_limit_s >= HURRY_S:
         load()  # once per process, before the clock starts
@@ -89,8 +89,9 @@ def search_mixed(
 def room_to_try(problem: MixedProblem, time_limit_s: float, began: float, plan: Callable[..., object]) -> str:
     """Return the part of the error message about slots and KV memory, after a search without success.
 
-    Args: the search ``began`` then (``perf_counter``) with ``time_limit_s``; ``plan(problem, time_limit_s, explains=False)``
-    searches again.
+    Args:
+        time_limit_s: of that search. began: when it began (``perf_counter``).
+        plan: called as ``plan(problem, time_limit_s, explains=False)``, searches again.
     """
 
     def keeps(roomier: MixedProblem) -> bool:

@@ -58,7 +58,7 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
     ``notes["predicted"]``.
 
     Raises:
-        PlanningError: no plan exists, or none found keeps the limit over the scenarios.
+        PlanningError: no plan exists, or no plan found meets the limit over the scenarios.
     """
     if time_limit_s >= HURRY_S:
         load()  # once per process, before the clock starts

@@ -1,7 +1,7 @@
 """Lower bound on the cost of any plan within a makespan on several offers, over all sequences of whole actors (late opening).
 
-Input: ``MixedWork``. It counts whole actors where the linear relaxation (``lp_bound``) uses fractions, and
-sees the differences between offers more coarsely.
+Input: ``MixedWork``. It counts whole actors where the linear relaxation (``lp_bound``) uses fractions, and treats the
+differences between offers more coarsely.
 
 **Statement.** Fix a makespan M and a measure u_i >= 0 of items (sorted, longest first; ``MixedWork`` says what they are and why
 loads w_i add up on an actor). Item i is n_i iterations long, has N_i iterations in all its responses and occupies h_i KV tokens
@@ -21,9 +21,9 @@ first position that the caps so far do not cover (for any measure) opens none ea
 everything. *Proof* by induction: if the first j - 1 open no earlier than in the plan, their caps are no smaller there; where
 they do not cover k items, the plan, whose caps are no larger, has a further actor among these k. Start, sync and a times
 the longest item are then no larger than in the plan. An actor that takes the measure u runs for at least max(a n_q + rho
-u, sigma u) seconds beside R, with the least rho and sigma of all items: a convex function of u, so that what all actors
+u, sigma u) seconds besides R, with the least rho and sigma of all items: a convex function of u, so that what all actors
 cost is at least the least over all ways to divide the measure among them within their caps. A plan may have further actors,
-which the cover does not need but which take work at a lower price: as many of each offer as the pools have room for beside the
+which the cover does not need but which take work at a lower price: as many of each offer as the pools have room for besides the
 sequence. Each takes at most its largest cap u and runs for at least R + max(a n + rho u, sigma u), with n of the shortest, so a
 unit that it takes costs at least rate * max(rho + (R + a n) / cap, sigma + R / cap). So the least cost over all sequences that
 the pools allow, such further actors included, is a lower bound of the cost of every plan within M; no sequence that covers
@@ -68,7 +68,7 @@ class Sequences:
     """Computes lower bounds of ``work`` from sequences of whole actors.
 
     Args:
-        least_actors, most_actors: of a plan. release, after_s: when GPUs are given back, as for ``Relaxation``.
+        least_actors, most_actors: of a plan. release, after_s: when GPUs are released, as for ``Relaxation``.
     """
 
     def __init__(
@@ -215,8 +215,11 @@ class Sequences:
         return float((self.rate * (least if self.done else low_s + self.after_s)).min())
 
     def _further(self, opening: FloatArray, caps: FloatArray) -> FloatArray:
-        """(S, F) least price of a unit of measure on an actor beyond those that are open; ``opening``, ``caps`` at the last
-        position. It is held for R + max(a n + rho u, sigma u) with u at most its largest cap."""
+        """Return the (S, F) least price of a unit of measure on an actor beyond the open ones; ``opening`` and ``caps`` are
+        those at the last position.
+
+        Such an actor is allocated for R + max(a n + rho u, sigma u) with u at most its largest cap.
+        """
         most = np.maximum(caps, 1e-300)
         ready = (self.rate * self.ready)[:, None]
         return np.asarray(np.maximum(self.by_load + opening[:, None] / most, self.by_slots + ready / most))

@@ -15,7 +15,7 @@ from solver.model.objective import NonGenerationPhases, Objective
 
 @dataclass(frozen=True)
 class PlanValue:
-    """Values plans by its makespan and its cost of generation, including the phases outside generation.
+    """Values plans by makespan and cost of generation, including the phases outside generation.
 
     Attributes:
         learner_rate: cost of the learner's GPUs per second of the step. norms: T_ref and C_ref.

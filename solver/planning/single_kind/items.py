@@ -21,8 +21,8 @@ class SortedWork:
     """Items sorted by length, longest first. Notation: an iteration takes a + b * batch + c * KV tokens.
 
     Attributes:
-        order: (R,) responses, item after item, each item's longest first; iterations: (R,) of them; edge: (m+1,) where the
-            items lie in it.
+        order: (R,) responses, item after item, each item's longest first; iterations: (R,) of them; edge: (m+1,) where each
+            item begins in it.
         length: (m,) iterations of the longest response of each item.
         load: (m+1,) running sum of loads that every plan pays: decoding, a join, and the prefill that cannot be avoided.
         slot_load, kv_load: (m+1,) the same with the share of the base time due to limited slots and memory.
