@@ -145,13 +145,13 @@ class ResponseShare:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ClairvoyantBound:
-    """The bound curve of one workload: least GPU-seconds at a given generation time.
+    """Lower bound on GPU-seconds as a function of generation time, for one workload.
 
     Attributes:
         ready_s: r; gpus: g; most_actors: K; slots: s; once_s: prefill of every prompt and a join of every response.
         length: (R,) L_i. kv_steps, kv_root_squared: (R,) sum of contexts over a response's tokens, and R_i^2.
         kv_tokens: Q; reserved_steps: sum of L_i m_i, 0 where nothing is reserved.
-        parts: the responses for the last way. shares: what is needed of every minorant.
+        parts: the responses in groups, for the sharing by load and by head. shares: the terms of every minorant.
     """
 
     ready_s: float

@@ -49,7 +49,7 @@ MULTIPLIERS = np.geomspace(0.02, 50.0, 25)  # of a first guess of lam
 
 @dataclass(frozen=True, eq=False)
 class MixedClairvoyantBound:
-    """The bound curve of one workload on one mixed cluster.
+    """Lower bound on cost as a function of generation time, for one workload on one mixed cluster.
 
     Attributes:
         length: (R,) iterations; first, last: (R,) context of the first and of the last token.

@@ -1,10 +1,10 @@
 """Latency model of one actor: seconds of a decode iteration, a prefill, a start, a weight sync and a KV transfer.
 
 An actor is of one GPU kind and size. rlhfless.latency reads profiles from files. A decode iteration of a batch of B responses
-with K KV tokens in total takes ``step_s(B, K)``: from a measured table if there is one, else from the affine fit ``base_s +
-per_response_s * B + per_kv_token_s * K``. The planner uses the affine fit (its bounds are proved for it); execution is charged
-by the table. Every response that joins in an iteration adds ``join_s`` to it, whatever else the response needs. This is a
-constant per response, so loads of responses still add up.
+with K KV tokens in total takes ``step_s(B, K)``. This is read from a measured table if there is one, else from the affine fit
+``base_s + per_response_s * B + per_kv_token_s * K``. The planner uses the affine fit (its bounds are proved for it); execution
+is charged by the table. Every response that joins in an iteration adds ``join_s`` to it, whatever else the response needs. This
+is a constant per response, so loads of responses still add up.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Objective:
 
     @property
     def cost_unit(self) -> str:
-        """The unit of cost in words."""
+        """Return the unit of cost in words."""
         return "USD" if self.cost == "usd" else "GPU-seconds"
 
     def value(self, time_s: float, cost: float, reference: tuple[float, float]) -> float:
@@ -152,11 +152,11 @@ class NonGenerationPhases:
         return self.prepare_s + self.learn_s
 
     def step_time_s(self, generation_s: float) -> float:
-        """Seconds of the whole step."""
+        """Return the seconds of the whole step."""
         return generation_s + self.seconds
 
     def step_gpu_s(self, generation_s: float, generation_gpu_s: float) -> float:
-        """GPU-seconds of the whole step."""
+        """Return the GPU-seconds of the whole step."""
         return generation_gpu_s + self.learner_gpus * self.step_time_s(generation_s)
 
     def learner_rate(self, cost: str, usd_per_gpu_s: float) -> float:

@@ -94,7 +94,7 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Reference:
-    """The right-sized random split that the weighted objective is measured against: time and cost of the whole step."""
+    """Time and cost of the whole step for the right-sized random split, to which the weighted objective is normalised."""
 
     actors: int
     time_s: float
@@ -102,7 +102,7 @@ class Reference:
     usd: float = 0.0
 
     def norms(self, cost: str) -> tuple[float, float]:
-        """T_ref and C_ref, the latter in the unit ``cost`` (``gpu_s`` or ``usd``)."""
+        """Return T_ref and C_ref, the latter in the unit ``cost`` (``gpu_s`` or ``usd``)."""
         return self.time_s, self.gpu_s if cost == "gpu_s" else self.usd
 
 

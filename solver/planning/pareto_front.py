@@ -75,7 +75,7 @@ class Front:
         return worst
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per plan (needs pandas)."""
+        """Return a table with one row per plan (needs pandas)."""
         import pandas as pd
 
         return pd.DataFrame(

@@ -91,11 +91,11 @@ def fixed_length_rule(
     longest_tokens: int | None = None,
     whole_prompts: bool = False,
 ) -> PrefixChoice:
-    """The paper's rule: prefill all prefixes of the largest length L in ``shortest_tokens .. longest_tokens`` of which at most
-    ``max_batch`` differ (RLHFless, arXiv 2602.22718, deduplicated prefill), each sent to every actor that has it.
+    """Return the choice of the paper's rule (RLHFless, arXiv 2602.22718, deduplicated prefill).
 
-    Every L is tried. Shorter prompts count with all their tokens; the capacity is kept as well where one is given. When no
-    length fits, nothing is prefilled.
+    The rule prefills all prefixes of the largest length L in ``shortest_tokens .. longest_tokens`` of which at most
+    ``max_batch`` differ. Each is sent to every actor that has it. Every L is tried. Shorter prompts count with all their
+    tokens. A capacity, if given, is kept as well. If no length fits, nothing is prefilled.
 
     Raises:
         PlanningError: shapes differ, or a number is negative.

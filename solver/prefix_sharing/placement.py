@@ -163,7 +163,7 @@ def _prefill(actors: Sequence[ActorPlan], computed_tokens: int, done_s: float) -
 
 @dataclass(frozen=True, eq=False)
 class _Placer:
-    """The arguments of ``place`` that stay the same while plans are tried."""
+    """Places plans for the fixed arguments of ``place``."""
 
     workload: Workload
     cluster: Cluster | MixedCluster

@@ -1,8 +1,9 @@
-"""Moves responses until the overlap inequality holds: the longest group finishes last, so every transfer is hidden
-behind it.
+"""Moves responses until the overlap inequality holds: the longest group finishes last, so every transfer is hidden behind it.
 
-RLHFless (arXiv 2602.22718) makes ``L_model(i) + L_kv(i) +
-L_decode(i) <= L_prefill + L_decode(1)`` a constraint of actor scaling; here a late actor's longest responses move to actor 1.
+RLHFless (arXiv 2602.22718) makes the inequality a constraint of actor scaling. Here a late actor's longest responses move to
+actor 1, the longest group:
+
+    L_model(i) + L_kv(i) + L_decode(i) <= L_prefill + L_decode(1)
 """
 
 from __future__ import annotations

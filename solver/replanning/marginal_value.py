@@ -46,8 +46,10 @@ GROUPING_POINTS = 192  # positions, evenly spread over the sorted responses, at 
 
 
 def price_of(left_s: float, base_s: float, most_tokens: FloatArray, root_load: FloatArray) -> float:
-    """Return the actor-seconds that a makespan shorter by one second would cost when ``left_s`` seconds are left: ``a sum
-    Lambda^2 / (X - a r)^2``."""
+    """Return the actor-seconds that a makespan shorter by one second would cost when ``left_s`` seconds are left.
+
+    The formula is ``a sum Lambda^2 / (X - a r)^2``.
+    """
     room = left_s - base_s * most_tokens
     return math.inf if not len(room) or room.min() <= 0 else float((base_s * root_load**2 / room**2).sum())
 

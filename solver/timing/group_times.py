@@ -41,7 +41,7 @@ class Split:
     edges: IntArray
 
     def groups(self) -> list[IntArray]:
-        """The groups one by one."""
+        """Return the groups one by one."""
         return [self.order[a:b] for a, b in itertools.pairwise(self.edges.tolist())]
 
 
@@ -91,11 +91,11 @@ class GroupTimes:
         )  # fmt: skip
 
     def busy_s(self, edges: IntArray, how: str = "exact") -> FloatArray:
-        """Return the (S, G) seconds from when an actor can decode until it is done, for groups ``order[edges[g]:edges[g +
-        1]]``.
+        """Return the (S, G) seconds from when an actor can decode until it is done, for groups of consecutive
+        responses of ``order``.
 
         Args:
-            edges: (G+1,) rising, from 0 to R; no group is empty.
+            edges: (G+1,) rising, from 0 to R; group g is ``order[edges[g]:edges[g + 1]]``, and none is empty.
             how: for groups that refill, ``exact`` or ``least``, the lower bound of the module docstring.
         """
         seconds, refills = self.least_s(edges)
@@ -151,7 +151,8 @@ class GroupTimes:
         return fit
 
     def _prefill_tokens(self, edges: IntArray) -> FloatArray:
-        """(S, G) prompt and generated tokens that each group computes; a shared prompt is computed by its first response."""
+        """Return the (S, G) prompt and generated tokens that each group computes; a shared prompt is computed by its
+        first response."""
         if not self.shares_prompts:
             return np.asarray(self.tokens[:, edges[1:]] - self.tokens[:, edges[:-1]])
         group = np.repeat(np.arange(len(edges) - 1), np.diff(edges))

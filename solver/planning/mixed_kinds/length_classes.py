@@ -79,7 +79,8 @@ class Classes:
         share[inside] = of_common / total[index]
 
         def least_of(values: FloatArray) -> FloatArray:
-            """(J,) what cells bring at least: the least value per common load, times the cell's common load."""
+            """Return the (J,) lower bounds of a value over cells: the least value per common load, times the cell's
+            common load."""
             ratio = np.full(cells, np.inf)
             np.minimum.at(ratio, index, values[inside] / of_common)
             return np.asarray(ratio * total * (1 - 1e-12), dtype=float)

@@ -22,13 +22,13 @@ class MixedProblem:
     Attributes:
         workload: predicted lengths, or scenarios of them.
         offers: as ``offers_of`` gives them for ``cluster``; objective: what is best, cost in GPU-seconds or dollars.
-        rest: the step outside generation, which time, cost, deadline and budget include.
+        rest: the phases outside generation, which time, cost, deadline and budget include.
         admission: ``reserve`` or ``preempt``. seed: of the random split and the local search.
         least_actors, most_actors: limits on the number of actors, the first as far as there is something to generate.
-        release: when actors give their GPUs back.
+        release: when actors release their GPUs (``done``, ``generation`` or ``step``).
         keep_together: all responses of a prompt on one actor.
         share_prefill: an actor computes a prompt once for all its responses there.
-        deterministic: the clock stops nothing, so that the plan depends on the problem and the time limit alone.
+        deterministic: no search stops by the clock, so that the plan depends on the problem and the time limit alone.
         prompt_numbers: (P,) of the prompts as they were asked for, which sentences name; None when they are as in ``workload``.
     """
 

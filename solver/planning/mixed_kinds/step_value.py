@@ -19,7 +19,7 @@ class PlanValue:
 
     Attributes:
         learner_rate: cost of the learner's GPUs per second of the step. norms: T_ref and C_ref.
-        release: when actors give their GPUs back.
+        release: when actors release their GPUs (``done``, ``generation`` or ``step``).
     """
 
     objective: Objective

@@ -1,10 +1,12 @@
 """Best-first search over the makespan: finds the plan and proves the bound for one GPU kind, without OR-Tools.
 
-For every makespan M the relaxation is a lower bound on the cost of any plan within M, and the rounding gives a plan. Between
-two makespans M_q <= M_{q+1} the value of any plan with a makespan in between is at least ``w * M_q / T_ref + (1 - w) *
-C(M_{q+1}) / C_ref``, because the relaxed cost C never rises with M. The interval with the least bound is halved until the bound
-meets the best plan. Where actors hold their GPUs until the end of generation or of the step, N actors cost at least N times
-that.
+For every makespan M the relaxation is a lower bound on the cost of any plan within M, and the rounding gives a plan. Let the
+makespan of a plan be between two values M_q <= M_{q+1}. As the relaxed cost C never rises with M, the plan's value is at least
+
+    w * M_q / T_ref + (1 - w) * C(M_{q+1}) / C_ref .
+
+The interval with the least bound is halved until the bound meets the best plan. Where actors hold their GPUs until the end of
+generation or of the step, N actors cost at least N times that.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class SingleKindPlanner:
         bound = 0.0 if uncertain else search.lower_bound
 
         def keep(name: str, found: Candidate | None = None) -> None:
-            """Take ``found`` if it beats what there is, and note it."""
+            """Take ``found`` if it beats the best candidate so far, and record it in the history."""
             nonlocal best, value, bound
             if found is not None and found.value < value:
                 best, value = found.split, found.value
