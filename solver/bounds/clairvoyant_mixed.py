@@ -1,8 +1,7 @@
 """Lower bound on cost at a given generation time on a mixed cluster, for any schedule that knows the true lengths.
 
-Inputs: true lengths and offers. The assumptions and the ways to share an iteration's base time a among
-its tokens (by load, by head, by memory) are those of ``solver.bounds.clairvoyant``; here every token may be decoded on another
-kind.
+Inputs: true lengths and offers. The assumptions and the ways to share an iteration's base time a among its tokens (by load, by
+head, by memory) are those of ``solver.bounds.clairvoyant``; here every token may be decoded on another kind.
 
 **Bound.** Let rho_r be the cost of an actor of offer r per second, X_r = T - ready_r and rho'_r = rho_r (1 + ready_r / X_r): an
 actor works at most X_r of its allocated time, so a second of its work costs at least rho'_r. Token j of a response with

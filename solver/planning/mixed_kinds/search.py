@@ -1,11 +1,10 @@
 """Best-first search over makespans and numbers of actors on several offers: proves the bound and proposes actor lists to fill.
 
-Inputs: the two relaxations and the value of a time and a cost. A node is an interval
-[M_low, M_high] of makespans and a box of actor counts. Every plan in it has a makespan of at least M_low, and its cost is at
-least the relaxed cost at M_high (which never rises with the makespan), so its value is at least value(M_low, cost(M_high)).
-The node with the least bound is split: in makespan where that is what the bound loses; otherwise the linear programme is
-asked as well, and then numbers of actors are split that it has fractional. The least bound of all open nodes bounds every
-plan.
+Inputs: the two relaxations and the value of a time and a cost. A node is an interval [M_low, M_high] of makespans and a box of
+actor counts. Every plan in it has a makespan of at least M_low. Its cost is at least the relaxed cost at M_high, which never
+rises with the makespan. So its value is at least value(M_low, cost(M_high)). The search splits the node with the least bound.
+It splits the makespan where the width of the interval weakens the bound. Otherwise it also solves the linear programme, and
+splits a number of actors that is fractional in its solution. The least bound of all open nodes is below every plan.
 """
 
 from __future__ import annotations
