@@ -1,8 +1,8 @@
-"""The solver: predicted response lengths in, a generation plan with a bound out.
+"""Turns predicted response lengths into a generation plan with a lower bound.
 
-A numpy search chooses the plan and proves the bound. For one kind OR-Tools then tries to improve both where time and a gap
-are left (CP-SAT). It also solves the linear programmes behind the bounds of several kinds and of measured latency tables
-(GLOP).
+A numpy search chooses the plan and proves the bound. For one GPU kind OR-Tools (CP-SAT) then tries to improve both, where time
+and a gap are left. OR-Tools (GLOP) also solves the linear programmes behind the bounds of several kinds and of measured
+latency tables.
 
 Knows nothing of rlhfless. Importing it loads numpy only; OR-Tools and pandas are loaded by the functions that use them.
 """

@@ -1,1 +1,1 @@
-"""Lower bounds that no schedule can beat, and how much they leave to win."""
+"""Lower bounds that no schedule can beat, and the headroom that they leave."""

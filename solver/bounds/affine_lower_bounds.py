@@ -1,7 +1,7 @@
-"""Affine lower bounds of what an iteration takes: what bounds on whole schedules are made of.
+"""Computes affine lower bounds of iteration times, from which the bounds on whole schedules are derived.
 
-Knows latency models; nothing of lengths, plans or bounds. Table and minorant are bilinear in batch and mean context on every
-cell of the table, so a minorant at the corners is one inside.
+Input: a latency model. Table and minorant are bilinear in batch and mean context on every cell of the table, so a minorant at
+the corners of a cell is one inside it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ LEAST_BATCH = 1e-30  # so far from every other that it has no weight
 
 
 def affine_minorants(latency: LatencyModel, most_context: int) -> list[tuple[float, float, float]]:
-    """(a, b, c) with ``a + b B + c K <= step_s(B, K)`` for all batches up to the slots and contexts up to ``most_context``.
+    """Return (a, b, c) with ``a + b B + c K <= step_s(B, K)`` for all batches up to the slots and contexts up to
+    ``most_context``.
 
-    Without a table it is the fit itself. With one it is the table's smallest time, and a linear programme per batch region
-    makes another minorant tight there (it has none where the table, continued, falls to nothing). All are a little less
-    than they could be, against rounding.
+    Without a table this is the fit itself. With a table, one minorant is the smallest time of the table. A linear programme per
+    batch region gives another one that is tight there (none where the extrapolated table falls to 0). All are lowered slightly
+    against rounding.
     """
     shrink = 1 - 1e-9
     if latency.table is None:

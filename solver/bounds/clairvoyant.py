@@ -1,9 +1,9 @@
-"""What no policy can beat: GPU-seconds at a given time for the true lengths, whatever is refilled, moved or released.
+"""Lower bound on GPU-seconds at a given generation time, for any schedule that knows the true lengths (one GPU kind).
 
-Knows true lengths and a latency model; nothing of plans. Assumptions: every pass of an actor yields at most one token per
+Refills, migrations and early releases are all allowed. Assumptions: every pass of an actor yields at most one token per
 response; an iteration of batch B with K KV tokens takes at least ``a + b B + c K`` (an affine minorant of the table, found
 by a linear programme on its grid: table and minorant are bilinear in batch and mean context on every cell, so a minorant at
-the corners is one inside); an actor is ready r seconds after its GPUs are taken (without the cold start if any is
+the corners is one inside); an actor is ready r seconds after its GPUs are allocated (without the cold start if any is
 prewarmed); each prompt is prefilled at least once; each response joins a batch at least once; the contexts of a batch of more
 than one hold at most the KV memory, prompts counted for each of their responses as admission (solver.model.admission) counts
 them.
@@ -38,7 +38,7 @@ holds at most Q KV tokens: those of the memory, or of the longest context, if th
 
     work(T) >= max over the ways of (sum over responses) + prefill + joins ,     infinite for X <= a * longest.
 
-An actor works at most X of the time that it is held, so it holds its GPUs for r seconds on top at least work / X times:
+An actor works at most X of the time that its GPUs are allocated, and allocates them at least work / X times for r more seconds:
 ``C(T) >= g * work(T) * (1 + r / X)``. At most K actors exist, so no T with C(T) > g K T can be reached. Every minorant gives
 such a bound; the largest holds.
 """
@@ -70,7 +70,8 @@ SHOWN = (1.2, 1.5, 2.0, 4.0)  # times the shortest time, where a bound that is p
 
 @dataclass(frozen=True, eq=False)
 class CostTerms:
-    """The tokens of at most ``GROUPS`` groups of responses of like length, with no more context than they have.
+    """The responses of the third way, in at most ``GROUPS`` groups of similar length; no token counts with more
+    context than it has.
 
     A group shares one lam, and counts its responses with their least length and context; tokens beyond the least length have
     at least the context of the last one within it.
@@ -87,7 +88,7 @@ class CostTerms:
 
     @classmethod
     def of(cls, length: FloatArray, context: FloatArray) -> CostTerms:
-        """The groups of (R,) lengths and contexts."""
+        """Return the groups of (R,) lengths and contexts."""
         order = np.lexsort((context, length))
         weight = np.cumsum(length[order] ** 2 + 1e-9)  # long responses differ most in what they pay: smaller groups for them
         starts = np.unique(np.searchsorted(weight, weight[-1] * np.arange(GROUPS) / GROUPS, side="right"))
@@ -102,7 +103,8 @@ class CostTerms:
         return cls(count, total, tokens, contexts)
 
     def shares(self, b: float, c: float, slots: int, references: FloatArray, room: FloatArray) -> float:
-        """Shares of a of all tokens, by load up to ``slots * reference`` and by head beyond, for the best of the references.
+        """Return the shares of a over all tokens, by load up to ``slots * reference`` and by head beyond, for the
+        best reference.
 
         Args:
             b, c: a token with context k has the load b + c k. references: (H,) of h.
@@ -121,7 +123,8 @@ class CostTerms:
 
 
 def references(least: float, most: float, slots: int) -> FloatArray:
-    """h of the third way, for loads from ``least`` to ``most``: ``slots`` times h is on one grid for all numbers of slots."""
+    """Return the values of h for loads from ``least`` to ``most``; ``slots`` times h is on one grid for all numbers
+    of slots."""
     low, high = slots * max(least / most, LEAST_REFERENCE), slots
     steps = np.arange(math.ceil(FINE * math.log2(low)), math.ceil(FINE * math.log2(high)) + 1)
     return np.asarray(most * 2.0 ** (steps / FINE) / slots)
@@ -129,7 +132,7 @@ def references(least: float, most: float, slots: int) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class ResponseShare:
-    """What one minorant contributes: a, b, c, (R,) W_i and S_i^2, and the least and largest load of a token."""
+    """Terms of one minorant: a, b, c, (R,) W_i and S_i^2, and the least and largest load of a token."""
 
     base_s: float
     per_response_s: float
@@ -142,13 +145,13 @@ class ResponseShare:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ClairvoyantBound:
-    """The bound curve of one workload: least GPU-seconds at a given generation time.
+    """Lower bound on GPU-seconds as a function of generation time, for one workload.
 
     Attributes:
         ready_s: r; gpus: g; most_actors: K; slots: s; once_s: prefill of every prompt and a join of every response.
         length: (R,) L_i. kv_steps, kv_root_squared: (R,) sum of contexts over a response's tokens, and R_i^2.
         kv_tokens: Q; reserved_steps: sum of L_i m_i, 0 where nothing is reserved.
-        parts: the responses for the last way. shares: what is needed of every minorant.
+        parts: the responses in groups, for the sharing by load and by head. shares: the terms of every minorant.
     """
 
     ready_s: float
@@ -165,7 +168,8 @@ class ClairvoyantBound:
     shares: tuple[ResponseShare, ...]
 
     def gpu_seconds(self, time_s: float) -> float:
-        """No policy that completes the workload within ``time_s`` takes fewer GPU-seconds; infinite when none can.
+        """Return a lower bound on the GPU-seconds of any policy that completes the workload within ``time_s``;
+        infinite if none can.
 
         Raises:
             PlanningError: ``time_s`` is no number.
@@ -195,13 +199,14 @@ class ClairvoyantBound:
         return math.inf if total > self.gpus * self.most_actors * time_s * (1 + 1e-12) else total
 
     def shortest_s(self) -> float:
-        """No policy is faster than this on the actors there are."""
+        """Return a lower bound on the time of any policy on the available actors, in seconds."""
         return self.least_time_s(math.inf)
 
     def least_time_s(self, gpu_seconds: float) -> float:
-        """No policy that takes at most ``gpu_seconds`` completes the workload earlier; infinite when none takes so few.
+        """Return a lower bound on the time of any policy that takes at most ``gpu_seconds``; infinite if none takes so few.
 
-        What the best policy takes never rises with time: where the bound exceeds ``gpu_seconds``, no earlier time is in reach.
+        The GPU-seconds of the best policy never rise with time: where the bound exceeds ``gpu_seconds``, no earlier time is
+        possible.
 
         Raises:
             PlanningError: ``gpu_seconds`` is no number.
@@ -235,7 +240,7 @@ class ClairvoyantBound:
 
 
 def bound_facts(responses: int, shortest_s: float, cost_at: Callable[[float], float], unit: str) -> list[tuple[str, str]]:
-    """What is told of a bound curve: the shortest time, and the least cost at some multiples of it."""
+    """Return the lines that a bound curve prints: the shortest time, and the least cost at some multiples of it."""
     if not math.isfinite(shortest_s):
         return [("responses", f"{responses:,}"), ("within reach", "no time")]
     told = [("responses", f"{responses:,}"), ("no policy is faster than", f"{shortest_s:.4g} s")]
@@ -251,7 +256,7 @@ def clairvoyant_bound(
     prefill_tokens: float | None = None,
     admission: str = "preempt",
 ) -> ClairvoyantBound:
-    """The bound for ``workload`` with its true lengths, charged by ``latency`` with its table if it has one.
+    """Return the bound for ``workload`` with its true lengths, charged by ``latency`` with its table if it has one.
 
     Args:
         prefill_tokens: tokens that actors have to prefill at least; every prompt once when None. Give fewer where prompts
@@ -296,8 +301,10 @@ def clairvoyant_bound(
 
 
 def _root_sum(b: float, c: float, context: FloatArray, length: FloatArray) -> FloatArray:
-    """At most ``sum sqrt(b + c * k)`` over k = p .. p + L - 1: the root rises, so each term is at least its integral from
-    k - 1 to k; the term k = 0 of an empty context is taken as it is."""
+    """Return a lower bound of ``sum sqrt(b + c * k)`` over k = p .. p + L - 1.
+
+    The root rises, so each term is at least its integral from k - 1 to k. The term k = 0 of an empty context is exact.
+    """
     if c <= 0:
         return math.sqrt(b) * length
     first = np.where((context < 1) & (length > 0), math.sqrt(b), 0.0)

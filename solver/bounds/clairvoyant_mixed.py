@@ -1,11 +1,10 @@
-"""What no policy can beat on a mixed cluster: cost at a given time for the true lengths, whichever kinds are used.
+"""Lower bound on cost at a given generation time on a mixed cluster, for any schedule that knows the true lengths.
 
-Knows true lengths and offers; nothing of plans. The assumptions and the ways to share an iteration's base time a among
-its tokens (by load, by head, by memory) are those of ``solver.bounds.clairvoyant``; here every token may be decoded on another
-kind.
+Inputs: true lengths and offers. The assumptions and the ways to share an iteration's base time a among its tokens (by load, by
+head, by memory) are those of ``solver.bounds.clairvoyant``; here every token may be decoded on another kind.
 
 **Bound.** Let rho_r be the cost of an actor of offer r per second, X_r = T - ready_r and rho'_r = rho_r (1 + ready_r / X_r): an
-actor works at most X_r of the time that it is held, so a second of its work costs at least rho'_r. Token j of a response with
+actor works at most X_r of its allocated time, so a second of its work costs at least rho'_r. Token j of a response with
 context k has the load u_r(k) = b_r + c_r k on offer r. When it is decoded there in an iteration of length tau it is charged at
 least
 
@@ -49,7 +48,7 @@ MULTIPLIERS = np.geomspace(0.02, 50.0, 25)  # of a first guess of lam
 
 @dataclass(frozen=True, eq=False)
 class MixedClairvoyantBound:
-    """The bound curve of one workload on one mixed cluster.
+    """Lower bound on cost as a function of generation time, for one workload on one mixed cluster.
 
     Attributes:
         length: (R,) iterations; first, last: (R,) context of the first and of the last token.
@@ -75,7 +74,8 @@ class MixedClairvoyantBound:
     unit: str = "gpu_s"
 
     def cost(self, time_s: float) -> float:
-        """No policy that completes the workload within ``time_s`` costs less; infinite when none can.
+        """Return a lower bound on the cost of any policy that completes the workload within ``time_s``; infinite if
+        none can.
 
         Raises:
             PlanningError: ``time_s`` is no number.
@@ -94,7 +94,7 @@ class MixedClairvoyantBound:
         return math.inf if total > self.most_cost_per_s * time_s * (1 + 1e-12) else total
 
     def _tokens(self, minorant: FloatArray, paid: FloatArray, usable: NDArray[np.bool_], left_s: float) -> float:
-        """The bound on decoding for one choice of minorants, (K, 3)."""
+        """Return the bound on the cost of decoding for one choice of minorants, (K, 3)."""
         a, b, c = (minorant[:, [i]] for i in range(3))
         rho, seats, memory = paid[:, None], self.slots[usable][:, None], self.kv_tokens[usable][:, None]
         fastest = self._over_context(lambda k: (a + b + c * k).min(axis=0))
@@ -124,11 +124,11 @@ class MixedClairvoyantBound:
         return max(float(way.sum()) for way, _ in ways)
 
     def _over_context(self, charge: Callable[[FloatArray], FloatArray]) -> FloatArray:
-        """(R,) at most the sum of a concave ``charge`` over the contexts of each response's tokens."""
+        """Return (R,) lower bounds of the sum of a concave ``charge`` over the contexts of each response's tokens."""
         return np.asarray(self.length * (charge(self.first) + charge(self.last)) / 2)
 
     def least_time_s(self, cost: float) -> float:
-        """No policy that costs at most ``cost`` completes the workload earlier; infinite when none costs so little.
+        """Return a lower bound on the time of any policy that costs at most ``cost``; infinite if none costs so little.
 
         Raises:
             PlanningError: ``cost`` is no number.
@@ -166,7 +166,7 @@ def mixed_clairvoyant_bound(
     cost: str = "gpu_s",
     prefill_tokens: float | None = None,
 ) -> MixedClairvoyantBound:
-    """The bound for ``workload`` with its true lengths, charged by tables where latency models have them.
+    """Return the bound for ``workload`` with its true lengths, charged by tables where latency models have them.
 
     Args:
         cost: what is bounded, ``gpu_s`` or ``usd``.

@@ -1,7 +1,8 @@
-"""What is possible at all: the clairvoyant bounds of several steps added up, for generation alone and for whole steps.
+"""Adds up the clairvoyant bounds of several steps, for generation alone or for whole steps, and computes shares of the
+headroom.
 
-Knows bound curves; nothing of policies. A policy's claim is the share of the possible that it takes, so the bound decides what
-100 % is: the least ``T^w C^(1-w)`` that any policy can reach which decodes one token per pass.
+The headroom is the distance from a static system to the bound. The bound is the least ``T^w C^(1-w)`` that any policy can reach
+which decodes one token per pass. A policy that reaches it has taken 100 % of the headroom.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NEVER_S = 1e12
 
 @dataclass(frozen=True)
 class Headroom:
-    """Sums over steps of what no policy can beat.
+    """Lower bounds summed over steps.
 
     Attributes:
         shortest_s: no policy is faster, at any cost. least_gpu_s: no policy takes fewer GPU-seconds, at any time.
@@ -39,7 +40,7 @@ class Curve(NamedTuple):
     """The bound of one step's generation at a grid of times.
 
     Attributes:
-        shortest_s: no policy is faster. never_gpu_s: what is needed however long it takes. time_s, gpu_s: (N,) the curve.
+        shortest_s: no policy is faster. never_gpu_s: the least GPU-seconds at any time. time_s, gpu_s: (N,) the curve.
     """
 
     shortest_s: float
@@ -49,8 +50,8 @@ class Curve(NamedTuple):
 
 
 def curve_of(bound: ClairvoyantBound, points: int = POINTS, furthest: float = FURTHEST) -> Curve:
-    """The curve at so many times, from the shortest to ``furthest`` times it. A finer grid makes the bound of ``possible``
-    tighter, never wrong."""
+    """Return the curve at ``points`` times, from the shortest to ``furthest`` times it. A finer grid makes the bound
+    of ``possible`` tighter; it is valid at any grid."""
     shortest = bound.shortest_s()
     times = shortest * np.geomspace(1.0, furthest, points)
     costs = np.array([bound.gpu_seconds(t * (1 + 1e-9)) for t in times])
@@ -59,9 +60,9 @@ def curve_of(bound: ClairvoyantBound, points: int = POINTS, furthest: float = FU
 
 
 def possible(curves: Sequence[Curve], weight: float, rest_s: float = 0.0, rest_gpu_s: float = 0.0) -> Headroom:
-    """The possible of these steps.
+    """Return the summed bounds of these steps.
 
-    Between two times of the grid nothing is below the earlier time with the later cost, as cost falls with time.
+    Cost falls with time, so between two times of the grid no policy is below the earlier time with the later cost.
 
     Args:
         weight: w. rest_s, rest_gpu_s: of every step outside generation; 0 for generation alone.
@@ -77,5 +78,5 @@ def possible(curves: Sequence[Curve], weight: float, rest_s: float = 0.0, rest_g
 
 
 def share_of_possible(value: float, of_static: float, least: float) -> float:
-    """How much of the way from the naive system to the bound was taken, on a logarithmic scale: 0 none, 1 all of it."""
+    """Return the share of the headroom that a policy took, on a logarithmic scale: 0 at the static system, 1 at the bound."""
     return float(np.log(of_static / value) / np.log(of_static / least)) if least < of_static else float("nan")

@@ -1,12 +1,12 @@
-"""How long running responses will still get: one distribution per response, conditional on what it has generated so far.
+"""Forecasts of the remaining lengths of running responses: one distribution per response, conditional on its tokens so far.
 
-Knows survival curves of lengths; nothing of actors, latency or plans, and nothing of true lengths unless it is built from
-them (``KnownLengths``, for clairvoyant policies). A predictor that updates while decoding plugs in by building a
-``SurvivalTable`` of its own at every look.
+The forecasts are survival curves of lengths. True lengths are used only if a forecast is built from them (``KnownLengths``, for
+clairvoyant policies). A predictor that updates while decoding plugs in by building a ``SurvivalTable`` at every re-planning
+round.
 
-Conventions: a response of L tokens that has generated x tokens and goes on has L > x. S(x) = P(L > x), S(0) = 1, and
-S(limit) = 0: the response limit ends every response. So what is known at x tokens is ``P(L > y | L > x) = S(y) / S(x)``,
-and the tokens still expected are ``sum over y >= x of S(y) / S(x)``.
+Conventions: a running response of L tokens that has generated x tokens has L > x. S(x) = P(L > x), S(0) = 1, and S(limit) = 0:
+the response limit ends every response. So the forecast at x tokens is ``P(L > y | L > x) = S(y) / S(x)``, and the expected
+remaining tokens are ``sum over y >= x of S(y) / S(x)``.
 """
 
 from __future__ import annotations
@@ -23,46 +23,50 @@ from solver.model.workload import FloatArray, IntArray
 
 
 class RemainingLengths(Protocol):
-    """What re-planning asks of a forecast. Arrays are over all R responses of the step, or over ``chosen`` of them."""
+    """Interface of a forecast of remaining lengths, used by re-planning. Arrays are over all R responses of the step,
+    or over ``chosen`` of them."""
 
     @property
     def response_limit(self) -> int:
-        """No response gets longer."""
+        """Return the most tokens that any response can have."""
         ...
 
     def survival(self, chosen: IntArray, tokens: ArrayLike, at_tokens: ArrayLike) -> FloatArray:
-        """(n,) probability that each chosen response, alive at ``tokens``, is longer than ``at_tokens`` (>= tokens)."""
+        """Return the (n,) probabilities that each chosen response, running at ``tokens``, is longer than
+        ``at_tokens`` (>= tokens)."""
         ...
 
     def expected_tokens(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
-        """(n,) tokens that each chosen response, alive at ``tokens``, is still expected to generate."""
+        """Return the (n,) expected remaining tokens of each chosen response, running at ``tokens``."""
         ...
 
     def most_tokens(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
-        """(n,) tokens that each chosen response, alive at ``tokens``, can still generate at most."""
+        """Return the (n,) most tokens that each chosen response, running at ``tokens``, can still generate."""
         ...
 
     def root_load(self, chosen: IntArray, tokens: ArrayLike, per_response: float, per_kv_token: float) -> FloatArray:
-        """(n,) ``sum over y >= tokens of sqrt(S(y) / S(tokens) * load(y))``, the load of a token at y tokens being
-        ``per_response + per_kv_token * (prompt + y)``."""
+        """Return the (n,) sums ``sum over y >= tokens of sqrt(S(y) / S(tokens) * load(y))``.
+
+        The load of a token at y tokens is ``per_response + per_kv_token * (prompt + y)``.
+        """
         ...
 
     def observe(self, tokens: IntArray, complete: NDArray[np.bool_], signals: Signals | None = None) -> RemainingLengths:
-        """The forecast after (R,) tokens so far and completions of this step, and the model's signals where there are any, are
-        known; itself if it learns nothing."""
+        """Return the forecast updated with this step's (R,) tokens so far, completions and, if available, the model's
+        signals; ``self`` if nothing changes."""
         ...
 
     @property
     def observe_response_s(self) -> float:
-        """About what ``observe`` takes for every unfinished response, in seconds: a constant, as decisions are not to depend on
-        a clock."""
+        """Return about how many seconds ``observe`` takes per unfinished response. A constant, so that decisions do
+        not depend on a clock."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class KnownLengths:
-    """True (or point-predicted) lengths as a forecast: every response ends where it is said to, or after one token more
-    when it has come that far already.
+    """True (or point-predicted) lengths as a forecast. A response that has already reached its length ends after one
+    more token.
 
     Args:
         length: (R,) tokens; prompt_tokens: (R,) tokens of each response's prompt.
@@ -89,7 +93,7 @@ class KnownLengths:
         return self._left(chosen, tokens)
 
     def root_load(self, chosen: IntArray, tokens: ArrayLike, per_response: float, per_kv_token: float) -> FloatArray:
-        """See ``RemainingLengths``. The sum of a concave function is taken as its integral between the tokens' middles."""
+        """See ``RemainingLengths``. The sum of a concave function is replaced by its integral between the tokens' middles."""
         now, left = np.asarray(tokens, dtype=float), self._left(chosen, tokens)
         if per_kv_token <= 0:
             return np.asarray(np.sqrt(per_response) * left)
@@ -97,7 +101,7 @@ class KnownLengths:
         return np.asarray(((start + per_kv_token * left) ** 1.5 - start**1.5) / (1.5 * per_kv_token))
 
     def observe(self, tokens: IntArray, complete: NDArray[np.bool_], signals: Signals | None = None) -> KnownLengths:
-        """Nothing to learn."""
+        """Return ``self``: the lengths are fixed."""
         return self
 
     @property
@@ -108,7 +112,8 @@ class KnownLengths:
 
 @dataclass(frozen=True, eq=False)
 class SurvivalTable:
-    """Survival curves on a grid of tokens, one per class of responses (a prompt, say), linear between grid points.
+    """Survival curves on a grid of tokens, linear between grid points, one curve per class of responses (for example,
+    per prompt).
 
     Args:
         grid: (G,) increasing tokens from 0 to the response limit.
@@ -117,7 +122,7 @@ class SurvivalTable:
         prompt_tokens: (C,) prompt tokens of each class (a mean, where prompts differ).
 
     Raises:
-        PlanningError: shapes differ, a curve rises or leaves [0, 1], or the grid does not begin at 0 and increase.
+        PlanningError: shapes differ, a curve rises or leaves [0, 1], or the grid does not start at 0 and increase.
     """
 
     grid: FloatArray
@@ -143,24 +148,24 @@ class SurvivalTable:
 
     @property
     def response_limit(self) -> int:
-        """No response gets longer."""
+        """Return the most tokens that any response can have."""
         return int(self.grid[-1])
 
     def _place(self, tokens: ArrayLike) -> tuple[IntArray, FloatArray]:
-        """Cell and position within it, 0 to 1, of each number of tokens."""
+        """Return the grid cell of each number of tokens and the position within it, 0 to 1."""
         x = np.clip(np.asarray(tokens, dtype=float), 0.0, self.grid[-1])
         cell = np.clip(np.searchsorted(self.grid, x, side="right") - 1, 0, len(self.grid) - 2)
         return cell, (x - self.grid[cell]) / (self.grid[cell + 1] - self.grid[cell])
 
     def _read(self, chosen: IntArray, tokens: ArrayLike, *tables: FloatArray) -> tuple[FloatArray, ...]:
-        """(C, G) tables read at (n,) tokens of the chosen responses' classes."""
+        """Return (C, G) tables interpolated at (n,) tokens, for the curves of the chosen responses."""
         cell, part = self._place(tokens)
         at = self.class_of[chosen] * len(self.grid) + cell
         return tuple((1 - part) * flat[at] + part * flat[at + 1] for flat in (table.ravel() for table in tables))
 
     def _alive(self, chosen: IntArray, tokens: ArrayLike, *tables: FloatArray) -> tuple[FloatArray, ...]:
-        """S at ``tokens``, kept above 0, and other tables there: a response that is alive beyond its curve counts as about to
-        end."""
+        """Return S at ``tokens``, kept above 0, and other tables there. A response that outlives its curve counts as
+        about to end."""
         last = np.minimum(np.asarray(tokens, dtype=float), self.grid[-1] - 0.5)
         now, *others = self._read(chosen, last, self.curve, *tables)
         return np.maximum(now, 1e-9), *others
@@ -180,13 +185,13 @@ class SurvivalTable:
         return np.asarray(np.maximum(self.grid[-1] - np.asarray(tokens, dtype=float) + 0.0 * np.asarray(chosen), 1.0))
 
     def root_load(self, chosen: IntArray, tokens: ArrayLike, per_response: float, per_kv_token: float) -> FloatArray:
-        """See ``RemainingLengths``. One load at least: a running response has a next token."""
+        """See ``RemainingLengths``. At least one load, because a running response has a next token."""
         now, tail = self._alive(chosen, tokens, self._tail((per_response, per_kv_token)))
         load = per_response + per_kv_token * (self.prompt_tokens[self.class_of[chosen]] + np.asarray(tokens, dtype=float))
         return np.asarray(np.maximum(tail / np.sqrt(now), np.sqrt(load)))
 
     def _tail(self, loads: tuple[float, float]) -> FloatArray:
-        """(C, G) what is left of the sum from each grid point on: of S for loads (0, 0), else of sqrt(S * load)."""
+        """Return the (C, G) remaining sums from each grid point on: of S for loads (0, 0), else of sqrt(S * load)."""
         if loads not in self._tails:
             if loads == (0.0, 0.0):
                 value = self.curve
@@ -199,10 +204,11 @@ class SurvivalTable:
         return self._tails[loads]
 
     def observe(self, tokens: IntArray, complete: NDArray[np.bool_], signals: Signals | None = None) -> SurvivalTable:
-        """Nothing to learn."""
+        """Return ``self``: the curves are fixed."""
         return self
 
     @property
     def observe_response_s(self) -> float:
-        """See ``RemainingLengths``; learning from a batch is part of what a look takes anyhow."""
+        """See ``RemainingLengths``. The time of ``BatchLengths.observe`` is part of what a re-planning round takes in
+        any case."""
         return 0.0

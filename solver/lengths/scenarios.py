@@ -1,6 +1,6 @@
-"""From quantiles of each response's length to joint scenarios, by a stated coupling.
+"""Samples joint length scenarios from quantiles of each response's length.
 
-Knows quantiles and random numbers; nothing of prompts' texts, predictors or plans.
+Inputs are quantiles and a seed; predictors and plans play no part. The coupling between responses is stated here.
 
 **Coupling.** Response i gets the length at its own quantile level u_i. The levels are joined by a Gaussian copula with a
 factor for the step and one for every prompt: ``u_i = Phi(sqrt(s) Z + sqrt(p) Z_prompt(i) + sqrt(1 - s - p) e_i)`` with
@@ -32,7 +32,7 @@ def scenarios_from_quantiles(
     prompt_share: float = 0.0,
     seed: int = 0,
 ) -> IntArray:
-    """(S, R) jointly sampled lengths for ``Workload(..., response_tokens=...)``.
+    """Return (S, R) jointly sampled lengths for ``Workload(..., response_tokens=...)``.
 
     Args:
         levels: (Q,) rising quantile levels between 0 and 1.

@@ -1,7 +1,6 @@
-"""Where forecasts of remaining lengths come from: the batch itself, lengths seen before, or samples per response.
+"""Builds forecasts of remaining lengths from the running batch itself, from lengths seen before, or from samples per response.
 
-Knows lengths, censored or not; nothing of actors or plans. Every builder makes one of the forecasts of
-solver.lengths.remaining.
+Input lengths may be censored. Every builder returns one of the forecasts of solver.lengths.remaining.
 """
 
 from __future__ import annotations
@@ -22,21 +21,22 @@ POOL_SAMPLES = 1.0  # lengths of the pool that stand beside a prompt's own sampl
 
 
 def token_grid(response_limit: int) -> FloatArray:
-    """Grid of at most ``GRID_POINTS`` steps from 0 to the response limit."""
+    """Return a grid of at most ``GRID_POINTS`` steps from 0 to the response limit."""
     return np.unique(np.linspace(0, response_limit, min(response_limit, GRID_POINTS) + 1).round())
 
 
 def survival_of(samples: ArrayLike, grid: FloatArray) -> FloatArray:
-    """(G,) share of (n,) lengths above each grid point."""
+    """Return the (G,) share of (n,) lengths above each grid point."""
     ordered = np.sort(np.asarray(samples, dtype=float))
     return np.asarray(1.0 - np.searchsorted(ordered, grid, side="right") / max(1, len(ordered)))
 
 
 def kaplan_meier(tokens: ArrayLike, complete: ArrayLike, grid: FloatArray) -> FloatArray:
-    """(G,) survival of right-censored lengths: (n,) lengths, ``complete`` False where the response goes on beyond.
+    """Return the (G,) Kaplan-Meier survival of right-censored lengths: (n,) lengths, ``complete`` False for responses still
+    running.
 
-    S falls at every complete length by the factor 1 - (ended there) / (at risk there); a response censored at c is at risk
-    at c. Beyond the last length S stays where it is.
+    S falls at every complete length by the factor 1 - (ended there) / (at risk there); a response censored at c is at risk at
+    c. Beyond the last length S stays constant.
     """
     length, whole = np.asarray(tokens, dtype=float), np.asarray(complete, dtype=bool)
     if not len(length):
@@ -49,7 +49,7 @@ def kaplan_meier(tokens: ArrayLike, complete: ArrayLike, grid: FloatArray) -> Fl
 
 
 def known_lengths(workload: Workload) -> KnownLengths:
-    """The workload's lengths as a forecast without doubt: for clairvoyant policies."""
+    """Return the workload's lengths as a forecast without uncertainty, for clairvoyant policies."""
     prompt = workload.prompt_tokens[workload.prompt_of].astype(float)
     return KnownLengths(workload.response_tokens.astype(float), prompt, workload.response_limit)
 
@@ -57,14 +57,14 @@ def known_lengths(workload: Workload) -> KnownLengths:
 def from_samples(
     samples_of: Sequence[ArrayLike], workload: Workload, pool: ArrayLike | None = None, pool_samples: float = POOL_SAMPLES
 ) -> SurvivalTable:
-    """One curve per prompt from lengths that stand for its responses: those of its last visit, or scenarios.
+    """Return one curve per prompt from sample lengths of its responses: those of its last visit, or scenarios.
 
-    S = (n S_own + m S_pool) / (n + m) with n own samples and m = ``pool_samples``: the pool says what happens to responses
-    that outlive all samples of their own.
+    S = (n S_own + m S_pool) / (n + m) with n samples of the prompt and m = ``pool_samples``. The pool describes responses that
+    outlive all samples of their prompt.
 
     Args:
-        samples_of: (P,) lengths of each prompt; none where it has no history.
-        pool: lengths of anything comparable; all samples together when None. Lengths at the response limit or above count
+        samples_of: (P,) lengths of each prompt; empty where it has no history.
+        pool: lengths of any comparable responses; all samples together when None. Lengths at the response limit or above count
             as ending there.
     """
     own = [np.asarray(s, dtype=float) for s in samples_of]
@@ -78,7 +78,7 @@ def from_samples(
 def _of_prompts(
     owner: IntArray, samples: NDArray[np.generic], workload: Workload, pool: NDArray[np.generic], pool_samples: float
 ) -> SurvivalTable:
-    """See ``from_samples``, for (N,) lengths and the prompt that each belongs to."""
+    """Return ``from_samples`` for (N,) lengths and the prompt of each."""
     grid = token_grid(workload.response_limit)
     prompts, points = len(workload.prompt_tokens), len(grid)
     common = survival_of(pool, grid) if len(pool) else 1.0 - grid / grid[-1]
@@ -92,10 +92,10 @@ def _of_prompts(
 
 
 def from_scenarios(workload: Workload, pool_samples: float = POOL_SAMPLES) -> SurvivalTable | BatchLengths:
-    """The workload's scenarios as a forecast: all scenarios of a prompt's responses stand for each of them.
+    """Return the workload's scenarios as a forecast: each response gets the scenario lengths of all responses of its prompt.
 
-    Scenarios that are the same length for every response say nothing (a log without history): then the batch itself is all
-    that there is.
+    If the scenarios give every response the same length (a log without history), they carry no information; then the forecast
+    learns from the running batch alone (``BatchLengths``).
     """
     sampled = workload.response_tokens[None] if workload.scenarios is None else workload.scenarios
     if np.ptp(sampled) == 0:
@@ -106,11 +106,11 @@ def from_scenarios(workload: Workload, pool_samples: float = POOL_SAMPLES) -> Su
 
 @dataclass(frozen=True, eq=False)
 class BatchLengths(SurvivalTable):
-    """One curve for all responses, learned from the batch while it runs: Kaplan-Meier over this step's lengths (responses
-    that go on are censored at their tokens so far) and those of an optional pool.
+    """One curve for all responses, learned from the batch while it runs.
 
-    Where nothing has been seen yet (beyond the longest length of batch and pool) every length up to the limit is as likely
-    as any other: S falls there in a straight line to 0 at the limit. Without a pool this is all that holds at the start.
+    Kaplan-Meier over this step's lengths (running responses are censored at their tokens so far) and those of an optional pool.
+    Beyond the longest length of batch and pool, every length up to the limit is equally likely: S falls there in a straight
+    line to 0 at the limit. At the start without a pool, this is the whole curve.
     """
 
     pool: FloatArray = field(default_factory=lambda: np.zeros(0))
@@ -118,7 +118,8 @@ class BatchLengths(SurvivalTable):
     seen: int = 0
 
     def observe(self, tokens: IntArray, complete: NDArray[np.bool_], signals: Signals | None = None) -> BatchLengths:
-        """The same with this step's (R,) lengths so far; itself while fewer than 2 % of the responses have completed since."""
+        """Return the curve updated with this step's (R,) lengths so far; ``self`` until 2 % more of the responses
+        have completed."""
         ended = int(np.count_nonzero(complete))
         if ended - self.seen < max(1.0, 0.02 * len(complete)):
             return self
@@ -129,7 +130,8 @@ class BatchLengths(SurvivalTable):
 
 
 def from_batch(workload: Workload, pool: ArrayLike = (), pool_complete: ArrayLike | None = None) -> BatchLengths:
-    """A forecast that knows no prompt: see ``BatchLengths``. Lengths of ``pool`` at the response limit end there."""
+    """Return a forecast that does not distinguish prompts, see ``BatchLengths``. Lengths of ``pool`` at the response
+    limit end there."""
     grid = token_grid(workload.response_limit)
     lengths = np.asarray(pool, dtype=float)
     whole = np.ones(len(lengths), dtype=bool) if pool_complete is None else np.asarray(pool_complete, dtype=bool)
@@ -141,7 +143,7 @@ def from_batch(workload: Workload, pool: ArrayLike = (), pool_complete: ArrayLik
 
 
 def _continued(lengths: FloatArray, complete: NDArray[np.bool_], grid: FloatArray) -> FloatArray:
-    """Kaplan-Meier on the grid, in a straight line to 0 at the limit from the longest length on."""
+    """Return Kaplan-Meier on the grid, with a straight line to 0 at the limit from the longest length on."""
     curve = kaplan_meier(lengths, complete, grid)
     last = min(float(lengths.max(initial=0.0)), float(grid[-1]) - 1.0)
     beyond = grid > last

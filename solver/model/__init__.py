@@ -1,1 +1,1 @@
-"""The nouns of planning: workload, cluster, latency model, objective, plan, runtime rules, errors."""
+"""Data classes of planning: workload, cluster, latency model, objective, plan, runtime rules, errors."""

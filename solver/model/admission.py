@@ -1,14 +1,14 @@
-"""When a response may join an actor's batch, and when one has to leave it again: the rule that planner and engines share.
+"""The admission rule that planner and engines share: when a response may join an actor's batch, and when it is evicted.
 
-Knows counts and tokens only. At every iteration boundary, in this order:
+The rule works on counts and tokens only. At every iteration boundary, in this order:
 
 1. ``preempt`` only: while the contexts of the batch exceed the KV memory, the youngest response (last admitted) is
    evicted to the front of the queue; its KV cache is dropped, and recomputed when it joins again.
 2. If nothing was evicted, responses join from the front of the queue while a slot is free and their KV fits. The first
    one that does not fit blocks those behind it.
 
-Under ``reserve`` a response counts with its prompt and the response limit from the start, so nobody is ever evicted;
-under ``preempt`` it counts with the tokens that it holds now.
+Under ``reserve`` a response counts with its prompt and the response limit from the start, so none is ever evicted;
+under ``preempt`` it counts with the tokens of its present context.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def check_rule(rule: str) -> None:
 
 @dataclass(frozen=True)
 class Admission:
-    """Slots and KV memory of one actor and the rule by which they are given out."""
+    """Slots and KV memory of one actor, and the admission rule (``reserve`` or ``preempt``)."""
 
     max_batch: int
     kv_capacity_tokens: int
@@ -41,13 +41,13 @@ class Admission:
                 raise PlanningError(f"{name} is {as_given(getattr(self, name))}; a whole number of at least 1 is needed")
 
     def held_tokens(self, context_tokens: int, most_tokens: int) -> int:
-        """KV tokens a response counts for: its context now, or the most it can reach (prompt and limit)."""
+        """Return the KV tokens a response counts for: its context now, or the most it can reach (prompt and limit)."""
         return most_tokens if self.rule == "reserve" else context_tokens
 
     def admits(self, batch: int, held_tokens: int, newcomer_tokens: int) -> bool:
-        """Whether a newcomer of ``newcomer_tokens`` fits beside ``batch`` responses that hold ``held_tokens``."""
+        """Return whether a response that counts ``newcomer_tokens`` may join ``batch`` responses that count ``held_tokens``."""
         return batch < self.max_batch and held_tokens + newcomer_tokens <= self.kv_capacity_tokens
 
     def overflows(self, batch: int, held_tokens: int) -> bool:
-        """Whether the youngest response has to leave; a batch of one never overflows."""
+        """Return whether the youngest response has to be evicted; a batch of one never overflows."""
         return self.rule == "preempt" and batch > 1 and held_tokens > self.kv_capacity_tokens

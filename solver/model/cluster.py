@@ -1,8 +1,8 @@
-"""The GPUs that a step may use: pools of nodes of one kind and market, GPUs per actor, prices, links.
+"""Describes the GPUs that a step may use: pools of nodes of one kind and market, GPUs per actor, prices, links.
 
-Knows nothing of time. ``Cluster`` is one pool and one actor size; ``MixedCluster`` is several pools, the sizes coming from
-the latency models given with it. GPU ids count through the nodes of the first pool, then of the second, and so on; an actor's
-GPUs lie in one node.
+``Cluster`` is one pool and one actor size. ``MixedCluster`` is several pools; the latency models given with it say which actor
+sizes exist. GPU ids count through the nodes of the first pool, then of the second, and so on. An actor's GPUs are all in one
+node.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class GpuPool:
     """``nodes`` nodes of ``gpus_per_node`` GPUs of one kind, bought in one market.
 
     Attributes:
-        usd_per_gpu_hour: price; market: a label (``on-demand``, ``preemptible``) that allocations carry.
-        prewarmed: actors that start without their cold start, because a container of theirs is up.
-        node_bytes_per_s, network_bytes_per_s: links between GPUs of one node and between nodes; None leaves transfers as the
-            latency model has them.
+        usd_per_gpu_hour: price; market: a label (``on-demand``, ``preemptible``) copied to every allocation.
+        prewarmed: number of actors that skip the cold start, because their container is already running.
+        node_bytes_per_s, network_bytes_per_s: links between GPUs of one node and between nodes; None takes transfer times from
+            the latency model.
 
     Raises:
         PlanningError: a count is below 1, or a price or a bandwidth makes no sense.
@@ -64,7 +64,7 @@ class GpuPool:
         return self.usd_per_gpu_hour / 3600.0
 
     def most_actors(self, gpus_per_actor: int) -> int:
-        """Actors of that size which fit, each within one node."""
+        """Return how many actors of that size fit, each within one node."""
         return self.nodes * (self.gpus_per_node // gpus_per_actor)
 
 
@@ -107,7 +107,7 @@ class Cluster:
 
     @property
     def pools(self) -> tuple[GpuPool]:
-        """Its one pool."""
+        """Return the cluster's only pool."""
         return (
             GpuPool(
                 self.kind, self.nodes, self.gpus_per_node, self.usd_per_gpu_hour, self.market, self.prewarmed,
@@ -136,7 +136,7 @@ class Cluster:
         return self.usd_per_gpu_hour / 3600.0
 
     def place(self, actor: int) -> tuple[int, tuple[int, ...]]:
-        """Node and GPU ids of the actor-th actor, nodes filled one after the other."""
+        """Return node and GPU ids of the actor-th actor, nodes filled one after the other."""
         node, slot = divmod(actor, self.actors_per_node)
         first = node * self.gpus_per_node + slot * self.gpus_per_actor
         return node, tuple(range(first, first + self.gpus_per_actor))
@@ -144,7 +144,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class MixedCluster:
-    """Several pools: GPU kinds, markets, or both. Which actor sizes exist is said by the latency models given with it.
+    """Several pools: GPU kinds, markets, or both. The latency models given with it say which actor sizes exist.
 
     Raises:
         PlanningError: there is no pool.

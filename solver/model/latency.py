@@ -1,10 +1,10 @@
-"""How long an actor takes for one decode iteration, a prefill, a start, a weight sync and a KV transfer.
+"""Latency model of one actor: seconds of a decode iteration, a prefill, a start, a weight sync and a KV transfer.
 
-Knows one actor of one GPU kind and size; nothing of workloads, plans or files (profiles are read by rlhfless.latency).
-A decode iteration of a batch of B responses that hold K KV tokens together takes ``step_s(B, K)``: from a measured table
-where there is one, else from the affine fit ``base_s + per_response_s * B + per_kv_token_s * K``. The planner works with
-the affine fit (its bounds are proved for it); what is executed is charged by the table. An iteration that responses join takes
-``join_s`` longer for each of them, whatever else they need: a constant per response, so loads of responses still add up.
+An actor is of one GPU kind and size. rlhfless.latency reads profiles from files. A decode iteration of a batch of B responses
+with K KV tokens in total takes ``step_s(B, K)``. This is read from a measured table if there is one, else from the affine fit
+``base_s + per_response_s * B + per_kv_token_s * K``. The planner uses the affine fit (its bounds are proved for it); execution
+is charged by the table. Every response that joins in an iteration adds ``join_s`` to it, whatever else the response needs. This
+is a constant per response, so loads of responses still add up.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class StepTable:
         object.__setattr__(self, "_plain", ([[x.tolist() for x in axis] for axis in axes], step.tolist()))
 
     def __call__(self, batch: ArrayLike, kv_tokens: ArrayLike) -> FloatArray:
-        """Seconds of an iteration of ``batch`` responses with ``kv_tokens`` KV tokens in all; arrays broadcast."""
+        """Return the seconds of an iteration of ``batch`` responses with ``kv_tokens`` KV tokens in all; arrays broadcast."""
         return np.asarray(np.maximum(self.continued(batch, kv_tokens), self._lookup[2]))
 
     def continued(self, batch: ArrayLike, kv_tokens: ArrayLike) -> FloatArray:
-        """The same without the floor at the smallest measured time: bilinear on every cell, also outside the grid."""
+        """Return the same without the floor at the smallest measured time: bilinear on every cell, also outside the grid."""
         size = np.asarray(batch, dtype=float)
         context = np.asarray(kv_tokens, dtype=float) / np.maximum(size, 1.0)
         ((sizes, inner_sizes, size_steps), (contexts, inner_contexts, context_steps)), t, _ = self._lookup
@@ -86,7 +86,8 @@ class StepTable:
         return np.asarray((1 - u) * low + u * high)
 
     def one(self, batch: int, kv_tokens: int) -> float:
-        """The same for one iteration, to the bit: a few are looked up in a fraction of the time that arrays of them take."""
+        """Return the seconds of one iteration, bit for bit those of ``__call__``. Faster than an array call for few
+        iterations."""
         size, context = float(batch), kv_tokens / max(float(batch), 1.0)
         ((sizes, inner_sizes, size_steps), (contexts, inner_contexts, context_steps)), t = self._plain
         i, j = bisect.bisect_right(inner_sizes, size), bisect.bisect_right(inner_contexts, context)
@@ -106,9 +107,9 @@ class LatencyModel:
         base_s, per_response_s, per_kv_token_s: the affine fit of a decode iteration (a, b and c of the theory).
         table: the measured table, or None when only the fit is known.
         prefill_base_s, prefill_per_token_s: a prefill call of n tokens takes base + n * per_token.
-        join_s: of every response that joins a batch, for the first time or again, beside its prefill: taking it in, and letting
-            it go when it leaves. Charged when it joins. 0 where the host's work per response was not measured.
-        start_s: cold start of an actor; sync_s: taking over new weights.
+        join_s: host work per response that joins a batch, first time or again, in addition to prefill: admitting it, and
+            removing it when it leaves. Charged when it joins. 0 where the host's work per response was not measured.
+        start_s: cold start of an actor; sync_s: loading new weights.
         transfer_base_s, transfer_per_kv_token_s: moving the KV cache of one response to another actor.
         max_batch: most responses in a batch; kv_capacity_tokens: most KV tokens in memory.
         fit_mean_error, fit_max_error: relative errors of the affine fit against the table (0 without a table).
@@ -156,11 +157,11 @@ class LatencyModel:
 
     @property
     def affine(self) -> LatencyModel:
-        """The same actor with the affine fit only: the planning model."""
+        """Return the same actor with the affine fit only: the planning model."""
         return replace(self, table=None)
 
     def step_s(self, batch: ArrayLike, kv_tokens: ArrayLike) -> FloatArray:
-        """Seconds of one decode iteration; 0 for an empty batch. Arrays broadcast."""
+        """Return the seconds of one decode iteration; 0 for an empty batch. Arrays broadcast."""
         size = np.asarray(batch, dtype=float)
         if self.table is not None:
             value = self.table(size, kv_tokens)
@@ -169,7 +170,7 @@ class LatencyModel:
         return np.where(size > 0, value, 0.0)
 
     def one_step_s(self, batch: int, kv_tokens: int) -> float:
-        """``step_s`` of one iteration, to the bit."""
+        """Return ``step_s`` of one iteration, bit for bit, without the cost of an array call."""
         if not batch:
             return 0.0
         if self.table is not None:
@@ -177,15 +178,15 @@ class LatencyModel:
         return self.base_s + self.per_response_s * batch + self.per_kv_token_s * kv_tokens
 
     def prefill_s(self, tokens: ArrayLike, calls: ArrayLike = 1) -> FloatArray:
-        """Seconds to prefill ``tokens`` prompt tokens in ``calls`` calls. Arrays broadcast."""
+        """Return the seconds to prefill ``tokens`` prompt tokens in ``calls`` calls. Arrays broadcast."""
         return np.asarray(self.prefill_base_s * np.asarray(calls) + self.prefill_per_token_s * np.asarray(tokens))
 
     def transfer_s(self, kv_tokens: float) -> float:
-        """Seconds to move the KV cache of one response of ``kv_tokens`` tokens to another actor."""
+        """Return the seconds to move the KV cache of one response of ``kv_tokens`` tokens to another actor."""
         return self.transfer_base_s + self.transfer_per_kv_token_s * kv_tokens
 
     def recompute_s(self, kv_tokens: float) -> float:
-        """Seconds to recompute the KV cache of one response of ``kv_tokens`` tokens by prefill."""
+        """Return the seconds to recompute the KV cache of one response of ``kv_tokens`` tokens by prefill."""
         return self.prefill_base_s + self.prefill_per_token_s * kv_tokens
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
-"""What a plan is judged by: the objective, and the part of the step outside generation.
+"""Defines the objective that plans are compared by, and time and cost of the phases outside generation.
 
-Knows nothing of workloads or GPUs. Time is makespan in seconds; cost is GPU-seconds or dollars.
+Time is makespan in seconds; cost is GPU-seconds or dollars.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ COSTS = ("gpu_s", "usd")
 
 @dataclass(frozen=True)
 class Objective:
-    """Weighted time and cost, or a deadline, or a budget; over scenarios their mean, or the mean of the worst ones.
+    """Minimises weighted time and cost, or one of them under a limit on the other; over scenarios, their mean or the
+    mean of the worst ones.
 
     Args:
         time_weight: w in ``w * T / T_ref + (1 - w) * C / C_ref``, with the right-sized random split of the same workload
@@ -65,27 +66,28 @@ class Objective:
             object.__setattr__(self, "cost", "usd")
 
     def generation_within_s(self, rest: NonGenerationPhases) -> float:
-        """The latest makespan of generation that keeps the deadline, with a hair more, which ``value`` allows as well."""
+        """Return the latest makespan of generation that meets the deadline, including the small tolerance that
+        ``value`` also allows."""
         assert self.deadline_s is not None
         return self.deadline_s * (1 + 9e-10) - rest.seconds
 
     @property
     def budget(self) -> float | None:
-        """The limit on cost, in the unit of ``cost``."""
+        """Return the limit on cost, in the unit of ``cost``."""
         return self.budget_gpu_s if self.budget_usd is None else self.budget_usd
 
     @property
     def limited(self) -> bool:
-        """Whether there is a deadline or a budget."""
+        """Return whether the objective has a deadline or a budget."""
         return self.deadline_s is not None or self.budget is not None
 
     @property
     def cost_unit(self) -> str:
-        """The unit of cost in words."""
+        """Return the unit of cost in words."""
         return "USD" if self.cost == "usd" else "GPU-seconds"
 
     def value(self, time_s: float, cost: float, reference: tuple[float, float]) -> float:
-        """The number to minimise for a plan of ``time_s`` and ``cost``; infinite when it breaks the limit."""
+        """Return the number to minimise for a plan of ``time_s`` and ``cost``; infinite if it breaks the limit."""
         if self.deadline_s is not None:
             return cost if time_s <= self.deadline_s * (1 + 1e-9) else math.inf
         if self.budget is not None:
@@ -94,7 +96,7 @@ class Objective:
         return self.time_weight * time_s / time_ref + (1.0 - self.time_weight) * cost / cost_ref
 
     def value_over(self, time_s: ArrayLike, cost: ArrayLike, reference: tuple[float, float]) -> float:
-        """The number to minimise for (S,) times and costs of equally likely scenarios."""
+        """Return the number to minimise for (S,) times and costs of equally likely scenarios."""
         times, costs = np.asarray(time_s, dtype=float), np.asarray(cost, dtype=float)
         if self.limited:
             return self.value(self.risk(times), self.risk(costs), reference)
@@ -102,7 +104,7 @@ class Objective:
         return self.risk(self.time_weight * times / time_ref + (1.0 - self.time_weight) * costs / cost_ref)
 
     def risk(self, values: FloatArray) -> float:
-        """Mean of the worst share ``tail`` of equally likely values, the last of them counted in part."""
+        """Return the mean of the worst share ``tail`` of equally likely values; the last of them counts in part."""
         worst = np.sort(values)[::-1]
         share = np.clip(self.tail * len(worst) - np.arange(len(worst)), 0.0, 1.0)
         return float(np.dot(worst, share) / share.sum())
@@ -110,9 +112,10 @@ class Objective:
 
 @dataclass(frozen=True)
 class NonGenerationPhases:
-    """The step outside generation: it shifts time and cost of every plan.
+    """The phases of the step outside generation: they add to time and cost of every plan.
 
-    ``learner_gpus`` GPUs beside the actors are held for the whole step, so a longer generation also costs idle learner
+    ``learner_gpus`` GPUs in addition to the actors' are allocated for the whole step, so a longer generation also costs idle
+    learner
     GPUs: with T the generation makespan, step time is ``T + prepare_s + learn_s`` and step cost is
     ``C + learner_gpus * (T + prepare_s + learn_s)``, times their price when cost is in dollars.
 
@@ -145,19 +148,20 @@ class NonGenerationPhases:
 
     @property
     def seconds(self) -> float:
-        """Seconds of the step after generation."""
+        """Return the seconds of the step outside generation: ``prepare_s + learn_s``."""
         return self.prepare_s + self.learn_s
 
     def step_time_s(self, generation_s: float) -> float:
-        """Seconds of the whole step."""
+        """Return the seconds of the whole step."""
         return generation_s + self.seconds
 
     def step_gpu_s(self, generation_s: float, generation_gpu_s: float) -> float:
-        """GPU-seconds of the whole step."""
+        """Return the GPU-seconds of the whole step."""
         return generation_gpu_s + self.learner_gpus * self.step_time_s(generation_s)
 
     def learner_rate(self, cost: str, usd_per_gpu_s: float) -> float:
-        """What the learner costs per second of the step, in the unit ``cost``, at ``usd_per_gpu_s`` or its own price."""
+        """Return the learner's cost per second of the step, in the unit ``cost``, at its own price or else
+        ``usd_per_gpu_s``."""
         if cost == "gpu_s":
             return float(self.learner_gpus)
         price = usd_per_gpu_s if self.usd_per_gpu_hour is None else self.usd_per_gpu_hour / 3600.0

@@ -1,6 +1,6 @@
-"""What may be started: every actor size on every pool, with its latency model, price and count.
+"""Lists the actors that may be started (offers): every actor size on every pool, with its latency model, price and count.
 
-Knows clusters and latency models; of workloads only how many responses there are.
+Inputs are a cluster and latency models; the options on actor counts are also checked against the number of responses.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Latencies = LatencyModel | Mapping[tuple[str, int], LatencyModel]
 
 @dataclass(frozen=True, eq=False)
 class Offer:
-    """Actors of one size on one pool.
+    """Actors of one size on one pool, as planning may start them.
 
     Attributes:
         pool: index of the pool; kind, market, usd_per_gpu_s, prewarmed: of the pool.
-        latency: of one actor; gpus: GPUs of one actor; most_actors: that fit when the pool serves nothing else.
+        latency: of one actor; gpus: GPUs of one actor; most_actors: how many fit if the pool serves nothing else.
     """
 
     pool: int
@@ -44,7 +44,7 @@ class Offer:
 
 
 def latency_of(latency: Latencies, kind: str, gpus_per_actor: int) -> LatencyModel:
-    """The latency model of an actor of ``gpus_per_actor`` GPUs of ``kind``.
+    """Return the latency model of an actor of ``gpus_per_actor`` GPUs of ``kind``.
 
     Raises:
         PlanningError: the mapping has none.
@@ -59,7 +59,8 @@ def latency_of(latency: Latencies, kind: str, gpus_per_actor: int) -> LatencyMod
 
 
 def offers_of(cluster: Cluster | MixedCluster, latency: Latencies) -> tuple[Offer, ...]:
-    """Every actor that may be started, pools in order and sizes rising; sizes that no node of a pool can hold are left out.
+    """Return every actor that may be started, pools in order and sizes rising, without the sizes that no node of a pool can
+    hold.
 
     Raises:
         PlanningError: latency models do not fit the cluster, a key of the mapping differs from its model, or no actor fits.
@@ -96,13 +97,15 @@ def offers_of(cluster: Cluster | MixedCluster, latency: Latencies) -> tuple[Offe
 
 
 def several(offers: Sequence[Offer]) -> bool:
-    """Whether planning has to choose between offers. The only one counts as several on a later pool: GPU ids of a single pool
-    count from 0."""
+    """Return whether planning has to choose between offers.
+
+    A single offer on a later pool counts as several, because GPU ids of a single pool count from 0.
+    """
     return len(offers) > 1 or offers[0].pool > 0
 
 
 def one_pool(cluster: Cluster | MixedCluster, offer: Offer) -> Cluster:
-    """The cluster of the only offer, which is on the first pool."""
+    """Return the cluster of the only offer, which is on the first pool."""
     if isinstance(cluster, Cluster):
         return cluster
     pool = cluster.pools[offer.pool]
@@ -134,10 +137,10 @@ def check_options(
     most_actors: int | None,
     keep_together: bool,
 ) -> None:
-    """Refuse bounds on the number of actors that nothing can keep.
+    """Refuse bounds on the number of actors that no plan can satisfy.
 
     Raises:
-        PlanningError: naming the option and what would be right.
+        PlanningError: the message names the option and what would be right.
     """
     pools = {offer.pool for offer in offers}
     fit = sum(max(offer.most_actors for offer in offers if offer.pool == pool) for pool in pools)

@@ -1,6 +1,6 @@
-"""A plan: which actors to start and which responses each generates, with what the planner promises about it.
+"""Defines ``Plan``: which actors to start and which responses each generates, with predicted times, costs and lower bound.
 
-Knows nothing of how a plan is made or run.
+How a plan is found or executed plays no part.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RELEASE = ("done", "generation", "step")
 
 
 def check_release(release: str) -> None:
-    """Refuse a release that is not one of ``RELEASE`` (a PlanningError)."""
+    """Refuse a release policy that is not one of ``RELEASE`` (a PlanningError)."""
     if release not in RELEASE:
         raise PlanningError(f"release {release!r} is unknown; choose one of {', '.join(RELEASE)}")
 
@@ -37,11 +37,11 @@ class ActorPlan:
         kind: GPU kind; gpu_ids: its GPUs, all in ``node``.
         responses: indices into the workload, in admission order; prompts: the prompts they belong to, each once.
         max_batch: slots.
-        start_s: when its GPUs are taken, from the start of the step.
+        start_s: when its GPUs are allocated, in seconds from the start of the step.
         prefixes: prompts of which it receives KV cache from the prefill actor instead of computing it; prefix_tokens: how many
             tokens of each of these, from its beginning (the whole prompt when equal to its length).
-        release: GPUs are given back when it is ``done``, at the end of ``generation``, or of the ``step``.
-        predicted_s: when its last response is complete, from the start of the step.
+        release: its GPUs are released when it is ``done``, at the end of ``generation``, or of the ``step``.
+        predicted_s: when its last response is complete, in seconds from the start of the step.
         market, usd_per_gpu_s: how its GPUs are paid for.
         prewarmed: it starts without the cold start.
         receive_s: seconds that it waits, once started and synced, until its ``prefixes`` have arrived.
@@ -77,7 +77,8 @@ class ActorPlan:
 
 @dataclass(frozen=True)
 class Prefill:
-    """What a prefill actor, on GPUs of its own or on the learner's, computes once for all actors that receive it.
+    """The prefixes that a prefill actor, on GPUs of its own or on the learner's, computes once for all actors that
+    receive them.
 
     Attributes:
         prompts: of which a prefix is computed; prefix_tokens: how many tokens of each of these, from its beginning.
@@ -93,7 +94,7 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Reference:
-    """The right-sized random split that the weighted objective is measured against: time and cost of the whole step."""
+    """Time and cost of the whole step for the right-sized random split, to which the weighted objective is normalised."""
 
     actors: int
     time_s: float
@@ -101,7 +102,7 @@ class Reference:
     usd: float = 0.0
 
     def norms(self, cost: str) -> tuple[float, float]:
-        """T_ref and C_ref, the latter in the unit ``cost`` (``gpu_s`` or ``usd``)."""
+        """Return T_ref and C_ref, the latter in the unit ``cost`` (``gpu_s`` or ``usd``)."""
         return self.time_s, self.gpu_s if cost == "gpu_s" else self.usd
 
 
@@ -121,9 +122,9 @@ class Plan:
 
     Times and costs are those of the planning model (predicted lengths or the mean over their scenarios, affine latency);
     ``solver.evaluate`` gives the same numbers. ``value`` and ``lower_bound`` are in units of the objective, for the same
-    lengths or scenarios; the gap is ``(value - lower_bound) / value`` and refers to the planning model, not to the future. A
-    plan of a policy without a bound has ``lower_bound`` None. ``prefill`` is None where every actor computes its own; the
-    actor without responses, if there is one then, is the prefill actor.
+    lengths or scenarios; the gap is ``(value - lower_bound) / value`` and refers to the planning model, not to true lengths. A
+    plan of a policy without a bound has ``lower_bound`` None. ``prefill`` is None if every actor prefills its own prompts. An
+    actor without responses in a plan with ``prefill`` is the prefill actor.
     """
 
     actors: tuple[ActorPlan, ...]
@@ -143,20 +144,20 @@ class Plan:
 
     @property
     def gap(self) -> float | None:
-        """Share of the value that the bound leaves open; None without a bound."""
+        """Return the gap ``(value - lower_bound) / value``; None without a bound."""
         if self.value is None or self.lower_bound is None:
             return None
         return max(0.0, (self.value - self.lower_bound) / self.value) if self.value > 0 else 0.0
 
     @property
     def prefill_actor(self) -> int | None:
-        """Index of the actor that computes ``prefill`` on GPUs of its own; None when there is none."""
+        """Return the index of the actor that computes ``prefill`` on GPUs of its own; None if no actor does."""
         if self.prefill is None:
             return None
         return next((i for i, actor in enumerate(self.actors) if not actor.responses), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready object with every field; a value in the history is None while no plan kept the limit."""
+        """Return a JSON-ready object with every field; a value in the history is None until a plan meets the limit."""
         return {
             "policy": self.policy,
             "status": self.status,
@@ -201,7 +202,7 @@ class Plan:
         return pd.DataFrame(rows)
 
     def _head(self) -> list[str]:
-        """What the plan is and promises, without its actors."""
+        """Return the lines of the plan's ``repr`` above its actors: policy, times, costs, bound."""
         gpus = sum(len(a.gpu_ids) for a in self.actors)
         lines = [
             f"Plan by {self.policy!r}: {counted(len(self.actors), 'actor')} on {counted(gpus, 'GPU')}, "

@@ -1,8 +1,8 @@
-"""Words of sentences for people: a number and what it counts, in the right form."""
+"""Formats counts for messages: a number with its noun in singular or plural."""
 
 from __future__ import annotations
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """``1 step``, ``2 steps``; ``plural`` is said where it is not the noun with an s."""
+    """Return ``1 step`` or ``2 steps``; give ``plural`` where it is not the noun with an s."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

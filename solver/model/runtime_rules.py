@@ -1,7 +1,7 @@
-"""The vocabulary of runtime rules: what a rule may see while a step runs, and what it may order.
+"""Interface of runtime rules: the state that a rule may see while a step runs, and the decisions that it may return.
 
-Knows nothing of engines, and nothing of how long responses will get: a rule sees only what is known at ``now_s``.
-The rules themselves (the published cuts, folding, re-planning) live in rlhfless.scheduling and solver.replan.
+A rule sees only what is observable at ``now_s``, never the final lengths of running responses. The rules themselves are in
+rlhfless.scheduling (the published cuts, folding) and solver.replanning.replan (re-planning).
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ Signals = Mapping[str, NDArray[np.floating[Any]]]
 
 @dataclass(frozen=True)
 class ActorView:
-    """One running actor as known at the moment of a decision.
+    """Observable state of one running actor at the moment of a decision.
 
     Attributes:
-        actor: its index in the plan, or a later one where it was started in place of a lost actor.
-        gpus: GPUs that it holds.
-        assigned: responses given to it so far, those that moved away not counted.
+        actor: its index in the plan, or a later index if it replaced a lost actor.
+        gpus: GPUs that it occupies.
+        assigned: responses assigned to it so far, without those that migrated away.
         completed: how many of these are complete.
         running, waiting: unfinished responses in its batch and in its queue.
-        free_slots: places in its batch that neither running nor waiting nor arriving responses take.
-        arriving: responses on their way to it.
-        free_kv_tokens: KV tokens of its memory that neither running nor waiting nor arriving responses take by the admission
-            rule in force (``StepState.held_tokens``); below 0 where some have to wait for others to end, infinite where
-            nobody counts them.
-        replaces: the actor of the plan on whose GPUs it was started; None for those of the plan.
+        free_slots: slots of its batch that no running, waiting or arriving response takes.
+        arriving: responses that are migrating to it.
+        free_kv_tokens: KV tokens of its memory that no running, waiting or arriving response takes by the admission rule in
+            force (``StepState.held_tokens``). Below 0 if some have to wait for others to complete; infinite if the engine does
+            not count them.
+        replaces: the actor of the plan whose GPUs it took over; None for actors of the plan.
     """
 
     actor: int
@@ -53,30 +53,30 @@ class ActorView:
 
     @property
     def planned(self) -> int:
-        """Index in the plan of the actor that has its kind, size and price."""
+        """Return the index of the plan's actor that has its kind, size and price."""
         return self.actor if self.replaces is None else self.replaces
 
     @property
     def unfinished(self) -> tuple[int, ...]:
-        """Responses that it still has to complete and that are with it now."""
+        """Return its unfinished responses, running and waiting."""
         return self.running + self.waiting
 
     @property
     def unfinished_count(self) -> int:
-        """How many these are, which may be known where they have not been looked up."""
+        """Return the number of unfinished responses, which may be available without listing them."""
         return len(self.running) + len(self.waiting)
 
 
 @dataclass(frozen=True)
 class StepState:
-    """Everything known at ``now_s``: live actors, and tokens so far and completion of every response.
+    """Observable state of the step at ``now_s``: live actors, and generated tokens and completion of every response.
 
     Attributes:
         reserved_tokens: (R,) KV tokens that ``reserve`` sets aside for each response, its prompt and its limit; None where
             admission is by ``preempt``.
-        signals: the model's own signals of running responses (such as the log-probability of the end of text), where engines
-            were asked for them; None where they were not, and before any was told. On the wall clock they are as old as the
-            tokens: what each actor reported last.
+        signals: the model's own signals of running responses (such as the log-probability of the end of text), if the engines
+            were configured to return them; None otherwise, and until the first report. On the wall clock they are as old as the
+            tokens: those of each actor's last report.
     """
 
     now_s: float
@@ -89,24 +89,27 @@ class StepState:
 
     @property
     def unfinished_count(self) -> int:
-        """Responses that are not complete."""
+        """Return the number of responses that are not complete."""
         return len(self.complete) - int(np.count_nonzero(self.complete))
 
     @property
     def held_tokens(self) -> IntArray:
-        """(R,) KV tokens with which each response counts in the memory of the actor that has it or gets it: what is reserved
-        for it, or, under ``preempt``, what its context holds now."""
+        """Return the (R,) KV tokens for which each response counts in the memory of its present or next actor.
+
+        That is its reservation, or, under ``preempt``, its present context.
+        """
         return self.prompt_tokens + self.generated_tokens if self.reserved_tokens is None else self.reserved_tokens
 
 
 @dataclass(frozen=True)
 class Trigger:
-    """When a rule wants to be asked again because of an actor: whatever comes first.
+    """Condition on which a rule's ``decide`` is called again for an actor: the first of these that happens.
 
     Attributes:
-        completions: at so many completions of the actor, counted from its first; at its next one if there are as many already.
-        time_s: at this time, later than the last one that the rule was told, or at once when it has passed; infinite for never.
-        step_completions: at so many completions of the whole step, as with ``completions``.
+        completions: this many completions of the actor, counted from its first; its next completion if there are as many
+            already.
+        time_s: this time, later than the ``now_s`` of the last call; at once if it has passed, never if infinite.
+        step_completions: this many completions of the whole step, counted as for ``completions``.
     """
 
     completions: int | None = None
@@ -116,10 +119,10 @@ class Trigger:
 
 @dataclass(frozen=True)
 class Move:
-    """Take one response off its actor at the next iteration boundary and hand it to ``to_actor``.
+    """Move one response to ``to_actor`` at the next iteration boundary of its present actor.
 
-    That actor may be full: then the response waits in its queue until a slot and memory are free, as any other that is with it.
-    A rule that does not want this looks at ``free_slots`` and ``free_kv_tokens``; the shipped rules never order it.
+    If that actor is full, the response waits in its queue for a slot and memory like any other response there. A rule can avoid
+    this by checking ``free_slots`` and ``free_kv_tokens``; the shipped rules never order such a move.
     """
 
     response: int
@@ -128,7 +131,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Cut:
-    """Stop an actor at its next iteration boundary: its unfinished responses go where ``moves`` says, then it is released."""
+    """Stop an actor at its next iteration boundary: its unfinished responses move as ``moves`` says, then it is released."""
 
     actor: int
     moves: tuple[Move, ...]
@@ -138,17 +141,17 @@ Decision = Move | Cut
 
 
 class RuntimeRule(Protocol):
-    """A rule on a plan. Every step runs a deep copy of it, so it may keep what it has seen."""
+    """A runtime rule of a plan. Every step runs a deep copy of the rule, so a rule may keep state."""
 
     @property
     def name(self) -> str:
-        """The rule's name in traces and plots."""
+        """Return the rule's name in traces and plots."""
         ...
 
     def next_trigger(self, view: ActorView) -> Trigger | None:
-        """When to ask ``decide`` because of this actor next; None for never."""
+        """Return when to call ``decide`` next because of this actor; None for never."""
         ...
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
-        """What to do at ``now_s``; an empty list changes nothing."""
+        """Return the decisions for ``now_s``; an empty list changes nothing."""
         ...

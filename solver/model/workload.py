@@ -1,6 +1,6 @@
-"""What has to be generated in one step: prompts, responses, and how many tokens each response still needs.
+"""Defines ``Workload``: the prompts and responses of one generation step, and how many tokens each response still needs.
 
-Knows nothing of GPUs, time or plans.
+GPUs, time and plans play no part.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FloatArray = NDArray[np.float64]
 
 
 def number_array(name: str, values: ArrayLike) -> NDArray[np.generic]:
-    """Numbers as an array; refuses ragged lists and whatever are not numbers."""
+    """Return numbers as an array; refuse ragged lists and anything that is not a number."""
     try:
         array: NDArray[np.generic] = np.asarray(values)
     except (ValueError, OverflowError):
@@ -32,7 +32,8 @@ def number_array(name: str, values: ArrayLike) -> NDArray[np.generic]:
 
 
 def _whole_numbers(name: str, values: ArrayLike, *, needed: str = "", rounds_up: bool = False) -> IntArray:
-    """A one-dimensional int64 copy; refuses what is not finite, negative or a fraction, with the first bad index.
+    """Return a one-dimensional int64 copy; refuse values that are infinite, NaN, negative or fractional, naming the
+    first bad index.
 
     Args:
         needed: what would be right, if not numbers of tokens. rounds_up: fractions are rounded up instead.
@@ -65,11 +66,11 @@ class Workload:
     Args:
         prompt_tokens: (P,) tokens of each prompt.
         prompt_of: (R,) index into ``prompt_tokens`` for each response; groups may be ragged.
-        response_tokens: (R,) predicted tokens of each response, fractions rounded up; or (S, R) scenarios, whose mean it is.
+        response_tokens: (R,) predicted tokens of each response, fractions rounded up; or (S, R) scenarios, whose mean is used.
         generated_tokens: (R,) tokens already generated (re-planning), or 0.
         response_limit: no response gets longer than this; predictions above it are cut to it.
         scenarios: (S, R) jointly sampled lengths around the predicted ones. Plans are searched and bounded for
-            ``response_tokens``; what a plan takes (``solver.evaluate``) is the mean over the scenarios.
+            ``response_tokens``; time and cost of a plan (``solver.evaluate``) are means over the scenarios.
 
     Raises:
         PlanningError: shapes differ, a value is negative, not finite or (but for predictions) a fraction, or a prompt index
@@ -134,7 +135,7 @@ class Workload:
 
     @classmethod
     def grid(cls, prompt_tokens: ArrayLike, response_tokens_of_samples: ArrayLike, **options: Any) -> Workload:
-        """A rectangular workload: (P,) prompt tokens and (P, G) response tokens of the G samples of each prompt."""
+        """Return a rectangular workload: (P,) prompt tokens and (P, G) response tokens of the G samples of each prompt."""
         tokens = number_array("response_tokens_of_samples", response_tokens_of_samples)
         if tokens.ndim != 2:
             raise PlanningError(f"response_tokens_of_samples has shape {tokens.shape}; (prompts, samples) is needed")
@@ -147,26 +148,26 @@ class Workload:
 
     @cached_property
     def remaining_tokens(self) -> IntArray:
-        """(R,) decode iterations each response still needs."""
+        """Return the (R,) decode iterations each response still needs."""
         remaining: IntArray = np.maximum(self.response_tokens - self.generated_tokens, 0)
         return remaining
 
     @cached_property
     def context_tokens(self) -> IntArray:
-        """(R,) KV tokens each response holds at its next decode iteration: its prompt and what was generated."""
+        """Return the (R,) KV tokens of each response at its next decode iteration: its prompt and the generated tokens."""
         return self.prompt_tokens[self.prompt_of] + self.generated_tokens
 
     @cached_property
     def reserved_tokens(self) -> IntArray:
-        """(R,) KV tokens that admission by ``reserve`` sets aside: the prompt and the response limit."""
+        """Return the (R,) KV tokens that admission by ``reserve`` sets aside: the prompt and the response limit."""
         return self.prompt_tokens[self.prompt_of] + self.response_limit
 
     def with_response_tokens(self, response_tokens: ArrayLike) -> Workload:
-        """The same prompts and responses with other lengths (true ones instead of predicted ones, say)."""
+        """Return the same prompts and responses with other lengths, for example true ones instead of predicted ones."""
         return Workload(self.prompt_tokens, self.prompt_of, response_tokens, self.generated_tokens, self.response_limit)
 
     def reordered(self, prompts: IntArray, responses: IntArray) -> Workload:
-        """The same with prompts and responses, and their columns of the scenarios, in another order.
+        """Return the same workload with prompts, responses and scenario columns in another order.
 
         Args:
             prompts, responses: (P,) and (R,) every index once, in the order wanted.
@@ -187,16 +188,16 @@ class Workload:
 
     @property
     def points(self) -> Workload:
-        """The same without scenarios: what plans are searched and bounded for."""
+        """Return the same workload without scenarios: the lengths for which plans are searched and bounded."""
         return self if self.scenarios is None else self.with_response_tokens(self.response_tokens)
 
     def cases(self) -> tuple[Workload, ...]:
-        """One workload per scenario, or this one alone when it has none."""
+        """Return one workload per scenario, or this workload alone if it has none."""
         return (self,) if self.scenarios is None else self._sampled
 
     @cached_property
     def _sampled(self) -> tuple[Workload, ...]:
-        """Made once: plans are timed over the scenarios dozens of times."""
+        """Return the workloads of the scenarios, built once because plans are timed over them dozens of times."""
         assert self.scenarios is not None
         return tuple(self.with_response_tokens(lengths) for lengths in self.scenarios)
 

@@ -1,11 +1,12 @@
-"""How many actors a way of splitting responses is best with: the least key over counts, timing as few of them as possible.
+"""Chooses the number of actors for a given way of splitting responses into groups, timing as few groups exactly as possible.
 
-Knows groups, their times and what a step is worth; nothing of how responses are split.
+Inputs: a function that splits the responses into N groups, and the pricing of a step. The count with the least key
+(``rank_key``) wins.
 
-Groups that refill take long to time exactly, but what they take at least (solver.timing.group_times) is known for all of them
-in a few array calls. A key never falls when a group takes longer, so the key of the least times is a lower bound of the exact
-one. The search is best-first: the count with the least bound has one more set of lengths timed exactly, until the first in line
-is exact. No other count is better then, whatever was not timed of it.
+Groups that refill are slow to time exactly, but lower bounds of their times (solver.timing.group_times) take a few array calls
+for all of them. A key never falls when a group takes longer, so the key of the lower bounds is a lower bound of the exact key.
+The search is best-first: the count with the least bound gets one more set of lengths timed exactly, until the first in line is
+exact. Then no other count is better, even where its exact time was not computed.
 """
 
 from __future__ import annotations
@@ -30,12 +31,15 @@ Timed = Callable[[int], tuple[GroupTimes, IntArray]]
 
 
 def sizing_key(time_s: FloatArray, cost: FloatArray, objective: Objective) -> Key:
-    """``rank_key`` of (S,) times and costs of the whole step, at the objective's risk."""
+    """Return ``rank_key`` of (S,) times and costs of the whole step, at the objective's risk."""
     return rank_key(objective.risk(time_s), objective.risk(cost), objective)
 
 
 def rank_key(time: float, paid: float, objective: Objective) -> Key:
-    """What right-sizing minimises: how far a limit is missed, then the other quantity; or the logarithm of ``T^w C^(1-w)``."""
+    """Return the key that right-sizing minimises.
+
+    Under a limit: how far it is missed, then the other quantity. Otherwise: 0, then the logarithm of ``T^w C^(1-w)``.
+    """
     if objective.deadline_s is not None:
         return (max(0.0, time - objective.deadline_s), paid)
     if objective.budget is not None:
@@ -45,10 +49,10 @@ def rank_key(time: float, paid: float, objective: Objective) -> Key:
 
 
 class _Count:
-    """One number of actors, as far as its groups have been timed.
+    """One number of actors, with its groups timed exactly for some of the sets of lengths.
 
     Attributes:
-        busy_s: (S, N) what its groups take, or at least take. key: its key with that.
+        busy_s: (S, N) seconds of its groups, exact or as lower bounds. key: the key computed from them.
         left: sets of lengths that are not timed exactly yet, the last one first.
     """
 
@@ -62,17 +66,17 @@ class _Count:
         return sizing_key(*self._pricing.step(self.busy_s), self._pricing.objective)
 
     def refine(self, times: GroupTimes) -> None:
-        """Time one more set of lengths."""
+        """Time one more set of lengths exactly."""
         case = self.left.pop()
         self.busy_s[case] = times.exact_row(self.edges, case, self.busy_s[case], self._refills[case])
         self.key = max(self.key, self._now())  # of what is rounded: a bound never falls
 
 
 def best_count(counts: Sequence[int], timed: Timed, pricing: Pricing) -> tuple[Split, FloatArray]:
-    """The groups with the least key over ``counts``, and the (S, N) seconds that they are busy.
+    """Return the groups with the least key over ``counts``, and the (S, N) seconds that they are busy.
 
-    Of more than ``EXACT_RESPONSES`` responses the most promising count is timed exactly, and then no more than ``MOST_TIMED``
-    responses of others: some count that was not looked at to its end may be better.
+    Above ``EXACT_RESPONSES`` responses the most promising count is timed exactly, and then at most ``MOST_TIMED`` responses of
+    other counts. The result may then be suboptimal, as some counts are not timed to the end.
     """
     if len(counts) == 1:
         times, edges = timed(counts[0])

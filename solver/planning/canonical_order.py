@@ -1,8 +1,8 @@
-"""One order of prompts and responses that does not depend on how they were numbered, so that no number depends on it either.
+"""Sorts prompts and responses into a canonical order, so that plans and bounds do not depend on how they were numbered.
 
-Knows workloads and plans; nothing of planning. Plans are made for the workload in this order and given back in the numbers of
-whoever asked: a shuffle with a seed deals positions, and searches break ties by position, so that a workload whose prompts are
-only renumbered would have another random split, and with it another reference, value and bound.
+Plans are made for the workload in this order and returned with the caller's indices. Without it, renumbering the prompts would
+change the random split, and with it reference, value and bound: a seeded shuffle assigns positions, and searches break ties by
+position.
 
 **Order.** A response is what it needs: predicted length, tokens generated so far, length in every scenario. A prompt is its
 tokens and its responses, in any order. Each is mapped to a number of 64 bits (the finaliser of splitmix64 over these), prompts
@@ -26,7 +26,7 @@ HashArray = NDArray[np.uint64]
 
 @dataclass(frozen=True, eq=False)
 class Canonical:
-    """A workload in canonical order.
+    """A workload in canonical order, with the mapping back to the caller's indices.
 
     Attributes:
         workload: in that order. response: (R,) the given index of each of its responses; prompt: (P,) of each prompt.
@@ -38,7 +38,7 @@ class Canonical:
 
     @classmethod
     def of(cls, given: Workload) -> Canonical:
-        """The same responses in canonical order."""
+        """Return the same responses in canonical order."""
         tokens = given.response_tokens
         sampled = [] if given.scenarios is None else [row for row in given.scenarios if not np.array_equal(row, tokens)]
         key = np.zeros(len(given), np.uint64)
@@ -55,7 +55,7 @@ class Canonical:
         return cls(given.reordered(prompt, response), response, prompt)
 
     def given(self, plan: Plan) -> Plan:
-        """A plan for ``workload`` with the given indices of responses and prompts."""
+        """Return a plan for ``workload`` with the caller's indices of responses and prompts."""
         actors = tuple(
             replace(
                 actor,
@@ -68,7 +68,7 @@ class Canonical:
 
 
 def _mixed(values: HashArray) -> HashArray:
-    """Numbers of 64 bits of which every bit depends on all bits of ``values``."""
+    """Return 64-bit hashes in which every bit depends on all bits of ``values``."""
     mixed = values + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

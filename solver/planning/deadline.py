@@ -1,7 +1,4 @@
-"""Where the clock ends a search, and where only counted work does.
-
-Knows the clock (``perf_counter``); nothing of planning.
-"""
+"""Computes the clock time at which a search stops; a deterministic search never stops by the clock."""
 
 from __future__ import annotations
 
@@ -9,6 +6,8 @@ import math
 
 
 def stop_after(began: float, seconds: float, deterministic: bool) -> float:
-    """When the clock ends a search: ``seconds`` after it ``began``, both of ``perf_counter``. Never (infinity) for a
-    ``deterministic`` search, which ends by counted work alone."""
+    """Return the ``perf_counter`` time at which a search stops: ``seconds`` after it ``began``.
+
+    Infinity for a ``deterministic`` search, which stops after a counted amount of work instead.
+    """
     return math.inf if deterministic else began + seconds

@@ -1,7 +1,8 @@
-"""The sentence for a deadline or a budget that no plan was found for: what is needed, what was found, what would be enough.
+"""Builds the error message for a deadline or budget that no plan meets: the limit, a lower bound, the best plan found, and what
+would be enough.
 
-Knows objectives and numbers; nothing of how plans or bounds are found. Slots and KV memory are to blame where a plan keeps the
-limit once actors have more of them: that is tried, with as much as can be of any use first.
+Slots and KV memory are named as the cause if a plan meets the limit once actors have more of them. This is tested by planning
+again, first with as much as can be of any use.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ MOST_TRIES = 12
 
 
 def limit_of(objective: Objective) -> tuple[str, str, float]:
-    """What is limited, its unit, and the limit."""
+    """Return the name of the limited quantity, its unit, and the limit."""
     if objective.deadline_s is not None:
         return "deadline", "s", objective.deadline_s
     assert objective.budget is not None
@@ -26,11 +27,12 @@ def limit_of(objective: Objective) -> tuple[str, str, float]:
 
 
 def missed(objective: Objective, least: float, best: float, *, scenarios: int = 1, where: str = "", room: str = "") -> str:
-    """The sentence.
+    """Return the error message.
 
     Args:
-        least: no plan takes less time (cost). best: what the best plan found takes.
-        scenarios: over how many sets of lengths these are risks. where: what they hold for; room: what ``room_to_blame`` says.
+        least: lower bound on time (cost). best: time (cost) of the best plan found.
+        scenarios: number of sets of lengths over which these are risks. where: what they hold for; room: the text from
+            ``room_to_blame``.
     """
     what, unit, limit = limit_of(objective)
     over = ""
@@ -48,13 +50,13 @@ def room_to_blame(
     slots: Sequence[int], kv_tokens: Sequence[int], most: tuple[int, int], what: str, keeps: Callable[[float, float], bool],
     stop_at: float,
 ) -> str:  # fmt: skip
-    """The end of the sentence where slots, KV memory or both of them together are to blame; empty where they are not.
+    """Return the end of the message if slots, KV memory or both cause the failure; empty if they do not.
 
     Args:
         slots, kv_tokens: of an actor, one for each kind of actor. most: slots and KV tokens beyond which more is of no use.
         what: ``deadline`` or ``budget``.
-        keeps: whether a plan keeps the limit when slots and KV tokens are multiplied by these factors.
-        stop_at: of the clock (``perf_counter``): nothing is tried later than that.
+        keeps: whether a plan meets the limit when slots and KV tokens are multiplied by these factors.
+        stop_at: time of the clock (``perf_counter``) after which nothing more is tried.
     """
     ample = [max(1.0, n / min(values)) for n, values in zip(most, (slots, kv_tokens), strict=True)]
     tries = MOST_TRIES
@@ -87,7 +89,7 @@ def room_to_blame(
 
 
 def more(value: int, factor: float) -> int:
-    """A number of slots or KV tokens times a factor, rounded up."""
+    """Return a number of slots or KV tokens times a factor, rounded up."""
     return value if factor == 1.0 else math.ceil(value * factor * (1 - 1e-12))
 
 

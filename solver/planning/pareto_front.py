@@ -1,8 +1,8 @@
-"""The time-cost front of a workload: plans that no other plan found beats, and the bound curve below all of them.
+"""Computes the time-cost front of a workload: the non-dominated plans, and the bound curve below every plan.
 
-Knows the relaxation and the rounding. Every plan of the front is within the planning model; the curve is the relaxation, so no
-plan with makespan M costs less than the curve says at M. For a workload with scenarios times and costs of plans are means over
-them, and so is the curve (``scenario_bound_curve``); what may be planned is found for the predicted lengths.
+Times and costs are those of the planning model. The curve is the relaxation: no plan with makespan M costs less than the curve
+at M. For a workload with scenarios, times and costs of plans are means over them, and so is the curve
+(``scenario_bound_curve``); the plans are searched for the predicted lengths.
 """
 
 from __future__ import annotations
@@ -52,14 +52,16 @@ class Front:
     cost: str = "gpu_s"
 
     def cost_of(self, plan: Plan) -> float:
-        """The plan's cost in the front's unit."""
+        """Return the plan's cost in the front's unit."""
         return plan.gpu_seconds if self.cost == "gpu_s" else plan.cost_usd
 
     @property
     def epsilon(self) -> float:
-        """Every plan that is possible is beaten in time and cost by one of the front, up to this factor minus 1: the least e
-        such that for every makespan M of the curve some plan takes at most (1 + e) M and costs at most (1 + e) times the bound
-        there. Infinite for a curve that holds no plan."""
+        """Return the least e such that the front dominates every possible plan up to the factor 1 + e.
+
+        For every makespan M of the curve some plan of the front takes at most (1 + e) M and costs at most (1 + e) times the
+        bound there. Infinite for a curve that allows no plan.
+        """
         times = np.array([plan.makespan_s for plan in self.plans])
         costs = np.array([self.cost_of(plan) for plan in self.plans])
         possible = np.flatnonzero(np.isfinite(self.bound_cost) & (self.bound_cost > 0))
@@ -73,7 +75,7 @@ class Front:
         return worst
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per plan (needs pandas)."""
+        """Return a table with one row per plan (needs pandas)."""
         import pandas as pd
 
         return pd.DataFrame(
@@ -120,12 +122,12 @@ def pareto_front(
     time_limit_s: float = 3.0,
     deterministic: bool = False,
 ) -> Front:
-    """The front on ``points`` makespans between the fastest plan and one actor for everything.
+    """Return the front on ``points`` makespans between the fastest plan and one actor for everything.
 
-    Args are those of ``plan_generation``; ``cost`` is the unit, ``gpu_s`` or ``usd``. ``rest`` only matters for plans that
-    hold their GPUs through the step; front and curve speak of generation alone. For several kinds or sizes the plans are
-    those of several weights, found within ``time_limit_s``; for one kind they take milliseconds. ``deterministic`` makes that
-    limit counted work, so that the front never depends on how busy the machine is.
+    Args are those of ``plan_generation``; ``cost`` is the unit, ``gpu_s`` or ``usd``. ``rest`` only matters for plans that hold
+    their GPUs through the step; front and curve describe generation alone. For several kinds or sizes the plans are those of
+    several weights, found within ``time_limit_s``; for one kind they take milliseconds. ``deterministic`` counts that limit in
+    work instead of time, so that the front does not depend on the load of the machine.
 
     Raises:
         PlanningError: nothing can be planned, or ``cost`` is unknown.
@@ -176,7 +178,7 @@ def pareto_front(
 
 
 def _undominated(found: list[Plan], cost: str) -> tuple[Plan, ...]:
-    """The plans that no other one beats in time and cost, faster ones first."""
+    """Return the plans that no other plan beats in time and cost, faster ones first."""
 
     def paid(plan: Plan) -> float:
         return plan.gpu_seconds if cost == "gpu_s" else plan.cost_usd
@@ -189,7 +191,8 @@ def _undominated(found: list[Plan], cost: str) -> tuple[Plan, ...]:
 
 
 def _curve(works: list[SortedWork], points: int, release: str, rest: NonGenerationPhases) -> tuple[FloatArray, FloatArray]:
-    """``points`` makespans and the actor-seconds of any plan up to each: of the one set of lengths, or means over scenarios."""
+    """Return ``points`` makespans and, up to each, the least actor-seconds of any plan: for one set of lengths, or as
+    means over scenarios."""
     ends = [(w.shortest_makespan_s, w.longest_makespan_s) for w in works]
     grids = [np.geomspace(max(a, 1e-12), max(a, b, 1e-12) * (1 + 1e-9), points) for a, b in ends]
     bounds = np.array([[_bound(w, i, g, release, rest) for i in range(points)] for w, g in zip(works, grids, strict=True)])
@@ -201,7 +204,7 @@ def _curve(works: list[SortedWork], points: int, release: str, rest: NonGenerati
 
 
 def _bound(work: SortedWork, i: int, grid: FloatArray, release: str, rest: NonGenerationPhases) -> float:
-    """Actor-seconds of any plan whose makespan lies in the i-th interval of the grid, up to ``grid[i]``."""
+    """Return the least actor-seconds of any plan whose makespan is in the i-th interval of the grid, up to ``grid[i]``."""
     least = relaxed(work, float(grid[i]))
     if least is None:
         return float(np.inf)
@@ -212,7 +215,7 @@ def _bound(work: SortedWork, i: int, grid: FloatArray, release: str, rest: NonGe
 
 
 def _roundings(work: SortedWork, makespan_s: float) -> list[list[IntArray]]:
-    """Groups of items that end by ``makespan_s``, as far as there are any."""
+    """Return groupings of items that end by ``makespan_s``; empty if there are none."""
     edges = next_fit(work, makespan_s)
     found = [] if edges is None else [[np.arange(a, b) for a, b in itertools.pairwise(edges.tolist())]]
     filled = fill(work, makespan_s) if len(work) <= MOST_FILLED else None

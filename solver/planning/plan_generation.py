@@ -1,6 +1,6 @@
-"""``plan_generation``: what is asked is checked, then planned for actors of one kind or of several.
+"""Defines ``plan_generation``: checks the problem and calls the planner for one kind of actor or for several.
 
-Knows which planner serves which problem; the planning itself is in the packages ``one_kind`` and ``mixed``.
+The planners are in the packages ``single_kind`` and ``mixed_kinds``.
 """
 
 from __future__ import annotations
@@ -45,46 +45,46 @@ def plan_generation(
     prefill: Mapping[str, Any] | None = None,
     deterministic: bool = False,
 ) -> Plan:
-    """Choose the number of actors and the responses of each, with a bound.
+    """Return a generation plan with a lower bound: the number of actors and the responses of each.
 
     Args:
-        workload: predicted lengths. With scenarios, plans are searched for the predicted lengths; of the best ones for every
-            number of actors and the random split that is right-sized for the scenarios, the one with the best value over
-            them is taken, and value, bound, times, costs and reference are over the scenarios.
-        cluster, latency: where and how fast; a latency model per (kind, GPUs per actor) where there are several.
-        objective: what is best.
-        rest: the step outside generation, which time, cost, deadline and budget include.
-        time_limit_s: seconds for everything but loading OR-Tools (once per process). The search and the OR-Tools model stop by
-            counting their work; the clock is a safety net, and when it stopped them ``status`` says so. Of one kind, the model
-            knows no refill: its groups are no larger than the slots or the largest group that it starts from, and its bound
-            counts only where slots and memory cannot bind. It is left out under 0.2 s, and where actors hold their GPUs beyond
-            their own work (``release`` other than ``done``). Sorting the work, the random split and one look at a makespan
-            come first: a limit below what they take, about 0.1 s for 100,000 responses and 0.4 s for as many whose prompts
-            stay together in slots, cannot be kept. Several kinds take at least what ``search_mixed`` and
-            ``plan_mixed_over_scenarios`` say, whatever the limit.
+        workload: predicted lengths. With scenarios, plans are searched for the predicted lengths. The candidates are the best
+            plans for every number of actors and the random split right-sized for the scenarios. The one with the best value
+            over the scenarios is returned, and value, bound, times, costs and reference are over the scenarios.
+        cluster: the GPUs. latency: the latency model of an actor; one per (kind, GPUs per actor) where there are several.
+        objective: what is minimised, and under which limit.
+        rest: the phases outside generation, which time, cost, deadline and budget include.
+        time_limit_s: seconds for everything but loading OR-Tools (once per process). The search and the OR-Tools model stop
+            after a counted amount of work; the clock is a safety net, and ``status`` says when it stopped them. For one kind,
+            the OR-Tools model knows no refill: its groups are no larger than the slots or the largest group that it starts
+            from, and its bound counts only where slots and memory cannot bind. It is skipped under 0.2 s, and where actors hold
+            their GPUs beyond their own work (``release`` other than ``done``). Sorting the work, the random split and one
+            makespan come first. A limit below what they take, about 0.1 s for 100,000 responses and 0.4 s for as many whose
+            prompts stay together in slots, cannot be kept. Several kinds take at least the time given in ``search_mixed`` and
+            ``plan_mixed_over_scenarios``, whatever the limit.
         admission: ``reserve`` or ``preempt``, the rule that the engines will use.
         keep_together: all responses of a prompt on one actor; or ``cheaper``: planned both ways, in half the time each, prefill
             deduplicated (``solver.deduplicate``, transfers of KV cache included), and the better plan kept, without a bound.
         share_prefill: an actor computes a prompt once for all its responses there.
         least_actors, most_actors: bounds on the number of actors.
-        release: actors give their GPUs back when ``done``, at the end of ``generation`` or of the ``step``.
+        release: actors release their GPUs when ``done``, at the end of ``generation`` or of the ``step``.
         seed: of the random split that serves as reference.
         prefill: further arguments of ``solver.deduplicate``, where ``keep_together`` is ``cheaper``.
-        deterministic: the plan depends on inputs and ``seed`` alone, never on how busy the machine is: nothing looks at the
-            clock, every search ends by counted work, and ``status`` is never ``stopped``. ``time_limit_s`` then means work.
-            For one kind the numbers of makespans and candidates are limited, whatever the time limit. From 0.2 s on OR-Tools
-            works ``time_limit_s / 4`` of CP-SAT's deterministic seconds beside it, and below it is left out; near a limit over
+        deterministic: the plan depends on inputs and ``seed`` alone, never on the load of the machine. No search reads the
+            clock, every search stops after a counted amount of work, and ``status`` is never ``stopped``. ``time_limit_s`` then
+            means work. For one kind the numbers of makespans and candidates are limited, whatever the time limit. From 0.2 s on
+            OR-Tools also works ``time_limit_s / 4`` of CP-SAT's deterministic seconds; below it is skipped. Near a limit over
             scenarios up to 1,000 single moves are tried for every second. For several kinds the limit is counted seconds: work
             that takes about as long on one core of a 2.4 GHz server. A search takes 0.6 of them (0.75 over scenarios), and up
-            to 0.95 while no plan keeps the deadline or budget. By the clock planning may take longer than ``time_limit_s``.
+            to 0.95 while no plan meets the deadline or budget. On the clock, planning may take longer than ``time_limit_s``.
 
     Returns:
         The best plan found, never worse than the right-sized random split, with ``lower_bound``, ``gap``, ``status``
-        (``optimal``, ``feasible``, or ``stopped`` by the clock) and ``history``.
+            (``optimal``, ``feasible``, or ``stopped`` by the clock) and ``history``.
 
     Raises:
-        PlanningError: what is asked makes no sense, or no plan was found that keeps the limits; the message names the value or
-            the limit to blame and by how much it is missed.
+        PlanningError: the arguments are wrong, or no plan was found that meets the limits; the message names the value or the
+            limit and by how much it is missed.
     """
     check_release(release)
     if not is_number(time_limit_s, 0):

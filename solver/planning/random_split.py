@@ -1,9 +1,8 @@
-"""The right-sized random split: the baseline of every objective and the plan of the policy ``random``.
+"""Right-sized random split of the prompts over N actors: the baseline of every objective and the plan of the policy ``random``.
 
-Knows workload, cluster and latency; nothing of exact planning. Whole prompts are shuffled, from their canonical order so that
-their numbers do not matter, and dealt to N actors in equal counts; N is the one with the least ``T^w * C^(1-w)``. The product
-needs no normalisation of its own, and around the chosen N it ranks plans as the weighted objective with this split as
-reference does: both have the same gradient there.
+Whole prompts are shuffled, from their canonical order so that their numbers do not matter, and dealt to N actors in equal
+counts. N is the count with the least ``T^w * C^(1-w)``. The product needs no reference to normalise it. Around the chosen N it
+ranks plans like the weighted objective with this split as reference: both have the same gradient there.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from solver.timing.step_cost import Pricing
 
 
 def equal_counts(count: int, groups: int) -> list[tuple[int, int]]:
-    """``groups`` half-open ranges over ``count`` positions whose sizes differ by at most one; none is empty."""
+    """Return ``groups`` half-open ranges over ``count`` positions whose sizes differ by at most one; none is empty."""
     edges: IntArray = np.linspace(0, count, min(groups, count) + 1).round().astype(np.int64)
     return [(int(a), int(b)) for a, b in itertools.pairwise(edges)]
 
 
 def deal_prompts(workload: Workload, prompts: IntArray, actors: int) -> list[IntArray]:
-    """Deal whole prompts, in the given order, to ``actors`` actors in equal counts; a prompt's responses in their order."""
+    """Return the responses of each of ``actors`` actors, with whole prompts assigned in the given order and in equal counts."""
     order, first = _dealt(workload, prompts)
     return [order[first[a] : first[b]] for a, b in equal_counts(len(prompts), actors)]
 
 
 def candidate_counts(most: int) -> list[int]:
-    """Actor counts to try: all up to 16, then steps of about 7 %."""
+    """Return the actor counts to try: all up to 16, then steps of about 7 %."""
     counts = list(range(1, min(most, 16) + 1))
     while counts[-1] < most:
         counts.append(min(most, math.ceil(counts[-1] * 1.07)))
@@ -50,7 +49,7 @@ def candidate_counts(most: int) -> list[int]:
 
 
 def check_seed(seed: int) -> None:
-    """Refuse a seed that is no whole number of 0 or more (a PlanningError)."""
+    """Refuse a seed that is not a whole number of 0 or more (a PlanningError)."""
     if not isinstance(seed, int | np.integer) or seed < 0:
         raise PlanningError(f"seed is {as_given(seed)}; a whole number of 0 or more is needed")
 
@@ -71,17 +70,17 @@ def random_split(
     share_prefill: bool = False,
     spread: bool = False,
 ) -> Plan:
-    """The random split with the best number of actors for the objective, or with ``actors`` when given.
+    """Return the random split with the best number of actors for the objective, or with ``actors`` if given.
 
-    A deadline or budget that no split keeps is approached as closely as possible. There are never more actors than prompts,
+    If no split meets a deadline or budget, the one that misses it least is returned. There are never more actors than prompts,
     and at least ``least_actors`` where there are that many prompts.
 
     Args:
-        spread: deal single responses in turn instead of whole prompts, so that no actor gets all samples of a long one; then
-            there may be as many actors as responses.
+        spread: assign single responses round-robin instead of whole prompts, so that no actor gets all samples of a long
+            prompt; then there may be as many actors as responses.
 
     Raises:
-        PlanningError: an option makes no sense, or ``actors`` are more than there are prompts (responses, with ``spread``).
+        PlanningError: an option makes no sense, or ``actors`` is above the number of prompts (responses, with ``spread``).
     """
     check_release(release)
     check_seed(seed)
@@ -118,8 +117,10 @@ def sized_split(
     share_prefill: bool,
     spread: bool,
 ) -> tuple[Split, FloatArray]:
-    """The groups of ``random_split``, and the (S, N) seconds that they are busy, for a workload in canonical order (see
-    ``solver.planning.actor_count`` for which counts are timed exactly)."""
+    """Return the groups of ``random_split`` and the (S, N) seconds that they are busy, for a workload in canonical order.
+
+    ``solver.planning.actor_count`` says which counts are timed exactly.
+    """
     used = np.unique(workload.prompt_of)
     order, first = _dealt(workload, np.random.default_rng(seed).permutation(used))
     items = len(order) if spread else len(used)
@@ -140,7 +141,7 @@ def sized_split(
 
 
 def _dealt(workload: Workload, prompts: IntArray) -> tuple[IntArray, IntArray]:
-    """(R,) responses prompt after prompt, and (P+1,) where each prompt's responses begin among them."""
+    """Return the (R,) responses prompt after prompt, and (P+1,) where each prompt's responses begin among them."""
     by_prompt = np.argsort(workload.prompt_of, kind="stable")
     counts = np.bincount(workload.prompt_of, minlength=len(workload.prompt_tokens))
     begin = np.concatenate([[0], np.cumsum(counts)])

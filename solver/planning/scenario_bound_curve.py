@@ -1,6 +1,6 @@
-"""The bound curve of a front over scenarios: what the mean cost of a plan is at least, given its mean makespan.
+"""Computes the bound curve of a front over scenarios: the least mean cost of any plan with a given mean makespan.
 
-Knows bounds of single scenarios as numbers; nothing of how they are found.
+Inputs are the bounds of single scenarios, as numbers.
 
 **Statement.** For every scenario s let the makespans that a plan may have there be covered by intervals that begin at t_si, and
 let no plan whose makespan there lies in the i-th cost less than c_si there. Then a plan with mean makespan T has a mean cost of
@@ -20,7 +20,8 @@ RATES = 256  # values of r
 
 
 def mean_curve(begin_s: FloatArray, cost: FloatArray, makespan_s: FloatArray) -> FloatArray:
-    """(G,) lower bounds of the mean cost of plans with a mean makespan of up to ``makespan_s``; infinite where there is none.
+    """Return (G,) lower bounds of the mean cost of plans with a mean makespan of up to ``makespan_s``; infinite if no
+    plan is that fast.
 
     Args:
         begin_s, cost: (S, B) of the intervals of each scenario, rising in time; an infinite cost means no plan.

@@ -1,1 +1,1 @@
-"""What is prefilled once, where, and when it arrives: prefix trees, their choice, links, placement, deduplication."""
+"""Deduplicated prefill: prefix trees, the choice of prefixes computed once, links, and placement with arrival times."""

@@ -1,6 +1,7 @@
-"""Which prefixes a prefill actor computes once, so that decode actors receive their KV cache instead of computing it again.
+"""Chooses which prefixes a prefill actor computes once, so that decode actors receive their KV cache instead of
+computing it.
 
-Knows the prefix tree, how often each actor would compute each prompt, and seconds per token; nothing of plans or placement.
+Inputs: the prefix tree, how often each actor would compute each prompt, and seconds per token.
 
 **Model.** Let actor j compute prompt i ``k_ij`` times without the prefill actor (as often as it has responses of it, or once
 when its samples share), at ``c_j`` seconds per token. A choice is a set X of tokens of the prefix tree that holds, with every
@@ -13,8 +14,8 @@ prefill actor ``b_0`` once. Net saving: ``sum of c_j * (computations avoided) - 
 - *Any prefix* (``whole_prompts=False``): a token v that ``K_jv`` computations on j share is worth
   ``sum over j of max(0, c_j K_jv - t_j) - c_0``. K only falls on the way down the tree, so the densest tokens are closed by
   themselves: sorting them is exact but for the fixed costs.
-- *Whole prompts* (``whole_prompts=True``, for engines that cannot go on from a part): an actor uses a prompt's cache only if
-  all of it is there. Then the gain sits where prompts end and the costs on the way: a tree knapsack, exact by dynamic
+- *Whole prompts* (``whole_prompts=True``, for engines that cannot continue from a part): an actor uses a prompt's cache only if
+  it has all of it. Then the gain sits where prompts end and the costs on the way: a tree knapsack, exact by dynamic
   programme. What prompts of an actor share of a transfer is split evenly among those that may share it; no choice pays less,
   so the programme's value is a bound, and it is exact when all prompts of an actor are chosen or nothing is shared.
 
@@ -44,7 +45,7 @@ def choose_prefixes(
     max_batch: int | None = None,
     whole_prompts: bool = False,
 ) -> PrefixChoice:
-    """The choice of most net saving (see the model above).
+    """Return the choice with the largest net saving (see the model above).
 
     Args:
         computations: (N, P) how often each actor computes each prompt without the prefill actor; 0 when it is not on it.
@@ -90,11 +91,11 @@ def fixed_length_rule(
     longest_tokens: int | None = None,
     whole_prompts: bool = False,
 ) -> PrefixChoice:
-    """The paper's rule: prefill all prefixes of the largest length L in ``shortest_tokens .. longest_tokens`` of which at most
-    ``max_batch`` differ (RLHFless, arXiv 2602.22718, deduplicated prefill), each sent to every actor that has it.
+    """Return the choice of the paper's rule (RLHFless, arXiv 2602.22718, deduplicated prefill).
 
-    Every L is tried. Shorter prompts count with all their tokens; the capacity is kept as well where one is given. When no
-    length fits, nothing is prefilled.
+    The rule prefills all prefixes of the largest length L in ``shortest_tokens .. longest_tokens`` of which at most
+    ``max_batch`` differ. Each is sent to every actor that has it. Every L is tried. Shorter prompts count with all their
+    tokens. A capacity, if given, is kept as well. If no length fits, nothing is prefilled.
 
     Raises:
         PlanningError: shapes differ, or a number is negative.

@@ -1,12 +1,13 @@
-"""Deduplicated prefill of a plan: choose what is computed once, say who receives it, place and time it, keep it if it pays.
+"""Deduplicates the prefill of a plan: chooses the prefixes computed once and their receivers, places and times the result, and
+keeps it if it pays.
 
-Knows plans, prefixes and placement; nothing of how groups are found. The paper's two sources of repeated prefill (RLHFless,
-arXiv 2602.22718, deduplicated prefill) are removed in two ways: samples of a prompt on one actor share one prefill there, which
-costs nothing; what several actors or several prompts share is computed by a prefill actor and sent. A prompt whose samples are
-split over actors is computed once and its KV cache sent to each of them; kept together it needs no transfer.
+The paper's two sources of repeated prefill (RLHFless, arXiv 2602.22718, deduplicated prefill) are removed in two ways. Samples
+of a prompt on one actor share one prefill there, which costs nothing. Prefixes that several actors or prompts share are
+computed by a prefill actor and sent. A prompt whose samples are split over actors is computed once and its KV cache sent to
+each of them; kept together it needs no transfer.
 
-Of every prompt an actor receives as many tokens as pay (``ActorPlan.prefix_tokens``) and computes the rest itself: what many
-prompts share is worth far more than what follows it.
+Of every prompt an actor receives as many tokens as pay (``ActorPlan.prefix_tokens``) and computes the rest itself: a prefix
+that many prompts share saves far more than the tokens after it.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ from solver.timing.evaluate import there_tokens
 
 @dataclass(frozen=True, eq=False)
 class Deduplication:
-    """What deduplicating a plan's prefill came to.
+    """Result of deduplicating a plan's prefill.
 
     Attributes:
         plan: the better plan, or the given one when nothing pays; times are those of ``solver.evaluate``.
         how: ``prefill actor``, ``shared in actors`` (one prefill per prompt and actor, no prefill actor) or ``none``.
-        choice: what the prefill actor computes, weighed against the sharing in actors; where there is none, what it could.
+        choice: the prefixes of the prefill actor, compared with sharing in actors; without a prefill actor, those it could
+            compute.
         placement: of the plan with the prefill actor; None when there is none.
         tokens_before, tokens_after: prefill tokens computed in the given plan and in this one.
     """
@@ -61,8 +63,10 @@ class Deduplication:
 
 
 def computations(plan: Plan, workload: Workload) -> IntArray:
-    """(N, P) how often each actor prefills each prompt of the plan, in part or whole, as ``solver.evaluate`` counts; an empty
-    prompt is prefilled by nobody."""
+    """Return (N, P) how often each actor prefills each prompt of the plan, in part or whole, as ``solver.evaluate`` counts.
+
+    An empty prompt is never prefilled.
+    """
     counts = np.zeros((len(plan.actors), len(workload.prompt_tokens)), np.int64)
     for j, actor in enumerate(plan.actors):
         np.add.at(counts[j], workload.prompt_of[np.asarray(actor.responses, dtype=np.int64)], _computed(actor, workload) > 0)
@@ -70,7 +74,7 @@ def computations(plan: Plan, workload: Workload) -> IntArray:
 
 
 def _computed(actor: ActorPlan, workload: Workload) -> IntArray:
-    """(n,) prompt tokens that each of the actor's responses computes when nothing is generated yet."""
+    """Return the (n,) prompt tokens that each of the actor's responses computes when nothing is generated yet."""
     chosen = np.asarray(actor.responses, dtype=np.int64)
     there = there_tokens(workload, chosen, actor.prefixes, actor.prefix_tokens, actor.shares_prompts)
     return np.where(workload.remaining_tokens[chosen] > 0, workload.context_tokens[chosen] - there, 0)
@@ -96,7 +100,7 @@ def deduplicate(
     rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
     admission: str = "reserve",
 ) -> Deduplication:
-    """The plan with deduplicated prefill, or as it is when that does not pay.
+    """Return the plan with deduplicated prefill, or unchanged if that does not pay.
 
     Args:
         plan: made for ``workload``; its actors' nodes may change, their responses stay (but with ``overlap="hard"``).
@@ -165,7 +169,7 @@ def deduplicate(
 
 
 def _rate(cluster: Cluster | MixedCluster, source: int, target: int, model: LatencyModel) -> tuple[float, float]:
-    """(base seconds, seconds per KV token) of a transfer between two nodes."""
+    """Return (base seconds, seconds per KV token) of a transfer between two nodes."""
     ends = pool_of_node(cluster, source), pool_of_node(cluster, target)
     return transfer_rate(model, bandwidth_bytes_per_s(*ends, source == target))
 
@@ -187,12 +191,12 @@ def _tree(workload: Workload, token_ids: Sequence[ArrayLike] | None) -> PrefixTr
 
 
 def _prefill_tokens(plan: Plan, workload: Workload) -> int:
-    """Prompt tokens that the plan's decode actors compute."""
+    """Return the prompt tokens that the plan's decode actors compute."""
     return int(sum(_computed(actor, workload).sum() for actor in plan.actors))
 
 
 def _receiving(plan: Plan, prefix_tokens: IntArray) -> Plan:
-    """The plan in which each actor receives its row of (N, P) tokens of the prompts."""
+    """Return the plan in which each actor receives its row of (N, P) tokens of the prompts."""
     actors = [
         replace(a, prefixes=tuple(np.flatnonzero(row).tolist()), prefix_tokens=tuple(row[row > 0].tolist()))
         for a, row in zip(plan.actors, prefix_tokens, strict=True)

@@ -1,7 +1,7 @@
-"""The best ancestors-closed set of nodes of a tree under a capacity: the knapsack behind the choice of prefixes.
+"""Finds the best ancestor-closed set of nodes of a tree under a capacity: the knapsack behind the choice of prefixes.
 
-Knows nodes in preorder with a weight and a value; nothing of prompts or actors. A set is closed when it holds the parent of
-each of its nodes; the root (node 0, weight and value 0) is in every set.
+Input: nodes in preorder with a weight and a value. A set is closed when it holds the parent of each of its nodes; the root
+(node 0, weight and value 0) is in every set.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ HALVINGS = 40  # of the price of a unit of weight
 
 
 def best_closed(parent: IntArray, values: FloatArray) -> tuple[NDArray[np.bool_], float]:
-    """(V,) the closed set of most value without a capacity, and that value: children that are worth nothing are cut off."""
+    """Return (V,) the closed set of largest value without a capacity, and that value; subtrees without positive value
+    are left out."""
     total = values.tolist()
     up = parent.tolist()
     for v in range(len(total) - 1, 0, -1):
@@ -32,10 +33,10 @@ def best_closed(parent: IntArray, values: FloatArray) -> tuple[NDArray[np.bool_]
 def best_under_capacity(
     parent: IntArray, last: IntArray, weights: IntArray, values: FloatArray, capacity: int
 ) -> tuple[NDArray[np.bool_], float]:
-    """(V,) a closed set of weight ``capacity`` at most, and an upper bound on the value of every such set.
+    """Return (V,) a closed set of weight ``capacity`` at most, and an upper bound on the value of every such set.
 
     Exact (the bound is the set's value) when the capacity does not bind, and up to ``MOST_CELLS`` cells by the dynamic
-    programme over the preorder: at node v either take it and go on to v + 1, or skip its subtree and go on to ``last[v]``.
+    programme over the preorder: at node v either take it and continue at v + 1, or skip its subtree, to ``last[v]``.
     Beyond that a Lagrangian price per unit of weight gives the bound, ``min over p of p * capacity + max (value - p *
     weight)``, whose inner maximum ``best_closed`` finds exactly; the set is the one at the smallest price that fits, filled
     up with the paths that bring most per weight.
@@ -106,7 +107,8 @@ def _by_price(parent: IntArray, weights: IntArray, values: FloatArray, capacity:
 def _filled(
     parent: IntArray, weights: IntArray, values: FloatArray, capacity: int, taken: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """The set with more paths (a node with all its ancestors that are missing), most value per weight first, while they fit."""
+    """Return the set with more paths (a node and its missing ancestors) added while they fit, largest value per
+    weight first."""
     taken = taken.copy()
     room = capacity - int(weights[taken].sum())
     up, w, x = parent.tolist(), weights.tolist(), values.tolist()
@@ -129,9 +131,9 @@ def _filled(
 
 
 def best_chains(parent: IntArray, values: FloatArray, leaves: int) -> tuple[NDArray[np.bool_], float]:
-    """(V,) the closed set of most value with at most ``leaves`` leaves, and that value, for values of 0 or more.
+    """Return (V,) the closed set of largest value with at most ``leaves`` leaves, and that value, for values of 0 or more.
 
-    Every node goes on into its best child, which cuts the tree into chains; the ``leaves`` best chains are the optimum (a
+    Every node is extended by its best child, which cuts the tree into chains; the ``leaves`` best chains are the optimum (a
     further leaf adds at most the best chain that hangs on what is taken, and a chain never beats the one it hangs on).
     """
     total = values.tolist()

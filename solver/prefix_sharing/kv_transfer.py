@@ -1,7 +1,7 @@
-"""How KV caches travel from the prefill actor to decode actors: seconds per transfer, and who is served when.
+"""Times the transfers of KV caches from the prefill actor to decode actors: seconds per transfer, and the order on each link.
 
-Knows a cluster's links and latency models; nothing of plans. The prefill actor has two links that work side by side: one to the
-GPUs of its own node, one to all other nodes. Each carries one transfer at a time.
+Inputs: a cluster's links and latency models. The prefill actor has two links that work in parallel: one to the GPUs of its own
+node, one to all other nodes. Each sends one transfer at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from solver.model.workload import FloatArray
 
 
 def pool_of_node(cluster: Cluster | MixedCluster, node: int) -> GpuPool:
-    """The pool in which a node lies; nodes count through the pools in order.
+    """Return the pool of a node; nodes count through the pools in order.
 
     Raises:
         PlanningError: the cluster has no such node.
@@ -33,7 +33,8 @@ def pool_of_node(cluster: Cluster | MixedCluster, node: int) -> GpuPool:
 
 
 def bandwidth_bytes_per_s(source: GpuPool, target: GpuPool, same_node: bool) -> float | None:
-    """Bytes per second within a node, or between nodes of two pools (the slower end counts); None where a pool does not say."""
+    """Return bytes per second within a node, or between nodes of two pools (the slower end counts); None if a pool
+    does not say."""
     if same_node:
         return source.node_bytes_per_s
     speeds = [pool.network_bytes_per_s for pool in (source, target)]
@@ -41,8 +42,10 @@ def bandwidth_bytes_per_s(source: GpuPool, target: GpuPool, same_node: bool) -> 
 
 
 def transfer_rate(latency: LatencyModel, bytes_per_s: float | None) -> tuple[float, float]:
-    """(base seconds, seconds per KV token) of a transfer: over the link where its bandwidth and the bytes of a token are
-    known, else as the latency model has it."""
+    """Return (base seconds, seconds per KV token) of a transfer.
+
+    Over the link if its bandwidth and the bytes of a token are known, else from the latency model.
+    """
     if bytes_per_s is None or latency.kv_bytes_per_token <= 0:
         return latency.transfer_base_s, latency.transfer_per_kv_token_s
     return latency.transfer_base_s, latency.kv_bytes_per_token / bytes_per_s
@@ -51,12 +54,14 @@ def transfer_rate(latency: LatencyModel, bytes_per_s: float | None) -> tuple[flo
 def served(
     release_s: ArrayLike, transfer_s: ArrayLike, tail_s: ArrayLike, links: Sequence[int]
 ) -> tuple[FloatArray, FloatArray]:
-    """(N,) when each transfer begins and ends. A free link serves, of those that can begin, the one with most to do afterwards
-    (Schrage's rule; optimal for the last end when all can begin at once, which is Jackson's rule).
+    """Return (N,) when each transfer begins and ends.
+
+    A free link serves, of the transfers that can begin, the one with the longest tail (Schrage's rule; optimal for the last end
+    when all can begin at once, which is Jackson's rule).
 
     Args:
-        release_s: (N,) when it can begin: the prefill is done and the receiver is up.
-        transfer_s: (N,) how long it takes. tail_s: (N,) what follows it on the receiver. links: (N,) which link it takes.
+        release_s: (N,) when it can begin: the prefill is done and the receiver is ready.
+        transfer_s: (N,) how long it takes. tail_s: (N,) the receiver's time after it. links: (N,) index of its link.
     """
     release, length, tail = (np.asarray(v, dtype=float) for v in (release_s, transfer_s, tail_s))
     begin = release.copy()
@@ -77,12 +82,12 @@ def served(
 
 
 def computed_s(tokens: ArrayLike, latency: LatencyModel, ready_s: float, streamed: bool) -> FloatArray:
-    """(N,) when the prefill actor has computed what each actor receives, actors in the order in which it works for them.
+    """Return (N,) when the prefill actor has computed the prefixes of each actor, actors in the order in which it serves them.
 
     Args:
         tokens: (N,) tokens that it computes for each actor and has not computed for an earlier one.
-        ready_s: when it can begin. streamed: one call per actor with new tokens, whose caches leave at once; else one call for
-            all, after which everything leaves (the paper's timing).
+        ready_s: when it can begin. streamed: one call per actor with new tokens, whose caches are sent at once; else one call
+            for all, after which everything is sent (the paper's timing).
     """
     new = np.asarray(tokens)
     if not streamed:

@@ -1,6 +1,6 @@
-"""Which actors share a node: the ways to put a plan's actors on a cluster's nodes with the heaviest near one of them.
+"""Enumerates the ways to put a plan's actors on a cluster's nodes, with the heaviest actors near one node.
 
-Knows pools, nodes and GPU counts; nothing of time.
+Inputs: pools, nodes and GPU counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from solver.model.plurals import counted
 
 
 def _node_table(cluster: Cluster | MixedCluster) -> list[tuple[int, int, int]]:
-    """(pool, first GPU, GPUs) of every node."""
+    """Return (pool, first GPU, GPUs) of every node."""
     table, gpu = [], 0
     for i, pool in enumerate(cluster.pools):
         for _ in range(pool.nodes):
@@ -26,10 +26,10 @@ def _node_table(cluster: Cluster | MixedCluster) -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True, eq=False)
 class Layouts:
-    """The ways to put actors on nodes, each given by which of them are near.
+    """The ways to put actors on nodes, each given by the set of actors that are near.
 
-    Actors stay in their pool. Those that are not near take the other nodes, large ones first, and the near one only where
-    there is no room elsewhere.
+    Actors stay in their pool. Those that are not near use the other nodes, large ones first, and the near one only if no other
+    node has room.
 
     Attributes:
         actors: the decode actors. near_node: the node to be near to; reserved: GPUs of it that the prefill actor takes.
@@ -53,7 +53,7 @@ class Layouts:
         learner_node: int | None,
         reserved: int,
     ) -> Layouts:
-        """The layouts of actors given heaviest first by ``order``, near the learner or in the heaviest actor's pool.
+        """Return the layouts of actors given heaviest first by ``order``, near the learner or in the heaviest actor's pool.
 
         Raises:
             PlanningError: an actor lies on no node of the cluster, or there is no room for the prefill actor.
@@ -74,7 +74,7 @@ class Layouts:
         return found
 
     def heaviest(self) -> list[list[int]]:
-        """Node of each actor with the heaviest that fit near, with one less near, and so on down to none."""
+        """Return the node of each actor with the heaviest that fit near, with one less near, and so on down to none."""
         room, near = self.table[self.near_node][2] - self.reserved, []
         for i in self.candidates:
             if len(self.actors[i].gpu_ids) <= room:
@@ -84,7 +84,7 @@ class Layouts:
         return [nodes for nodes in packed if nodes is not None]
 
     def with_near(self, near: Collection[int]) -> list[int] | None:
-        """Node of each actor with the ``near`` ones near, and others only if they must; None when they do not fit or pack."""
+        """Return the node of each actor with the ``near`` ones near, and others only if they must; None if they do not fit."""
         free = [gpus for _, _, gpus in self.table]
         free[self.near_node] -= self.reserved
         nodes = [-1] * len(self.actors)
@@ -105,7 +105,8 @@ class Layouts:
 
 
 def gpu_ids_on(cluster: Cluster | MixedCluster, nodes: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, ...]]:
-    """GPU ids of actors of the given sizes on the given nodes, each node's GPUs given out in the order of the actors.
+    """Return the GPU ids of actors of the given sizes on the given nodes; a node's GPUs are assigned in the order of
+    the actors.
 
     Raises:
         PlanningError: a node has fewer GPUs than its actors take.

@@ -1,15 +1,16 @@
-"""Where a plan's actors run and when their prefixes arrive: near the prefill actor, and that one with the learner.
+"""Places a plan's actors on nodes and times the arrival of their prefixes: near the prefill actor, and that one with the
+learner.
 
-Knows plans, clusters, links and ``evaluate``; nothing of how prefixes or groups are chosen.
+Inputs: a plan with its prefixes, the cluster and its links; ``evaluate`` times the result.
 
-Locality-aware placement (RLHFless, arXiv 2602.22718): the prefill actor runs on the learner's GPUs, which are held for the
-whole step anyway and are not billed again; the longest group decodes in the same node, heavier groups nearer than lighter
-ones. Here that order is the start, and what shortens the makespan is taken: with a busy link in the node, the network may serve
-some actors sooner. Without a learner the prefill actor takes GPUs of its own beside the longest group: an ``ActorPlan`` without
-responses, held until its last transfer is over, so that ``solver.evaluate`` bills it.
+Locality-aware placement (RLHFless, arXiv 2602.22718): the prefill actor runs on the learner's GPUs, which are allocated for the
+whole step anyway and are not billed again; the longest group decodes in the same node, heavier groups nearer than lighter ones.
+Here that order is the start, and any change that shortens the makespan is taken: with a busy link in the node, the network may
+serve some actors sooner. Without a learner the prefill actor gets GPUs of its own next to the longest group. It is then an
+``ActorPlan`` without responses, held until its last transfer is over, so that ``solver.evaluate`` bills it.
 
-**Timing.** The prefill actor works for the longest group first, then for the next. Actor i can receive when it is up (start
-and weight sync) and its prefixes are computed; its ``receive_s`` ends when they have arrived (``links``). The paper's
+**Timing.** The prefill actor serves the longest group first, then the next. Actor i can receive when it is ready (start
+and weight sync) and its prefixes are computed; its ``receive_s`` ends when they have arrived (``kv_transfer``). The paper's
 inequality ``L_model(i) + L_kv(i) + L_decode(i) <= L_prefill + L_decode(1)`` says that the longest group, actor 1, is the last
 to finish; the slack is that difference, with the waits that the paper leaves out: for the prefill and for a busy link.
 """
@@ -42,7 +43,7 @@ MOST_TRIED = 6  # actors of which every set is tried near
 
 
 def check_options(cluster: Cluster | MixedCluster, learner_node: int | None, overlap: str) -> None:
-    """Refuse what ``place`` cannot work with.
+    """Refuse options that ``place`` cannot work with.
 
     Raises:
         PlanningError: the learner's node is not in the cluster, or ``overlap`` is unknown.
@@ -55,8 +56,11 @@ def check_options(cluster: Cluster | MixedCluster, learner_node: int | None, ove
 
 
 def retimed(plan: Plan, workload: Workload, latency: Latencies, rest: NonGenerationPhases, admission: str) -> Plan:
-    """The plan with the times that ``evaluate`` gives it. When they differ from what it says, its value and its bound are gone:
-    they were for other waits, and bounds charge every response its own prefill."""
+    """Return the plan with the times that ``evaluate`` gives it.
+
+    If they differ from the plan's own, its value and its bound are removed: they were for other waits, and bounds charge every
+    response its own prefill.
+    """
     again = timed(plan, workload, latency, rest, admission=admission)
     if (again.makespan_s, again.gpu_seconds) == (plan.makespan_s, plan.gpu_seconds):
         return again
@@ -78,7 +82,7 @@ def place(
     rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
     admission: str = "reserve",
 ) -> Placement:
-    """The plan with its actors on nodes and the waits for their prefixes, timed by ``evaluate``.
+    """Return the plan with its actors on nodes and the waits for their prefixes, timed by ``evaluate``.
 
     Args:
         plan: its actors' ``prefixes`` and ``prefix_tokens`` say what each receives, and so what is computed; a plan without any
@@ -121,8 +125,11 @@ class _Times:
 
 
 def _search(layouts: Layouts, times: Callable[[list[int]], _Times]) -> _Times:
-    """The best layout: of the m heaviest actors near for every m; then, for up to ``MOST_TRIED`` actors, of every set of them,
-    beyond that with single actors brought near or sent away while that helps. Of equals the first stays."""
+    """Return the best layout; of equal ones the first.
+
+    Tried are the m heaviest actors near for every m. Then every set of near actors, for up to ``MOST_TRIED`` actors; for more,
+    single actors are moved near or away while that helps.
+    """
     found = [times(nodes) for nodes in layouts.heaviest()]
     if not found:  # large and small actors that do not pack in this order: leave them where they are
         return times([a.node for a in layouts.actors])
@@ -145,7 +152,7 @@ def _search(layouts: Layouts, times: Callable[[list[int]], _Times]) -> _Times:
 
 
 def _prefill(actors: Sequence[ActorPlan], computed_tokens: int, done_s: float) -> Prefill:
-    """What is computed once: of every prompt the longest prefix that an actor receives."""
+    """Return the prefixes computed once: of every prompt the longest prefix that an actor receives."""
     longest: dict[int, int] = {}
     for actor in actors:
         for prompt, tokens in zip(actor.prefixes, actor.prefix_tokens, strict=True):
@@ -156,7 +163,7 @@ def _prefill(actors: Sequence[ActorPlan], computed_tokens: int, done_s: float) -
 
 @dataclass(frozen=True, eq=False)
 class _Placer:
-    """The arguments of ``place`` that stay the same while plans are tried."""
+    """Places plans for the fixed arguments of ``place``."""
 
     workload: Workload
     cluster: Cluster | MixedCluster
@@ -170,7 +177,7 @@ class _Placer:
     admission: str
 
     def best(self, plan: Plan) -> Placement:
-        """The placement of least makespan, then of least GPU-seconds, then with most of the heaviest actors near."""
+        """Return the placement of least makespan, then of least GPU-seconds, then with most of the heaviest actors near."""
         actors = tuple(replace(a, receive_s=0.0) for a in plan.actors if a.responses)  # an earlier prefill actor has none
         models = [latency_of(self.latency, a.kind, len(a.gpu_ids)) for a in actors]
         ready = np.array([ready_s(m, a.prewarmed) for a, m in zip(actors, models, strict=True)])
@@ -221,8 +228,8 @@ class _Placer:
         )  # fmt: skip
 
     def _tokens(self, actors: Sequence[ActorPlan], order: IntArray) -> tuple[IntArray, IntArray, int]:
-        """(N,) tokens that the prefill actor computes for each actor when it works in that order, and that each receives; and
-        how many it computes in all."""
+        """Return (N,) tokens that the prefill actor computes for each actor in that order, (N,) tokens that each
+        receives, and the total that it computes."""
         covered = np.array([self.tree.covered(a.prefixes, a.prefix_tokens) for a in actors])
         new: IntArray = np.zeros(len(actors), np.int64)
         seen: IntArray = np.zeros(len(self.tree), np.int64)
@@ -234,8 +241,11 @@ class _Placer:
     def _over_links(
         self, actors: Sequence[ActorPlan], models: Sequence[LatencyModel], source: int, received: IntArray
     ) -> tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:
-        """For each actor when near and when far: (N,) seconds of its transfer, and by which its weights come later than the
-        latency model's sync (where their bytes, the link and the learner's node are known)."""
+        """Return, for near and for far: (N,) seconds of each actor's transfer, and the (N,) delay of its weights beyond the
+        latency model's sync.
+
+        The delay needs the weights' bytes, the link and the learner's node; otherwise it is 0.
+        """
         source_pool = pool_of_node(self.cluster, source)
         found = []
         for near in (True, False):
@@ -250,7 +260,7 @@ class _Placer:
         return found[0], found[1]
 
     def _own_actor(self, beside: ActorPlan, model: LatencyModel) -> ActorPlan:
-        """A prefill actor on GPUs of its own, of the same kind and size as the actor that it works beside."""
+        """Return a prefill actor on GPUs of its own, of the same kind and size as the actor ``beside`` it."""
         slots = admission_of(model).max_batch
         return replace(
             beside, responses=(), prompts=(), prefixes=(), prefix_tokens=(), max_batch=slots, start_s=0.0, prewarmed=False

@@ -1,6 +1,6 @@
-"""A placed plan: its actors on nodes, when their prefixes arrive, and which of them are late.
+"""Defines ``Placement``: a plan's actors on nodes, when their prefixes arrive, and which actors are late.
 
-Knows plans; nothing of how actors are placed (``placement`` does, and says what the slack is).
+``solver.prefix_sharing.placement`` computes it and defines the slack.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Placement:
 
     @property
     def late(self) -> tuple[int, ...]:
-        """Actors that break the inequality: done after the longest group."""
+        """Return the actors that break the inequality: they are done after the longest group."""
         return tuple(np.flatnonzero(self.slack_s < -1e-9).tolist())
 
     def to_frame(self) -> pd.DataFrame:

@@ -1,6 +1,6 @@
-"""What a choice of prefixes costs and what it is: seconds in, the chosen nodes with what they save out.
+"""Defines the input and output of the choice of prefixes: costs in seconds, and the chosen nodes with their savings.
 
-Knows the prefix tree; nothing of how a choice is made (``solver.prefix_sharing.choose_prefixes``).
+``solver.prefix_sharing.choose_prefixes`` makes the choice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class PrefixCosts:
-    """Seconds that the choice weighs. N actors; a number stands for all of them.
+    """Seconds of prefill and transfer that the choice compares, for N actors; a number applies to all of them.
 
     Attributes:
         prefill_per_token_s: (N,) an actor's own prefill (c). transfer_base_s, transfer_per_token_s: (N,) of receiving (b, t).
@@ -57,19 +57,19 @@ class PrefixCosts:
 
 @dataclass(frozen=True, eq=False)
 class PrefixChoice:
-    """What the prefill actor computes once, with what that saves.
+    """The prefixes that the prefill actor computes once, with their savings.
 
     Attributes:
         tree: the prefix tree of the P prompts. rule: ``exact`` (or its approximation with a bound) or ``fixed-length``.
         node_tokens: (V,) tokens of each node's edge that are computed, from its beginning on.
-        prompts: prompts whose whole KV cache is computed and of use.
+        prompts: prompts whose whole KV cache is computed and used.
         receives: (N, P) whether an actor receives the whole KV cache of a prompt.
         prefix_tokens: (N, P) tokens of each prompt's beginning that an actor receives, what ``ActorPlan.prefix_tokens`` lists;
             0 for prompts that it does not compute.
         received_tokens: (N,) tokens that each actor receives, shared ones once.
         tokens_before, tokens_after: prefill tokens computed by all actors, without and with the prefill actor.
         saved_s: prefill seconds saved, those of the prefill actor deducted; transfer_s: seconds of all transfers.
-        bound_s: no choice saves more, net of transfers. capacity_tokens: None when it was unlimited.
+        bound_s: upper bound on the net saving of any choice. capacity_tokens: None if it was unlimited.
     """
 
     tree: PrefixTree
@@ -88,12 +88,12 @@ class PrefixChoice:
 
     @property
     def computed_tokens(self) -> int:
-        """Tokens that the prefill actor computes and holds."""
+        """Return the tokens that the prefill actor computes and keeps in memory."""
         return int(self.node_tokens.sum())
 
     @property
     def net_s(self) -> float:
-        """Seconds saved net of transfers."""
+        """Return the seconds saved net of transfers."""
         return self.saved_s - self.transfer_s
 
     def to_frame(self) -> pd.DataFrame:

@@ -1,6 +1,6 @@
-"""One choice of prefixes to make: candidates, their exact value, and a bound on every choice.
+"""Candidates for one choice of prefixes, their exact value, and an upper bound on the saving of every choice.
 
-Knows the model that ``solver.prefix_sharing.choose_prefixes`` states; nothing of plans or placement.
+``solver.prefix_sharing.choose_prefixes`` states the model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from solver.prefix_sharing.prefix_tree import PrefixTree
 
 @dataclass(frozen=True, eq=False)
 class PrefixProblem:
-    """One choice to make. In arrays of actors and nodes, (N, V), K are the computations that pass through a node."""
+    """One choice of prefixes to make. In arrays of actors and nodes, (N, V), K are the computations that pass through
+    a node."""
 
     tree: PrefixTree
     computations: FloatArray
@@ -39,7 +40,7 @@ class PrefixProblem:
         max_batch: int | None,
         whole_prompts: bool,
     ) -> PrefixProblem:
-        """The problem with its (N, P) counts checked."""
+        """Return the problem with its (N, P) counts checked."""
         counts = np.asarray(computations, dtype=float)
         if counts.ndim != 2 or counts.shape[1] != len(tree.node_of):
             raise PlanningError(f"computations have shape {counts.shape}; (actors, {len(tree.node_of)} prompts) is needed")
@@ -63,11 +64,11 @@ class PrefixProblem:
 
     @property
     def capacity(self) -> int:
-        """KV tokens that the prefill actor may hold."""
+        """Return the KV tokens that the prefill actor may store."""
         return self.tree.tokens if self.capacity_tokens is None else min(self.capacity_tokens, self.tree.tokens)
 
     def bound_s(self) -> float:
-        """No choice saves more net seconds."""
+        """Return an upper bound on the net seconds that any choice saves."""
         everyone = np.ones(len(self.computations), bool)
         value = self._any_prefix(everyone)[1]
         if self.whole_prompts:
@@ -76,8 +77,10 @@ class PrefixProblem:
         return max(0.0, value - least) if len(self.computations) else 0.0
 
     def tightened_s(self, bound_s: float, reached_s: float) -> float:
-        """The bound once ``reached_s`` is known: a choice without actor j saves at most what the others could; where that is no
-        more than what is reached, every better choice serves j and pays its fixed cost (one actor's is in the bound already).
+        """Return a tighter bound once ``reached_s`` is known.
+
+        A choice without actor j saves at most what the other actors could. If that is no more than ``reached_s``, every better
+        choice serves j and pays its fixed cost (one actor's is in the bound already).
         """
         fixed = self._per_actor("transfer_base_s")[:, 0]
         if not fixed.any():
@@ -87,7 +90,7 @@ class PrefixProblem:
         return min(bound_s, max(reached_s, bound_s + float(fixed.min()) - float(fixed[needed].sum())))
 
     def candidates(self, open_actors: NDArray[np.bool_]) -> list[IntArray]:
-        """Choices worth a look, as tokens of each node: (V,) each."""
+        """Return the choices to evaluate, as tokens of each node: (V,) each."""
         if not self.whole_prompts:
             return self._any_prefix(open_actors)[0]
         shared = self._whole_shared if open_actors.all() else self._whole(open_actors, shared=True)
@@ -95,13 +98,13 @@ class PrefixProblem:
 
     @cached_property
     def _worth(self) -> FloatArray:
-        """(N, V) net seconds that an actor saves by receiving a token of each node."""
+        """Return the (N, V) net seconds that an actor saves by receiving a token of each node."""
         passing = self.tree.below(self.computations)
         worth = self._per_actor("prefill_per_token_s") * passing - self._per_actor("transfer_per_token_s")
         return np.asarray(np.maximum(worth, 0))
 
     def _density(self, open_actors: NDArray[np.bool_]) -> FloatArray:
-        """(V,) net seconds that a token of each node is worth."""
+        """Return the (V,) net seconds that a token of each node saves."""
         return np.asarray(open_actors.astype(float) @ self._worth - self.costs.own_per_token_s)
 
     def _any_prefix(self, open_actors: NDArray[np.bool_]) -> tuple[list[IntArray], float]:
@@ -129,7 +132,7 @@ class PrefixProblem:
         return [self._densest(taken, density), self._densest(fits, density)], bound
 
     def _densest(self, taken: NDArray[np.bool_], density: FloatArray) -> IntArray:
-        """(V,) the densest tokens of a closed set that fit: closed as well, because density falls along every path."""
+        """Return (V,) the densest tokens of a closed set that fit: also closed, because density falls along every path."""
         edge = np.where(taken & (density > 0), self.tree.edge_tokens, 0)
         order = np.argsort(-density, kind="stable")  # ties in preorder, parents first
         filled = np.minimum(np.cumsum(edge[order]), self.capacity)
@@ -139,11 +142,11 @@ class PrefixProblem:
 
     @cached_property
     def _whole_shared(self) -> tuple[NDArray[np.bool_], float]:
-        """The knapsack that gives the bound: every actor takes part, transfers are split."""
+        """Solve the knapsack that gives the bound: every actor takes part, transfers are split."""
         return self._whole(np.ones(len(self.computations), bool), shared=True)
 
     def _whole(self, open_actors: NDArray[np.bool_], shared: bool) -> tuple[NDArray[np.bool_], float]:
-        """The tree knapsack over whole prompts; ``shared`` splits transfers among the prompts that may share them."""
+        """Solve the tree knapsack over whole prompts; ``shared`` splits transfers among the prompts that may share them."""
         edge, owners = self.tree.edge_tokens, (self.computations > 0) & open_actors[:, None]
         sharers = np.maximum(self.tree.below(owners), 1) if shared else 1.0
         sent = self.tree.down(np.broadcast_to(edge / sharers, (len(owners), len(edge))))[:, self.tree.node_of]
@@ -158,7 +161,7 @@ class PrefixProblem:
         return taken, bound
 
     def _few_leaves(self, taken: NDArray[np.bool_]) -> IntArray:
-        """(V,) tokens of a closed set, cut down to the chains of most work when it has too many leaves."""
+        """Return the (V,) tokens of a closed set, reduced to the chains of most work if it has too many leaves."""
         if self.max_batch is not None:
             weight = np.where(taken, self.tree.below(self.computations).sum(axis=0), 0.0)  # the work that passes through
             taken = taken & best_chains(self.tree.parent, weight * self.tree.edge_tokens, self.max_batch)[0]
@@ -167,7 +170,8 @@ class PrefixProblem:
     def valued(
         self, tokens: IntArray, rule: str, bound_s: float, open_actors: NDArray[np.bool_], everyone: bool = False
     ) -> PrefixChoice:
-        """What a choice of tokens saves; ``everyone`` receives what it has a use for, whether that pays or not."""
+        """Return a choice of tokens with its savings; ``everyone`` receives all that it has a use for, whether that
+        pays or not."""
         tree, edge = self.tree, self.tree.edge_tokens
         complete = tree.down(np.where(tokens < edge, 1, 0))[tree.node_of] == 0
         complete &= tree.prompt_tokens > 0
@@ -203,7 +207,7 @@ class PrefixProblem:
         )  # fmt: skip
 
     def _accepted(self, used: FloatArray, everyone: bool) -> NDArray[np.bool_]:
-        """(N, P) the computed prompts that each actor receives: those that pay, shared transfers counted once."""
+        """Return (N, P) the computed prompts that each actor receives: those that pay, shared transfers counted once."""
         wanted: NDArray[np.bool_] = used > 0
         per_token = self._per_actor("prefill_per_token_s") * used
         doubtful = wanted & (per_token < self._per_actor("transfer_per_token_s"))
@@ -214,7 +218,8 @@ class PrefixProblem:
         return wanted
 
     def gains_s(self, choice: PrefixChoice) -> FloatArray:
-        """(N,) what each actor saves by a choice, net of its transfers; the prefill actor's own time is not in it."""
+        """Return the (N,) seconds that each actor saves by a choice, net of its transfers, without the prefill
+        actor's own time."""
         used = self.computations
         if self.whole_prompts:
             tokens = (used * choice.receives * self.tree.prompt_tokens).sum(axis=1)
@@ -228,5 +233,5 @@ class PrefixProblem:
         return np.asarray(np.where(sent > 0, prefill * tokens - transfer * sent - fixed, 0.0))
 
     def nothing(self, rule: str, bound_s: float) -> PrefixChoice:
-        """The choice of no prefix at all."""
+        """Return the choice of no prefix at all."""
         return self.valued(np.zeros(len(self.tree), np.int64), rule, bound_s, np.zeros(len(self.computations), bool))

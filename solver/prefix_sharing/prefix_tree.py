@@ -1,10 +1,10 @@
-"""The prefix tree of a batch of prompts: which tokens they share, each shared stretch one node.
+"""Compressed prefix tree of a batch of prompts: one node for each run of tokens that the same prompts share.
 
-Knows token ids (or only the lengths of prompts that share nothing); nothing of actors, times or choices.
+Input: token ids, or only lengths if prompts share nothing.
 
-The tree is compressed: a node stands for the stretch of tokens (its edge) by which it continues its parent, so P prompts have
-at most 2 P nodes beside the root. Nodes are numbered in preorder, children by their token ids, so the tree is the same in
-whatever order the prompts are given, parents come before children, and a subtree is a range of numbers.
+A node is the run of tokens (its edge) by which it continues its parent, so P prompts have at most 2 P nodes in addition to the
+root. Nodes are numbered in preorder, children by their token ids. So the tree does not depend on the order of the prompts,
+parents come before children, and a subtree is a range of numbers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class PrefixTree:
 
     @classmethod
     def of_token_ids(cls, token_ids: Sequence[ArrayLike]) -> PrefixTree:
-        """The tree of prompts given as token ids: a (P, tokens) array or P sequences of any lengths, empty ones included.
+        """Return the tree of prompts given as token ids: a (P, tokens) array or P sequences of any lengths, empty
+        ones included.
 
         Sorts the prompts as byte strings and compares neighbours: O(tokens) and one sort.
 
@@ -61,7 +62,7 @@ class PrefixTree:
 
     @classmethod
     def of_lengths(cls, prompt_tokens: ArrayLike) -> PrefixTree:
-        """The tree of prompts of which only the (P,) lengths are known: each is a leaf of its own.
+        """Return the tree of prompts of which only the (P,) lengths are known: each is a leaf of its own.
 
         Raises:
             PlanningError: there are no prompts, or a length is negative.
@@ -73,7 +74,8 @@ class PrefixTree:
 
     @classmethod
     def _grow(cls, order: IntArray, lengths: list[int], shared: list[int]) -> PrefixTree:
-        """From the prompts' lengths in sorted order and what each shares with the one before: the rightmost path is a stack."""
+        """Build the tree from the prompts' lengths in sorted order and the tokens shared with the prompt before; the
+        rightmost path is a stack."""
         parent, depth, first = [-1], [0], [0]
         stack, ends = [0], []
         for row, (length, common) in enumerate(zip(lengths, shared, strict=True)):
@@ -111,34 +113,34 @@ class PrefixTree:
 
     @property
     def edge_tokens(self) -> IntArray:
-        """(V,) tokens of each node's edge; 0 for the root, at least 1 for every other node."""
+        """Return the (V,) tokens of each node's edge; 0 for the root, at least 1 for every other node."""
         return np.asarray(self.end_tokens - self.start_tokens)
 
     @property
     def prompt_tokens(self) -> IntArray:
-        """(P,) tokens of each prompt."""
+        """Return the (P,) tokens of each prompt."""
         return np.asarray(self.end_tokens[self.node_of])
 
     @property
     def tokens(self) -> int:
-        """Tokens of the union of all prompts: what computing every prefix once takes."""
+        """Return the tokens of the union of all prompts: the tokens computed if every prefix is computed once."""
         return int(self.edge_tokens.sum())
 
     def ending(self, values: ArrayLike) -> FloatArray:
-        """(..., V) sums of (..., P) values over the prompts that end at each node."""
+        """Return (..., V) sums of (..., P) values over the prompts that end at each node."""
         given = np.asarray(values, dtype=float)
         at = np.zeros((len(self), *given.shape[:-1]))
         np.add.at(at, self.node_of, np.moveaxis(given, -1, 0))
         return np.asarray(np.moveaxis(at, 0, -1))
 
     def below(self, values: ArrayLike) -> FloatArray:
-        """(..., V) sums of (..., P) values over the prompts that pass through each node or end there."""
+        """Return (..., V) sums of (..., P) values over the prompts that pass through each node or end there."""
         at = self.ending(values)
         total = np.concatenate([np.zeros((*at.shape[:-1], 1)), np.cumsum(at, axis=-1)], axis=-1)
         return np.asarray(total[..., self.last] - total[..., np.arange(len(self))])
 
     def down(self, values: ArrayLike) -> FloatArray:
-        """(..., V) sums of (..., V) values over the path from the root to each node."""
+        """Return (..., V) sums of (..., V) values over the path from the root to each node."""
         total = np.array(values, dtype=float)
         for v, up in enumerate(self.parent.tolist()):
             if v:
@@ -146,7 +148,8 @@ class PrefixTree:
         return total
 
     def covered(self, prompts: ArrayLike, prefix_tokens: ArrayLike) -> IntArray:
-        """(V,) tokens of each node's edge, from its beginning on, that the given prefixes of prompts (indices) hold."""
+        """Return the (V,) tokens of each node's edge, from its start, that are part of the given prefixes of prompts
+        (indices)."""
         reach = np.zeros(len(self), np.int64)  # the longest of the prefixes that pass through a node
         ends = self.node_of[np.asarray(prompts, dtype=np.int64)]
         np.maximum.at(reach, ends, np.asarray(prefix_tokens, dtype=np.int64))
@@ -156,7 +159,8 @@ class PrefixTree:
         return np.asarray(np.clip(reach - self.start_tokens, 0, self.edge_tokens))
 
     def distinct_prefixes(self) -> IntArray:
-        """(longest prompt + 1,) D(L): prefixes of L tokens that differ, a shorter prompt counting with all its tokens.
+        """Return (longest prompt + 1,) D(L): the number of different prefixes of L tokens; a shorter prompt counts
+        with all its tokens.
 
         Were shorter prompts left out, D would be 1 at the length of the longest prompt, and the paper's rule would always
         choose that. Counted like this D never falls as L grows (aX and aY have D(1) = 1 and D(2) = 2), against the paper's
@@ -179,7 +183,7 @@ class PrefixTree:
 
 
 def _row(prompt: int, token_ids: ArrayLike) -> NDArray[np.int64]:
-    """One prompt's token ids as int64; refuses what is not a row of them."""
+    """Return one prompt's token ids as int64; refuse anything that is not a row of them."""
     row = np.asarray(token_ids)
     if row.ndim != 1:
         raise PlanningError(f"token_ids[{prompt}] has {row.ndim} dimensions; a row of token ids is needed")

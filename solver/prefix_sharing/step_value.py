@@ -1,7 +1,4 @@
-"""What finished plans are worth, whatever they share: time, cost and value of the whole step, and which of two is better.
-
-Knows plans, their times and the objective; nothing of how plans are made or prefixes chosen.
-"""
+"""Computes time, cost and objective value of the whole step for finished plans, and ranks plans, shared prefill included."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from solver.timing.evaluate import evaluate
 
 @dataclass(frozen=True, eq=False)
 class StepValue:
-    """What plans of a workload are worth: time, cost and value of the whole step, in the unit of the objective.
+    """Values plans of a workload by time, cost and objective of the whole step, in the unit of the objective.
 
     Attributes:
         learner_rate: cost of the learner's GPUs per second of the step. norms: T_ref and C_ref.
@@ -43,17 +40,17 @@ class StepValue:
         rest: NonGenerationPhases,
         admission: str,
     ) -> StepValue:
-        """Of plans for a workload on a cluster, of whose first pool the learner's GPUs are."""
+        """Return the values for a workload on a cluster; the learner's GPUs are of its first pool."""
         learner_rate = rest.learner_rate(objective.cost, cluster.pools[0].usd_per_gpu_s)
         return cls(workload, latency, objective, rest, admission, learner_rate)
 
     def against(self, given: Plan) -> StepValue:
-        """The same with the mean time and cost of a plan as reference."""
+        """Return the same with the mean time and cost of a plan as reference."""
         time_s, cost = (float(x.mean()) for x in self.step(given))
         return replace(self, norms=(time_s or 1.0, cost or 1.0))
 
     def step(self, plan: Plan) -> tuple[FloatArray, FloatArray]:
-        """(S,) time and cost of the step in every scenario, or for the one set of lengths."""
+        """Return the (S,) time and cost of the step in every scenario, or for the one set of lengths."""
         if self.workload.scenarios is None:
             makespan_s, gpu_s, usd = (np.array([x]) for x in (plan.makespan_s, plan.gpu_seconds, plan.cost_usd))
         else:
@@ -63,7 +60,7 @@ class StepValue:
         return time_s, (gpu_s if self.objective.cost == "gpu_s" else usd) + self.learner_rate * time_s
 
     def rank(self, plan: Plan) -> tuple[float, float]:
-        """What to minimise: by how much a deadline or a budget is missed, then the value (without a limit on it)."""
+        """Return the pair to minimise: by how much a deadline or a budget is missed, then the value (without a limit on it)."""
         objective, (time_s, cost) = self.objective, self.step(plan)
         if objective.deadline_s is not None:
             return max(0.0, objective.risk(time_s) - objective.deadline_s * (1 + 1e-9)), objective.risk(cost)

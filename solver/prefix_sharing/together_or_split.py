@@ -1,8 +1,8 @@
-"""A prompt's samples together or split, whichever is better once prefill is deduplicated.
+"""Plans with a prompt's samples kept together and with samples split, and returns the better plan after deduplicating prefill.
 
-Knows how to deduplicate plans and what they are worth; how they are made it is told. Together a prompt is computed on one actor
-and nothing is sent, but groups are ragged; split they balance better, and what several actors need is computed by each of them
-or once, and sent over links that take time. Which is better depends on lengths, links and GPUs, so both are planned.
+The caller passes the function that makes the plans. Together, a prompt is computed on one actor and nothing is sent, but groups
+are uneven. Split, they balance better, and a prefix that several actors need is computed by each of them, or once and sent over
+links that take time. The better choice depends on lengths, links and GPUs, so both are planned.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def together_or_split(
     admission: str,
     prefill: Mapping[str, Any],
 ) -> Plan:
-    """The better of two deduplicated plans.
+    """Return the better of two deduplicated plans.
 
     Args:
         plan_with: makes the plan with samples kept together or not. prefill: further arguments of ``deduplicate``.

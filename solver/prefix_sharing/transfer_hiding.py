@@ -1,7 +1,9 @@
-"""Keeps the overlap inequality: the longest group is the last to finish, so every transfer is hidden behind it.
+"""Moves responses until the overlap inequality holds: the longest group finishes last, so every transfer is hidden behind it.
 
-Knows placements and how to make one; nothing of links or nodes. RLHFless (arXiv 2602.22718) makes ``L_model(i) + L_kv(i) +
-L_decode(i) <= L_prefill + L_decode(1)`` a constraint of actor scaling; here a late actor's longest responses move to actor 1.
+RLHFless (arXiv 2602.22718) makes the inequality a constraint of actor scaling. Here a late actor's longest responses move to
+actor 1, the longest group:
+
+    L_model(i) + L_kv(i) + L_decode(i) <= L_prefill + L_decode(1)
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from solver.prefix_sharing.placement_result import Placement
 
 
 def without_late(placement: Placement, place: Callable[[Plan], Placement], workload: Workload, latency: Latencies) -> Placement:
-    """The placement after moving the longest responses of late actors to the longest group, until nobody is late.
+    """Return the placement after moving the longest responses of late actors to the longest group, until no actor is late.
 
     Args:
         place: places a plan and times it.
@@ -56,7 +58,7 @@ def _repaired(
     actor: int,
     limit_s: float,
 ) -> Placement | None:
-    """The placement with as few as possible of an actor's longest responses moved so that it is no longer late."""
+    """Return the placement with as few as possible of an actor's longest responses moved so that it is no longer late."""
     plan, goal = placement.plan, placement.longest
     source, target = plan.actors[actor], plan.actors[goal]
     model = latency_of(latency, target.kind, len(target.gpu_ids))
@@ -85,7 +87,7 @@ def _repaired(
 
 
 def _with_responses(actor: ActorPlan, responses: tuple[int, ...], prefill: Prefill | None, workload: Workload) -> ActorPlan:
-    """The actor with other responses; it receives what the prefill actor computes of their prompts."""
+    """Return the actor with other responses; it receives the prefixes of their prompts that the prefill actor computes."""
     prompts = tuple(dict.fromkeys(workload.prompt_of[np.asarray(responses, dtype=np.int64)].tolist()))
     computed = {} if prefill is None else dict(zip(prefill.prompts, prefill.prefix_tokens, strict=True))
     prefixes = tuple(sorted(p for p in prompts if p in computed))

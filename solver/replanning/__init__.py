@@ -1,1 +1,1 @@
-"""Re-planning while a step runs: what a token is worth, where migrating responses go, when it pays."""
+"""Re-planning while a step runs: the marginal value of a token, receivers of migrating responses, and when a move pays."""

@@ -1,7 +1,7 @@
-"""The actors of a running step by what they are: which has which latency model, and what a second of each costs.
+"""Groups the actors of a running step into classes with the same latency model and price, so that re-planning can compare them.
 
-Knows plans and latency models; nothing of responses. Re-planning looks actors up here, so that one look can weigh actors of
-several kinds, sizes and prices against each other.
+Input: a plan with the latency models of its actors, or one latency model for all actors. Responses play no part here. One
+re-planning round can weigh actors of several kinds, sizes and prices against each other through these classes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from solver.replanning.marginal_value import delay_s, stall_s
 
 @dataclass(frozen=True, eq=False)
 class ActorClasses:
-    """M classes of actors: what can be told apart by speed or price.
+    """M classes of actors; actors of one class have the same speed and the same price.
 
     Attributes:
         models: (M,) affine latency model of each class. rates: (M,) cost of one actor for one second.
@@ -35,7 +35,8 @@ class ActorClasses:
 
     @classmethod
     def of(cls, latency: LatencyModel | ActorClasses) -> ActorClasses:
-        """A fleet as it is; actors that are all alike for a latency model, their cost counted in actor-seconds.
+        """Return ``latency`` itself if it is an ``ActorClasses``; for a single latency model, one class whose cost is in
+        actor-seconds.
 
         Raises:
             PlanningError: several models are given without saying which actor has which.
@@ -51,7 +52,9 @@ class ActorClasses:
 
     @classmethod
     def of_plan(cls, plan: Plan, latency: Latencies, cost: str = "gpu_s") -> ActorClasses:
-        """The actors of a plan. Cost is counted in GPU-seconds or dollars, and so is then the price of a second of makespan.
+        """Return the classes of a plan's actors.
+
+        Cost is in GPU-seconds or dollars (``cost``); the price of a second of makespan is then in the same unit.
 
         Raises:
             PlanningError: an actor's kind and size have no latency model, ``cost`` is unknown, or dollars are counted and an
@@ -76,14 +79,14 @@ class ActorClasses:
 
     @property
     def base_s(self) -> float:
-        """The shortest iteration of any actor."""
+        """Return the shortest base time of an iteration, in seconds, over all classes."""
         return min(model.base_s for model in self.models)
 
     def classes(self, actors: Sequence[int]) -> IntArray:
-        """(K,) class of each of these actors.
+        """Return the (K,) class of each of these actors.
 
         Raises:
-            PlanningError: an actor is not in the plan that the fleet was made of.
+            PlanningError: an actor is not in the plan that the classes were made from.
         """
         if len(self.models) == 1:
             return np.zeros(len(actors), np.int64)
@@ -92,16 +95,18 @@ class ActorClasses:
         return np.array([self.class_of[actor] for actor in actors], dtype=np.int64)
 
     def column(self, name: str) -> FloatArray:
-        """(M,) a number of each class's latency model."""
+        """Return the (M,) values of one numeric field of the classes' latency models."""
         return np.array([getattr(model, name) for model in self.models], dtype=float)
 
     def moves_s(self, kv_tokens: FloatArray, owner: IntArray) -> tuple[FloatArray, FloatArray]:
-        """(n, M) seconds that each response takes to move to an actor of each class and join there, and those of them for which
-        the receiver's batch stands still. What has no KV cache yet takes none. Between kinds or sizes a cache is of no use: it
-        is recomputed; else it is sent or recomputed, whichever is cheaper.
+        """Return two (n, M) arrays of seconds for each response and each receiving class: how long the response takes to move
+        and join, and for how much of that the receiver's batch stands still.
+
+        Both are 0 for a response without KV cache. Between actors of different kind or size the cache cannot be used and is
+        recomputed. Otherwise it is sent or recomputed, whichever is cheaper.
 
         Args:
-            kv_tokens, owner: (n,) tokens of the KV cache, and the class of the actor that holds it.
+            kv_tokens: (n,) tokens of each response's KV cache. owner: (n,) class of the actor that has the cache.
         """
         delay, stall = np.zeros((2, len(kv_tokens), len(self.models)))
         sizes = [(model.kind, model.gpus_per_actor) for model in self.models]

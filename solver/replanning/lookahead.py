@@ -1,14 +1,12 @@
-"""What a step is expected to take when it is re-planned while it runs: a coarse course of it on lengths drawn from a forecast.
+"""Simulates a step coarsely ahead of time, re-planning included, on response lengths drawn from a forecast.
 
-Knows forecasts, groups of responses, a latency model, admission and the looks of solver.replanning.migrations; nothing of
-objectives.
+It is used to compare start plans and prices of time on the same lengths. It is too coarse to predict times.
 
-The course goes from look to look. Between two looks every actor decodes at the speed that it has, corrected once for the
-responses that complete on the way; then the responses that its link can carry in that time are sent. What slots and KV memory
-have no room for waits, in order of admission, until others complete; under ``preempt`` the youngest wait again as contexts
-grow, and their contexts are computed again. So start-up, prefill, whole actors, queues, the time that links take, and what
-stands still while responses move are all in it, at the price of a few dozen looks. It is for comparing starts and prices of
-time on the same lengths, not for promising times.
+The simulation advances from one re-planning round to the next (solver.replanning.migrations). Between two rounds every actor
+decodes at its current speed, corrected once for the responses that complete meanwhile. Then it sends the responses that its
+link can carry in that time. Responses without a free slot or KV memory wait, in order of admission, until others complete.
+Under ``preempt`` the youngest responses wait again as contexts grow, and their contexts are computed again. So the result
+includes start-up, prefill, whole actors, queues, link time and the stalls of moves, for the price of a few dozen rounds.
 """
 
 from __future__ import annotations
@@ -32,7 +30,8 @@ MOST_LOOKS = 20 * COARSE_LOOKS  # the same, whatever waits
 
 
 def drawn_lengths(remaining: RemainingLengths, workload: Workload, seed: int) -> FloatArray:
-    """(R,) tokens that each response still generates, drawn from the forecast: evenly spread quantiles, in random order."""
+    """Return the (R,) tokens that each response still generates, drawn from the forecast: evenly spread quantiles, in random
+    order."""
     n = len(workload)
     tokens = workload.generated_tokens.astype(float)
     quantile = (np.random.default_rng(seed).permutation(n) + 0.5) / n
@@ -54,16 +53,16 @@ def busy_ahead(
     price: float | None,
     admission: str = "reserve",
 ) -> tuple[FloatArray, int]:
-    """(K,) about how many seconds each actor is busy once it can decode, and how many responses move.
+    """Return the (K,) approximate seconds that each actor is busy once it can decode, and the number of responses that move.
 
     Args:
         groups: the responses that each actor starts with; those beyond its slots and memory join when there is room.
-        left: (R,) tokens that the responses still generate, which decisions do not know.
-        price: of a second of makespan, at which the step is re-planned; None when nothing moves.
+        left: (R,) tokens that each response still generates. The simulated decisions see only the forecast ``remaining``.
+        price: actor-seconds that a second of makespan is worth when the step is re-planned; None when nothing moves.
         admission: ``reserve`` or ``preempt``.
 
     Raises:
-        PlanningError: there is more than one latency model; only actors of one kind are looked ahead for.
+        PlanningError: there is more than one latency model; the simulation handles actors of one kind only.
     """
     if not isinstance(latency, LatencyModel):
         raise PlanningError("looking ahead needs one latency model, that of all actors; re-plan mixed clusters without it")
@@ -151,8 +150,8 @@ def busy_ahead(
 
 
 def _queued(own: IntArray, actors: int, model: LatencyModel, held: FloatArray) -> NDArray[np.bool_]:
-    """(n,) whether each response, in order of admission, waits for one of its actor's slots or for memory; the first never
-    does."""
+    """Return (n,) whether each response, in order of admission, waits for one of its actor's slots or for memory; the
+    first never waits."""
     count = np.bincount(own, minlength=actors)
     full = np.bincount(own, weights=held, minlength=actors) > model.kv_capacity_tokens
     waits = np.zeros(len(own), dtype=bool)
@@ -166,7 +165,7 @@ def _queued(own: IntArray, actors: int, model: LatencyModel, held: FloatArray) -
 def _joins_s(
     busy_s: FloatArray, held: FloatArray, queued: NDArray[np.bool_], ended: NDArray[np.bool_], model: LatencyModel
 ) -> FloatArray:
-    """(m,) when the first m of the queued responses of an actor join, of those that find room when others complete.
+    """Return (m,) when the first m of an actor's queued responses join: those that find room when others complete.
 
     Args:
         busy_s, held, queued, ended: (n,) of the actor's responses: when each is complete if it has ``ended``, KV tokens.
@@ -185,8 +184,8 @@ def _decode(
     pause: float, own: IntArray, load: FloatArray, step: FloatArray, left: FloatArray, tokens: FloatArray, wait: FloatArray,
     model: LatencyModel,
 ) -> tuple[FloatArray, NDArray[np.bool_], FloatArray]:  # fmt: skip
-    """(n,) tokens after ``pause`` seconds of which each response first waits, whether it is complete by then, and after how
-    many seconds."""
+    """Return (n,) tokens after ``pause`` seconds of which each response first waits, whether it is complete by then,
+    and after how many seconds."""
     for _ in range(2):  # the second time with the load that the first leaves
         decodes = np.clip(left * step[own], 0.0, pause - wait)
         grown = load + model.per_kv_token_s * decodes / step[own] / 2

@@ -1,6 +1,7 @@
-"""What one more token of a response is worth, and how responses of different worth are grouped.
+"""Computes the marginal value of one more token of a response, and groups responses by it.
 
-Knows loads, survival sums and the affine fit of an iteration; nothing of actors that run, states or lengths to come.
+Inputs are loads, survival sums and the affine fit of an iteration. All functions here are formulas on arrays: they see no
+running actors and no true lengths. "Worth" below means this marginal value.
 
 **Worth of a token.** An actor with load W (the sum over its batch of l = b + c * context) takes a + W per iteration. Per
 second it costs one actor-second, of which a response of load l causes the share l / W. Let the step end in X more seconds. A
@@ -10,7 +11,7 @@ Stationarity, ``a l_y S(y)/S(x) / W_y^2 = constant``, gives
 
     W* = (X - a r) sqrt(l) / Lambda ,   Lambda = sum_y sqrt(S(y)/S(x) l_y) ,   cost = E[sum l] + a Lambda^2 / (X - a r) .
 
-Along this course the value q of one token more, in actor-seconds, must make W* the choice that minimises what a second costs
+With these loads the value q of one more token, in actor-seconds, must make W* the choice that minimises what a second costs
 less what its progress is worth, ``l / W - q / (a + W)``: hence ``q = l (a + W*)^2 / W*^2``. Without the KV term and for a batch
 of B* this is ``(a + b B*)^2 / (b B*^2)``. Equal responses give W* in proportion to the square root of the survival, so
 actors in proportion to ``S / sqrt(S)``: square-root folding.
@@ -45,13 +46,16 @@ GROUPING_POINTS = 192  # positions, evenly spread over the sorted responses, at 
 
 
 def price_of(left_s: float, base_s: float, most_tokens: FloatArray, root_load: FloatArray) -> float:
-    """Actor-seconds that one second less would cost when ``left_s`` seconds are left: ``a sum Lambda^2 / (X - a r)^2``."""
+    """Return the actor-seconds that a makespan shorter by one second would cost when ``left_s`` seconds are left.
+
+    The formula is ``a sum Lambda^2 / (X - a r)^2``.
+    """
     room = left_s - base_s * most_tokens
     return math.inf if not len(room) or room.min() <= 0 else float((base_s * root_load**2 / room**2).sum())
 
 
 def time_left_s(price: float, base_s: float, most_tokens: FloatArray, root_load: FloatArray) -> float:
-    """X at which the last second costs ``price`` actor-seconds; infinite when time costs nothing.
+    """Return the X at which the last second costs ``price`` actor-seconds; infinite when ``price`` is 0.
 
     Args:
         most_tokens, root_load: (n,) r and Lambda of the responses.
@@ -77,7 +81,8 @@ def time_left_s(price: float, base_s: float, most_tokens: FloatArray, root_load:
 
 
 def token_worth(left_s: float, base_s: float, load: FloatArray, most_tokens: FloatArray, root_load: FloatArray) -> FloatArray:
-    """(n,) q in actor-seconds. A response that can no longer be in time is worth an actor of its own (W* = l)."""
+    """Return the (n,) values q in actor-seconds. A response that can no longer finish within X gets the value of running alone
+    on an actor (W* = l)."""
     if math.isinf(left_s):
         return load.copy()  # W* grows without bound: (a + W*) / W* goes to 1
     room = np.maximum(left_s - base_s * most_tokens, 0.0)
@@ -87,18 +92,21 @@ def token_worth(left_s: float, base_s: float, load: FloatArray, most_tokens: Flo
 
 
 def sends_kv(transfer_s: ArrayLike, recompute_s: ArrayLike) -> NDArray[np.bool_]:
-    """Whether a response that moves takes its KV cache along, or has its context recomputed.
+    """Return whether a migrating response takes its KV cache along (True) or its context is recomputed (False).
 
-    What a transfer waits for on its sender's link does not count: only that response waits, while a context that is recomputed
-    holds up the receiver's whole batch. A cut that recomputed whatever would have had to queue took up to half as long again as
-    one that queued (random with tau on GSM8K).
+    Waiting for the sender's link does not count. Only the migrating response waits for the link, while recomputing a context
+    stops the receiver's whole batch. A cut that recomputed every context that would have had to queue took up to 1.5 times as
+    long as one that queued (policy ``random`` with tau, on GSM8K).
     """
     return np.asarray(np.asarray(transfer_s) <= np.asarray(recompute_s))
 
 
 def delay_s(latency: LatencyModel, kv_tokens: FloatArray, step_s: FloatArray | float, alike: ArrayLike = True) -> FloatArray:
-    """Seconds that a response stands still when it moves to an actor of ``latency``: the cheaper of transfer (where sender and
-    receiver are ``alike``) and recompute, joining, and half an iteration of ``step_s`` until it is admitted."""
+    """Return the seconds that a response stands still when it moves to an actor of ``latency``.
+
+    The sum of: the cheaper of transfer (if sender and receiver are ``alike``) and recompute, the join, and half an iteration of
+    ``step_s`` until it is admitted.
+    """
     transfer = np.where(alike, latency.transfer_base_s + latency.transfer_per_kv_token_s * kv_tokens, np.inf)
     recompute = latency.prefill_base_s + latency.prefill_per_token_s * kv_tokens
     moves = np.where(sends_kv(transfer, recompute), transfer, recompute)
@@ -106,8 +114,11 @@ def delay_s(latency: LatencyModel, kv_tokens: FloatArray, step_s: FloatArray | f
 
 
 def stall_s(latency: LatencyModel, kv_tokens: FloatArray, alike: ArrayLike = True) -> FloatArray:
-    """Seconds for which the receiver's whole batch stands still when a response moves: those of joining it, and of recomputing
-    its KV cache where that is cheaper than the transfer or sender and receiver are not ``alike``."""
+    """Return the seconds for which the receiver's whole batch stands still when a response moves.
+
+    The sum of the join and, where recomputing is cheaper than the transfer or sender and receiver are not ``alike``, the
+    recomputation of the KV cache.
+    """
     transfer = np.where(alike, latency.transfer_base_s + latency.transfer_per_kv_token_s * kv_tokens, np.inf)
     recompute = latency.prefill_base_s + latency.prefill_per_token_s * kv_tokens
     computed = np.where(sends_kv(transfer, recompute), 0.0, recompute)
@@ -123,17 +134,17 @@ def group_by_worth(
     reserved_tokens: FloatArray,
     kv_capacity_tokens: float,
 ) -> list[IntArray]:
-    """Contiguous groups of the responses sorted by worth, most valuable first, of the largest value (see above).
+    """Return contiguous groups of the responses sorted by worth, most valuable first, with the largest value (see above).
 
     A dynamic programme over the sorted responses, one layer per group: groups end at ``GROUPING_POINTS`` positions at most.
-    Equal worth keeps the given order.
+    Responses of equal worth keep the given order.
 
     Args:
         load, worth, reserved_tokens: (n,) per response. slots, kv_capacity_tokens: what one actor admits at once.
 
     Returns:
-        (n_k,) positions of each group. When not everything fits into the slots and memory of ``most_groups`` at once, responses
-        of any worth queue behind others: they are then dealt in turn, so that no actor gets all that are long.
+        (n_k,) positions of each group. When the slots and memory of ``most_groups`` actors cannot hold all responses at once,
+            responses of any worth have to queue. They are then assigned round-robin, so that no actor gets all long ones.
     """
     order = np.argsort(-worth, kind="stable")
     n = len(order)

@@ -1,12 +1,14 @@
-"""What one look at the step decides: the actor to give back, and which responses wait for their sender's link, best first.
+"""Decides in one re-planning round which actor is released and which responses migrate, best first.
 
-Knows ``RunningResponses`` and a forecast; nothing of when to look. A look is worked out once (``look``); as links
-get free, the next responses are sent from its lists (``send``), each tested again at its turn.
+Inputs: the running responses (``RunningResponses``) and a forecast of their lengths. ``look`` computes a round once. As links
+become free, ``MigrationRound.send`` sends the next responses of its lists and tests each of them again first.
+``solver.replanning.replan`` decides when a round takes place.
 
-What a move costs, in the currency of solver.replanning.marginal_value (actor-seconds): the response stands still for
-``delay_s`` while others of the sender follow one another over its link; the receiver's whole batch stands still for
-``stall_s``, while the response joins and its KV cache is recomputed where that is cheaper than the transfer, which costs what
-that batch earns per second.
+A move costs, in the unit of solver.replanning.marginal_value (actor-seconds):
+
+- the migrating response makes no progress for ``delay_s``, as responses of one sender follow one another over its link;
+- the receiver's whole batch makes no progress for ``stall_s``, while the response joins and, where that is cheaper than the
+transfer, its KV cache is recomputed. This costs what the batch earns in that time.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ OFFERS = 24  # responses of a sender that a look lists
 
 
 class Migration(NamedTuple):
-    """A move and the actor that it leaves."""
+    """A move together with the actor that the response leaves."""
 
     from_actor: int
     move: Move
@@ -43,7 +45,7 @@ class Migration(NamedTuple):
 
 @dataclass
 class LinkSchedule:
-    """What one look leaves to the next: actors that are being drained, and when every actor's link is free."""
+    """State kept between re-planning rounds: the actors being drained, and the time at which each actor's link is free."""
 
     leaving: set[int] = field(default_factory=set)
     free_s: dict[int, float] = field(default_factory=dict)
@@ -51,11 +53,11 @@ class LinkSchedule:
 
 @dataclass(eq=False)
 class MigrationRound:
-    """What is left to send of what a look found.
+    """The responses that one re-planning round found worth sending and that are not sent yet.
 
     Attributes:
-        places: as of the look, with everything sent since.
-        lists: offers by position of their sender, in the order in which they are tried.
+        places: the receivers as at the round, updated with every response sent since.
+        lists: migration candidates by position of their sender, in the order in which they are tried.
     """
 
     places: ReceiverState
@@ -64,7 +66,7 @@ class MigrationRound:
     def send(
         self, now_s: float, links: LinkSchedule, complete: Sequence[bool] | NDArray[np.bool_] | None = None
     ) -> list[Migration]:
-        """The next responses of all senders whose link is free, entered in ``places`` and ``links``."""
+        """Return the next migrations of all senders whose link is free, and enter them in ``places`` and ``links``."""
         places, moves = self.places, list[Migration]()
         for k in [k for k in self.lists if links.free_s.get(places.ids[k], -math.inf) <= now_s + 1e-9]:
             waiting, drains = self.lists[k], not places.stays[k]
@@ -95,13 +97,16 @@ class MigrationRound:
         return moves
 
     def next_s(self, now_s: float, links: LinkSchedule) -> float:
-        """When the first link that has more to send gets free; infinite when nothing is left to send."""
+        """Return the time at which the first link with more to send is free; infinite when nothing is left to send."""
         times = [links.free_s.get(self.places.ids[k], now_s) for k in self.lists]
         return min(times, default=math.inf)
 
 
 def look(s: RunningResponses, remaining: RemainingLengths, price: float, links: LinkSchedule) -> MigrationRound:
-    """Decide whether an actor is given back, and list what should move: up to ``OFFERS`` responses of an actor that goes on."""
+    """Compute one re-planning round: decide whether an actor is released, and list the responses that should move.
+
+    An actor that keeps running lists at most ``OFFERS`` responses, and so does an actor that is being drained.
+    """
     links.leaving &= set(s.ids)
     stays = np.array([k not in links.leaving for k in s.ids])
     step = s.step_s
@@ -137,7 +142,8 @@ def _fold(
     s: RunningResponses, stays: NDArray[np.bool_], remaining: RemainingLengths, price: float, delay: FloatArray,
     stall: FloatArray, loses: FloatArray,
 ) -> int | None:  # fmt: skip
-    """The position of the actor to give back now, or None. What is still being drained counts as spread over the others."""
+    """Return the position of the actor to release now, or None. Responses still being drained count as spread over the other
+    actors."""
     open_actors = np.flatnonzero(stays & (s.count > 0))
     if len(open_actors) < 2 or not np.isfinite(s.left_s):
         return None
@@ -169,7 +175,7 @@ def _fold(
 
 
 def _as_if_drained(s: RunningResponses, stays: NDArray[np.bool_]) -> RunningResponses:
-    """The survivors with the responses of leaving actors dealt to those that stay, the least loaded first."""
+    """Return the running responses with those of leaving actors assigned to the actors that stay, the least loaded first."""
     pending = np.flatnonzero(~stays[s.owner])
     if not len(pending):
         return s
@@ -191,8 +197,11 @@ def _as_if_drained(s: RunningResponses, stays: NDArray[np.bool_]) -> RunningResp
 
 
 def _places_worth(s: RunningResponses, k: int, stays: NDArray[np.bool_]) -> float:
-    """Roughly what the other actors gain from the responses of ``k``, never less than in truth: each one's best place as
-    if it came alone; losses count half, as they shrink with what has come before."""
+    """Return an estimate from above of what the other actors gain from the responses of ``k``.
+
+    Each response counts at its best receiver as if it came alone. Losses count half, as they shrink with the responses that
+    came before.
+    """
     step = s.step_s
     rate = s.actor_worth / step
     others = np.flatnonzero(stays & (np.arange(len(step)) != k))

@@ -1,7 +1,8 @@
-"""The actors of a look as they fill while responses are sent: which place is best for the next response.
+"""Tracks free slots, KV memory and load of the actors while migrations are chosen one by one, and returns the best receiver for
+the next response.
 
-Knows sums of load and worth, slots and memory; nothing of links, costs or time. Plain numbers, not arrays: thousands of
-places are looked for in a step, one response at a time among a handful of actors, where an array call costs more than the sum.
+State is kept in plain numbers instead of arrays. A step looks for a receiver thousands of times, for one response among a
+handful of actors, where an array call costs more than the sum itself.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ class MigrationCandidate(NamedTuple):
 
     Attributes:
         response: its index. worth, reserved, kv_tokens: as in ``RunningResponses``.
-        load, stall, least_gain, pass_s: on (to) an actor of each of M classes: its load; the share of the time in which the
-            move pays for which the receiver's batch stands still; the rise of the value per second that the move must exceed
-            (unless its actor is drained); and the seconds for which it occupies its sender's link, which one without a KV
-            cache does not.
+        load: its load on an actor of each of M classes.
+        stall: for a receiver of each class, the time that its batch stands still as a share of the time in which the move pays.
+        least_gain: for each class, the rise of the value per second that the move must exceed (unless its actor is drained).
+        pass_s: for each class, the seconds for which it occupies its sender's link. A response without KV cache does not.
     """
 
     response: int
@@ -38,7 +39,7 @@ class MigrationCandidate(NamedTuple):
 
 
 class ReceiverState:
-    """K actors, by their positions in ``RunningResponses``."""
+    """Free slots, KV memory, load and worth of K actors, addressed by their positions in ``RunningResponses``."""
 
     def __init__(self, s: RunningResponses, stays: NDArray[np.bool_]) -> None:
         self.base_s: list[float] = s.base_s.tolist()
@@ -54,8 +55,11 @@ class ReceiverState:
         self.open = [np.flatnonzero(stays & (s.kind == m)).tolist() for m in range(len(s.fleet))]  # by class
 
     def best(self, offer: MigrationCandidate, sender: int) -> tuple[int, float]:
-        """The position at which a response of ``sender`` gains most, and the rise of the grouping's value per second (as in
-        ``RunningResponses.gains``, less what a stall costs); minus infinity when there is no place."""
+        """Return the position of the best receiver for a response of ``sender``, and the rise of the grouping's value per
+        second there.
+
+        The rise is that of ``RunningResponses.gains`` less the cost of the stall. It is minus infinity when no actor has room.
+        """
         _, worth, reserved, _, loads, stalls, _, _ = offer
         to, most = -1, -math.inf
         step, rates, slots, memory = self.step_s, self.rate, self.slots, self.memory
@@ -72,7 +76,7 @@ class ReceiverState:
         return to, most + (self.worth[sender] - worth) / without - rates[sender]
 
     def move(self, offer: MigrationCandidate, sender: int, to: int) -> None:
-        """Enter that a response of ``sender`` goes to ``to``."""
+        """Record that a response of ``sender`` moves to ``to``."""
         for k, sign in ((sender, -1), (to, 1)):
             self.step_s[k] += sign * offer.load[self.kind[k]]
             self.worth[k] += sign * offer.worth
@@ -82,7 +86,7 @@ class ReceiverState:
             self.memory[k] -= sign * offer.reserved
 
     def close(self, position: int) -> None:
-        """Nothing goes to this actor any more."""
+        """Exclude this actor as a receiver from now on."""
         for open_actors in self.open:
             if position in open_actors:
                 open_actors.remove(position)
@@ -91,6 +95,6 @@ class ReceiverState:
 def offers(
     s: RunningResponses, chosen: IntArray, stall: FloatArray, least_gain: FloatArray, pass_s: FloatArray
 ) -> list[MigrationCandidate]:
-    """The chosen positions of ``s`` as offers; the other arrays, (n, M), are over all of ``s``."""
+    """Return the chosen positions of ``s`` as migration candidates; the other arrays, (n, M), are over all of ``s``."""
     of = (s.response, s.worth, s.reserved, s.kv_tokens, s.load_on, stall, least_gain, pass_s)
     return [*map(MigrationCandidate._make, zip(*(x[chosen].tolist() for x in of), strict=True))]

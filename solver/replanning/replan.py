@@ -1,29 +1,31 @@
-"""Re-solving while the step runs: which responses migrate, which actors are folded, which survivors get a small fast batch.
+"""Re-plans a running step: decides which responses migrate, which actors are released early, and which responses get a small
+fast batch.
 
-Knows what a rule may see (``StepState``), a forecast of remaining lengths and the actors' latency models; no true lengths.
-What a token is worth (q) and what a grouping is worth per second are derived in solver.replanning.marginal_value; a look is
-worked out in solver.replanning.migrations.
+Inputs: the observable state (``StepState``), a forecast of remaining lengths and the actors' latency models. True lengths are
+never used. The value of a token (q) and the value of a grouping per second are derived in solver.replanning.marginal_value.
+solver.replanning.migrations computes a re-planning round.
 
-A look at the step compares three things with doing nothing:
+A round compares three changes with doing nothing:
 
-- **fold**: the actor with the least to lose is given back when the value per second rises by more than the fold costs,
-  spread over the time that it pays (half of what is left, as the others will be folded in their turn). It costs the progress
-  that its responses lose while they move, ``sum q d / (a + W)``, and ``price * d`` with the probability that one of them lasts
-  to the response limit: a delay of the longest response delays the step. A part of both is made up for later, as responses
-  that are behind are worth more and move to faster batches. What stands still at the receivers is not.
-- **move**: a response goes to the actor where the value rises most, when the rise times the response's expected time
-  exceeds what its progress is worth while it moves, and what the receiver's batch is worth while it stands still. So
-  likely-long survivors gather in small fast batches and likely-short ones in large slow ones.
-- an actor that is being folded is drained: its responses leave one after another over its link while the rest goes on
-  decoding, the longest to go first (short ones may be complete before their turn). Folding it in one go would let all wait.
+- **fold**: the actor with the least to lose is released when the value per second rises by more than the fold costs, spread
+over the time that it pays. That time is half of what is left, as the other actors will be folded later. A fold costs the
+progress that its responses lose while they move, ``sum q d / (a + W)``. It also costs ``price * d`` with the probability that
+one of them lasts to the response limit, because a delay of the longest response delays the step. Later moves make up for a part
+of both, as delayed responses are worth more and move to faster batches. The stall of the receivers is lost for good.
+- **move**: a response moves to the actor where the value rises most, if the move pays. It pays when the rise times the
+response's expected time exceeds the worth of its progress during the move plus the worth of the receiver's batch during the
+stall. So responses that are likely long gather in small fast batches and those that are likely short in large slow ones.
+- **drain**: an actor that is being folded sends its responses one after another over its link while the others keep decoding.
+The response that is expected to be longest leaves first (short ones may complete before their turn). Folding it at once would
+make all of them wait.
 
-Every sender has one link: it sends one response at a time. Actors of several kinds, sizes and prices are looked up in a
-``ActorClasses``: each has its own loads and its own price, and between two kinds KV caches are recomputed.
+Every sender has one link and sends one response at a time. Actors of several kinds, sizes and prices are described by
+``ActorClasses``: each class has its own loads and price, and between two kinds KV caches are recomputed.
 
-The published rules are baselines with the same interface (rlhfless.scheduling), not settings of this one: RLHFless cuts an
-actor at a fixed share of its completions and RLHFuse all but m below a global count, whatever their responses are still worth.
-Square-root folding is the course that equal responses take where actors can be divided (see solver.replanning.marginal_value);
-here actors are whole and moves cost time, so what is folded, and when, differs from it.
+The published rules are baselines with the same interface (rlhfless.scheduling), not settings of this rule. RLHFless cuts an
+actor at a fixed share of its completions and RLHFuse all but m actors below a global count, whatever their responses are still
+worth. Square-root folding is optimal for equal responses where actors can be divided (see solver.replanning.marginal_value).
+Here actors are whole and moves cost time, so the set of folded actors and the times differ from it.
 """
 
 from __future__ import annotations
@@ -54,17 +56,17 @@ def replan(
     price: float,
     links: LinkSchedule | None = None,
 ) -> list[Decision]:
-    """What to do now; an empty list when doing nothing is best.
+    """Return the decisions for now; an empty list when doing nothing is best.
 
     Args:
         remaining: forecast for every response of the step.
-        latency: its affine fit is used; a ``ActorClasses`` where actors differ.
-        price: actor-seconds that one second of makespan is worth; GPU-seconds or dollars for a fleet that counts these.
-        links: drains and transfers under way; updated. None when there are none.
+        latency: its affine fit is used; an ``ActorClasses`` where actors differ.
+        price: actor-seconds that one second of makespan is worth; GPU-seconds or dollars for ``ActorClasses`` in these units.
+        links: drains and transfers under way; updated in place. None when there are none.
 
     Returns:
-        At most one move per sender whose link is free (responses without KV cache need no link). Slots and KV memory (as
-        under ``reserve``) of the receivers are kept; an actor whose last response moves away is released.
+        At most one move per sender whose link is free (responses without KV cache need no link). The receivers' slots and KV
+            memory (counted as under ``reserve``) are never exceeded. An actor whose last response moves away is released.
     """
     links, fleet = LinkSchedule() if links is None else links, ActorClasses.of(latency)
     if len(state.actors) < 2:
@@ -75,17 +77,18 @@ def replan(
 
 @dataclass
 class Replan:
-    """Looks at the running step again and again and does what ``replan`` says.
+    """Runtime rule that re-plans the step in rounds and returns the decisions of ``replan``.
 
-    It first looks at the first completion, then at times: a twelfth of what is left apart, and no more often than pays for
-    the time that looking takes, counted by its work (a clock would make decisions depend on the machine). In between, as
-    links get free, it only sends on what the last look has listed: that takes microseconds, as nothing is worked out anew.
+    The first round is at the first completion. Later rounds are a twelfth of the remaining time apart. They are never so
+    frequent that their own computing time does not pay; that time is counted by work, as a clock would make decisions depend on
+    the machine. Between rounds, as links become free, the rule sends the next responses that the last round listed. This takes
+    microseconds.
 
     Args:
-        remaining: forecast for every response of the step. Replace it to plug in a predictor that updates while decoding;
-            its ``observe`` is called at every look.
-        latency: of every actor; a ``ActorClasses`` where actors differ in kind, size or price.
-        price: actor-seconds that one second of makespan is worth; GPU-seconds or dollars for a fleet that counts these.
+        remaining: forecast for every response of the step. Replace it to plug in a predictor that updates while decoding; its
+            ``observe`` is called at every round.
+        latency: of every actor; an ``ActorClasses`` where actors differ in kind, size or price.
+        price: actor-seconds that one second of makespan is worth; GPU-seconds or dollars for ``ActorClasses`` in these units.
     """
 
     remaining: RemainingLengths
@@ -104,11 +107,12 @@ class Replan:
         self._fleet = ActorClasses.of(self.latency)
 
     def next_trigger(self, view: ActorView) -> Trigger | None:
-        """The next look or free link; before the first look, this actor's first completion."""
+        """Return the time of the next round or free link; before the first round, this actor's first completion."""
         return self._trigger if self._started else Trigger(completions=view.completed + 1)
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
-        """See ``replan``. Nothing is done before its time has come, nor when one actor is left."""
+        """Return the decisions of ``replan``; an empty list before the time of the next round or link, or when one actor is
+        left."""
         if self._started and (self._trigger is None or now_s < (self._trigger.time_s or 0.0) - 1e-9):
             return []
         self._started = True
@@ -136,7 +140,7 @@ class Replan:
         return [*moves]
 
     def _forget(self, state: StepState) -> None:
-        """Actors that have been released since the last look receive nothing any more."""
+        """Exclude actors that have been released since the last round as receivers."""
         assert self._look is not None
         live = {view.actor for view in state.actors}
         for k, actor in enumerate(self._look.places.ids):
@@ -146,8 +150,10 @@ class Replan:
 
 
 def _with_room(sent: Sequence[Migration], state: StepState) -> list[Move]:
-    """The moves whose receivers have a free slot and memory now, or such as others of the moves free. Only actors that send or
-    receive are looked at: memory is counted over all responses of an actor."""
+    """Return the moves whose receivers have a free slot and memory now, or get them through the other moves.
+
+    Only actors that send or receive are checked, because memory is counted over all responses of an actor.
+    """
     if not sent:
         return []
     views = {view.actor: view for view in state.actors}

@@ -1,6 +1,7 @@
-"""The unfinished responses of a moment with their actors, and what moving them would gain.
+"""The unfinished responses of a running step at one moment, with their actors, and the gain of moving them.
 
-Knows a ``StepState``, a forecast of remaining lengths and the actors' latency models; nothing of earlier or later decisions.
+Inputs: a ``StepState``, a forecast of remaining lengths and the actors' latency models. Earlier and later decisions play no
+part.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ class RunningResponses:
     """n unfinished responses on K actors.
 
     Attributes:
-        actors: (K,) ids of the actors. response: (n,) indices. owner: (n,) position of each one's actor.
-        movable: (n,) False for responses on their way.
-        tokens, kv_tokens: (n,) generated tokens, and KV tokens held. left_tokens: (n,) expected tokens.
-        load_on: (n, M) l of solver.replanning.marginal_value on an actor of each class of the fleet; worth: (n,) q.
+        actors: (K,) ids of the actors. response: (n,) indices. owner: (n,) position of each response's actor.
+        movable: (n,) False for responses that are migrating.
+        tokens, kv_tokens: (n,) generated tokens, and KV tokens in memory. left_tokens: (n,) expected tokens.
+        load_on: (n, M) l of solver.replanning.marginal_value on an actor of each class of ``fleet``; worth: (n,) q.
         reserved: (n,) KV tokens that admission sets aside at most.
         actor_load, actor_worth, count, slots, memory: (K,) sums of load and worth, responses, free slots, free KV tokens.
-        left_s: X, the seconds that the step should still take. fleet: the actors' classes; kind: (K,) that of each.
-        load: (n,) l where each response is. base_s, price: (K,) a, and what a second of each actor costs.
+        left_s: X, the seconds that the step should still take. fleet: the actors' classes; kind: (K,) class of each actor.
+        load: (n,) l on the response's present actor. base_s, price: (K,) a, and the cost of a second of each actor.
         ids: ``actors`` as a list.
     """
 
@@ -67,13 +68,14 @@ class RunningResponses:
 
     @property
     def step_s(self) -> FloatArray:
-        """(K,) seconds of the actors' next iterations."""
+        """Return the (K,) seconds of the actors' next iterations."""
         return self.base_s + self.actor_load
 
     def gains(self, chosen: IntArray, open_to: NDArray[np.bool_]) -> FloatArray:
-        """(m, K) rise of the grouping's value per second when one of the chosen responses alone goes to an actor.
+        """Return the (m, K) rise of the grouping's value per second when one of the chosen responses alone moves to an actor.
 
-        Minus infinity for its own actor, actors that are not ``open_to`` (K,) and those without a free slot or memory.
+        It is minus infinity for the response's present actor, for actors outside ``open_to`` (K,) and for those without a free
+        slot or memory.
         """
         load, worth, owner = self.load_on[chosen][:, self.kind], self.worth[chosen], self.owner[chosen]
         step = self.step_s
@@ -92,10 +94,12 @@ class RunningResponses:
         return total
 
     def fold_gain(self, k: int, open_to: NDArray[np.bool_]) -> float:
-        """Rise of the value per second when actor position ``k`` is given back and its responses go, one after another, to
-        the best places among ``open_to``; minus infinity when these have too little room. Nothing is changed.
+        """Return the rise of the value per second when the actor at position ``k`` is released.
 
-        Of more than ``FOLD_PARTS`` responses, those of like worth go in parts: their mean finds the place of a part.
+        Its responses move one after another to the best receivers among ``open_to``. The gain is minus infinity when these have
+        too little room. Changes nothing.
+
+        Above ``FOLD_PARTS`` responses, responses of similar worth move in parts: the mean of a part decides its receiver.
         """
         others = np.flatnonzero(open_to & (np.arange(len(open_to)) != k))
         mine = np.flatnonzero(self.owner == k)
@@ -132,8 +136,10 @@ class RunningResponses:
 def survivors_of(
     state: StepState, remaining: RemainingLengths, latency: LatencyModel | ActorClasses, price: float
 ) -> RunningResponses:
-    """The survivors of a state, valued for a makespan whose last second costs ``price`` actor-seconds (in the unit of a fleet's
-    rates)."""
+    """Return the unfinished responses of a state, valued for a makespan whose last second costs ``price``.
+
+    ``price`` is in actor-seconds, or in the unit of the rates of an ``ActorClasses``.
+    """
     views = state.actors
     sizes = [(len(v.unfinished), len(v.arriving)) for v in views]
     response = np.array([r for v in views for r in (*v.unfinished, *v.arriving)], dtype=np.int64)
@@ -151,8 +157,8 @@ def valued(
     actors: IntArray, kind: IntArray, response: IntArray, owner: IntArray, movable: NDArray[np.bool_], tokens: FloatArray,
     prompt: FloatArray, slots: IntArray, remaining: RemainingLengths, latency: LatencyModel | ActorClasses, price: float,
 ) -> RunningResponses:  # fmt: skip
-    """The same from arrays: (K,) ids, classes and free slots of actors; (n,) index, owner, tokens and prompt tokens of
-    responses."""
+    """Return ``survivors_of`` computed from arrays: (K,) ids, classes and free slots of actors; (n,) index, owner, tokens and
+    prompt tokens of responses."""
     fleet = ActorClasses.of(latency)
     most = remaining.most_tokens(response, tokens)
     speed = [(m.base_s, m.per_response_s, m.per_kv_token_s, rate) for m, rate in zip(fleet.models, fleet.rates, strict=True)]

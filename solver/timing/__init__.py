@@ -1,1 +1,1 @@
-"""How long a given assignment of responses to actors takes, and what it costs."""
+"""Time and cost of a given assignment of responses to actors."""

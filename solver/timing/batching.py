@@ -1,7 +1,7 @@
-"""Continuous batching on one actor, in whole decode iterations: who is in the batch when, and how long each iteration takes.
+"""Continuous batching on one actor, in whole decode iterations: which responses are in the batch when, and how long each
+iteration takes.
 
-Knows admission and a latency model; nothing of plans, clusters or clocks. The planner's ``evaluate`` and the simulated
-engine both use it, so what is planned is what is simulated.
+The planner's ``evaluate`` and the simulated engine both use it, so a plan is timed exactly as it is simulated.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from solver.model.workload import FloatArray, IntArray
 
 @dataclass(frozen=True, eq=False)
 class Residency:
-    """Stretches in which responses are in the batch; one per response unless it was evicted and came back.
+    """Intervals in which responses are in the batch; one per response, and one more for each time that it was evicted and came
+    back.
 
     Attributes:
         response: (V,) index of the response in the arrays given to ``schedule``.
-        first: (V,) iteration in which it joins. last: (V,) iteration at whose start it is gone (half-open).
-        context: (V,) KV tokens that it holds at ``first``.
-        prefill: (V,) prompt and generated tokens that prefill is charged for when it joins: its context but for what is there.
+        first: (V,) iteration in which it joins. last: (V,) iteration at whose start it has left (half-open).
+        context: (V,) KV tokens of its context at ``first``.
+        prefill: (V,) prompt and generated tokens that prefill is charged for when it joins: its context less the cached tokens.
     """
 
     response: IntArray
@@ -35,7 +36,7 @@ class Residency:
 
     @property
     def computed(self) -> IntArray:
-        """(V,) tokens that prefill computes: those that it is charged for, but for the last one, which is decoded."""
+        """Return the (V,) tokens that prefill computes: those that it is charged for, except the last one, which is decoded."""
         return np.asarray(self.prefill - (self.prefill > 0))
 
 
@@ -48,16 +49,16 @@ def schedule(
     running: int = 0,
     refills: bool = False,
 ) -> Residency:
-    """Run continuous batching for responses queued in the given order, all available from iteration 0.
+    """Schedule continuous batching for responses queued in the given order, all available from iteration 0.
 
     Args:
         remaining: (n,) iterations each response needs; context: (n,) KV tokens at its next iteration.
         most_tokens: (n,) the most KV tokens it can reach (what ``reserve`` sets aside).
-        there_tokens: (n,) KV tokens of its context, at most all of it, that are there when it joins and need no prefill: its
-            own cache came along, its prompt's was received in part or whole, or an earlier response computes it. Once
-            evicted, a response computes its whole context.
+        there_tokens: (n,) KV tokens of its context, at most all of it, that are cached when it joins and need no prefill. Its
+            KV cache came along, its prompt's was received in part or whole, or an earlier response computes it. After an
+            eviction a response computes its whole context.
         running: the first ``running`` responses are in the batch already.
-        refills: it is known that they do not all fit at once, which takes a while to find out.
+        refills: True if the caller knows that they do not all fit at once, which saves a slow test.
     """
     n = len(remaining)
     prefill = context - there_tokens
@@ -71,7 +72,7 @@ def schedule(
 
 
 def _only_slots_bind(most_tokens: IntArray, admission: Admission) -> bool:
-    """Whether any responses that fill the slots also fit into memory, so that memory never matters."""
+    """Return whether any responses that fill the slots also fit into memory, so that memory never matters."""
     if admission.rule != "reserve":
         return False
     slots = min(admission.max_batch, len(most_tokens))
@@ -112,7 +113,7 @@ def _schedule_reserved(
 
 
 def _joins(lengths: IntArray, slots: int) -> IntArray:
-    """(n,) iterations in which responses that last ``lengths`` join."""
+    """Return the (n,) iterations in which responses that last ``lengths`` join."""
     at_once = min(slots, len(lengths))
     free = sorted(lengths[:at_once].tolist())  # a heap, by the iteration from which each slot is free
     first = [0] * at_once
@@ -122,7 +123,7 @@ def _joins(lengths: IntArray, slots: int) -> IntArray:
 
 
 def _joins_by_run(lengths: IntArray, runs: IntArray, slots: int) -> IntArray:
-    """The same where neighbours of equal length, from each of ``runs`` to the next, can be taken together."""
+    """Return ``_joins`` for neighbours of equal length, which are scheduled together from each of ``runs`` to the next."""
     free_at, free = [0], {0: slots}  # a heap of the iterations from which slots are free, and how many are
     joins, together = [], []
     for length, left in zip(lengths[runs].tolist(), np.diff(runs, append=len(lengths)).tolist(), strict=True):
@@ -156,8 +157,8 @@ def _fits_at_once(remaining: IntArray, context: IntArray, most_tokens: IntArray,
 
 
 def peak_tokens(remaining: IntArray, context: IntArray, edges: IntArray) -> IntArray:
-    """(G,) most KV tokens that the responses of each group ``edges[g]:edges[g + 1]`` hold in an iteration when all of them join
-    at once: memory grows until one completes, so it is most in a response's last iteration."""
+    """Return the (G,) peak KV tokens of each group ``edges[g]:edges[g + 1]`` if all its responses join at once:
+    memory grows until a response completes, so the peak is in some response's last iteration."""
     sizes = np.diff(edges)
     group = np.repeat(np.arange(len(sizes)), sizes)
     shortest_first = np.lexsort((remaining, group))
@@ -177,9 +178,10 @@ def _schedule_with_refill(
     admission: Admission,
     running: int,
 ) -> Residency:
-    """The general case, jumping from event to event (completion or eviction) in whole iterations.
+    """Schedule the general case, jumping from event to event (completion or eviction) in whole iterations.
 
-    The rule of ``solver.model.admission``, written out: it is asked at every event of every group that is timed.
+    The code inlines the rule of ``solver.model.admission`` for speed: it is evaluated at every event of every group that is
+    timed.
     """
     preempt, slots, capacity = admission.rule == "preempt", admission.max_batch, admission.kv_capacity_tokens
     left, ctx, to_compute = remaining.tolist(), context.tolist(), prefill.tolist()
@@ -245,7 +247,7 @@ def _schedule_with_refill(
 
 
 def _batch_and_kv(residency: Residency, horizon: int) -> tuple[IntArray, IntArray]:
-    """(horizon,) responses in the batch and KV tokens they hold, per iteration."""
+    """Return the (horizon,) numbers of responses in the batch and of KV tokens that they occupy, per iteration."""
     batch = np.zeros(horizon + 1, np.int64)
     offset = np.zeros(horizon + 1, np.int64)
     np.add.at(batch, residency.first, 1)
@@ -259,15 +261,15 @@ def _batch_and_kv(residency: Residency, horizon: int) -> tuple[IntArray, IntArra
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """An actor's iterations with their times, counted from when it is ready.
+    """An actor's iterations with their times in seconds, counted from when it is ready.
 
     Attributes:
-        residency: who is in the batch when.
+        residency: which responses are in the batch when.
         boundary_s: (I+1,) boundaries between iterations; iteration t lies between entries t and t+1. It begins with prefill;
-            the rest counts as decoding, what its newcomers take beside their prefill included.
+            the remainder counts as decoding, including the join time of newly admitted responses.
         prefill_s: (I,) part of each iteration spent on prefill, at its start.
         prefill_tokens: (I,) tokens computed in it.
-        batch, kv_tokens: (I,) responses in the batch and KV tokens they hold.
+        batch, kv_tokens: (I,) responses in the batch and their KV tokens.
         end_s: (n,) completion time of each response.
     """
 
@@ -281,7 +283,7 @@ class Timeline:
 
     @property
     def busy_s(self) -> float:
-        """Seconds until the last response is complete."""
+        """Return the seconds until the last response is complete."""
         return float(self.boundary_s[-1])
 
 
@@ -294,8 +296,9 @@ def timeline(
     admission: Admission,
     running: int = 0,
 ) -> Timeline:
-    """Schedule the responses and charge every iteration: what newcomers have to compute is prefilled in one call (none where
-    everything is there), each of them takes ``join_s``, then all decode one token. Arguments are those of ``schedule``."""
+    """Schedule the responses and charge every iteration with its time. Arguments are those of ``schedule``. In an
+    iteration, the missing tokens of newly admitted responses are prefilled in one call (none if everything is
+    cached), each of these takes ``join_s``, then all responses decode one token."""
     residency = schedule(remaining, context, most_tokens, there_tokens, admission, running)
     horizon = int(residency.last.max(initial=0))
     batch, kv = _batch_and_kv(residency, horizon)
@@ -323,8 +326,9 @@ def busy_s(
     admission: Admission,
     refills: bool = False,
 ) -> float:
-    """``timeline(...).busy_s``. An affine latency model needs no iteration one by one: an iteration's time is a sum over its
-    responses, so all of them together take base times their number plus the loads, whatever the order of admission."""
+    """Return ``timeline(...).busy_s``. With an affine latency model no iteration is computed by itself: its time is a
+    sum over its responses, so the total is base time times iterations plus the loads, whatever the order of
+    admission."""
     if latency.table is not None:
         return timeline(remaining, context, most_tokens, there_tokens, latency, admission).busy_s
     r = schedule(remaining, context, most_tokens, there_tokens, admission, refills=refills)

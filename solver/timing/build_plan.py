@@ -1,7 +1,7 @@
-"""From groups of responses to a ``Plan``: placement, admission order, exact times.
+"""Builds a ``Plan`` from groups of responses: placement on GPUs, admission order, exact times.
 
-Knows the cluster and ``evaluate``; nothing of how groups are found. Every planner and every scheduling policy makes its plan
-here, so that their numbers are comparable.
+Every planner and every scheduling policy builds its plan here, so that their numbers are comparable. How the groups are found
+plays no part.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from solver.timing.evaluate import Evaluation, admission_of, evaluate
 
 
 def check_fits(workload: Workload, cluster: Cluster | MixedCluster, latency: Latencies) -> None:
-    """Refuse what no plan can do: no actor that fits the cluster, or a response that no actor's KV memory can hold.
+    """Refuse a problem that no plan can solve: no actor fits the cluster, or no actor's KV memory can hold some response.
 
     Raises:
-        PlanningError: naming the limit to blame and by how much it is missed.
+        PlanningError: the message names the limit and by how much it is missed.
     """
     most = workload.reserved_tokens
     worst = int(np.argmax(most))
@@ -55,9 +55,9 @@ def assemble(
     admission: str = "reserve",
     shares_prompts: bool = False,
 ) -> Plan:
-    """A plan with one actor per group, in the given admission order, timed by the planning model.
+    """Return a plan with one actor per group, in the given admission order, timed by the planning model.
 
-    Actors are placed in the order of the groups, nodes filled one after the other; the first ones are the prewarmed ones.
+    Actors are placed in the order of the groups, nodes filled one after the other. The first ones use the prewarmed containers.
     """
     if len(groups) > cluster.max_actors:
         raise PlanningError(
@@ -88,12 +88,12 @@ def timed(
     *,
     admission: str = "reserve",
 ) -> Plan:
-    """The plan with the times and costs that the planning model gives it on ``workload``."""
+    """Return the plan with the times and costs that the planning model gives it on ``workload``."""
     return with_times(plan, evaluate(plan, workload, latency, rest, admission=admission))
 
 
 def with_times(plan: Plan, taken: Evaluation) -> Plan:
-    """The plan with the times and costs of its evaluation."""
+    """Return the plan with the times and costs of its evaluation."""
     return replace(
         plan,
         actors=tuple(replace(a, predicted_s=float(t)) for a, t in zip(plan.actors, taken.done_s, strict=True)),

@@ -1,6 +1,6 @@
-"""The one function that says what a plan takes: time, GPU-seconds and dollars of every actor under its latency model.
+"""Computes time, GPU-seconds and dollars of every actor of a plan under its latency model.
 
-Knows plans, workloads and latency; nothing of runtime rules (a plan with a rule is evaluated as if the rule never acted).
+Inputs: plan, workload and latency models. A plan with a runtime rule is evaluated as if the rule never acted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from solver.timing.batching import busy_s
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What a plan takes. Over S sets of lengths (the scenarios, or one), the scalars are means.
+    """Time and cost of a plan. Over S sets of lengths (the scenarios, or one), the scalars are means.
 
     Attributes:
         makespan_s, gpu_seconds, cost_usd: of generation. done_s: (N,) when each actor is done.
@@ -39,12 +39,12 @@ class Evaluation:
 
 
 def ready_s(latency: LatencyModel, prewarmed: bool = False) -> float:
-    """Seconds from taking an actor's GPUs until it can decode: start (none when prewarmed) and weight sync."""
+    """Return the seconds from allocating an actor's GPUs until it can decode: start (none when prewarmed) and weight sync."""
     return latency.sync_s if prewarmed else latency.start_s + latency.sync_s
 
 
 def admission_of(latency: LatencyModel, max_batch: int | None = None, rule: str = "reserve") -> Admission:
-    """Slots and KV memory of an actor of this latency model, with fewer slots when the plan says so."""
+    """Return slots and KV memory of an actor of this latency model, with fewer slots if ``max_batch`` says so."""
     slots = latency.max_batch if max_batch is None else min(max_batch, latency.max_batch)
     return Admission(slots, latency.kv_capacity_tokens, rule)
 
@@ -56,13 +56,13 @@ def there_tokens(
     prefix_tokens: ArrayLike = (),
     shares_prompts: bool = False,
 ) -> IntArray:
-    """(n,) KV tokens of each response's context that are there when it joins.
+    """Return the (n,) KV tokens of each response's context that are already cached when it joins.
 
     Args:
-        responses: (n,) the actor's, in admission order.
-        prefixes, prefix_tokens: prompts of which it received a prefix, and the tokens of each.
-        shares_prompts: the first response of a prompt computes what was not received of it; all of the prompt is there for the
-            later ones. A response of no length computes nothing for others.
+        responses: (n,) of one actor, in admission order.
+        prefixes, prefix_tokens: prompts of which the actor received a prefix, and the tokens of each.
+        shares_prompts: the first response of a prompt computes the part of it that was not received; the later ones find all of
+            it cached. A response of length 0 computes nothing for others.
 
     Raises:
         PlanningError: a prefix is longer than its prompt, or there is no such prompt.
@@ -92,7 +92,7 @@ def there_tokens(
 
 
 def actor_busy_s(workload: Workload, actor: ActorPlan, latency: LatencyModel, admission: Admission) -> float:
-    """Seconds from when the actor can decode until its last response is complete."""
+    """Return the seconds from when the actor can decode until its last response is complete."""
     chosen = np.asarray(actor.responses, dtype=np.int64)
     return busy_s(
         workload.remaining_tokens[chosen],
@@ -105,13 +105,14 @@ def actor_busy_s(workload: Workload, actor: ActorPlan, latency: LatencyModel, ad
 
 
 def generated_s(actors: tuple[ActorPlan, ...], done_s: ArrayLike) -> float:
-    """When the last response is complete; an actor without any, one that only prefills, does not count."""
+    """Return when the last response is complete. Actors without responses, which only prefill, do not count."""
     works = np.array([len(a.responses) > 0 for a in actors], dtype=bool)
     return float(np.asarray(done_s, dtype=float)[works].max(initial=0.0))
 
 
 def held_s(actors: tuple[ActorPlan, ...], done_s: ArrayLike, rest: NonGenerationPhases) -> FloatArray:
-    """(N,) seconds for which each actor holds its GPUs: until it is done, or until its release if that is later."""
+    """Return the (N,) seconds for which each actor occupies its GPUs: until it is done, or until its release if that
+    is later."""
     makespan = generated_s(actors, done_s)
     until = {"generation": makespan, "step": makespan + rest.seconds}
     done = np.asarray(done_s, dtype=float).tolist()
@@ -127,10 +128,10 @@ def evaluate(
     table: bool = False,
     admission: str = "reserve",
 ) -> Evaluation:
-    """What ``plan`` takes on ``workload``.
+    """Return the time and cost of ``plan`` on ``workload``.
 
     Args:
-        plan: every response of the workload must be in it exactly once.
+        plan: contains every response of the workload exactly once.
         workload: the lengths to evaluate with (predicted ones reproduce the plan's own numbers); with scenarios, every number
             is the mean over them.
         latency: times of an actor, or one latency model per kind and size.
@@ -170,10 +171,10 @@ def evaluate(
 
 
 def check_complete(plan: Plan, responses: int) -> None:
-    """Refuse a plan that does not hold each of the ``responses`` exactly once.
+    """Refuse a plan that does not contain each of the ``responses`` exactly once.
 
     Raises:
-        PlanningError: naming the first response that is wrong.
+        PlanningError: the message names the first response that is wrong.
     """
     planned = np.array([i for a in plan.actors for i in a.responses], dtype=np.int64)
     if unknown := planned[(planned < 0) | (planned >= responses)].tolist():

@@ -1,14 +1,14 @@
-"""Exact times of many groups of responses at once, without making a plan of them.
+"""Computes exact times of many groups of responses at once, without building a plan from them.
 
-Knows workloads, admission and one affine latency model; nothing of clusters. A group that fits into the batch at once takes
+Inputs: a workload, the admission rule and one affine latency model. A group that fits into the batch at once takes
 ``base * longest + sum of loads`` (an iteration's time is a sum over its responses), which is a few numpy calls for all groups
 together. Groups that refill their slots go through ``solver.timing.batching``, so the numbers are those of ``solver.evaluate``.
 
-**The least that a group takes.** No iteration decodes more responses than there are slots, or than fit into the memory if the
-least is reserved for each, so there are at least (sum of iterations) / that. Nor do those in it count for more KV tokens than
-the memory has, or than one response alone takes (a batch of one never overflows): a response counts in every iteration that it
-is in for what is reserved, or for its context, so there are at least (sum of these over all iterations of all responses) / that
-as well. What is evicted and computed again only adds.
+**Lower bound of a group's time.** No iteration decodes more responses than there are slots, or than fit into memory if each
+reserves the least of any response. So a group runs at least (sum of iterations) / that number. Nor do the responses of an
+iteration count for more KV tokens than the memory has, or than one response alone takes (a batch of one never overflows). A
+response counts, in every iteration that it is in, with its reservation or its context. So a group also runs at least (sum of
+these over all iterations of all responses) / those KV tokens. Evicting and recomputing responses only adds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Split:
     edges: IntArray
 
     def groups(self) -> list[IntArray]:
-        """The groups one by one."""
+        """Return the groups one by one."""
         return [self.order[a:b] for a, b in itertools.pairwise(self.edges.tolist())]
 
 
@@ -51,10 +51,10 @@ class GroupTimes:
 
     Attributes:
         cases: the S workloads (scenarios, or one); order: (R,) responses in order of admission.
-        length: (S, R) iterations in that order; load: (S, R+1) running sums of loads, but for prefill.
+        length: (S, R) iterations in that order; load: (S, R+1) running sums of loads, without prefill.
         tokens: (S, R+1) running sums of prompt tokens to prefill (unless prompts are shared).
-        held: (S, R+1) running sums of the KV tokens that admission counts at most; occupied: of those that it counts over all
-            iterations. memory: (S,) the most that it counts in one iteration.
+        held: (S, R+1) running sums of the KV tokens that admission counts at most; occupied: (S, R+1) running sums of the KV
+            tokens that it counts over all iterations. memory: (S,) the most that it counts in one iteration.
     """
 
     cases: tuple[Workload, ...]
@@ -73,7 +73,7 @@ class GroupTimes:
     def of(
         cls, workload: Workload, latency: LatencyModel, admission: Admission, order: IntArray, shares_prompts: bool = False
     ) -> GroupTimes:
-        """Sum the loads of ``workload`` in ``order`` under the affine fit of ``latency``."""
+        """Return the running sums for ``workload`` in ``order`` under the affine fit of ``latency``."""
         cases = workload.cases()
         remaining = np.stack([case.remaining_tokens[order] for case in cases])
         context = workload.context_tokens[order]
@@ -91,11 +91,12 @@ class GroupTimes:
         )  # fmt: skip
 
     def busy_s(self, edges: IntArray, how: str = "exact") -> FloatArray:
-        """(S, G) seconds from when an actor can decode until it is done, for groups ``order[edges[g]:edges[g + 1]]``.
+        """Return the (S, G) seconds from when an actor can decode until it is done, for groups of consecutive
+        responses of ``order``.
 
         Args:
-            edges: (G+1,) rising, from 0 to R; no group is empty.
-            how: for groups that refill, ``exact`` or the ``least`` that they can take.
+            edges: (G+1,) rising, from 0 to R; group g is ``order[edges[g]:edges[g + 1]]``, and none is empty.
+            how: for groups that refill, ``exact`` or ``least``, the lower bound of the module docstring.
         """
         seconds, refills = self.least_s(edges)
         if how == "exact":
@@ -104,7 +105,7 @@ class GroupTimes:
         return seconds
 
     def least_s(self, edges: IntArray) -> tuple[FloatArray, NDArray[np.bool_]]:
-        """(S, G) the least that each group can take, and whether it may take more because it refills."""
+        """Return the (S, G) lower bound of each group's seconds, and whether the group may take more because it refills."""
         first, last = edges[:-1], edges[1:]
         iterations = np.maximum.reduceat(self.length, first, axis=1).astype(float)
         refills = (last - first)[None, :] > self.admission.max_batch
@@ -129,15 +130,15 @@ class GroupTimes:
         return seconds, refills
 
     def exact_row(self, edges: IntArray, case: int, least_s: FloatArray, refills: NDArray[np.bool_]) -> FloatArray:
-        """(G,) what the groups take in one set of lengths, given the least and which of them refill."""
+        """Return the (G,) exact seconds of the groups for one set of lengths, given lower bounds and which groups refill."""
         seconds = least_s.copy()
         for g in np.flatnonzero(refills & ~self._fit(edges, case, refills)).tolist():
             seconds[g] = self._one(case, self.order[int(edges[g]) : int(edges[g + 1])])
         return seconds
 
     def _fit(self, edges: IntArray, case: int, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """(G,) which of the ``chosen`` groups fit at once after all, as the short ones are complete before the long ones have
-        grown. They take the least."""
+        """Return (G,) which of the ``chosen`` groups fit at once after all, because short responses complete before long ones
+        have grown. Such groups take exactly the lower bound."""
         fit = np.zeros(len(chosen), dtype=bool)
         asked = np.flatnonzero(chosen & (np.diff(edges) <= self.admission.max_batch))
         if self.admission.rule == "reserve" or not len(asked):
@@ -150,7 +151,8 @@ class GroupTimes:
         return fit
 
     def _prefill_tokens(self, edges: IntArray) -> FloatArray:
-        """(S, G) prompt and generated tokens that each group computes; a shared prompt is computed by its first response."""
+        """Return the (S, G) prompt and generated tokens that each group computes; a shared prompt is computed by its
+        first response."""
         if not self.shares_prompts:
             return np.asarray(self.tokens[:, edges[1:]] - self.tokens[:, edges[:-1]])
         group = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
@@ -166,7 +168,7 @@ class GroupTimes:
         return np.stack(rows)
 
     def _one(self, case: int, responses: IntArray) -> float:
-        """A group that refills, through ``solver.timing.batching``."""
+        """Return the exact seconds of one group that refills, from ``solver.timing.batching``."""
         work = self.cases[case]
         return busy_s(
             work.remaining_tokens[responses],

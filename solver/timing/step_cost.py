@@ -1,7 +1,7 @@
-"""What groups of responses on actors of one kind take and are worth: time, cost and value of the whole step.
+"""Computes time, cost and objective value of the whole step for groups of responses on actors of one kind.
 
-Knows the objective, the rest of the step and how GPUs are paid for; nothing of how groups are found. Plans with several kinds
-are priced by ``solver.evaluate``; for one kind both give the same numbers.
+Inputs: busy seconds of the actors, the objective, the phases outside generation and the prices. How groups are found plays no
+part. ``solver.evaluate`` prices plans with several kinds; for one kind both give the same numbers.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from solver.model.workload import FloatArray
 
 @dataclass(frozen=True)
 class Pricing:
-    """How actors of one kind are paid for.
+    """Prices and start-up times of actors of one kind.
 
     Attributes:
-        actor_rate: cost of one actor for one second, in the unit of the objective; learner_rate: of the learner's GPUs.
-        sync_s, start_s: before an actor decodes, the latter only from the ``prewarmed``-th actor on.
-        release: when actors give their GPUs back (``done``, ``generation`` or ``step``).
+        actor_rate: cost of one actor for one second, in the unit of the objective; learner_rate: the same for the learner's
+            GPUs.
+        sync_s, start_s: seconds before an actor decodes; ``start_s`` applies only from the ``prewarmed``-th actor on.
+        release: when actors release their GPUs (``done``, ``generation`` or ``step``).
     """
 
     objective: Objective
@@ -39,7 +40,7 @@ class Pricing:
     def of(
         cls, cluster: Cluster, latency: LatencyModel, objective: Objective, rest: NonGenerationPhases, release: str = "done"
     ) -> Pricing:
-        """Of actors of ``latency`` on ``cluster``."""
+        """Return the pricing of actors of ``latency`` on ``cluster``."""
         per_gpu = 1.0 if objective.cost == "gpu_s" else cluster.usd_per_gpu_s
         return cls(
             objective,
@@ -53,7 +54,7 @@ class Pricing:
         )
 
     def step(self, busy_s: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(S,) time and cost of the whole step when actors are busy for (S, N) seconds once they can decode."""
+        """Return the (S,) time and cost of the whole step if actors are busy for (S, N) seconds once they can decode."""
         actors = busy_s.shape[1]
         ready = self.sync_s + np.where(np.arange(actors) >= self.prewarmed, self.start_s, 0.0)
         done = busy_s + ready
@@ -66,5 +67,5 @@ class Pricing:
         return time_s, self.actor_rate * held + self.learner_rate * time_s
 
     def value(self, busy_s: FloatArray, norms: tuple[float, float]) -> float:
-        """The objective over the scenarios, for (S, N) busy seconds."""
+        """Return the objective over the scenarios, for (S, N) busy seconds."""
         return self.objective.value_over(*self.step(busy_s), norms)

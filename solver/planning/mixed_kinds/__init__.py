@@ -1,1 +1,1 @@
-"""Planning on several offers: GPU kinds, actor sizes, pools and markets, with a bound."""
+"""Planning on several offers (GPU kinds, actor sizes, pools and markets), with a lower bound."""

@@ -1,10 +1,9 @@
-"""An actor while it is filled: what it has taken, and what one more item would add.
+"""State of one actor while it is filled: the items that it has taken, and the time that one more item would add.
 
-Knows ``MixedWork``; nothing of other actors. Slots are followed one by one: a response goes to the slot that is free first, so
-it lengthens the actor only where it outlasts every other slot, and short responses fill the slots beside long ones. Groups are
-therefore not contiguous in length. Prompts that stay together are admitted response by response in the end, the longest of all
-first; while they are taken, an actor that refills is only estimated: its slots share the work but for the shortest response,
-which comes last.
+Input: ``MixedWork``. Each slot is tracked: a response goes to the slot that is free first. It lengthens the actor only if it
+outlasts every other slot, and short responses fill the slots next to long ones. Groups are therefore not contiguous in length.
+Prompts that stay together are admitted response by response in the end, the longest of all first. While they are taken, the
+time of an actor that refills is only estimated: its slots share all work except the shortest response, which comes last.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from solver.planning.mixed_kinds.items import MixedWork
 
 
 class Items:
-    """What the fill of an actor needs of every item, as lists: reading single numbers of arrays is slow."""
+    """The numbers per item that filling an actor needs, as lists: reading single numbers from arrays is slow."""
 
     def __init__(self, work: MixedWork) -> None:
         starts, works = work.edge[:-1], work.iterations > 0
@@ -48,7 +47,7 @@ class Items:
 
 
 class ActorUnderFill:
-    """An actor as far as it is filled, in seconds and iterations since it could decode."""
+    """An actor while it is filled; times in seconds and iterations since it could decode."""
 
     __slots__ = (
         "again", "allowed", "at_once", "busy", "call_s", "calls", "ends", "free_s", "group", "items", "joins", "kv", "memory",
@@ -74,7 +73,7 @@ class ActorUnderFill:
         self.steps, self.shortest, self.again, self.calls = 0.0, math.inf, 0, 0.0  # of prompts that stay together
 
     def refilled(self, i: int) -> tuple[float, float]:
-        """About how many iterations and prefill calls the responses taken and those of item i need together."""
+        """Return about how many iterations and prefill calls the responses taken and those of item i need together."""
         items = self.items
         length, size, held, _, computes, _ = items.rows[i]
         longest = items.rows[self.group[0]][0] if self.group else length
@@ -116,7 +115,8 @@ class ActorUnderFill:
 
 
 def prefills_of(work: MixedWork, chosen: IntArray) -> NDArray[np.bool_]:
-    """(len(chosen),) which positions of ``work.order`` have tokens to prefill on an actor that admits them in this order."""
+    """Return (len(chosen),) which positions of ``work.order`` have tokens to prefill on an actor that admits them in
+    this order."""
     owner, turn = work.prompt[chosen], np.arange(len(chosen))
     first = np.empty(int(owner.max(initial=-1)) + 1, dtype=np.int64)  # of each prompt; of equal indices the last is assigned
     first[owner[::-1]] = turn[::-1]
@@ -124,8 +124,8 @@ def prefills_of(work: MixedWork, chosen: IntArray) -> NDArray[np.bool_]:
 
 
 def iterations_and_calls(work: MixedWork, chosen: IntArray, slots: int) -> tuple[int, int]:
-    """Iterations and prefill calls of one actor that admits ``chosen`` positions of ``work.order`` in this order into ``slots``
-    slots."""
+    """Return iterations and prefill calls of one actor that admits ``chosen`` positions of ``work.order`` in this
+    order into ``slots`` slots."""
     working = chosen[work.iterations[chosen] > 0]
     lengths = work.iterations[working].tolist()
     prefills = prefills_of(work, working).tolist()

@@ -1,10 +1,9 @@
-"""Filling: from a list of actors, each with the position at which it opens, to whole items on actors within a makespan.
+"""Assigns whole items to a list of actors within a makespan; each actor opens at a given position of the sorted items.
 
-Knows ``MixedWork`` and the objective's value of a time and a cost; nothing of relaxations. Items (responses, or whole prompts
-that stay together) are taken longest first. Each goes to the open actor where it adds least cost and still ends within the
-makespan; where prompts are shared it adds less beside its siblings. An actor opens at its position, or earlier where nothing
-else has room. Where memory instead of slots makes responses wait, times are estimates; plans are judged by ``solver.evaluate``
-in the end.
+Inputs: ``MixedWork`` and a function that values time and cost. Items (responses, or whole prompts that stay together) are taken
+longest first. Each goes to the open actor where it adds least cost and still ends within the makespan; where prompts are shared
+it adds less next to its siblings. An actor opens at its position, or earlier if no other actor has room. If memory instead of
+slots makes responses wait, times are estimates; in the end ``solver.evaluate`` times the plans.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ position before which it takes nothing but the item that opens it."""
 
 @dataclass(frozen=True, eq=False)
 class FilledPlan:
-    """Groups of responses with their offers, and what they take.
+    """Groups of responses with their offers, makespan, cost and value.
 
     Attributes:
-        actors, tilts: as given, less those that stayed empty. groups: of each its responses, in admission order.
+        actors, tilts: as given, without actors that stayed empty. groups: responses of each, in admission order.
         warm: which of them are prewarmed. makespan_s, cost: of generation. value: of the objective.
-        within_s: the makespan within which the same actors and tilts fill to this.
+        within_s: a makespan for which filling the same actors and tilts gives this plan.
     """
 
     actors: Actors
@@ -52,11 +51,11 @@ class FilledPlan:
 
 
 class GreedyFiller:
-    """Fills actors of ``work``.
+    """Assigns the items of ``work`` to actors greedily, longest first.
 
     Args:
         value_of: value of makespan in seconds and cost of generation.
-        held_after_s: None when actors give their GPUs back once done, else seconds for which they hold them after the makespan.
+        held_after_s: None if actors release their GPUs once done, else seconds for which they hold them after the makespan.
     """
 
     def __init__(
@@ -72,8 +71,11 @@ class GreedyFiller:
         self.working = int(work.works.sum())
 
     def prewarm(self, actors: Actors, used_s: Sequence[float] = ()) -> list[bool]:
-        """Which actors get the containers that are up: in every pool those whose start would cost most, of equal ones those
-        that take longest (``used_s``, where that is known)."""
+        """Return which actors get the prewarmed containers.
+
+        In every pool these are the actors whose start would cost most; of equal ones, those that take longest (``used_s``, if
+        known).
+        """
         work = self.work
         warm = [False] * len(actors)
         for i, pool in enumerate(work.pools):
@@ -85,12 +87,12 @@ class GreedyFiller:
         return warm
 
     def _ready_s(self, actors: Actors, warm: Sequence[bool]) -> list[float]:
-        """Seconds from taking each actor's GPUs until it can decode."""
+        """Return the seconds from allocating each actor's GPUs until it can decode."""
         work = self.work
         return [float(work.sync_s[r]) + (0.0 if w else float(work.start_s[r])) for (r, _), w in zip(actors, warm, strict=True)]
 
     def fill(self, actors: Actors, makespan_s: float, tilts: Tilts | None = None) -> FilledPlan | None:
-        """Items on these actors within ``makespan_s``, or None when they do not fit this way."""
+        """Return the items assigned to these actors within ``makespan_s``, or None if they do not fit this way."""
         self.effort.spend(FILL_S)
         work = self.work
         tilts = tilts or ((1.0, 0),) * len(actors)
@@ -140,12 +142,12 @@ class GreedyFiller:
         return self._price(actors, tilts, filling)
 
     def _spend(self, items: int, looks: int) -> None:
-        """Count the work of taking so many items, for which open actors were looked at so often."""
+        """Count the work of assigning this many items, for which ``looks`` open actors were tried."""
         look_s = PROMPT_LOOK_S if self.items.together else LOOK_S
         self.effort.spend(RESPONSE_S * float(self.work.edge[items]) + look_s * looks)
 
     def _price(self, actors: Actors, tilts: Tilts, filled: list[ActorUnderFill]) -> FilledPlan | None:
-        """Time, cost and value of filled actors; items of no length go where they are allowed."""
+        """Return time, cost and value of filled actors; items of length 0 go where they are allowed."""
         work = self.work
         for i in range(self.working, len(work)):
             hosts = [actor for actor in filled if work.allowed[actor.offer, i]]
@@ -176,7 +178,7 @@ class GreedyFiller:
         return FilledPlan(kept_actors, kept_tilts, chosen, tuple(warm), makespan, cost, value, within_s)
 
     def _together_s(self, actor: ActorUnderFill, responses: IntArray) -> float:
-        """Seconds for which an actor of whole prompts decodes and prefills their responses in this order."""
+        """Return the seconds for which an actor of whole prompts decodes and prefills their responses in this order."""
         work, r = self.work, actor.offer
         iterations, calls = iterations_and_calls(work, responses, work.at_once(r, responses))
         return float(work.own[r, actor.group].sum()) + actor.step_s * iterations + actor.call_s * calls
@@ -191,8 +193,10 @@ class GreedyFiller:
 
 
 def openings(actors: list[list[float]], edges: list[int], late: float = 0.5) -> Actors:
-    """Whole actors from fractional numbers by offer and class: the j-th of an offer opens at the class where the running sum of
-    its numbers passes j - ``late``."""
+    """Return whole actors from fractional numbers by offer and class.
+
+    The j-th actor of an offer opens at the class where the running sum of its numbers passes j - ``late``.
+    """
     chosen: list[tuple[int, int]] = []
     for r, numbers in enumerate(actors):
         total, whole = 0.0, 0

@@ -1,7 +1,7 @@
-"""The time-cost front on several offers: plans for many weights, and the bound curve of whole actors below them.
+"""Computes the time-cost front on several offers: plans for many weights, and the bound curve below them.
 
-Knows ``solver.planning.mixed_kinds.planner`` and its bound over sequences; ``solver.planning.pareto_front`` says what a front
-is.
+The plans come from ``solver.planning.mixed_kinds.planner``, the curve from its bound over sequences of whole actors.
+``solver.planning.pareto_front`` defines the front.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 def mixed_front(problem: MixedProblem, points: int, time_limit_s: float) -> tuple[list[Plan], FloatArray, FloatArray]:
-    """All plans found for the weights 0 to 1 of time (dominated ones too), and the bound curve: makespans and costs.
+    """Return all plans found for the weights 0 to 1 of time (dominated ones too), and the bound curve: makespans and costs.
 
     Args:
-        problem: of its objective only what cost is counted in matters. points: of the curve.
-        time_limit_s: of all weights together; the curve comes on top.
+        problem: only the unit of cost of its objective is used. points: of the curve.
+        time_limit_s: of all weights together; the curve takes additional time.
     """
     found: list[Plan] = []
     share = time_limit_s / len(WEIGHTS)
@@ -63,8 +63,11 @@ def mixed_front(problem: MixedProblem, points: int, time_limit_s: float) -> tupl
 def _curve(
     problem: MixedProblem, least_actors: int, slowest_s: float, points: int, effort: WorkBudget
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Makespans from the fastest that a plan can have to that of everything on one actor, dense up to a little beyond
-    ``slowest_s``; of the interval that ends at each its begin and the least cost of any plan in it, coarser without effort."""
+    """Return makespans, and of the interval that ends at each its start and the least cost of any plan in it.
+
+    The makespans range from the fastest possible one to that of everything on one actor, dense up to a little beyond
+    ``slowest_s``. Costs are coarser once the budget of work is used up.
+    """
     work = MixedWork.of(problem)
     sequences = Sequences(
         work, least_actors=least_actors, most_actors=problem.most_actors, release=problem.release,

@@ -1,6 +1,6 @@
-"""The plans of one planning run: the random split, the best so far, and other good ones.
+"""Keeps the plans found in one planning run: the random split, the best plan so far, and other good ones.
 
-Knows how actors are filled, improved, timed and valued; nothing of bounds, nor of when what is tried.
+The class fills, improves, times and values actor lists. ``planner`` decides what is tried when.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ TIMING_S = 3e-6  # what a response takes to time in a plan (see ``work_budget``)
 
 
 class Plans:
-    """What was found for ``problem`` so far.
+    """The plans found for ``problem`` so far.
 
     Attributes:
-        split, reference: the random split and what it takes. worth: of the objective, in relation to the reference.
-        plan, value: the best so far; failures: changes tried in vain since something got better.
+        split, reference: the random split and its time and cost. worth: values plans by the objective, relative to the
+            reference.
+        plan, value: the best so far; failures: changes without success since the best plan last improved.
 
     Raises:
-        PlanningError: not even the random split has a place.
+        PlanningError: not even the random split fits.
     """
 
     def __init__(self, problem: MixedProblem, work: MixedWork, effort: WorkBudget) -> None:
@@ -70,7 +71,7 @@ class Plans:
         self._opens_at = [w.positions_of(work) for w in works]
 
     def plan_of(self, filled: FilledPlan, policy: str = "solver") -> Plan:
-        """The plan of filled actors, timed by the planning model."""
+        """Return the plan of filled actors, timed by the planning model."""
         work, problem = self.work, self.problem
         self.effort.spend(TIMING_S * len(self.workload))
         places = place(work.pools, [(int(work.pool[r]), int(work.gpus[r])) for r, _ in filled.actors])
@@ -93,13 +94,13 @@ class Plans:
         return plan.gpu_seconds if self.problem.objective.cost == "gpu_s" else plan.cost_usd
 
     def value_of(self, plan: Plan) -> float:
-        """The objective's value of a plan; infinite with fewer actors than asked for, which the random split may have."""
+        """Return the objective's value of a plan; infinite if it has too few actors, which is possible for the random split."""
         if len(plan.actors) < self.problem.needed_actors:
             return math.inf
         return self.worth.value(plan.makespan_s, self._cost(plan))
 
     def _accept(self, filled: FilledPlan) -> float:
-        """Exact value of a filled list; its plan is kept when it is the best."""
+        """Return the exact value of a filled list, and keep its plan if it is the best."""
         plan = self.plan_of(filled)
         value = self.value_of(plan)
         if value < self.value:
@@ -107,8 +108,10 @@ class Plans:
         return value
 
     def fill_split(self) -> None:
-        """Fill the random split's actors, each opening where the others have no room left: there however little time is
-        left. Where nothing is to be generated, one actor of every offer as well."""
+        """Fill the random split's actors, each opening where the others have no room left.
+
+        This runs however little time is left. If nothing is to be generated, one actor of every offer is tried as well.
+        """
         offers = sorted(self._split_offers, key=lambda r: float(self.work.rate[r]) / max(1, int(self.work.gpus[r])))
         for improver in self._improvers:
             last = max(0, improver.filler.working - 1)
@@ -121,7 +124,7 @@ class Plans:
                 self._improvers[0].consider(self._improvers[0].filler.fill(((r, 0),), self.work.longest_makespan_s))
 
     def fill(self, actors: Iterable[tuple[int, int]], makespan_s: float) -> None:
-        """Fill actors of a relaxation: offers, and the position in ``work`` at which each opens."""
+        """Fill the actors of a relaxation: offers, and the position in ``work`` at which each opens."""
         for improver, at in zip(self._improvers, self._opens_at, strict=True):
             improver.round([(r, int(at[position])) for r, position in actors], makespan_s)
 
@@ -131,21 +134,22 @@ class Plans:
 
     @property
     def failures(self) -> int:
-        """Changes that every improver has tried in vain since its best plan got better."""
+        """Return the number of changes that every improver has tried without success since its best plan last improved."""
         return min(improver.failures for improver in self._improvers)
 
     @property
     def fastest_s(self) -> float:
-        """The least makespan of anything found."""
+        """Return the least makespan of any plan found."""
         return min(self.split.makespan_s, *(improver.fastest_s for improver in self._improvers))
 
     @property
     def cheapest(self) -> tuple[float, float]:
-        """Makespan and cost of generation of the cheapest found."""
+        """Return makespan and cost of generation of the cheapest plan found."""
         return min((self._cost(self.split), self.split.makespan_s), *(i.cheapest for i in self._improvers))[::-1]
 
     def others(self, most: int, last_at: float) -> list[Plan]:
-        """Up to ``most`` other good plans with their values, best first, as far as the clock (``perf_counter``) allows."""
+        """Return up to ``most`` other good plans with their values, best first, as far as the clock
+        (``perf_counter``) allows."""
         kept = [filled for improver in self._improvers for filled in improver.kept.values() if filled is not self._filled]
         kept.sort(key=lambda filled: filled.value)
         plans = [self.plan_of(filled) for filled in kept[:most] if time.perf_counter() < last_at]

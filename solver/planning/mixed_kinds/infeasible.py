@@ -1,7 +1,7 @@
-"""Why no plan on several offers keeps a limit, in one sentence: the limit, what is needed at least, and what was found.
+"""Builds the error message if no plan on several offers meets a limit: the limit, a lower bound, and the best plan found.
 
-Knows the sequences' bound and what was found; nothing of how. Over scenarios the least is the mean (of the worst ones) of what
-every scenario needs alone, as for one kind.
+The lower bound is that of the sequences of actors. Over scenarios it is the mean (of the worst ones) of every scenario's own
+bound, as for one kind.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ HALVINGS = 40
 def blame(
     problem: MixedProblem, works: Sequence[MixedWork], worth: PlanValue, best: float, effort: WorkBudget, room: str = ""
 ) -> str:
-    """The sentence for a deadline or a budget that no plan found keeps.
+    """Return the error message for a deadline or a budget that no plan found meets.
 
     Args:
         works: of the predicted lengths, or of every scenario. worth: with the limit as objective.
-        best: time (cost) of the step of the best plan found, a risk over scenarios. effort: for finding what is needed.
-        room: what is to be said of slots and memory.
+        best: time (cost) of the step of the best plan found, a risk over scenarios. effort: work budget for the lower bound.
+        room: the part of the message about slots and memory.
     """
     objective, least = problem.objective, []
     least_actors = problem.needed_actors if len(works) == 1 else 1  # in a scenario fewer may have anything to do
@@ -50,7 +50,7 @@ def blame(
 
 
 def _least_time_s(work: MixedWork, worth: PlanValue, sequences: Sequences) -> float:
-    """No step is shorter, by bisection as long as the effort lasts."""
+    """Return a lower bound on the step's time, by bisection as long as the work budget lasts."""
     low, high = work.shortest_makespan_s, work.longest_makespan_s
     for _ in range(HALVINGS):
         if sequences.effort.over:
@@ -62,16 +62,16 @@ def _least_time_s(work: MixedWork, worth: PlanValue, sequences: Sequences) -> fl
 
 
 def _least_cost(work: MixedWork, worth: PlanValue, sequences: Sequences) -> float:
-    """No step costs less."""
+    """Return a lower bound on the step's cost."""
     found = sequences.at(work.longest_makespan_s)
     return worth.step(work.shortest_makespan_s, found.cost if math.isfinite(found.cost) else 0.0)[1]
 
 
 def room_of(problem: MixedProblem, keeps: Callable[[MixedProblem], bool], stop_at: float) -> str:
-    """What is to be said of slots and KV memory when nothing keeps the limit.
+    """Return the part of the message about slots and KV memory if no plan meets the limit.
 
     Args:
-        keeps: whether a plan with other offers keeps it. stop_at: by when (``perf_counter``) to stop.
+        keeps: whether a plan with other offers meets it. stop_at: time of the clock (``perf_counter``) to stop.
     """
 
     def roomier(offer: Offer, slots: float, kv_tokens: float) -> Offer:
@@ -89,7 +89,8 @@ def room_of(problem: MixedProblem, keeps: Callable[[MixedProblem], bool], stop_a
 
 
 def _too_long_together(problem: MixedProblem, work: MixedWork, worth: PlanValue) -> str:
-    """The prompt to blame when its responses, which stay together, miss the deadline even with an actor of their own."""
+    """Return the text naming the prompt whose responses, which stay together, miss the deadline even on an actor of
+    their own."""
     assert worth.objective.deadline_s is not None
     alone_s = work.alone_s.min(axis=0)
     i = int(np.argmax(alone_s))
@@ -102,7 +103,7 @@ def _too_long_together(problem: MixedProblem, work: MixedWork, worth: PlanValue)
 
 
 def no_room(work: MixedWork, least: int, most: int) -> str:
-    """Why not even the random split has a place."""
+    """Return the error message if not even the random split fits."""
     room = sum(pool.gpus for pool in work.pools)
     return (
         f"no plan of {least} to {counted(most, 'actor')} was found: the pools have {counted(room, 'GPU')}, and the "

@@ -1,9 +1,9 @@
-"""A workload sorted by remaining length, with what every item costs on every offer: what mixed planning computes with.
+"""Sorts a workload by remaining length and computes the load of every item on every offer, for planning on several offers.
 
-Knows problems and admission; nothing of makespans, classes or plans. What is sorted are items: what stays together on one
-actor, a response or (``keep_together``) all responses of a prompt. An item is as long as its longest response.
+An item is the unit that stays together on one actor: a response, or (``keep_together``) all responses of a prompt. An item is
+as long as its longest response.
 
-**Load.** w_ir is what item i adds to the seconds of an actor of offer r beside iterations, such that an actor takes at least
+**Load.** w_ir is what item i adds to the seconds of an actor of offer r besides iterations, such that an actor takes at least
 the sum of w_ir over its items, whichever they are. Decoding adds b n + c (KV tokens of all its iterations) per response,
 wherever it runs, and so does the prefill of its own tokens and, without ``share_prefill``, of its prompt. With
 ``share_prefill`` only the prompt's longest response (of equal ones any) carries the prompt: the actor that holds it computes
@@ -32,15 +32,15 @@ from solver.planning.mixed_kinds.problem import MixedProblem
 
 @dataclass(frozen=True, eq=False)
 class MixedWork:
-    """Items longest first (m of them, with n responses) on R offers. An iteration of an actor of offer r takes a + b * batch +
-    c * KV tokens.
+    """Items longest first (m of them, with n responses) on R offers. An iteration of an actor of offer r takes a + b
+    * batch + c * KV tokens.
 
     Attributes:
-        offers: (R,) what may be started; pools: of the cluster, in its order.
-        order: (n,) responses, item after item, each item's longest first; edge: (m+1,) where the items lie in it.
+        offers: (R,) actors that may be started; pools: of the cluster, in its order.
+        order: (n,) responses, item after item, each item's longest first; edge: (m+1,) where each item begins in it.
         iterations, prompt, held: (n,) of each response its iterations, its prompt, and the KV tokens that admission counts for
             it at most.
-        computes: (n,) whether it has tokens to prefill where its prompt is not there; recomputes: (n,) whether it has where it
+        computes: (n,) whether it has tokens to prefill if its prompt is not cached; recomputes: (n,) whether it has if it
             is (as everywhere without ``share_prefill``).
         length: (m,) iterations of each item's longest response; steps: (m,) of all of them.
         load: (R, m) the load of the module docstring; own: (R, m) seconds that an item adds to an actor where nothing of its
@@ -165,19 +165,21 @@ class MixedWork:
         return np.repeat(np.arange(len(self)), np.diff(self.edge))
 
     def items_of(self, positions: IntArray) -> IntArray:
-        """The items of responses given as positions in ``order``, those of a prompt one after the other."""
+        """Return the items of responses given as positions in ``order``, those of a prompt one after the other."""
         items = self._item_of[positions]
         return np.asarray(items[np.diff(items, prepend=-1) != 0])
 
     def positions_of(self, other: MixedWork) -> IntArray:
-        """(m of other,) the item that holds the longest response of each item of ``other``, of the same workload."""
+        """Return (m of other,) the item that holds the longest response of each item of ``other``, of the same workload."""
         item_of = np.empty(len(self.order), dtype=np.int64)
         item_of[self.order] = self._item_of
         return np.asarray(item_of[other.order[other.edge[:-1]]])
 
     def at_once(self, offer: int, positions: IntArray) -> int:
-        """How many of these responses (positions in ``order``) decode at once on an actor of the offer: its slots where all fit
-        into its memory, else as many as surely do, whichever they are, and at least 1."""
+        """Return how many of these responses (positions in ``order``) decode at once on an actor of the offer.
+
+        That is its slots if all fit into its memory, else as many as surely fit, whichever they are, and at least 1.
+        """
         if self.held[positions].sum() <= self.kv_tokens[offer]:
             return int(self.slots[offer])
         most = max(1.0, float(self.held[positions].max()))
@@ -185,8 +187,8 @@ class MixedWork:
 
     @property
     def alone_s(self) -> FloatArray:
-        """(R, m) seconds that an item takes at least from an actor's start, prewarmed where its pool has one; infinite where it
-        is not allowed."""
+        """Return the (R, m) least seconds of an item from an actor's start, prewarmed if its pool has such; infinite
+        where it is not allowed."""
         cold = np.array([0.0 if self.pools[i].prewarmed else 1.0 for i in self.pool]) * self.start_s
         busy = np.maximum(self.steps / self.slots[:, None], self.occupied / self.kv_tokens[:, None])
         alone = (self.least_ready_s + cold)[:, None] + self.step_s[:, None] * np.maximum(self.length, busy) + self.load
@@ -194,23 +196,24 @@ class MixedWork:
 
     @property
     def least_ready_s(self) -> FloatArray:
-        """(R,) seconds before the first iteration of a prewarmed actor, a first prefill call included where all make one."""
+        """Return the (R,) seconds before the first iteration of a prewarmed actor, a first prefill call included
+        where all make one."""
         return self.sync_s + (self.call_s if self.call_at_least else 0.0)
 
     @property
     def shortest_makespan_s(self) -> float:
-        """No plan is faster: every item takes its time alone."""
+        """Return a lower bound on the makespan: every item takes its time alone."""
         return float(self.alone_s.min(axis=0).max())
 
     @property
     def longest_makespan_s(self) -> float:
-        """Everything one after the other on the slowest actor: from here on no makespan limits any plan."""
+        """Return the makespan of everything one after the other on the slowest actor; a longer limit excludes no plan."""
         serial = self.step_s * float(self.steps.sum()) + self.load.sum(axis=1) + self.call_s * len(self.order)
         return float((self.sync_s + self.start_s + self.call_s + serial).max())
 
 
 def _carriers(workload: Workload) -> NDArray[np.bool_]:
-    """(n,) whether a response carries its prompt's prefill: the longest of each prompt that needs an iteration."""
+    """Return (n,) whether a response counts its prompt's prefill: the longest of each prompt that needs an iteration."""
     working = np.flatnonzero(workload.remaining_tokens > 0)
     keys = (workload.generated_tokens[working], workload.remaining_tokens[working], workload.prompt_of[working])
     rising = working[np.lexsort(keys)]
@@ -221,8 +224,10 @@ def _carriers(workload: Workload) -> NDArray[np.bool_]:
 
 
 def _sorted_items(workload: Workload, carries: NDArray[np.bool_], keep_together: bool) -> tuple[IntArray, IntArray]:
-    """Responses item after item, longest items first, and where the items lie. Ties are broken by what responses cost, so that
-    the order in which the workload lists them does not matter."""
+    """Return responses item after item, longest items first, and where each item begins.
+
+    Ties are broken by the responses' loads, so that the order in which the workload lists them does not matter.
+    """
     remaining, context, owner = workload.remaining_tokens, workload.context_tokens, workload.prompt_of
     if not keep_together:
         order = np.lexsort((workload.prompt_tokens[owner], context, carries, remaining))[::-1]

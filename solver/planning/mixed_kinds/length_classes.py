@@ -1,8 +1,7 @@
-"""Length classes and cells: the resolution at which the mixed relaxation sees a workload.
+"""Groups sorted items into length classes and cells, the resolution of the linear relaxation.
 
-Knows ``MixedWork``; nothing of makespans or plans. Classes are ranges of the sorted items, longest first. A cell is the part of
-a class with similar prompts. Every number of a class or a cell is the least of its items, so that a model made of them bounds
-from below.
+Input: ``MixedWork``. Classes are ranges of the sorted items, longest first. A cell is the part of a class with similar prompts.
+Every number of a class or a cell is the least over its items, so a model built from them is a lower bound.
 """
 
 from __future__ import annotations
@@ -47,7 +46,8 @@ class Classes:
 
     @classmethod
     def of(cls, work: MixedWork, most: int, resolution: float = 0.01) -> Classes:
-        """About ``most`` classes of geometrically falling length, in cells whose loads per token differ by ``resolution``."""
+        """Return about ``most`` classes of geometrically falling length, in cells whose loads per token differ by
+        ``resolution``."""
         n = work.length.astype(float)
         count = len(n)
         positive = int(np.count_nonzero(n > 0))
@@ -79,7 +79,8 @@ class Classes:
         share[inside] = of_common / total[index]
 
         def least_of(values: FloatArray) -> FloatArray:
-            """(J,) what cells bring at least: the least value per common load, times the cell's common load."""
+            """Return the (J,) lower bounds of a value over cells: the least value per common load, times the cell's
+            common load."""
             ratio = np.full(cells, np.inf)
             np.minimum.at(ratio, index, values[inside] / of_common)
             return np.asarray(ratio * total * (1 - 1e-12), dtype=float)

@@ -1,7 +1,7 @@
-"""Measures of items, and the least load that a unit of each brings to actors: what sequences count in.
+"""Measures of items, and the least load per unit of each measure on an actor, for the bound over sequences of actors.
 
-Knows ``MixedWork``; nothing of makespans or sequences. Positions are blocks of sorted items: a block is as short as its
-shortest item, as cheap as its cheapest, and measures what all of it does.
+Input: ``MixedWork``. Positions are blocks of sorted items. A block counts as short as its shortest item and as cheap as its
+cheapest; its measure is that of all its items.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Measures:
 
     @classmethod
     def of(cls, work: MixedWork, effort: WorkBudget) -> Measures:
-        """Iterations and the loads of all offers as measures, with their shares of slots and memory where those bind."""
+        """Return iterations and the loads of all offers as measures, with their shares of slots and memory where those bind."""
         count = int(work.works.sum())
         loads, steps = work.load[:, :count], work.steps[:count]
         slot_loads = loads + work.step_s[:, None] * steps / work.slots[:, None]
@@ -69,7 +69,7 @@ class Measures:
 
 
 def _different(rows: list[FloatArray]) -> list[FloatArray]:
-    """The rows less those that repeat an earlier one."""
+    """Return the rows without those that repeat an earlier one."""
     kept: list[FloatArray] = []
     for row in rows:
         if not any(np.abs(row - other).max(initial=0.0) < 1e-15 for other in kept):

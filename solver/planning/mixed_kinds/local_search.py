@@ -1,7 +1,6 @@
-"""Local search over actor lists: one actor more, fewer, of another offer, opening elsewhere; filled and kept when better.
+"""Local search over actor lists: adds, removes or replaces an actor or moves its opening, and keeps the list if it is better.
 
-Knows the filler and pools; nothing of bounds. What it tries depends on its seed and on how often it is called, not on the
-clock.
+Every list is filled by the greedy filler. The moves depend on the seed and on the number of calls, not on the clock.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ Tilted = tuple[int, int, tuple[float, int]]
 
 
 class Improver:
-    """Keeps the best filled lists.
+    """Keeps the best filled actor lists and improves them.
 
     Args:
-        accept: exact value of a filled list, called for those that look better than the best so far.
+        accept: exact value of a filled list, called for lists that seem better than the best so far.
         least_actors, most_actors: of a plan. latest_s: makespan that must not be exceeded, or infinity.
     """
 
@@ -54,7 +53,7 @@ class Improver:
         self._best_for_work = np.argsort(work_cost, kind="stable").tolist()
 
     def fits(self, offers: Sequence[int]) -> bool:
-        """Whether actors of these offers fit into the nodes of their pools."""
+        """Return whether actors of these offers fit into the nodes of their pools."""
         key = tuple(sorted(offers))
         if key not in self._fits:
             sizes = [(int(self.work.pool[r]), int(self.work.gpus[r])) for r in key]
@@ -62,7 +61,7 @@ class Improver:
         return self._fits[key]
 
     def consider(self, filled: FilledPlan | None) -> bool:
-        """Keep a filled list if it is among the best; whether it is the best."""
+        """Keep a filled list if it is among the best; return whether it is the best."""
         if filled is None or not self.least <= len(filled.actors) <= self.most:
             return False
         self.fastest_s = min(self.fastest_s, filled.makespan_s)
@@ -83,8 +82,10 @@ class Improver:
         return True
 
     def round(self, actors: Sequence[tuple[int, int]], makespan_s: float) -> bool:
-        """Fill a relaxation's list at makespans from ``makespan_s`` on, with more actors where it does not fit; whether the
-        best plan got better."""
+        """Fill a relaxation's list at makespans from ``makespan_s`` on; return whether the best plan improved.
+
+        Adds actors where the items do not fit.
+        """
         better = False
         for stretch in STRETCH:
             if self.filler.effort.over:
@@ -99,7 +100,8 @@ class Improver:
         return better
 
     def _grown(self, actors: Actors, makespan_s: float, most_more: int) -> FilledPlan | None:
-        """Fill, with up to ``most_more`` further actors where it does not fit, and as many as the plan needs at least."""
+        """Fill the actors, with up to ``most_more`` further ones where items do not fit, and at least as many as the
+        plan needs."""
         last = max(0, self.filler.working - 1)
         while len(actors) < min(self.least, self.filler.working):
             r = next((r for r in self._cheap if self.fits([*(r for r, _ in actors), r])), None)
@@ -121,7 +123,7 @@ class Improver:
         return filled
 
     def step(self) -> bool:
-        """Try one change of the best list; whether it is better."""
+        """Try one change of the best list; return whether it is better."""
         if self.best is None:
             self.failures += 1
             return False

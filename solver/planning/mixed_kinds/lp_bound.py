@@ -1,9 +1,9 @@
-"""The least cost for a makespan on several offers, as a true lower bound of the planning model.
+"""Lower bound on the cost of any plan within a makespan on several offers, from a linear programme.
 
-Knows length classes, offers and pools; nothing of plans. Notation: items (see ``MixedWork``) fall into classes, 0 the longest;
-on an actor of offer r an iteration takes a + b * batch + c * KV tokens and item i brings the load w_ir; the actor has s slots
-and K KV tokens of memory, costs ``rate`` a second and decodes R seconds after its GPUs are taken (start unless prewarmed, sync,
-first prefill call). The model, for plans with makespan at most M:
+Inputs: length classes, offers and pools. Notation: items (see ``MixedWork``) fall into classes, 0 the longest; on an actor of
+offer r an iteration takes a + b * batch + c * KV tokens and item i brings the load w_ir. The actor has s slots and K KV tokens
+of memory, costs ``rate`` a second and decodes R seconds after its GPUs are allocated (start unless prewarmed, sync, first
+prefill call). The model, for plans with makespan at most M:
 
     c_rm    actors of offer r whose longest item is of class m (apart for cold and prewarmed ones)
     e_rm    iterations of these actors together; x_rm, h_rm: response iterations, KV tokens times iterations of theirs
@@ -52,8 +52,11 @@ Box = tuple[tuple[tuple[int, int], tuple[float, float]], ...]
 
 @dataclass(frozen=True, eq=False)
 class LpRelaxed:
-    """The relaxation at one makespan: a bound on cost (infinite when no plan keeps the makespan); actors: (R, K) their number,
-    fractional; shares: (R, J) of every cell."""
+    """The relaxation at one makespan.
+
+    ``cost`` is a lower bound (infinite when no plan keeps the makespan); ``actors`` (R, K) their fractional number; ``shares``
+    (R, J) of every cell.
+    """
 
     cost: float
     actors: FloatArray
@@ -61,11 +64,11 @@ class LpRelaxed:
 
 
 class Relaxation:
-    """The linear programme of the module docstring, to be solved at many makespans and in many boxes.
+    """The linear programme of the module docstring, built once and solved at many makespans and in many boxes.
 
     Args:
         classes: the resolution of ``work``; least_actors, most_actors: of the plan.
-        release: when GPUs are given back; after_s: seconds of the step after generation (for ``release="step"``).
+        release: when GPUs are released; after_s: seconds of the step after generation (for ``release="step"``).
     """
 
     def __init__(
@@ -184,7 +187,8 @@ class Relaxation:
             self.model.set_row(self._rows[key], low, high)
 
     def at(self, makespan_s: float, box: Box = (), low_s: float = 0.0) -> LpRelaxed:
-        """The least cost of plans with makespan at most ``makespan_s``, and at least ``low_s``, whose counts lie in ``box``."""
+        """Return the least cost of plans with makespan at most ``makespan_s``, and at least ``low_s``, whose counts
+        are in ``box``."""
         work, classes = self.work, self.classes
         for key, _ in self._set:
             self._limit(key, *self._always.get(key, (-INFINITE, INFINITE)))

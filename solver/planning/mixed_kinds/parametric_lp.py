@@ -1,6 +1,6 @@
-"""A linear programme whose coefficients are affine in one parameter, solved again and again by OR-Tools' GLOP.
+"""Solves a linear programme whose coefficients are affine in one parameter, for many values of it, with OR-Tools' GLOP.
 
-Knows rows and columns; nothing of planning. What it returns as a bound is one, however imprecise the solver is: any multipliers
+The returned bound is valid however imprecise the solver is: any multipliers
 y of the rows, with the sign that each row's sides allow, prove
 
     c x  >=  sum_i (y_i > 0 ? y_i * low_i : y_i * high_i) + sum_j min over [l_j, u_j] of (c - y A)_j x_j
@@ -29,7 +29,7 @@ ENTRY_S, ITERATION_S = 2e-6, 4e-5  # what an entry takes to hand over, and an it
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """A proved lower bound of the programme, and the (columns,) values that the solver found (zeros when it found none)."""
+    """A proved lower bound of the programme, and the (columns,) values that the solver found (zeros if it found none)."""
 
     bound: float
     values: FloatArray
@@ -41,7 +41,8 @@ def load() -> None:
 
 
 class LinearModel:
-    """Rows and columns are added first; ``solve`` may be called with other bounds and parameters, and rows added between."""
+    """A linear programme. Add rows and columns first; ``solve`` may be called repeatedly with other bounds,
+    parameters and new rows."""
 
     def __init__(self, effort: WorkBudget | None = None) -> None:
         self.effort = effort or WorkBudget()
@@ -57,7 +58,7 @@ class LinearModel:
         self._frozen: tuple[Any, ...] | None = None
 
     def column(self, low: float, high: float, cost: float = 0.0) -> int:
-        """A new column with finite bounds; its index."""
+        """Add a column with finite bounds and return its index."""
         self._low.append(low)
         self._high.append(high)
         self._cost.append(cost)
@@ -65,7 +66,8 @@ class LinearModel:
         return len(self._low) - 1
 
     def row(self, low: float, high: float, entries: list[tuple[int, float, float]]) -> int:
-        """A new row low <= sum (fixed + slope * parameter) * column <= high; entries are (column, fixed, slope)."""
+        """Add a row low <= sum (fixed + slope * parameter) * column <= high and return its index; entries are
+        (column, fixed, slope)."""
         index = len(self._row_low)
         self._row_low.append(low)
         self._row_high.append(high)
@@ -74,23 +76,23 @@ class LinearModel:
         return index
 
     def set_row(self, row: int, low: float, high: float) -> None:
-        """Other sides of a row."""
+        """Change the sides of a row."""
         self._row_low[row], self._row_high[row] = low, high
 
     def sides(self, row: int) -> tuple[float, float]:
-        """The sides of a row."""
+        """Return the sides of a row."""
         return self._row_low[row], self._row_high[row]
 
     def set_column(self, column: int, low: float, high: float) -> None:
-        """Other bounds of a column."""
+        """Change the bounds of a column."""
         self._low[column], self._high[column] = low, high
 
     def set_cost(self, column: int, cost: float) -> None:
-        """Another cost of a column."""
+        """Change the cost of a column."""
         self._cost[column] = cost
 
     def _load(self) -> None:
-        """Hand rows and columns that the solver does not know yet to it."""
+        """Pass new rows and columns to the solver."""
         from ortools.linear_solver import pywraplp
 
         if self._solver is None:
@@ -112,8 +114,10 @@ class LinearModel:
         )
 
     def solve(self, parameter: float) -> Solved:
-        """Minimise at ``parameter``, starting from the basis of the call before, within the iterations that the effort has
-        left; without a solution only the columns' own bounds are proved."""
+        """Minimise at ``parameter``, starting from the previous basis, within the iterations that the work budget has left.
+
+        Without a solution the bound follows from the columns' own bounds alone.
+        """
         if self._frozen is None:
             self._load()
         assert self._frozen is not None
@@ -156,7 +160,7 @@ class LinearModel:
 
 
 def _changed(new: FloatArray, old: FloatArray) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Indices at which ``new`` differs from the shorter ``old``."""
+    """Return the indices at which ``new`` differs from the shorter ``old``."""
     before = np.full(len(new), np.nan)
     before[: len(old)] = old
     return np.flatnonzero(new != before)

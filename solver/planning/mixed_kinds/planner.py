@@ -1,7 +1,7 @@
-"""``plan_mixed``: planning on several offers (GPU kinds, actor sizes, pools, markets), with a bound.
+"""Defines ``plan_mixed``: plans on several offers (GPU kinds, actor sizes, pools, markets), with a lower bound.
 
-Knows the parts, their order and when to stop; the mathematics lives in ``sequence_bound``, ``lp_bound`` and ``search``, plans
-in ``incumbents``.
+This file calls the parts in order and decides when to stop. The mathematics is in ``sequence_bound``, ``lp_bound`` and
+``search``, the plans are in ``incumbents``.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ class MixedOutcome:
 
 
 def plan_mixed(problem: MixedProblem, time_limit_s: float = 1.0) -> Plan:
-    """Choose actors of the offers and the responses of each: the best plan of ``search_mixed``. Over scenarios see
-    ``solver.planning.mixed_kinds.scenarios``."""
+    """Return the best plan of ``search_mixed``; over scenarios, that of ``solver.planning.mixed_kinds.scenarios``."""
     return search_mixed(problem, time_limit_s, most_candidates=0).plan
 
 
@@ -64,23 +63,23 @@ def search_mixed(
     most_candidates: int = 8,
     explains: bool = True,
 ) -> MixedOutcome:
-    """Plan and bound, and the other good plans on the way.
+    """Search for a plan and its bound; return also the other good plans found.
 
     Args:
-        problem: what is asked; of scenarios only the predicted lengths are looked at.
+        problem: the planning problem; of scenarios only the predicted lengths are used.
         time_limit_s: seconds for everything but loading OR-Tools. The search stops when the work that it counts (see
             ``work_budget``) is worth ``COUNTED`` of it, so that the same problem has the same plan; the clock is a safety net.
             Building the work and the random split come first: a limit below what they take, about 30 ms for 2,048 responses on
             six offers and 0.15 s for 16,384, cannot be kept.
-        most_candidates: other plans to return, as far as there is time to time them.
-        explains: whether a refusal looks for slots or memory that would be enough.
+        most_candidates: other plans to return at most, as far as there is time to evaluate them.
+        explains: whether an error says how many slots or how much memory would be enough.
 
     Returns:
         The best plan with ``lower_bound``, ``status``, ``history``; ``notes["stopped_by"]`` is ``proof``, ``failures`` (nothing
         better found, nothing left to prove), ``work`` or ``time``.
 
     Raises:
-        PlanningError: no plan exists or none was found; the message names the limit to blame and by how much it is missed.
+        PlanningError: no plan exists or none was found; the message names the limit and by how much it is missed.
     """
     if time_limit_s >= HURRY_S:
         load()  # once per process, before the clock starts
@@ -88,8 +87,12 @@ def search_mixed(
 
 
 def room_to_try(problem: MixedProblem, time_limit_s: float, began: float, plan: Callable[..., object]) -> str:
-    """What is to be said of slots and KV memory after a search for nothing that ``began`` (``perf_counter``) and was given
-    ``time_limit_s``; ``plan(problem, time_limit_s, explains=False)`` searches again."""
+    """Return the part of the error message about slots and KV memory, after a search without success.
+
+    Args:
+        time_limit_s: of that search. began: when it began (``perf_counter``).
+        plan: called as ``plan(problem, time_limit_s, explains=False)``, searches again.
+    """
 
     def keeps(roomier: MixedProblem) -> bool:
         try:
@@ -132,18 +135,18 @@ class _MixedPlanner:
         self.waiting: list[Node] = []  # intervals whose actors have not been filled yet
 
     def linear(self) -> Relaxation:
-        """The linear relaxation, built when it is asked for first."""
+        """Return the linear relaxation, built at the first call."""
         if self.relaxation is None:
             self.relaxation = Relaxation(self.work, Classes.of(self.work, CLASSES), **self.limits)  # type: ignore[arg-type]
         return self.relaxation
 
     def note(self, cause: str) -> None:
-        """Tell the history how value and bound stand after what ``cause`` did."""
+        """Record value and bound in the history under ``cause``."""
         self.bound = min(max(self.bound, self.search.lower_bound), self.plans.value) if self.started else 0.0
         self.history.note(cause, self.plans.value, self.bound)
 
     def run(self) -> MixedOutcome:
-        """Search until the bound meets the plan, nothing more is found, or the work is done."""
+        """Search until the bound meets the plan, no improvement is found, or the work budget is used up."""
         self.note("random split")
         self.first_plans()
         stopped = "work"
@@ -186,14 +189,16 @@ class _MixedPlanner:
         return self.outcome(stopped)
 
     def over(self) -> bool:
-        """Whether to stop; without any plan yet that keeps a deadline or a budget there is always some more work to do, up to
-        the clock's limit or as many counted seconds."""
+        """Return whether to stop.
+
+        Until a plan meets the deadline or budget the search continues up to the clock's limit or as many counted seconds.
+        """
         if math.isinf(self.plans.value) and self.effort.left_s <= 0:
             self.effort.most_s = min(self.effort.spent_s + MORE * self.time_limit_s, self.last_counted_s)
         return self.effort.over
 
     def first_plans(self) -> None:
-        """Sequences and fills at makespans around that of the reference, before anything is proved."""
+        """Try sequences and fills at makespans around that of the reference, before anything is proved."""
         near = self.plans.split.makespan_s
         self.plans.fill_split()
         self.note("first fill")
@@ -219,7 +224,7 @@ class _MixedPlanner:
         self.note("sequences")
 
     def round(self, node: Node) -> None:
-        """Fill what the relaxations of a node propose."""
+        """Fill the actors that the relaxations of a node propose."""
         if node.bound >= self.plans.value or self.effort.over:
             return
         if node.actors:
@@ -229,7 +234,7 @@ class _MixedPlanner:
             self.plans.fill(openings(node.relaxed.actors.tolist(), edges), node.high_s)
 
     def outcome(self, stopped: str) -> MixedOutcome:
-        """The result, or the refusal."""
+        """Return the result, or raise if no plan meets the limits."""
         if math.isinf(self.plans.value):
             self.refuse()
         proven = self.plans.value - self.bound <= PROVEN_GAP * max(abs(self.plans.value), 1e-12)
@@ -243,7 +248,7 @@ class _MixedPlanner:
         return MixedOutcome(plan, (plan, *others, self.plans.split))
 
     def refuse(self) -> None:
-        """Say which limit no plan found keeps; without one, that so many actors have no place."""
+        """Raise an error naming the limit that no plan found meets; without a limit, that so many actors do not fit."""
         worth, problem = self.plans.worth, self.problem
         if not worth.objective.limited:
             most = len(self.work) if problem.most_actors is None else problem.most_actors

@@ -1,7 +1,4 @@
-"""What mixed planning is asked: one step's workload, what may be started, what is best, and the options.
-
-Knows the names of the question; nothing of how it is answered.
-"""
+"""Defines ``MixedProblem``: the input of planning on several offers, with workload, offers, objective and options."""
 
 from __future__ import annotations
 
@@ -25,13 +22,13 @@ class MixedProblem:
     Attributes:
         workload: predicted lengths, or scenarios of them.
         offers: as ``offers_of`` gives them for ``cluster``; objective: what is best, cost in GPU-seconds or dollars.
-        rest: the step outside generation, which time, cost, deadline and budget include.
+        rest: the phases outside generation, which time, cost, deadline and budget include.
         admission: ``reserve`` or ``preempt``. seed: of the random split and the local search.
         least_actors, most_actors: limits on the number of actors, the first as far as there is something to generate.
-        release: when actors give their GPUs back.
+        release: when actors release their GPUs (``done``, ``generation`` or ``step``).
         keep_together: all responses of a prompt on one actor.
         share_prefill: an actor computes a prompt once for all its responses there.
-        deterministic: the clock stops nothing, so that the plan depends on the problem and the time limit alone.
+        deterministic: no search stops by the clock, so that the plan depends on the problem and the time limit alone.
         prompt_numbers: (P,) of the prompts as they were asked for, which sentences name; None when they are as in ``workload``.
     """
 
@@ -51,30 +48,32 @@ class MixedProblem:
     prompt_numbers: IntArray | None = None
 
     def stop_after(self, began: float, seconds: float) -> float:
-        """When the clock (``perf_counter``) ends a search for this problem (see ``solver.planning.deadline``)."""
+        """Return when the clock (``perf_counter``) ends a search for this problem (see ``solver.planning.deadline``)."""
         return stop_after(began, seconds, self.deterministic)
 
     @property
     def points(self) -> Workload:
-        """The predicted lengths, which plans are searched and bounded for."""
+        """Return the predicted lengths, for which plans are searched and bounded."""
         return self.workload.points
 
     @property
     def needed_actors(self) -> int:
-        """``least_actors``, as far as there are responses (or prompts that stay together) to generate."""
+        """Return ``least_actors``, or the number of responses (or prompts that stay together) to generate if that is
+        smaller."""
         working = self.points.prompt_of[self.points.remaining_tokens > 0]
         return max(1, min(self.least_actors, len(np.unique(working)) if self.keep_together else len(working)))
 
     @property
     def latencies(self) -> Latencies:
-        """The planning model of every offer, by kind and GPUs of an actor."""
+        """Return the planning model of every offer, by kind and GPUs of an actor."""
         return {(offer.kind, offer.gpus): offer.latency.affine for offer in self.offers}
 
     def learner_rate(self, cost: str) -> float:
-        """``cost`` (``gpu_s`` or ``usd``) of the learner's GPUs per second of the step; they are of the first pool."""
+        """Return the ``cost`` (``gpu_s`` or ``usd``) of the learner's GPUs per second of the step; they are of the
+        first pool."""
         return self.rest.learner_rate(cost, self.cluster.pools[0].usd_per_gpu_s)
 
     @property
     def deadline_s(self) -> float:
-        """What the deadline leaves for generation, infinite without one."""
+        """Return the seconds that the deadline leaves for generation, infinite without a deadline."""
         return math.inf if self.objective.deadline_s is None else self.objective.generation_within_s(self.rest)

@@ -1,9 +1,9 @@
-"""The right-sized random split on several offers: the baseline that mixed plans are measured against.
+"""Right-sized random split on several offers: the baseline that mixed plans are compared with.
 
-Knows ``MixedWork`` and the workload's prompts; nothing of exact planning. Whole prompts are shuffled and dealt. Tried are equal
-counts on every single offer, for every number of actors, and actors of all offers, the cheapest work first, with prompts in
-proportion to their speed. The one with the least T^w * C^(1-w) is taken, as for one kind. Where responses wait for slots the
-iterations of all splits are estimated first, and those of the best few followed one by one.
+Inputs: ``MixedWork`` and the workload's prompts. Whole prompts are shuffled and assigned. The candidates are equal counts on
+every single offer, for every number of actors, and actors of all offers, the cheapest work first, with prompts in proportion to
+their speed. The candidate with the least T^w * C^(1-w) is taken, as for one kind. Where responses wait for slots, the
+iterations of all splits are estimated first, and only those of the best few are followed response by response.
 """
 
 from __future__ import annotations
@@ -41,14 +41,16 @@ class Dealt:
         return len(self.starts) - 1
 
     def between(self, a: int, b: int) -> IntArray:
-        """Responses of the prompts from the a-th to before the b-th."""
+        """Return the responses of the prompts from the a-th to before the b-th."""
         return self.positions[self.starts[a] : self.starts[b]]
 
 
 def random_groups(work: MixedWork, workload: Workload, worth: PlanValue, seed: int, least: int, most: int) -> FilledPlan | None:
-    """The best random split, each group in dealt order, a prompt's responses in that of the workload; ``least`` and ``most``
-    actors are kept where there are that many prompts. None when none fits into memories and pools. Times are estimates where
-    memory binds."""
+    """Return the best random split; None if none fits into memories and pools.
+
+    Groups list their prompts in shuffled order and a prompt's responses in workload order. The bounds ``least`` and ``most`` on
+    actors are kept where there are that many prompts. Times are estimates where memory binds.
+    """
     positions = np.empty(len(work.order), dtype=np.int64)
     positions[work.order] = np.arange(len(work.order))
     used = np.unique(workload.prompt_of)
@@ -90,7 +92,7 @@ def random_groups(work: MixedWork, workload: Workload, worth: PlanValue, seed: i
 
 
 def _counts(most: int) -> list[int]:
-    """Numbers of actors to try: all up to 8, then steps of about 15 %."""
+    """Return the numbers of actors to try: all up to 8, then steps of about 15 %."""
     counts = list(range(1, min(most, 8) + 1))
     while counts[-1] < most:
         counts.append(min(most, math.ceil(counts[-1] * 1.15)))
@@ -98,7 +100,7 @@ def _counts(most: int) -> list[int]:
 
 
 def _proportional(work: MixedWork, dealt: Dealt, actors: int) -> list[tuple[int, IntArray]] | None:
-    """``actors`` actors of all offers, those with the cheapest work first, with prompts in proportion to their speed."""
+    """Return ``actors`` actors of all offers, those with the cheapest work first, with prompts in proportion to their speed."""
     at_once = np.minimum(work.slots, max(1, len(work.order) // actors))
     per_pass = work.load.sum(axis=1) + work.step_s * float(work.steps.sum()) / at_once
     by_price = np.argsort(work.rate * per_pass, kind="stable").tolist()
@@ -146,8 +148,10 @@ def _timed(
     shapes: dict[tuple[int, int], tuple[float, float]],
     how: Shape,
 ) -> tuple[tuple[bool, ...], float, float]:
-    """Which actors of a split are prewarmed, its time and its cost; ``shapes`` remembers iterations and calls of groups by
-    identity and slots, ``how`` finds them."""
+    """Return which actors of a split are prewarmed, its time and its cost.
+
+    ``how`` computes iterations and calls of a group; ``shapes`` caches them by the group's identity and slots.
+    """
     left = Counter({i: pool.prewarmed for i, pool in enumerate(work.pools)})
     done, warm = [], []
     for r, group in split:
@@ -168,8 +172,10 @@ def _timed(
 
 
 def about_iterations_and_calls(work: MixedWork, chosen: IntArray, slots: int) -> tuple[float, float]:
-    """About what ``iterations_and_calls`` says: slots are full until the queue is empty, and then half of the longest
-    response is left on average."""
+    """Return an estimate of ``iterations_and_calls``.
+
+    Slots are assumed full until the queue is empty; then half of the longest response is left on average.
+    """
     working = chosen[work.iterations[chosen] > 0]
     lengths, prefills = work.iterations[working], prefills_of(work, working)
     longest, at_first = float(lengths.max(initial=0)), float(prefills[:slots].any())

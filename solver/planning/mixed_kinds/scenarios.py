@@ -1,7 +1,6 @@
-"""Mixed clusters under uncertainty: the plan that is best over scenarios of lengths, with a bound below every plan.
+"""Plans on mixed clusters under uncertainty: the best plan over scenarios of lengths, with a lower bound for every plan.
 
-Knows planning for single lengths and how values over scenarios are made; ``solver.planning.single_kind.scenarios`` says why the
-bounds of single scenarios bound the whole.
+``solver.planning.single_kind.scenarios`` proves that the bounds of single scenarios bound the value over all of them.
 """
 
 from __future__ import annotations
@@ -46,20 +45,20 @@ BOUNDS = 0.35  # of the work is kept for the bounds
 
 
 def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, explains: bool = True) -> Plan:
-    """The random split and the best plans for the predicted lengths are timed over the scenarios, and the best over them is
-    taken; what is left of the work goes to the bound of every scenario.
+    """Return the best plan over the scenarios, among the random split and the best plans for the predicted lengths.
 
-    Under a deadline (a budget) the bound is that of the cost (the time) without any limit.
+    All candidates are timed over the scenarios; the remaining work goes into the bound of every scenario. Under a deadline (a
+    budget) the bound is that of the cost (the time) without any limit.
 
-    Timing the split over all scenarios and a first plan for the predicted lengths come first, however little time there is: a
-    limit below what they take, half a microsecond to two (where memory binds, on a busy machine) for each response of each
-    scenario beside what ``search_mixed`` says, cannot be kept.
+    Timing the split over all scenarios and a first plan for the predicted lengths come first, however little time is left. They
+    take 0.5 to 2 microseconds (where memory binds, on a busy machine) for each response of each scenario, in addition to the
+    times given in ``search_mixed``. A limit below that cannot be kept.
 
     The history holds values over the scenarios; that of the search for the predicted lengths, in its own values, is in
     ``notes["predicted"]``.
 
     Raises:
-        PlanningError: no plan exists, or none found keeps the limit over the scenarios.
+        PlanningError: no plan exists, or no plan found meets the limit over the scenarios.
     """
     if time_limit_s >= HURRY_S:
         load()  # once per process, before the clock starts
@@ -71,7 +70,7 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
     once_s = RESPONSE_S * len(workload) * len(cases)
 
     def over_scenarios(plan: Plan) -> tuple[Plan, FloatArray, FloatArray]:
-        """The plan with its times over the scenarios, and time and cost of the step in each."""
+        """Return the plan with its times over the scenarios, and time and cost of the step in each."""
         effort.spend(once_s)
         taken = evaluate(plan, workload, models, rest, admission=admission)
         time_s = taken.makespans_s + rest.seconds
@@ -97,7 +96,7 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
     split = found[0][0]
 
     def over() -> bool:
-        """Whether there is no room for timing one more plan."""
+        """Return whether no time is left to evaluate one more plan."""
         effort.late |= effort.left_s > 0 and time.perf_counter() + took_s > effort.stop_at
         return effort.over
 
@@ -109,13 +108,13 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
     history = SearchHistory(began)
 
     def value_of(plan: Plan, time_s: FloatArray, cost: FloatArray) -> float:
-        """Infinite with fewer actors than asked for, which the random split may have."""
+        """Return the value; infinite with too few actors, which is possible for the random split."""
         return objective.value_over(time_s, cost, norms) if len(plan.actors) >= problem.needed_actors else math.inf
 
     values = [value_of(*found[0])]
 
     def look_at(plan: Plan, cause: str) -> None:
-        """Time a plan over the scenarios, and note what that came to."""
+        """Time a plan over the scenarios, and record the result."""
         found.append(over_scenarios(plan))
         values.append(value_of(*found[-1]))
         history.note(cause, min(values), 0.0)
@@ -188,10 +187,10 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
 
 
 def _cause(plan: Plan) -> str:
-    """What found a plan for the predicted lengths."""
+    """Return the name of the method that found a plan for the predicted lengths."""
     return next(line.solver for line in plan.history if line.value == plan.value)
 
 
 def _without_clock(line: dict[str, Any]) -> dict[str, Any]:
-    """A line of a history less its time, so that the same problem has the same notes."""
+    """Return a history line without its time, so that the same problem has the same notes."""
     return {name: value for name, value in line.items() if name != "at_s"}

@@ -1,11 +1,10 @@
-"""Best-first search over makespans and numbers of actors: the proof for several offers, and actor lists worth filling.
+"""Best-first search over makespans and numbers of actors on several offers: proves the bound and proposes actor lists to fill.
 
-Knows the two relaxations and what a time and a cost are worth; nothing of whole items. A node is an interval
-[M_low, M_high] of makespans and a box of actor counts. Every plan in it has a makespan of at least M_low, and its cost is at
-least the relaxed cost at M_high (which never rises with the makespan), so its value is at least value(M_low, cost(M_high)).
-The node with the least bound is split: in makespan where that is what the bound loses; otherwise the linear programme is
-asked as well, and then numbers of actors are split that it has fractional. The least bound of all open nodes bounds every
-plan.
+Inputs: the two relaxations and the value of a time and a cost. A node is an interval [M_low, M_high] of makespans and a box of
+actor counts. Every plan in it has a makespan of at least M_low. Its cost is at least the relaxed cost at M_high, which never
+rises with the makespan. So its value is at least value(M_low, cost(M_high)). The search splits the node with the least bound.
+It splits the makespan where the width of the interval weakens the bound. Otherwise it also solves the linear programme, and
+splits a number of actors that is fractional in its solution. The least bound of all open nodes is below every plan.
 """
 
 from __future__ import annotations
@@ -31,8 +30,11 @@ SHARE = 0.05  # of the gap that is left: what an interval may lose before it is 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """Makespans in [low_s, high_s], counts in ``box``; cost: a bound for them; what the linear programme says, once asked;
-    cut: whether not all sequences were followed; actors: (offer, position) of the best one."""
+    """Makespans in [low_s, high_s] with actor counts in ``box``.
+
+    ``cost`` is a lower bound for them; ``relaxed`` the solution of the linear programme, once solved; ``cut`` whether some
+    sequences were not followed; ``actors`` the (offer, position) list of the best sequence.
+    """
 
     bound: float
     low_s: float
@@ -45,11 +47,11 @@ class Node:
 
 
 class BoundSearch:
-    """State of the search.
+    """State of the best-first search.
 
     Args:
-        sequences, relaxation: the two relaxations; the second is built when it is asked for first.
-        first_s, last_s: all plans that matter have makespans of at least the first; from the last on the relaxed cost is final.
+        sequences, relaxation: the two relaxations; the second is built when it is first needed.
+        first_s, last_s: no relevant plan has a makespan below the first; from the last on the relaxed cost is constant.
     """
 
     def __init__(
@@ -74,12 +76,15 @@ class BoundSearch:
 
     @property
     def lower_bound(self) -> float:
-        """No plan has a smaller value; infinite when there is no plan."""
+        """Return a lower bound on the value of any plan; infinite if there is no plan."""
         return min(self.closed, self._heap[0][0] if self._heap else math.inf)
 
     def split(self, enough: float, linear: bool = True) -> list[Node] | None:
-        """Split the node with the least bound; the new nodes, none when it only got a better bound. None when its bound is
-        ``enough`` or more, or nothing is left to split. ``linear``: whether the linear programme may be asked."""
+        """Split the node with the least bound and return the new nodes; an empty list if it only got a better bound.
+
+        Returns None if its bound is ``enough`` or more, or no node is left to split. ``linear``: whether the linear programme
+        may be solved.
+        """
         if not self._heap or self._heap[0][0] >= enough:
             return None
         _, _, node = heapq.heappop(self._heap)
@@ -115,7 +120,7 @@ class BoundSearch:
         return [child for child in (upper, lower) if child is not None]
 
     def _open(self, low_s: float, high_s: float, known: float, enough: float, parent: Node | None = None) -> Node | None:
-        """A node with the bound of the sequences, and of the linear programme where the parent had asked it."""
+        """Return a node with the bound of the sequences, and of the linear programme if the parent had solved it."""
         cost = parent.cost if parent is not None else 0.0
         found = self.sequences.at(high_s, self.worth.most_cost(enough, low_s), low_s)
         cost = max(cost, found.cost)
@@ -128,7 +133,7 @@ class BoundSearch:
         return self._add(Node(self._bound(low_s, cost, known), low_s, high_s, box, cost, relaxed, found.cut, found.actors))
 
     def _ask(self, node: Node, box: Box) -> Node | None:
-        """The node with this box, bounded by the linear programme as well."""
+        """Return the node with this box, bounded by the linear programme as well."""
         self.asked += 1
         relaxed = self._relaxation().at(node.high_s, box, node.low_s)
         cost = max(node.cost, relaxed.cost)
@@ -147,7 +152,8 @@ class BoundSearch:
         return node
 
     def _fractional(self, relaxed: LpRelaxed) -> tuple[tuple[int, int] | None, float]:
-        """The count to branch on: that of all actors up to a class, of all of an offer, then of an offer up to a class."""
+        """Return the count to branch on: that of all actors up to a class, of all of an offer, then of an offer up to
+        a class."""
         actors = relaxed.actors
         prefix = np.cumsum(actors, axis=1)
         everyone = prefix.sum(axis=0)
@@ -172,8 +178,10 @@ class BoundSearch:
 
 
 def floor_of(work: MixedWork, worth: PlanValue) -> float:
-    """A bound below every plan of ``work`` without any search: no plan is faster than its slowest item, and every item takes
-    its load and its share of the slots wherever it is cheapest."""
+    """Return a bound below every plan of ``work``, without any search.
+
+    No plan is faster than its slowest item, and every item costs its load and its share of the slots on its cheapest offer.
+    """
     paid = work.rate[:, None] * (work.load + (work.step_s / work.slots)[:, None] * work.steps)
     cost = float(np.where(work.allowed, paid, np.inf).min(axis=0).sum()) if worth.held_after_s is None else 0.0
     return max(0.0, worth.value(work.shortest_makespan_s, cost * (1 - 1e-9)))
@@ -188,10 +196,10 @@ def bound_of(
     least_actors: int = 1,
     most_actors: int | None = None,
 ) -> float:
-    """A bound below every plan of ``work`` from sequences alone, as far as the effort goes.
+    """Return a bound below every plan of ``work`` from sequences alone, as tight as the work budget allows.
 
     Args:
-        known: value of some plan, or any number below which the bound need not be known better.
+        known: value of some plan, or any number above which the bound need not be tightened.
     """
     sequences = Sequences(
         work, least_actors=least_actors, most_actors=most_actors, release=worth.release, after_s=worth.rest.seconds,

@@ -1,7 +1,7 @@
-"""Late opening with several offers: the least cost for a makespan over all sequences of whole actors, as a true lower bound.
+"""Lower bound on the cost of any plan within a makespan on several offers, over all sequences of whole actors (late opening).
 
-Knows ``MixedWork``; nothing of linear programmes or plans. It sees whole actors where the linear relaxation sees fractions, and
-sees the differences between offers more coarsely.
+Input: ``MixedWork``. It counts whole actors where the linear relaxation (``lp_bound``) uses fractions, and treats the
+differences between offers more coarsely.
 
 **Statement.** Fix a makespan M and a measure u_i >= 0 of items (sorted, longest first; ``MixedWork`` says what they are and why
 loads w_i add up on an actor). Item i is n_i iterations long, has N_i iterations in all its responses and occupies h_i KV tokens
@@ -21,9 +21,9 @@ first position that the caps so far do not cover (for any measure) opens none ea
 everything. *Proof* by induction: if the first j - 1 open no earlier than in the plan, their caps are no smaller there; where
 they do not cover k items, the plan, whose caps are no larger, has a further actor among these k. Start, sync and a times
 the longest item are then no larger than in the plan. An actor that takes the measure u runs for at least max(a n_q + rho
-u, sigma u) seconds beside R, with the least rho and sigma of all items: a convex function of u, so that what all actors
+u, sigma u) seconds besides R, with the least rho and sigma of all items: a convex function of u, so that what all actors
 cost is at least the least over all ways to divide the measure among them within their caps. A plan may have further actors,
-which the cover does not need but which take work at a lower price: as many of each offer as the pools have room for beside the
+which the cover does not need but which take work at a lower price: as many of each offer as the pools have room for besides the
 sequence. Each takes at most its largest cap u and runs for at least R + max(a n + rho u, sigma u), with n of the shortest, so a
 unit that it takes costs at least rate * max(rho + (R + a n) / cap, sigma + R / cap). So the least cost over all sequences that
 the pools allow, such further actors included, is a lower bound of the cost of every plan within M; no sequence that covers
@@ -53,8 +53,11 @@ LAYER_S, ENTRY_S = 6e-4, 2.5e-8
 
 @dataclass(frozen=True, eq=False)
 class Sequence:
-    """The best sequence at a makespan: a bound on cost (infinite when there is none), offers (as source numbers) with opening
-    positions, and whether the bound is that of sequences that were not followed."""
+    """The best sequence at a makespan.
+
+    ``cost`` is a lower bound (infinite when there is no sequence). ``actors`` lists offers (as source numbers) with opening
+    positions. ``cut`` says whether the bound comes from sequences that were not followed to the end.
+    """
 
     cost: float
     cut: bool
@@ -62,10 +65,10 @@ class Sequence:
 
 
 class Sequences:
-    """Lower bounds of ``work`` from sequences of whole actors.
+    """Computes lower bounds of ``work`` from sequences of whole actors.
 
     Args:
-        least_actors, most_actors: of a plan. release, after_s: when GPUs are given back, as for ``Relaxation``.
+        least_actors, most_actors: of a plan. release, after_s: when GPUs are released, as for ``Relaxation``.
     """
 
     def __init__(
@@ -119,10 +122,10 @@ class Sequences:
         self.weights, self.limits = table[:, :-1], table[:, -1]
 
     def at(self, makespan_s: float, enough: float = np.inf, low_s: float = 0.0) -> Sequence:
-        """The least cost for ``makespan_s``, or ``enough`` where it is at least that. Where there are too many sequences, or
-        the effort ends, those that are not followed count with what they cost at least, whatever follows.
+        """Return the least cost for ``makespan_s``, or ``enough`` where it is at least that.
 
-        ``low_s`` is the least makespan of the plans that are asked for; it counts where GPUs are held until the end.
+        If there are too many sequences or the work budget ends, those not followed count with a lower bound on their cost.
+        ``low_s`` is the least makespan of the plans in question; it matters where GPUs are held until the end.
         """
         self.effort.spend(LAYER_S)
         rooms = (makespan_s * (1 + SLACK) - self.ready)[:, None]
@@ -203,17 +206,20 @@ class Sequences:
         return Sequence(min(best, enough, left) * (1 - 1e-9), left < min(best, enough), self._actors(history, best_at))
 
     def _cheapest(self, total: FloatArray) -> float:
-        """All work at the least of all prices."""
+        """Return the cost of all work at the least of all prices."""
         return float((total * self.by_load.min(axis=0)).max()) if self.done else 0.0
 
     def _idle(self, low_s: float) -> float:
-        """The least that one more actor costs."""
+        """Return the least cost of one more actor."""
         least = self.work.sync_s[self.offer_of] + self.cold * self.work.start_s[self.offer_of]
         return float((self.rate * (least if self.done else low_s + self.after_s)).min())
 
     def _further(self, opening: FloatArray, caps: FloatArray) -> FloatArray:
-        """(S, F) least price of a unit of measure on an actor beyond those that are open; ``opening``, ``caps`` at the last
-        position. It is held for R + max(a n + rho u, sigma u) with u at most its largest cap."""
+        """Return the (S, F) least price of a unit of measure on an actor beyond the open ones; ``opening`` and ``caps`` are
+        those at the last position.
+
+        Such an actor is allocated for R + max(a n + rho u, sigma u) with u at most its largest cap.
+        """
         most = np.maximum(caps, 1e-300)
         ready = (self.rate * self.ready)[:, None]
         return np.asarray(np.maximum(self.by_load + opening[:, None] / most, self.by_slots + ready / most))
@@ -227,8 +233,9 @@ class Sequences:
         further: FloatArray,
         caps: FloatArray,
     ) -> FloatArray:
-        """(labels,) least cost of what is opened and of whatever else may open later, needed or not: all measure is divided at
-        the least price among actors that are open, and as many more of each source as the pools allow beside them.
+        """Return the (labels,) least cost of the actors opened and of any that may open later, needed or not.
+
+        All measure is divided at the least price among the open actors and as many more of each source as the pools allow.
 
         Args:
             number: (labels, S) actors that are open; further, caps: (S, F) price and room of one more.
@@ -253,8 +260,10 @@ class Sequences:
         return bound
 
     def _undominated(self, number: IntArray, by_source: FloatArray, cost: FloatArray) -> IntArray:
-        """Indices of labels less those that another one with the same actors beats in everything, as far as it is among the
-        next cheaper ones or the cheapest."""
+        """Return the indices of labels without those that another label with the same actors beats in everything.
+
+        Only the next cheaper labels and the cheapest are compared.
+        """
         count = len(number)
         if count < 2:
             return np.arange(count)
@@ -272,7 +281,7 @@ class Sequences:
 
     @staticmethod
     def _actors(history: list[tuple[IntArray, IntArray, IntArray]], at: tuple[int, int]) -> tuple[tuple[int, int], ...]:
-        """Offers (as source numbers) and positions along the way to a label."""
+        """Return offers (as source numbers) and positions along the way to a label."""
         layer, j = at
         chosen: list[tuple[int, int]] = []
         while layer >= 0:

@@ -1,6 +1,6 @@
-"""What a makespan and a cost of generation are worth, and where actors of several sizes lie: the small sums of mixed planning.
+"""Computes the objective value of a makespan and a cost, and packs actors of several sizes into nodes.
 
-Knows the objective, the rest of the step and pools; nothing of responses.
+Inputs: the objective, the phases outside generation and the pools.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from solver.model.objective import NonGenerationPhases, Objective
 
 @dataclass(frozen=True)
 class PlanValue:
-    """Value of a plan from its makespan and its cost of generation, the rest of the step included.
+    """Values plans by makespan and cost of generation, including the phases outside generation.
 
     Attributes:
         learner_rate: cost of the learner's GPUs per second of the step. norms: T_ref and C_ref.
-        release: when actors give their GPUs back.
+        release: when actors release their GPUs (``done``, ``generation`` or ``step``).
     """
 
     objective: Objective
@@ -29,16 +29,16 @@ class PlanValue:
     release: str = "done"
 
     def step(self, makespan_s: float, cost: float) -> tuple[float, float]:
-        """Time and cost of the whole step."""
+        """Return time and cost of the whole step."""
         time_s = self.rest.step_time_s(makespan_s)
         return time_s, cost + self.learner_rate * time_s
 
     def value(self, makespan_s: float, cost: float) -> float:
-        """The number to minimise; infinite when a limit is broken."""
+        """Return the number to minimise; infinite if a limit is broken."""
         return self.objective.value(*self.step(makespan_s, cost), self.norms)
 
     def most_cost(self, value: float, makespan_s: float) -> float:
-        """The cost of generation from which on a plan of this makespan is worth ``value`` or more."""
+        """Return the cost of generation from which on a plan of this makespan has ``value`` or more."""
         time_s = self.rest.step_time_s(makespan_s)
         learner = self.learner_rate * time_s
         if self.objective.deadline_s is not None:
@@ -52,17 +52,17 @@ class PlanValue:
 
     @property
     def held_after_s(self) -> float | None:
-        """Seconds that actors hold their GPUs beyond the makespan, or None when they give them back once done."""
+        """Return the seconds that actors hold their GPUs beyond the makespan, or None if they release them once done."""
         if self.release == "done":
             return None
         return self.rest.seconds if self.release == "step" else 0.0
 
 
 def place(pools: Sequence[GpuPool], actors: Sequence[tuple[int, int]]) -> list[tuple[int, tuple[int, ...]]] | None:
-    """Node and GPU ids, counted through all pools, of actors given as (pool, GPUs); None when they do not fit.
+    """Return node and GPU ids, counted through all pools, of actors given as (pool, GPUs); None if they do not fit.
 
-    Larger actors are placed first, each into the fullest node that has room; where sizes divide one another this finds a place
-    whenever there is one, and otherwise a search over nodes follows.
+    Larger actors are placed first, each into the fullest node that has room. Where sizes divide one another this finds a
+    placement whenever one exists; otherwise a search over nodes follows.
     """
     places: list[tuple[int, tuple[int, ...]]] = [(0, ())] * len(actors)
     first_node = first_gpu = 0
@@ -82,7 +82,7 @@ def place(pools: Sequence[GpuPool], actors: Sequence[tuple[int, int]]) -> list[t
 
 
 def _pack(sizes: list[int], nodes: int, room: int, most_steps: int = 20_000) -> list[int] | None:
-    """Nodes for actors of falling size, or None."""
+    """Return nodes for actors of falling size, or None."""
     if sum(sizes) > nodes * room or any(size > room for size in sizes):
         return None
     free = [room] * nodes

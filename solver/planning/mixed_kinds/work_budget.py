@@ -1,8 +1,8 @@
-"""How much work a search may do, counted in parts whose cost is known, with the clock behind it as a safety net.
+"""Work budget of a search: counts work in seconds of known cost, with the clock as a safety net.
 
-Knows nothing of planning. Whoever works says what it did in the seconds that this takes about on the machine for which the
-constants of the parts were measured (two cores of a 2.4 GHz server). Counted work is the same in every run, so what it stops is
-the same too; the clock only stops what other load on the machine, or a slower one, keeps from its end.
+Each part of a search reports its work as the seconds that it takes on the reference machine (two cores of a 2.4 GHz server).
+Counted work is the same in every run, so a search that it stops always stops at the same point. The clock stops a search only
+on a slower or busy machine.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import time
 
 
 class WorkBudget:
-    """Work done and the limits on it.
+    """Counts work done against its limits.
 
     Args:
-        most_s: counted seconds of work; stop_at: of the clock (``perf_counter``).
+        most_s: counted seconds of work; stop_at: time of the clock (``perf_counter``).
 
     Attributes:
         spent_s: counted so far. late: whether the clock has stopped something that the counted work would have allowed.
@@ -27,17 +27,17 @@ class WorkBudget:
         self.late = False
 
     def spend(self, seconds: float) -> None:
-        """Count work that was done."""
+        """Count this many seconds of work."""
         self.spent_s += seconds
 
     @property
     def left_s(self) -> float:
-        """Counted seconds that are left."""
+        """Return the counted seconds that are left."""
         return self.most_s - self.spent_s
 
     @property
     def over(self) -> bool:
-        """Whether to stop now: the counted work is done, or the clock says so."""
+        """Return whether to stop now: the counted work is done, or the clock has reached ``stop_at``."""
         if self.left_s <= 0:
             return True
         if time.perf_counter() > self.stop_at:

@@ -1,6 +1,6 @@
-"""The OR-Tools (CP-SAT) model over the warm start: how many items of each length class each actor takes.
+"""Improves a split with an OR-Tools (CP-SAT) model: how many items of each length class each actor takes.
 
-Knows the sorted work and the best split so far; keeps neither plan nor bound (the planner does, see its history).
+Inputs are the sorted work and the best split so far (the warm start). The planner keeps plan and bound.
 
 Variables, for actors j (in order of falling longest length) and classes k (items of similar length and load):
     open[j]      actor j is started
@@ -37,8 +37,12 @@ DETERMINISTIC_SHARE = 0.25  # of the time limit, in CP-SAT's deterministic secon
 
 @dataclass(frozen=True)
 class CpSatOutcome:
-    """A split (None when nothing was found), a bound in units of the objective below every plan of at most ``actors``
-    actors, CP-SAT's status name, and whether the clock stopped it before its deterministic time was over."""
+    """Result of the CP-SAT model.
+
+    The split is None when nothing was found. The bound, in units of the objective, is below every plan of at most ``actors``
+    actors. ``status`` is CP-SAT's status name. ``stopped`` says whether the clock ended the model before its deterministic time
+    was over.
+    """
 
     split: Split | None
     lower_bound: float
@@ -53,8 +57,10 @@ def load() -> None:
 
 
 def _classes(work: SortedWork, most: int, edges: set[int]) -> list[tuple[int, int]]:
-    """Ranges of sorted positions: equal responses together if they are few, else about ``most`` ranges of equal count that
-    respect ``edges`` (where the warm start's groups end)."""
+    """Return ranges of sorted positions: equal responses together if they are few, else about ``most`` ranges of equal count.
+
+    The ranges respect ``edges``, where the warm start's groups end.
+    """
     load = np.diff(work.load)
     differ = (np.diff(work.length) != 0) | (np.abs(np.diff(load)) > 1e-12) | (np.diff(np.diff(work.edge)) != 0)
     cuts = [0, *(np.flatnonzero(differ) + 1).tolist(), len(work)]
@@ -67,11 +73,11 @@ def _classes(work: SortedWork, most: int, edges: set[int]) -> list[tuple[int, in
 def improve(
     work: SortedWork, warm: Split, pricing: Pricing, norms: tuple[float, float], time_limit_s: float, stop_at: float
 ) -> CpSatOutcome:
-    """Solve the model, hinted in every variable with ``warm``.
+    """Solve the model, with a hint from ``warm`` for every variable.
 
     Args:
         time_limit_s: of the whole planning, of which the model gets a share in deterministic seconds.
-        stop_at: where the clock (perf_counter) stops it in any case.
+        stop_at: time of the clock (perf_counter) at which it stops in any case.
     """
     from ortools.sat.python import cp_model
 
@@ -190,8 +196,10 @@ def improve(
 
 
 def _items(work: SortedWork, split: Split) -> list[IntArray]:
-    """The items of every group, sorted, in order of their longest. A split that breaks up items (a random split of
-    responses never does) is not expected."""
+    """Return the sorted items of every group, in order of their longest.
+
+    The split must not break up items; a random split of responses never does.
+    """
     item_of = np.empty(len(work.order), dtype=np.int64)
     item_of[work.order] = np.repeat(np.arange(len(work)), np.diff(work.edge))
     return sorted((np.unique(item_of[group]) for group in split.groups()), key=lambda g: int(g[0]))

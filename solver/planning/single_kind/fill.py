@@ -1,11 +1,11 @@
-"""Groups for a makespan without leftovers: later, shorter items fill what room an actor has left.
+"""Fills actors up to a makespan: later, shorter items use the time that earlier ones leave.
 
-Knows ``SortedWork`` only. Actors open in order of the longest item that is not placed yet. Each takes the next items in order
-while they end in time. What is left of its time goes to the largest later items that still fit: they are no longer than
-the actor's longest, so beside it they cost their load and nothing else. Once all slots are taken, an item goes on in the
-slot that is free first; one that ends there before the actor's longest response costs its load and a prefill call, a
-longer one also the iterations by which it is late. So an actor whose long responses fill its slots is filled up with
-short ones, and not with a second wave of long ones.
+Input: ``SortedWork``. Actors open in order of the longest item that is not placed yet. Each takes the next items in order while
+they end in time. The time left on it goes to the largest later items that still fit. They are no longer than the actor's
+longest item, so next to it they cost only their load. Once all slots are taken, an item runs in the slot that is free first. If
+it ends there before the actor's longest response, it costs its load and a prefill call; a longer item also costs the iterations
+by which it is late. So an actor whose long responses fill its slots is filled up with short ones, not with a second wave of
+long ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_FILLED = 6000  # items; with more, filling takes longer than it gains
 
 
 class _FilledActor:
-    """What an actor has taken so far, in iterations (slots) and seconds (loads, prefill calls)."""
+    """State of one actor while it is filled, in iterations (slots) and seconds (loads, prefill calls)."""
 
     def __init__(self, work: SortedWork, room_s: float) -> None:
         self.slots = work.slots
@@ -33,15 +33,15 @@ class _FilledActor:
         self.called_at = -1  # the last iteration with a prefill call, which serves all that join then
 
     def left_s(self) -> float:
-        """Room for further loads, without more iterations."""
+        """Return the seconds left for further loads, without more iterations."""
         return self.room_s - self.load_s - self.step_s * self.iterations
 
     def spare_iterations(self) -> int:
-        """The longest response that would not make the actor run longer."""
+        """Return the length of the longest response that would not make the actor run longer."""
         return self.iterations if len(self.ends) < self.slots else self.iterations - self.ends[0]
 
     def take(self, lengths: list[int], load_s: float, computes: bool) -> bool:
-        """Take an item of responses of these lengths (none of them 0), if it ends in time."""
+        """Take an item with responses of these lengths (none of them 0) and return True, if it ends in time."""
         if len(lengths) + len(self.ends) <= self.slots:
             iterations = max([self.iterations, *lengths])
             load_s += self.call_s if computes and self.called_at < 0 else 0.0
@@ -68,7 +68,8 @@ class _FilledActor:
 
 
 def fill(work: SortedWork, makespan_s: float) -> list[IntArray] | None:
-    """Groups of items, in order of admission, that end by ``makespan_s``; None when that takes more actors than there are."""
+    """Return groups of items, in order of admission, that end by ``makespan_s``; None if that takes more actors than
+    there are."""
     total = len(work)
     own, computes = work.own.tolist(), work.computes.tolist()
     edges = work.edge.tolist()

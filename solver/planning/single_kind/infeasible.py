@@ -1,6 +1,6 @@
-"""Why there is no plan: which limit is to blame, and by how much it is missed.
+"""Explains why no plan of one kind meets a limit: which limit, and by how much it is missed.
 
-Knows the relaxation, the rounding and the limits; the sentence is for people.
+Inputs are the sorted work, the limits and the plans found; the output is the error message.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from solver.timing.step_cost import Pricing
 
 
 def limit_missed(works: list[SortedWork], pricing: Pricing, found: list[tuple[float, float]], room: str) -> str:
-    """The sentence for a deadline or budget that no plan was found for.
+    """Return the error message for a deadline or budget that no plan meets.
 
     Args:
         works: the sorted work of every scenario, or of the predicted lengths alone.
         found: time and cost of the plans known (over the scenarios).
-        room: what is to be said of slots and memory.
+        room: the part of the message about slots and memory.
     """
     rest, objective = pricing.rest, pricing.objective
     if objective.deadline_s is not None:
@@ -45,10 +45,11 @@ def limit_missed(works: list[SortedWork], pricing: Pricing, found: list[tuple[fl
 def room_of(
     latency: LatencyModel, workload: Workload, objective: Objective, keeps: Callable[[LatencyModel], bool], stop_at: float
 ) -> str:
-    """What is to be said of slots and KV memory when nothing keeps the limit.
+    """Return the part of the message about slots and KV memory if no plan meets the limit.
 
     Args:
-        keeps: whether a plan on actors of another latency model keeps it. stop_at: by when (``perf_counter``) to stop.
+        keeps: whether a plan on actors of another latency model meets the limit. stop_at: time of the clock (``perf_counter``)
+            to stop.
     """
 
     def kept(slots: float, kv_tokens: float) -> bool:
@@ -60,14 +61,14 @@ def room_of(
 
 
 def _least_cost(work: SortedWork, pricing: Pricing) -> float:
-    """No plan costs less: the relaxation with all the time there is, and the learner until the fastest plan is done."""
+    """Return a lower bound on cost: the relaxation without a time limit, and the learner until the fastest plan is done."""
     cheapest = relaxed(work, work.longest_makespan_s)
     held = 0.0 if cheapest is None else cheapest.actor_s
     return pricing.actor_rate * held + pricing.learner_rate * pricing.rest.step_time_s(work.shortest_makespan_s)
 
 
 def _shortest_next_fit_s(work: SortedWork) -> float:
-    """The least makespan for which next-fit finds groups, by bisection."""
+    """Return the least makespan for which next-fit finds groups, by bisection."""
     low, high = work.shortest_makespan_s, work.longest_makespan_s
     for _ in range(60):
         middle = (low + high) / 2

@@ -1,7 +1,7 @@
-"""A workload sorted by remaining length, with the running sums that relaxation and rounding need.
+"""Sorts a workload by remaining length and computes the running sums that relaxation and rounding need.
 
-Knows workloads, admission and one affine latency model; nothing of makespans or plans. What is sorted are items: what stays
-together on one actor, a response or (``keep_together``) all responses of a prompt. An item is as long as its longest response.
+Inputs: workload, admission rule and one affine latency model. An item is the unit that stays together on one actor: a response
+or (``keep_together``) all responses of a prompt. An item is as long as its longest response.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ class SortedWork:
     """Items sorted by length, longest first. Notation: an iteration takes a + b * batch + c * KV tokens.
 
     Attributes:
-        order: (R,) responses, item after item, each item's longest first; iterations: (R,) of them; edge: (m+1,) where the
-            items lie in it.
+        order: (R,) responses, item after item, each item's longest first; iterations: (R,) of them; edge: (m+1,) where each
+            item begins in it.
         length: (m,) iterations of the longest response of each item.
-        load: (m+1,) running sum of loads that every plan pays: decoding, a join, and prompts' prefill as often as it must be.
-        slot_load, kv_load: (m+1,) the same with the share of the base time that slots and memory make it pay.
+        load: (m+1,) running sum of loads that every plan pays: decoding, a join, and the prefill that cannot be avoided.
+        slot_load, kv_load: (m+1,) the same with the share of the base time due to limited slots and memory.
         own: (m,) load of an item by itself; computes: (m,) whether it has tokens to prefill.
-        repeated: (m,) the part of its load that falls away beside an earlier item with the same prompt (``share_prefill``),
+        repeated: (m,) the part of its load saved after an earlier item with the same prompt on the actor (``share_prefill``),
             whose position is previous: (m,) or -1.
         scarce: for slots and for memory, where they can bind at all: (m+1,) running sum of the iterations that the items take
             of an actor for themselves, and (m,) the most such iterations per load of any item from there on.
         steps: (m+1,) running sum of iterations; held: (m+1,) running sum of KV tokens that admission counts at most.
-        step_s: a; sync_s, start_s: before an actor's first iteration, the latter unless it is prewarmed.
+        step_s: a; sync_s, start_s: seconds before an actor's first iteration, the latter unless it is prewarmed.
         call_s: a prefill call; call_at_least: whether every actor surely makes one; call_shares_s: the seconds of
             calls that slots force, which slot_load contains.
         slots: responses that surely fit into the batch at once whichever they are (slots and memory).
@@ -156,27 +156,28 @@ class SortedWork:
 
     @property
     def call_least_s(self) -> float:
-        """The first prefill call where every actor makes one, else 0."""
+        """Return the seconds of the first prefill call where every actor makes one, else 0."""
         return self.call_s if self.call_at_least else 0.0
 
     def ready_s(self, actors: int) -> float:
-        """Start and sync of ``actors`` actors together, the prewarmed ones first."""
+        """Return the seconds of start and sync of ``actors`` actors together, the prewarmed ones first."""
         return actors * self.sync_s + max(0, actors - self.prewarmed) * self.start_s
 
     def ready_of(self, actor: int) -> float:
-        """Start and sync of the actor-th actor."""
+        """Return the seconds of start and sync of the actor-th actor."""
         return self.sync_s + (self.start_s if actor >= self.prewarmed else 0.0)
 
     @property
     def shortest_makespan_s(self) -> float:
-        """No plan is faster: the longest item alone on an actor, or the work spread evenly over all of them."""
+        """Return a lower bound on the makespan: the longest item alone on an actor, or the work spread evenly over
+        all actors."""
         alone = self.ready_of(0) + self.call_least_s + self.step_s * float(self.length[0]) + float(self.load[1])
         spread = self.sync_s + self.call_least_s + float(self.load[-1]) / self.most_actors
         return max(alone, spread)
 
     @property
     def longest_makespan_s(self) -> float:
-        """An upper bound of the time of one actor that generates everything, refilling its slots."""
+        """Return an upper bound of the time of one actor that generates everything, refilling its slots."""
         once = self.step_s * float(self.length[0])
         refills = self.step_s * float(self.steps[-1]) / self.slots + self.call_s * len(self.order)
         return self.ready_of(self.most_actors) + self.call_s + float(self.own.sum()) + once + refills
@@ -189,7 +190,7 @@ class SortedWork:
 
 
 def _most_after(used: FloatArray, load: FloatArray) -> FloatArray:
-    """(m,) the largest ``used / load`` of any item from there on."""
+    """Return (m,) the largest ``used / load`` of any item from there on."""
     ratio = np.divide(used, load, out=np.full(len(used), np.inf), where=load > 0)
     return np.maximum.accumulate(np.where(used > 0, ratio, 0.0)[::-1])[::-1]
 

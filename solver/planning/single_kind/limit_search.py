@@ -1,10 +1,10 @@
-"""Candidates for a deadline or budget that holds over scenarios: searches with a tighter limit, and moves of single items.
+"""Searches for plans that meet a deadline or budget over scenarios: searches with a tighter limit, and moves of single items.
 
-Knows the search for single lengths and how candidates are priced over scenarios; nothing of bounds. A plan for the predicted
-lengths that just keeps a deadline misses it over scenarios, because the mean of the longest time lies above the time of the
-mean lengths. So plans are searched without the limit, for lengths that are long in many scenarios, and with the limit tightened
-until what it finds keeps the real one. Small problems, where one response more or less decides, are finished by moving and
-exchanging items while that brings a candidate nearer to the limit, or (once it keeps it) makes it better.
+Inputs: the search for single lengths, and the prices of candidates over scenarios. A plan for the predicted lengths that just
+meets a deadline misses it over scenarios, because the mean of the longest time is above the time of the mean lengths. So plans
+are also searched without the limit, for lengths that are long in many scenarios, and with the limit tightened until a plan
+meets the real one. In small problems a single response can decide. There, items are moved and exchanged while that brings a
+candidate nearer to the limit or, once it meets it, improves it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ MOVES_PER_S = 1000  # of the time limit, in all, where counted work ends the sea
 
 @dataclass
 class NearLimit:
-    """Looks for candidates that keep the limit of the objective over the scenarios.
+    """Searches for candidates that meet the objective's limit over the scenarios.
 
     Args:
-        candidates: prices them, and knows those so far.
+        candidates: prices the candidates and keeps those found so far.
         search: a search for single lengths under an objective, which has run.
         work: of the predicted lengths. workload: with the scenarios.
         moves_left: how many moves may be tried in all.
@@ -53,11 +53,11 @@ class NearLimit:
 
     @property
     def objective(self) -> Objective:
-        """With the limit."""
+        """Return the objective with its limit."""
         return self.candidates.pricing.objective
 
     def look(self) -> None:
-        """Look at more candidates: from searches while none keeps the limit, by moves where the problem is small."""
+        """Try more candidates: from searches while none meets the limit, by moves where the problem is small."""
         if not self._kept():
             self._without_limit()
         if self._kept():
@@ -74,12 +74,12 @@ class NearLimit:
         return any(np.isfinite(c.value) for c in self.candidates.found)
 
     def _splits(self, points: Workload, objective: Objective) -> list[Split]:
-        """The best splits for every number of actors, for single lengths."""
+        """Return the best splits for every number of actors, for single lengths."""
         ranked = sorted(self.search(points, objective).per_count.values(), key=lambda pair: pair[0])
         return [split for _, split in ranked[:MOST_PER_SEARCH]]
 
     def _without_limit(self) -> None:
-        """Plans for time (cost) alone or nearly so, for the predicted lengths and for long ones: they keep a limit best."""
+        """Try plans for time (cost) alone or nearly so, for the predicted lengths and for long ones: they meet a limit best."""
         assert self.workload.scenarios is not None
         points = self.workload.points
         long = points.with_response_tokens(np.quantile(self.workload.scenarios, LONG, axis=0))
@@ -88,7 +88,7 @@ class NearLimit:
                 self.candidates.best_of(self._splits(lengths, Objective(weight, cost=self.objective.cost)))
 
     def _tightened(self) -> None:
-        """The loosest limit on the predicted lengths whose plans keep the real one over the scenarios, by bisection."""
+        """Find by bisection the loosest limit on the predicted lengths whose plans meet the real one over the scenarios."""
         low, high = 0.5, 1.0
         for _ in range(TIGHTENED):
             factor = (low + high) / 2
@@ -96,7 +96,7 @@ class NearLimit:
             low, high = (low, factor) if best is not None and np.isinf(best.value) else (factor, high)
 
     def _moved(self, start: Candidate) -> None:
-        """Descend from a candidate by moves and exchanges of items, the first that helps each time."""
+        """Descend from a candidate by moves and exchanges of items, taking the first that helps each time."""
         item_of = np.empty(len(self.work.order), np.int64)
         item_of[self.work.order] = np.repeat(np.arange(len(self.work)), np.diff(self.work.edge))
         groups = [sorted(set(item_of[group].tolist())) for group in start.split.groups()]
@@ -120,7 +120,7 @@ class NearLimit:
                     break
 
     def _busy_s(self, group: tuple[int, ...]) -> FloatArray:
-        """(S,) seconds that one group of items takes; most groups of a neighbour are known."""
+        """Return the (S,) seconds of one group of items, from a cache: neighbours share most of their groups."""
         if group not in self._known:
             responses = self.work.responses(np.array(group))
             self._known[group] = self.candidates.busy_of(Split(responses, np.array([0, len(responses)])))[:, 0]
@@ -128,7 +128,7 @@ class NearLimit:
 
 
 def tightened(objective: Objective, factor: float) -> Objective:
-    """The same with its limit multiplied."""
+    """Return the objective with its limit multiplied by ``factor``."""
     if objective.deadline_s is not None:
         return replace(objective, deadline_s=objective.deadline_s * factor)
     if objective.budget_usd is not None:
@@ -138,7 +138,7 @@ def tightened(objective: Objective, factor: float) -> Objective:
 
 
 def neighbours(groups: list[list[int]], least: int, most: int) -> Iterator[list[list[int]]]:
-    """Groups with one item moved (to a group of its own, too), then with two items exchanged; in order of length inside."""
+    """Yield groups with one item moved (also to a new group), then with two items exchanged; each group in order of length."""
     for g, group in enumerate(groups):
         for item in group:
             if len(group) == 1 and len(groups) <= least:

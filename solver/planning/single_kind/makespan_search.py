@@ -1,9 +1,11 @@
-"""Best-first search over the makespan: the plan and the proof for one GPU kind.
+"""Best-first search over the makespan: finds the plan and proves the bound for one GPU kind, without OR-Tools.
 
-Knows the relaxation and the rounding; nothing of OR-Tools. For every makespan M the relaxation says what any plan within M
-costs at least, the rounding gives a plan. Between two makespans M_q <= M_{q+1} the value of any plan whose own makespan lies
-there is at least ``w * M_q / T_ref + (1 - w) * C(M_{q+1}) / C_ref``, because the relaxed cost C never rises with M. The
-interval with the least bound is halved until the bound meets the best plan. Where actors hold their GPUs until the end of
+For every makespan M the relaxation is a lower bound on the cost of any plan within M, and the rounding gives a plan. Let the
+makespan of a plan be between two values M_q <= M_{q+1}. As the relaxed cost C never rises with M, the plan's value is at least
+
+    w * M_q / T_ref + (1 - w) * C(M_{q+1}) / C_ref .
+
+The interval with the least bound is halved until the bound meets the best plan. Where actors hold their GPUs until the end of
 generation or of the step, N actors cost at least N times that.
 """
 
@@ -41,10 +43,10 @@ class MakespanSearch:
     """State of the search: the best split, its value, and the bound below every plan.
 
     Args:
-        work: the sorted workload; pricing, norms: what a plan is worth.
-        busy_of: (1, N) seconds that the groups of a split take; ``exact``, or the ``least`` they can take, which is quick.
-        exact: otherwise groups that share their slots in waves are valued by what the waves take about, and only where the
-            plan may be near the best, because looking takes long.
+        work: the sorted workload; pricing, norms: define the value of a plan.
+        busy_of: (1, N) seconds of the groups of a split; ``exact``, or ``least`` for a quick lower bound.
+        exact: if False, groups that share their slots in waves are valued by the waves' approximate times. They are timed
+            exactly only where the plan may be near the best, because that is slow.
         best_value: of a plan that is known already; only better splits are kept.
         per_count: the most promising split for every number of actors, by a value that may be a lower bound.
     """
@@ -67,12 +69,13 @@ class MakespanSearch:
     _too_few_s: float = 0.0  # a makespan that actors as many as there are do not keep
 
     def run(self, gap: float, deadline: float, halvings: int, *, filling: bool = False, width: float = 1e-9) -> None:
-        """Search until the relative gap is reached, ``halvings`` run out, or the clock (perf_counter) comes to ``deadline``,
-        which sets ``stopped`` once it has looked at one makespan. May be called again to go on.
+        """Search until the relative gap is reached, ``halvings`` run out, or the clock (perf_counter) reaches ``deadline``.
+
+        Reaching ``deadline`` sets ``stopped``; at least one makespan is tried. Another call continues the search.
 
         Args:
             filling: also fill up the leftovers of groups, which takes longer.
-            width: in intervals that are narrower, relative to their makespan, no more plans are looked for.
+            width: intervals narrower than this, relative to their makespan, are not searched for plans any more.
         """
         if not self._intervals and not self._begin(deadline, filling):
             return
@@ -96,8 +99,11 @@ class MakespanSearch:
         self.lower_bound = min(self._intervals[0][0], self.best_value)
 
     def fill_best(self, around: int, deadline: float) -> None:
-        """Fill up leftovers at the makespan whose plan is best so far (of equal ones the longest, which leaves most room), and
-        at ``around`` makespans on either side: what filling finds depends on where the slots happen to be free."""
+        """Fill up leftovers at the makespan whose plan is best so far, and at ``around`` makespans on either side.
+
+        Of equal makespans the longest is used, which leaves most room. Neighbours are tried because the result of filling
+        depends on where slots happen to be free.
+        """
         if not self._value_at:
             return
         low, high = self._range()
@@ -111,7 +117,8 @@ class MakespanSearch:
                 self._try(makespan_s, filling=True)
 
     def bound_beyond(self, actors: int, enough: float, halvings: int = 60) -> float:
-        """No plan of more than ``actors`` actors has a smaller value; the search for it ends at ``enough``."""
+        """Return a lower bound on the value of any plan with more than ``actors`` actors; the search for it stops at
+        ``enough``."""
         low, high = self._range()
         intervals = [(self._interval_bound(low, high, actors + 1), low, high)] if low <= high else [(math.inf, low, high)]
         for _ in range(halvings):
@@ -125,7 +132,7 @@ class MakespanSearch:
         return intervals[0][0]
 
     def _begin(self, deadline: float, filling: bool) -> bool:
-        """The first pass over a grid of makespans. While no plan is known at all, the clock does not stop it."""
+        """Try a first grid of makespans. The clock does not stop this until one plan is known."""
         low, high = self._range()
         if high < low:
             self.lower_bound = math.inf
@@ -146,8 +153,10 @@ class MakespanSearch:
         return True
 
     def _polish(self, deadline: float, filling: bool) -> None:
-        """Look between the best makespan tried and its neighbours: the bound leads to where no plan is excluded, but the best
-        plans lie where the rounding finds any."""
+        """Try makespans between the best one and its neighbours.
+
+        The bound leads to where no plan is excluded, but the best plans are where the rounding finds any.
+        """
         for _ in range(POLISHES):
             if not self._value_at:
                 return
@@ -162,15 +171,17 @@ class MakespanSearch:
                     self._try(makespan_s, filling)
 
     def _range(self) -> tuple[float, float]:
-        """The makespans between which the best plan lies; empty (low above high) when the deadline is too early."""
+        """Return the makespans between which the best plan is; empty (low above high) when the deadline is too early."""
         low, high = self.work.shortest_makespan_s, self.work.longest_makespan_s * (1 + 1e-9)
         if self.pricing.objective.deadline_s is not None:
             high = min(high, self.pricing.objective.generation_within_s(self.pricing.rest))
         return low, high
 
     def _interval_bound(self, low_s: float, high_s: float, least_actors: int = 1) -> float:
-        """No plan (of ``least_actors`` or more) whose makespan lies in [low_s, high_s] has a smaller value; infinite when there
-        is none."""
+        """Return a lower bound on the value of any plan (of ``least_actors`` or more) whose makespan is in [low_s, high_s].
+
+        Infinite when there is no such plan.
+        """
         least = relaxed(self.work, high_s, least_actors)
         if least is None:
             return math.inf
@@ -182,7 +193,7 @@ class MakespanSearch:
         return pricing.objective.value(time_s, pricing.actor_rate * held + pricing.learner_rate * time_s, self.norms)
 
     def _try(self, makespan_s: float, filling: bool) -> None:
-        """Round at this makespan, and keep what is found."""
+        """Round at this makespan, and keep the plan found if it is better."""
         began = time.perf_counter()
         values = [math.inf]
         shared = None if self._slots_fit() or makespan_s < self._too_few_s else waves(self.work, makespan_s)
@@ -207,28 +218,32 @@ class MakespanSearch:
         self._look_s = time.perf_counter() - began
 
     def _late(self, deadline: float) -> bool:
-        """Whether another look would end after the deadline (perf_counter), if it takes as long as the last one."""
+        """Return whether another try would end after the deadline (perf_counter), if it takes as long as the last one."""
         return time.perf_counter() + self._look_s > deadline
 
     def _worth_a_look(self, a: float, b: float, width: float) -> bool:
-        """Whether to round in the middle of this interval. Where that takes long, only near the best and half as densely."""
+        """Return whether to round in the middle of this interval. If rounding is slow, only near the best and half as
+        densely."""
         if self.exact or self._slots_fit():
             return b - a > width * b
         return 2 * width * b < b - a <= NARROW * b and (a + b) / 2 > self._too_few_s
 
     def _slots_fit(self) -> bool:
-        """Whether all responses fit into one batch, so that no plan refills."""
+        """Return whether all responses fit into one batch, so that no plan refills."""
         return len(self.work.order) <= self.work.slots
 
     def _keep_groups(self, groups: list[IntArray], about_s: FloatArray | None = None) -> float:
-        """Groups of items as a split, with enough of them."""
+        """Keep groups of items as a split, with at least the required number of actors, and return its value."""
         if len(groups) < self.work.least_actors:
             groups, about_s = at_least(groups, self.work.least_actors), None
         responses = [self.work.responses(group) for group in groups]
         return self._keep(Split(np.concatenate(responses), np.cumsum([0, *map(len, responses)])), about_s)
 
     def _keep(self, split: Split, about_s: FloatArray | None = None) -> float:
-        """The value of the split, exact where it could be the best unless it is known what it takes about; the best is kept."""
+        """Return the value of the split and keep it if it is the best.
+
+        The value is exact where the split could be the best, unless its approximate time is known.
+        """
         key = split.edges.tobytes() + (b"" if split.order is self.work.order else split.order.tobytes())
         if key in self._tried:
             return self._tried[key]

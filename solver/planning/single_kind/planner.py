@@ -1,6 +1,6 @@
-"""Planning actors of one kind and size: the search over makespans, then an OR-Tools model hinted with what it found.
+"""Plans actors of one kind and size: a search over makespans, then an OR-Tools model hinted with the best plan found.
 
-Knows the parts and their order; the mathematics lives in ``relaxation``, ``rounding``, ``slot_waves``, ``fill``,
+This file calls the parts in order. The mathematics is in ``relaxation``, ``rounding``, ``slot_waves``, ``fill``,
 ``makespan_search``, ``scenarios``, ``limit_search`` and ``cpsat``.
 """
 
@@ -46,7 +46,7 @@ SIZED_LENGTHS = 1 << 15  # enough to choose the number of actors of the split of
 
 @dataclass
 class SingleKindPlanner:
-    """Planning one step for actors of one kind and size; the fields are the arguments of ``plan_generation``."""
+    """Plans one step for actors of one kind and size; the fields are the arguments of ``plan_generation``."""
 
     workload: Workload
     cluster: Cluster
@@ -93,7 +93,7 @@ class SingleKindPlanner:
         bound = 0.0 if uncertain else search.lower_bound
 
         def keep(name: str, found: Candidate | None = None) -> None:
-            """Take ``found`` if it beats what there is, and note it."""
+            """Take ``found`` if it beats the best candidate so far, and record it in the history."""
             nonlocal best, value, bound
             if found is not None and found.value < value:
                 best, value = found.split, found.value
@@ -146,15 +146,15 @@ class SingleKindPlanner:
 
     @property
     def _exact(self) -> bool:
-        """Whether every plan is worth being timed exactly: under limits, and where there are few responses."""
+        """Return whether every plan is timed exactly: under limits, and where there are few responses."""
         return self.objective.limited or self.keep_together or len(self.workload) <= EXACT_RESPONSES
 
     def _share(self, share: float, stop_at: float) -> float:
-        """The clock after this share of the time until ``stop_at``."""
+        """Return the clock time after this share of the time until ``stop_at``."""
         return self.began + share * (stop_at - self.began)
 
     def _search(self, search: MakespanSearch, until: float) -> Split | None:
-        """Search for single lengths; returns what was best before leftovers were filled at length."""
+        """Search for single lengths; return the best split before the longer filling of leftovers."""
         few = len(search.work) <= MOST_FILLED_AROUND
         search.run(QUICK_GAP, until, 40, filling=self.keep_together, width=QUICK_WIDTH)
         wide = search.lower_bound < search.best_value * (1 - WIDE_GAP)
@@ -168,8 +168,8 @@ class SingleKindPlanner:
         return quick
 
     def _leading(self, ranked: list[Split], quick: Split | None, until: float) -> Iterator[Split]:
-        """The splits to price: the best of the search; over scenarios also the best for other numbers of actors, and single
-        responses dealt in turn."""
+        """Yield the splits to price: the best of the search; over scenarios also the best for other numbers of
+        actors, and single responses assigned round-robin."""
         yield from ranked[:1]
         if self.workload.scenarios is not None:
             if not self.keep_together and time.perf_counter() < until:
@@ -180,7 +180,7 @@ class SingleKindPlanner:
             yield quick  # values were estimates: what looks best may not be
 
     def _near_limit(self, candidates: Candidates, search: MakespanSearch) -> NearLimit:
-        """What looks for plans that keep the limit over the scenarios, with searches like ``search``."""
+        """Return the search for plans that meet the limit over the scenarios, with searches like ``search``."""
 
         def again(points: Workload, objective: Objective) -> MakespanSearch:
             work = self._sorted(points)
@@ -193,7 +193,7 @@ class SingleKindPlanner:
         return NearLimit(candidates, again, search.work, self.workload, moves)
 
     def _busy_of_points(self, points: Workload, work: SortedWork) -> Callable[[Split, str], FloatArray]:
-        """(1, N) seconds that the groups of a split of single lengths take."""
+        """Return a function: the (1, N) seconds of the groups of a split of single lengths."""
         rule = admission_of(self.latency, None, self.admission)
         on_sorted: list[GroupTimes] = []  # made where it is needed
 
@@ -209,7 +209,8 @@ class SingleKindPlanner:
         return busy_of
 
     def _busy_of(self, work: SortedWork) -> Callable[[Split], FloatArray]:
-        """(S, N) seconds that the groups of a split take; the sums in sorted order, which most splits are in, are kept."""
+        """Return a function: the (S, N) seconds of the groups of a split. It caches the sums in sorted order, which
+        most splits use."""
         rule = admission_of(self.latency, None, self.admission)
         kept: list[GroupTimes] = []
 
@@ -224,7 +225,8 @@ class SingleKindPlanner:
         return busy_of
 
     def _finishing_s(self, split: Split, points: Workload) -> float:
-        """Seconds that it will take to say what the chosen plan takes in every scenario, from what it takes for one."""
+        """Return an estimate of the seconds needed to time the chosen plan in every scenario, from its time for one
+        scenario."""
         began = time.perf_counter()
         self._assembled(split, points)
         assert self.workload.scenarios is not None
@@ -237,7 +239,7 @@ class SingleKindPlanner:
         )  # fmt: skip
 
     def _random(self, workload: Workload, spread: bool) -> tuple[Split, FloatArray]:
-        """The right-sized random split of prompts, or of single responses, with its (S, N) busy seconds."""
+        """Return the right-sized random split of prompts, or of single responses, with its (S, N) busy seconds."""
         return sized_split(
             workload, self.cluster, self.latency, self.objective, self.rest, seed=self.seed, actors=None,
             least_actors=self.least_actors, most_actors=self.most_actors, release=self.release, admission=self.admission,
@@ -257,7 +259,7 @@ class SingleKindPlanner:
         )
 
     def _reference(self, pricing: Pricing, busy_s: FloatArray) -> Reference:
-        """Mean time, GPU-seconds and dollars of the whole step under the random split."""
+        """Return mean time, GPU-seconds and dollars of the whole step under the random split."""
         gpu_s = replace(pricing, actor_rate=self.cluster.gpus_per_actor, learner_rate=self.rest.learner_gpus)
         price = self.cluster.usd_per_gpu_s
         usd = replace(gpu_s, actor_rate=gpu_s.actor_rate * price, learner_rate=self.rest.learner_rate("usd", price))
@@ -268,7 +270,7 @@ class SingleKindPlanner:
         self.history.append(HistoryEntry(name, time.perf_counter() - self.began, value, bound))
 
     def _refuse(self, candidates: Candidates, others: list[Split]) -> None:
-        """Say which limit neither the candidates nor other splits keep."""
+        """Raise the error that says which limit neither the candidates nor other splits meet."""
         for split in others:
             candidates.look_at(split)
         found = [(c.time_s, c.cost) for c in candidates.found]
@@ -276,7 +278,7 @@ class SingleKindPlanner:
         raise PlanningError(limit_missed(works, candidates.pricing, found, self._room_to_blame() if self.explains else ""))
 
     def _room_to_blame(self) -> str:
-        """What is to be said of slots and KV memory."""
+        """Return the part of the message about slots and KV memory."""
 
         def keeps(roomier: LatencyModel) -> bool:
             quick_s = min(self.time_limit_s, ROOM_S)

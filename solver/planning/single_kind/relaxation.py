@@ -1,6 +1,6 @@
-"""The late-opening relaxation: the least actor-seconds for a makespan, as a true lower bound of the planning model.
+"""Late-opening relaxation: a lower bound on the actor-seconds of any plan within a makespan, for one kind of actor.
 
-Knows ``SortedWork``; nothing of plans. Notation: an iteration takes a + b * batch + c * KV tokens; item i (a response, or a
+Input: ``SortedWork``. Notation: an iteration takes a + b * batch + c * KV tokens; item i (a response, or a
 prompt's responses kept together) is n_i iterations long and brings the load w_i, the sum over its responses of
 
     b n + c (p n + n (n - 1) / 2) + prefill_per_token * p      (p tokens of context; the last term where it computes them).
@@ -67,15 +67,18 @@ THRESHOLDS = 1000  # values of k that are tried
 
 @dataclass(frozen=True)
 class Relaxed:
-    """The relaxation at one makespan: least actors, and least actor-seconds of all of them together."""
+    """The relaxation at one makespan: least number of actors, and least actor-seconds of all of them together."""
 
     actors: int
     actor_s: float
 
 
 def relaxed(work: SortedWork, makespan_s: float, least_actors: int | None = None) -> Relaxed | None:
-    """The relaxation at ``makespan_s`` over plans of at least ``least_actors`` actors (default: the work's own bound); None
-    when none of them keeps it (see the module docstring for the proof)."""
+    """Return the relaxation at ``makespan_s`` over plans of at least ``least_actors`` actors; None if no such plan keeps the
+    makespan.
+
+    ``least_actors`` defaults to the work's own bound. The module docstring has the proof.
+    """
     least = work.least_actors if least_actors is None else max(least_actors, work.least_actors)
     total, call = len(work), work.call_least_s
     tolerance = 1e-12 * max(1.0, float(work.load[-1]))
@@ -114,8 +117,8 @@ def relaxed(work: SortedWork, makespan_s: float, least_actors: int | None = None
 
 
 def _long_and_short(work: SortedWork, makespan_s: float, openings: list[int]) -> float:
-    """Iterations that all actors run at least, by the last part of the module docstring; the best of some ``k``, and of slots
-    and memory."""
+    """Return a lower bound on the iterations of all actors, by the last part of the module docstring: the best over
+    some ``k``, slots and memory."""
     total = len(work)
     if not work.scarce or total == 1:
         return 0.0
@@ -141,7 +144,8 @@ def _long_and_short(work: SortedWork, makespan_s: float, openings: list[int]) ->
 
 
 def least_makespan_s(work: SortedWork) -> float:
-    """No plan is faster, by bisection on the relaxation; infinite when the bounds on the number of actors exclude all."""
+    """Return a lower bound on the makespan, by bisection on the relaxation; infinite when the bounds on the number of
+    actors exclude all plans."""
     low, high = work.shortest_makespan_s, work.longest_makespan_s
     if relaxed(work, high) is None:
         return float(np.inf)

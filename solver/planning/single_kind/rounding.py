@@ -1,6 +1,6 @@
-"""Whole plans for a makespan: groups of sorted items that end in time, longest items first.
+"""Rounds a makespan to whole plans: groups of sorted items that end in time, longest items first.
 
-Knows ``SortedWork`` only. A group that fits into the batch at once needs exactly
+Input: ``SortedWork``. A group that fits into the batch at once needs exactly
 
     start and sync + first prefill call + a * longest + sum of loads .
 
@@ -24,14 +24,19 @@ from solver.planning.single_kind.items import SortedWork
 
 
 def next_fit(work: SortedWork, makespan_s: float) -> IntArray | None:
-    """(N+1,) edges of contiguous groups of items, each filled until its time would exceed the makespan; None when that takes
-    more actors than there are."""
+    """Return (N+1,) edges of contiguous groups of items, each filled until its time would exceed the makespan.
+
+    None if that takes more actors than there are.
+    """
     return _edges(work, makespan_s, work.most_actors, refills=True)
 
 
 def cut(work: SortedWork, makespan_s: float, most: int) -> IntArray | None:
-    """(W+1,) edges of such groups that fit into the batch at once, of which each could have an actor of its own; None when
-    they are more than ``most``, or an item is late even alone."""
+    """Return (W+1,) edges of contiguous groups that each fit into the batch at once and end by the makespan on an actor of
+    their own.
+
+    None if there are more than ``most`` of them, or an item is late even alone.
+    """
     return _edges(work, makespan_s, most, refills=False)
 
 
@@ -62,21 +67,23 @@ def _edges(work: SortedWork, makespan_s: float, most_groups: int, refills: bool)
 
 
 def own_loads(work: SortedWork, edges: IntArray) -> FloatArray:
-    """(n,) loads of the n items from the first to the last edge, each group between two edges computing a prompt once."""
+    """Return the (n,) loads of the n items from the first to the last edge; each group between two edges computes a
+    prompt once."""
     first, last = edges[0], edges[-1]
     shared = work.previous[first:last] >= np.repeat(edges[:-1], np.diff(edges))
     return np.asarray(work.own[first:last] - np.where(shared, work.repeated[first:last], 0.0))
 
 
 def _shared_prefix(work: SortedWork, first: int, room: float) -> int:
-    """How many items from ``first`` on have loads within ``room`` when they share their prompts' prefill."""
+    """Return how many items from ``first`` on have loads within ``room`` when they share their prompts' prefill."""
     most = int(work.load.searchsorted(work.load[first] + room, side="right"))  # by the least that they can cost
     loads = np.cumsum(own_loads(work, np.array([first, min(most, len(work))])))
     return int(loads.searchsorted(room, side="right"))
 
 
 def _refilled(work: SortedWork, first: int, most: int, room: float) -> int:
-    """The last edge up to ``most`` of a group from ``first`` that refills its slots and keeps ``room`` over its longest."""
+    """Return the last edge, up to ``most``, of a group from ``first`` that refills its slots and stays within
+    ``room`` over its longest."""
     s = work.slots
     responses = (work.edge[first + 1 : most + 1] - work.edge[first]).astype(float)
     steps = (work.steps[first + 1 : most + 1] - work.steps[first]) / s
@@ -89,15 +96,17 @@ def _refilled(work: SortedWork, first: int, most: int, room: float) -> int:
 
 
 def _last_to_start(work: SortedWork, first: int, most: int) -> FloatArray:
-    """(most - first,) the most iterations of the response that starts last in the group: its own length where items are
-    responses, else the longest of the group."""
+    """Return (most - first,) the most iterations of the response that starts last in the group.
+
+    That is its own length where items are responses, else the longest of the group.
+    """
     if len(work.edge) == len(work.order) + 1:
         return work.length[first:most].astype(float)
     return np.full(most - first, float(work.length[first]))
 
 
 def at_least(groups: list[IntArray], least_actors: int) -> list[IntArray]:
-    """The groups with the largest of them halved until there are ``least_actors``; there must be as many items."""
+    """Return the groups with the largest of them halved until there are ``least_actors``; there must be as many items."""
     groups = list(groups)
     while len(groups) < least_actors:
         largest = max(range(len(groups)), key=lambda g: len(groups[g]))

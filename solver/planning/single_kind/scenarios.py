@@ -1,6 +1,6 @@
-"""Plans under uncertainty: what candidates are worth over scenarios of lengths, and a bound below every plan.
+"""Prices candidate plans over scenarios of lengths, and computes a lower bound on the value of every plan.
 
-Knows the search for single lengths and how plans are priced; nothing of how scenarios or candidates are made.
+Inputs: the search for single lengths and the pricing of plans.
 
 **Bound.** A plan is one and the same in all scenarios, so in scenario s its value v_s is at least the least value l_s of any
 plan for the lengths of s (what could be done if s were known). Mean and conditional value at risk never fall when their
@@ -39,7 +39,7 @@ LIMIT_WEIGHTS = (0.0, 0.3, 0.7, 0.95)  # of time, in the bound under a limit
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A split with its value over the scenarios, and how it ranks where none keeps the limit (``sizing_key``)."""
+    """A split with its value over the scenarios, and its rank where no candidate meets the limit (``sizing_key``)."""
 
     split: Split
     value: float
@@ -50,12 +50,12 @@ class Candidate:
 
 @dataclass
 class Candidates:
-    """Prices splits over the scenarios (or the single lengths), and keeps what it found.
+    """Prices splits over the scenarios (or the single lengths), and keeps the candidates found.
 
     Args:
-        busy_of: (S, N) seconds that the groups of a split take.
-        stop_at: what the clock (perf_counter) leaves no time for is not looked at; then ``stopped`` is set.
-        each_s: about how long pricing a split takes, until one has been priced.
+        busy_of: (S, N) seconds of the groups of a split.
+        stop_at: splits that cannot be priced by this time of the clock (perf_counter) are skipped; then ``stopped`` is set.
+        each_s: estimated seconds of pricing a split, until one has been priced.
     """
 
     pricing: Pricing
@@ -68,7 +68,7 @@ class Candidates:
     _longest_s: float | None = None
 
     def note(self, split: Split, busy_s: FloatArray) -> Candidate:
-        """A split whose groups take (S, N) seconds."""
+        """Return the candidate for a split whose groups take (S, N) seconds, and keep it."""
         objective = self.pricing.objective
         time_s, cost = self.pricing.step(busy_s)
         value = objective.value_over(time_s, cost, self.norms)
@@ -76,11 +76,11 @@ class Candidates:
         return self.found[-1]
 
     def key_of(self, busy_s: FloatArray) -> tuple[float, float]:
-        """How groups that take (S, N) seconds rank near a limit."""
+        """Return the rank near a limit of groups that take (S, N) seconds."""
         return sizing_key(*self.pricing.step(busy_s), self.pricing.objective)
 
     def look_at(self, split: Split) -> Candidate | None:
-        """The split with its value; None when pricing it would take too long, unless nothing is known at all."""
+        """Return the split with its value; None if pricing it would take too long, unless no candidate is known yet."""
         began = time.perf_counter()
         if self.found and began + (self.each_s if self._longest_s is None else self._longest_s) > self.stop_at:
             self.stopped = True
@@ -90,7 +90,7 @@ class Candidates:
         return candidate
 
     def best_of(self, splits: Iterable[Split]) -> Candidate | None:
-        """The first split of least value; None when there is none, or no time."""
+        """Return the first split of least value; None if there is none, or no time."""
         looked = (self.look_at(split) for split in splits)
         return min((c for c in looked if c is not None), key=lambda c: c.value, default=None)
 
@@ -103,11 +103,11 @@ def scenario_bound(
     norms: tuple[float, float],
     stop_at: float,
 ) -> tuple[float, bool]:
-    """No plan has a smaller value over the scenarios of ``workload`` (see the module docstring).
+    """Return a lower bound on the value of any plan over the scenarios of ``workload`` (see the module docstring).
 
     Args:
         sorted_of: the sorted work of one scenario. coarse: its latency model and the most actors, for the coarse bound.
-        stop_at: by when (perf_counter) the bounds have to be there, coarser ones if need be.
+        stop_at: time of the clock (perf_counter) by which the bounds are needed, coarser ones if necessary.
 
     Returns:
         The bound, and whether the clock made it coarser.
@@ -139,8 +139,11 @@ def _least_values(
     norms: tuple[float, float],
     stop_at: float,
 ) -> tuple[FloatArray, bool]:
-    """(S, len(pricings)) bounds below the value of any plan for each scenario alone, and whether the clock made some coarser:
-    fewer halvings for scenarios that are behind, the coarse bound for those that no time is left for."""
+    """Return (S, len(pricings)) lower bounds of the value of any plan for each scenario alone, and whether the clock made some
+    coarser.
+
+    Scenarios that are behind get fewer halvings; those without any time left get the coarse bound.
+    """
 
     def never(split: Split, how: str) -> FloatArray:
         raise AssertionError("a bound needs no plans")

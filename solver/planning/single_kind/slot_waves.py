@@ -1,14 +1,15 @@
-"""Whole plans for a makespan where slots bind: waves of responses that fit into the batch at once, several to an actor.
+"""Builds whole plans for a makespan where slots bind: waves of responses that fit into the batch at once, several to
+an actor.
 
-Knows ``SortedWork`` and next-fit only. The sorted items are cut into contiguous waves; a wave alone takes a * longest + sum of
+Input: ``SortedWork``. The sorted items are cut into contiguous waves; a wave alone takes a * longest + sum of
 loads. Waves that follow one another on an actor take at most the sum of that: when the longest responses of all waves before
 have run one after the other, every slot is free of them (by induction: so it was for the wave before, whose responses all
-joined by then). What comes on top are prefill calls: a wave joins as the one before it completes, in about as many calls as
+joined by then). Prefill calls are added: a wave joins as the one before it completes, in about as many calls as
 that has different lengths. So the actor with the shortest wave first and the longest, most varied one last makes fewest, and
 near-equal lengths in a wave leave few slots idle: refilling longest first from one long contiguous group, as next-fit does,
 ends in a last wave that takes its full length for a few responses.
 
-Sharing waves out to actors is bin packing. Where there are actors enough, best fit decreasing; where not, every actor starts
+Assigning waves to actors is bin packing. Where there are actors enough, best fit decreasing; where not, every actor starts
 with one of the longest waves and is filled up to the makespan as exactly as two waves can (after the minimum bin slack
 heuristic of Gupta and Ho, 1999), makespan or not: with as much more room as it takes.
 """
@@ -29,10 +30,10 @@ ROUNDS, WIDER = 4, 1.5  # of filling all actors, each with so much more room as 
 
 
 def waves(work: SortedWork, makespan_s: float) -> tuple[list[IntArray], FloatArray] | None:
-    """Groups of items in order of admission, and about how many seconds each is busy; None when there are too many waves,
-    or an item is late even alone.
+    """Return groups of items in order of admission, and about how many seconds each is busy.
 
-    The makespan is aimed at, not kept: prefill calls are estimates, and too few actors take longer.
+    The makespan is a target and may be exceeded: prefill calls are estimates, and too few actors take longer. None if there are
+    too many waves, or an item is late even alone.
     """
     edges = cut(work, makespan_s, MOST_WAVES)
     if edges is None:
@@ -54,7 +55,7 @@ def waves(work: SortedWork, makespan_s: float) -> tuple[list[IntArray], FloatArr
 
 
 def _different_lengths(work: SortedWork, edges: IntArray) -> IntArray:
-    """(W,) how many different lengths the responses of each wave have."""
+    """Return (W,) how many different lengths the responses of each wave have."""
     wave = np.repeat(np.arange(len(edges) - 1), np.diff(work.edge[edges]))
     key = np.sort(wave * (int(work.length[0]) + 1) + (int(work.length[0]) - work.iterations), kind="stable")
     new = np.concatenate([[True], np.diff(key) != 0])
@@ -62,10 +63,11 @@ def _different_lengths(work: SortedWork, edges: IntArray) -> IntArray:
 
 
 def _best_fit(alone: FloatArray, joining: FloatArray, room: FloatArray) -> list[list[int]] | None:
-    """Waves, in order of falling time, go where they leave least room, else to a new actor; None when there is none.
+    """Assign waves, in order of falling time, to the actor where they leave least room, else to a new one; None if there is
+    none.
 
     Args:
-        alone: (W,) seconds of a wave that an actor begins with; joining: the same of one that comes on top.
+        alone: (W,) seconds of a wave that is an actor's first; joining: of a wave that follows another.
         room: (N,) seconds that each actor has.
     """
     left: list[float] = []  # rising
@@ -88,7 +90,7 @@ def _best_fit(alone: FloatArray, joining: FloatArray, room: FloatArray) -> list[
 
 
 def _evenly(alone: FloatArray, joining: FloatArray, room: FloatArray, slack_s: float) -> list[list[int]]:
-    """All waves on as many actors as there are: with more room for each until nothing is left over, or tried often enough."""
+    """Assign all waves to the existing actors, with more room for each until nothing is left over or the tries run out."""
     for _ in range(ROUNDS):
         actors, left_s, over = _least_slack(alone, joining, room, slack_s)
         if not len(over):
@@ -104,8 +106,8 @@ def _evenly(alone: FloatArray, joining: FloatArray, room: FloatArray, slack_s: f
 def _least_slack(
     alone: FloatArray, joining: FloatArray, room: FloatArray, slack_s: float
 ) -> tuple[list[list[int]], FloatArray, IntArray]:
-    """Every actor begins with one of the longest waves and is filled up as exactly as possible; also what room each has left
-    and which waves are left over."""
+    """Give every actor one of the longest waves and fill it up as exactly as possible; return also the room left and
+    the waves left over."""
     actors = [[wave] for wave in range(len(room))]
     left_s = room - alone[: len(room)]
     waiting = np.argsort(-joining[len(room) :], kind="stable") + len(room)
