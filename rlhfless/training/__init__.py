@@ -45,7 +45,7 @@ __all__ = sorted(_MODULE_OF)
 
 
 def missing_torch(error: ImportError) -> ImportError:
-    """The one sentence said when torch or transformers is not installed."""
+    """Return the error to raise when torch or transformers is not installed; its message says how to install them."""
     return missing_extra("rlhfless.training", error.name, "torch")
 
 

@@ -1,6 +1,6 @@
-"""What is told of a run's steps.
+"""Callback interface of the trainer: one call after every committed step, one when the trainer is closed.
 
-Knows the protocol only; ``loggers`` has callbacks that write metrics somewhere.
+``loggers.py`` has the callbacks that write metrics to a file or a tracker.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from rlhfless.training.step_result import TrainedStep
 
 
 class Callback:
-    """Told of every step once it counts, and of the end; derive from it what is needed.
+    """Base class of callbacks; override the methods that you need. Both do nothing by default.
 
-    What a callback raises ends the run as any other error does. The step that it was told of counts, and the run can go on
-    after it.
+    An exception raised by a callback ends the run as any other error does. The step that was reported stays committed, and the
+    run can be resumed after it.
     """
 
     def on_step(self, trainer: Any, step: TrainedStep) -> None:
-        """A step is complete: its weights, its checkpoint and its trace are there. ``trainer`` is the ``Trainer``."""
+        """Called after a step was committed: its weights, checkpoint and trace are written. ``trainer`` is the ``Trainer``."""
 
     def on_end(self, trainer: Any) -> None:
-        """The trainer is closed, after its last step or after an error. Called once."""
+        """Called once, when the trainer is closed after its last step or after an error."""

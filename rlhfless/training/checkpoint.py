@@ -1,7 +1,7 @@
-"""Checkpoints: the learner's state after a step, found again by step number.
+"""Writes and reads checkpoints: the learner's state after a step, in a folder named by the number of completed steps.
 
-Knows folders; nothing of traces, or of what a learner writes. A checkpoint is a folder that appears whole: renamed into place
-once the disk has its files, so that it is whole after the machine went down too.
+A checkpoint appears complete or not at all: its folder is renamed into place after its files were synced to the disk, so it
+also survives a crash of the machine. What the files contain is the learner's business (``learner/learner.py``).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from solver.model.plurals import counted
 
 
 def folder_of(root: Path, steps: int) -> Path:
-    """Where the checkpoint after ``steps`` completed steps lies."""
+    """Return the folder of the checkpoint after ``steps`` completed steps."""
     return root / f"after-{steps:06d}"
 
 
 def save_checkpoint(root: Path, steps: int, learner: Learner) -> None:
-    """Write the state after ``steps`` completed steps, all of it or nothing.
+    """Write the learner's state after ``steps`` completed steps, completely or not at all.
 
     Raises:
-        TrainError: it could not be written, as on a full disk; earlier checkpoints are as they were.
+        TrainError: it could not be written, as on a full disk; earlier checkpoints are unchanged.
     """
     target = folder_of(root, steps)
     draft = target.with_suffix(".tmp")
@@ -47,10 +47,10 @@ def save_checkpoint(root: Path, steps: int, learner: Learner) -> None:
 
 
 def load_checkpoint(root: Path, steps: int, learner: Learner) -> None:
-    """Restore the state after ``steps`` completed steps.
+    """Restore the learner's state after ``steps`` completed steps.
 
     Raises:
-        TrainError: there is no such checkpoint, it is of another configuration, or a file of it cannot be read.
+        TrainError: there is no such checkpoint, it belongs to another configuration, or one of its files cannot be read.
     """
     folder = folder_of(root, steps)
     if not (folder / "state.json").is_file():
@@ -59,7 +59,7 @@ def load_checkpoint(root: Path, steps: int, learner: Learner) -> None:
 
 
 def keep_latest(root: Path, steps: int, count: int) -> None:
-    """Remove every checkpoint but the ``count`` latest up to the one after ``steps`` steps, which stays."""
+    """Remove all checkpoints but the ``count`` latest up to the one after ``steps`` steps; that one always stays."""
     kept = {folder_of(root, steps)} | set(sorted(f for f in root.glob("after-*") if f <= folder_of(root, steps))[-count:])
     for folder in root.glob("after-*"):
         if folder not in kept:

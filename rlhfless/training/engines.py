@@ -1,6 +1,7 @@
-"""What a run's actors decode with and where they run, and how the weights of every step get there.
+"""Makes the inference engines of a training run (torch or vLLM), updates their weights every step, and makes the actor pool.
 
-Knows the model that is trained, engine factories and pools; nothing of plans or learning.
+Inputs are the trained model, the configuration and the cluster. Outputs are an engine factory per step and a pool of local
+processes or Ray actors.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from solver.model.latency import LatencyModel
 
 
 class Engines(Protocol):
-    """The engines of a run."""
+    """Makes the engine factory of every step of a run, with the weights of that step."""
 
     def of_step(self, model: Any, step: int) -> Any:
-        """A factory of engines with the weights that ``model`` has now, which are those of ``step``."""
+        """Return an engine factory with the current weights of ``model``, which are those of ``step``."""
         ...
 
     def close(self) -> None:
-        """Remove what weights were kept in. Idempotent."""
+        """Remove the stored weights. Idempotent."""
         ...
 
 
 class TorchEngines:
-    """Torch engines that share a copy of the weights.
+    """Torch engines that share one copy of the weights.
 
     Args:
         model: the model that is trained.
-        max_tokens: most tokens of a response with its prompt.
+        max_tokens: maximal tokens of a response together with its prompt.
     """
 
     def __init__(self, model: Any, eos_id: int, max_tokens: int, sampling: Sampling) -> None:
@@ -48,15 +49,15 @@ class TorchEngines:
         self._factory = TorchEngineFactory(self._rows, eos_id, sampling)
 
     def of_step(self, model: Any, step: int) -> TorchEngineFactory:
-        """See ``Engines``; one factory for all steps, whose weights are replaced."""
+        """See ``Engines``. All steps use one factory, whose weights are replaced."""
         self._rows.load(model)
         return self._factory
 
     def within(self, latency: LatencyModel, memory_bytes: int) -> LatencyModel:
-        """``latency`` with the slots and KV tokens of GPUs with so much memory: the planner's and, from there, the engines'.
+        """Return ``latency`` with the slots and KV tokens of GPUs with ``memory_bytes``; planner and engines both use them.
 
         Raises:
-            TrainError: no actor fits.
+            TrainError: the memory is too small for an actor.
         """
         try:
             fits = admission_within(self._rows, memory_bytes, most_slots=latency.max_batch)
@@ -65,17 +66,17 @@ class TorchEngines:
         return replace(latency, max_batch=fits.max_batch, kv_capacity_tokens=fits.kv_capacity_tokens)
 
     def close(self) -> None:
-        """See ``Engines``; nothing is kept outside of this process."""
+        """See ``Engines``; there is nothing to remove, because the weights are in this process only."""
 
 
 class VllmEngines:
-    """vLLM in the process of every actor, which reads each step's weights from a folder, in memory where the system has one; on
-    other machines it is one of theirs (see ``vllm/weight_shipping``).
+    """vLLM engines, one in the process of every actor, that read each step's weights from a folder.
 
-    It computes in float32, as the learner does.
+    The folder is in memory where the system has an in-memory file system. Actors on other machines read a shipped copy there
+    (``engine/vllm/weight_shipping``). vLLM computes in float32, as the learner does.
 
     Args:
-        keeps_last: the last step's weights stay, for actors that are started ahead of a step with them.
+        keeps_last: also keep the last step's weights, for actors that are prewarmed with them before the next step.
     """
 
     def __init__(self, eos_id: int, max_tokens: int, sampling: Sampling, keeps_last: bool) -> None:
@@ -85,7 +86,9 @@ class VllmEngines:
         self._folder = OwnFolder("rlhfless-weights-", in_memory())
 
     def of_step(self, model: Any, step: int) -> Any:
-        """See ``Engines``; writes a folder with the weights and removes those of earlier steps, but the last where it stays."""
+        """See ``Engines``. Writes the weights to a new folder and removes older folders (with ``keeps_last``, all but the
+        last).
+        """
         from rlhfless.engine.vllm.factory import VllmEngineFactory
         from rlhfless.engine.vllm.weight_folders import write_weights
 
@@ -100,10 +103,10 @@ class VllmEngines:
 
 
 def check_engine(engine: str) -> None:
-    """Whether the engine called ``torch`` or ``vllm`` can be made here.
+    """Check that the engine ``torch`` or ``vllm`` can be used in this installation.
 
     Raises:
-        MissingExtra, InputError: vLLM is not installed, or a version that is not supported.
+        MissingExtra, InputError: vLLM is not installed, or its version is not supported.
     """
     if engine == "vllm":
         from rlhfless.engine.vllm.adapter import check_version
@@ -112,14 +115,14 @@ def check_engine(engine: str) -> None:
 
 
 def make_pool(config: TrainConfig, cluster: Cluster) -> ProcessPool | RayPool | None:
-    """Where the run's actors live; None for the virtual clock, on which there are none.
+    """Return the actor pool of the run, or None for the virtual clock, whose actors are emulated.
 
-    A Ray cluster that is started here has this machine's CUDA devices; without any it counts as many GPUs as the run has, and
+    A Ray cluster started here offers this machine's CUDA devices. Without CUDA it counts as many GPUs as the run has, and
     actors compute on the CPU.
 
     Raises:
         MissingExtra, InputError: Ray is not installed, or there is no cluster at the address.
-        FewerGpus: the Ray cluster has not the GPUs of ``cluster``.
+        FewerGpus: the Ray cluster has fewer GPUs than ``cluster``.
     """
     if config.executor == "virtual":
         return None
@@ -139,15 +142,16 @@ def make_pool(config: TrainConfig, cluster: Cluster) -> ProcessPool | RayPool | 
 
 
 def options_for(error: FewerGpus) -> str:
-    """The options of ``rlhfless train`` with which a run does on what Ray still has; none where nothing does."""
+    """Return the options of ``rlhfless train`` that fit the GPUs which Ray still has; the empty text if no options fit."""
     return "" if error.largest is None else "--gpus {} --gpus-per-node {}".format(*error.largest)
 
 
 def same_bits(config: TrainConfig, device: str, *, own_pool: bool) -> bool:
-    """Whether tokens do not depend on the cluster: surely so where the torch engine computes on the CPU.
+    """Return whether the sampled tokens are certain to be the same on every cluster: the torch engine on the CPU guarantees
+    that.
 
     Args:
-        device: type of the policy's, where actors are emulated. own_pool: actors are in a pool that was given.
+        device: device type of the policy, where actors are emulated. own_pool: the actors are in a pool that the caller passed.
     """
     if config.engine != "torch" or own_pool or config.ray_address is not None:
         return False
@@ -155,7 +159,7 @@ def same_bits(config: TrainConfig, device: str, *, own_pool: bool) -> bool:
 
 
 def make_engines(engine: str, model: Any, eos_id: int, max_tokens: int, sampling: Sampling, prewarms: bool) -> Engines:
-    """The engines called ``torch`` or ``vllm``; ``prewarms``: actors are started ahead of steps."""
+    """Return the ``torch`` or ``vllm`` engines of a run; ``prewarms``: actors are started before the step that uses them."""
     if engine == "torch":
         return TorchEngines(model, eos_id, max_tokens, sampling)
     return VllmEngines(eos_id, max_tokens, sampling, keeps_last=prewarms)

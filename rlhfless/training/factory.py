@@ -1,6 +1,7 @@
-"""What a trainer is made of: the one place where a configuration's names become objects, unless objects are given.
+"""Makes every component of a trainer (model, planner, predictor, pool, rewards, ...) from a ``TrainConfig``.
 
-Knows every kind of part and how they depend on each other; nothing of steps.
+Objects that the caller passes replace the configured ones. This is the only place where a configuration's names become
+objects.
 """
 
 from __future__ import annotations
@@ -45,33 +46,39 @@ from solver.model.workload import Workload
 
 
 class LengthPredictor(Protocol):
-    """Predicts lengths from the rollouts of earlier steps; ``EwmaPredictor`` says what arguments mean."""
+    """Interface of predictors that a trainer accepts: predict response lengths from the rollouts of earlier steps.
+
+    ``EwmaPredictor`` documents the arguments.
+    """
 
     def fit(self, history: pd.DataFrame) -> LengthPredictor:
-        """Learn from the rollouts of all earlier steps, in place of what was learned before; returns itself."""
+        """Learn from the rollouts of all earlier steps, replacing what was learned before. Returns the predictor."""
         ...
 
     def predict(
         self, prompts: Sequence[str], samples: int, answer_tokens: Mapping[str, int] | None, *, response_limit: int
     ) -> Any:
-        """(R,) tokens of every response, those of a prompt together; ``answer_tokens`` are of reference answers, by prompt."""
+        """Return (R,) predicted tokens, the responses of a prompt next to each other.
+
+        ``answer_tokens`` maps a prompt to the tokens of its reference answer.
+        """
         ...
 
     def sample(
         self, prompts: Sequence[str], samples: int, answer_tokens: Mapping[str, int] | None, *, response_limit: int,
         scenarios: int, seed: int,
     ) -> Any:  # fmt: skip
-        """(S, R) tokens: ``scenarios`` draws of lengths around the prediction, a function of ``seed``."""
+        """Return (S, R) tokens: ``scenarios`` draws of lengths around the prediction, determined by ``seed``."""
         ...
 
     def in_flight(self, prompt_ids: Sequence[str], workload: Workload) -> RemainingLengths | None:
-        """What forecasts lengths while responses are decoded; None leaves it to the workload's scenarios."""
+        """Return a forecast that is updated while responses are decoded; None uses the workload's scenarios instead."""
         ...
 
 
 @dataclass(frozen=True)
 class TrainerOverrides:
-    """Objects instead of what a configuration names; None takes that. See ``Trainer``."""
+    """Objects that replace what the configuration names; None keeps the configured component. ``Trainer`` documents them."""
 
     task: Task | None = None
     model: str | Path | tuple[Any, Any] | None = None
@@ -82,18 +89,21 @@ class TrainerOverrides:
     rewards: Rewards | None = None
 
     def names(self) -> dict[str, str]:
-        """The class of every object but the model, whose weights a run keeps: a resumed run is given the same."""
+        """Return the class name of every passed object except the model; a resumed run must be given the same classes.
+
+        The model is left out because a run keeps its own weights.
+        """
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "model"}
         return {name: f"{type(x).__module__}.{type(x).__qualname__}" for name, x in given.items() if x is not None}
 
 
 @dataclass(frozen=True)
 class TrainerComponents:
-    """Everything that a trainer uses.
+    """All components of a trainer.
 
     Attributes:
         pool: where actors run on the wall clock; None emulates them on the virtual clock.
-        kept: model, tokenizer, algorithm, and where the run stands. meta: what ``meta.json`` says of the run.
+        kept: state of the run: model, tokenizer, algorithm and progress. meta: what ``meta.json`` records of the run.
     """
 
     latency: LatencyModel
@@ -111,7 +121,7 @@ class TrainerComponents:
 def resolve(
     config: TrainConfig, given: TrainerOverrides, folder: Path | None, *, resume: bool, progress: bool
 ) -> TrainerComponents:
-    """The parts of a run, started or resumed.
+    """Make the components of a run that is started or resumed.
 
     Raises:
         TrainError, InputError, MissingExtra, PlanningError: see ``Trainer``.
@@ -214,7 +224,7 @@ def _gpus_of(cluster: Mapping[str, Any]) -> str:
 
 
 def meta_of(config: TrainConfig, cluster: Cluster, planner: SchedulingPolicy, device: torch.device) -> dict[str, Any]:
-    """What ``meta.json`` says of a run on the virtual clock, whose models are on ``device``."""
+    """Return what ``meta.json`` records of a run on the virtual clock whose models are on ``device``."""
     machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
     where = f"{machine}, torch {torch.__version__}"
     return {

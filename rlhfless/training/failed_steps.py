@@ -1,6 +1,6 @@
-"""What a step left that could not be finished: a trace of its own in the run's folder, which no sum over the run's trace has.
+"""Writes the completed responses of a step that could not be finished to a separate trace in the run's folder.
 
-Knows records, rows and folders; nothing of why a step failed, or of how the run goes on.
+That trace is not part of the run's own trace, so no sum over the run counts it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ FOLDER = "unfinished"
 
 
 def keep_unfinished(folder: Path, meta: Mapping[str, Any], rollouts: pd.DataFrame, record: StepRecord, why: str) -> Path:
-    """Write a try at a step; the n-th one of step 3 is the trace ``unfinished/step-000003-n``.
+    """Write one failed attempt at a step; attempt n at step 3 becomes the trace ``unfinished/step-000003-n``.
 
     Args:
         folder: of the run. meta: of its trace.
-        rollouts: of the responses that were complete, one at least.
-        record: spans, events and what was held until the end.
-        why: it could not be finished; ``unfinished`` in the trace's ``meta.json``.
+        rollouts: the responses that were complete, at least one.
+        record: spans, events and allocations until the failure.
+        why: the reason of the failure; stored as ``unfinished`` in the trace's ``meta.json``.
 
     Returns:
-        The trace's folder.
+        The folder of the new trace.
 
     Raises:
         TraceError: it cannot be written.

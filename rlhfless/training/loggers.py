@@ -1,6 +1,6 @@
-"""Where metrics can be written: TensorBoard, Weights & Biases, trackio, or a file of JSON lines; each by its own library.
+"""Callbacks that log a run's metrics to TensorBoard, Weights & Biases, trackio, or a file of JSON lines.
 
-Knows ``TrainedStep.metrics``; nothing of what the numbers mean. A run that is resumed goes on in the same place.
+Each imports its own library when it is made. A resumed run appends to the same log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOGGERS = ("tensorboard", "wandb", "trackio", "jsonl")
 
 
 class TensorBoard(Callback):
-    """Scalars for TensorBoard, in ``folder``.
+    """Logs metrics as TensorBoard scalars in ``folder``.
 
     Raises:
         MissingExtra: the package ``tensorboard`` is not installed.
@@ -35,24 +35,26 @@ class TensorBoard(Callback):
         self._writer: Any = None  # made with the first step: before it nothing is written
 
     def on_step(self, trainer: Any, step: TrainedStep) -> None:
-        """One scalar per metric, at the number of the step, flushed."""
+        """Write one scalar per metric at the step's number, and flush."""
         self._writer = self._writer or self._open()
         for name, value in step.metrics.items():
             self._writer.add_scalar(name, value, step.step)
         self._writer.flush()
 
     def on_end(self, trainer: Any) -> None:
-        """Close the writer, if there is one."""
+        """Close the writer, if it was opened."""
         if self._writer is not None:
             self._writer.close()
 
 
 class Tracked(Callback):
-    """A run of Weights & Biases or of trackio, which took over its interface. It is known there by the run's own id, which
-    ``meta.json`` keeps: a run that is resumed goes on there, and no other does, whatever its folder is called.
+    """Logs metrics to Weights & Biases or to trackio, which has the same interface.
+
+    The remote run has the run's own id from ``meta.json``. So a resumed run continues the same remote run, and no other run
+    does, whatever its folder is called.
 
     Args:
-        library: ``wandb`` or ``trackio``. project: there. name: what people read.
+        library: ``wandb`` or ``trackio``. project: name of the remote project. name: display name of the remote run.
 
     Raises:
         MissingExtra: the library is not installed.
@@ -68,7 +70,7 @@ class Tracked(Callback):
         self._began = False
 
     def on_step(self, trainer: Any, step: TrainedStep) -> None:
-        """All metrics under their names, at the number of the step; the first one begins the run there, or goes on with it."""
+        """Log all metrics at the step's number; the first call starts the remote run, or continues it."""
         if not self._began:
             run_id = step.meta["run_id"]
             known = {"name": self._name, "id": run_id} if self._knows_ids else {"name": f"{self._name}-{run_id}"}
@@ -77,26 +79,26 @@ class Tracked(Callback):
         self._library.log(step.metrics, step=step.step)
 
     def on_end(self, trainer: Any) -> None:
-        """End the run there, if it began."""
+        """Finish the remote run, if it was started."""
         if self._began:
             self._library.finish()
 
 
 class JsonLines(Callback):
-    """One JSON object per step, appended to a file; numbers that are none are null."""
+    """Appends one JSON object per step to a file; NaN and infinities become null."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
 
     def on_step(self, trainer: Any, step: TrainedStep) -> None:
-        """One line: ``step`` and all metrics under their names."""
+        """Append one line: ``step`` and all metrics by name."""
         numbers = {name: value if value == value else None for name, value in step.metrics.items()}
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step.step, **numbers}) + "\n")
 
 
 def make_loggers(names: Sequence[str], folder: str | Path) -> list[Callback]:
-    """The loggers called so, for a run in ``folder``: TensorBoard in its ``tensorboard``, JSON lines in ``metrics.jsonl``.
+    """Return the named loggers of a run in ``folder``: TensorBoard in ``folder/tensorboard``, JSON lines in ``metrics.jsonl``.
 
     Raises:
         InputError: a name is unknown. MissingExtra: a library is not installed.

@@ -1,6 +1,6 @@
-"""Log-probabilities of given tokens under a model, for padded batches.
+"""Computes the log-probabilities of given tokens under a model, for padded batches.
 
-Padding never changes a number: right padding lies behind the causal mask, left padding is masked and positions are counted
+Padding never changes a number: right padding is hidden by the causal mask, left padding is masked, and positions are counted
 from the first real token.
 """
 

@@ -1,7 +1,7 @@
-"""The RLHF loop: predict, plan, execute, prepare, learn, trace; one step at a time, resumable after each.
+"""The RLHF training loop: predict lengths, plan, generate, compute rewards, learn, write the trace; resumable after each step.
 
-Knows all stations and their order; the stations know nothing of each other, and ``factory`` how they are made. Generation runs
-on emulated actors (virtual clock) or on actors in processes of their own, here or on a Ray cluster (wall clock).
+Generation runs on emulated actors (virtual clock), or on actors in separate processes here or on a Ray cluster (wall clock).
+``factory.py`` makes the components; they do not know each other.
 """
 
 from __future__ import annotations
@@ -52,33 +52,34 @@ from solver.model.workload import Workload
 
 
 class Trainer:
-    """One training run, a step at a time: ``for step in trainer: ...``; closed by a ``with`` statement or ``close``.
+    """One training run, step by step: ``for step in trainer: ...``; closed by a ``with`` statement or by ``close``.
 
-    What is not given as an object is made from what ``config`` names. Objects that are given go on being the caller's: a pool
-    is not closed, and a resumed run is given the same ones again.
+    Components that are not passed are made from ``config``. Passed objects stay the caller's: a passed pool is not closed, and
+    the same objects must be passed again to resume the run.
 
     Args:
-        config: what to run.
+        config: options of the run.
         folder: where trace and checkpoints go; None keeps no trace (notebooks).
-        task: instead of ``config.task``; its first ``config.pool`` problems are trained on.
-        model: a folder of transformers, or a model with its tokenizer, which is trained in place; None warms up a new model. A
-            resumed run has its own: a folder is not read, and a model that is given takes over its weights.
-        algorithm: for the model that is given with it, instead of ``config.algorithm`` and its options.
-        planner: plans steps, instead of ``config.policy``.
-        executor: a pool for actors on the wall clock, instead of ``config.executor``.
-        predictor: of lengths, instead of a moving average over ``config.window`` epochs. Where it goes on predicting while
-            responses are decoded (``InFlightPredictor``), rules that plan anew go by that, from tokens and finished siblings:
-            the loop keeps no signals of models.
-        rewards: instead of ``config.rewards``.
-        callbacks: told of every step and of the end, in their order.
+        task: replaces ``config.task``; its first ``config.pool`` problems are trained on.
+        model: a transformers folder, or a model with its tokenizer, which is trained in place; None warms up a new model. A
+            resumed run has its own weights: a folder is not read, and a passed model takes over the run's weights.
+        algorithm: made for the passed model; replaces ``config.algorithm`` and its options.
+        planner: plans steps; replaces ``config.policy``.
+        executor: a pool for actors on the wall clock; replaces ``config.executor``.
+        predictor: of lengths; replaces the moving average over ``config.window`` epochs. An ``InFlightPredictor`` also updates
+            its forecast from tokens and finished siblings while responses are decoded, and rules that re-plan follow it. The
+            loop does not record model signals for it.
+        rewards: replaces ``config.rewards``.
+        callbacks: called in order after every step and at the end.
         resume: continue the run in ``folder``.
 
     Attributes:
-        watch: told of every generation under way; None tells nobody. What it raises ends the step as an interrupt does.
+        watch: called with the progress of every generation; None for no callback. Its exceptions end the step as an interrupt
+            does.
 
     Raises:
         TrainError: the options do not fit, or the folder holds nothing to resume, or a run of other options, parts or problems.
-        MissingExtra, InputError: the engine is not installed, or a version that is not supported; something does not fit.
+        MissingExtra, InputError: the engine is not installed or its version is not supported, or a component does not fit.
     """
 
     def __init__(
@@ -108,15 +109,15 @@ class Trainer:
 
     @classmethod
     def continue_from(cls, trace: Trace, model: str | Path, *, progress: bool = True, **changes: Any) -> Trainer:
-        """A trainer that goes on after the last step of a trace, in memory: nothing of the trace or the model is changed.
+        """Return a trainer that continues after the last step of a trace, in memory; trace and model folder stay unchanged.
 
         Args:
-            trace: of a run of this loop; its lengths are the history that predictions come from.
+            trace: of a run of this loop; its lengths are the history for predictions.
             model: the weights after its last step, a folder written by ``save_model``.
             changes: options that differ from the run's own.
 
         Raises:
-            TrainError: the trace does not say how it was made.
+            TrainError: the trace does not record its configuration.
         """
         if "config" not in trace.meta:
             raise TrainError("the trace was not recorded by `rlhfless train`; only such a run can be continued")
@@ -131,8 +132,9 @@ class Trainer:
         self.close()
 
     def close(self) -> None:
-        """Tell callbacks of the end, end the processes of actors, learner and rewards, if there are any, and remove what actors
-        read weights from. Idempotent."""
+        """Call the callbacks' ``on_end``, stop the processes of actors, learner and rewards, and remove the weights stored for
+        actors. Idempotent.
+        """
         with contextlib.ExitStack() as ends:  # all of them, whatever one raises
             ends.callback(self.engines.close)
             ends.callback(self.rewards.close)
@@ -156,19 +158,18 @@ class Trainer:
 
     @property
     def next_step(self) -> int:
-        """The step that comes next."""
+        """The number of the next step."""
         return self.kept.position.next_step
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[TrainedStep]:
-        """The steps that are left, each done when it is asked for. Whoever stops in between goes on where he was."""
+        """Yield the remaining steps; each runs when it is requested. A new iteration continues where the last one stopped."""
         while self.next_step < self.config.steps:
             yield self.step()
 
     def run(self) -> Trace | None:
-        """All steps that are left, with a progress bar; interrupting it keeps every completed step. Returns the trace if one is
-        kept."""
+        """Run all remaining steps with a progress bar, and return the trace if one is kept. An interrupt keeps completed steps."""
         with tqdm(total=self.config.steps, initial=self.next_step, desc="train", unit="step", disable=not self.progress) as bar:
             for done in self:
                 tokens = done.rollouts["response_tokens"].mean()
@@ -177,13 +178,14 @@ class Trainer:
         return self.kept.trace
 
     def step(self) -> TrainedStep:
-        """One whole step: predict, plan, execute, prepare, learn, trace. Interrupted, it has not happened, or it counts in
-        full: ``next_step`` says which, weights and trace agree with it, and the next call goes on from there.
+        """Run one whole step: predict, plan, generate, compute rewards, learn, write the trace.
+
+        An interrupted step is either committed or undone. ``next_step`` says which; weights and trace agree with it.
 
         Raises:
-            ActorError: it could not be finished. The error's record has what was; it is kept beside the trace too
-                (``failed_steps.py``). The next call decodes the whole step anew.
-            PlanningError: the pool's cluster has become smaller; the sentence says with which options the run goes on.
+            ActorError: actors failed and the step could not be finished. Its completed responses are in the error's record and
+                in a separate trace (``failed_steps.py``). The next call decodes the whole step again.
+            PlanningError: the pool's cluster has become smaller; the message names the options with which the run can continue.
         """
         self.kept.settle()
         step, c = self.next_step, self.config
@@ -228,15 +230,17 @@ class Trainer:
     # --- parts of a step ----------------------------------------------------------------------------------------------
 
     def problems_of(self, step: int) -> list[Problem]:
-        """The prompts of a step: the pool in a new random order every epoch, dealt out in steps."""
+        """Return the prompts of a step: every epoch shuffles all problems anew and deals them out in steps."""
         epoch, part = divmod(step, self.config.steps_per_epoch)
         order = np.random.default_rng([self.config.seed, epoch]).permutation(self.config.pool)
         size = self.config.prompts_per_step
         return [self.task.problems[i] for i in order[part * size : (part + 1) * size]]
 
     def predict(self, problems: Sequence[Problem]) -> Workload:
-        """The workload of a step with predicted lengths (last epoch's, or the reference answer's in the first epoch) and
-        scenarios around them."""
+        """Return the workload of a step with predicted lengths and scenarios around them.
+
+        Predictions come from earlier epochs, in the first epoch from the reference answers.
+        """
         c = self.config
         names, answers = [p.prompt_id for p in problems], {p.prompt_id: p.reference_answer_tokens for p in problems}
         predictor, limit = self.predictor.fit(self.kept.position.history), c.response_limit
@@ -248,17 +252,19 @@ class Trainer:
         return Workload(prompt_tokens, owner, predicted, response_limit=limit, scenarios=scenarios)
 
     def remaining(self, problems: Sequence[Problem], workload: Workload) -> RemainingLengths | None:
-        """What the predictor says of lengths while the step that ``predict`` was asked for runs: see
-        ``LengthPredictor.in_flight``. None where it has no forecast of its own, so that the workload's scenarios stand for
-        it."""
+        """Return the predictor's in-flight forecast for the step whose ``workload`` was predicted
+        (``LengthPredictor.in_flight``).
+
+        None if the predictor has no such forecast; re-planning then uses the workload's scenarios.
+        """
         return self.predictor.in_flight([p.prompt_id for p in problems], workload)
 
     def plan(self, workload: Workload, remaining: RemainingLengths | None = None) -> Plan:
-        """The planner's plan for a workload. It weighs generation alone: preparation and learning come after it, or have GPUs
-        of their own, and add the same to every plan.
+        """Return the planner's plan for a workload. It optimises generation only: preparation and learning add the same to
+        every plan, because they come afterwards or have their own GPUs.
 
         Args:
-            remaining: what rules that plan anew while the step runs go by; None takes the workload's scenarios.
+            remaining: forecast for rules that re-plan while the step runs; None takes the workload's scenarios.
         """
         c = self.config
         objective, seed = Objective(c.time_weight), c.seed + self.next_step
@@ -275,13 +281,13 @@ class Trainer:
     def generate(
         self, plan: Plan, problems: Sequence[Problem], step: int, forecast: RemainingLengths | None = None
     ) -> StepRecord:
-        """Run the plan on real engines, with the weights as they are now.
+        """Run the plan on real engines with the current weights.
 
         Args:
-            forecast: of remaining lengths, for planning anew should an actor be lost; None learns them from the step itself.
+            forecast: of remaining lengths, to re-plan if an actor is lost; None learns them from the step itself.
 
         Raises:
-            ActorError: actors died or failed and the step could not be finished; the run goes on at this step when resumed.
+            ActorError: actors died or failed and the step could not be finished; a resumed run repeats this step.
         """
         engines = self.engines.of_step(self.model, step)
         requests, name = self.requests(problems, step), self._meta["run"]
@@ -333,7 +339,7 @@ def train(
     """Run (or resume) a training run; ``folder`` keeps its trace, its last checkpoints, and the final weights in ``model/``.
 
     Args:
-        loggers: where metrics go as well, see ``make_loggers``.
+        loggers: names of further metric logs, see ``make_loggers``.
     """
     with Trainer(config, folder, resume=resume, model=model, callbacks=make_loggers(loggers, folder)) as trainer:
         trace = trainer.run()

@@ -1,4 +1,4 @@
-"""Micro-batches by token budget, dealt to processes, and right padding; knows neither models nor losses."""
+"""Splits responses into micro-batches by token budget, distributes them over learner processes, and right-pads them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def padded_tokens(tokens: int) -> int:
 
 
 def micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
-    """Rows sorted by length and cut so that no batch has more than ``token_budget`` padded tokens.
+    """Sort rows by length and split them so that no batch has more than ``token_budget`` padded tokens.
 
-    A row longer than the budget gets a batch of its own. Every row appears exactly once.
+    A row longer than the budget gets its own batch. Every row appears exactly once.
     """
     batches: list[list[int]] = []
     for row in np.argsort(np.asarray(lengths, dtype=np.int64), kind="stable").tolist():
@@ -39,9 +39,9 @@ def micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
 
 
 def dealt(lengths: Sequence[int], token_budget: int, processes: int) -> list[list[list[int]]]:
-    """``micro_batches`` of every process: rows are dealt so that the sums of tokens are balanced (Karmarkar-Karp).
+    """Return the ``micro_batches`` of every process; token sums are balanced over processes (Karmarkar-Karp).
 
-    All processes have as many micro-batches as the others, because they compute in step; empty ones fill up what is missing.
+    All processes get equally many micro-batches, because they compute in lockstep; missing ones are empty.
     """
     if processes == 1:
         return [micro_batches(lengths, token_budget)]
@@ -52,7 +52,7 @@ def dealt(lengths: Sequence[int], token_budget: int, processes: int) -> list[lis
 
 
 def right_padded(prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Prompts with their responses as one right-padded batch.
+    """Return prompts with their responses as one right-padded batch.
 
     Returns:
         (B, T) tokens with zeros as padding, and the (B, T - 1) boolean mask of response tokens in the alignment of

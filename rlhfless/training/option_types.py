@@ -1,6 +1,6 @@
-"""What an option of a run may be, by the type that it is annotated with.
+"""Checks the value of a run's option against its type annotation and converts it to a plain Python type.
 
-Knows numbers, texts and lists of texts; nothing of what an option means, or of its range.
+Ranges and meanings of options are checked elsewhere.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 
 
 def as_annotated(value: Any, annotation: str) -> Any:
-    """The value as JSON and Python know it: numpy's numbers as Python's, a list as a tuple. A truth value is no number.
+    """Return the value as a plain type: numpy numbers become Python numbers, lists become tuples. A bool is not a number.
 
     Args:
         annotation: ``int``, ``float``, ``bool``, ``str``, each also with `` | None``, or ``tuple[str, ...]``.
 
     Raises:
-        TypeError: the value is not of this type; the message says what is.
+        TypeError: the value is not of this type; the message names the type that is needed.
     """
     kind, _, optional = annotation.partition(" | ")
     is_number = isinstance(value, Real) and not isinstance(value, bool)

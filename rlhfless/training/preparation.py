@@ -1,9 +1,9 @@
-"""When and where responses are prepared (rewards, reference, values) and learned from, and what it is charged.
+"""Schedules preparation (rewards, reference log-probabilities, values) and learning after generation, and records both.
 
-Knows seconds per response, actors and the record; nothing of what preparing is. Preparation has GPUs of its own in the trace.
-``after``: all responses are there, and it takes GPUs of generation, which is over. ``overlap``: a response is prepared as soon
-as its generation ends, on GPUs beside the cluster (RLHFuse's inter-stage fusion, arXiv:2409.13221, section 4); what is
-computed is the same, and on the virtual clock only its place in time is another.
+Inputs are seconds per response, actors and the step's record. In the trace, preparation has its own allocations.
+``after``: preparation starts when all responses are complete, on the GPUs of generation. ``overlap``: each response is
+prepared as soon as it is complete, on GPUs outside the cluster (RLHFuse's inter-stage fusion, arXiv:2409.13221, section 4).
+Both compute the same numbers; on the virtual clock only the times differ.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from solver.model.latency import LatencyModel
 
 @dataclass(frozen=True, eq=False)
 class Charge:
-    """Seconds of a step beside generation, as they are charged.
+    """Seconds charged for a step's preparation and learning.
 
     Attributes:
-        prepare_s: (R,) of every response. learn_s: of the learner.
-        clock: ``profile`` or ``measured``: where they come from.
+        prepare_s: (R,) for each response. learn_s: for the learner.
+        clock: ``profile`` or ``measured``: the source of these seconds.
     """
 
     prepare_s: np.ndarray
@@ -37,11 +37,11 @@ class Charge:
 
     @classmethod
     def by_profile(cls, latency: LatencyModel, tokens: np.ndarray, learned: Mapping[str, float], judge_s: float) -> Charge:
-        """A function of tokens alone: a token takes what it takes in a prefill, whatever passes it goes through.
+        """Return the charge from the latency profile: every pass over a token takes what a prefill of one token takes.
 
         Args:
-            tokens: (R,) prompt and response tokens. learned: the algorithm's numbers, see ``passes.pass_tokens``.
-            judge_s: of judging one response.
+            tokens: (R,) prompt and response tokens. learned: the algorithm's numbers, see ``token_counts.pass_tokens``.
+            judge_s: seconds to compute the reward of one response.
         """
         per_token_s = latency.prefill_per_token_s
         shares = tokens / tokens.sum()
@@ -50,10 +50,10 @@ class Charge:
 
     @classmethod
     def measured(cls, tokens: np.ndarray, learned: Mapping[str, float], judging_s: float) -> Charge:
-        """What it took here: judging shared out evenly, passes by tokens.
+        """Return the charge from this machine's times: reward seconds split evenly, pass seconds split by tokens.
 
         Args:
-            tokens, learned: as above. judging_s: of all responses together.
+            tokens, learned: as in ``by_profile``. judging_s: reward seconds of all responses together.
         """
         passes_s = learned.get("prepare_seconds", 0.0)
         prepare_s = judging_s / len(tokens) + tokens / tokens.sum() * passes_s
@@ -62,7 +62,7 @@ class Charge:
 
 @dataclass
 class PreparationInterval:
-    """An actor prepares responses one after the other without a pause.
+    """An interval in which one actor prepares responses one after the other without a pause.
 
     Attributes:
         rows: indices of the responses, in order.
@@ -75,11 +75,11 @@ class PreparationInterval:
 
 
 def dispatch(ready_s: np.ndarray, prepare_s: np.ndarray, actors: int) -> list[PreparationInterval]:
-    """Who prepares which responses when: first come, first served; another actor is taken only when all are busy.
+    """Assign responses to preparing actors, first come, first served; a further actor is used only when all others are busy.
 
     Args:
-        ready_s: (R,) when each response is complete. prepare_s: (R,) what preparing it takes.
-        actors: most of them.
+        ready_s: (R,) when each response is complete. prepare_s: (R,) seconds to prepare it.
+        actors: maximal number of preparing actors.
     """
     stretches: list[PreparationInterval] = []
     latest: dict[int, PreparationInterval] = {}
@@ -111,15 +111,15 @@ def record_rest(
     *,
     beside: bool = False,
 ) -> None:
-    """Write preparation and learning behind a step's generation and close its record.
+    """Add preparation and learning to a step's record and close it.
 
-    Every preparing actor holds its GPUs from its first response to its last; the learner takes those of one actor when the
-    last response is prepared. Neither is charged a start.
+    Every preparing actor has its GPUs allocated from its first response to its last. The learner takes the GPUs of one actor
+    when the last response is prepared. Neither is charged a start-up.
 
     Args:
-        latency: the profile that decides what it takes; None charges what it took here.
-        learning: the algorithm's numbers. judging_s: what judging all responses took here.
-        beside: the GPUs of generation may still be held, so neither takes them.
+        latency: the profile that gives the seconds; None charges the seconds measured here.
+        learning: the algorithm's numbers. judging_s: seconds measured here to compute all rewards.
+        beside: use other GPUs than generation, because those may still be allocated.
     """
     tokens = np.array([len(p) + len(r) for p, r in zip(batch.prompt_ids, batch.response_ids, strict=True)])
     if latency is None:

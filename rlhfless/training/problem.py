@@ -1,6 +1,6 @@
-"""What a task is to the loop: problems with prompts, a rule that judges a response, and how long the reference answers are.
+"""Interfaces that the training loop needs of a task: problems with prompts, a reward rule, and reference answer lengths.
 
-Knows names only; ``rlhfless.training.tasks.arithmetic`` and ``dataset`` have tasks.
+``rlhfless.training.tasks.arithmetic`` and ``dataset`` implement them.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any, Protocol
 
 
 class Problem(Protocol):
-    """One prompt."""
+    """One prompt with its answer."""
 
     @property
     def prompt_id(self) -> str:
-        """Its name; no two problems of a pool share one."""
+        """Unique name of the problem among those of a task."""
         ...
 
     @property
     def prompt(self) -> str:
-        """Its text as the tokenizer encodes it."""
+        """Text of the prompt, as the tokenizer encodes it."""
         ...
 
     @property
@@ -37,13 +37,13 @@ class Problem(Protocol):
 
 
 class Task(Protocol):
-    """Training problems, and the reward that is given where nothing else is asked for; ``name`` is the run's in its trace."""
+    """Training problems and their default reward; ``name`` is recorded in the run's trace."""
 
     name: str
 
     @property
     def problems(self) -> Sequence[Problem]:
-        """Those to train on, always in the same order."""
+        """The problems to train on, always in the same order."""
         ...
 
     def reward(self, problem: Any, response_text: str) -> float:
@@ -51,7 +51,7 @@ class Task(Protocol):
 
 
 class TextTokenizer(Protocol):
-    """What a task of texts asks of a tokenizer, see ``PretrainedTokenizer``."""
+    """Tokenizer methods that a text task needs; ``PretrainedTokenizer`` has them."""
 
     def encode(self, text: str, *, eos: bool = False) -> list[int]:
         """Tokens of ``text``, with the end token after them if ``eos``."""
@@ -77,7 +77,7 @@ class TextProblem:
 
 
 def digest(problems: Sequence[Problem]) -> str:
-    """16 hex digits that tell problems apart by names, prompts, reference lengths and answers that JSON has, in their order."""
+    """Return 16 hex digits that identify problems by their names, prompts, reference lengths, JSON-able answers and order."""
     facts = [(p.prompt_id, p.prompt, p.answer, int(p.reference_answer_tokens)) for p in problems]
     told = json.dumps(facts, skipkeys=True, default=lambda unknown: None)
     return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()

@@ -1,8 +1,7 @@
-"""The random streams that code draws from without being given one: Python's, numpy's and torch's.
+"""Seeds the global random streams (Python, numpy, torch) from the run's seed and the step.
 
-Knows streams; nothing of who draws. Within a step they are a function of the run's seed and the step, so that dropout, or a
-reward function that draws, does the same in a run that was stopped in between: no state has to be kept. Processes of the
-learner each have their own, seeded anew with every batch.
+So dropout, or a reward function that draws, gives the same numbers in a resumed run, and no stream state has to be stored.
+Every learner process has its own streams, seeded again for every batch.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ except ImportError as error:
 
 @contextlib.contextmanager
 def streams_of(seed: int, number: int) -> Iterator[None]:
-    """The streams of a step, or of a process within it, by its number; afterwards they are as they were before."""
+    """Seed the global streams by ``seed`` and ``number`` (a step, or a process within it), and restore them afterwards."""
     kept, kept_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (the stream that others draw from)
     words = [int(word) for word in np.random.SeedSequence([seed, number]).generate_state(3, np.uint32)]
     try:

@@ -1,7 +1,6 @@
-"""From problems to requests, and from completions to texts, rows of the trace and the batch that is learned from.
+"""Converts problems to requests, and completions to response texts, trace rows and the batch that the algorithm learns from.
 
-Knows problems, tokens and records; nothing of plans, rewards or weights. Responses are counted through the problems of a step,
-``samples`` of each.
+Responses are numbered problem by problem, ``samples`` of each.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from solver.model.workload import Workload
 def make_requests(
     problems: Sequence[Problem], tokenizer: Any, samples: int, response_limit: int, seed: int, step: int
 ) -> list[Request]:
-    """One request per response; its random stream depends on (seed, step, prompt, sample) only."""
+    """Return one request per response; its random stream depends on (seed, step, prompt, sample) only."""
     requests = []
     for p, problem in enumerate(problems):
         ids = np.array(tokenizer.encode(problem.prompt), dtype=np.int64)
@@ -39,7 +38,7 @@ def make_requests(
 def read_responses(
     problems: Sequence[Problem], record: StepRecord, tokenizer: Any, samples: int, which: Iterable[int] | None = None
 ) -> list[Response]:
-    """The responses of a step as rewards see them; all of them, or those of ``which``."""
+    """Return a step's responses as reward functions see them: all of them, or those of ``which``."""
     responses = []
     for i in range(len(problems) * samples) if which is None else which:
         done = record.completions[i]
@@ -58,10 +57,10 @@ def rollout_rows(
     samples: int,
     which: Sequence[int] | None = None,
 ) -> pd.DataFrame:
-    """The step's rows of the trace's rollouts.
+    """Return the step's rows of the trace's table ``rollouts``.
 
     Args:
-        responses, rewards: of all responses, or of those of ``which``; a reward that is not a number is unknown.
+        responses, rewards: of all responses, or of those of ``which``; a NaN reward becomes null (unknown).
     """
     rows = [
         {
@@ -83,7 +82,7 @@ def rollout_rows(
 
 
 def make_batch(responses: Sequence[Response], rewards: np.ndarray, record: StepRecord, tokenizer: Any, samples: int) -> Batch:
-    """What an algorithm learns from."""
+    """Return the batch that an algorithm learns from."""
     done = [record.completions[i] for i in range(len(responses))]
     return Batch(
         [tokenizer.encode(response.prompt) for response in responses],

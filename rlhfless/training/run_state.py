@@ -1,8 +1,8 @@
-"""What a training run keeps from step to step: weights, optimizer, lengths so far, clock, trace and checkpoints.
+"""State of a training run between steps: weights, optimizer, length history, clock, trace and checkpoints.
 
-Knows folders, checkpoints and traces; nothing of how a step is planned, generated or learned from. A step counts when the
-trace has it; its checkpoint is written before. An interrupt takes the run back to the last step that counts. A folder that
-somebody removes is not made again: what a later resume needs, the first weights say, would be missing in it.
+A step is committed when the trace contains it; its checkpoint is written before. An interrupt restores the last committed
+step. A run folder that was removed while the run works is not created again, because a resumed run would lack its first
+weights.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ NEEDED = ("meta.json", "warm", "warm/config.json", "checkpoints")  # of a run's 
 
 
 def make_model(seed: int, progress: bool = True) -> tuple[Any, CharTokenizer]:
-    """The tiny model, warmed up from scratch on worked solutions (about a minute).
+    """Return the tiny model after its supervised warm-up on worked solutions (about a minute), and its tokenizer.
 
-    One thread: the model is too small for a second one to help, and threads that wait for each other on a busy machine cost
-    more than they bring. It also makes the weights a function of the seed alone.
+    It computes with one thread: the model is too small for a second one to help, and threads that wait for each other on a busy
+    machine cost more than they bring. One thread also makes the weights a function of the seed alone.
     """
     tokenizer, task = CharTokenizer(), ArithmeticTask(seed)
     model = tiny_qwen2(tokenizer, seed)
@@ -55,10 +55,10 @@ def make_model(seed: int, progress: bool = True) -> tuple[Any, CharTokenizer]:
 
 @dataclass(frozen=True, eq=False)
 class RunStart:
-    """The model that a run begins with, before anything of the run is written.
+    """The model that a run starts from, before any file of the run is written.
 
     Attributes:
-        meta: what ``meta.json`` says of the run; no other has its ``run_id``. writer: of the trace of a run that is resumed.
+        meta: what ``meta.json`` records of the run, with a unique ``run_id``. writer: of the trace, if the run is resumed.
     """
 
     model: Any
@@ -68,7 +68,7 @@ class RunStart:
 
     @property
     def earlier_cluster(self) -> Mapping[str, Any] | None:
-        """The cluster of the run that is resumed, where it was of another size."""
+        """The cluster before the run was resumed, if it had another size; else None."""
         was = None if self.writer is None else self.writer.meta.get("cluster")
         sizes = ("nodes", "gpus_per_node")
         return was if was and any(was.get(size) != self.meta["cluster"][size] for size in sizes) else None
@@ -85,13 +85,14 @@ class RunStart:
         resume: bool = False,
         progress: bool = True,
     ) -> RunStart:
-        """A loaded, a given or a new model, or that of the run in ``folder``. A run that ended before its trace began, in its
-        warm-up say, is not resumed but started anew.
+        """Load, take over or make the first model, or load that of the run in ``folder``.
+
+        A run that ended before its trace began, for example during warm-up, is started again instead of resumed.
 
         Args:
-            model: a folder, or a model with its tokenizer; None warms up a new one. A resumed run has its own: a given model
-                takes over its weights.
-            device: of the model, unless it is given with its tokenizer.
+            model: a folder, or a model with its tokenizer; None warms up a new one. A resumed run has its own weights: a passed
+                model takes them over.
+            device: of the model, unless it is passed with its tokenizer.
 
         Raises:
             TrainError: the folder holds a run already, or nothing to resume, or one with other options.
@@ -138,10 +139,10 @@ class RunStart:
 
 @dataclass(frozen=True, eq=False)
 class RunProgress:
-    """Where a run stands after its last completed step.
+    """Progress of a run after its last committed step.
 
     Attributes:
-        next_step: the step that comes next. clock_s: when the last one ended on the virtual clock.
+        next_step: number of the next step. clock_s: end of the last step on the virtual clock.
         history: rollouts of all steps so far.
     """
 
@@ -152,12 +153,12 @@ class RunProgress:
 
 @dataclass(eq=False)
 class RunState:
-    """A training run as it stands after its last completed step.
+    """State of a training run after its last committed step.
 
     Attributes:
-        checkpoints: where weights and the optimizer's state after the last completed steps lie; keep: of how many.
+        checkpoints: folder of the checkpoints after the last committed steps; keep: how many of them are kept.
         writer: of the trace; None keeps no trace.
-        position: replaced as a whole, so that no interrupt finds half of a step in it.
+        position: progress; replaced as a whole, so that an interrupt never leaves it half updated.
     """
 
     model: Any
@@ -172,9 +173,9 @@ class RunState:
 
     @classmethod
     def begin(cls, origin: RunStart, config: TrainConfig, folder: Path | None, algorithm: Algorithm | None) -> RunState:
-        """Start a run, or go on after the last completed step of the one that ``origin`` is of.
+        """Start a run, or continue it after its last committed step if ``origin`` is a resumed run.
 
-        Without a folder no trace is kept, and checkpoints lie in a temporary folder for as long as the run is used.
+        Without a folder no trace is kept, and checkpoints are in a temporary folder that is removed with the run state.
 
         Args:
             algorithm: for the model of ``origin``; None makes the one that ``config`` names.
@@ -210,15 +211,17 @@ class RunState:
         self.writer.remember(cluster=meta["cluster"], config=meta["config"], earlier_clusters=earlier)
 
     def go_on_after(self, trace: Trace) -> None:
-        """Take over lengths, clock and step number of a trace, which stays as it is."""
+        """Continue from a trace: take over its lengths, clock and step number. The trace stays unchanged."""
         position = RunProgress(trace.steps[-1] + 1, float(trace.allocations["end_s"].max()), trace.rollouts)
         save_checkpoint(self.checkpoints, position.next_step, self.learner)
         self.position = position
 
     @contextlib.contextmanager
     def learning(self) -> Iterator[None]:
-        """Within it weights change and the step is committed; whatever ends it early takes the run back to its last completed
-        step. Where a second interrupt ends the way back too, the next step begins with it."""
+        """Context in which weights change and the step is committed; an exception restores the last committed step.
+
+        If a second interrupt stops the restoration, the next step begins with it.
+        """
         self.settle()
         self._in_doubt = True
         try:
@@ -229,7 +232,7 @@ class RunState:
         self._in_doubt = False
 
     def settle(self) -> None:
-        """Go back to the last completed step if nobody knows what an interrupt left of the one after it.
+        """Restore the last committed step if an interrupt left the state after it undefined.
 
         Raises:
             TrainError: the run's folder is gone.
@@ -239,10 +242,10 @@ class RunState:
             self._go_back()
 
     def check_folder(self) -> None:
-        """Whether all is there that a resumed run needs.
+        """Check that the folder still has all files that a resumed run needs.
 
         Raises:
-            TrainError: somebody removed it.
+            TrainError: a file was removed.
         """
         if self.writer is None:
             return
@@ -254,8 +257,9 @@ class RunState:
             )
 
     def commit(self, rollouts: pd.DataFrame, record: StepRecord) -> None:
-        """The next step is complete. Checkpoint first, trace second: the trace decides which steps count; without one,
-        ``position`` does.
+        """Commit the next step: first its checkpoint, then its trace.
+
+        The trace decides which steps are committed; without a trace ``position`` does.
 
         Raises:
             TrainError, TraceError: the run's folder is gone, or cannot be written.
@@ -270,8 +274,10 @@ class RunState:
         keep_latest(self.checkpoints, steps, self.keep)
 
     def close(self) -> None:
-        """End the learner's processes, if there are any, and put the trace's steps into its tables; another step would read the
-        last checkpoint first. Idempotent."""
+        """Stop the learner's processes and merge the trace's step folders into its tables. Idempotent.
+
+        A further step would first read the last checkpoint.
+        """
         self.learner.close()
         self._in_doubt = True
         if self.writer is not None:

@@ -1,7 +1,4 @@
-"""What one step of training gave: plan, record, texts, rewards, numbers, and its part of the trace.
-
-Knows tables; nothing of how a step came about.
-"""
+"""Result of one training step: plan, record, texts, rewards, metrics, and the step's part of the trace."""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ from solver.model.plan import Plan
 
 @dataclass(frozen=True, eq=False)
 class TrainedStep:
-    """What one step gave.
+    """Result of one training step.
 
     Attributes:
         rollouts: its rows of the trace, with texts and rewards.
-        learning: the algorithm's numbers; judging: those of the rewards.
+        learning: the algorithm's numbers; judging: numbers of the rewards.
         meta: of the run, as in ``meta.json``.
     """
 
@@ -39,13 +36,13 @@ class TrainedStep:
 
     @cached_property
     def trace(self) -> Trace:
-        """The step's part of the trace."""
+        """Return the step's part of the trace."""
         record, plan = self.record, {"step": self.step, **self.plan.to_dict()}
         allocations, spans, events = (pd.DataFrame(rows) for rows in (record.allocations, record.spans, record.events))
         return Trace(self.rollouts, allocations, spans, events, [plan], dict(self.meta))
 
     def appended_to(self, trace: Trace) -> Trace:
-        """The trace with this step after its last one, in memory."""
+        """Return ``trace`` with this step after its last one, in memory."""
         own = self.trace
         tables = {
             name: pd.concat([getattr(trace, name), getattr(own, name)], ignore_index=True)
@@ -61,9 +58,9 @@ class TrainedStep:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """The step in numbers, by names that say the unit: rewards; tokens; seconds by phase of the step's time line, with what
-        the plan promised of generation; ``gpu_seconds``, ``cost_usd``; and as ``learn_...`` what the algorithm says, its
-        seconds as measured here."""
+        """Metrics by name with unit: rewards; tokens; seconds by phase, with the plan's promise for generation;
+        ``gpu_seconds``; ``cost_usd``; and as ``learn_...`` the algorithm's numbers, whose seconds were measured here.
+        """
         rows = self.rollouts
         sums = step_metrics(self.trace).iloc[0]
         phases = step_costs(self.trace, gpus=0).set_index("phase")["time_s"]
